@@ -1,0 +1,95 @@
+//! `X -> X^g` for odd `g`, as a permutation of the values an NTT gives.
+
+use crate::ntt::bit_reverse;
+
+/// The permutation that applies `X -> X^g` in the NTT domain: `out[j] = a[index[j]]`.
+///
+/// Entry `j` is the value at `psi^(2 brv(j) + 1)`; composed with `X^g` it is the value at `psi^(g (2 brv(j) + 1))`.
+pub fn ntt_permutation(log_n: u32, galois: u64) -> Vec<u32> {
+    let mask = (2u64 << log_n) - 1;
+    (0..1usize << log_n)
+        .map(|j| {
+            let exponent = (2 * bit_reverse(j, log_n) as u64 + 1).wrapping_mul(galois) & mask;
+            bit_reverse((exponent >> 1) as usize, log_n) as u32
+        })
+        .collect()
+}
+
+/// `X -> X^g` on signed coefficients (used for secrets, before they are put in residue form).
+pub fn on_coefficients(a: &[i8], galois: u64) -> Vec<i8> {
+    let n = a.len();
+    let mut out = vec![0; n];
+    for (k, &c) in a.iter().enumerate() {
+        let e = (k as u64).wrapping_mul(galois) as usize & (2 * n - 1);
+        if e < n {
+            out[e] = c;
+        } else {
+            out[e - n] = -c;
+        }
+    }
+    out
+}
+
+/// The automorphism that rotates slots left by `k` (of `2^(log_n - 1)`): `5^k mod 2n`. Negative is to the right.
+pub fn rotation_to_galois(log_n: u32, k: i64) -> u64 {
+    let slots = 1i64 << (log_n - 1);
+    let mask = (2u64 << log_n) - 1;
+    let mut e = k.rem_euclid(slots) as u64;
+    let (mut g, mut square) = (1u64, 5u64);
+    while e > 0 {
+        if e & 1 == 1 {
+            g = g.wrapping_mul(square) & mask;
+        }
+        square = square.wrapping_mul(square) & mask;
+        e >>= 1;
+    }
+    g
+}
+
+/// The inverse of an odd `g` modulo `2n`.
+pub fn inverse(log_n: u32, galois: u64) -> u64 {
+    // Newton over the 2-adic integers: each step doubles the number of correct bits.
+    let mut x = galois;
+    for _ in 0..6 {
+        x = x.wrapping_mul(2u64.wrapping_sub(galois.wrapping_mul(x)));
+    }
+    x & ((2u64 << log_n) - 1)
+}
+
+/// The automorphism of complex conjugation of all slots: `2n - 1`.
+pub fn conjugation(log_n: u32) -> u64 {
+    (2u64 << log_n) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Isa, kernels, ntt::NttTable};
+
+    #[test]
+    fn permutation_is_the_automorphism() {
+        let (log_n, q) = (8, 1125899903827969);
+        let table = NttTable::new(q, log_n).unwrap();
+        let small: Vec<i8> = (0..256).map(|i| ((i * 37) % 5) as i8 - 2).collect();
+        let lift = |a: &[i8]| {
+            let mut r: Vec<u64> = a.iter().map(|&x| table.modulus().reduce_small(x.into())).collect();
+            table.forward(Isa::Scalar, &mut r);
+            r
+        };
+        for g in [5, 25, 511, rotation_to_galois(log_n, -3), inverse(log_n, 5)] {
+            let mut permuted = vec![0; 256];
+            kernels::permute_into(&mut permuted, &lift(&small), &ntt_permutation(log_n, g));
+            assert_eq!(permuted, lift(&on_coefficients(&small, g)), "g = {g}");
+        }
+    }
+
+    #[test]
+    fn group_laws() {
+        for k in [-5i64, -1, 0, 1, 7, 100] {
+            let g = rotation_to_galois(10, k);
+            assert_eq!(g.wrapping_mul(rotation_to_galois(10, -k)) & 2047, 1);
+            assert_eq!(g.wrapping_mul(inverse(10, g)) & 2047, 1);
+        }
+        assert_eq!(rotation_to_galois(10, 512), 1);
+    }
+}

@@ -1,0 +1,251 @@
+//! From residues modulo some primes to residues modulo others: the integer in between is centred.
+//!
+//! For `x mod Q`, `Q = q_1 ... q_m`, let `y_i = [x (Q/q_i)^-1]_{q_i}`, centred. Then `x = sum_i y_i Q/q_i - v Q` for an
+//! integer `v`, and with `v = round(sum_i y_i / q_i)` the right side is the representative of `x` in `[-Q/2, Q/2]`, up
+//! to rounding of the sum at the very ends of the interval, where either end is a valid answer.
+//!
+//! The rounded sum is the one place where floating point decides a result. It is a fixed chain of IEEE fused
+//! multiply-adds, which scalar code, vector code and a GPU all compute to the same bits.
+
+mod scalar;
+
+use crate::{Isa, Modulus};
+
+/// Most source primes of one conversion: the 7 special primes and the prime of a rescale merged with them.
+/// With centred operands the vector kernels' lazy sums are exact up to this many terms and `v`'s.
+pub const MAX_SOURCES: usize = 8;
+
+/// Constants of the conversion from one set of primes.
+pub struct BaseConverter {
+    sources: Vec<Source>,
+}
+
+struct Source {
+    modulus: Modulus,
+    /// `(Q/q_i)^-1 mod q_i`.
+    hat_inverse: u64,
+}
+
+/// Constants of the conversion to one more prime.
+pub struct ConversionTarget {
+    modulus: Modulus,
+    /// `Q/q_i mod t`, centred, for each source.
+    hats: Vec<f64>,
+    /// `-Q mod t`, centred.
+    minus_product: f64,
+    /// `Q^-1 mod t`.
+    product_inverse: u64,
+}
+
+impl BaseConverter {
+    /// The conversion from the given pairwise different primes.
+    pub fn new(sources: &[Modulus]) -> Self {
+        assert!((1..=MAX_SOURCES).contains(&sources.len()), "1 to {MAX_SOURCES} source primes");
+        let sources = sources
+            .iter()
+            .map(|&modulus| {
+                let hat = product_mod(&modulus, sources.iter().filter(|s| s.value() != modulus.value()));
+                Source { modulus, hat_inverse: modulus.inv(hat) }
+            })
+            .collect();
+        Self { sources }
+    }
+
+    /// Number of source primes.
+    pub fn source_count(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// The constant `(Q/q_i)^-1` that takes residue `i` of `x` to `y_i`; an inverse NTT can fold it in.
+    pub fn hat_inverse(&self, i: usize) -> u64 {
+        self.sources[i].hat_inverse
+    }
+
+    /// Constants for the prime `t`, which is not a source.
+    pub fn target(&self, t: &Modulus) -> ConversionTarget {
+        let others = |skip: usize| self.sources.iter().enumerate().filter(move |(k, _)| *k != skip);
+        let hats = (0..self.sources.len())
+            .map(|i| t.center(product_mod(t, others(i).map(|(_, s)| &s.modulus))) as f64)
+            .collect();
+        let product = product_mod(t, self.sources.iter().map(|s| &s.modulus));
+        ConversionTarget {
+            modulus: *t,
+            hats,
+            minus_product: t.center(t.neg(product)) as f64,
+            product_inverse: t.inv(product),
+        }
+    }
+
+    /// `y_i` centred, as doubles (exact: under 2^50), from `scaled = x (Q/q_i)^-1 mod q_i`.
+    pub fn center_into(&self, isa: Isa, i: usize, scaled: &[u64], y: &mut [f64]) {
+        assert_eq!(scaled.len(), y.len());
+        let q = &self.sources[i].modulus;
+        match isa {
+            _ => scalar::center_into(q, scaled, y),
+        }
+    }
+
+    /// `v = round(sum_i y_i / q_i)`.
+    pub fn overflow_into(&self, isa: Isa, y: &[&[f64]], v: &mut [f64]) {
+        assert!(y.len() == self.sources.len() && y.iter().all(|s| s.len() == v.len()));
+        let mut inverses = [0.0; MAX_SOURCES];
+        for (inverse, source) in inverses.iter_mut().zip(&self.sources) {
+            *inverse = source.modulus.q_inv_f64;
+        }
+        match isa {
+            _ => scalar::overflow_into(&inverses[..y.len()], y, v),
+        }
+    }
+
+    /// The centred `x` modulo `target`'s prime.
+    pub fn convert_into(&self, isa: Isa, target: &ConversionTarget, y: &[&[f64]], v: &[f64], out: &mut [u64]) {
+        assert!(y.len() == self.sources.len() && y.iter().all(|s| s.len() == out.len()) && v.len() == out.len());
+        match isa {
+            _ => scalar::convert_into(&target.modulus, &target.hats, target.minus_product, y, v, out),
+        }
+    }
+}
+
+impl ConversionTarget {
+    /// The prime converted to.
+    pub fn modulus(&self) -> &Modulus {
+        &self.modulus
+    }
+
+    /// `Q^-1 mod t`, which divides by the source primes after the converted remainder is subtracted.
+    pub fn product_inverse(&self) -> u64 {
+        self.product_inverse
+    }
+}
+
+fn product_mod<'a>(modulus: &Modulus, factors: impl Iterator<Item = &'a Modulus>) -> u64 {
+    factors.fold(1, |product, f| modulus.mul(product, f.value() % modulus.value()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const Q: [u64; 7] =
+        [1125899903827969, 68718428161, 68724326401, 68724719617, 4398044938241, 4398043496449, 1125899902124033];
+    const P: [u64; 8] = [
+        2251799813554177,
+        2251799810670593,
+        2251799809884161,
+        2251799807131649,
+        2251799806345217,
+        2251799805165569,
+        2251799799267329,
+        1125899887312897,
+    ];
+
+    fn moduli(values: &[u64]) -> Vec<Modulus> {
+        values.iter().map(|&q| Modulus::new(q).unwrap()).collect()
+    }
+
+    /// Signed integers small enough for i128, converted through every kernel.
+    fn check(sources: &[u64], targets: &[u64], values: &[i128]) {
+        let converter = BaseConverter::new(&moduli(sources));
+        for isa in Isa::available() {
+            let ys: Vec<Vec<f64>> = moduli(sources)
+                .iter()
+                .enumerate()
+                .map(|(i, q)| {
+                    let scaled: Vec<u64> =
+                        values.iter().map(|&x| q.mul(q.reduce_i128(x), converter.hat_inverse(i))).collect();
+                    let mut y = vec![0.0; values.len()];
+                    converter.center_into(isa, i, &scaled, &mut y);
+                    y
+                })
+                .collect();
+            let ys: Vec<&[f64]> = ys.iter().map(Vec::as_slice).collect();
+            let mut v = vec![0.0; values.len()];
+            converter.overflow_into(isa, &ys, &mut v);
+            for t in moduli(targets) {
+                let mut out = vec![0; values.len()];
+                converter.convert_into(isa, &converter.target(&t), &ys, &v, &mut out);
+                for (&x, &r) in values.iter().zip(&out) {
+                    assert_eq!(r, t.reduce_i128(x), "{isa:?} {x} mod {}", t.value());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn signed_integers_convert_exactly() {
+        let mut values = vec![0, 1, -1, 1 << 90, -(1 << 90), (1 << 100) + 12345, -(1 << 100) + 7];
+        let mut state = 1u64;
+        while values.len() < 256 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            values.push((i128::from(state as i64) << (state >> 60)) + i128::from(state));
+        }
+        for count in 3..=7 {
+            check(&Q[..count], &P, &values);
+        }
+        for count in 3..=8 {
+            check(&P[..count], &Q, &values);
+        }
+    }
+
+    #[test]
+    fn one_source_is_a_centred_reduction() {
+        let q = Q[4] as i128;
+        let half = q / 2;
+        let mut values = vec![0, 1, -1, half, -half, half - 1];
+        values.resize(16, 3);
+        check(&Q[4..5], &[Q[0], Q[1], P[0]], &values);
+    }
+
+    /// Arbitrary residues (no small integer behind them): every kernel gives the scalar kernel's bytes.
+    #[test]
+    fn kernels_agree_on_all_residues() {
+        for (sources, targets) in [(&Q[..], &P[..]), (&P[..], &Q[..6])] {
+            let sources = moduli(sources);
+            let converter = BaseConverter::new(&sources);
+            let n = 512;
+            let mut state = 99u64;
+            let scaled: Vec<Vec<u64>> = sources
+                .iter()
+                .map(|q| {
+                    (0..n)
+                        .map(|i| match i {
+                            0 => q.value() - 1,
+                            1 => q.value() / 2,
+                            2 => q.value() / 2 + 1,
+                            3 => 0,
+                            _ => {
+                                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                                (state >> 11) % q.value()
+                            }
+                        })
+                        .collect()
+                })
+                .collect();
+            let run = |isa: Isa| {
+                let ys: Vec<Vec<f64>> = (0..sources.len())
+                    .map(|i| {
+                        let mut y = vec![0.0; n];
+                        converter.center_into(isa, i, &scaled[i], &mut y);
+                        y
+                    })
+                    .collect();
+                let ys: Vec<&[f64]> = ys.iter().map(Vec::as_slice).collect();
+                let mut v = vec![0.0; n];
+                converter.overflow_into(isa, &ys, &mut v);
+                let outputs: Vec<Vec<u64>> = moduli(targets)
+                    .iter()
+                    .map(|t| {
+                        let mut out = vec![0; n];
+                        converter.convert_into(isa, &converter.target(t), &ys, &v, &mut out);
+                        out
+                    })
+                    .collect();
+                (v, outputs)
+            };
+            let expected = run(Isa::Scalar);
+            for isa in Isa::available() {
+                assert_eq!(run(isa), expected, "{isa:?}");
+            }
+        }
+    }
+}

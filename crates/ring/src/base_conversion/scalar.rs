@@ -1,0 +1,27 @@
+//! Reference conversion.
+
+use crate::Modulus;
+
+pub(super) fn center_into(q: &Modulus, scaled: &[u64], y: &mut [f64]) {
+    for (y, &x) in y.iter_mut().zip(scaled) {
+        *y = q.center(x) as f64;
+    }
+}
+
+pub(super) fn overflow_into(inverses: &[f64], y: &[&[f64]], v: &mut [f64]) {
+    for (i, v) in v.iter_mut().enumerate() {
+        let sum = y.iter().zip(inverses).fold(0.0, |sum: f64, (y, &inverse)| y[i].mul_add(inverse, sum));
+        *v = sum.round_ties_even();
+    }
+}
+
+pub(super) fn convert_into(t: &Modulus, hats: &[f64], minus_product: f64, y: &[&[f64]], v: &[f64], out: &mut [u64]) {
+    for (i, out) in out.iter_mut().enumerate() {
+        // 8 products under 2^101: no overflow.
+        let mut sum = v[i] as i128 * minus_product as i128;
+        for (y, &hat) in y.iter().zip(hats) {
+            sum += y[i] as i128 * hat as i128;
+        }
+        *out = t.reduce_i128(sum);
+    }
+}

@@ -1,0 +1,43 @@
+//! Which instructions the kernels use.
+
+/// An instruction set with its own kernels. All give the same bytes; only their speed differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// Portable reference.
+    Scalar,
+    /// 256-bit vectors of doubles with fused multiply-add.
+    Avx2,
+    /// 512-bit vectors of doubles.
+    Avx512,
+}
+
+impl Isa {
+    /// The fastest set this machine has.
+    pub fn detect() -> Self {
+        Self::available().pop().unwrap_or(Self::Scalar)
+    }
+
+    /// Every set this machine has, slowest first.
+    pub fn available() -> Vec<Self> {
+        let mut sets = vec![Self::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                sets.push(Self::Avx2);
+            }
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
+                sets.push(Self::Avx512);
+            }
+        }
+        sets
+    }
+
+    /// Its name, for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2-fma",
+            Self::Avx512 => "avx512f",
+        }
+    }
+}

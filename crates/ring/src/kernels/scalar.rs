@@ -1,0 +1,80 @@
+//! Reference loops.
+
+use crate::Modulus;
+
+pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) {
+    for (x, &y) in a.iter_mut().zip(b) {
+        *x = q.add(*x, y);
+    }
+}
+
+pub(super) fn sub_assign(q: &Modulus, a: &mut [u64], b: &[u64]) {
+    for (x, &y) in a.iter_mut().zip(b) {
+        *x = q.sub(*x, y);
+    }
+}
+
+pub(super) fn neg_assign(q: &Modulus, a: &mut [u64]) {
+    for x in a {
+        *x = q.neg(*x);
+    }
+}
+
+pub(super) fn mul_into(q: &Modulus, out: &mut [u64], a: &[u64], b: &[u64]) {
+    for ((o, &x), &y) in out.iter_mut().zip(a).zip(b) {
+        *o = q.mul(x, y);
+    }
+}
+
+pub(super) fn mul_assign(q: &Modulus, a: &mut [u64], b: &[u64]) {
+    for (x, &y) in a.iter_mut().zip(b) {
+        *x = q.mul(*x, y);
+    }
+}
+
+pub(super) fn mul_add_assign(q: &Modulus, acc: &mut [u64], a: &[u64], b: &[u64]) {
+    for ((o, &x), &y) in acc.iter_mut().zip(a).zip(b) {
+        *o = q.add(*o, q.mul(x, y));
+    }
+}
+
+pub(super) fn mul_scalar_assign(q: &Modulus, a: &mut [u64], s: u64) {
+    let s_shoup = q.shoup(s);
+    for x in a {
+        *x = q.mul_shoup(*x, s, s_shoup);
+    }
+}
+
+pub(super) fn mul_scalar_add_assign(q: &Modulus, acc: &mut [u64], a: &[u64], s: u64) {
+    let s_shoup = q.shoup(s);
+    for (o, &x) in acc.iter_mut().zip(a) {
+        *o = q.add(*o, q.mul_shoup(x, s, s_shoup));
+    }
+}
+
+pub(super) fn sub_mul_scalar_assign(q: &Modulus, a: &mut [u64], b: &[u64], s: u64) {
+    let s_shoup = q.shoup(s);
+    for (x, &y) in a.iter_mut().zip(b) {
+        *x = q.mul_shoup(q.sub(*x, y), s, s_shoup);
+    }
+}
+
+pub(super) fn dot_pair_into(
+    q: &Modulus,
+    out0: &mut [u64],
+    out1: &mut [u64],
+    x: &[&[u64]],
+    y0: &[&[u64]],
+    y1: &[&[u64]],
+) {
+    for i in 0..out0.len() {
+        // At most 8 products of 102 bits: no overflow of 128.
+        let (mut sum0, mut sum1) = (0u128, 0u128);
+        for ((x, y0), y1) in x.iter().zip(y0).zip(y1) {
+            sum0 += u128::from(x[i]) * u128::from(y0[i]);
+            sum1 += u128::from(x[i]) * u128::from(y1[i]);
+        }
+        out0[i] = q.reduce_u128(sum0);
+        out1[i] = q.reduce_u128(sum1);
+    }
+}

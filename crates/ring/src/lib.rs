@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+
+pub mod automorphism;
+pub mod base_conversion;
+pub mod buffer;
+mod isa;
+pub mod kernels;
+mod modulus;
+pub mod ntt;
+pub mod prime;
+
+pub use isa::Isa;
+pub use modulus::{MAX_BITS, Modulus};
