@@ -1,0 +1,77 @@
+//! What can go wrong in a circuit.
+
+/// The result of a circuit operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong in a circuit, and what would help.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation needed more levels than its operand has.
+    #[error("{operation} needs level {needs}, has {has}: bootstrap first")]
+    OutOfLevels {
+        /// What was asked for.
+        operation: &'static str,
+        /// The level it needs.
+        needs: usize,
+        /// The level the operand has.
+        has: usize,
+    },
+    /// A level above the highest usable one.
+    #[error("level {level} does not exist: the highest usable level is {top}")]
+    NoSuchLevel {
+        /// The level asked for.
+        level: usize,
+        /// The highest usable one.
+        top: usize,
+    },
+    /// A vector of the wrong length.
+    #[error("{got} values for {slots} slots")]
+    SlotCount {
+        /// The length given.
+        got: usize,
+        /// The slots there are.
+        slots: usize,
+    },
+    /// An operand prepared for a product with a partner of one level met something else.
+    #[error("{operation}: an operand was prepared for a partner of level {prepared:?}, this needs {needs:?}")]
+    Partner {
+        /// What was asked for.
+        operation: &'static str,
+        /// The partner level the operand was prepared for.
+        prepared: Option<usize>,
+        /// What the operation needs.
+        needs: Option<usize>,
+    },
+    /// An encoded plaintext used at another place than the one it was encoded for.
+    #[error("a plaintext encoded for {encoded:?} was used for {used:?}")]
+    WrongPlaintext {
+        /// What it was encoded for.
+        encoded: crate::Multiplication,
+        /// Where it was used.
+        used: crate::Multiplication,
+    },
+    /// A value outside the range an operation is sound for.
+    #[error("{operation}: slot {slot} holds {value:e}, beyond the bound {bound:e}")]
+    OutOfRange {
+        /// What was asked for.
+        operation: &'static str,
+        /// The first slot beyond the bound.
+        slot: usize,
+        /// The magnitude found there.
+        value: f64,
+        /// The bound.
+        bound: f64,
+    },
+    /// A rotation without its key.
+    #[error("no Galois key for rotation {rotation} at level {level}")]
+    MissingRotation {
+        /// Slots to rotate by.
+        rotation: i64,
+        /// Level of the operand.
+        level: usize,
+    },
+    /// An operation on nothing.
+    #[error("{0} of no operands")]
+    Empty(&'static str),
+}

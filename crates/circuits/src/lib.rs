@@ -1,0 +1,8 @@
+#![doc = include_str!("../README.md")]
+
+pub mod engine;
+mod error;
+
+pub use engine::{Diagonal, Engine, Multiplication};
+pub use error::{Error, Result};
+pub use num_complex::Complex64;
