@@ -8,6 +8,9 @@ pub mod kernels;
 mod modulus;
 pub mod ntt;
 pub mod prime;
+pub mod rns;
+pub mod sampler;
 
 pub use isa::Isa;
 pub use modulus::{MAX_BITS, Modulus};
+pub use rns::{Basis, Digits, Poly, RnsRing};

@@ -1,0 +1,336 @@
+//! Polynomials modulo a product of primes, one limb per prime, in the NTT domain unless said otherwise.
+//!
+//! The primes are a chain `q_0 q_1 ...` and special primes `p_0 p_1 ...`. A [`Poly`] lives modulo the first `q` of the
+//! former and the first `p` of the latter: its [`Basis`].
+
+mod division;
+mod mod_up;
+mod rotation_sums;
+
+pub use mod_up::Digits;
+pub use rotation_sums::BabyStep;
+
+use crate::base_conversion::{BaseConverter, ConversionTarget};
+use crate::buffer::{Limb, Pool};
+use crate::ntt::NttTable;
+use crate::{Isa, Modulus, automorphism, kernels};
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// How many primes of the chain, and how many special primes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Basis {
+    /// Primes of the chain.
+    pub q: usize,
+    /// Special primes.
+    pub p: usize,
+}
+
+impl Basis {
+    /// Number of limbs.
+    pub fn limbs(self) -> usize {
+        self.q + self.p
+    }
+}
+
+/// A polynomial in residue form: the limbs of the chain, then the special ones.
+#[derive(Clone)]
+pub struct Poly {
+    basis: Basis,
+    limbs: Vec<Limb>,
+}
+
+impl Poly {
+    /// The primes it is reduced by.
+    pub fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    /// Its limbs, in the order of the basis.
+    pub fn limbs(&self) -> &[Limb] {
+        &self.limbs
+    }
+
+    /// Its limbs, to write.
+    pub fn limbs_mut(&mut self) -> &mut [Limb] {
+        &mut self.limbs
+    }
+
+    /// Forgets limbs: the same polynomial modulo fewer primes.
+    pub fn truncate(&mut self, basis: Basis) {
+        assert!(basis.q <= self.basis.q && basis.p <= self.basis.p);
+        self.limbs.truncate(self.basis.q + basis.p);
+        self.limbs.drain(basis.q..self.basis.q);
+        self.basis = basis;
+    }
+
+    /// The limb of special prime `k`.
+    fn special(&self, k: usize) -> &Limb {
+        &self.limbs[self.basis.q + k]
+    }
+}
+
+/// A converter from one set of primes with its constants for every other prime of the ring.
+struct Conversion {
+    converter: BaseConverter,
+    /// By limb number in the full basis; `None` at the sources.
+    targets: Vec<Option<ConversionTarget>>,
+}
+
+/// Primes a conversion starts from: `q_start .. q_end` of the chain, then the first `p` special ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Sources {
+    q_start: usize,
+    q_end: usize,
+    p: usize,
+}
+
+/// The ring `Z[X]/(X^n + 1)` modulo its primes, with all tables, and the operations on whole polynomials.
+pub struct RnsRing {
+    log_n: u32,
+    isa: Isa,
+    q: Vec<NttTable>,
+    p: Vec<NttTable>,
+    pool: Arc<Pool>,
+    permutations: RwLock<HashMap<u64, Arc<Vec<u32>>>>,
+    conversions: RwLock<HashMap<Sources, Arc<Conversion>>>,
+}
+
+impl RnsRing {
+    /// The ring of degree `2^log_n` with the given primes; `Err` names a number that is no NTT prime below 2^51.
+    pub fn new(log_n: u32, q: &[u64], p: &[u64], isa: Isa) -> Result<Self, u64> {
+        let tables = |primes: &[u64]| -> Result<Vec<_>, u64> {
+            primes.par_iter().map(|&prime| NttTable::new(prime, log_n).ok_or(prime)).collect()
+        };
+        Ok(Self {
+            log_n,
+            isa,
+            q: tables(q)?,
+            p: tables(p)?,
+            pool: Pool::new(1 << log_n),
+            permutations: RwLock::default(),
+            conversions: RwLock::default(),
+        })
+    }
+
+    /// Log of the degree.
+    pub fn log_n(&self) -> u32 {
+        self.log_n
+    }
+
+    /// The degree.
+    pub fn degree(&self) -> usize {
+        1 << self.log_n
+    }
+
+    /// The instruction set its kernels use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// All primes.
+    pub fn full_basis(&self) -> Basis {
+        Basis { q: self.q.len(), p: self.p.len() }
+    }
+
+    /// Bytes of limbs this ring holds from the system.
+    pub fn pool_bytes(&self) -> usize {
+        self.pool.bytes()
+    }
+
+    /// The transform of limb `i` of polynomials in `basis`.
+    pub fn table(&self, basis: Basis, i: usize) -> &NttTable {
+        if i < basis.q { &self.q[i] } else { &self.p[i - basis.q] }
+    }
+
+    /// The prime of limb `i` of polynomials in `basis`.
+    pub fn modulus(&self, basis: Basis, i: usize) -> &Modulus {
+        self.table(basis, i).modulus()
+    }
+
+    /// A polynomial with arbitrary contents, to be overwritten.
+    pub fn uninit(&self, basis: Basis) -> Poly {
+        assert!(basis.q <= self.q.len() && basis.p <= self.p.len());
+        Poly { basis, limbs: (0..basis.limbs()).map(|_| self.pool.take()).collect() }
+    }
+
+    /// The zero polynomial.
+    pub fn zero(&self, basis: Basis) -> Poly {
+        let mut poly = self.uninit(basis);
+        self.for_each_limb(&mut poly, |_, _, limb| limb.fill(0));
+        poly
+    }
+
+    /// A copy modulo fewer primes.
+    pub fn copy_truncated(&self, a: &Poly, basis: Basis) -> Poly {
+        assert!(basis.q <= a.basis.q && basis.p <= a.basis.p);
+        let mut out = self.uninit(basis);
+        self.for_each_limb(&mut out, |_, i, limb| limb.copy_from_slice(a.matching(basis, i)));
+        out
+    }
+
+    /// Runs `f(table, i, limb)` for every limb, in parallel.
+    pub fn for_each_limb(&self, a: &mut Poly, f: impl Fn(&NttTable, usize, &mut Limb) + Sync + Send) {
+        let basis = a.basis;
+        let grain = self.grain();
+        a.limbs.par_iter_mut().enumerate().with_min_len(grain).for_each(|(i, limb)| f(self.table(basis, i), i, limb));
+    }
+
+    /// Limbs per task: small rings are not worth a task a limb.
+    fn grain(&self) -> usize {
+        ((1 << 13) >> self.log_n).max(1)
+    }
+
+    /// From coefficients to values.
+    pub fn forward(&self, a: &mut Poly) {
+        self.for_each_limb(a, |table, _, limb| table.forward(self.isa, limb));
+    }
+
+    /// From values to coefficients.
+    pub fn inverse(&self, a: &mut Poly) {
+        self.for_each_limb(a, |table, _, limb| table.inverse(self.isa, limb));
+    }
+
+    /// `a += b`; `b` may have more limbs.
+    pub fn add_assign(&self, a: &mut Poly, b: &Poly) {
+        let basis = a.basis;
+        self.for_each_limb(a, |t, i, limb| kernels::add_assign(self.isa, t.modulus(), limb, b.matching(basis, i)));
+    }
+
+    /// `a -= b`; `b` may have more limbs.
+    pub fn sub_assign(&self, a: &mut Poly, b: &Poly) {
+        let basis = a.basis;
+        self.for_each_limb(a, |t, i, limb| kernels::sub_assign(self.isa, t.modulus(), limb, b.matching(basis, i)));
+    }
+
+    /// `a = -a`.
+    pub fn neg_assign(&self, a: &mut Poly) {
+        self.for_each_limb(a, |t, _, limb| kernels::neg_assign(self.isa, t.modulus(), limb));
+    }
+
+    /// `a b` in the basis given; the operands may have more limbs.
+    pub fn mul(&self, a: &Poly, b: &Poly, basis: Basis) -> Poly {
+        let mut out = self.uninit(basis);
+        self.for_each_limb(&mut out, |t, i, limb| {
+            kernels::mul_into(self.isa, t.modulus(), limb, a.matching(basis, i), b.matching(basis, i));
+        });
+        out
+    }
+
+    /// `acc += a b`; the factors may have more limbs.
+    pub fn mul_add_assign(&self, acc: &mut Poly, a: &Poly, b: &Poly) {
+        let basis = acc.basis;
+        self.for_each_limb(acc, |t, i, limb| {
+            kernels::mul_add_assign(self.isa, t.modulus(), limb, a.matching(basis, i), b.matching(basis, i));
+        });
+    }
+
+    /// Multiplies limb `i` by `scalars[i]`.
+    pub fn mul_scalars_assign(&self, a: &mut Poly, scalars: &[u64]) {
+        self.for_each_limb(a, |t, i, limb| kernels::mul_scalar_assign(self.isa, t.modulus(), limb, scalars[i]));
+    }
+
+    /// `acc += a * scalars`, limb by limb; `a` may have more limbs.
+    pub fn mul_scalars_add_assign(&self, acc: &mut Poly, a: &Poly, scalars: &[u64]) {
+        let basis = acc.basis;
+        self.for_each_limb(acc, |t, i, limb| {
+            kernels::mul_scalar_add_assign(self.isa, t.modulus(), limb, a.matching(basis, i), scalars[i]);
+        });
+    }
+
+    /// Adds to limb `i` the value `scalars[i].0` in the first half of the entries and `scalars[i].1` in the second: a
+    /// constant `x + y X^(n/2)`.
+    pub fn add_halves_assign(&self, a: &mut Poly, scalars: &[(u64, u64)]) {
+        let half = self.degree() / 2;
+        self.for_each_limb(a, |t, i, limb| {
+            let (first, second) = limb.split_at_mut(half);
+            let (x, y) = scalars[i];
+            first.iter_mut().for_each(|v| *v = t.modulus().add(*v, x));
+            second.iter_mut().for_each(|v| *v = t.modulus().add(*v, y));
+        });
+    }
+
+    /// Multiplies by `X^(n/2)`, the imaginary unit.
+    pub fn mul_i_assign(&self, a: &mut Poly) {
+        let half = self.degree() / 2;
+        self.for_each_limb(a, |t, _, limb| {
+            let (first, second) = limb.split_at_mut(half);
+            let unit = t.imaginary_unit();
+            kernels::mul_scalar_assign(self.isa, t.modulus(), first, unit);
+            kernels::mul_scalar_assign(self.isa, t.modulus(), second, t.modulus().neg(unit));
+        });
+    }
+
+    /// `a(X^galois)`.
+    pub fn automorphism(&self, a: &Poly, galois: u64) -> Poly {
+        let index = self.permutation(galois);
+        let mut out = self.uninit(a.basis);
+        self.for_each_limb(&mut out, |_, i, limb| kernels::permute_into(limb, &a.limbs[i], &index));
+        out
+    }
+
+    /// The residues of small signed coefficients, in the NTT domain.
+    pub fn lift(&self, basis: Basis, coefficients: &[i64]) -> Poly {
+        assert_eq!(coefficients.len(), self.degree());
+        let mut out = self.uninit(basis);
+        self.for_each_limb(&mut out, |t, _, limb| {
+            for (x, &c) in limb.iter_mut().zip(coefficients) {
+                *x = t.modulus().reduce_small(c);
+            }
+            t.forward(self.isa, limb);
+        });
+        out
+    }
+
+    fn permutation(&self, galois: u64) -> Arc<Vec<u32>> {
+        let known = self.permutations.read().unwrap_or_else(PoisonError::into_inner).get(&galois).cloned();
+        known.unwrap_or_else(|| {
+            let index = Arc::new(automorphism::ntt_permutation(self.log_n, galois));
+            let mut cache = self.permutations.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(cache.entry(galois).or_insert(index))
+        })
+    }
+
+    fn conversion(&self, sources: Sources) -> Arc<Conversion> {
+        let known = self.conversions.read().unwrap_or_else(PoisonError::into_inner).get(&sources).cloned();
+        known.unwrap_or_else(|| {
+            let built = Arc::new(self.build_conversion(sources));
+            let mut cache = self.conversions.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(cache.entry(sources).or_insert(built))
+        })
+    }
+
+    fn build_conversion(&self, sources: Sources) -> Conversion {
+        let full = self.full_basis();
+        let is_source =
+            |i: usize| (sources.q_start..sources.q_end).contains(&i) || (full.q..full.q + sources.p).contains(&i);
+        let (from, to): (Vec<usize>, Vec<usize>) = (0..full.limbs()).partition(|&i| is_source(i));
+        let from: Vec<Modulus> = from.iter().map(|&i| *self.modulus(full, i)).collect();
+        let converter = BaseConverter::new(&from);
+        let mut targets: Vec<Option<ConversionTarget>> = (0..full.limbs()).map(|_| None).collect();
+        for i in to {
+            targets[i] = Some(converter.target(self.modulus(full, i)));
+        }
+        Conversion { converter, targets }
+    }
+}
+
+impl Conversion {
+    /// The constants for limb `i` of polynomials in `basis`, in a ring whose full basis is `full`.
+    #[allow(clippy::expect_used)]
+    fn target(&self, full: Basis, basis: Basis, i: usize) -> &ConversionTarget {
+        let number = if i < basis.q { i } else { full.q + i - basis.q };
+        self.targets[number].as_ref().expect("a source limb is never a target")
+    }
+}
+
+impl Poly {
+    /// The limb that belongs to limb `i` of `basis`, which is no larger than this polynomial's.
+    fn matching(&self, basis: Basis, i: usize) -> &Limb {
+        if i < basis.q { &self.limbs[i] } else { self.special(i - basis.q) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

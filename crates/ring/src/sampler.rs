@@ -1,0 +1,308 @@
+//! Randomness: ChaCha20 streams from 32-byte seeds, and the distributions of the scheme.
+//!
+//! A seed is used for one object only. Within an object, [`Domain`] separates its streams (the nonce of the cipher), so no
+//! two polynomials ever share key stream.
+
+use crate::Modulus;
+use chacha20::ChaCha20;
+use chacha20::cipher::{KeyIvInit, StreamCipher};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// Standard deviation of errors, the value the security table is computed for.
+pub const SIGMA: f64 = 3.2;
+/// Errors beyond 10 sigma have probability under 2^-75 and are left out.
+const TAIL: usize = 32;
+
+/// 32 bytes that determine one random object.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct Seed(pub [u8; 32]);
+
+/// Where seeds come from. Products use [`OsSeeds`]; tests inject [`TestSeeds`].
+pub trait SeedSource {
+    /// A seed that was never given before.
+    fn next_seed(&mut self) -> Seed;
+}
+
+/// Fresh seeds from the operating system.
+#[derive(Default)]
+pub struct OsSeeds;
+
+impl SeedSource for OsSeeds {
+    fn next_seed(&mut self) -> Seed {
+        let mut seed = [0; 32];
+        // Going on without randomness would leak keys: there is no answer but to stop.
+        #[allow(clippy::expect_used)]
+        getrandom::fill(&mut seed).expect("the operating system gave no randomness");
+        Seed(seed)
+    }
+}
+
+/// A reproducible sequence of seeds. **Insecure**: for known-answer tests and self-tests only.
+pub struct TestSeeds(ChaCha20);
+
+impl TestSeeds {
+    /// The sequence named by `label`.
+    pub fn insecure(label: u64) -> Self {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&label.to_le_bytes());
+        Self(ChaCha20::new(&key.into(), &[0xA5; 12].into()))
+    }
+}
+
+impl SeedSource for TestSeeds {
+    fn next_seed(&mut self) -> Seed {
+        let mut seed = [0; 32];
+        self.0.apply_keystream(&mut seed);
+        Seed(seed)
+    }
+}
+
+/// Which stream of a seed: an object's polynomials each have their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domain {
+    /// The uniform half, one stream per digit and prime.
+    Uniform {
+        /// Digit of a switching key, 0 elsewhere.
+        digit: u32,
+        /// Prime: its index, special primes from 2^31.
+        prime: u32,
+    },
+    /// An error polynomial.
+    Error {
+        /// Which error of the object.
+        index: u32,
+    },
+    /// A secret or ephemeral ternary polynomial.
+    Ternary,
+    /// Noise added to a released value.
+    Flooding,
+}
+
+impl Domain {
+    fn nonce(self) -> [u8; 12] {
+        let (kind, a, b): (u32, u32, u32) = match self {
+            Self::Uniform { digit, prime } => (1, digit, prime),
+            Self::Error { index } => (2, index, 0),
+            Self::Ternary => (3, 0, 0),
+            Self::Flooding => (4, 0, 0),
+        };
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&kind.to_le_bytes());
+        nonce[4..8].copy_from_slice(&a.to_le_bytes());
+        nonce[8..].copy_from_slice(&b.to_le_bytes());
+        nonce
+    }
+}
+
+/// 64-bit words of one stream, in blocks.
+struct Words {
+    cipher: ChaCha20,
+    block: [u8; Self::BLOCK],
+    used: usize,
+}
+
+impl Words {
+    const BLOCK: usize = 4096;
+
+    fn new(seed: &Seed, domain: Domain) -> Self {
+        let cipher = ChaCha20::new(&seed.0.into(), &domain.nonce().into());
+        Self { cipher, block: [0; Self::BLOCK], used: Self::BLOCK }
+    }
+
+    #[inline]
+    fn next(&mut self) -> u64 {
+        if self.used == Self::BLOCK {
+            self.block.fill(0);
+            self.cipher.apply_keystream(&mut self.block);
+            self.used = 0;
+        }
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.block[self.used..self.used + 8]);
+        self.used += 8;
+        u64::from_le_bytes(word)
+    }
+
+    /// Uniform below `bound`: words cut to its bit length, those at or above it thrown away.
+    #[inline]
+    fn below(&mut self, bound: u64) -> u64 {
+        let mask = u64::MAX >> (bound - 1).leading_zeros();
+        loop {
+            let x = self.next() & mask;
+            if x < bound {
+                return x;
+            }
+        }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        self.block.zeroize();
+    }
+}
+
+/// Uniform residues modulo `q`.
+pub fn uniform_into(seed: &Seed, domain: Domain, q: &Modulus, out: &mut [u64]) {
+    let mut words = Words::new(seed, domain);
+    for x in out {
+        *x = words.below(q.value());
+    }
+}
+
+/// A polynomial with exactly `weight` coefficients in {-1, 1} at uniform places, the rest 0.
+///
+/// Places are drawn by a Fisher-Yates shuffle, whose memory accesses depend on the secret: run it where no one else
+/// watches the caches (the data owner's machine). `weight <= n`.
+pub fn ternary_fixed_weight(seed: &Seed, n: usize, weight: usize) -> Vec<i8> {
+    assert!(weight <= n);
+    let mut words = Words::new(seed, Domain::Ternary);
+    let mut places: Vec<u32> = (0..n as u32).collect();
+    let mut out = vec![0; n];
+    for k in 0..weight {
+        let chosen = k + words.below((n - k) as u64) as usize;
+        places.swap(k, chosen);
+        out[places[k] as usize] = 1 - 2 * (words.next() & 1) as i8;
+    }
+    places.zeroize();
+    out
+}
+
+/// Uniform coefficients in {-1, 0, 1}: the ephemeral secret of public-key encryption.
+pub fn ternary_uniform(seed: &Seed, n: usize) -> Vec<i8> {
+    let mut words = Words::new(seed, Domain::Ternary);
+    (0..n).map(|_| words.below(3) as i8 - 1).collect()
+}
+
+/// Discrete Gaussian of standard deviation [`SIGMA`] by inversion: integer comparisons with a fixed table, every entry
+/// of it for every sample, so time and memory accesses do not depend on the result.
+pub struct Gaussian {
+    /// `floor(2^63 P(|x| <= k))`.
+    thresholds: [u64; TAIL],
+}
+
+impl Default for Gaussian {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Gaussian {
+    /// The table, by a portable exponential so that all machines have the same one.
+    pub fn new() -> Self {
+        let density = |k: usize| libm::exp(-((k * k) as f64) / (2.0 * SIGMA * SIGMA));
+        // Summed from the small end, so that rounding is below 2^-52 of the total.
+        let total = 1.0 + 2.0 * (1..=TAIL).rev().map(density).sum::<f64>();
+        let mut thresholds = [0; TAIL];
+        for (k, threshold) in thresholds.iter_mut().enumerate() {
+            let beyond = 2.0 * (k + 1..=TAIL).rev().map(density).sum::<f64>();
+            *threshold = (1 << 63) - (beyond / total * (1u64 << 63) as f64) as u64;
+        }
+        Self { thresholds }
+    }
+
+    /// Fills `out` with samples.
+    pub fn sample_into(&self, seed: &Seed, domain: Domain, out: &mut [i64]) {
+        let mut words = Words::new(seed, domain);
+        for x in out {
+            let word = words.next();
+            let (sign, u) = ((word >> 63) as i64, word & (u64::MAX >> 1));
+            let magnitude: i64 = self.thresholds.iter().map(|&t| i64::from(u >= t)).sum();
+            *x = (magnitude ^ -sign) + sign;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seed(k: u8) -> Seed {
+        Seed([k; 32])
+    }
+
+    #[test]
+    fn streams_are_separate_and_reproducible() {
+        let q = Modulus::new(1125899903827969).unwrap();
+        let draw = |seed: &Seed, domain| {
+            let mut out = vec![0; 64];
+            uniform_into(seed, domain, &q, &mut out);
+            out
+        };
+        let here = Domain::Uniform { digit: 0, prime: 3 };
+        assert_eq!(draw(&seed(1), here), draw(&seed(1), here));
+        for other in [
+            Domain::Uniform { digit: 1, prime: 3 },
+            Domain::Uniform { digit: 3, prime: 0 },
+            Domain::Error { index: 0 },
+            Domain::Ternary,
+        ] {
+            assert_ne!(draw(&seed(1), here), draw(&seed(1), other));
+        }
+        assert_ne!(draw(&seed(1), here), draw(&seed(2), here));
+    }
+
+    #[test]
+    fn uniform_fills_the_range_evenly() {
+        for value in [97u64, 12289, 2251799813554177] {
+            let q = Modulus::new(value).unwrap();
+            let mut out = vec![0; 1 << 16];
+            uniform_into(&seed(3), Domain::Uniform { digit: 0, prime: 0 }, &q, &mut out);
+            assert!(out.iter().all(|&x| x < value));
+            // 16 bins of 4096 expected: chi-square with 15 degrees of freedom stays under 50 but once in 10^5.
+            let mut bins = [0f64; 16];
+            for &x in &out {
+                bins[(u128::from(x) * 16 / u128::from(value)) as usize] += 1.0;
+            }
+            let width = |b: u128| ((b + 1) * u128::from(value)).div_ceil(16) - (b * u128::from(value)).div_ceil(16);
+            let chi: f64 = (0..16)
+                .map(|b| {
+                    let expected = 65536.0 * width(b as u128) as f64 / value as f64;
+                    (bins[b] - expected).powi(2) / expected
+                })
+                .sum();
+            assert!(chi < 50.0, "q {value}: chi-square {chi}");
+        }
+    }
+
+    #[test]
+    fn ternary_has_its_weight_and_balance() {
+        let s = ternary_fixed_weight(&seed(4), 1 << 16, 512);
+        assert_eq!(s.iter().filter(|&&x| x != 0).count(), 512);
+        let plus = s.iter().filter(|&&x| x == 1).count();
+        assert!((180..=332).contains(&plus), "{plus} of 512");
+        let quarter = s[..1 << 14].iter().filter(|&&x| x != 0).count();
+        assert!((70..=190).contains(&quarter), "{quarter} in the first quarter");
+        let u = ternary_uniform(&seed(5), 30000);
+        for value in -1..=1i8 {
+            let count = u.iter().filter(|&&x| x == value).count();
+            assert!((9500..10500).contains(&count), "{value}: {count}");
+        }
+    }
+
+    #[test]
+    fn gaussian_matches_its_density() {
+        let n = 1 << 20;
+        let mut out = vec![0; n];
+        Gaussian::new().sample_into(&seed(6), Domain::Error { index: 0 }, &mut out);
+        let mean = out.iter().sum::<i64>() as f64 / n as f64;
+        let variance = out.iter().map(|&x| (x * x) as f64).sum::<f64>() / n as f64;
+        assert!(mean.abs() < 0.02, "mean {mean}");
+        assert!((variance.sqrt() - SIGMA).abs() < 0.02, "sigma {}", variance.sqrt());
+        let total: f64 = (-32i32..=32).map(|k| (-f64::from(k * k) / (2.0 * SIGMA * SIGMA)).exp()).sum();
+        for k in -12i32..=12 {
+            let expected = n as f64 * (-f64::from(k * k) / (2.0 * SIGMA * SIGMA)).exp() / total;
+            let seen = out.iter().filter(|&&x| x == i64::from(k)).count() as f64;
+            assert!((seen - expected).abs() < 6.0 * expected.sqrt() + 1.0, "{k}: {seen} for {expected}");
+        }
+    }
+
+    #[test]
+    fn seeds_do_not_repeat() {
+        let mut os = OsSeeds;
+        assert!(os.next_seed() != os.next_seed());
+        let mut fixed = TestSeeds::insecure(1);
+        assert!(fixed.next_seed() != fixed.next_seed());
+        assert!(TestSeeds::insecure(1).next_seed() == TestSeeds::insecure(1).next_seed());
+        assert!(TestSeeds::insecure(1).next_seed() != TestSeeds::insecure(2).next_seed());
+    }
+}
