@@ -85,6 +85,18 @@ impl Modulus {
         z.rem_euclid(i128::from(self.q)) as u64
     }
 
+    /// `z mod q` in `[0, q)` for a signed `|z| < 2^62`: a quotient from doubles is at most one off for `q >= 2^16`.
+    #[inline(always)]
+    pub fn reduce_i64(&self, z: i64) -> u64 {
+        let quotient = (z as f64 * self.q_inv_f64) as i64;
+        let q = self.q as i64;
+        let mut r = z.wrapping_sub(quotient.wrapping_mul(q));
+        r += q & (r >> 63);
+        r += q & (r >> 63);
+        r -= q & ((q - 1 - r) >> 63);
+        (r - (q & ((q - 1 - r) >> 63))) as u64
+    }
+
     /// `z mod q` in `[0, q)` for a signed `|z| < q`, without a branch on `z` (used on secrets).
     #[inline(always)]
     pub fn reduce_small(&self, z: i64) -> u64 {
@@ -152,6 +164,14 @@ mod tests {
                 prop_assert_eq!(u128::from(m.mul(a, b)), u128::from(a) * u128::from(b) % q);
                 prop_assert_eq!(u128::from(m.mul_shoup(x, b, m.shoup(b))), u128::from(x) * u128::from(b) % q);
                 prop_assert_eq!(m.reduce_i128(i128::from(m.center(a))), a);
+                let z = (x as i64) >> 2;
+                if m.value() >> 16 != 0 {
+                    prop_assert_eq!(m.reduce_i64(z), m.reduce_i128(z.into()));
+                    let multiple = (z / m.value() as i64) * m.value() as i64;
+                    for z in [multiple - 1, multiple, multiple + 1] {
+                        prop_assert_eq!(m.reduce_i64(z), m.reduce_i128(z.into()));
+                    }
+                }
             }
         }
     }

@@ -13,10 +13,14 @@ pub use rotation_sums::BabyStep;
 use crate::base_conversion::{BaseConverter, ConversionTarget};
 use crate::buffer::{Limb, Pool};
 use crate::ntt::NttTable;
+use crate::sampler::{self, Domain, Seed};
 use crate::{Isa, Modulus, automorphism, kernels};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// Special primes' streams of a seed are numbered from here, so that they never share one with the chain's.
+const SPECIAL_STREAM: u32 = 1 << 31;
 
 /// How many primes of the chain, and how many special primes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -226,40 +230,79 @@ impl RnsRing {
         });
     }
 
-    /// Multiplies limb `i` by `scalars[i]`.
-    pub fn mul_scalars_assign(&self, a: &mut Poly, scalars: &[u64]) {
-        self.for_each_limb(a, |t, i, limb| kernels::mul_scalar_assign(self.isa, t.modulus(), limb, scalars[i]));
+    /// Multiplies by constants `x + y X^(n/2)`: limb `i` by `halves[i].0` in the first half of its entries and by
+    /// `halves[i].1` in the second.
+    pub fn mul_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
+        let middle = self.degree() / 2;
+        self.for_each_limb(a, |t, i, limb| {
+            let (first, second) = limb.split_at_mut(middle);
+            kernels::mul_scalar_assign(self.isa, t.modulus(), first, halves[i].0);
+            kernels::mul_scalar_assign(self.isa, t.modulus(), second, halves[i].1);
+        });
     }
 
-    /// `acc += a * scalars`, limb by limb; `a` may have more limbs.
-    pub fn mul_scalars_add_assign(&self, acc: &mut Poly, a: &Poly, scalars: &[u64]) {
+    /// `acc += a c` for constants as in [`RnsRing::mul_halves_assign`]; `a` may have more limbs.
+    pub fn mul_halves_add_assign(&self, acc: &mut Poly, a: &Poly, halves: &[(u64, u64)]) {
+        let middle = self.degree() / 2;
         let basis = acc.basis;
         self.for_each_limb(acc, |t, i, limb| {
-            kernels::mul_scalar_add_assign(self.isa, t.modulus(), limb, a.matching(basis, i), scalars[i]);
+            let (first, second) = limb.split_at_mut(middle);
+            let a = a.matching(basis, i);
+            kernels::mul_scalar_add_assign(self.isa, t.modulus(), first, &a[..middle], halves[i].0);
+            kernels::mul_scalar_add_assign(self.isa, t.modulus(), second, &a[middle..], halves[i].1);
         });
     }
 
-    /// Adds to limb `i` the value `scalars[i].0` in the first half of the entries and `scalars[i].1` in the second: a
-    /// constant `x + y X^(n/2)`.
-    pub fn add_halves_assign(&self, a: &mut Poly, scalars: &[(u64, u64)]) {
-        let half = self.degree() / 2;
+    /// Adds a constant, given as in [`RnsRing::mul_halves_assign`].
+    pub fn add_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
+        let middle = self.degree() / 2;
         self.for_each_limb(a, |t, i, limb| {
-            let (first, second) = limb.split_at_mut(half);
-            let (x, y) = scalars[i];
-            first.iter_mut().for_each(|v| *v = t.modulus().add(*v, x));
-            second.iter_mut().for_each(|v| *v = t.modulus().add(*v, y));
+            let (first, second) = limb.split_at_mut(middle);
+            first.iter_mut().for_each(|v| *v = t.modulus().add(*v, halves[i].0));
+            second.iter_mut().for_each(|v| *v = t.modulus().add(*v, halves[i].1));
         });
     }
 
-    /// Multiplies by `X^(n/2)`, the imaginary unit.
-    pub fn mul_i_assign(&self, a: &mut Poly) {
-        let half = self.degree() / 2;
-        self.for_each_limb(a, |t, _, limb| {
-            let (first, second) = limb.split_at_mut(half);
-            let unit = t.imaginary_unit();
-            kernels::mul_scalar_assign(self.isa, t.modulus(), first, unit);
-            kernels::mul_scalar_assign(self.isa, t.modulus(), second, t.modulus().neg(unit));
+    /// `a += P b` on the chain's limbs, where `P` is the product of `a`'s special primes (it vanishes on theirs).
+    pub fn add_lifted_assign(&self, a: &mut Poly, b: &Poly) {
+        let basis = a.basis;
+        self.for_each_limb(a, |t, i, limb| {
+            if i < basis.q {
+                let p = self.special_product(basis.p, t.modulus());
+                kernels::mul_scalar_add_assign(self.isa, t.modulus(), limb, &b.limbs[i], p);
+            }
         });
+    }
+
+    /// `(sum a0 b0, sum a0 b1 + a1 b0, sum a1 b1)` over pairs `((a0, a1), (b0, b1))`, in the basis given.
+    pub fn tensor_sum(&self, terms: &[((&Poly, &Poly), (&Poly, &Poly))], basis: Basis) -> [Poly; 3] {
+        let mut out = [self.uninit(basis), self.uninit(basis), self.uninit(basis)];
+        let [d0, d1, d2] = &mut out;
+        let limbs = d0.limbs.par_iter_mut().zip(&mut d1.limbs).zip(&mut d2.limbs).enumerate();
+        limbs.with_min_len(self.grain()).for_each(|(i, ((d0, d1), d2))| {
+            let q = self.modulus(basis, i);
+            let mut cross = self.pool.take();
+            let mut partial = [self.pool.take(), self.pool.take()];
+            for (number, chunk) in terms.chunks(kernels::MAX_DOT_TERMS).enumerate() {
+                let a0: Vec<&[u64]> = chunk.iter().map(|t| &t.0.0.matching(basis, i)[..]).collect();
+                let a1: Vec<&[u64]> = chunk.iter().map(|t| &t.0.1.matching(basis, i)[..]).collect();
+                let b0: Vec<&[u64]> = chunk.iter().map(|t| &t.1.0.matching(basis, i)[..]).collect();
+                let b1: Vec<&[u64]> = chunk.iter().map(|t| &t.1.1.matching(basis, i)[..]).collect();
+                if number == 0 {
+                    kernels::dot_pair_into(self.isa, q, (d0, d1), &a0, &b0, &b1);
+                    kernels::dot_pair_into(self.isa, q, (d2, &mut cross), &a1, &b1, &b0);
+                } else {
+                    let [x, y] = &mut partial;
+                    kernels::dot_pair_into(self.isa, q, (x, y), &a0, &b0, &b1);
+                    kernels::add_assign(self.isa, q, d0, x);
+                    kernels::add_assign(self.isa, q, d1, y);
+                    kernels::dot_pair_into(self.isa, q, (x, &mut cross), &a1, &b1, &b0);
+                    kernels::add_assign(self.isa, q, d2, x);
+                }
+                kernels::add_assign(self.isa, q, d1, &cross);
+            }
+        });
+        out
     }
 
     /// `a(X^galois)`.
@@ -270,15 +313,46 @@ impl RnsRing {
         out
     }
 
-    /// The residues of small signed coefficients, in the NTT domain.
+    /// The residues of signed coefficients below 2^62, in the NTT domain. Branch-free in the coefficients.
     pub fn lift(&self, basis: Basis, coefficients: &[i64]) -> Poly {
         assert_eq!(coefficients.len(), self.degree());
         let mut out = self.uninit(basis);
         self.for_each_limb(&mut out, |t, _, limb| {
             for (x, &c) in limb.iter_mut().zip(coefficients) {
-                *x = t.modulus().reduce_small(c);
+                *x = t.modulus().reduce_i64(c);
             }
             t.forward(self.isa, limb);
+        });
+        out
+    }
+
+    /// The uniform polynomial that a public seed stands for, as digit `digit` of its object. Limbs are independent
+    /// streams: a truncation of the polynomial is the polynomial of fewer primes.
+    pub fn uniform(&self, seed: &Seed, digit: u32, basis: Basis) -> Poly {
+        let mut a = self.uninit(basis);
+        self.for_each_limb(&mut a, |table, i, limb| {
+            let prime = if i < basis.q { i as u32 } else { SPECIAL_STREAM + (i - basis.q) as u32 };
+            sampler::uniform_into(seed, Domain::Uniform { digit, prime }, table.modulus(), limb);
+        });
+        a
+    }
+
+    /// The polynomial whose coefficients are the centred residues of `a` modulo `q_0` (its only prime), in another basis.
+    pub fn raise(&self, a: &Poly, basis: Basis) -> Poly {
+        assert_eq!(a.basis, Basis { q: 1, p: 0 });
+        let conversion = self.conversion(Sources { q_start: 0, q_end: 1, p: 0 });
+        let y = [self.scaled_coefficients(a.limbs[0].clone(), &self.q[0], &conversion.converter, 0)];
+        let overflow = self.overflow(&conversion, &y);
+        let y = mod_up::doubles(&y);
+        let mut out = self.uninit(basis);
+        self.for_each_limb(&mut out, |table, i, limb| {
+            if i == 0 {
+                limb.copy_from_slice(&a.limbs[0]);
+                return;
+            }
+            let target = conversion.target(self.full_basis(), basis, i);
+            conversion.converter.convert_into(self.isa, target, &y, overflow.as_f64(), limb);
+            table.forward(self.isa, limb);
         });
         out
     }

@@ -110,19 +110,9 @@ fn rotation_sums_equal_their_definition() {
                 Some(key) => ring.inner_product(&digits, key),
                 None => (ring.zero(full), ring.zero(full)),
             };
-            let scalars: Vec<u64> =
-                (0..4).map(|i| ring.special_product(2, ring.modulus(low, i))).chain([0, 0]).collect();
-            let lift = |x: &Poly| {
-                let mut y = ring.zero(full);
-                for i in 0..4 {
-                    y.limbs_mut()[i].copy_from_slice(&x.limbs()[i]);
-                }
-                ring.mul_scalars_assign(&mut y, &scalars);
-                y
-            };
-            ring.add_assign(&mut a, &lift(&c0));
+            ring.add_lifted_assign(&mut a, &c0);
             if step.key.is_none() {
-                ring.add_assign(&mut b, &lift(&c1));
+                ring.add_lifted_assign(&mut b, &c1);
             }
             if let Some(w) = weight {
                 ring.mul_add_assign(&mut expected.0, &ring.automorphism(&a, step.galois), w);
@@ -134,5 +124,33 @@ fn rotation_sums_equal_their_definition() {
                 assert_eq!(x[..], y[..]);
             }
         }
+    }
+}
+
+#[test]
+fn raising_keeps_the_centred_value() {
+    let ring = ring(Isa::detect());
+    let half = i128::from(Q[0] / 2);
+    let values: Vec<i128> = values(0).iter().map(|v| v.rem_euclid(2 * half) - half).collect();
+    let a = poly(&ring, Basis { q: 1, p: 0 }, &values);
+    assert_holds(&ring, ring.raise(&a, Basis { q: 5, p: 3 }), |k, q| q.reduce_i128(values[k]));
+}
+
+#[test]
+fn tensor_sums_equal_products() {
+    let ring = ring(Isa::detect());
+    let basis = Basis { q: 3, p: 0 };
+    let wide = Basis { q: 5, p: 0 };
+    let polys: Vec<Poly> = (0..40).map(|k| poly(&ring, wide, &values(1 + k))).collect();
+    let terms: Vec<_> = polys.chunks(4).map(|c| ((&c[0], &c[1]), (&c[2], &c[3]))).collect();
+    let got = ring.tensor_sum(&terms, basis);
+    let mut expected = [ring.zero(basis), ring.zero(basis), ring.zero(basis)];
+    for ((a0, a1), (b0, b1)) in terms {
+        for (k, x, y) in [(0, a0, b0), (1, a0, b1), (1, a1, b0), (2, a1, b1)] {
+            ring.mul_add_assign(&mut expected[k], x, y);
+        }
+    }
+    for (x, y) in got.iter().zip(&expected) {
+        assert!(x.limbs().iter().zip(y.limbs()).all(|(a, b)| a[..] == b[..]));
     }
 }

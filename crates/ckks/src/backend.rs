@@ -1,0 +1,142 @@
+//! The work on limbs that the scheme is built from. The CPU's is [`RnsRing`]; a GPU implements the same trait and gives the
+//! same bytes.
+
+use hetal_ring::rns::BabyStep;
+use hetal_ring::{Basis, Digits, Poly, RnsRing};
+
+/// An automorphism `X -> X^galois` and its switching key's polynomials (none for the identity).
+pub struct Step<'a, P> {
+    /// The automorphism.
+    pub galois: u64,
+    /// Its key.
+    pub key: Option<&'a [(P, P)]>,
+}
+
+/// Two polynomials of one ciphertext.
+pub type Pair<'a, P> = (&'a P, &'a P);
+
+/// Exact arithmetic on polynomials in residue form. See the methods of [`RnsRing`] of the same names for definitions.
+#[allow(missing_docs)]
+pub trait Backend: Send + Sync + 'static {
+    type Poly: Clone + Send + Sync;
+    type Digits: Send + Sync;
+
+    fn basis(poly: &Self::Poly) -> Basis;
+    fn zero(&self, basis: Basis) -> Self::Poly;
+    fn copy_truncated(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
+    fn truncate(&self, a: &mut Self::Poly, basis: Basis);
+    /// Residues of signed coefficients below 2^62.
+    fn lift(&self, basis: Basis, coefficients: &[i64]) -> Self::Poly;
+    /// From limbs on the host, each residue below its prime.
+    fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Self::Poly;
+    /// To limbs on the host.
+    fn download(&self, a: &Self::Poly) -> Vec<Vec<u64>>;
+
+    fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
+    fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
+    fn neg_assign(&self, a: &mut Self::Poly);
+    fn mul(&self, a: &Self::Poly, b: &Self::Poly, basis: Basis) -> Self::Poly;
+    fn mul_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, b: &Self::Poly);
+    fn mul_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
+    fn mul_halves_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, halves: &[(u64, u64)]);
+    fn add_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
+    fn add_lifted_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
+    fn automorphism(&self, a: &Self::Poly, galois: u64) -> Self::Poly;
+    fn tensor_sum(&self, terms: &[(Pair<'_, Self::Poly>, Pair<'_, Self::Poly>)], basis: Basis) -> [Self::Poly; 3];
+
+    fn raise(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
+    fn decompose(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits;
+    fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
+    fn rotation_sums(
+        &self,
+        c0: &Self::Poly,
+        digits: &Self::Digits,
+        steps: &[Step<'_, Self::Poly>],
+        weights: &[Vec<Option<&Self::Poly>>],
+    ) -> Vec<(Self::Poly, Self::Poly)>;
+    fn divide(&self, a: Self::Poly, drop_q: usize) -> Self::Poly;
+}
+
+impl Backend for RnsRing {
+    type Poly = Poly;
+    type Digits = Digits;
+
+    fn basis(poly: &Poly) -> Basis {
+        poly.basis()
+    }
+    fn zero(&self, basis: Basis) -> Poly {
+        self.zero(basis)
+    }
+    fn copy_truncated(&self, a: &Poly, basis: Basis) -> Poly {
+        self.copy_truncated(a, basis)
+    }
+    fn truncate(&self, a: &mut Poly, basis: Basis) {
+        a.truncate(basis);
+    }
+    fn lift(&self, basis: Basis, coefficients: &[i64]) -> Poly {
+        self.lift(basis, coefficients)
+    }
+    fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Poly {
+        let mut out = self.zero(basis);
+        self.for_each_limb(&mut out, |_, i, limb| limb.copy_from_slice(limbs[i]));
+        out
+    }
+    fn download(&self, a: &Poly) -> Vec<Vec<u64>> {
+        a.limbs().iter().map(|limb| limb.to_vec()).collect()
+    }
+    fn add_assign(&self, a: &mut Poly, b: &Poly) {
+        self.add_assign(a, b);
+    }
+    fn sub_assign(&self, a: &mut Poly, b: &Poly) {
+        self.sub_assign(a, b);
+    }
+    fn neg_assign(&self, a: &mut Poly) {
+        self.neg_assign(a);
+    }
+    fn mul(&self, a: &Poly, b: &Poly, basis: Basis) -> Poly {
+        self.mul(a, b, basis)
+    }
+    fn mul_add_assign(&self, acc: &mut Poly, a: &Poly, b: &Poly) {
+        self.mul_add_assign(acc, a, b);
+    }
+    fn mul_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
+        self.mul_halves_assign(a, halves);
+    }
+    fn mul_halves_add_assign(&self, acc: &mut Poly, a: &Poly, halves: &[(u64, u64)]) {
+        self.mul_halves_add_assign(acc, a, halves);
+    }
+    fn add_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
+        self.add_halves_assign(a, halves);
+    }
+    fn add_lifted_assign(&self, a: &mut Poly, b: &Poly) {
+        self.add_lifted_assign(a, b);
+    }
+    fn automorphism(&self, a: &Poly, galois: u64) -> Poly {
+        self.automorphism(a, galois)
+    }
+    fn tensor_sum(&self, terms: &[(Pair<'_, Poly>, Pair<'_, Poly>)], basis: Basis) -> [Poly; 3] {
+        self.tensor_sum(terms, basis)
+    }
+    fn raise(&self, a: &Poly, basis: Basis) -> Poly {
+        self.raise(a, basis)
+    }
+    fn decompose(&self, a: Poly, digit_starts: &[usize], p: usize) -> Digits {
+        self.decompose(a, digit_starts, p)
+    }
+    fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
+        self.inner_product(digits, key)
+    }
+    fn rotation_sums(
+        &self,
+        c0: &Poly,
+        digits: &Digits,
+        steps: &[Step<'_, Poly>],
+        weights: &[Vec<Option<&Poly>>],
+    ) -> Vec<(Poly, Poly)> {
+        let steps: Vec<BabyStep<'_>> = steps.iter().map(|s| BabyStep { galois: s.galois, key: s.key }).collect();
+        self.rotation_sums(c0, digits, &steps, weights)
+    }
+    fn divide(&self, a: Poly, drop_q: usize) -> Poly {
+        self.divide(a, drop_q)
+    }
+}

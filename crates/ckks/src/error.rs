@@ -1,0 +1,91 @@
+//! What can go wrong in the scheme.
+
+use crate::KeyId;
+
+/// The result of an operation of the scheme.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong in the scheme, and what would help.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A parameter set that cannot work.
+    #[error("parameter set {name}: {reason}")]
+    Params {
+        /// The set's name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Something below 128 bits that is not named insecure.
+    #[error(
+        "{what}: log2(QP) = {log_qp:.1} at N = 2^{log_n} with secret weight {weight} is under 128 bits (at most {limit:.0}); use fewer or smaller primes, or a set named insecure"
+    )]
+    Insecure {
+        /// The set or key object.
+        what: String,
+        /// Log of the ring degree.
+        log_n: u32,
+        /// Nonzero coefficients of the secret.
+        weight: usize,
+        /// Size of its modulus.
+        log_qp: f64,
+        /// Largest size that gives 128 bits.
+        limit: f64,
+    },
+    /// Operands of different parameter sets.
+    #[error("{operation}: operands of different parameter sets")]
+    MixedParams {
+        /// What was asked for.
+        operation: &'static str,
+    },
+    /// Too few limbs left.
+    #[error("{operation} needs {needs} limbs, has {has}: bootstrap first")]
+    OutOfLimbs {
+        /// What was asked for.
+        operation: &'static str,
+        /// Limbs it needs.
+        needs: usize,
+        /// Limbs there are.
+        has: usize,
+    },
+    /// Operands whose scales differ.
+    #[error("{operation}: scales 2^{left:.6} and 2^{right:.6} differ")]
+    ScaleMismatch {
+        /// What was asked for.
+        operation: &'static str,
+        /// Log of the one scale.
+        left: f64,
+        /// Log of the other.
+        right: f64,
+    },
+    /// A key that was not given.
+    #[error("no {key} for {limbs} limbs")]
+    MissingKey {
+        /// Which key.
+        key: KeyId,
+        /// Limbs of the operand.
+        limbs: usize,
+    },
+    /// A vector too long for the slots, or of a length that is no power of two.
+    #[error("{got} values: a power of two up to {slots} is needed")]
+    SlotCount {
+        /// Values given.
+        got: usize,
+        /// Slots there are.
+        slots: usize,
+    },
+    /// A value that cannot be encoded: not finite, or too large for the scale.
+    #[error("value {value:e} in slot or coefficient {index} cannot be encoded at scale 2^{log_scale:.1}")]
+    NotEncodable {
+        /// Where.
+        index: usize,
+        /// The value.
+        value: f64,
+        /// Log of the scale asked for.
+        log_scale: f64,
+    },
+    /// An operation on nothing.
+    #[error("{0} of no operands")]
+    Empty(&'static str),
+}

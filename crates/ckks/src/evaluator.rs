@@ -1,0 +1,325 @@
+//! Arithmetic on ciphertexts. Here limbs and scales are explicit; the engines of `hetal-circuits` keep the rule of one
+//! scale per level on top of it.
+
+mod linear;
+
+pub use linear::{Giant, Matrix};
+
+use crate::backend::Backend;
+use crate::{Ciphertext, Encoder, Error, EvaluationKeys, KeyId, Params, Plaintext, Result, SwitchingKey};
+use hetal_ring::{Basis, Modulus, automorphism, prime};
+use num_complex::Complex64;
+use std::sync::Arc;
+
+/// Scales that differ by more than this factor do not add up: 2^-40 is below every precision the sets offer.
+const SCALE_TOLERANCE: f64 = 1.0 / (1u64 << 40) as f64;
+
+/// The operations of the scheme over one backend.
+pub struct Evaluator<B: Backend> {
+    params: Arc<Params>,
+    backend: Arc<B>,
+    encoder: Encoder,
+    /// The primes of the chain, then the special ones, each with the residue of `X^(N/2)`.
+    moduli: Vec<(Modulus, u64)>,
+}
+
+type Ct<B> = Ciphertext<<B as Backend>::Poly>;
+
+impl<B: Backend> Evaluator<B> {
+    /// An evaluator for a parameter set whose limbs are worked on by `backend`.
+    pub fn new(params: Arc<Params>, backend: Arc<B>) -> Self {
+        let log_n = params.log_n();
+        let with_unit = |&q: &u64| {
+            let modulus = Modulus::new(q)?;
+            let unit = modulus.pow(prime::primitive_root(&modulus, log_n)?, 1 << (log_n - 1));
+            Some((modulus, unit))
+        };
+        let moduli = params.chain().iter().chain(params.special()).filter_map(with_unit).collect();
+        Self { encoder: Encoder::new(log_n), params, backend, moduli }
+    }
+
+    /// The parameter set.
+    pub fn params(&self) -> &Arc<Params> {
+        &self.params
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &Arc<B> {
+        &self.backend
+    }
+
+    /// The encoder.
+    pub fn encoder(&self) -> &Encoder {
+        &self.encoder
+    }
+
+    /// Encodes a vector modulo the primes of `basis`.
+    pub fn encode(&self, values: &[Complex64], scale: f64, basis: Basis) -> Result<Plaintext<B::Poly>> {
+        let coefficients = self.encoder.encode(values, scale)?;
+        Ok(Plaintext { poly: self.backend.lift(basis, &coefficients), scale })
+    }
+
+    fn basis(limbs: usize) -> Basis {
+        Basis { q: limbs, p: 0 }
+    }
+
+    /// The prime that a ciphertext of `limbs` limbs is rescaled by.
+    pub fn last_prime(&self, limbs: usize) -> f64 {
+        self.params.chain()[limbs - 1] as f64
+    }
+
+    /// A copy with fewer limbs, the scale unchanged.
+    pub fn truncated(&self, a: &Ct<B>, limbs: usize) -> Result<Ct<B>> {
+        if limbs == 0 || limbs > a.limbs {
+            return Err(Error::OutOfLimbs { operation: "truncation", needs: limbs, has: a.limbs });
+        }
+        let cut = |p: &B::Poly| self.backend.copy_truncated(p, Self::basis(limbs));
+        Ok(Ciphertext { c0: cut(&a.c0), c1: cut(&a.c1), limbs, scale: a.scale })
+    }
+
+    fn same_scale(operation: &'static str, a: f64, b: f64) -> Result<()> {
+        if (a / b - 1.0).abs() > SCALE_TOLERANCE {
+            return Err(Error::ScaleMismatch { operation, left: libm::log2(a), right: libm::log2(b) });
+        }
+        Ok(())
+    }
+
+    /// `a += b`; `b` may have more limbs.
+    pub fn add_assign(&self, a: &mut Ct<B>, b: &Ct<B>) -> Result<()> {
+        self.lower_to(a, b, "addition")?;
+        self.backend.add_assign(&mut a.c0, &b.c0);
+        self.backend.add_assign(&mut a.c1, &b.c1);
+        Ok(())
+    }
+
+    /// `a -= b`; `b` may have more limbs.
+    pub fn sub_assign(&self, a: &mut Ct<B>, b: &Ct<B>) -> Result<()> {
+        self.lower_to(a, b, "subtraction")?;
+        self.backend.sub_assign(&mut a.c0, &b.c0);
+        self.backend.sub_assign(&mut a.c1, &b.c1);
+        Ok(())
+    }
+
+    /// Checks scales and truncates `a` to `b`'s limbs where it has more.
+    fn lower_to(&self, a: &mut Ct<B>, b: &Ct<B>, operation: &'static str) -> Result<()> {
+        Self::same_scale(operation, a.scale, b.scale)?;
+        if a.limbs > b.limbs {
+            self.backend.truncate(&mut a.c0, Self::basis(b.limbs));
+            self.backend.truncate(&mut a.c1, Self::basis(b.limbs));
+            a.limbs = b.limbs;
+        }
+        Ok(())
+    }
+
+    /// `a = -a`.
+    pub fn neg_assign(&self, a: &mut Ct<B>) {
+        self.backend.neg_assign(&mut a.c0);
+        self.backend.neg_assign(&mut a.c1);
+    }
+
+    /// `a += values`, slot by slot.
+    pub fn add_plain_assign(&self, a: &mut Ct<B>, values: &[Complex64]) -> Result<()> {
+        let plain = self.encode(values, a.scale, Self::basis(a.limbs))?;
+        self.backend.add_assign(&mut a.c0, &plain.poly);
+        Ok(())
+    }
+
+    /// `a += c` in every slot.
+    pub fn add_constant_assign(&self, a: &mut Ct<B>, c: Complex64) -> Result<()> {
+        let halves = self.constant(c, a.scale, a.limbs)?;
+        self.backend.add_halves_assign(&mut a.c0, &halves);
+        Ok(())
+    }
+
+    /// `a *= c` for an integer.
+    pub fn mul_integer_assign(&self, a: &mut Ct<B>, c: i64) {
+        let halves: Vec<(u64, u64)> =
+            self.moduli[..a.limbs].iter().map(|(q, _)| q.reduce_i128(c.into())).map(|r| (r, r)).collect();
+        self.mul_halves_assign(a, &halves);
+    }
+
+    /// `a *= i^power`.
+    pub fn mul_i_assign(&self, a: &mut Ct<B>, power: u32) {
+        if power & 1 == 1 {
+            let halves: Vec<(u64, u64)> = self.moduli[..a.limbs].iter().map(|&(q, unit)| (unit, q.neg(unit))).collect();
+            self.mul_halves_assign(a, &halves);
+        }
+        if power & 2 == 2 {
+            self.neg_assign(a);
+        }
+    }
+
+    fn mul_halves_assign(&self, a: &mut Ct<B>, halves: &[(u64, u64)]) {
+        self.backend.mul_halves_assign(&mut a.c0, halves);
+        self.backend.mul_halves_assign(&mut a.c1, halves);
+    }
+
+    /// The constant polynomial `round(scale c)` modulo the first primes, as values at the two halves of the entries.
+    fn constant(&self, c: Complex64, scale: f64, limbs: usize) -> Result<Vec<(u64, u64)>> {
+        let integer = |x: f64| {
+            let scaled = (x * scale).round_ties_even();
+            // 2^120 leaves the conversion to i128 exact and far from its end.
+            if scaled.abs() < libm::exp2(120.0) {
+                return Ok(scaled as i128);
+            }
+            Err(Error::NotEncodable { index: 0, value: x, log_scale: libm::log2(scale) })
+        };
+        let (re, im) = (integer(c.re)?, integer(c.im)?);
+        let residues = |&(q, unit): &(Modulus, u64)| {
+            let (re, im) = (q.reduce_i128(re), q.mul(q.reduce_i128(im), unit));
+            (q.add(re, im), q.sub(re, im))
+        };
+        Ok(self.moduli[..limbs].iter().map(residues).collect())
+    }
+
+    /// `sum_k c_k a_k + constant` at `limbs` limbs, then one rescale to exactly `target` scale.
+    pub fn linear_combination(
+        &self,
+        terms: &[(&Ct<B>, Complex64)],
+        constant: Complex64,
+        limbs: usize,
+        target: f64,
+    ) -> Result<Ct<B>> {
+        self.needs("linear combination", 2, limbs)?;
+        let q = self.last_prime(limbs);
+        let basis = Self::basis(limbs);
+        let mut out =
+            Ciphertext { c0: self.backend.zero(basis), c1: self.backend.zero(basis), limbs, scale: target * q };
+        for (a, c) in terms {
+            self.needs("linear combination", limbs, a.limbs)?;
+            let halves = self.constant(*c, target / a.scale * q, limbs)?;
+            self.backend.mul_halves_add_assign(&mut out.c0, &a.c0, &halves);
+            self.backend.mul_halves_add_assign(&mut out.c1, &a.c1, &halves);
+        }
+        if constant != Complex64::ZERO {
+            self.add_constant_assign(&mut out, constant)?;
+        }
+        let mut out = self.rescale(out)?;
+        out.scale = target;
+        Ok(out)
+    }
+
+    fn needs(&self, operation: &'static str, needs: usize, has: usize) -> Result<()> {
+        if has < needs { Err(Error::OutOfLimbs { operation, needs, has }) } else { Ok(()) }
+    }
+
+    /// Divides by the last prime.
+    pub fn rescale(&self, a: Ct<B>) -> Result<Ct<B>> {
+        self.needs("rescale", 2, a.limbs)?;
+        let scale = a.scale / self.last_prime(a.limbs);
+        let (c0, c1) = (self.backend.divide(a.c0, 1), self.backend.divide(a.c1, 1));
+        Ok(Ciphertext { c0, c1, limbs: a.limbs - 1, scale })
+    }
+
+    /// `sum_k a_k p_k` at `limbs` limbs, without rescale; all products have one scale.
+    pub fn sum_of_plain_products(&self, terms: &[(&Ct<B>, &Plaintext<B::Poly>)], limbs: usize) -> Result<Ct<B>> {
+        let Some((first, plain)) = terms.first() else { return Err(Error::Empty("sum of plain products")) };
+        let scale = first.scale * plain.scale;
+        let basis = Self::basis(limbs);
+        let mut out: Option<(B::Poly, B::Poly)> = None;
+        for (a, p) in terms {
+            self.needs("plain product", limbs, a.limbs.min(B::basis(&p.poly).q))?;
+            Self::same_scale("sum of plain products", scale, a.scale * p.scale)?;
+            match &mut out {
+                None => {
+                    let mul = |c: &B::Poly| self.backend.mul(c, &p.poly, basis);
+                    out = Some((mul(&a.c0), mul(&a.c1)));
+                }
+                Some((c0, c1)) => {
+                    self.backend.mul_add_assign(c0, &a.c0, &p.poly);
+                    self.backend.mul_add_assign(c1, &a.c1, &p.poly);
+                }
+            }
+        }
+        let (c0, c1) = out.ok_or(Error::Empty("sum of plain products"))?;
+        Ok(Ciphertext { c0, c1, limbs, scale })
+    }
+
+    /// `sum_k a_k b_k` at the lowest operand's limbs, with one relinearisation and one rescale.
+    pub fn sum_of_products(&self, terms: &[(&Ct<B>, &Ct<B>)], keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+        let Some((first, second)) = terms.first() else { return Err(Error::Empty("sum of products")) };
+        let limbs = terms.iter().map(|(a, b)| a.limbs.min(b.limbs)).min().unwrap_or(0);
+        self.needs("multiplication", 2, limbs)?;
+        let scale = first.scale * second.scale;
+        for (a, b) in terms {
+            Self::same_scale("sum of products", scale, a.scale * b.scale)?;
+        }
+        let key = keys.find(KeyId::Relinearisation, self.params.key_basis(limbs))?;
+        let pairs: Vec<_> = terms.iter().map(|(a, b)| ((&a.c0, &a.c1), (&b.c0, &b.c1))).collect();
+        let [d0, d1, d2] = self.backend.tensor_sum(&pairs, Self::basis(limbs));
+        let (mut u0, mut u1) = self.switch(d2, key);
+        self.backend.add_lifted_assign(&mut u0, &d0);
+        self.backend.add_lifted_assign(&mut u1, &d1);
+        drop((d0, d1));
+        let (c0, c1) = (self.backend.divide(u0, 1), self.backend.divide(u1, 1));
+        Ok(Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) })
+    }
+
+    /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes.
+    fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Poly>) -> (B::Poly, B::Poly) {
+        let digits = self.backend.decompose(d, self.params.digit_starts(), key.basis.p);
+        self.backend.inner_product(&digits, &key.digits)
+    }
+
+    /// The automorphism that rotates slots left by `k`.
+    pub fn galois_of_rotation(&self, k: i64) -> u64 {
+        automorphism::rotation_to_galois(self.params.log_n(), k)
+    }
+
+    /// The automorphism of conjugation.
+    pub fn galois_of_conjugation(&self) -> u64 {
+        automorphism::conjugation(self.params.log_n())
+    }
+
+    /// Many automorphisms of one ciphertext, sharing its digits.
+    pub fn automorphisms(&self, a: &Ct<B>, galois: &[u64], keys: &EvaluationKeys<B::Poly>) -> Result<Vec<Ct<B>>> {
+        let basis = self.params.key_basis(a.limbs);
+        let found: Vec<Option<&Arc<SwitchingKey<B::Poly>>>> = galois
+            .iter()
+            .map(|&g| if g == 1 { Ok(None) } else { keys.find(KeyId::Galois(g), basis).map(Some) })
+            .collect::<Result<_>>()?;
+        if found.iter().all(Option::is_none) {
+            return Ok(vec![a.clone(); galois.len()]);
+        }
+        let digits = self.backend.decompose(a.c1.clone(), self.params.digit_starts(), basis.p);
+        let apply = |(&g, key): (&u64, Option<&Arc<SwitchingKey<B::Poly>>>)| {
+            let Some(key) = key else { return a.clone() };
+            let (u0, u1) = self.backend.inner_product(&digits, &key.digits);
+            let mut c0 = self.backend.divide(u0, 0);
+            self.backend.add_assign(&mut c0, &a.c0);
+            let c1 = self.backend.divide(u1, 0);
+            let (c0, c1) = (self.backend.automorphism(&c0, g), self.backend.automorphism(&c1, g));
+            Ciphertext { c0, c1, limbs: a.limbs, scale: a.scale }
+        };
+        Ok(galois.iter().zip(found).map(apply).collect())
+    }
+
+    /// One automorphism.
+    pub fn automorphism(&self, a: &Ct<B>, galois: u64, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+        self.automorphisms(a, &[galois], keys)?.pop().ok_or(Error::Empty("automorphism"))
+    }
+
+    /// Raises a ciphertext modulo `q0` to the whole chain, under the sparse secret in between: the message gains small
+    /// multiples of `q0`.
+    pub fn raise_modulus(&self, a: &Ct<B>, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+        let bottom = self.truncated(a, 1)?;
+        let to_sparse = keys.find(KeyId::ToSparse, self.params.key_basis(1))?;
+        let (u0, u1) = self.switch(bottom.c1, to_sparse);
+        let mut c0 = self.backend.divide(u0, 0);
+        self.backend.add_assign(&mut c0, &bottom.c0);
+        let c1 = self.backend.divide(u1, 0);
+
+        // After the lift c1 is a small polynomial: as one digit it needs no base conversion and one pair of the key.
+        let limbs = self.params.chain().len();
+        let from_sparse = keys.find(KeyId::FromSparse, self.params.key_basis(limbs))?;
+        let Some((b, a_half)) = from_sparse.digits.first() else {
+            return Err(Error::Empty("key from the sparse secret"));
+        };
+        let raised = self.backend.raise(&c1, from_sparse.basis);
+        let u0 = self.backend.mul(&raised, b, from_sparse.basis);
+        let u1 = self.backend.mul(&raised, a_half, from_sparse.basis);
+        let mut c0 = self.backend.raise(&c0, Self::basis(limbs));
+        self.backend.add_assign(&mut c0, &self.backend.divide(u0, 0));
+        Ok(Ciphertext { c0, c1: self.backend.divide(u1, 0), limbs, scale: a.scale })
+    }
+}

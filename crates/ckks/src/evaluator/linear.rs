@@ -1,0 +1,184 @@
+//! Matrices on slots: sums of rotations weighted by encoded diagonals, divided by the special primes once.
+
+use super::{Ct, Evaluator};
+use crate::backend::{Backend, Step};
+use crate::{Ciphertext, Error, EvaluationKeys, KeyId, Result, SwitchingKey};
+use hetal_ring::Basis;
+use num_complex::Complex64;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`.
+pub struct Matrix<P> {
+    /// Rotations of the input.
+    babies: Vec<i64>,
+    giants: Vec<Giant<P>>,
+    /// The primes of its diagonals.
+    basis: Basis,
+    /// The scale of its diagonals.
+    scale: f64,
+}
+
+/// The part of a matrix under one outer rotation.
+pub struct Giant<P> {
+    rotation: i64,
+    /// One weight per baby step.
+    weights: Vec<Option<P>>,
+}
+
+impl<P> Matrix<P> {
+    /// Every rotation it needs a key for.
+    pub fn rotations(&self) -> BTreeSet<i64> {
+        self.babies.iter().copied().chain(self.giants.iter().map(|g| g.rotation)).filter(|&r| r != 0).collect()
+    }
+
+    /// Limbs a ciphertext is multiplied at.
+    pub fn limbs(&self) -> usize {
+        self.basis.q
+    }
+
+    /// The scale of its diagonals.
+    pub fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// Limbs of all encoded diagonals.
+    pub fn encoded_limbs(&self) -> usize {
+        let diagonals: usize = self.giants.iter().map(|g| g.weights.iter().flatten().count()).sum();
+        diagonals * self.basis.limbs()
+    }
+}
+
+impl<B: Backend> Evaluator<B> {
+    /// Encodes a matrix given by its diagonals (`rotation -> values`, `M x = sum_r values_r * rot_r(x)`), to be applied at
+    /// `basis`. `split(r)` names the baby step of each rotation; the rest, `r - baby`, is its giant step.
+    pub fn encode_matrix(
+        &self,
+        diagonals: &BTreeMap<i64, Vec<Complex64>>,
+        split: impl Fn(i64) -> i64,
+        scale: f64,
+        basis: Basis,
+    ) -> Result<Matrix<B::Poly>> {
+        let slots = self.params().slots() as i64;
+        let babies: BTreeSet<i64> = diagonals.keys().map(|&r| split(r)).collect();
+        let babies: Vec<i64> = babies.into_iter().collect();
+        let mut giants: BTreeMap<i64, Vec<Option<B::Poly>>> = BTreeMap::new();
+        for (&rotation, values) in diagonals {
+            let baby = split(rotation);
+            let giant = (rotation - baby).rem_euclid(slots);
+            // The giant rotation comes after the weights: turn them back by it.
+            let mut turned = values.clone();
+            let n = turned.len() as i64;
+            turned.rotate_right(giant.rem_euclid(n) as usize);
+            let weights = giants.entry(giant).or_insert_with(|| vec![None; babies.len()]);
+            let place = babies.partition_point(|&b| b < baby);
+            weights[place] = Some(self.encode(&turned, scale, basis)?.poly);
+        }
+        let giants = giants.into_iter().map(|(rotation, weights)| Giant { rotation, weights }).collect();
+        Ok(Matrix { babies, giants, basis, scale })
+    }
+
+    /// Adds `P M a` to `acc`, over the matrix's primes.
+    fn accumulate(
+        &self,
+        acc: &mut Option<(B::Poly, B::Poly)>,
+        a: &Ct<B>,
+        matrix: &Matrix<B::Poly>,
+        keys: &EvaluationKeys<B::Poly>,
+    ) -> Result<()> {
+        let rows: Vec<Vec<Option<&B::Poly>>> =
+            matrix.giants.iter().map(|g| g.weights.iter().map(Option::as_ref).collect()).collect();
+        let sums = self.row_sums(a, &matrix.babies, matrix.basis, &rows, keys)?;
+        for (giant, (v0, v1)) in matrix.giants.iter().zip(sums) {
+            let (v0, v1) = if giant.rotation == 0 {
+                (v0, v1)
+            } else {
+                let galois = self.galois_of_rotation(giant.rotation);
+                let key = keys.find(KeyId::Galois(galois), matrix.basis)?;
+                let (mut u0, u1) = self.switch(self.backend().divide(v1, 0), key);
+                self.backend().add_assign(&mut u0, &v0);
+                (self.backend().automorphism(&u0, galois), self.backend().automorphism(&u1, galois))
+            };
+            match acc {
+                None => *acc = Some((v0, v1)),
+                Some((a0, a1)) => {
+                    self.backend().add_assign(a0, &v0);
+                    self.backend().add_assign(a1, &v1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `P sum_b w_b rot_b(a)` for each row of weights.
+    fn row_sums(
+        &self,
+        a: &Ct<B>,
+        babies: &[i64],
+        basis: Basis,
+        rows: &[Vec<Option<&B::Poly>>],
+        keys: &EvaluationKeys<B::Poly>,
+    ) -> Result<Vec<(B::Poly, B::Poly)>> {
+        self.needs("linear transform", basis.q, a.limbs)?;
+        let chosen: Vec<(u64, Option<&Arc<SwitchingKey<B::Poly>>>)> = babies
+            .iter()
+            .map(|&r| match self.galois_of_rotation(r) {
+                1 => Ok((1, None)),
+                galois => Ok((galois, Some(keys.find(KeyId::Galois(galois), basis)?))),
+            })
+            .collect::<Result<_>>()?;
+        let steps: Vec<Step<'_, B::Poly>> =
+            chosen.iter().map(|&(galois, key)| Step { galois, key: key.map(|k| &k.digits[..]) }).collect();
+        let c1 = self.backend().copy_truncated(&a.c1, Self::basis(basis.q));
+        let digits = self.backend().decompose(c1, self.params().digit_starts(), basis.p);
+        Ok(self.backend().rotation_sums(&a.c0, &digits, &steps, rows))
+    }
+
+    /// `sum_k M_k a_k`, rescaled. All matrices have one basis; all products have one scale.
+    pub fn sum_of_transforms(
+        &self,
+        terms: &[(&Ct<B>, &Matrix<B::Poly>)],
+        keys: &EvaluationKeys<B::Poly>,
+    ) -> Result<Ct<B>> {
+        let Some((first, matrix)) = terms.first() else { return Err(Error::Empty("sum of transforms")) };
+        let scale = first.scale * matrix.scale;
+        let mut acc = None;
+        for (a, m) in terms {
+            Self::same_scale("sum of transforms", scale, a.scale * m.scale)?;
+            self.accumulate(&mut acc, a, m, keys)?;
+        }
+        let (u0, u1) = acc.ok_or(Error::Empty("sum of transforms"))?;
+        Ok(self.finish(u0, u1, scale))
+    }
+
+    /// `M_k a` for several matrices without giant steps, sharing the rotations of `a`.
+    pub fn transform_many(
+        &self,
+        a: &Ct<B>,
+        matrices: &[&Matrix<B::Poly>],
+        keys: &EvaluationKeys<B::Poly>,
+    ) -> Result<Vec<Ct<B>>> {
+        let Some(first) = matrices.first() else { return Ok(Vec::new()) };
+        if matrices.iter().any(|m| m.giants.len() != 1 || m.giants[0].rotation != 0 || m.basis != first.basis) {
+            return matrices.iter().map(|m| self.sum_of_transforms(&[(a, m)], keys)).collect();
+        }
+        let babies: BTreeSet<i64> = matrices.iter().flat_map(|m| m.babies.iter().copied()).collect();
+        let babies: Vec<i64> = babies.into_iter().collect();
+        let rows: Vec<Vec<Option<&B::Poly>>> = matrices
+            .iter()
+            .map(|m| {
+                let place = |b: &i64| m.babies.iter().position(|x| x == b);
+                babies.iter().map(|b| place(b).and_then(|k| m.giants[0].weights[k].as_ref())).collect()
+            })
+            .collect();
+        let sums = self.row_sums(a, &babies, first.basis, &rows, keys)?;
+        Ok(sums.into_iter().zip(matrices).map(|((u0, u1), m)| self.finish(u0, u1, a.scale * m.scale)).collect())
+    }
+
+    /// Divides by the special primes and rescales, at once.
+    fn finish(&self, u0: B::Poly, u1: B::Poly, scale: f64) -> Ct<B> {
+        let limbs = B::basis(&u0).q;
+        let (c0, c1) = (self.backend().divide(u0, 1), self.backend().divide(u1, 1));
+        Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) }
+    }
+}

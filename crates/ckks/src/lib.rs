@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+
+pub mod backend;
+mod ciphertext;
+pub mod encoder;
+mod error;
+mod evaluation_key;
+mod evaluator;
+pub mod params;
+pub mod security;
+
+pub use backend::Backend;
+pub use ciphertext::{Ciphertext, Plaintext};
+pub use encoder::Encoder;
+pub use error::{Error, Result};
+pub use evaluation_key::{EvaluationKeys, KeyId, SwitchingKey};
+pub use evaluator::{Evaluator, Giant, Matrix};
+pub use num_complex::Complex64;
+pub use params::{EvalMod, Params, ParamsLiteral};

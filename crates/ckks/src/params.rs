@@ -1,0 +1,427 @@
+//! Parameter sets: a literal a person can write, and the validated set made of it.
+
+use crate::security::{self, Security};
+use crate::{Error, Result};
+use hetal_ring::Basis;
+
+/// How the bootstrap evaluates `x mod q0`: through the complex exponential `exp(2 pi i K t)` of the centred, normalised
+/// `t` in [-1, 1].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvalMod {
+    /// Bound on the multiples of `q0`: `|I| < k` but with negligible probability.
+    pub k: u32,
+    /// Degree of the Chebyshev series of the exponential.
+    pub degree: usize,
+    /// Squarings after the series.
+    pub squarings: usize,
+    /// Whether one more level removes the third-order error of the sine.
+    pub correction: bool,
+}
+
+/// A parameter set as written down. Primes are named by the part of the chain they serve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamsLiteral {
+    /// Its name; `insecure-...` permits less than 128 bits.
+    pub name: &'static str,
+    /// Log of the ring degree.
+    pub log_n: u32,
+    /// Nonzero coefficients of the secret.
+    pub secret_weight: usize,
+    /// Nonzero coefficients of the ephemeral secret that the modulus is raised under.
+    pub sparse_weight: usize,
+    /// Log of the scale of the highest usable level.
+    pub log_scale: u32,
+    /// Log of the message ratio: `q0` over the scale of the coefficients when the modulus is raised.
+    pub log_message_ratio: u32,
+    /// The prime that is always there.
+    pub q0: u64,
+    /// Primes of the slots-to-coefficients matrices.
+    pub slots_to_coeffs: &'static [u64],
+    /// Primes of the levels circuits use.
+    pub usable: &'static [u64],
+    /// Primes of the approximate modular reduction.
+    pub eval_mod_primes: &'static [u64],
+    /// Primes of the coefficients-to-slots matrices.
+    pub coeffs_to_slots: &'static [u64],
+    /// Special primes of key-switching.
+    pub special: &'static [u64],
+    /// The modular reduction.
+    pub eval_mod: EvalMod,
+}
+
+/// A digit of a key-switch is at least this many bits below the special primes' product, so that its noise vanishes in
+/// the rounding: `N = 2^16` coefficients of sigma 3.2 add 8 + 2 bits, a centred digit takes one back.
+const DIGIT_MARGIN_BITS: f64 = 8.0;
+/// Most primes of a digit: what one base conversion takes.
+const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
+
+/// A validated parameter set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Params {
+    literal: ParamsLiteral,
+    chain: Vec<u64>,
+    scales: Vec<f64>,
+    digit_starts: Vec<usize>,
+    id: [u8; 32],
+}
+
+impl Params {
+    /// Validates a literal: NTT primes, all different, a working bootstrap chain, 128 bits (or a name that says not).
+    pub fn new(literal: ParamsLiteral) -> Result<Self> {
+        let fail = |reason: String| Err(Error::Params { name: literal.name.to_owned(), reason });
+        let chain: Vec<u64> = std::iter::once(&literal.q0)
+            .chain(literal.slots_to_coeffs)
+            .chain(literal.usable)
+            .chain(literal.eval_mod_primes)
+            .chain(literal.coeffs_to_slots)
+            .copied()
+            .collect();
+        let mut all: Vec<u64> = chain.iter().chain(literal.special).copied().collect();
+        if !(10..=17).contains(&literal.log_n) {
+            return fail(format!("log N = {} is outside 10..=17", literal.log_n));
+        }
+        if let Some(q) = all.iter().find(|&&q| q >> 51 != 0 || !hetal_ring::prime::is_ntt_prime(q, literal.log_n)) {
+            return fail(format!("{q} is no prime below 2^51 that is 1 mod 2N"));
+        }
+        if let Some(q) = chain.iter().find(|&&q| q >> 50 != 0) {
+            return fail(format!("the chain's prime {q} is not below 2^50"));
+        }
+        all.sort_unstable();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            return fail(format!("the prime {} appears twice", pair[0]));
+        }
+        if literal.usable.is_empty() || literal.special.is_empty() {
+            return fail("no usable level or no special prime".to_owned());
+        }
+        let series_levels = literal.eval_mod.degree.checked_ilog2().map_or(0, |l| l as usize + 1);
+        let needed = series_levels + literal.eval_mod.squarings + usize::from(literal.eval_mod.correction);
+        if literal.eval_mod_primes.len() != needed {
+            return fail(format!("EvalMod takes {needed} primes, {} are given", literal.eval_mod_primes.len()));
+        }
+        let scales = scales(&literal);
+        if let Some(scale) = scales.iter().find(|s| (libm::log2(**s) - f64::from(literal.log_scale)).abs() > 0.5) {
+            return fail(format!("the usable primes let the scale drift to 2^{:.2}", libm::log2(*scale)));
+        }
+        let Some(digit_starts) = digit_starts(&chain, log2_product(literal.special)) else {
+            return fail("a prime of the chain is larger than the special primes allow".to_owned());
+        };
+        let id = identify(&literal);
+        let params = Self { literal, chain, scales, digit_starts, id };
+        if !params.is_insecure_by_name() {
+            let (log_n, weight) = (params.log_n(), params.literal.secret_weight);
+            security::require(params.name(), log_n, weight, params.log_qp(params.full_basis()))?;
+        }
+        Ok(params)
+    }
+
+    /// The built-in set of that name.
+    pub fn named(name: &str) -> Result<Self> {
+        let literal = BUILT_IN.iter().find(|literal| literal.name == name);
+        let names = || BUILT_IN.iter().map(|l| l.name).collect::<Vec<_>>().join(", ");
+        literal.cloned().map_or_else(
+            || Err(Error::Params { name: name.to_owned(), reason: format!("no such set; there are {}", names()) }),
+            Self::new,
+        )
+    }
+
+    /// The literal it was made from.
+    pub fn literal(&self) -> &ParamsLiteral {
+        &self.literal
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.literal.name
+    }
+
+    /// Whether its name says that it is insecure.
+    pub fn is_insecure_by_name(&self) -> bool {
+        self.literal.name.starts_with("insecure-")
+    }
+
+    /// A hash of every number in it: objects of different sets never mix.
+    pub fn id(&self) -> &[u8; 32] {
+        &self.id
+    }
+
+    /// Log of the ring degree.
+    pub fn log_n(&self) -> u32 {
+        self.literal.log_n
+    }
+
+    /// The ring degree.
+    pub fn degree(&self) -> usize {
+        1 << self.literal.log_n
+    }
+
+    /// Complex slots of a ciphertext.
+    pub fn slots(&self) -> usize {
+        self.degree() / 2
+    }
+
+    /// All primes of the chain, `q0` first.
+    pub fn chain(&self) -> &[u64] {
+        &self.chain
+    }
+
+    /// The special primes.
+    pub fn special(&self) -> &[u64] {
+        self.literal.special
+    }
+
+    /// All primes.
+    pub fn full_basis(&self) -> Basis {
+        Basis { q: self.chain.len(), p: self.literal.special.len() }
+    }
+
+    /// Usable levels between bootstraps; also the highest level.
+    pub fn top_level(&self) -> usize {
+        self.literal.usable.len()
+    }
+
+    /// Limbs of a ciphertext of a usable level; level 0 keeps the primes the bootstrap starts with.
+    pub fn limbs(&self, level: usize) -> usize {
+        1 + self.literal.slots_to_coeffs.len() + level
+    }
+
+    /// The usable level of a ciphertext with that many limbs.
+    pub fn level(&self, limbs: usize) -> Option<usize> {
+        limbs.checked_sub(self.limbs(0)).filter(|&level| level <= self.top_level())
+    }
+
+    /// The one scale of a usable level: `scale(l - 1) = scale(l)^2 / q_l`.
+    pub fn scale(&self, level: usize) -> f64 {
+        self.scales[level]
+    }
+
+    /// The primes at which digits of a key-switch begin.
+    pub fn digit_starts(&self) -> &[usize] {
+        &self.digit_starts
+    }
+
+    /// Number of digits of a polynomial with `limbs` limbs.
+    pub fn digits(&self, limbs: usize) -> usize {
+        self.digit_starts.iter().take_while(|&&start| start < limbs).count()
+    }
+
+    /// Special primes of key-switches at `limbs` limbs. Three kinds of keys, so that one serves many levels: those for
+    /// `q0` alone, those for the primes a bootstrap starts with, and those for everything above, which use all.
+    pub fn special_for(&self, limbs: usize) -> usize {
+        let all = self.literal.special.len();
+        let kind = if limbs <= 1 { 1 } else { self.limbs(0) };
+        if limbs > kind {
+            return all;
+        }
+        let bits = log2_product(&self.chain[..kind]) + DIGIT_MARGIN_BITS;
+        (1..all).find(|&p| log2_product(&self.literal.special[..p]) >= bits).unwrap_or(all)
+    }
+
+    /// The primes a key for `limbs` limbs lives over.
+    pub fn key_basis(&self, limbs: usize) -> Basis {
+        Basis { q: limbs, p: self.special_for(limbs) }
+    }
+
+    /// log2 of the product of the primes of a basis.
+    pub fn log_qp(&self, basis: Basis) -> f64 {
+        log2_product(&self.chain[..basis.q]) + log2_product(&self.literal.special[..basis.p])
+    }
+
+    /// The security of the whole set.
+    pub fn security(&self) -> Security {
+        security::estimate(self.log_n(), self.literal.secret_weight, self.log_qp(self.full_basis()))
+    }
+}
+
+/// log2 of a product of primes.
+pub fn log2_product(primes: &[u64]) -> f64 {
+    primes.iter().map(|&q| libm::log2(q as f64)).sum()
+}
+
+fn scales(literal: &ParamsLiteral) -> Vec<f64> {
+    let mut scales = vec![(1u64 << literal.log_scale) as f64];
+    for &q in literal.usable.iter().rev() {
+        let scale = scales[scales.len() - 1];
+        scales.push(scale / q as f64 * scale);
+    }
+    scales.reverse();
+    scales
+}
+
+/// Cuts the chain greedily into digits as long as the special primes allow: fewer digits make smaller keys and fewer
+/// transforms, and small primes share a digit with more of their kind.
+fn digit_starts(chain: &[u64], log_p: f64) -> Option<Vec<usize>> {
+    let mut starts = vec![0];
+    let (mut primes, mut bits) = (0, 0.0);
+    for (i, &q) in chain.iter().enumerate() {
+        let log_q = libm::log2(q as f64);
+        if primes == MAX_DIGIT_PRIMES || bits + log_q + DIGIT_MARGIN_BITS > log_p {
+            if primes == 0 {
+                return None;
+            }
+            starts.push(i);
+            (primes, bits) = (0, 0.0);
+        }
+        primes += 1;
+        bits += log_q;
+    }
+    Some(starts)
+}
+
+fn identify(literal: &ParamsLiteral) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key("hetal parameter set v1");
+    let mut number = |x: u64| {
+        hasher.update(&x.to_le_bytes());
+    };
+    number(literal.log_n.into());
+    number(literal.secret_weight as u64);
+    number(literal.sparse_weight as u64);
+    number(literal.log_scale.into());
+    number(literal.log_message_ratio.into());
+    let EvalMod { k, degree, squarings, correction } = literal.eval_mod;
+    for x in [u64::from(k), degree as u64, squarings as u64, correction.into(), literal.q0] {
+        number(x);
+    }
+    for part in
+        [literal.slots_to_coeffs, literal.usable, literal.eval_mod_primes, literal.coeffs_to_slots, literal.special]
+    {
+        number(part.len() as u64);
+        part.iter().for_each(|&q| number(q));
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// `full`: 13 usable levels at 132 bits. The toys have the same chain in a ring too small to be secure.
+const FULL: ParamsLiteral = ParamsLiteral {
+    name: "full",
+    log_n: 16,
+    secret_weight: 512,
+    sparse_weight: 32,
+    log_scale: 42,
+    log_message_ratio: 8,
+    q0: 1125899903827969,
+    slots_to_coeffs: &[68718428161, 68724326401, 68724719617],
+    usable: &[
+        4398044938241,
+        4398043496449,
+        4398042972161,
+        4398042185729,
+        4398052147201,
+        4398052540417,
+        4398053588993,
+        4398054506497,
+        4398054899713,
+        4398055555073,
+        4398058045441,
+        4398034845697,
+        4398063157249,
+    ],
+    eval_mod_primes: &[
+        1125899902124033,
+        1125899887312897,
+        1125899886395393,
+        1125899885740033,
+        1125899884167169,
+        1125899884036097,
+        1125899883642881,
+        1125899883380737,
+        1125899882987521,
+    ],
+    coeffs_to_slots: &[1125899879710721, 1125899877875713, 1125899870404609],
+    special: &[
+        2251799813554177,
+        2251799810670593,
+        2251799809884161,
+        2251799807131649,
+        2251799806345217,
+        2251799805165569,
+        2251799799267329,
+    ],
+    eval_mod: EvalMod { k: 16, degree: 62, squarings: 2, correction: true },
+};
+
+/// `small`: half the degree, for inference and low-precision work.
+const SMALL: ParamsLiteral = ParamsLiteral {
+    name: "small",
+    log_n: 15,
+    secret_weight: 512,
+    sparse_weight: 32,
+    log_scale: 33,
+    log_message_ratio: 9,
+    q0: 4398044938241,
+    slots_to_coeffs: &[8589475841, 8590458881],
+    usable: &[8589279233, 8590983169, 8588886017, 8588820481, 8588230657],
+    eval_mod_primes: &[
+        4398043496449,
+        4398042972161,
+        4398042513409,
+        4398042185729,
+        4398038450177,
+        4398037794817,
+        4398035304449,
+        4398034911233,
+    ],
+    coeffs_to_slots: &[4398034845697, 4398034649089],
+    special: &[35184368877569, 35184368025601, 35184367828993],
+    eval_mod: EvalMod { k: 16, degree: 62, squarings: 2, correction: false },
+};
+
+/// Every set that has a name.
+pub const BUILT_IN: [ParamsLiteral; 4] = [
+    FULL,
+    SMALL,
+    ParamsLiteral { name: "insecure-toy11", log_n: 11, ..FULL },
+    ParamsLiteral { name: "insecure-toy12", log_n: 12, ..FULL },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_set_is_valid_and_secure_or_says_so() {
+        for literal in BUILT_IN {
+            let params = Params::named(literal.name).unwrap();
+            assert!(params.is_insecure_by_name() || params.security().bits() >= 128.0, "{}", params.name());
+            assert_eq!(
+                params.limbs(params.top_level()) + literal.eval_mod_primes.len() + literal.coeffs_to_slots.len(),
+                params.chain().len()
+            );
+        }
+        let full = Params::named("full").unwrap();
+        assert_eq!(full.top_level(), 13);
+        assert!((full.security().bits() - 132.2).abs() < 0.2, "{}", full.security());
+    }
+
+    #[test]
+    fn digits_fit_under_the_special_primes() {
+        let full = Params::named("full").unwrap();
+        assert_eq!(full.digit_starts(), [0, 8, 16, 23]);
+        assert_eq!([29, 23, 17, 16, 8].map(|limbs| full.digits(limbs)), [4, 3, 3, 2, 1]);
+        assert_eq!(full.special_for(29), 7);
+        assert_eq!(full.special_for(4), 4);
+        assert_eq!(full.special_for(1), 2);
+    }
+
+    #[test]
+    fn bad_literals_are_refused_with_a_reason() {
+        let broken = |change: fn(&mut ParamsLiteral)| {
+            let mut literal = FULL;
+            change(&mut literal);
+            Params::new(literal).unwrap_err().to_string()
+        };
+        assert!(broken(|l| l.log_n = 15).contains("under 128 bits"));
+        assert!(broken(|l| l.q0 += 2).contains("no prime"));
+        assert!(broken(|l| l.q0 = 1125899902124033).contains("appears twice"));
+        assert!(broken(|l| l.eval_mod.degree = 31).contains("EvalMod takes 8"));
+        assert!(broken(|l| l.log_scale = 44).contains("drift"));
+        assert!(broken(|l| l.special = &[]).contains("special"));
+        assert!(Params::named("huge").unwrap_err().to_string().contains("insecure-toy11"));
+    }
+
+    #[test]
+    fn the_name_decides_nothing_but_the_permission() {
+        let toy = Params::named("insecure-toy11").unwrap();
+        assert_eq!(toy.security(), Security::None);
+        assert_ne!(toy.id(), Params::named("insecure-toy12").unwrap().id());
+    }
+}

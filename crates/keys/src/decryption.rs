@@ -1,0 +1,55 @@
+//! Decryption.
+
+use crate::SecretKey;
+use hetal_ckks::{Ciphertext, Complex64, Encoder, Params, Result};
+use hetal_ring::{Basis, Poly, RnsRing};
+use std::sync::Arc;
+
+/// Opens ciphertexts.
+///
+/// What it returns is **private**: an exact decryption contains the noise, and noise published together with its
+/// ciphertext gives the secret away. Values that leave the owner go through the release path.
+pub struct Decryptor {
+    params: Arc<Params>,
+    ring: Arc<RnsRing>,
+    encoder: Encoder,
+}
+
+impl Decryptor {
+    /// A decryptor for a parameter set.
+    pub fn new(params: Arc<Params>, ring: Arc<RnsRing>) -> Self {
+        Self { encoder: Encoder::new(params.log_n()), params, ring }
+    }
+
+    /// The slots of the message, noise included.
+    pub fn decrypt(&self, secret: &SecretKey, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
+        let coefficients = self.coefficients(secret, ct);
+        self.encoder.decode(&coefficients, self.params.slots())
+    }
+
+    /// The coefficients of the message divided by its scale.
+    fn coefficients(&self, secret: &SecretKey, ct: &Ciphertext<Poly>) -> Vec<f64> {
+        // Messages are far below q0 q1, so two limbs hold them; their product stays below 2^101.
+        let basis = Basis { q: ct.limbs.min(2), p: 0 };
+        let s = secret.lift(&self.ring, basis);
+        let mut m = self.ring.mul(&ct.c1, &s.0, basis);
+        self.ring.add_assign(&mut m, &ct.c0);
+        self.ring.inverse(&mut m);
+        let q0 = *self.ring.modulus(basis, 0);
+        let limbs = m.limbs();
+        if basis.q == 1 {
+            return limbs[0].iter().map(|&x| q0.center(x) as f64 / ct.scale).collect();
+        }
+        // Garner: x = x0 + q0 ((x1 - x0)/q0 mod q1), centred.
+        let q1 = *self.ring.modulus(basis, 1);
+        let inverse = q1.inv(q0.value() % q1.value());
+        let product = i128::from(q0.value()) * i128::from(q1.value());
+        let combine = |(&x0, &x1): (&u64, &u64)| {
+            let t = q1.mul(q1.sub(x1, x0 % q1.value()), inverse);
+            let x = i128::from(x0) + i128::from(q0.value()) * i128::from(t);
+            let centred = if x > product / 2 { x - product } else { x };
+            centred as f64 / ct.scale
+        };
+        limbs[0].iter().zip(limbs[1].iter()).map(combine).collect()
+    }
+}

@@ -1,0 +1,119 @@
+//! Encryption, with the secret key (half the bytes) or the public one.
+
+use crate::{KeyGenerator, SecretKey};
+use hetal_ckks::{Ciphertext, Params, Plaintext};
+use hetal_ring::sampler::{self, Seed, SeedSource};
+use hetal_ring::{Basis, Poly, RnsRing};
+use std::sync::Arc;
+use zeroize::Zeroize;
+
+/// A fresh ciphertext whose uniform half is a seed.
+pub struct SeededCiphertext {
+    /// `-a s + e + m`.
+    pub c0: Poly,
+    /// Stands for `a`.
+    pub seed: Seed,
+    /// The factor on the message.
+    pub scale: f64,
+}
+
+/// An encryption of zero that anyone can encrypt with.
+pub struct PublicKey {
+    /// `-a s + e`.
+    pub b: Poly,
+    /// Uniform.
+    pub a: Poly,
+}
+
+/// Encrypts plaintexts.
+pub struct Encryptor {
+    ring: Arc<RnsRing>,
+    generator: KeyGenerator,
+    degree: usize,
+}
+
+impl Encryptor {
+    /// An encryptor for a parameter set.
+    pub fn new(params: Arc<Params>, ring: Arc<RnsRing>) -> Self {
+        let degree = params.degree();
+        Self { generator: KeyGenerator::new(params, Arc::clone(&ring)), ring, degree }
+    }
+
+    /// Encrypts with the secret key; the uniform half stays a seed. Every call uses two fresh seeds.
+    pub fn encrypt_seeded(
+        &self,
+        secret: &SecretKey,
+        message: &Plaintext<Poly>,
+        seeds: &mut dyn SeedSource,
+    ) -> SeededCiphertext {
+        let basis = message.poly.basis();
+        let (public, private) = (seeds.next_seed(), seeds.next_seed());
+        let c0 = self.zero_under(secret, &public, &private, basis, Some(&message.poly));
+        SeededCiphertext { c0, seed: public, scale: message.scale }
+    }
+
+    /// Expands the seed.
+    pub fn expand(&self, ct: &SeededCiphertext) -> Ciphertext<Poly> {
+        let basis = ct.c0.basis();
+        let c1 = self.ring.uniform(&ct.seed, 0, basis);
+        Ciphertext { c0: ct.c0.clone(), c1, limbs: basis.q, scale: ct.scale }
+    }
+
+    /// Encrypts with the secret key.
+    pub fn encrypt(
+        &self,
+        secret: &SecretKey,
+        message: &Plaintext<Poly>,
+        seeds: &mut dyn SeedSource,
+    ) -> Ciphertext<Poly> {
+        self.expand(&self.encrypt_seeded(secret, message, seeds))
+    }
+
+    /// A public key for plaintexts of up to `limbs` limbs.
+    pub fn public_key(&self, secret: &SecretKey, limbs: usize, seeds: &mut dyn SeedSource) -> PublicKey {
+        let basis = Basis { q: limbs, p: 0 };
+        let (public, private) = (seeds.next_seed(), seeds.next_seed());
+        let b = self.zero_under(secret, &public, &private, basis, None);
+        PublicKey { b, a: self.ring.uniform(&public, 0, basis) }
+    }
+
+    /// Encrypts with the public key: `(v b + e0 + m, v a + e1)` for a fresh ternary `v`.
+    pub fn encrypt_public(
+        &self,
+        key: &PublicKey,
+        message: &Plaintext<Poly>,
+        seeds: &mut dyn SeedSource,
+    ) -> Ciphertext<Poly> {
+        let basis = message.poly.basis();
+        let (ephemeral, errors) = (seeds.next_seed(), seeds.next_seed());
+        let mut v = sampler::ternary_uniform(&ephemeral, self.degree);
+        let lifted = crate::secret::SecretPoly::new(&self.ring, basis, &v);
+        v.zeroize();
+        let mut c0 = self.generator.error(&errors, 0, basis);
+        self.ring.mul_add_assign(&mut c0, &lifted.0, &key.b);
+        self.ring.add_assign(&mut c0, &message.poly);
+        let mut c1 = self.generator.error(&errors, 1, basis);
+        self.ring.mul_add_assign(&mut c1, &lifted.0, &key.a);
+        Ciphertext { c0, c1, limbs: basis.q, scale: message.scale }
+    }
+
+    /// `-a s + e (+ m)`.
+    fn zero_under(
+        &self,
+        secret: &SecretKey,
+        public: &Seed,
+        private: &Seed,
+        basis: Basis,
+        message: Option<&Poly>,
+    ) -> Poly {
+        let mut c0 = self.ring.uniform(public, 0, basis);
+        let s = secret.lift(&self.ring, basis);
+        c0 = self.ring.mul(&c0, &s.0, basis);
+        self.ring.neg_assign(&mut c0);
+        self.ring.add_assign(&mut c0, &self.generator.error(private, 0, basis));
+        if let Some(m) = message {
+            self.ring.add_assign(&mut c0, m);
+        }
+        c0
+    }
+}

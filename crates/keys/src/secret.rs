@@ -1,0 +1,64 @@
+//! The secret polynomial.
+
+use hetal_ckks::Params;
+use hetal_ring::sampler::{self, SeedSource};
+use hetal_ring::{Basis, Poly, RnsRing};
+use zeroize::Zeroize;
+
+/// A secret key: a ternary polynomial of fixed weight. Zeroised when dropped; it has neither `Debug` nor a serialiser.
+pub struct SecretKey {
+    coefficients: Vec<i8>,
+}
+
+impl SecretKey {
+    /// A fresh secret of the set's weight (or all of a ring that is smaller than it).
+    pub fn generate(params: &Params, seeds: &mut dyn SeedSource) -> Self {
+        Self::of_weight(params, params.literal().secret_weight, seeds)
+    }
+
+    /// A fresh ephemeral secret for the modulus raise.
+    pub(crate) fn sparse(params: &Params, seeds: &mut dyn SeedSource) -> Self {
+        Self::of_weight(params, params.literal().sparse_weight, seeds)
+    }
+
+    fn of_weight(params: &Params, weight: usize, seeds: &mut dyn SeedSource) -> Self {
+        let n = params.degree();
+        Self { coefficients: sampler::ternary_fixed_weight(&seeds.next_seed(), n, weight.min(n)) }
+    }
+
+    /// Its coefficients, each -1, 0 or 1.
+    pub(crate) fn coefficients(&self) -> &[i8] {
+        &self.coefficients
+    }
+
+    /// The secret modulo the primes of `basis`, in the NTT domain.
+    pub(crate) fn lift(&self, ring: &RnsRing, basis: Basis) -> SecretPoly {
+        SecretPoly::new(ring, basis, &self.coefficients)
+    }
+}
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.coefficients.zeroize();
+    }
+}
+
+/// A polynomial that gives the secret away: zeroised when dropped.
+pub(crate) struct SecretPoly(pub(crate) Poly);
+
+impl SecretPoly {
+    pub(crate) fn new(ring: &RnsRing, basis: Basis, coefficients: &[i8]) -> Self {
+        let mut wide: Vec<i64> = coefficients.iter().map(|&c| c.into()).collect();
+        let poly = Self(ring.lift(basis, &wide));
+        wide.zeroize();
+        poly
+    }
+}
+
+impl Drop for SecretPoly {
+    fn drop(&mut self) {
+        for limb in self.0.limbs_mut() {
+            limb.zeroize();
+        }
+    }
+}

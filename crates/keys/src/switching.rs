@@ -1,0 +1,144 @@
+//! Switching keys.
+
+use crate::SecretKey;
+use crate::secret::SecretPoly;
+use hetal_ckks::{KeyId, Params, Result, SwitchingKey, security};
+use hetal_ring::sampler::{Domain, Gaussian, Seed, SeedSource};
+use hetal_ring::{Basis, Poly, RnsRing, automorphism, kernels};
+use std::sync::Arc;
+use zeroize::Zeroize;
+
+/// Makes the keys of one secret.
+pub struct KeyGenerator {
+    params: Arc<Params>,
+    ring: Arc<RnsRing>,
+    gaussian: Gaussian,
+}
+
+impl KeyGenerator {
+    /// A generator for a parameter set.
+    pub fn new(params: Arc<Params>, ring: Arc<RnsRing>) -> Self {
+        Self { params, ring, gaussian: Gaussian::new() }
+    }
+
+    /// The key that follows a product, for ciphertexts of up to `limbs` limbs.
+    pub fn relinearisation(
+        &self,
+        secret: &SecretKey,
+        limbs: usize,
+        seeds: &mut dyn SeedSource,
+    ) -> Result<SwitchingKey<Poly>> {
+        let basis = self.params.key_basis(limbs);
+        let target = secret.lift(&self.ring, basis);
+        let square = SecretPoly(self.ring.mul(&target.0, &target.0, basis));
+        self.switching(KeyId::Relinearisation, &square, &target, self.secret_weight(), basis, seeds)
+    }
+
+    /// The key that follows `X -> X^galois`, for ciphertexts of up to `limbs` limbs.
+    pub fn galois(
+        &self,
+        secret: &SecretKey,
+        galois: u64,
+        limbs: usize,
+        seeds: &mut dyn SeedSource,
+    ) -> Result<SwitchingKey<Poly>> {
+        let basis = self.params.key_basis(limbs);
+        let inverse = automorphism::inverse(self.params.log_n(), galois);
+        let mut turned = automorphism::on_coefficients(secret.coefficients(), inverse);
+        let target = SecretPoly::new(&self.ring, basis, &turned);
+        turned.zeroize();
+        self.switching(
+            KeyId::Galois(galois),
+            &secret.lift(&self.ring, basis),
+            &target,
+            self.secret_weight(),
+            basis,
+            seeds,
+        )
+    }
+
+    /// The pair of keys to and from a fresh ephemeral sparse secret, which is forgotten.
+    pub fn encapsulation(&self, secret: &SecretKey, seeds: &mut dyn SeedSource) -> Result<[SwitchingKey<Poly>; 2]> {
+        let sparse = SecretKey::sparse(&self.params, seeds);
+        let low = self.params.key_basis(1);
+        let full = self.params.key_basis(self.params.chain().len());
+        let lift = |key: &SecretKey, basis| key.lift(&self.ring, basis);
+        // Under the sparse secret a much smaller modulus is secure: its weight decides.
+        let weight = self.params.literal().sparse_weight;
+        let to = self.switching(KeyId::ToSparse, &lift(secret, low), &lift(&sparse, low), weight, low, seeds)?;
+        let weight = self.secret_weight();
+        let (source, target) = (lift(&sparse, full), lift(secret, full));
+        // What it is applied to is small: one digit, which is the whole gadget.
+        let from = self.with_gadgets(KeyId::FromSparse, &source, &target, weight, full, &[0], seeds)?;
+        Ok([to, from])
+    }
+
+    fn secret_weight(&self) -> usize {
+        self.params.literal().secret_weight
+    }
+
+    fn switching(
+        &self,
+        id: KeyId,
+        source: &SecretPoly,
+        target: &SecretPoly,
+        target_weight: usize,
+        basis: Basis,
+        seeds: &mut dyn SeedSource,
+    ) -> Result<SwitchingKey<Poly>> {
+        let starts = &self.params.digit_starts()[..self.params.digits(basis.q)];
+        self.with_gadgets(id, source, target, target_weight, basis, starts, seeds)
+    }
+
+    /// For each digit `j`, beginning at prime `starts[j]`: `(b, a)` with `b = -a t + e + P s` on its primes, `-a t + e` on
+    /// the others. Refuses key objects of less than 128 bits.
+    fn with_gadgets(
+        &self,
+        id: KeyId,
+        source: &SecretPoly,
+        target: &SecretPoly,
+        target_weight: usize,
+        basis: Basis,
+        starts: &[usize],
+        seeds: &mut dyn SeedSource,
+    ) -> Result<SwitchingKey<Poly>> {
+        if !self.params.is_insecure_by_name() {
+            let log_qp = self.params.log_qp(basis);
+            security::require(&id.to_string(), self.params.log_n(), target_weight, log_qp)?;
+        }
+        let (public, private) = (seeds.next_seed(), seeds.next_seed());
+        let ends = starts.iter().skip(1).copied().chain([basis.q]);
+        let digits = starts
+            .iter()
+            .zip(ends)
+            .enumerate()
+            .map(|(j, (&start, end))| {
+                let digit = j as u32;
+                let a = self.ring.uniform(&public, digit, basis);
+                let mut b = self.error(&private, digit, basis);
+                let isa = self.ring.isa();
+                self.ring.for_each_limb(&mut b, |table, i, limb| {
+                    let q = table.modulus();
+                    let mut mask = a.limbs()[i].clone();
+                    kernels::mul_assign(isa, q, &mut mask, &target.0.limbs()[i]);
+                    kernels::sub_assign(isa, q, limb, &mask);
+                    if (start..end).contains(&i) {
+                        let p = self.ring.special_product(basis.p, q);
+                        kernels::mul_scalar_add_assign(isa, q, limb, &source.0.limbs()[i], p);
+                    }
+                });
+                (b, a)
+            })
+            .collect();
+        Ok(SwitchingKey { id, basis, seed: public, digits })
+    }
+
+    /// An error polynomial in the NTT domain.
+    pub(crate) fn error(&self, seed: &Seed, index: u32, basis: Basis) -> Poly {
+        let mut e = vec![0; self.params.degree()];
+        self.gaussian.sample_into(seed, Domain::Error { index }, &mut e);
+        let poly = self.ring.lift(basis, &e);
+        e.zeroize();
+        poly
+    }
+}
