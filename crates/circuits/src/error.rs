@@ -71,6 +71,17 @@ pub enum Error {
         /// Level of the operand.
         level: usize,
     },
+    /// A message bound that no matrix was prepared for.
+    #[error("no bootstrap is prepared for messages up to 2^{log_bound}; there are {prepared:?}")]
+    NoSuchBound {
+        /// The bound asked for.
+        log_bound: u32,
+        /// Those there are.
+        prepared: Vec<u32>,
+    },
+    /// The scheme refused.
+    #[error(transparent)]
+    Scheme(#[from] hetal_ckks::Error),
     /// An operation on nothing.
     #[error("{0} of no operands")]
     Empty(&'static str),

@@ -133,9 +133,11 @@ impl<B: Backend> Evaluator<B> {
 
     /// `a *= c` for an integer.
     pub fn mul_integer_assign(&self, a: &mut Ct<B>, c: i64) {
-        let halves: Vec<(u64, u64)> =
-            self.moduli[..a.limbs].iter().map(|(q, _)| q.reduce_i128(c.into())).map(|r| (r, r)).collect();
-        self.mul_halves_assign(a, &halves);
+        self.mul_halves_assign(a, &self.integer(c, a.limbs));
+    }
+
+    fn integer(&self, c: i64, limbs: usize) -> Vec<(u64, u64)> {
+        self.moduli[..limbs].iter().map(|(q, _)| q.reduce_i128(c.into())).map(|r| (r, r)).collect()
     }
 
     /// `a *= i^power`.
@@ -237,16 +239,43 @@ impl<B: Backend> Evaluator<B> {
 
     /// `sum_k a_k b_k` at the lowest operand's limbs, with one relinearisation and one rescale.
     pub fn sum_of_products(&self, terms: &[(&Ct<B>, &Ct<B>)], keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
-        let Some((first, second)) = terms.first() else { return Err(Error::Empty("sum of products")) };
-        let limbs = terms.iter().map(|(a, b)| a.limbs.min(b.limbs)).min().unwrap_or(0);
+        self.quadratic(terms, 1, &[], Complex64::ZERO, keys)
+    }
+
+    /// `factor * sum_k a_k b_k + sum_j c_j x_j + constant` at the lowest operand's limbs, with one relinearisation and one
+    /// rescale for everything; the `x_j` may have any scale.
+    pub fn quadratic(
+        &self,
+        products: &[(&Ct<B>, &Ct<B>)],
+        factor: i64,
+        linear: &[(&Ct<B>, Complex64)],
+        constant: Complex64,
+        keys: &EvaluationKeys<B::Poly>,
+    ) -> Result<Ct<B>> {
+        let Some((first, second)) = products.first() else { return Err(Error::Empty("sum of products")) };
+        let limbs = products.iter().map(|(a, b)| a.limbs.min(b.limbs)).min().unwrap_or(0);
         self.needs("multiplication", 2, limbs)?;
         let scale = first.scale * second.scale;
-        for (a, b) in terms {
+        for (a, b) in products {
             Self::same_scale("sum of products", scale, a.scale * b.scale)?;
         }
         let key = keys.find(KeyId::Relinearisation, self.params.key_basis(limbs))?;
-        let pairs: Vec<_> = terms.iter().map(|(a, b)| ((&a.c0, &a.c1), (&b.c0, &b.c1))).collect();
-        let [d0, d1, d2] = self.backend.tensor_sum(&pairs, Self::basis(limbs));
+        let pairs: Vec<_> = products.iter().map(|(a, b)| ((&a.c0, &a.c1), (&b.c0, &b.c1))).collect();
+        let mut d = self.backend.tensor_sum(&pairs, Self::basis(limbs));
+        if factor != 1 {
+            let halves = self.integer(factor, limbs);
+            d.iter_mut().for_each(|d| self.backend.mul_halves_assign(d, &halves));
+        }
+        let [mut d0, mut d1, d2] = d;
+        for (x, c) in linear {
+            self.needs("linear term", limbs, x.limbs)?;
+            let halves = self.constant(*c, scale / x.scale, limbs)?;
+            self.backend.mul_halves_add_assign(&mut d0, &x.c0, &halves);
+            self.backend.mul_halves_add_assign(&mut d1, &x.c1, &halves);
+        }
+        if constant != Complex64::ZERO {
+            self.backend.add_halves_assign(&mut d0, &self.constant(constant, scale, limbs)?);
+        }
         let (mut u0, mut u1) = self.switch(d2, key);
         self.backend.add_lifted_assign(&mut u0, &d0);
         self.backend.add_lifted_assign(&mut u1, &d1);
