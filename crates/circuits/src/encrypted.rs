@@ -1,0 +1,352 @@
+//! The engine on real ciphertexts, over any backend.
+
+use crate::engine::{Diagonal, Engine, Multiplication};
+use crate::{Bootstrapper, Error, Result};
+use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
+use hetal_ring::Basis;
+use num_complex::Complex64;
+use std::collections::BTreeMap;
+
+/// Homomorphic arithmetic under evaluation keys: the server's engine.
+pub struct Encrypted<B: Backend> {
+    evaluator: Evaluator<B>,
+    keys: EvaluationKeys<B::Poly>,
+    bootstrapper: Bootstrapper<B::Poly>,
+}
+
+/// A ciphertext of a usable level.
+#[derive(Clone)]
+pub struct Sealed<P> {
+    inner: Ciphertext<P>,
+    level: usize,
+    /// The level of the partners it was prepared for; then its scale is not the one of its level.
+    partner: Option<usize>,
+}
+
+impl<P> Sealed<P> {
+    /// The ciphertext of the scheme.
+    pub fn inner(&self) -> &Ciphertext<P> {
+        &self.inner
+    }
+}
+
+/// A multiplier and the place it was encoded for.
+pub struct Encoded<P> {
+    plain: Plaintext<P>,
+    place: Multiplication,
+}
+
+/// A matrix and the place it was encoded for.
+pub struct EncodedMatrix<P> {
+    matrix: Matrix<P>,
+    place: Multiplication,
+}
+
+type Ct<B> = Sealed<<B as Backend>::Poly>;
+
+impl<B: Backend> Encrypted<B> {
+    /// An engine with its keys and prepared bootstrap.
+    pub fn new(evaluator: Evaluator<B>, keys: EvaluationKeys<B::Poly>, bootstrapper: Bootstrapper<B::Poly>) -> Self {
+        Self { evaluator, keys, bootstrapper }
+    }
+
+    /// The evaluator underneath.
+    pub fn evaluator(&self) -> &Evaluator<B> {
+        &self.evaluator
+    }
+
+    /// Takes a ciphertext of the scheme that has a usable level and that level's scale.
+    pub fn admit(&self, inner: Ciphertext<B::Poly>) -> Result<Ct<B>> {
+        let params = self.params();
+        let level = params.level(inner.limbs).ok_or(Error::NoSuchLevel {
+            level: inner.limbs.saturating_sub(params.limbs(0)),
+            top: params.top_level(),
+        })?;
+        self.sealed(inner, level, None)
+    }
+
+    fn params(&self) -> &Params {
+        self.evaluator.params()
+    }
+
+    /// The scale of a ciphertext of level `level` prepared for `partner`: times the partner's and over the next prime it
+    /// is the scale of the level below.
+    fn scale(&self, level: usize, partner: Option<usize>) -> f64 {
+        let params = self.params();
+        match partner {
+            None => params.scale(level),
+            Some(_) if level == 0 => params.scale(0),
+            Some(partner) => {
+                let q = self.evaluator.last_prime(params.limbs(level));
+                q * params.scale(level - 1) / params.scale(partner)
+            }
+        }
+    }
+
+    /// Wraps a result, whose scale is right but for rounding in the last bits of a double.
+    fn sealed(&self, mut inner: Ciphertext<B::Poly>, level: usize, partner: Option<usize>) -> Result<Ct<B>> {
+        let scale = self.scale(level, partner);
+        if (inner.scale / scale - 1.0).abs() > 1e-11 {
+            let (left, right) = (libm::log2(inner.scale), libm::log2(scale));
+            return Err(hetal_ckks::Error::ScaleMismatch { operation: "engine", left, right }.into());
+        }
+        inner.scale = scale;
+        Ok(Sealed { inner, level, partner })
+    }
+
+    fn needs_level(operation: &'static str, needs: usize, has: usize) -> Result<()> {
+        if has < needs { Err(Error::OutOfLevels { operation, needs, has }) } else { Ok(()) }
+    }
+
+    /// Both operands at the lower one's level.
+    fn aligned(&self, operation: &'static str, a: &Ct<B>, b: &Ct<B>) -> Result<(Ct<B>, Ct<B>)> {
+        if a.partner != b.partner {
+            return Err(Error::Partner { operation, prepared: a.partner, needs: b.partner });
+        }
+        let level = a.level.min(b.level);
+        Ok((self.drop_to(a, level)?, self.drop_to(b, level)?))
+    }
+
+    fn map(&self, a: &Ct<B>, f: impl FnOnce(&mut Ciphertext<B::Poly>) -> hetal_ckks::Result<()>) -> Result<Ct<B>> {
+        let mut out = a.clone();
+        f(&mut out.inner)?;
+        Ok(out)
+    }
+
+    fn multiplier_scale(&self, place: Multiplication) -> Result<f64> {
+        let top = self.top_level();
+        if let Some(&level) = [Some(place.operand), place.partner].iter().flatten().find(|&&l| l > top) {
+            return Err(Error::NoSuchLevel { level, top });
+        }
+        // A prepared result must still be multiplied, which takes a level more.
+        let needs = if place.partner.is_some() { 2 } else { 1 };
+        Self::needs_level("plain multiplication", needs, place.at)?;
+        Self::needs_level("plain multiplication", place.at, place.operand)?;
+        let q = self.evaluator.last_prime(self.params().limbs(place.at));
+        Ok(q * self.scale(place.at - 1, place.partner) / self.params().scale(place.operand))
+    }
+
+    /// Checks that operands have the level their multiplier was encoded for, and that all results can be added.
+    fn check_places<'a>(
+        &self,
+        operation: &'static str,
+        terms: impl Iterator<Item = (&'a Ct<B>, Multiplication)>,
+    ) -> Result<Multiplication>
+    where
+        B: 'a,
+    {
+        let mut common: Option<Multiplication> = None;
+        for (a, place) in terms {
+            if a.partner.is_some() {
+                return Err(Error::Partner { operation, prepared: a.partner, needs: None });
+            }
+            let used = Multiplication { operand: a.level, ..common.unwrap_or(place) };
+            if used != place {
+                return Err(Error::WrongPlaintext { encoded: place, used });
+            }
+            common = Some(place);
+        }
+        common.ok_or(Error::Empty(operation))
+    }
+
+    fn with_rotation(&self, error: hetal_ckks::Error, ks: &[i64], level: usize) -> Error {
+        match &error {
+            hetal_ckks::Error::MissingKey { key: KeyId::Galois(g), .. } => {
+                match ks.iter().find(|&&k| self.evaluator.galois_of_rotation(k) == *g) {
+                    Some(&rotation) => Error::MissingRotation { rotation, level },
+                    None => error.into(),
+                }
+            }
+            _ => error.into(),
+        }
+    }
+}
+
+impl<B: Backend> Engine for Encrypted<B> {
+    type Ciphertext = Ct<B>;
+    type Plaintext = Encoded<B::Poly>;
+    type Transform = EncodedMatrix<B::Poly>;
+
+    fn slots(&self) -> usize {
+        self.params().slots()
+    }
+
+    fn top_level(&self) -> usize {
+        self.params().top_level()
+    }
+
+    fn level(&self, a: &Ct<B>) -> usize {
+        a.level
+    }
+
+    fn add(&self, a: &Ct<B>, b: &Ct<B>) -> Result<Ct<B>> {
+        let (mut a, b) = self.aligned("addition", a, b)?;
+        self.evaluator.add_assign(&mut a.inner, &b.inner)?;
+        Ok(a)
+    }
+
+    fn sub(&self, a: &Ct<B>, b: &Ct<B>) -> Result<Ct<B>> {
+        let (mut a, b) = self.aligned("subtraction", a, b)?;
+        self.evaluator.sub_assign(&mut a.inner, &b.inner)?;
+        Ok(a)
+    }
+
+    fn neg(&self, a: &Ct<B>) -> Result<Ct<B>> {
+        self.map(a, |a| {
+            self.evaluator.neg_assign(a);
+            Ok(())
+        })
+    }
+
+    fn add_constant(&self, a: &Ct<B>, c: Complex64) -> Result<Ct<B>> {
+        self.map(a, |a| self.evaluator.add_constant_assign(a, c))
+    }
+
+    fn add_plain(&self, a: &Ct<B>, values: &[Complex64]) -> Result<Ct<B>> {
+        if values.len() != self.slots() {
+            return Err(Error::SlotCount { got: values.len(), slots: self.slots() });
+        }
+        self.map(a, |a| self.evaluator.add_plain_assign(a, values))
+    }
+
+    fn mul_integer(&self, a: &Ct<B>, c: i64) -> Result<Ct<B>> {
+        self.map(a, |a| {
+            self.evaluator.mul_integer_assign(a, c);
+            Ok(())
+        })
+    }
+
+    fn mul_i(&self, a: &Ct<B>, power: u32) -> Result<Ct<B>> {
+        self.map(a, |a| {
+            self.evaluator.mul_i_assign(a, power);
+            Ok(())
+        })
+    }
+
+    fn drop_to(&self, a: &Ct<B>, level: usize) -> Result<Ct<B>> {
+        if level == a.level {
+            return Ok(a.clone());
+        }
+        Self::needs_level("level drop", level, a.level)?;
+        if a.partner.is_some() {
+            return Err(Error::Partner { operation: "level drop", prepared: a.partner, needs: None });
+        }
+        let (limbs, target) = (self.params().limbs(level + 1), self.params().scale(level));
+        let terms = [(&a.inner, Complex64::ONE)];
+        let inner = self.evaluator.linear_combination(&terms, Complex64::ZERO, limbs, target)?;
+        self.sealed(inner, level, None)
+    }
+
+    fn linear_combination(&self, terms: &[(&Ct<B>, Complex64)], constant: Complex64) -> Result<Ct<B>> {
+        let operation = "linear combination";
+        if let Some((a, _)) = terms.iter().find(|(a, _)| a.partner.is_some()) {
+            return Err(Error::Partner { operation, prepared: a.partner, needs: None });
+        }
+        let at = terms.iter().map(|(a, _)| a.level).min().ok_or(Error::Empty(operation))?;
+        Self::needs_level(operation, 1, at)?;
+        let terms: Vec<_> = terms.iter().map(|(a, c)| (&a.inner, *c)).collect();
+        let target = self.params().scale(at - 1);
+        let inner = self.evaluator.linear_combination(&terms, constant, self.params().limbs(at), target)?;
+        self.sealed(inner, at - 1, None)
+    }
+
+    fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<Encoded<B::Poly>> {
+        if values.len() != self.slots() {
+            return Err(Error::SlotCount { got: values.len(), slots: self.slots() });
+        }
+        let scale = self.multiplier_scale(place)?;
+        let basis = Basis { q: self.params().limbs(place.at), p: 0 };
+        Ok(Encoded { plain: self.evaluator.encode(values, scale, basis)?, place })
+    }
+
+    fn sum_of_plain_products(&self, terms: &[(&Ct<B>, &Encoded<B::Poly>)]) -> Result<Ct<B>> {
+        let place = self.check_places("plain product", terms.iter().map(|(a, p)| (*a, p.place)))?;
+        let terms: Vec<_> = terms.iter().map(|(a, p)| (&a.inner, &p.plain)).collect();
+        let sum = self.evaluator.sum_of_plain_products(&terms, self.params().limbs(place.at))?;
+        self.sealed(self.evaluator.rescale(sum)?, place.at - 1, place.partner)
+    }
+
+    fn sum_of_products(&self, terms: &[(&Ct<B>, &Ct<B>)]) -> Result<Ct<B>> {
+        let operation = "sum of products";
+        let (first, _) = terms.first().ok_or(Error::Empty(operation))?;
+        let level = terms.iter().map(|(a, b)| a.level.min(b.level)).min().unwrap_or(0);
+        Self::needs_level(operation, 1, level)?;
+        let lowered: Vec<(Ct<B>, Ct<B>)>;
+        let pairs: Vec<_> = if first.partner.is_some() {
+            for (a, b) in terms {
+                if a.partner != Some(b.level) || b.partner.is_some() || a.level != level {
+                    return Err(Error::Partner { operation, prepared: a.partner, needs: Some(b.level) });
+                }
+            }
+            terms.iter().map(|(a, b)| (&a.inner, &b.inner)).collect()
+        } else {
+            for x in terms.iter().flat_map(|(a, b)| [a, b]) {
+                if x.partner.is_some() {
+                    return Err(Error::Partner { operation, prepared: x.partner, needs: None });
+                }
+            }
+            lowered = terms
+                .iter()
+                .map(|(a, b)| Ok((self.drop_to(a, level)?, self.drop_to(b, level)?)))
+                .collect::<Result<_>>()?;
+            lowered.iter().map(|(a, b)| (&a.inner, &b.inner)).collect()
+        };
+        self.sealed(self.evaluator.sum_of_products(&pairs, &self.keys)?, level - 1, None)
+    }
+
+    fn rotate(&self, a: &Ct<B>, k: i64) -> Result<Ct<B>> {
+        self.rotate_many(a, &[k])?.pop().ok_or(Error::Empty("rotation"))
+    }
+
+    fn rotate_many(&self, a: &Ct<B>, ks: &[i64]) -> Result<Vec<Ct<B>>> {
+        let galois: Vec<u64> = ks.iter().map(|&k| self.evaluator.galois_of_rotation(k)).collect();
+        let rotated = self.evaluator.automorphisms(&a.inner, &galois, &self.keys);
+        let rotated = rotated.map_err(|error| self.with_rotation(error, ks, a.level))?;
+        Ok(rotated.into_iter().map(|inner| Sealed { inner, level: a.level, partner: a.partner }).collect())
+    }
+
+    fn conjugate(&self, a: &Ct<B>) -> Result<Ct<B>> {
+        let inner = self.evaluator.automorphism(&a.inner, self.evaluator.galois_of_conjugation(), &self.keys)?;
+        Ok(Sealed { inner, level: a.level, partner: a.partner })
+    }
+
+    fn prepare(&self, diagonals: &[Diagonal], place: Multiplication) -> Result<EncodedMatrix<B::Poly>> {
+        let slots = self.slots();
+        let mut by_rotation: BTreeMap<i64, Vec<Complex64>> = BTreeMap::new();
+        for d in diagonals {
+            if d.values.len() != slots {
+                return Err(Error::SlotCount { got: d.values.len(), slots });
+            }
+            let sum =
+                by_rotation.entry(d.rotation.rem_euclid(slots as i64)).or_insert_with(|| vec![Complex64::ZERO; slots]);
+            sum.iter_mut().zip(&d.values).for_each(|(s, v)| *s += v);
+        }
+        let scale = self.multiplier_scale(place)?;
+        let basis = self.params().key_basis(self.params().limbs(place.at));
+        Ok(EncodedMatrix { matrix: self.evaluator.encode_matrix(&by_rotation, |r| r, scale, basis)?, place })
+    }
+
+    fn transform_many(&self, a: &Ct<B>, matrices: &[&EncodedMatrix<B::Poly>]) -> Result<Vec<Ct<B>>> {
+        let place = self.check_places("linear transform", matrices.iter().map(|m| (a, m.place)))?;
+        let inner: Vec<_> = matrices.iter().map(|m| &m.matrix).collect();
+        let rotations: Vec<i64> = inner.iter().flat_map(|m| m.rotations()).collect();
+        let out = self.evaluator.transform_many(&a.inner, &inner, &self.keys);
+        let out = out.map_err(|error| self.with_rotation(error, &rotations, place.at))?;
+        out.into_iter().map(|inner| self.sealed(inner, place.at - 1, place.partner)).collect()
+    }
+
+    fn sum_of_transforms(&self, terms: &[(&Ct<B>, &EncodedMatrix<B::Poly>)]) -> Result<Ct<B>> {
+        let place = self.check_places("linear transform", terms.iter().map(|(a, m)| (*a, m.place)))?;
+        let inner: Vec<_> = terms.iter().map(|(a, m)| (&a.inner, &m.matrix)).collect();
+        let rotations: Vec<i64> = terms.iter().flat_map(|(_, m)| m.matrix.rotations()).collect();
+        let out = self.evaluator.sum_of_transforms(&inner, &self.keys);
+        let out = out.map_err(|error| self.with_rotation(error, &rotations, place.at))?;
+        self.sealed(out, place.at - 1, place.partner)
+    }
+
+    fn bootstrap(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
+        let bottom = self.drop_to(a, 0)?;
+        let inner = self.bootstrapper.bootstrap(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
+        self.sealed(inner, self.top_level(), None)
+    }
+}
