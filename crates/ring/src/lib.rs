@@ -8,6 +8,7 @@ pub mod kernels;
 mod modulus;
 pub mod ntt;
 pub mod prime;
+mod simd;
 
 pub use isa::Isa;
 pub use modulus::{MAX_BITS, Modulus};
