@@ -8,6 +8,7 @@
 //! multiply-adds, which scalar code, vector code and a GPU all compute to the same bits.
 
 mod scalar;
+mod vector;
 
 use crate::{Isa, Modulus};
 
@@ -80,9 +81,7 @@ impl BaseConverter {
     pub fn center_into(&self, isa: Isa, i: usize, scaled: &[u64], y: &mut [f64]) {
         assert_eq!(scaled.len(), y.len());
         let q = &self.sources[i].modulus;
-        match isa {
-            _ => scalar::center_into(q, scaled, y),
-        }
+        vector::center_into(isa, q, scaled, y);
     }
 
     /// `v = round(sum_i y_i / q_i)`.
@@ -92,17 +91,15 @@ impl BaseConverter {
         for (inverse, source) in inverses.iter_mut().zip(&self.sources) {
             *inverse = source.modulus.q_inv_f64;
         }
-        match isa {
-            _ => scalar::overflow_into(&inverses[..y.len()], y, v),
-        }
+        vector::overflow_into(isa, &inverses[..y.len()], y, v);
     }
 
     /// The centred `x` modulo `target`'s prime.
     pub fn convert_into(&self, isa: Isa, target: &ConversionTarget, y: &[&[f64]], v: &[f64], out: &mut [u64]) {
         assert!(y.len() == self.sources.len() && y.iter().all(|s| s.len() == out.len()) && v.len() == out.len());
-        match isa {
-            _ => scalar::convert_into(&target.modulus, &target.hats, target.minus_product, y, v, out),
-        }
+        let source_bits = self.sources.iter().map(|s| s.modulus.bits()).max().unwrap_or(0);
+        let wide = source_bits + target.modulus.bits() > 101;
+        vector::convert_into(isa, &target.modulus, &target.hats, target.minus_product, wide, y, v, out);
     }
 }
 

@@ -19,17 +19,22 @@ impl Isa {
 
     /// Every set this machine has, slowest first.
     pub fn available() -> Vec<Self> {
-        let mut sets = vec![Self::Scalar];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                sets.push(Self::Avx2);
-            }
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
-                sets.push(Self::Avx512);
-            }
-        }
-        sets
+        [Self::Scalar, Self::Avx2, Self::Avx512].into_iter().filter(|set| set.or_scalar() == *set).collect()
+    }
+
+    /// This set where the machine has it, else the reference: kernels may run what this gives.
+    #[inline]
+    pub(crate) fn or_scalar(self) -> Self {
+        let there = match self {
+            Self::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq"),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        };
+        if there { self } else { Self::Scalar }
     }
 
     /// Its name, for reports.

@@ -1,6 +1,7 @@
 //! Loops over the residues of one limb. Each has a scalar reference and vector twins that give the same bytes.
 
 mod scalar;
+pub(crate) mod vector;
 
 use crate::{Isa, Modulus};
 
@@ -10,69 +11,53 @@ pub const MAX_DOT_TERMS: usize = 8;
 /// `a += b`.
 pub fn add_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64]) {
     assert_eq!(a.len(), b.len());
-    match isa {
-        _ => scalar::add_assign(q, a, b),
-    }
+    vector::add_assign(isa, q, a, b);
 }
 
 /// `a -= b`.
 pub fn sub_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64]) {
     assert_eq!(a.len(), b.len());
-    match isa {
-        _ => scalar::sub_assign(q, a, b),
-    }
+    vector::sub_assign(isa, q, a, b);
 }
 
 /// `a = -a`.
-pub fn neg_assign(_isa: Isa, q: &Modulus, a: &mut [u64]) {
-    scalar::neg_assign(q, a);
+pub fn neg_assign(isa: Isa, q: &Modulus, a: &mut [u64]) {
+    vector::neg_assign(isa, q, a);
 }
 
 /// `out = a b`.
 pub fn mul_into(isa: Isa, q: &Modulus, out: &mut [u64], a: &[u64], b: &[u64]) {
     assert!(out.len() == a.len() && a.len() == b.len());
-    match isa {
-        _ => scalar::mul_into(q, out, a, b),
-    }
+    vector::mul_into(isa, q, out, a, b);
 }
 
 /// `a *= b`.
 pub fn mul_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64]) {
     assert_eq!(a.len(), b.len());
-    match isa {
-        _ => scalar::mul_assign(q, a, b),
-    }
+    vector::mul_assign(isa, q, a, b);
 }
 
 /// `acc += a b`.
 pub fn mul_add_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], b: &[u64]) {
     assert!(acc.len() == a.len() && a.len() == b.len());
-    match isa {
-        _ => scalar::mul_add_assign(q, acc, a, b),
-    }
+    vector::mul_add_assign(isa, q, acc, a, b);
 }
 
-/// `a *= s` for a constant `s`.
+/// `a *= s` for a constant residue `s`.
 pub fn mul_scalar_assign(isa: Isa, q: &Modulus, a: &mut [u64], s: u64) {
-    match isa {
-        _ => scalar::mul_scalar_assign(q, a, s),
-    }
+    vector::mul_scalar_assign(isa, q, a, s);
 }
 
-/// `acc += a s` for a constant `s`.
+/// `acc += a s` for a constant residue `s`.
 pub fn mul_scalar_add_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], s: u64) {
     assert_eq!(acc.len(), a.len());
-    match isa {
-        _ => scalar::mul_scalar_add_assign(q, acc, a, s),
-    }
+    vector::mul_scalar_add_assign(isa, q, acc, a, s);
 }
 
-/// `a = (a - b) s` for a constant `s`: the last step of a division by a product of limbs.
+/// `a = (a - b) s` for a constant residue `s`: the last step of a division by a product of limbs.
 pub fn sub_mul_scalar_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64], s: u64) {
     assert_eq!(a.len(), b.len());
-    match isa {
-        _ => scalar::sub_mul_scalar_assign(q, a, b, s),
-    }
+    vector::sub_mul_scalar_assign(isa, q, a, b, s);
 }
 
 /// `out0 = sum_k x[k] y0[k]`, `out1 = sum_k x[k] y1[k]`: the inner product of a key-switch, reading `x` once.
@@ -81,9 +66,7 @@ pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[
     assert!(out.1.len() == n && (1..=MAX_DOT_TERMS).contains(&x.len()));
     assert!(x.len() == y0.len() && x.len() == y1.len());
     assert!(x.iter().chain(y0).chain(y1).all(|s| s.len() == n));
-    match isa {
-        _ => scalar::dot_pair_into(q, out.0, out.1, x, y0, y1),
-    }
+    vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1);
 }
 
 /// `out[i] = a[index[i]]`.
@@ -91,5 +74,102 @@ pub fn permute_into(out: &mut [u64], a: &[u64], index: &[u32]) {
     assert!(out.len() == a.len() && out.len() == index.len());
     for (o, &i) in out.iter_mut().zip(index) {
         *o = a[i as usize];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prime;
+
+    /// Not a multiple of any vector length.
+    const LEN: usize = 8 * 23 + 5;
+
+    fn moduli() -> Vec<Modulus> {
+        let mut moduli: Vec<_> =
+            [36, 42, 50, 51].iter().flat_map(|&bits| prime::ntt_primes_below(bits, 16, 2)).collect();
+        moduli.extend([3, 17, 12289]);
+        moduli.into_iter().map(|q| Modulus::new(q).unwrap()).collect()
+    }
+
+    /// Every pair of edge values somewhere in vectors of different `salt`, then random residues.
+    fn sample(q: u64, salt: u64) -> Vec<u64> {
+        let edges = [0, 1, q - 1, q / 2, q / 2 + 1];
+        let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        (0..LEN)
+            .map(|i| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                if i < 125 { edges[i / 5usize.pow((salt % 3) as u32) % 5] } else { (state >> 11) % q }
+            })
+            .collect()
+    }
+
+    /// Runs `kernel` on every instruction set and expects the scalar bytes.
+    fn check(name: &str, kernel: impl Fn(Isa) -> Vec<Vec<u64>>) {
+        let expected = kernel(Isa::Scalar);
+        for isa in Isa::available() {
+            assert_eq!(kernel(isa), expected, "{name} {isa:?}");
+        }
+    }
+
+    fn with(a: &[u64], kernel: impl Fn(&mut [u64])) -> Vec<Vec<u64>> {
+        let mut a = a.to_vec();
+        kernel(&mut a);
+        vec![a]
+    }
+
+    #[test]
+    fn kernels_agree() {
+        for q in &moduli() {
+            let v = q.value();
+            let samples = [sample(v, 0), sample(v, 1), sample(v, 2)];
+            let tops = [vec![v - 1; LEN], vec![v - 1; LEN], vec![v - 1; LEN]];
+            let halves = [vec![v / 2; LEN], vec![v / 2 + 1; LEN], vec![v - 1; LEN]];
+            for [a, b, c] in [&samples, &tops, &halves] {
+                check("add", |isa| with(a, |a| add_assign(isa, q, a, b)));
+                check("sub", |isa| with(a, |a| sub_assign(isa, q, a, b)));
+                check("neg", |isa| with(a, |a| neg_assign(isa, q, a)));
+                check("mul into", |isa| with(c, |out| mul_into(isa, q, out, a, b)));
+                check("mul", |isa| with(a, |a| mul_assign(isa, q, a, b)));
+                check("mul add", |isa| with(c, |acc| mul_add_assign(isa, q, acc, a, b)));
+                for s in [0, 1, v - 1, v / 2, v / 2 + 1, a[LEN - 1]] {
+                    check("mul scalar", |isa| with(a, |a| mul_scalar_assign(isa, q, a, s)));
+                    check("mul scalar add", |isa| with(c, |acc| mul_scalar_add_assign(isa, q, acc, a, s)));
+                    check("sub mul scalar", |isa| with(a, |a| sub_mul_scalar_assign(isa, q, a, b, s)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dot_products_agree() {
+        for q in &moduli() {
+            let v = q.value();
+            let random: Vec<_> = (0..24).map(|salt| sample(v, salt)).collect();
+            let constants = [v - 1, v / 2, v / 2 + 1].map(|value| vec![vec![value; LEN]; 24]);
+            for vectors in constants.iter().chain([&random]) {
+                let vectors: Vec<&[u64]> = vectors.iter().map(Vec::as_slice).collect();
+                for terms in 1..=MAX_DOT_TERMS {
+                    check("dot pair", |isa| {
+                        let (mut out0, mut out1) = (vec![0; LEN], vec![0; LEN]);
+                        let (x, y0, y1) = (&vectors[..terms], &vectors[8..8 + terms], &vectors[16..16 + terms]);
+                        dot_pair_into(isa, q, (&mut out0, &mut out1), x, y0, y1);
+                        vec![out0, out1]
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scalar_dot_is_the_sum_of_products() {
+        let q = &moduli()[6];
+        let (a, b) = (sample(q.value(), 4), sample(q.value(), 5));
+        let (mut out0, mut out1) = (vec![0; LEN], vec![0; LEN]);
+        dot_pair_into(Isa::Scalar, q, (&mut out0, &mut out1), &[&a, &b], &[&b, &a], &[&a, &b]);
+        for i in 0..LEN {
+            assert_eq!(out0[i], q.add(q.mul(a[i], b[i]), q.mul(a[i], b[i])));
+            assert_eq!(out1[i], q.add(q.mul(a[i], a[i]), q.mul(b[i], b[i])));
+        }
     }
 }

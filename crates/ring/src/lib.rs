@@ -10,6 +10,7 @@ pub mod ntt;
 pub mod prime;
 pub mod rns;
 pub mod sampler;
+mod simd;
 
 pub use isa::Isa;
 pub use modulus::{MAX_BITS, Modulus};

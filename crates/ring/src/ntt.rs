@@ -5,14 +5,20 @@
 //! residues in `[0, q)`, so all of them agree byte for byte.
 
 mod scalar;
+mod vector;
 
 use crate::{Isa, Modulus, prime};
+use std::sync::OnceLock;
 
 /// A modulus with the constants of its transform of degree `2^log_n`.
 pub struct NttTable {
     modulus: Modulus,
     log_n: u32,
-    scalar: scalar::Roots,
+    psi: u64,
+    // Each instruction set has its own order of the roots; only those in use are made.
+    scalar: OnceLock<scalar::Roots>,
+    four_lanes: OnceLock<vector::Roots>,
+    eight_lanes: OnceLock<vector::Roots>,
 }
 
 impl NttTable {
@@ -23,8 +29,15 @@ impl NttTable {
         }
         let modulus = Modulus::new(q)?;
         let psi = prime::primitive_root(&modulus, log_n)?;
-        let exponents = bit_reversed_powers(&modulus, psi, log_n);
-        Some(Self { modulus, log_n, scalar: scalar::Roots::new(&modulus, &exponents) })
+        let (scalar, four_lanes, eight_lanes) = Default::default();
+        let table = Self { modulus, log_n, psi, scalar, four_lanes, eight_lanes };
+        // The roots this machine will use, now rather than in the middle of the first transform.
+        match Isa::detect() {
+            Isa::Avx512 if table.is_vector() => _ = table.vector_roots(8),
+            Isa::Avx2 if table.is_vector() => _ = table.vector_roots(4),
+            _ => _ = table.scalar_roots(),
+        }
+        Some(table)
     }
 
     /// The modulus.
@@ -40,9 +53,7 @@ impl NttTable {
     /// Coefficients to values, in place.
     pub fn forward(&self, isa: Isa, a: &mut [u64]) {
         assert_eq!(a.len(), self.degree());
-        match isa {
-            _ => self.scalar.forward(&self.modulus, a),
-        }
+        if self.is_vector() { vector::forward(isa, self, a) } else { self.forward_scalar(a) }
     }
 
     /// Values to coefficients, in place.
@@ -56,16 +67,38 @@ impl NttTable {
         assert_eq!(a.len(), self.degree());
         let n_inverse = self.modulus.inv(self.degree() as u64);
         let scale = self.modulus.mul(n_inverse, scale);
-        match isa {
-            _ => self.scalar.inverse(&self.modulus, a, scale),
-        }
+        if self.is_vector() { vector::inverse(isa, self, a, scale) } else { self.inverse_scalar(a, scale) }
     }
 
     /// The value of `X^(n/2)` at the first half of the entries; at the second half it is the negative.
     /// `X^(n/2)` encodes the imaginary unit in every slot.
     pub fn imaginary_unit(&self) -> u64 {
-        // brv(j) of the first half is even, so (2 brv(j) + 1) n/2 = n/2 mod 2n; roots[1] is psi^(n/2).
-        self.scalar.root(1)
+        // brv(j) of the first half is even, so (2 brv(j) + 1) n/2 = n/2 mod 2n.
+        self.modulus.pow(self.psi, 1 << (self.log_n - 1))
+    }
+
+    /// Whether the degree is large enough for the vector kernels.
+    fn is_vector(&self) -> bool {
+        self.log_n >= vector::MIN_LOG_N
+    }
+
+    fn forward_scalar(&self, a: &mut [u64]) {
+        self.scalar_roots().forward(&self.modulus, a);
+    }
+
+    fn inverse_scalar(&self, a: &mut [u64], scale: u64) {
+        self.scalar_roots().inverse(&self.modulus, a, scale);
+    }
+
+    fn scalar_roots(&self) -> &scalar::Roots {
+        self.scalar.get_or_init(|| {
+            scalar::Roots::new(&self.modulus, &bit_reversed_powers(&self.modulus, self.psi, self.log_n))
+        })
+    }
+
+    fn vector_roots(&self, lanes: usize) -> &vector::Roots {
+        let cell = if lanes == 8 { &self.eight_lanes } else { &self.four_lanes };
+        cell.get_or_init(|| vector::Roots::new(&self.modulus, self.psi, self.log_n, lanes))
     }
 }
 

@@ -26,10 +26,6 @@ impl Roots {
         Self { forward, inverse }
     }
 
-    pub(super) fn root(&self, k: usize) -> u64 {
-        self.forward[k].0
-    }
-
     pub(super) fn forward(&self, q: &Modulus, a: &mut [u64]) {
         let mut half = a.len() / 2;
         let mut blocks = 1;

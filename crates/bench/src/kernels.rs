@@ -1,0 +1,161 @@
+//! One limb of degree 65536 through every kernel of every instruction set, and through tfhe-ntt's transform.
+
+use hetal_ring::base_conversion::BaseConverter;
+use hetal_ring::buffer::{Limb, Pool};
+use hetal_ring::ntt::NttTable;
+use hetal_ring::{Isa, Modulus, automorphism, kernels, prime};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+const LOG_N: u32 = 16;
+const SOURCES: usize = 7;
+const TERMS: usize = 4;
+
+/// A named thing to time.
+struct Case<'a> {
+    name: String,
+    run: Box<dyn FnMut() + 'a>,
+    best_us: f64,
+}
+
+/// Cases run in turns, so that a slow moment of the machine hits all of them alike; the minimum counts.
+#[derive(Default)]
+struct Cases<'a>(Vec<Case<'a>>);
+
+impl<'a> Cases<'a> {
+    fn add(&mut self, name: impl Into<String>, run: impl FnMut() + 'a) {
+        self.0.push(Case { name: name.into(), run: Box::new(run), best_us: f64::INFINITY });
+    }
+
+    fn measure(mut self, repetitions: usize) -> Map<String, Value> {
+        for _ in 0..repetitions {
+            for case in &mut self.0 {
+                // The first run brings the data of this case into the caches.
+                (case.run)();
+                let start = Instant::now();
+                (case.run)();
+                case.best_us = case.best_us.min(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        self.0.into_iter().map(|case| (case.name, json!((case.best_us * 100.0).round() / 100.0))).collect()
+    }
+}
+
+fn random(pool: &Arc<Pool>, q: u64, salt: u64) -> Limb {
+    let mut limb = pool.take();
+    let mut state = salt.wrapping_mul(2) + 1;
+    for x in limb.iter_mut() {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        *x = (state >> 11) % q;
+    }
+    limb
+}
+
+#[allow(clippy::expect_used)]
+fn table(bits: u32) -> NttTable {
+    NttTable::new(prime::ntt_primes_below(bits, LOG_N, 1)[0], LOG_N).expect("an NTT prime")
+}
+
+/// Microseconds per limb (minimum of `repetitions`), and the ratio of our forward transform to tfhe-ntt's.
+pub fn report(repetitions: usize) -> Value {
+    let pool = Pool::new(1 << LOG_N);
+    let transforms = transforms(&pool, repetitions);
+    let time = |name: &str| transforms[name].as_f64().unwrap_or(f64::NAN);
+    let reference = time("tfhe-ntt forward 50");
+    let ratios: Map<_, _> = Isa::available()
+        .iter()
+        .map(|isa| {
+            let ratio = time(&format!("{} forward 50", isa.name())) / reference;
+            (isa.name().to_string(), json!((ratio * 1000.0).round() / 1000.0))
+        })
+        .collect();
+    json!({
+        "degree": 1 << LOG_N,
+        "unit": "microseconds per limb, one thread",
+        "forward_over_tfhe_ntt": ratios,
+        "transforms": transforms,
+        "kernels": pointwise(&pool, repetitions),
+    })
+}
+
+fn transforms(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
+    let tables = [42, 50, 51].map(|bits| (bits, table(bits)));
+    let q = tables[1].1.modulus().value();
+    #[allow(clippy::expect_used)]
+    let plan = tfhe_ntt::prime64::Plan::try_new(1 << LOG_N, q).expect("an NTT prime");
+    let plan = &plan;
+    let mut cases = Cases::default();
+    for isa in Isa::available() {
+        for (bits, table) in &tables {
+            let q = table.modulus().value();
+            let mut a = random(pool, q, 1);
+            cases.add(format!("{} forward {bits}", isa.name()), move || table.forward(isa, &mut a));
+            let mut a = random(pool, q, 2);
+            cases.add(format!("{} inverse {bits}", isa.name()), move || table.inverse(isa, &mut a));
+        }
+    }
+    let mut a = random(pool, q, 3);
+    cases.add("tfhe-ntt forward 50", move || plan.fwd(&mut a));
+    let mut a = random(pool, q, 4);
+    cases.add("tfhe-ntt inverse 50", move || plan.inv(&mut a));
+    cases.measure(repetitions)
+}
+
+fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
+    let n = 1usize << LOG_N;
+    let large: Vec<Modulus> =
+        prime::ntt_primes_below(51, LOG_N, SOURCES).into_iter().filter_map(Modulus::new).collect();
+    let m = *table(50).modulus();
+    let limbs: Vec<Limb> = (0..12).map(|salt| random(pool, m.value(), salt)).collect();
+    let slices: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
+    let converter = BaseConverter::new(&large);
+    let target = converter.target(&m);
+    let ys: Vec<Vec<f64>> = (0..SOURCES)
+        .map(|i| {
+            let mut y = vec![0.0; n];
+            converter.center_into(Isa::Scalar, i, &random(pool, large[i].value(), i as u64), &mut y);
+            y
+        })
+        .collect();
+    let ys: Vec<&[f64]> = ys.iter().map(Vec::as_slice).collect();
+    let mut overflow = vec![0.0; n];
+    converter.overflow_into(Isa::Scalar, &ys, &mut overflow);
+    let permutation = automorphism::ntt_permutation(LOG_N, 5);
+
+    let (slices, permutation) = (&slices, &permutation);
+
+    let mut cases = Cases::default();
+    for isa in Isa::available() {
+        let name = |kernel: &str| format!("{} {kernel}", isa.name());
+        let (m, large) = (&m, &large);
+        let (mut out0, mut out1) = (pool.take(), pool.take());
+        cases.add(name("dot_pair 4 terms, 50 bits"), move || {
+            let (x, y0, y1) = (&slices[..TERMS], &slices[4..4 + TERMS], &slices[8..8 + TERMS]);
+            kernels::dot_pair_into(isa, m, (&mut out0, &mut out1), x, y0, y1);
+        });
+        let (mut out0, mut out1) = (pool.take(), pool.take());
+        cases.add(name("dot_pair 4 terms, 51 bits"), move || {
+            let (x, y0, y1) = (&slices[..TERMS], &slices[4..4 + TERMS], &slices[8..8 + TERMS]);
+            kernels::dot_pair_into(isa, &large[0], (&mut out0, &mut out1), x, y0, y1);
+        });
+        let (converter, target, ys, overflow) = (&converter, &target, &ys, &overflow);
+        let mut out = pool.take();
+        cases.add(name("convert 7 sources"), move || converter.convert_into(isa, target, ys, overflow, &mut out));
+        let mut v = vec![0.0; n];
+        cases.add(name("overflow 7 sources"), move || converter.overflow_into(isa, ys, &mut v));
+        let mut y = vec![0.0; n];
+        cases.add(name("center"), move || converter.center_into(isa, 0, slices[0], &mut y));
+        let mut out = pool.take();
+        cases.add(name("mul_into"), move || kernels::mul_into(isa, m, &mut out, slices[0], slices[1]));
+        let mut a = limbs[0].clone();
+        cases.add(name("add_assign"), move || kernels::add_assign(isa, m, &mut a, slices[1]));
+        let mut a = limbs[0].clone();
+        cases.add(name("mul_scalar_assign"), move || kernels::mul_scalar_assign(isa, m, &mut a, 12345));
+    }
+    let mut out = pool.take();
+    cases.add("permute_into", move || kernels::permute_into(&mut out, slices[0], permutation));
+    let mut copy = pool.take();
+    cases.add("memory copy", move || copy.copy_from_slice(slices[0]));
+    cases.measure(repetitions)
+}

@@ -1,0 +1,134 @@
+//! Conversion on vectors of doubles.
+
+use super::{MAX_SOURCES, scalar};
+use crate::Modulus;
+use crate::kernels::vector::{Sum, power_of_two};
+use crate::simd::{Field, Simd, to_double, vector_kernel};
+
+vector_kernel! {
+    pub(super) fn center_into(q: &Modulus, scaled: &[u64], y: &mut [f64]) = center_body, else scalar::center_into
+}
+vector_kernel! {
+    pub(super) fn overflow_into(inverses: &[f64], y: &[&[f64]], v: &mut [f64])
+        = overflow_body, else scalar::overflow_into
+}
+vector_kernel! {
+    // `wide`: a source and the target have 51 bits.
+    pub(super) fn convert_into(
+        t: &Modulus, hats: &[f64], minus_product: f64, wide: bool, y: &[&[f64]], v: &[f64], out: &mut [u64],
+    ) = convert_body, else convert_scalar
+}
+
+fn convert_scalar(
+    t: &Modulus,
+    hats: &[f64],
+    minus_product: f64,
+    _wide: bool,
+    y: &[&[f64]],
+    v: &[f64],
+    out: &mut [u64],
+) {
+    scalar::convert_into(t, hats, minus_product, y, v, out);
+}
+
+/// All of `y` from element `start` on.
+fn tails<'a>(y: &[&'a [f64]], start: usize) -> [&'a [f64]; MAX_SOURCES] {
+    let mut tails = [[].as_slice(); MAX_SOURCES];
+    for (tail, y) in tails.iter_mut().zip(y) {
+        *tail = &y[start..];
+    }
+    tails
+}
+
+#[inline(always)]
+unsafe fn center_body<S: Simd>(_set: S, q: &Modulus, scaled: &[u64], y: &mut [f64]) {
+    let end = y.len() & !(S::LANES - 1);
+    // SAFETY: the caller's features; both slices have `end` elements.
+    unsafe {
+        let (half, q) = (S::splat((q.value() / 2) as f64), S::splat(q.q_f64));
+        for i in (0..end).step_by(S::LANES) {
+            let x = to_double::<S>(S::load_u(scaled.as_ptr().add(i)));
+            S::store(y.as_mut_ptr().add(i), S::sub_above(x, half, q));
+        }
+    }
+    scalar::center_into(q, &scaled[end..], &mut y[end..]);
+}
+
+#[inline(always)]
+unsafe fn overflow_body<S: Simd>(_set: S, inverses: &[f64], y: &[&[f64]], v: &mut [f64]) {
+    let end = v.len() & !(S::LANES - 1);
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many as inverses.
+    unsafe {
+        for i in (0..end).step_by(S::LANES) {
+            let mut sum = S::splat(0.0);
+            for (y, &inverse) in y.iter().zip(inverses) {
+                sum = S::mul_add(S::load(y.as_ptr().add(i)), S::splat(inverse), sum);
+            }
+            S::store(v.as_mut_ptr().add(i), S::round(sum));
+        }
+    }
+    scalar::overflow_into(inverses, &tails(y, end)[..y.len()], &mut v[end..]);
+}
+
+#[inline(always)]
+unsafe fn convert_body<S: Simd>(
+    _set: S,
+    t: &Modulus,
+    hats: &[f64],
+    minus_product: f64,
+    wide: bool,
+    y: &[&[f64]],
+    v: &[f64],
+    out: &mut [u64],
+) {
+    let end = out.len() & !(S::LANES - 1);
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as hats.
+    unsafe {
+        if wide {
+            convert_terms::<S, true>(t, hats, minus_product, y, v, &mut out[..end]);
+        } else {
+            convert_terms::<S, false>(t, hats, minus_product, y, v, &mut out[..end]);
+        }
+    }
+    scalar::convert_into(t, hats, minus_product, &tails(y, end)[..y.len()], &v[end..], &mut out[end..]);
+}
+
+/// Elements taken through all sources at once, so that the constants of one source are loaded once for all of them.
+/// The sum of products, exactly. With sources below `2^s` and the target below `2^t`, `|y| < 2^(s-1)` and
+/// `|hat| < 2^(t-1)`:
+/// - Usual, `s + t <= 101`: 8 products below `2^99` stay within `2^102` of the base `1.5 2^103`, and the low part is
+///   8 times `2^50` at most.
+/// - `WIDE`, `s = t = 51`: 8 products below `2^100` stay within `2^103` of the base `1.5 2^104`, and the low part
+///   grows by `2^51`: it is reduced after 3 terms, and then is below `t/2 + 3 2^51 < 2^53` always.
+///
+/// The sum is below `8 2^50 t/2 = 2^52 t`, so the high part reduced is `3/2 t` at most; the low part reduced is
+/// `t/2` (or `3/2 t` if `t` is tiny) and `v` times a number of size `t/2`, with `|v| <= 4`, is `2 t`. These together
+/// are `4 t < 2^53`.
+#[inline(always)]
+unsafe fn convert_terms<S: Simd, const WIDE: bool>(
+    t: &Modulus,
+    hats: &[f64],
+    minus_product: f64,
+    y: &[&[f64]],
+    v: &[f64],
+    out: &mut [u64],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let f = Field::<S>::new(t);
+        let base = S::splat(1.5 * power_of_two(if WIDE { 104 } else { 103 }));
+        let minus_product = S::splat(minus_product);
+        for i in (0..out.len()).step_by(S::LANES) {
+            let mut sum = Sum::<S>::new(base);
+            for (k, (y, &hat)) in y.iter().zip(hats).enumerate() {
+                if WIDE && k > 0 && k % 3 == 0 {
+                    sum.low = f.reduce_any(sum.low);
+                }
+                sum.add(S::load(y.as_ptr().add(i)), S::splat(hat));
+            }
+            let low = S::mul_add(S::load(v.as_ptr().add(i)), minus_product, f.reduce_any(sum.low));
+            let total = S::add(sum.high_mod(&f, base), low);
+            S::store_u(out.as_mut_ptr().add(i), f.to_residue(f.reduce(total)));
+        }
+    }
+}

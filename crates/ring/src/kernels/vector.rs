@@ -1,0 +1,354 @@
+//! Loops on vectors of doubles (products) or integers (sums).
+//!
+//! Lengths that are not whole vectors end with the scalar loop.
+
+use super::{MAX_DOT_TERMS, scalar};
+use crate::Modulus;
+use crate::simd::{Field, Simd, biased, to_double, vector_kernel};
+
+vector_kernel! {
+    pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = add_body, else scalar::add_assign
+}
+vector_kernel! {
+    pub(super) fn sub_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = sub_body, else scalar::sub_assign
+}
+vector_kernel! {
+    pub(super) fn neg_assign(q: &Modulus, a: &mut [u64]) = neg_body, else scalar::neg_assign
+}
+vector_kernel! {
+    pub(super) fn mul_into(q: &Modulus, out: &mut [u64], a: &[u64], b: &[u64]) = mul_into_body, else scalar::mul_into
+}
+vector_kernel! {
+    pub(super) fn mul_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = mul_body, else scalar::mul_assign
+}
+vector_kernel! {
+    pub(super) fn mul_add_assign(q: &Modulus, acc: &mut [u64], a: &[u64], b: &[u64])
+        = mul_add_body, else scalar::mul_add_assign
+}
+vector_kernel! {
+    pub(super) fn mul_scalar_assign(q: &Modulus, a: &mut [u64], s: u64)
+        = mul_scalar_body, else scalar::mul_scalar_assign
+}
+vector_kernel! {
+    pub(super) fn mul_scalar_add_assign(q: &Modulus, acc: &mut [u64], a: &[u64], s: u64)
+        = mul_scalar_add_body, else scalar::mul_scalar_add_assign
+}
+vector_kernel! {
+    pub(super) fn sub_mul_scalar_assign(q: &Modulus, a: &mut [u64], b: &[u64], s: u64)
+        = sub_mul_scalar_body, else scalar::sub_mul_scalar_assign
+}
+vector_kernel! {
+    pub(super) fn dot_pair_into(
+        q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]],
+    ) = dot_pair_body, else scalar::dot_pair_into
+}
+
+/// The part of `0..len` in whole vectors.
+#[inline(always)]
+fn whole<S: Simd>(len: usize) -> usize {
+    len & !(S::LANES - 1)
+}
+
+/// `a + b mod q` for residues.
+#[inline(always)]
+unsafe fn add_mod<S: Simd>(q: S::U, a: S::U, b: S::U) -> S::U {
+    // SAFETY: the caller's.
+    unsafe {
+        let sum = S::add_u(a, b);
+        S::min_wrapped(S::sub_u(sum, q), sum)
+    }
+}
+
+/// `a - b mod q` for residues.
+#[inline(always)]
+unsafe fn sub_mod<S: Simd>(q: S::U, a: S::U, b: S::U) -> S::U {
+    // SAFETY: the caller's.
+    unsafe {
+        let difference = S::sub_u(a, b);
+        S::min_wrapped(difference, S::add_u(difference, q))
+    }
+}
+
+#[inline(always)]
+unsafe fn add_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], b: &[u64]) {
+    let end = whole::<S>(a.len());
+    // SAFETY: the caller's features; both slices have `end` elements.
+    unsafe {
+        let q = S::splat_u(modulus.value());
+        let (pa, pb) = (a.as_mut_ptr(), b.as_ptr());
+        for i in (0..end).step_by(S::LANES) {
+            S::store_u(pa.add(i), add_mod::<S>(q, S::load_u(pa.add(i)), S::load_u(pb.add(i))));
+        }
+    }
+    scalar::add_assign(modulus, &mut a[end..], &b[end..]);
+}
+
+#[inline(always)]
+unsafe fn sub_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], b: &[u64]) {
+    let end = whole::<S>(a.len());
+    // SAFETY: as in `add_body`.
+    unsafe {
+        let q = S::splat_u(modulus.value());
+        let (pa, pb) = (a.as_mut_ptr(), b.as_ptr());
+        for i in (0..end).step_by(S::LANES) {
+            S::store_u(pa.add(i), sub_mod::<S>(q, S::load_u(pa.add(i)), S::load_u(pb.add(i))));
+        }
+    }
+    scalar::sub_assign(modulus, &mut a[end..], &b[end..]);
+}
+
+#[inline(always)]
+unsafe fn neg_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64]) {
+    let end = whole::<S>(a.len());
+    // SAFETY: the caller's features; the slice has `end` elements.
+    unsafe {
+        let (zero, q) = (S::splat_u(0), S::splat_u(modulus.value()));
+        let pa = a.as_mut_ptr();
+        for i in (0..end).step_by(S::LANES) {
+            S::store_u(pa.add(i), sub_mod::<S>(q, zero, S::load_u(pa.add(i))));
+        }
+    }
+    scalar::neg_assign(modulus, &mut a[end..]);
+}
+
+#[inline(always)]
+unsafe fn mul_into_body<S: Simd>(_set: S, modulus: &Modulus, out: &mut [u64], a: &[u64], b: &[u64]) {
+    let end = whole::<S>(out.len());
+    // SAFETY: the caller's features; all slices have `end` elements.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let (po, pa, pb) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());
+        for i in (0..end).step_by(S::LANES) {
+            let (x, y) = (to_double::<S>(S::load_u(pa.add(i))), to_double::<S>(S::load_u(pb.add(i))));
+            S::store_u(po.add(i), f.to_residue(f.mul(x, y)));
+        }
+    }
+    scalar::mul_into(modulus, &mut out[end..], &a[end..], &b[end..]);
+}
+
+#[inline(always)]
+unsafe fn mul_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], b: &[u64]) {
+    let end = whole::<S>(a.len());
+    // SAFETY: as in `add_body`.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let (pa, pb) = (a.as_mut_ptr(), b.as_ptr());
+        for i in (0..end).step_by(S::LANES) {
+            let (x, y) = (to_double::<S>(S::load_u(pa.add(i))), to_double::<S>(S::load_u(pb.add(i))));
+            S::store_u(pa.add(i), f.to_residue(f.mul(x, y)));
+        }
+    }
+    scalar::mul_assign(modulus, &mut a[end..], &b[end..]);
+}
+
+#[inline(always)]
+unsafe fn mul_add_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: &[u64], b: &[u64]) {
+    let end = whole::<S>(acc.len());
+    // SAFETY: as in `mul_into_body`.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let q = S::splat_u(modulus.value());
+        let (po, pa, pb) = (acc.as_mut_ptr(), a.as_ptr(), b.as_ptr());
+        for i in (0..end).step_by(S::LANES) {
+            let (x, y) = (to_double::<S>(S::load_u(pa.add(i))), to_double::<S>(S::load_u(pb.add(i))));
+            let product = f.to_residue(f.mul(x, y));
+            S::store_u(po.add(i), add_mod::<S>(q, S::load_u(po.add(i)), product));
+        }
+    }
+    scalar::mul_add_assign(modulus, &mut acc[end..], &a[end..], &b[end..]);
+}
+
+/// A constant, centred, and its quotient by `q`.
+#[inline(always)]
+unsafe fn constant<S: Simd>(modulus: &Modulus, s: u64) -> (S::F, S::F) {
+    let s = modulus.center(s % modulus.value()) as f64;
+    // SAFETY: the caller's.
+    unsafe { (S::splat(s), S::splat(s / modulus.q_f64)) }
+}
+
+#[inline(always)]
+unsafe fn mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], s: u64) {
+    let end = whole::<S>(a.len());
+    // SAFETY: as in `neg_body`.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let (constant, ratio) = constant::<S>(modulus, s);
+        let pa = a.as_mut_ptr();
+        for i in (0..end).step_by(S::LANES) {
+            let x = to_double::<S>(S::load_u(pa.add(i)));
+            S::store_u(pa.add(i), f.to_residue(f.mul_ratio(x, constant, ratio)));
+        }
+    }
+    scalar::mul_scalar_assign(modulus, &mut a[end..], s);
+}
+
+#[inline(always)]
+unsafe fn mul_scalar_add_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: &[u64], s: u64) {
+    let end = whole::<S>(acc.len());
+    // SAFETY: as in `add_body`.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let q = S::splat_u(modulus.value());
+        let (constant, ratio) = constant::<S>(modulus, s);
+        let (po, pa) = (acc.as_mut_ptr(), a.as_ptr());
+        for i in (0..end).step_by(S::LANES) {
+            let x = to_double::<S>(S::load_u(pa.add(i)));
+            let product = f.to_residue(f.mul_ratio(x, constant, ratio));
+            S::store_u(po.add(i), add_mod::<S>(q, S::load_u(po.add(i)), product));
+        }
+    }
+    scalar::mul_scalar_add_assign(modulus, &mut acc[end..], &a[end..], s);
+}
+
+#[inline(always)]
+unsafe fn sub_mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], b: &[u64], s: u64) {
+    let end = whole::<S>(a.len());
+    // SAFETY: as in `add_body`.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let (constant, ratio) = constant::<S>(modulus, s);
+        let (pa, pb) = (a.as_mut_ptr(), b.as_ptr());
+        for i in (0..end).step_by(S::LANES) {
+            // The biases cancel.
+            let difference = S::sub(biased::<S>(S::load_u(pa.add(i))), biased::<S>(S::load_u(pb.add(i))));
+            S::store_u(pa.add(i), f.to_residue(f.mul_ratio(difference, constant, ratio)));
+        }
+    }
+    scalar::sub_mul_scalar_assign(modulus, &mut a[end..], &b[end..], s);
+}
+
+/// An exact sum of products: a multiple of a power of two, and the rest.
+///
+/// The high part starts at a number `base` in `[2^E, 2^(E+1))` and stays in that range, so that its unit in the last
+/// place is `2^(E-52)` throughout. Adding a product rounds it to that unit; the rounding error, at most half a unit,
+/// is what the second fused multiply-add gives, exactly, and goes to the low part. If `k` products of size `P` are
+/// added, and `P` is a multiple of the unit, the high part is within `k P` of its base (rounding is monotone), and
+/// the low part is at most `k/2` units, which must not exceed `2^53`.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum<S: Simd> {
+    high: S::F,
+    pub(crate) low: S::F,
+}
+
+impl<S: Simd> Sum<S> {
+    /// # Safety
+    ///
+    /// As for [`Simd`]; so for all methods below.
+    #[inline(always)]
+    pub(crate) unsafe fn new(base: S::F) -> Self {
+        // SAFETY: the caller's.
+        unsafe { Self { high: base, low: S::splat(0.0) } }
+    }
+
+    /// Adds `x y`.
+    #[inline(always)]
+    pub(crate) unsafe fn add(&mut self, x: S::F, y: S::F) {
+        // SAFETY: the caller's.
+        unsafe {
+            let high = S::mul_add(x, y, self.high);
+            let step_back = S::sub(self.high, high);
+            self.low = S::add(self.low, S::mul_add(x, y, step_back));
+            self.high = high;
+        }
+    }
+
+    /// The high part modulo `q`. Its quotient has two roundings: for a sum below `2^k q` the size is
+    /// `q (1/2 + 2^(k-52))` or less, which must not exceed `2^53`.
+    #[inline(always)]
+    pub(crate) unsafe fn high_mod(&self, f: &Field<S>, base: S::F) -> S::F {
+        // SAFETY: the caller's.
+        unsafe {
+            let high = S::sub(self.high, base);
+            let c = S::round(S::mul(high, f.q_inverse));
+            S::neg_mul_add(c, f.q, high)
+        }
+    }
+}
+
+/// `2^k` as a double.
+pub(crate) const fn power_of_two(k: u64) -> f64 {
+    f64::from_bits((1023 + k) << 52)
+}
+
+/// Terms of one [`Sum`] for moduli of 51 bits; of less bits, all of them.
+const LARGE_GROUP: usize = 4;
+
+#[inline(always)]
+unsafe fn dot_pair_body<S: Simd>(
+    _set: S,
+    modulus: &Modulus,
+    out0: &mut [u64],
+    out1: &mut [u64],
+    x: &[&[u64]],
+    y0: &[&[u64]],
+    y1: &[&[u64]],
+) {
+    let end = whole::<S>(out0.len());
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and y1 as x.
+    unsafe {
+        match (modulus.bits(), x.len()) {
+            (..=50, 4) => dot_pair_terms::<S, false>(modulus, out0, out1, &x[..4], y0, y1, end),
+            (..=50, _) => dot_pair_terms::<S, false>(modulus, out0, out1, x, y0, y1, end),
+            (_, 4) => dot_pair_terms::<S, true>(modulus, out0, out1, &x[..4], y0, y1, end),
+            _ => dot_pair_terms::<S, true>(modulus, out0, out1, x, y0, y1, end),
+        }
+    }
+    let mut tails = [[[].as_slice(); MAX_DOT_TERMS]; 3];
+    for k in 0..x.len() {
+        (tails[0][k], tails[1][k], tails[2][k]) = (&x[k][end..], &y0[k][end..], &y1[k][end..]);
+    }
+    let [x, y0, y1] = [&tails[0][..x.len()], &tails[1][..x.len()], &tails[2][..x.len()]];
+    scalar::dot_pair_into(modulus, &mut out0[end..], &mut out1[end..], x, y0, y1);
+}
+
+/// Both sums, exactly:
+/// - `q < 2^50`: products of residues are in `[0, 2^100)`, so 8 of them from the base `2^103` stay below `2^104`, and
+///   the low part is 8 times `2^50` at most. The sum is below `8 q^2 < 2^53 q`, so the high part is below `5/2 q`.
+/// - `q < 2^51`: `x` is centred, products are below `2^101` in size, 4 of them stay within `2^103` of the base
+///   `1.5 2^104`, and the low part is 4 times `2^51` at most. The sum is below `2 q^2 < 2^52 q`, so the high part is
+///   below `3/2 q`.
+///
+/// The low part reduced is `q/2 + 1` at most (the low part is at most the sum of the products' sizes, so `8 q^2`, and
+/// its quotient by `q` is far below `2^51`), a group is then 2 or 3 times `q` in size, and a second group comes to the
+/// first reduced: always below `2^53`.
+#[inline(always)]
+unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
+    modulus: &Modulus,
+    out0: &mut [u64],
+    out1: &mut [u64],
+    x: &[&[u64]],
+    y0: &[&[u64]],
+    y1: &[&[u64]],
+    end: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let half = S::splat((modulus.value() / 2) as f64);
+        let base = S::splat(if LARGE { 1.5 * power_of_two(104) } else { power_of_two(103) });
+        for i in (0..end).step_by(S::LANES) {
+            let mut totals = (S::splat(0.0), S::splat(0.0));
+            let mut first = 0;
+            while first < x.len() {
+                let last = if LARGE { x.len().min(first + LARGE_GROUP) } else { x.len() };
+                let mut sums = (Sum::<S>::new(base), Sum::<S>::new(base));
+                for k in first..last {
+                    let mut factor = to_double::<S>(S::load_u(x.get_unchecked(k).as_ptr().add(i)));
+                    if LARGE {
+                        factor = S::sub_above(factor, half, f.q);
+                    }
+                    sums.0.add(factor, to_double::<S>(S::load_u(y0.get_unchecked(k).as_ptr().add(i))));
+                    sums.1.add(factor, to_double::<S>(S::load_u(y1.get_unchecked(k).as_ptr().add(i))));
+                }
+                if first > 0 {
+                    totals = (f.reduce(totals.0), f.reduce(totals.1));
+                }
+                totals.0 = S::add(totals.0, S::add(sums.0.high_mod(&f, base), f.reduce(sums.0.low)));
+                totals.1 = S::add(totals.1, S::add(sums.1.high_mod(&f, base), f.reduce(sums.1.low)));
+                first = last;
+            }
+            S::store_u(out0.as_mut_ptr().add(i), f.to_residue(f.reduce(totals.0)));
+            S::store_u(out1.as_mut_ptr().add(i), f.to_residue(f.reduce(totals.1)));
+        }
+    }
+}

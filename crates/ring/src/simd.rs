@@ -1,0 +1,209 @@
+//! Vectors of doubles for the kernels: one small trait, its instruction sets, and arithmetic modulo `q` on top.
+//!
+//! Residues are integers held exactly in doubles, reduced to nearest multiples of `q`, so that they are signed and
+//! about half of `q` in size. The bounds below write `A` for the size of an operand in units of `q` and
+//! `u = 2^-53` for the unit roundoff.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+#[cfg(test)]
+pub(crate) mod emulated;
+
+use crate::Modulus;
+
+/// `2^52`: a non-negative integer below it, placed in the mantissa bits of this double, is the double `2^52 + x`.
+pub(crate) const TWO_52: f64 = (1u64 << 52) as f64;
+/// `1.5 2^52`: a sum with it is rounded to an integer, ties to even, when the other side is below `2^51` in size.
+pub(crate) const ROUNDER: f64 = 1.5 * TWO_52;
+
+/// An instruction set with vectors of `LANES` doubles. Operations are per lane unless they say otherwise.
+///
+/// # Safety
+///
+/// Every method needs a CPU with the instruction set, and pointers to `LANES` readable or writable elements.
+/// Methods are inlined into entry points compiled for the set, see `vector_kernel`.
+pub(crate) trait Simd: Copy {
+    /// Doubles of one vector: 4 or 8.
+    const LANES: usize;
+    /// A vector of doubles.
+    type F: Copy;
+    /// A vector of 64-bit integers.
+    type U: Copy;
+
+    unsafe fn splat(x: f64) -> Self::F;
+    unsafe fn load(p: *const f64) -> Self::F;
+    unsafe fn store(p: *mut f64, x: Self::F);
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// `a b + c`, rounded once.
+    unsafe fn mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a b - c`, rounded once.
+    unsafe fn mul_sub(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `c - a b`, rounded once.
+    unsafe fn neg_mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The nearest integer, ties to even.
+    unsafe fn round(a: Self::F) -> Self::F;
+    /// `a - b` where `a > bound`, else `a`.
+    unsafe fn sub_above(a: Self::F, bound: Self::F, b: Self::F) -> Self::F;
+    /// `yes` where `a` is negative, else `no`; `a` is not the negative zero.
+    unsafe fn if_negative(a: Self::F, yes: Self::F, no: Self::F) -> Self::F;
+    /// Transposes the square of the first `LANES` rows.
+    unsafe fn transpose(rows: &mut [Self::F; 8]);
+
+    unsafe fn splat_u(x: u64) -> Self::U;
+    unsafe fn load_u(p: *const u64) -> Self::U;
+    unsafe fn store_u(p: *mut u64, x: Self::U);
+    unsafe fn add_u(a: Self::U, b: Self::U) -> Self::U;
+    unsafe fn sub_u(a: Self::U, b: Self::U) -> Self::U;
+    unsafe fn xor_u(a: Self::U, b: Self::U) -> Self::U;
+    unsafe fn or_u(a: Self::U, b: Self::U) -> Self::U;
+    /// The smaller of `a` and `b` as unsigned numbers, of which `b < 2^63`, and `a <= b` or `a >= 2^63`.
+    unsafe fn min_wrapped(a: Self::U, b: Self::U) -> Self::U;
+    unsafe fn bits(a: Self::F) -> Self::U;
+    unsafe fn from_bits(a: Self::U) -> Self::F;
+}
+
+/// The constants of a modulus, one copy per lane, and arithmetic with them.
+#[derive(Clone, Copy)]
+pub(crate) struct Field<S: Simd> {
+    pub(crate) q: S::F,
+    pub(crate) q_inverse: S::F,
+    rounder: S::F,
+}
+
+impl<S: Simd> Field<S> {
+    /// # Safety
+    ///
+    /// As for [`Simd`]; so for all methods below.
+    #[inline(always)]
+    pub(crate) unsafe fn new(modulus: &Modulus) -> Self {
+        // SAFETY: the caller's.
+        unsafe {
+            Self { q: S::splat(modulus.q_f64), q_inverse: S::splat(modulus.q_inv_f64), rounder: S::splat(ROUNDER) }
+        }
+    }
+
+    /// `x` modulo `q`, at most `q/2 + 1` in size, for `|x| <= 2^53` and `|x| < 2^50 q`.
+    ///
+    /// The quotient `x/q` is below `2^51` as the rounder needs, and its only error is that of `1/q`: relative `u`.
+    /// So the result is `q (1/2 + |x/q| u)` or less, and with `|x| <= 2^53` that is `q/2 + 1`.
+    #[inline(always)]
+    pub(crate) unsafe fn reduce(&self, x: S::F) -> S::F {
+        // SAFETY: the caller's.
+        unsafe {
+            let c = S::sub(S::mul_add(x, self.q_inverse, self.rounder), self.rounder);
+            S::neg_mul_add(c, self.q, x)
+        }
+    }
+
+    /// [`Field::reduce`] for every `q >= 3` and `|x| <= 2^53`: at most `3/2 q` in size.
+    ///
+    /// Without the rounder's bound on the quotient, at the price of a second rounding: `|x/q| 2u <= 2/3`.
+    #[inline(always)]
+    pub(crate) unsafe fn reduce_any(&self, x: S::F) -> S::F {
+        // SAFETY: the caller's.
+        unsafe {
+            let c = S::round(S::mul(x, self.q_inverse));
+            S::neg_mul_add(c, self.q, x)
+        }
+    }
+
+    /// `a b` modulo `q`, for integers with `|a b| < 2^51 q`.
+    ///
+    /// With `h = a b (1 + u)` rounded and `l = a b - h` (exact), the quotient `c` is `h/q` with the relative error `u`
+    /// of `1/q`, rounded once to an integer; the result is `(h - c q) + l`. Both sums are exact, as integers below
+    /// `2^53`: `|h - c q| <= q (1/2 + |h/q| u)` and `|l| <= |h| u`. So the result has size
+    /// `q (1/2 + 2 |a b / q| u)` or less. With `a = A q` and `|b| <= q/2` that is, in units of `q`,
+    /// `1/2 + A q u`: `1/2 + A/4` for `q < 2^51`, `1/2 + A/8` for `q < 2^50`. The half that comes from `l` is in
+    /// truth a step: `|l|` is at most half the unit in the last place of `h < A q^2 / 2`, so
+    /// `b51(A) = 1/2 + A/8 + 1/8` for `1 < A <= 2`, and `b50(A) = 1/2 + A/16 + 1/8` for `2 < A <= 4`.
+    /// For residues `a, b` in `[0, q)` the size is less than `q`, as `a b / q < 2^51 - 2`.
+    #[inline(always)]
+    pub(crate) unsafe fn mul(&self, a: S::F, b: S::F) -> S::F {
+        // SAFETY: the caller's.
+        unsafe {
+            let h = S::mul(a, b);
+            let c = S::sub(S::mul_add(h, self.q_inverse, self.rounder), self.rounder);
+            let l = S::mul_sub(a, b, h);
+            S::add(S::neg_mul_add(c, self.q, h), l)
+        }
+    }
+
+    /// [`Field::mul`] with `b / q` at hand, which does not wait for `h`. The quotient's relative error is that of
+    /// `ratio`: `u` if it is the rounded quotient, `2u` if it is `b` times `1/q`. Without the share of `l`, the size
+    /// of the result is within the bounds of [`Field::mul`] again.
+    #[inline(always)]
+    pub(crate) unsafe fn mul_ratio(&self, a: S::F, b: S::F, ratio: S::F) -> S::F {
+        // SAFETY: the caller's.
+        unsafe {
+            let c = S::sub(S::mul_add(a, ratio, self.rounder), self.rounder);
+            let h = S::mul(a, b);
+            let l = S::mul_sub(a, b, h);
+            S::add(S::neg_mul_add(c, self.q, h), l)
+        }
+    }
+
+    /// The residue in `[0, q)` of an `x` with `|x| < q` that is not the negative zero.
+    ///
+    /// No sum of the kernels is a negative zero: exact cancellation gives the positive one, `l` in a product is
+    /// never negative zero, and neither is a residue read from memory.
+    #[inline(always)]
+    pub(crate) unsafe fn to_residue(&self, x: S::F) -> S::U {
+        // SAFETY: the caller's.
+        unsafe {
+            let base = S::splat(TWO_52);
+            let lift = S::if_negative(x, S::add(base, self.q), base);
+            S::xor_u(S::bits(S::add(x, lift)), S::splat_u(TWO_52.to_bits()))
+        }
+    }
+}
+
+/// `2^52 + x` for integers `0 <= x < 2^52`.
+#[inline(always)]
+pub(crate) unsafe fn biased<S: Simd>(x: S::U) -> S::F {
+    // SAFETY: the caller's.
+    unsafe { S::from_bits(S::or_u(x, S::splat_u(TWO_52.to_bits()))) }
+}
+
+/// `x` as a double, for integers `0 <= x < 2^52`.
+#[inline(always)]
+pub(crate) unsafe fn to_double<S: Simd>(x: S::U) -> S::F {
+    // SAFETY: the caller's.
+    unsafe { S::sub(biased::<S>(x), S::splat(TWO_52)) }
+}
+
+/// Defines a safe function that runs the generic kernel `$body` with the instructions of its first argument, or the
+/// scalar kernel where the machine does not have them.
+macro_rules! vector_kernel {
+    ($vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, else $scalar:path) => {
+        $vis fn $name(isa: crate::Isa, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                unsafe fn avx2($($arg: $ty),*) {
+                    // SAFETY: the features of the set are enabled here; the slices' lengths are the caller's promise.
+                    unsafe { $body(crate::simd::avx2::Avx2, $($arg),*) }
+                }
+                #[target_feature(enable = "avx512f,avx512dq")]
+                unsafe fn avx512($($arg: $ty),*) {
+                    // SAFETY: as above.
+                    unsafe { $body(crate::simd::avx512::Avx512, $($arg),*) }
+                }
+                match isa.or_scalar() {
+                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public functions check lengths.
+                    crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
+                    // SAFETY: as above.
+                    crate::Isa::Avx512 => return unsafe { avx512($($arg),*) },
+                    crate::Isa::Scalar => {}
+                }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = isa;
+            $scalar($($arg),*)
+        }
+    };
+}
+pub(crate) use vector_kernel;

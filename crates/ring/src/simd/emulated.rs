@@ -1,0 +1,86 @@
+//! Eight doubles without any instruction set: tests run the eight-lane kernels on machines without AVX-512.
+
+use super::Simd;
+use std::array::from_fn;
+
+/// The set.
+#[derive(Clone, Copy)]
+pub(crate) struct Emulated;
+
+// SAFETY (all blocks): the caller of a `Simd` method promises valid pointers.
+impl Simd for Emulated {
+    const LANES: usize = 8;
+    type F = [f64; 8];
+    type U = [u64; 8];
+
+    unsafe fn splat(x: f64) -> [f64; 8] {
+        [x; 8]
+    }
+    unsafe fn load(p: *const f64) -> [f64; 8] {
+        unsafe { p.cast::<[f64; 8]>().read() }
+    }
+    unsafe fn store(p: *mut f64, x: [f64; 8]) {
+        unsafe { p.cast::<[f64; 8]>().write(x) }
+    }
+    unsafe fn add(a: [f64; 8], b: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| a[i] + b[i])
+    }
+    unsafe fn sub(a: [f64; 8], b: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| a[i] - b[i])
+    }
+    unsafe fn mul(a: [f64; 8], b: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| a[i] * b[i])
+    }
+    unsafe fn mul_add(a: [f64; 8], b: [f64; 8], c: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    unsafe fn mul_sub(a: [f64; 8], b: [f64; 8], c: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| a[i].mul_add(b[i], -c[i]))
+    }
+    unsafe fn neg_mul_add(a: [f64; 8], b: [f64; 8], c: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
+    }
+    unsafe fn round(a: [f64; 8]) -> [f64; 8] {
+        a.map(f64::round_ties_even)
+    }
+    unsafe fn sub_above(a: [f64; 8], bound: [f64; 8], b: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| if a[i] > bound[i] { a[i] - b[i] } else { a[i] })
+    }
+    unsafe fn if_negative(a: [f64; 8], yes: [f64; 8], no: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| if a[i].is_sign_negative() { yes[i] } else { no[i] })
+    }
+    unsafe fn transpose(rows: &mut [[f64; 8]; 8]) {
+        *rows = from_fn(|i| from_fn(|j| rows[j][i]));
+    }
+
+    unsafe fn splat_u(x: u64) -> [u64; 8] {
+        [x; 8]
+    }
+    unsafe fn load_u(p: *const u64) -> [u64; 8] {
+        unsafe { p.cast::<[u64; 8]>().read() }
+    }
+    unsafe fn store_u(p: *mut u64, x: [u64; 8]) {
+        unsafe { p.cast::<[u64; 8]>().write(x) }
+    }
+    unsafe fn add_u(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+    unsafe fn sub_u(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i].wrapping_sub(b[i]))
+    }
+    unsafe fn xor_u(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i] ^ b[i])
+    }
+    unsafe fn or_u(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i] | b[i])
+    }
+    unsafe fn min_wrapped(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i].min(b[i]))
+    }
+    unsafe fn bits(a: [f64; 8]) -> [u64; 8] {
+        a.map(f64::to_bits)
+    }
+    unsafe fn from_bits(a: [u64; 8]) -> [f64; 8] {
+        a.map(f64::from_bits)
+    }
+}
