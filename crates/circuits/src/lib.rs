@@ -1,8 +1,10 @@
 #![doc = include_str!("../README.md")]
 
+pub mod clear;
 pub mod engine;
 mod error;
 
+pub use clear::Clear;
 pub use engine::{Diagonal, Engine, Multiplication};
 pub use error::{Error, Result};
 pub use num_complex::Complex64;
