@@ -3,6 +3,7 @@
 pub mod clear;
 pub mod engine;
 mod error;
+pub mod polynomial;
 
 pub use clear::Clear;
 pub use engine::{Diagonal, Engine, Multiplication};
