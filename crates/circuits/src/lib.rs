@@ -1,11 +1,14 @@
 #![doc = include_str!("../README.md")]
 
 pub mod bootstrap;
+pub mod clear;
 mod encrypted;
 pub mod engine;
 mod error;
+pub mod polynomial;
 
 pub use bootstrap::Bootstrapper;
+pub use clear::Clear;
 pub use encrypted::{Encoded, EncodedMatrix, Encrypted, Sealed};
 pub use engine::{Diagonal, Engine, Multiplication};
 pub use error::{Error, Result};

@@ -1,0 +1,451 @@
+//! The engine that computes on plain numbers and keeps exact books.
+//!
+//! Levels, partners and places follow the same rules as under encryption, so a circuit that runs here has the levels it
+//! needs, and its [`Books`] say what it costs and which keys it wants.
+//!
+//! ```
+//! use hetal_circuits::{Clear, Complex64, Engine, clear::Kind};
+//! let engine = Clear::new(4, 3);
+//! let a = engine.fresh(&[Complex64::new(2.0, 0.0); 4], 3)?;
+//! let b = engine.square(&a)?;
+//! assert_eq!((engine.values(&b)[0].re, engine.level(&b)), (4.0, 2));
+//! assert_eq!(engine.books().count(Kind::Relinearisation), 1);
+//! # Ok::<(), hetal_circuits::Error>(())
+//! ```
+
+mod books;
+mod noise;
+#[cfg(test)]
+mod tests;
+
+use crate::{Diagonal, Engine, Error, Multiplication, Result};
+pub use books::{Books, Keys, Kind};
+pub use noise::Noise;
+use num_complex::Complex64;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A vector of slots with a level, as [`Clear`] keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ciphertext {
+    values: Vec<Complex64>,
+    level: usize,
+    partner: Option<usize>,
+}
+
+impl Ciphertext {
+    /// The level of the partners this was prepared for, if it was.
+    pub fn partner(&self) -> Option<usize> {
+        self.partner
+    }
+}
+
+/// A vector bound to the place it was encoded for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plaintext {
+    values: Vec<Complex64>,
+    place: Multiplication,
+}
+
+/// A matrix bound to the place it was encoded for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transform {
+    diagonals: Vec<Diagonal>,
+    place: Multiplication,
+}
+
+impl Transform {
+    fn rotations(&self) -> BTreeSet<i64> {
+        self.diagonals.iter().map(|d| d.rotation).collect()
+    }
+}
+
+/// Arithmetic on plain `f64` slots with the rules and the books of encrypted arithmetic.
+#[derive(Debug)]
+pub struct Clear {
+    slots: usize,
+    top: usize,
+    noise: Noise,
+    books: Mutex<Books>,
+}
+
+impl Clear {
+    /// An engine without noise.
+    pub fn new(slots: usize, top_level: usize) -> Self {
+        Self::with_noise(slots, top_level, Noise::default())
+    }
+
+    /// An engine that makes the given errors.
+    pub fn with_noise(slots: usize, top_level: usize, noise: Noise) -> Self {
+        Self { slots, top: top_level, noise, books: Mutex::default() }
+    }
+
+    /// What a fresh encryption of `values` at a level would be.
+    pub fn fresh(&self, values: &[Complex64], level: usize) -> Result<Ciphertext> {
+        self.check_length(values)?;
+        self.check_level(level)?;
+        Ok(Ciphertext { values: values.to_vec(), level, partner: None })
+    }
+
+    /// What a decryption would give.
+    pub fn values<'a>(&self, a: &'a Ciphertext) -> &'a [Complex64] {
+        &a.values
+    }
+
+    /// A copy of the books so far.
+    pub fn books(&self) -> Books {
+        self.ledger().clone()
+    }
+
+    /// The books so far; new ones are opened.
+    pub fn take_books(&self) -> Books {
+        std::mem::take(&mut *self.ledger())
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Books> {
+        // A panic elsewhere leaves counts behind, never a broken invariant.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_length(&self, values: &[Complex64]) -> Result<()> {
+        if values.len() == self.slots { Ok(()) } else { Err(Error::SlotCount { got: values.len(), slots: self.slots }) }
+    }
+
+    fn check_level(&self, level: usize) -> Result<()> {
+        if level <= self.top { Ok(()) } else { Err(Error::NoSuchLevel { level, top: self.top }) }
+    }
+
+    fn check_place(&self, place: Multiplication) -> Result<()> {
+        self.check_level(place.operand)?;
+        require("a plain multiplication", 1, place.at)?;
+        require("a plain multiplication", place.at, place.operand)?;
+        match place.partner {
+            None => Ok(()),
+            Some(partner) => self.check_level(partner).and(require("a partner", place.at - 1, partner)),
+        }
+    }
+
+    fn canonical(&self, rotation: i64) -> i64 {
+        rotation.rem_euclid(self.slots.max(1) as i64)
+    }
+
+    fn rotated(&self, values: &[Complex64], rotation: i64) -> Vec<Complex64> {
+        let (head, tail) = values.split_at(self.canonical(rotation) as usize);
+        [tail, head].concat()
+    }
+
+    /// Rotations of one ciphertext by the canonical `ks` go into the books; returns how many were key-switches.
+    fn record_hoisted(&self, ks: impl IntoIterator<Item = i64>, level: usize) -> usize {
+        let mut books = self.ledger();
+        let switched = ks.into_iter().filter(|&k| k != 0);
+        switched.map(|k| books.record_rotation(Kind::HoistedRotation, k, level)).count()
+    }
+
+    /// The result of an operation that ends in `errors` rescales or key-switches, each with its own error.
+    fn finish(&self, mut values: Vec<Complex64>, level: usize, partner: Option<usize>, errors: usize) -> Ciphertext {
+        let sigma = self.noise.operation * libm::sqrt(errors as f64);
+        noise::disturb(&mut values, sigma, self.noise.seed);
+        Ciphertext { values, level, partner }
+    }
+
+    /// The common level of two operands of a sum. Prepared ones only meet their like.
+    fn common(&self, operation: &'static str, a: &Ciphertext, b: &Ciphertext) -> Result<usize> {
+        if a.partner != b.partner {
+            return Err(Error::Partner { operation, prepared: a.partner.or(b.partner), needs: None });
+        }
+        let (low, high) = (a.level.min(b.level), a.level.max(b.level));
+        if a.partner.is_some() {
+            require(operation, high, low)?;
+        } else if low < high {
+            self.ledger().record(Kind::Drop, high, 1);
+        }
+        Ok(low)
+    }
+
+    fn sum(
+        &self,
+        operation: &'static str,
+        a: &Ciphertext,
+        b: &Ciphertext,
+        f: impl Fn(Complex64, Complex64) -> Complex64,
+    ) -> Result<Ciphertext> {
+        let level = self.common(operation, a, b)?;
+        self.ledger().record(Kind::Addition, level, 1);
+        let values = a.values.iter().zip(&b.values).map(|(&x, &y)| f(x, y)).collect();
+        Ok(Ciphertext { values, level, partner: a.partner })
+    }
+
+    /// `a` with every slot changed by an exact operation.
+    fn map(&self, a: &Ciphertext, f: impl Fn(Complex64) -> Complex64) -> Ciphertext {
+        Ciphertext { values: a.values.iter().map(|&v| f(v)).collect(), ..*a }
+    }
+
+    /// Checks the plaintexts of a sum of plain products; returns where it happens.
+    fn common_place(&self, terms: impl Iterator<Item = (usize, Multiplication)>) -> Result<Option<Multiplication>> {
+        let mut first: Option<Multiplication> = None;
+        for (operand, encoded) in terms {
+            let place = *first.get_or_insert(encoded);
+            let used = Multiplication { operand, ..place };
+            if encoded != used {
+                return Err(Error::WrongPlaintext { encoded, used });
+            }
+        }
+        Ok(first)
+    }
+
+    /// The level at which a sum of products happens.
+    fn product_level(&self, terms: &[(&Ciphertext, &Ciphertext)]) -> Result<usize> {
+        const NAME: &str = "a sum of products";
+        let levels = || terms.iter().map(|(a, _)| a.level);
+        let low = levels().min().ok_or(Error::Empty(NAME))?;
+        if terms.iter().all(|(a, b)| a.partner.is_none() && b.partner.is_none()) {
+            let low = terms.iter().map(|(_, b)| b.level).fold(low, usize::min);
+            let dropped = terms.iter().flat_map(|(a, b)| [a.level, b.level]).filter(|&l| l > low);
+            let mut books = self.ledger();
+            dropped.for_each(|l| books.record(Kind::Drop, l, 1));
+            return Ok(low);
+        }
+        for (a, b) in terms {
+            if b.partner.is_some() || a.partner != Some(b.level) {
+                return Err(Error::Partner {
+                    operation: NAME,
+                    prepared: a.partner.or(b.partner),
+                    needs: Some(b.level),
+                });
+            }
+        }
+        require(NAME, levels().fold(0, usize::max), low)?;
+        Ok(low)
+    }
+
+    fn transformed(&self, a: &Ciphertext, matrix: &Transform) -> Vec<Complex64> {
+        let mut sum = vec![Complex64::ZERO; self.slots];
+        for diagonal in &matrix.diagonals {
+            let rotated = self.rotated(&a.values, diagonal.rotation);
+            sum.iter_mut().zip(rotated.iter().zip(&diagonal.values)).for_each(|(s, (x, y))| *s += x * y);
+        }
+        sum
+    }
+}
+
+fn require(operation: &'static str, needs: usize, has: usize) -> Result<()> {
+    if has >= needs { Ok(()) } else { Err(Error::OutOfLevels { operation, needs, has }) }
+}
+
+fn ordinary(operation: &'static str, a: &Ciphertext) -> Result<()> {
+    match a.partner {
+        None => Ok(()),
+        prepared => Err(Error::Partner { operation, prepared, needs: None }),
+    }
+}
+
+impl Engine for Clear {
+    type Ciphertext = Ciphertext;
+    type Plaintext = Plaintext;
+    type Transform = Transform;
+
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn top_level(&self) -> usize {
+        self.top
+    }
+
+    fn level(&self, a: &Ciphertext) -> usize {
+        a.level
+    }
+
+    fn add(&self, a: &Ciphertext, b: &Ciphertext) -> Result<Ciphertext> {
+        self.sum("an addition", a, b, |x, y| x + y)
+    }
+
+    fn sub(&self, a: &Ciphertext, b: &Ciphertext) -> Result<Ciphertext> {
+        self.sum("a subtraction", a, b, |x, y| x - y)
+    }
+
+    fn neg(&self, a: &Ciphertext) -> Result<Ciphertext> {
+        Ok(self.map(a, |v| -v))
+    }
+
+    fn add_constant(&self, a: &Ciphertext, c: Complex64) -> Result<Ciphertext> {
+        ordinary("an addition of a constant", a)?;
+        self.ledger().record(Kind::Addition, a.level, 1);
+        Ok(self.map(a, |v| v + c))
+    }
+
+    fn add_plain(&self, a: &Ciphertext, values: &[Complex64]) -> Result<Ciphertext> {
+        ordinary("an addition of a plaintext", a)?;
+        self.check_length(values)?;
+        self.ledger().record(Kind::Addition, a.level, 1);
+        let values = a.values.iter().zip(values).map(|(x, y)| x + y).collect();
+        Ok(Ciphertext { values, ..*a })
+    }
+
+    fn mul_integer(&self, a: &Ciphertext, c: i64) -> Result<Ciphertext> {
+        Ok(self.map(a, |v| v * c as f64))
+    }
+
+    fn mul_i(&self, a: &Ciphertext, power: u32) -> Result<Ciphertext> {
+        Ok(self.map(a, |v| match power % 4 {
+            0 => v,
+            1 => Complex64::new(-v.im, v.re),
+            2 => -v,
+            _ => Complex64::new(v.im, -v.re),
+        }))
+    }
+
+    fn drop_to(&self, a: &Ciphertext, level: usize) -> Result<Ciphertext> {
+        if level == a.level {
+            return Ok(a.clone());
+        }
+        ordinary("a level drop", a)?;
+        require("a level drop", level, a.level)?;
+        self.ledger().record(Kind::Drop, a.level, 1);
+        Ok(Ciphertext { level, ..a.clone() })
+    }
+
+    fn linear_combination(&self, terms: &[(&Ciphertext, Complex64)], constant: Complex64) -> Result<Ciphertext> {
+        const NAME: &str = "a linear combination";
+        terms.iter().try_for_each(|(a, _)| ordinary(NAME, a))?;
+        let at = terms.iter().map(|(a, _)| a.level).min().ok_or(Error::Empty(NAME))?;
+        require(NAME, 1, at)?;
+        let mut values = vec![constant; self.slots];
+        for (a, c) in terms {
+            values.iter_mut().zip(&a.values).for_each(|(s, x)| *s += c * x);
+        }
+        let mut books = self.ledger();
+        books.record(Kind::ConstantProduct, at, terms.len());
+        books.record(Kind::Addition, at, terms.len() - usize::from(constant == Complex64::ZERO));
+        books.record(Kind::Rescale, at, 1);
+        drop(books);
+        Ok(self.finish(values, at - 1, None, 1))
+    }
+
+    fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<Plaintext> {
+        self.check_length(values)?;
+        self.check_place(place)?;
+        Ok(Plaintext { values: values.to_vec(), place })
+    }
+
+    fn sum_of_plain_products(&self, terms: &[(&Ciphertext, &Plaintext)]) -> Result<Ciphertext> {
+        const NAME: &str = "a sum of plain products";
+        terms.iter().try_for_each(|(a, _)| ordinary(NAME, a))?;
+        let places = terms.iter().map(|(a, p)| (a.level, p.place));
+        let place = self.common_place(places)?.ok_or(Error::Empty(NAME))?;
+        let mut values = vec![Complex64::ZERO; self.slots];
+        for (a, p) in terms {
+            values.iter_mut().zip(a.values.iter().zip(&p.values)).for_each(|(s, (x, y))| *s += x * y);
+        }
+        let mut books = self.ledger();
+        books.record(Kind::PlainProduct, place.at, terms.len());
+        books.record(Kind::Addition, place.at, terms.len() - 1);
+        books.record(Kind::Rescale, place.at, 1);
+        drop(books);
+        Ok(self.finish(values, place.at - 1, place.partner, 1))
+    }
+
+    fn sum_of_products(&self, terms: &[(&Ciphertext, &Ciphertext)]) -> Result<Ciphertext> {
+        let at = self.product_level(terms)?;
+        require("a sum of products", 1, at)?;
+        let mut values = vec![Complex64::ZERO; self.slots];
+        for (a, b) in terms {
+            values.iter_mut().zip(a.values.iter().zip(&b.values)).for_each(|(s, (x, y))| *s += x * y);
+        }
+        let mut books = self.ledger();
+        books.record(Kind::Product, at, terms.len());
+        books.record(Kind::Addition, at, terms.len() - 1);
+        books.record(Kind::Relinearisation, at, 1);
+        books.record(Kind::Rescale, at, 1);
+        drop(books);
+        Ok(self.finish(values, at - 1, None, 2))
+    }
+
+    fn rotate(&self, a: &Ciphertext, k: i64) -> Result<Ciphertext> {
+        let k = self.canonical(k);
+        if k == 0 {
+            return Ok(a.clone());
+        }
+        self.ledger().record_rotation(Kind::Rotation, k, a.level);
+        Ok(self.finish(self.rotated(&a.values, k), a.level, a.partner, 1))
+    }
+
+    fn rotate_many(&self, a: &Ciphertext, ks: &[i64]) -> Result<Vec<Ciphertext>> {
+        self.record_hoisted(ks.iter().map(|&k| self.canonical(k)), a.level);
+        let rotated = ks.iter().map(|&k| {
+            let errors = usize::from(self.canonical(k) != 0);
+            self.finish(self.rotated(&a.values, k), a.level, a.partner, errors)
+        });
+        Ok(rotated.collect())
+    }
+
+    fn conjugate(&self, a: &Ciphertext) -> Result<Ciphertext> {
+        self.ledger().record(Kind::Conjugation, a.level, 1);
+        let values = a.values.iter().map(|v| v.conj()).collect();
+        Ok(self.finish(values, a.level, a.partner, 1))
+    }
+
+    fn prepare(&self, diagonals: &[Diagonal], place: Multiplication) -> Result<Transform> {
+        self.check_place(place)?;
+        if diagonals.is_empty() {
+            return Err(Error::Empty("a matrix"));
+        }
+        diagonals.iter().try_for_each(|d| self.check_length(&d.values))?;
+        let canonical = |d: &Diagonal| Diagonal { rotation: self.canonical(d.rotation), values: d.values.clone() };
+        Ok(Transform { diagonals: diagonals.iter().map(canonical).collect(), place })
+    }
+
+    fn transform_many(&self, a: &Ciphertext, matrices: &[&Transform]) -> Result<Vec<Ciphertext>> {
+        const NAME: &str = "a linear transform";
+        ordinary(NAME, a)?;
+        let place = self.common_place(matrices.iter().map(|m| (a.level, m.place)))?.ok_or(Error::Empty(NAME))?;
+        let rotations: BTreeSet<i64> = matrices.iter().flat_map(|m| m.rotations()).collect();
+        self.record_hoisted(rotations, a.level);
+        let mut books = self.ledger();
+        for matrix in matrices {
+            books.record(Kind::PlainProduct, place.at, matrix.diagonals.len());
+            books.record(Kind::Addition, place.at, matrix.diagonals.len() - 1);
+            books.record(Kind::Rescale, place.at, 1);
+        }
+        drop(books);
+        let finish = |m: &&Transform| {
+            let errors = 1 + m.rotations().iter().filter(|&&k| k != 0).count();
+            self.finish(self.transformed(a, m), place.at - 1, place.partner, errors)
+        };
+        Ok(matrices.iter().map(finish).collect())
+    }
+
+    fn sum_of_transforms(&self, terms: &[(&Ciphertext, &Transform)]) -> Result<Ciphertext> {
+        const NAME: &str = "a sum of linear transforms";
+        terms.iter().try_for_each(|(a, _)| ordinary(NAME, a))?;
+        let place = self.common_place(terms.iter().map(|(a, m)| (a.level, m.place)))?.ok_or(Error::Empty(NAME))?;
+        let mut values = vec![Complex64::ZERO; self.slots];
+        let (mut products, mut switches) = (0, 0);
+        for (a, m) in terms {
+            switches += self.record_hoisted(m.rotations(), a.level);
+            products += m.diagonals.len();
+            values.iter_mut().zip(self.transformed(a, m)).for_each(|(s, x)| *s += x);
+        }
+        let mut books = self.ledger();
+        books.record(Kind::PlainProduct, place.at, products);
+        books.record(Kind::Addition, place.at, products - 1);
+        books.record(Kind::Rescale, place.at, 1);
+        drop(books);
+        Ok(self.finish(values, place.at - 1, place.partner, 1 + switches))
+    }
+
+    fn bootstrap(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
+        const NAME: &str = "a bootstrap";
+        ordinary(NAME, a)?;
+        let bound = libm::ldexp(1.0, log_bound.min(1023) as i32);
+        let magnitude = |v: &Complex64| v.re.abs().max(v.im.abs());
+        // Written so that a NaN is beyond the bound too.
+        if let Some(slot) = a.values.iter().position(|v| v.is_nan() || magnitude(v) > bound) {
+            return Err(Error::OutOfRange { operation: NAME, slot, value: magnitude(&a.values[slot]), bound });
+        }
+        self.ledger().record(Kind::Bootstrap, a.level, 1);
+        let mut values = a.values.clone();
+        noise::disturb(&mut values, self.noise.bootstrap * bound, self.noise.seed);
+        Ok(Ciphertext { values, level: self.top, partner: None })
+    }
+}

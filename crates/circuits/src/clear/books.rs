@@ -1,0 +1,118 @@
+//! What a circuit did: every operation by kind and level, and the keys it needed.
+
+use std::collections::BTreeMap;
+
+/// The kinds of operation the books keep apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Sums and differences, with ciphertexts, plaintexts or constants.
+    Addition,
+    /// A ciphertext times an encoded vector.
+    PlainProduct,
+    /// A ciphertext times a constant.
+    ConstantProduct,
+    /// A ciphertext times a ciphertext, before relinearisation.
+    Product,
+    /// A key-switch back from the square of the secret.
+    Relinearisation,
+    /// A rotation on its own.
+    Rotation,
+    /// A rotation that shared the first half of its key-switch with others.
+    HoistedRotation,
+    /// A complex conjugation.
+    Conjugation,
+    /// A division by the last prime: one level.
+    Rescale,
+    /// A lowering of an operand to another one's level.
+    Drop,
+    /// A bootstrap.
+    Bootstrap,
+}
+
+impl Kind {
+    /// Every kind, in the order of the tables.
+    pub const ALL: [Kind; 11] = [
+        Kind::Addition,
+        Kind::PlainProduct,
+        Kind::ConstantProduct,
+        Kind::Product,
+        Kind::Relinearisation,
+        Kind::Rotation,
+        Kind::HoistedRotation,
+        Kind::Conjugation,
+        Kind::Rescale,
+        Kind::Drop,
+        Kind::Bootstrap,
+    ];
+
+    /// Whether the operation is a key-switch.
+    pub fn is_key_switch(self) -> bool {
+        matches!(self, Kind::Relinearisation | Kind::Rotation | Kind::HoistedRotation | Kind::Conjugation)
+    }
+}
+
+/// The switching keys a circuit needs, each with the highest level it is used at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// `(rotation, level)` for every rotation, `0 < rotation < slots`, in ascending order.
+    pub rotations: Vec<(i64, usize)>,
+    /// The level of the relinearisation key, if any product is relinearised.
+    pub relinearisation: Option<usize>,
+    /// The level of the conjugation key, if anything is conjugated.
+    pub conjugation: Option<usize>,
+}
+
+/// Counts of operations by kind and by the level they happened at, and the keys they used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Books {
+    counts: BTreeMap<(Kind, usize), u64>,
+    rotations: BTreeMap<i64, usize>,
+}
+
+impl Books {
+    /// Operations of one kind, at any level.
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.counts.iter().filter(|((k, _), _)| *k == kind).map(|(_, n)| n).sum()
+    }
+
+    /// Operations of one kind at one level.
+    pub fn count_at(&self, kind: Kind, level: usize) -> u64 {
+        self.counts.get(&(kind, level)).copied().unwrap_or(0)
+    }
+
+    /// All key-switches outside bootstraps: relinearisations, rotations (hoisted or not) and conjugations.
+    pub fn key_switches(&self) -> u64 {
+        self.counts.iter().filter(|((k, _), _)| k.is_key_switch()).map(|(_, n)| n).sum()
+    }
+
+    /// Every `(kind, level, count)` that is not zero.
+    pub fn entries(&self) -> impl Iterator<Item = (Kind, usize, u64)> + '_ {
+        self.counts.iter().map(|(&(kind, level), &n)| (kind, level, n))
+    }
+
+    /// The keys an encrypted run of the same circuit needs, those inside bootstraps apart.
+    pub fn keys(&self) -> Keys {
+        Keys {
+            rotations: self.rotations.iter().map(|(&k, &level)| (k, level)).collect(),
+            relinearisation: self.highest(Kind::Relinearisation),
+            conjugation: self.highest(Kind::Conjugation),
+        }
+    }
+
+    fn highest(&self, kind: Kind) -> Option<usize> {
+        self.counts.keys().filter(|(k, _)| *k == kind).map(|&(_, level)| level).max()
+    }
+
+    pub(super) fn record(&mut self, kind: Kind, level: usize, n: usize) {
+        if n > 0 {
+            *self.counts.entry((kind, level)).or_default() += n as u64;
+        }
+    }
+
+    pub(super) fn record_rotation(&mut self, kind: Kind, rotation: i64, level: usize) {
+        self.record(kind, level, 1);
+        let highest = self.rotations.entry(rotation).or_default();
+        *highest = level.max(*highest);
+    }
+}
