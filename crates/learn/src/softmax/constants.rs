@@ -1,0 +1,138 @@
+//! The constants of normalise-and-sharpen, for a number of classes and a range of logits.
+//!
+//! `p` starts as a polynomial of `t = logit / scale`, near `exp(logit / F)`. Every step multiplies all classes by a common factor or
+//! raises all to a power, so the ratios of the classes stay those of a softmax of growing sharpness, and the last steps
+//! bring the sum `s` of the classes to 1.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// One step; `s` is the sum of `p` over the classes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Step {
+    /// `p <- p (a - s)`. One level.
+    Normalise(f64),
+    /// `p <- p^2`. One level.
+    Square,
+    /// `p <- p^2 (s^2 + b s + g) ...`, near `(p / s)^2`: one quadratic takes two levels, three take three.
+    Sharpen(Vec<[f64; 2]>),
+}
+
+impl Step {
+    /// The levels the step takes.
+    pub fn depth(&self) -> usize {
+        match self {
+            Step::Normalise(_) | Step::Square => 1,
+            Step::Sharpen(quadratics) => (quadratics.len() + 1).next_power_of_two().ilog2() as usize + 1,
+        }
+    }
+
+    /// Whether the step looks at the sum of the classes.
+    pub fn needs_sum(&self) -> bool {
+        !matches!(self, Step::Square)
+    }
+}
+
+/// Everything that defines the approximation for one number of classes and one range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Constants {
+    /// Number of classes.
+    pub classes: usize,
+    /// The error is stated for logits in `[-range, range]`.
+    pub range: f64,
+    /// `t = logit / scale` must lie in `[-1, 1]`; a little more than the range.
+    pub scale: f64,
+    /// The largest error of a probability found, without noise.
+    pub error: f64,
+    /// Chebyshev coefficients of the first `p` in `t`.
+    pub exponential: Vec<f64>,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// The largest sum of the classes before each step, and at the end.
+    pub bounds: Vec<f64>,
+}
+
+impl Constants {
+    /// The built-in constants for a number of classes and the smallest range that covers `range`.
+    pub fn built_in(classes: usize, range: f64) -> Result<Self> {
+        let tables: Vec<Constants> =
+            serde_json::from_str(include_str!("constants.json")).map_err(|e| Error::Constants(e.to_string()))?;
+        let covering = tables.into_iter().filter(|t| t.classes == classes && t.range >= range);
+        let best = covering.min_by(|a, b| a.range.total_cmp(&b.range));
+        let constants = best.ok_or(Error::NoConstants { classes, range })?;
+        constants.checked()
+    }
+
+    /// The constants, if they make sense.
+    pub fn checked(self) -> Result<Self> {
+        let fail = |what: &str| Err(Error::Constants(what.into()));
+        let finite = |v: &f64| v.is_finite();
+        if self.classes < 2 || self.exponential.len() < 2 || self.steps.is_empty() {
+            return fail("no classes, polynomial or steps");
+        }
+        if self.bounds.len() != self.steps.len() + 1 || !self.bounds.iter().all(|&b| b > 0.0 && b.is_finite()) {
+            return fail("a positive bound is needed before each step and at the end");
+        }
+        let sound = |step: &Step| match step {
+            Step::Normalise(a) => a.is_finite(),
+            Step::Square => true,
+            Step::Sharpen(q) => matches!(q.len(), 1 | 3) && q.iter().flatten().all(finite),
+        };
+        if !(self.scale > 0.0 && self.exponential.iter().all(finite) && self.steps.iter().all(sound)) {
+            return fail("a number is not finite or a step has neither one nor three quadratics");
+        }
+        Ok(self)
+    }
+
+    /// Levels of the first polynomial.
+    pub fn exponential_depth(&self) -> usize {
+        self.exponential.len().next_power_of_two().ilog2() as usize
+    }
+
+    /// All levels of the approximation.
+    pub fn depth(&self) -> usize {
+        self.exponential_depth() + self.steps.iter().map(Step::depth).sum::<usize>()
+    }
+
+    /// `ceil(log2)` of the largest value before a step, at least 0: what a bootstrap there must bear.
+    pub fn log_bound(&self, step: usize) -> u32 {
+        let bound = self.bounds.get(step).copied().unwrap_or(1.0);
+        (0..64).find(|&log| bound <= libm::ldexp(1.0, log)).unwrap_or(64) as u32
+    }
+
+    /// The approximation of a row of logits, in place.
+    pub fn evaluate(&self, row: &mut [f64]) {
+        self.evaluate_disturbed(row, |_, _| {});
+    }
+
+    /// The approximation of a row of logits, in place, with `disturb(step, p)` called before each step.
+    pub fn evaluate_disturbed(&self, row: &mut [f64], mut disturb: impl FnMut(usize, &mut [f64])) {
+        row.iter_mut().for_each(|x| *x = chebyshev(&self.exponential, *x / self.scale));
+        for (j, step) in self.steps.iter().enumerate() {
+            disturb(j, row);
+            apply(step, row);
+        }
+    }
+}
+
+/// One step on plain numbers.
+pub(crate) fn apply(step: &Step, p: &mut [f64]) {
+    let s: f64 = p.iter().sum();
+    match step {
+        Step::Normalise(a) => p.iter_mut().for_each(|p| *p *= a - s),
+        Step::Square => p.iter_mut().for_each(|p| *p *= *p),
+        Step::Sharpen(quadratics) => {
+            let factor: f64 = quadratics.iter().map(|[b, g]| s * s + b * s + g).product();
+            p.iter_mut().for_each(|p| *p = *p * *p * factor);
+        }
+    }
+}
+
+/// `sum_k c_k T_k(t)` (Clenshaw).
+pub(crate) fn chebyshev(coefficients: &[f64], t: f64) -> f64 {
+    let (mut b1, mut b2) = (0.0, 0.0);
+    for c in coefficients.iter().skip(1).rev() {
+        (b1, b2) = (c + 2.0 * t * b1 - b2, b1);
+    }
+    coefficients.first().unwrap_or(&0.0) + t * b1 - b2
+}
