@@ -1,7 +1,10 @@
 //! Softmax without maximum or comparison, and what it is compared with.
 
 pub mod constants;
+pub mod measure;
+mod remez;
 pub mod schedule;
+pub mod search;
 pub mod sharpen;
 
 pub use constants::{Constants, Step};

@@ -59,7 +59,7 @@ fn small_shapes_follow_exact_training() {
         (2048, 64, 61, 9, 10),
     ] {
         let d = train(&Clear::new(slots, TOP), rows, used, features, classes, 4);
-        assert!(d.exact < 1e-3 && d.alike < 1e-9, "{rows} x {features} x {classes}: {d:?}");
+        assert!(d.exact < 1e-6 && d.alike < 1e-9, "{rows} x {features} x {classes}: {d:?}");
     }
 }
 
@@ -68,7 +68,7 @@ fn small_shapes_follow_exact_training() {
 fn refreshes_do_not_disturb_the_momentum() {
     let engine = Clear::new(1024, TOP);
     let d = train(&engine, 64, 64, 12, 3, 80);
-    assert!(d.exact < 1e-3 && d.alike < 1e-9, "{d:?}");
+    assert!(d.exact < 1e-6 && d.alike < 1e-9, "{d:?}");
     assert_eq!(engine.books().count(Kind::Bootstrap), 3 * 80 + 1);
 }
 
@@ -84,15 +84,15 @@ fn noise_of_a_bootstrap_is_borne() {
 fn paper_shapes_cost_what_the_design_says() {
     let shapes = [
         // rows, classes, key-switches of matrix products and of the softmax, products of matrices
-        ("mnist", 1024, 10, 197, 81, 384),
-        ("cifar10", 2048, 10, 312, 81, 768),
-        ("facemask", 512, 3, 110, 51, 48),
-        ("dermamnist and snips", 1024, 7, 184, 69, 192),
+        ("mnist", 1024, 10, 197, 80, 384),
+        ("cifar10", 2048, 10, 312, 80, 768),
+        ("facemask", 512, 3, 110, 52, 48),
+        ("dermamnist and snips", 1024, 7, 184, 68, 192),
     ];
     for (name, rows, classes, matrices, softmax, products) in shapes {
         let engine = Clear::new(32768, TOP);
         let d = train(&engine, rows, rows - 5, 768, classes, 1);
-        assert!(d.exact < 2e-4 && d.alike < 1e-9, "{name}: {d:?}");
+        assert!(d.exact < 1e-6 && d.alike < 1e-9, "{name}: {d:?}");
         let iteration = engine.take_books();
         let g = Geometry::new(32768, rows, 768, classes).unwrap();
         let constants = Constants::built_in(classes, 128.0).unwrap();

@@ -55,12 +55,26 @@ pub struct Constants {
 impl Constants {
     /// The built-in constants for a number of classes and the smallest range that covers `range`.
     pub fn built_in(classes: usize, range: f64) -> Result<Self> {
+        let missing = || Error::NoConstants { classes, range };
         let tables: Vec<Constants> =
             serde_json::from_str(include_str!("constants.json")).map_err(|e| Error::Constants(e.to_string()))?;
-        let covering = tables.into_iter().filter(|t| t.classes == classes && t.range >= range);
-        let best = covering.min_by(|a, b| a.range.total_cmp(&b.range));
-        let constants = best.ok_or(Error::NoConstants { classes, range })?;
-        constants.checked()
+        let covering = tables.into_iter().filter(|t| t.classes >= classes && t.range >= range);
+        let nearest = |a: &Self, b: &Self| a.range.total_cmp(&b.range).then(a.classes.cmp(&b.classes));
+        covering.min_by(nearest).ok_or_else(missing)?.for_fewer(classes)?.checked()
+    }
+
+    /// The same steps for fewer classes: a smaller number of classes only narrows what the steps must bear, once the first
+    /// sum is scaled to what it would be with all.
+    fn for_fewer(mut self, classes: usize) -> Result<Self> {
+        if classes < 2 {
+            return Err(Error::NoConstants { classes, range: self.range });
+        }
+        let factor = self.classes as f64 / classes as f64;
+        if classes != self.classes {
+            self.exponential.iter_mut().for_each(|c| *c *= factor);
+            self.classes = classes;
+        }
+        Ok(self)
     }
 
     /// The constants, if they make sense.
@@ -135,4 +149,63 @@ pub(crate) fn chebyshev(coefficients: &[f64], t: f64) -> f64 {
         (b1, b2) = (c + 2.0 * t * b1 - b2, b1);
     }
     coefficients.first().unwrap_or(&0.0) + t * b1 - b2
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::softmax::measure::Sampler;
+
+    #[test]
+    fn every_number_of_classes_has_constants() {
+        for range in [32.0, 128.0, 512.0] {
+            for classes in 2..=128 {
+                let constants = Constants::built_in(classes, range).unwrap();
+                let error = Sampler::new(classes, range, 5).max_error(150, |row| constants.evaluate(row));
+                assert!(error < 2e-5, "{classes} classes on {range}: {error:e}");
+            }
+        }
+    }
+
+    /// Before every step the sum of the classes is at most its bound, also at the ends of the scale.
+    #[test]
+    fn bounds_hold() {
+        for classes in [2, 5, 10, 11, 100] {
+            let constants = Constants::built_in(classes, 128.0).unwrap();
+            let mut sampler = Sampler::new(classes, constants.scale, 6);
+            for _ in 0..500 {
+                for mut row in [sampler.uniform(), sampler.near_tie(), sampler.corner()] {
+                    constants.evaluate_disturbed(&mut row, |j, p| {
+                        let sum: f64 = p.iter().sum();
+                        assert!(sum > 0.0 && sum <= constants.bounds[j], "step {j}: {sum}");
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn smallest_covering_range_is_taken() {
+        assert_eq!(Constants::built_in(7, 100.0).unwrap().range, 128.0);
+        assert_eq!(Constants::built_in(7, 513.0), Err(Error::NoConstants { classes: 7, range: 513.0 }));
+        assert!(Constants::built_in(129, 32.0).is_err());
+        assert!(Constants::built_in(1, 32.0).is_err());
+    }
+
+    #[test]
+    fn broken_constants_are_refused() {
+        let good = Constants::built_in(3, 32.0).unwrap();
+        let broken = [
+            Constants { classes: 1, ..good.clone() },
+            Constants { exponential: vec![f64::NAN, 1.0], ..good.clone() },
+            Constants { steps: Vec::new(), ..good.clone() },
+            Constants { scale: 0.0, ..good.clone() },
+            Constants { bounds: vec![1.0], ..good.clone() },
+            Constants { steps: vec![Step::Sharpen(vec![[1.0, 1.0]; 2]); good.steps.len()], ..good.clone() },
+        ];
+        for constants in broken {
+            assert!(matches!(constants.checked(), Err(Error::Constants(_))));
+        }
+    }
 }

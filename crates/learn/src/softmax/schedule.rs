@@ -169,6 +169,6 @@ mod tests {
                 }
             }
         }
-        assert!(Schedule::new(&constants, 29, 0).unwrap().cuts().is_empty());
+        assert!(Schedule::new(&constants, constants.depth(), 0).unwrap().cuts().is_empty());
     }
 }
