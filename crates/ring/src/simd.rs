@@ -74,6 +74,13 @@ pub(crate) struct Field<S: Simd> {
     rounder: S::F,
 }
 
+/// A factor of many products: its value and that over `q`.
+#[derive(Clone, Copy)]
+pub(crate) struct Factor<S: Simd> {
+    pub(crate) value: S::F,
+    pub(crate) ratio: S::F,
+}
+
 impl<S: Simd> Field<S> {
     /// # Safety
     ///
@@ -94,9 +101,20 @@ impl<S: Simd> Field<S> {
     pub(crate) unsafe fn reduce(&self, x: S::F) -> S::F {
         // SAFETY: the caller's.
         unsafe {
-            let c = S::sub(S::mul_add(x, self.q_inverse, self.rounder), self.rounder);
+            let c = S::round(S::mul(x, self.q_inverse));
             S::neg_mul_add(c, self.q, x)
         }
+    }
+
+    /// [`Field::reduce`] of each.
+    #[inline(always)]
+    pub(crate) unsafe fn reduce_all<const K: usize>(&self, x: [S::F; K]) -> [S::F; K] {
+        let mut r = x;
+        for k in 0..K {
+            // SAFETY: the caller's.
+            unsafe { r[k] = self.reduce(x[k]) };
+        }
+        r
     }
 
     /// [`Field::reduce`] for every `q >= 3` and `|x| <= 2^53`: at most `3/2 q` in size.
@@ -132,17 +150,55 @@ impl<S: Simd> Field<S> {
         }
     }
 
+    /// A constant factor.
+    #[inline(always)]
+    pub(crate) unsafe fn factor(&self, b: S::F) -> Factor<S> {
+        // SAFETY: the caller's.
+        unsafe { Factor { value: b, ratio: S::mul(b, self.q_inverse) } }
+    }
+
     /// [`Field::mul`] with `b / q` at hand, which does not wait for `h`. The quotient's relative error is that of
     /// `ratio`: `u` if it is the rounded quotient, `2u` if it is `b` times `1/q`. Without the share of `l`, the size
     /// of the result is within the bounds of [`Field::mul`] again.
     #[inline(always)]
-    pub(crate) unsafe fn mul_ratio(&self, a: S::F, b: S::F, ratio: S::F) -> S::F {
+    pub(crate) unsafe fn mul_factor(&self, a: S::F, b: Factor<S>) -> S::F {
+        // SAFETY: the caller's.
+        unsafe { self.mul_factors([[a]], [[b]])[0][0] }
+    }
+
+    /// `J` by `K` products step by step: their instructions alternate, as the CPU sees only so many at a time.
+    #[inline(always)]
+    pub(crate) unsafe fn mul_factors<const J: usize, const K: usize>(
+        &self,
+        a: [[S::F; K]; J],
+        b: [[Factor<S>; K]; J],
+    ) -> [[S::F; K]; J] {
         // SAFETY: the caller's.
         unsafe {
-            let c = S::sub(S::mul_add(a, ratio, self.rounder), self.rounder);
-            let h = S::mul(a, b);
-            let l = S::mul_sub(a, b, h);
-            S::add(S::neg_mul_add(c, self.q, h), l)
+            let (mut c, mut h, mut l) = (a, a, a);
+            for j in 0..J {
+                for k in 0..K {
+                    c[j][k] = S::mul(a[j][k], b[j][k].ratio);
+                    h[j][k] = S::mul(a[j][k], b[j][k].value);
+                }
+            }
+            for j in 0..J {
+                for k in 0..K {
+                    c[j][k] = S::round(c[j][k]);
+                    l[j][k] = S::mul_sub(a[j][k], b[j][k].value, h[j][k]);
+                }
+            }
+            for j in 0..J {
+                for k in 0..K {
+                    h[j][k] = S::neg_mul_add(c[j][k], self.q, h[j][k]);
+                }
+            }
+            for j in 0..J {
+                for k in 0..K {
+                    h[j][k] = S::add(h[j][k], l[j][k]);
+                }
+            }
+            h
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::{MAX_DOT_TERMS, scalar};
 use crate::Modulus;
-use crate::simd::{Field, Simd, biased, to_double, vector_kernel};
+use crate::simd::{Factor, Field, Simd, biased, to_double, vector_kernel};
 
 vector_kernel! {
     pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = add_body, else scalar::add_assign
@@ -160,10 +160,10 @@ unsafe fn mul_add_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: 
 
 /// A constant, centred, and its quotient by `q`.
 #[inline(always)]
-unsafe fn constant<S: Simd>(modulus: &Modulus, s: u64) -> (S::F, S::F) {
+unsafe fn constant<S: Simd>(modulus: &Modulus, s: u64) -> Factor<S> {
     let s = modulus.center(s % modulus.value()) as f64;
     // SAFETY: the caller's.
-    unsafe { (S::splat(s), S::splat(s / modulus.q_f64)) }
+    unsafe { Factor { value: S::splat(s), ratio: S::splat(s / modulus.q_f64) } }
 }
 
 #[inline(always)]
@@ -172,11 +172,11 @@ unsafe fn mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], s:
     // SAFETY: as in `neg_body`.
     unsafe {
         let f = Field::<S>::new(modulus);
-        let (constant, ratio) = constant::<S>(modulus, s);
+        let constant = constant::<S>(modulus, s);
         let pa = a.as_mut_ptr();
         for i in (0..end).step_by(S::LANES) {
             let x = to_double::<S>(S::load_u(pa.add(i)));
-            S::store_u(pa.add(i), f.to_residue(f.mul_ratio(x, constant, ratio)));
+            S::store_u(pa.add(i), f.to_residue(f.mul_factor(x, constant)));
         }
     }
     scalar::mul_scalar_assign(modulus, &mut a[end..], s);
@@ -189,11 +189,11 @@ unsafe fn mul_scalar_add_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u6
     unsafe {
         let f = Field::<S>::new(modulus);
         let q = S::splat_u(modulus.value());
-        let (constant, ratio) = constant::<S>(modulus, s);
+        let constant = constant::<S>(modulus, s);
         let (po, pa) = (acc.as_mut_ptr(), a.as_ptr());
         for i in (0..end).step_by(S::LANES) {
             let x = to_double::<S>(S::load_u(pa.add(i)));
-            let product = f.to_residue(f.mul_ratio(x, constant, ratio));
+            let product = f.to_residue(f.mul_factor(x, constant));
             S::store_u(po.add(i), add_mod::<S>(q, S::load_u(po.add(i)), product));
         }
     }
@@ -206,12 +206,12 @@ unsafe fn sub_mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64]
     // SAFETY: as in `add_body`.
     unsafe {
         let f = Field::<S>::new(modulus);
-        let (constant, ratio) = constant::<S>(modulus, s);
+        let constant = constant::<S>(modulus, s);
         let (pa, pb) = (a.as_mut_ptr(), b.as_ptr());
         for i in (0..end).step_by(S::LANES) {
             // The biases cancel.
             let difference = S::sub(biased::<S>(S::load_u(pa.add(i))), biased::<S>(S::load_u(pb.add(i))));
-            S::store_u(pa.add(i), f.to_residue(f.mul_ratio(difference, constant, ratio)));
+            S::store_u(pa.add(i), f.to_residue(f.mul_factor(difference, constant)));
         }
     }
     scalar::sub_mul_scalar_assign(modulus, &mut a[end..], &b[end..], s);
