@@ -352,3 +352,53 @@ unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::emulated::Emulated;
+
+    /// Eight lanes on any machine.
+    #[test]
+    fn eight_lanes_agree_with_scalar() {
+        for q in [3, 12289, 68718428161, 1125899903827969, 2251799813554177] {
+            let m = Modulus::new(q).unwrap();
+            let edges = [0, 1, q - 1, q / 2, q / 2 + 1];
+            let vectors: Vec<Vec<u64>> = (0..24)
+                .map(|k| {
+                    (0..93u64)
+                        .map(|i| if i < 64 { edges[(i / (1 + k % 7) % 5) as usize] } else { i.pow(9) * (k + 1) % q })
+                        .collect()
+                })
+                .chain((0..24).map(|_| vec![q - 1; 93]))
+                .collect();
+            for first in [0, 24] {
+                let v: Vec<&[u64]> = vectors[first..].iter().map(Vec::as_slice).collect();
+                for terms in 1..=MAX_DOT_TERMS {
+                    let (x, y0, y1) = (&v[..terms], &v[8..8 + terms], &v[16..16 + terms]);
+                    let mut out = [vec![0; 93], vec![0; 93], vec![0; 93], vec![0; 93]];
+                    let [ours0, ours1, expected0, expected1] = &mut out;
+                    // SAFETY: the emulated set needs no features; the lengths agree.
+                    unsafe { dot_pair_body(Emulated, &m, ours0, ours1, x, y0, y1) };
+                    scalar::dot_pair_into(&m, expected0, expected1, x, y0, y1);
+                    assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms, q {q}");
+                }
+                let (mut ours, mut expected) = (v[0].to_vec(), v[0].to_vec());
+                // SAFETY: as above.
+                unsafe {
+                    mul_body(Emulated, &m, &mut ours, v[1]);
+                    mul_add_body(Emulated, &m, &mut ours, v[2], v[3]);
+                    sub_mul_scalar_body(Emulated, &m, &mut ours, v[4], q / 2);
+                    add_body(Emulated, &m, &mut ours, v[5]);
+                    neg_body(Emulated, &m, &mut ours);
+                }
+                scalar::mul_assign(&m, &mut expected, v[1]);
+                scalar::mul_add_assign(&m, &mut expected, v[2], v[3]);
+                scalar::sub_mul_scalar_assign(&m, &mut expected, v[4], q / 2);
+                scalar::add_assign(&m, &mut expected, v[5]);
+                scalar::neg_assign(&m, &mut expected);
+                assert_eq!(ours, expected, "q {q}");
+            }
+        }
+    }
+}

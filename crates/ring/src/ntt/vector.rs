@@ -8,12 +8,12 @@
 //!
 //! # Sizes
 //!
-//! In units of `q`: an integer of size `A` times a root of size 1/2 at most has size `b(A)`, given with
-//! [`Field::mul`], if `A` is below 2 (`q < 2^51`) or 4 (`q < 2^50`): the range of its quotient. Sums must stay below
-//! `2^53`: 4 or 8 units. Three classes of moduli differ in where they reduce a value to 1/2:
+//! In units of `q`: an integer of size `A` times a root (1/2 at most) has size `b(A)`, given with
+//! [`Field::mul_factor`], if `A` is at most 4 (`q < 2^50`) or 2 (`q < 2^51`). Sums must stay below `2^53`: 8 or 4
+//! units. Three classes of moduli differ in where they reduce a value to 1/2:
 //!
-//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + A/64` and products may have any `A < 32`. Forward nothing is reduced: from
-//!   `A = 1`, `A + b(A)` is 11 at most after 17 stages. Backward one of four outputs is, see `inverse4`.
+//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + 3/128 A` and products may have any `A < 32`. Forward nothing is reduced: from
+//!   `A = 1`, `A + b(A)` is 12 at most after 17 stages. Backward one of four outputs is, see `inverse4`.
 //! - `MEDIUM`, `q < 2^50`.
 //! - `LARGE`, `q < 2^51`.
 //!
@@ -21,7 +21,7 @@
 
 use super::bit_reversed_powers;
 use crate::Modulus;
-use crate::simd::{Factor, Field, Simd, to_double, vector_kernel};
+use crate::simd::{Factor, Field, Simd, prefetch, to_double, vector_kernel};
 use std::mem::MaybeUninit;
 
 /// Smallest degree (its logarithm) done here: a pass, and then squares of 8 by 8 at most.
@@ -32,7 +32,7 @@ const MAX_BLOCK: usize = 2048;
 /// Most blocks, at the largest degree.
 const MAX_ROWS: usize = 256;
 /// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as there are.
-const STRIP: usize = 16;
+const STRIP: usize = 32;
 /// Squares of vectors done together, so that independent instructions are near each other.
 const SQUARES: usize = 2;
 
@@ -266,6 +266,13 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
             let (w1, w2, w3) = (self.root(k), self.root(2 * k), self.root(2 * k + 1));
             let quarter = count / 4;
             for row in part * count..part * count + quarter {
+                if PLACE == FIRST {
+                    for k in 0..4 {
+                        for line in (0..STRIP).step_by(8) {
+                            prefetch(from.start.wrapping_add((row + k * quarter) * from.stride + STRIP + line));
+                        }
+                    }
+                }
                 for column in (0..STRIP).step_by(S::LANES) {
                     let x = [
                         [load::<S, PLACE>(from.at(row, column))],
@@ -316,6 +323,10 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
                 self.forward_lanes::<1>(base, roots);
             } else {
                 for i in (0..self.block).step_by(Self::SQUARE * SQUARES) {
+                    for line in (0..Self::SQUARE * SQUARES).step_by(8) {
+                        prefetch(base.wrapping_add(self.block + i + line));
+                        prefetch(roots.wrapping_add(self.block + i + line));
+                    }
                     self.forward_lanes::<SQUARES>(base.add(i), roots.add(i));
                 }
             }
@@ -527,7 +538,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
     }
 
     /// The last two stages; writes residues. As [`inverse4`], with products in place of the last reductions: of the
-    /// sums of size `4 M < 4`, which `LARGE` reduces first, and `2 b(2 M)`. Products are below 1.
+    /// sums of size `4 M`, which `LARGE` reduces first, and `2 b(2 M)`. The products are below 1.
     #[inline(always)]
     unsafe fn inverse_last4(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
@@ -558,7 +569,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         }
     }
 
-    /// The last stage alone; writes residues. Sums and differences are `2 M < 2`.
+    /// The last stage alone; writes residues. Sums and differences are `2 M`, and their products below 1.
     #[inline(always)]
     unsafe fn inverse_last2(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
@@ -587,13 +598,12 @@ unsafe fn load<S: Simd, const PLACE: u8>(p: *const f64) -> S::F {
 /// Two stages: root `w1` on the pairs (0, 2) and (1, 3), then `w2` on (0, 1) and `w3` on (2, 3).
 ///
 /// Sizes, with `M` for the inputs:
-/// - `MEDIUM` reduces `x0`: outputs are `1/2 + b(M) + b(M + b(M))`, so that `M = 2.18` gives 2.18 again, with
-///   products of 2.95. First come residues: from `M = 1` unreduced 2.33, and from there 2.18, with products of 3.12.
-///   The last pass does not reduce, and ends below 3.9.
+/// - `MEDIUM` reduces `x0`: outputs are `1/2 + b(M) + b(M + b(M))`, so that `M = 2.4` gives 2.3, with products of 3.3.
+///   First come residues: from `M = 1`, unreduced, `1 + b(1) + b(1 + b(1))` is 2.4. The last pass does not reduce,
+///   and ends below 4.4.
 /// - `LARGE` reduces `x1` and, after the first stage, what `x0` became: outputs are `1/2 + b(1/2 + b(M))`, so that
-///   `M = 4/3` gives 4/3 again, with products of 4/3 and sums of 2.17. The first pass does not reduce `x1`: from
-///   `M = 1` the products are of 1.75 and the outputs 1.44, from where the next gives 1.34. The last pass does
-///   not reduce `x0`, and ends below 3.
+///   `M = 1.75` gives 1.5 and less, with products of 1.75 and sums of 2.8. The first pass does not reduce `x1`: from
+///   `M = 1` the products are of 1.75 and the outputs 1.5. The last pass does not reduce `x0`, and ends below 3.4.
 #[inline(always)]
 unsafe fn forward4<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
     f: &Field<S>,
@@ -650,9 +660,9 @@ unsafe fn transpose<S: Simd, const K: usize>(x: &mut [[S::F; K]; 8]) {
 
 /// `log2 LANES` stages on `LANES` vectors, with roots in heap order.
 ///
-/// Eight vectors start with one stage of four products. `MEDIUM` does not reduce there: `M = 2.18` becomes
-/// `M + b(M) = 2.94`, and then [`forward4`] has products of 3.75 and gives 2.17 (with the stepwise `b50`), or 4.6 in
-/// the last pass. `LARGE` reduces the other four: `1/2 + b(M)`, 4/3 again.
+/// Eight vectors start with one stage of four products. `LARGE` reduces the other four: `1/2 + b(M)` is 1.5 at most.
+/// So does `MEDIUM` where products are rounded twice. Otherwise `b(A)` is `1/2 + 3/32 A`, and with `M = 2.3` this
+/// stage gives 3.1, then [`forward4`] has products of 3.9 and gives 2.3 or less, or 4.8 in the last pass.
 #[inline(always)]
 unsafe fn forward_heap<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
     f: &Field<S>,
@@ -663,7 +673,7 @@ unsafe fn forward_heap<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize
     unsafe {
         if S::LANES == 8 {
             let [t4, t5, t6, t7] = f.mul_factors([x[4], x[5], x[6], x[7]], [w[1]; 4]);
-            if CLASS == LARGE {
+            if CLASS == LARGE || CLASS == MEDIUM && !S::ONE_ROUNDING {
                 for k in 0..4 {
                     x[k] = f.reduce_all(x[k]);
                 }
@@ -690,10 +700,13 @@ unsafe fn forward_heap<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize
 ///
 /// Sizes, with `M` for the inputs; residues count as `M = 1/2`, as differences of two of them, or of two sums, are:
 /// - All reduce the sum of all four.
-/// - `SMALL`: `2 b(2 M)` is the largest output, so that `M = 1.07` gives 1.07 again.
-/// - `MEDIUM` reduces the other sum too. The largest output is `b50(4 M)`: `M = 0.84` again, with products of 3.4.
-/// - `LARGE` reduces the difference of sums before its product as well. The largest output is `b51(2 b51(2 M))`:
-///   `M = 0.834` again, with products of 1.67 and sums of 3.34.
+/// - `SMALL`: `2 b(2 M)` is the largest output, so that `M = 1.2` gives less again.
+/// - `MEDIUM` reduces the other sum too. The largest output is `b(4 M)`, so that `M = 1` gives 1 again, with products
+///   of 4.
+/// - `LARGE` reduces the difference of sums before its product as well. The largest output is `b(2 b(2 M))`, so that
+///   `M = 1` gives 1 again, with products of 2 and sums of 4.
+///
+/// As `q` is less than the power of two, so are the sizes less than these.
 #[inline(always)]
 unsafe fn inverse4<S: Simd, const CLASS: u8, const K: usize>(
     f: &Field<S>,
