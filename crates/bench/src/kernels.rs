@@ -111,13 +111,14 @@ fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
     let slices: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
     let converter = BaseConverter::new(&large);
     let target = converter.target(&m);
-    // Staggered, as the limbs of a pool are.
-    let stride = n + 40;
-    let mut ys = vec![0.0; SOURCES * stride];
-    for (i, y) in ys.chunks_mut(stride).enumerate() {
-        converter.center_into(Isa::Scalar, i, &random(pool, large[i].value(), i as u64), &mut y[..n]);
-    }
-    let ys: Vec<&[f64]> = ys.chunks(stride).map(|y| &y[..n]).collect();
+    let ys: Vec<Limb> = (0..SOURCES)
+        .map(|i| {
+            let mut y = pool.take();
+            converter.center_into(Isa::Scalar, i, &random(pool, large[i].value(), i as u64), y.as_f64_mut());
+            y
+        })
+        .collect();
+    let ys: Vec<&[f64]> = ys.iter().map(Limb::as_f64).collect();
     let mut overflow = vec![0.0; n];
     converter.overflow_into(Isa::Scalar, &ys, &mut overflow);
     let permutation = automorphism::ntt_permutation(LOG_N, 5);

@@ -207,7 +207,7 @@ impl<S: Simd> Field<S> {
     /// No sum of the kernels is a negative zero: exact cancellation gives the positive one, `l` in a product is
     /// never negative zero, and neither is a residue read from memory.
     #[inline(always)]
-    pub(crate) unsafe fn to_residue(&self, x: S::F) -> S::U {
+    pub(crate) unsafe fn residue(&self, x: S::F) -> S::U {
         // SAFETY: the caller's.
         unsafe {
             let base = S::splat(TWO_52);

@@ -2,7 +2,7 @@
 
 use super::{MAX_SOURCES, scalar};
 use crate::Modulus;
-use crate::kernels::vector::{Sum, power_of_two};
+use crate::kernels::vector::{Sum, TOGETHER, power_of_two};
 use crate::simd::{Field, Simd, to_double, vector_kernel};
 
 vector_kernel! {
@@ -81,7 +81,7 @@ unsafe fn convert_body<S: Simd>(
     v: &[f64],
     out: &mut [u64],
 ) {
-    let end = out.len() & !(S::LANES - 1);
+    let end = out.len() & !(TOGETHER * S::LANES - 1);
     // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as hats.
     unsafe {
         if wide {
@@ -117,17 +117,23 @@ unsafe fn convert_terms<S: Simd, const WIDE: bool>(
         let f = Field::<S>::new(t);
         let base = S::splat(1.5 * power_of_two(if WIDE { 104 } else { 103 }));
         let minus_product = S::splat(minus_product);
-        for i in (0..out.len()).step_by(S::LANES) {
-            let mut sum = Sum::<S>::new(base);
-            for (k, (y, &hat)) in y.iter().zip(hats).enumerate() {
-                if WIDE && k > 0 && k % 3 == 0 {
-                    sum.low = f.reduce_any(sum.low);
+        for i in (0..out.len()).step_by(TOGETHER * S::LANES) {
+            let mut sums = [Sum::<S>::new(base); TOGETHER];
+            for k in 0..y.len() {
+                let (y, hat) = (y.get_unchecked(k).as_ptr().add(i), S::splat(*hats.get_unchecked(k)));
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    if WIDE && k > 0 && k % 3 == 0 {
+                        sum.low = f.reduce_any(sum.low);
+                    }
+                    sum.add(S::load(y.add(j * S::LANES)), hat);
                 }
-                sum.add(S::load(y.as_ptr().add(i)), S::splat(hat));
             }
-            let low = S::mul_add(S::load(v.as_ptr().add(i)), minus_product, f.reduce_any(sum.low));
-            let total = S::add(sum.high_mod(&f, base), low);
-            S::store_u(out.as_mut_ptr().add(i), f.to_residue(f.reduce(total)));
+            for (j, sum) in sums.iter().enumerate() {
+                let v = S::load(v.as_ptr().add(i + j * S::LANES));
+                let low = S::mul_add(v, minus_product, f.reduce_any(sum.low));
+                let total = S::add(sum.high_mod(&f, base), low);
+                S::store_u(out.as_mut_ptr().add(i + j * S::LANES), f.residue(f.reduce(total)));
+            }
         }
     }
 }

@@ -376,7 +376,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
             for k in 0..S::LANES {
                 for j in 0..K {
                     let p = base.add(j * Self::SQUARE + k * S::LANES).cast();
-                    S::store_u(p, f.to_residue(f.reduce(x[k][j])));
+                    S::store_u(p, f.residue(f.reduce(x[k][j])));
                 }
             }
         }
@@ -560,10 +560,10 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
                     }
                     let [[y0], [y2]] = f.mul_factors([[sum], [difference]], [[scale], [scaled_root]]);
                     let [[y1], [y3]] = f.mul_factors([[S::add(d0, d1)], [S::sub(d1, d0)]], [[scale], [scaled_root]]);
-                    S::store_u(to.at(row, column).cast(), f.to_residue(y0));
-                    S::store_u(to.at(row + quarter, column).cast(), f.to_residue(y1));
-                    S::store_u(to.at(row + 2 * quarter, column).cast(), f.to_residue(y2));
-                    S::store_u(to.at(row + 3 * quarter, column).cast(), f.to_residue(y3));
+                    S::store_u(to.at(row, column).cast(), f.residue(y0));
+                    S::store_u(to.at(row + quarter, column).cast(), f.residue(y1));
+                    S::store_u(to.at(row + 2 * quarter, column).cast(), f.residue(y2));
+                    S::store_u(to.at(row + 3 * quarter, column).cast(), f.residue(y3));
                 }
             }
         }
@@ -580,8 +580,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
                     let (x0, x1) = (S::load(from.at(row, column)), S::load(from.at(row + half, column)));
                     let factors = [[scale], [scaled_root]];
                     let [[y0], [y1]] = f.mul_factors([[S::add(x0, x1)], [S::sub(x1, x0)]], factors);
-                    S::store_u(to.at(row, column).cast(), f.to_residue(y0));
-                    S::store_u(to.at(row + half, column).cast(), f.to_residue(y1));
+                    S::store_u(to.at(row, column).cast(), f.residue(y0));
+                    S::store_u(to.at(row + half, column).cast(), f.residue(y1));
                 }
             }
         }
