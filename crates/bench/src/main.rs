@@ -1,16 +1,30 @@
-//! Timings of the ring's kernels on one thread, as JSON: `hetal-bench ntt [repetitions]`.
+//! Comparisons with other people's code, which the product never links. Both print JSON:
+//! `hetal-bench ntt [repetitions]`, every kernel on one thread beside tfhe-ntt's transform;
+//! `hetal-bench peers [--set NAME] [--json]`, the operations of a parameter set in units of tfhe-ntt's transform.
 
 mod kernels;
+mod peers;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    match arguments.next().as_deref() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let value_of = |flag: &str| {
+        let place = arguments.iter().position(|a| a == flag)?;
+        arguments.get(place + 1).map(String::as_str)
+    };
+    match arguments.first().map(String::as_str) {
         Some("ntt") => {
-            let repetitions = arguments.next().and_then(|r| r.parse().ok()).unwrap_or(400);
+            let repetitions = arguments.get(1).and_then(|r| r.parse().ok()).unwrap_or(400);
             println!("{:#}", kernels::report(repetitions));
         }
+        Some("peers") => match peers::report(value_of("--set").unwrap_or("full")) {
+            Ok(report) => println!("{report}"),
+            Err(error) => {
+                eprintln!("hetal-bench: {error}");
+                std::process::exit(1);
+            }
+        },
         _ => {
-            eprintln!("usage: hetal-bench ntt [repetitions]");
+            eprintln!("usage: hetal-bench ntt [repetitions] | hetal-bench peers [--set NAME] [--json]");
             std::process::exit(2);
         }
     }
