@@ -2,7 +2,7 @@
 
 use crate::security::{self, Security};
 use crate::{Error, Result};
-use hetal_ring::Basis;
+use hetal_ring::{Basis, Modulus};
 use std::borrow::Cow;
 
 /// How the bootstrap evaluates `x mod q0`: through the complex exponential `exp(2 pi i K t)` of the centred, normalised
@@ -70,6 +70,8 @@ const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
 pub struct Params {
     literal: ParamsLiteral,
     chain: Vec<u64>,
+    /// Of the chain, then of the special primes.
+    moduli: Vec<Modulus>,
     scales: Vec<f64>,
     digit_starts: Vec<usize>,
     id: [u8; 32],
@@ -102,6 +104,7 @@ impl Params {
         if let Some(q) = chain.iter().find(|&&q| q >> 50 != 0) {
             return fail(format!("the chain's prime {q} is not below 2^50"));
         }
+        let moduli = all.iter().filter_map(|&q| Modulus::new(q)).collect();
         all.sort_unstable();
         if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
             return fail(format!("the prime {} appears twice", pair[0]));
@@ -122,7 +125,7 @@ impl Params {
             return fail("a prime of the chain is larger than the special primes allow".to_owned());
         };
         let id = identify(&literal);
-        let params = Self { literal, chain, scales, digit_starts, id };
+        let params = Self { literal, chain, moduli, scales, digit_starts, id };
         if !params.is_insecure_by_name() {
             let (log_n, weight) = (params.log_n(), params.literal.secret_weight);
             security::require(params.name(), log_n, weight, params.log_qp(params.full_basis()))?;
@@ -183,6 +186,11 @@ impl Params {
     /// The special primes.
     pub fn special(&self) -> &[u64] {
         &self.literal.special
+    }
+
+    /// The prime of limb `i` of polynomials in `basis`.
+    pub fn modulus(&self, basis: Basis, i: usize) -> &Modulus {
+        &self.moduli[if i < basis.q { i } else { self.chain.len() + i - basis.q }]
     }
 
     /// All primes.

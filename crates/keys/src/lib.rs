@@ -6,6 +6,6 @@ mod secret;
 mod switching;
 
 pub use decryption::Decryptor;
-pub use encryption::{Encryptor, PublicKey, SeededCiphertext};
+pub use encryption::Encryptor;
 pub use secret::SecretKey;
 pub use switching::KeyGenerator;
