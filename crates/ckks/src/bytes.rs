@@ -19,7 +19,7 @@ mod switching_key;
 
 pub use envelope::{CHECKSUM_LEN, HEADER_LEN, Header, Kind, MAGIC, Sink, Source, VERSION};
 pub use error::{FormatError, Result};
-pub use key_set::{KeySetFile, KeySetReader, KeySetWriter, MAX_KEYS, read_key_set, write_key_set};
+pub use key_set::{KeySetFile, KeySetReader, KeySetWriter, MAX_KEYS, key_set_len, read_key_set, write_key_set};
 
 use crate::{Backend, Params};
 use hetal_ring::Basis;
@@ -129,10 +129,8 @@ impl<B: Backend> Codec<B> {
         Header { kind, params: *self.params.id(), body_len }
     }
 
-    /// Bytes of a polynomial's packed limbs.
     fn poly_len(&self, basis: Basis) -> u64 {
-        let limb = |i| packing::packed_len(self.params.modulus(basis, i), self.params.degree()) as u64;
-        (0..basis.limbs()).map(limb).sum()
+        poly_len(&self.params, basis)
     }
 
     fn write_poly<W: Write>(&self, poly: &B::Poly, out: &mut Sink<'_, W>) -> Result<()> {
@@ -173,6 +171,12 @@ impl<B: Backend> Codec<B> {
         }
         Err(FormatError::Scale { scale, log_limit })
     }
+}
+
+/// Bytes of a polynomial's packed limbs.
+fn poly_len(params: &Params, basis: Basis) -> u64 {
+    let limb = |i| packing::packed_len(params.modulus(basis, i), params.degree()) as u64;
+    (0..basis.limbs()).map(limb).sum()
 }
 
 /// Bytes of an object whose body has so many.

@@ -131,6 +131,8 @@ impl Bench {
         let (_, replicated) = self.bootstrap_error(&repeated)?;
         bar.finish_and_clear();
         let limb_bytes = self.params.degree() * 8;
+        let keys_bytes = hetal_ckks::bytes::key_set_len(&self.params, &bootstrap::keys(&self.params))
+            .map_err(hetal_ckks::Error::from)?;
         let gib = |limbs: usize| (limbs * limb_bytes) as f64 / f64::from(1 << 30);
         let report = json!({
             "set": self.params.name(),
@@ -151,7 +153,7 @@ impl Bench {
             "usable_levels": self.params.top_level(),
             "security_bits": self.params.security().bits(),
             "keys_resident_gib": gib(self.keys.limbs()),
-            "keys_bytes_gib": gib(self.keys.limbs()) / 2.0,
+            "keys_bytes_gib": keys_bytes as f64 / f64::from(1 << 30),
             "matrices_gib": gib(self.bootstrapper.encoded_limbs()),
             "peak_rss_gib": peak_rss_gib(),
         });

@@ -109,17 +109,22 @@ impl Words {
         Self { cipher, block: [0; Self::BLOCK], used: Self::BLOCK }
     }
 
+    /// The bytes of at least one and at most `count` further words.
     #[inline]
-    fn next(&mut self) -> u64 {
+    fn available(&mut self, count: usize) -> &[u8] {
         if self.used == Self::BLOCK {
             self.block.fill(0);
             self.cipher.apply_keystream(&mut self.block);
             self.used = 0;
         }
-        let mut word = [0; 8];
-        word.copy_from_slice(&self.block[self.used..self.used + 8]);
-        self.used += 8;
-        u64::from_le_bytes(word)
+        let start = self.used;
+        self.used = Self::BLOCK.min(start + 8 * count);
+        &self.block[start..self.used]
+    }
+
+    #[inline]
+    fn next(&mut self) -> u64 {
+        word_at(self.available(1))
     }
 
     /// Uniform below `bound`: words cut to its bit length, those at or above it thrown away.
@@ -143,10 +148,24 @@ impl Drop for Words {
 
 /// Uniform residues modulo `q`.
 pub fn uniform_into(seed: &Seed, domain: Domain, q: &Modulus, out: &mut [u64]) {
+    let mask = u64::MAX >> (q.value() - 1).leading_zeros();
     let mut words = Words::new(seed, domain);
-    for x in out {
-        *x = words.below(q.value());
+    let mut filled = 0;
+    while filled < out.len() {
+        // Each word is written and kept by moving on: rejection without a branch that half the words of some primes miss.
+        for word in words.available(out.len() - filled).chunks_exact(8) {
+            let x = word_at(word) & mask;
+            out[filled] = x;
+            filled += usize::from(x < q.value());
+        }
     }
+}
+
+#[inline(always)]
+fn word_at(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    u64::from_le_bytes(word)
 }
 
 /// A polynomial with exactly `weight` coefficients in {-1, 1} at uniform places, the rest 0.
@@ -293,6 +312,18 @@ mod tests {
             let expected = n as f64 * (-f64::from(k * k) / (2.0 * SIGMA * SIGMA)).exp() / total;
             let seen = out.iter().filter(|&&x| x == i64::from(k)).count() as f64;
             assert!((seen - expected).abs() < 6.0 * expected.sqrt() + 1.0, "{k}: {seen} for {expected}");
+        }
+    }
+
+    #[test]
+    fn uniform_residues_are_the_words_of_the_stream_below_the_modulus() {
+        let domain = Domain::Uniform { digit: 0, prime: 0 };
+        for q in [12289, 68718428161, 68724326401, 4398052147201, 1125899903827969] {
+            let q = Modulus::new(q).unwrap();
+            let mut out = vec![0; 3000];
+            uniform_into(&seed(9), domain, &q, &mut out);
+            let mut words = Words::new(&seed(9), domain);
+            assert!(out.iter().all(|&x| x == words.below(q.value())), "{}", q.value());
         }
     }
 

@@ -8,10 +8,10 @@ use hetal_ckks::{PublicKey, SeededCiphertext};
 use hetal_keys::{Decryptor, Encryptor, KeyGenerator, SecretKey};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Basis, Isa, Poly, RnsRing, prime};
-use std::cell::RefCell;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A parameter set with a secret key, everything from fixed seeds.
 pub struct Client {
@@ -27,7 +27,7 @@ pub struct Client {
     pub generator: KeyGenerator,
     encryptor: Encryptor,
     decryptor: Decryptor,
-    seeds: RefCell<TestSeeds>,
+    seeds: Mutex<TestSeeds>,
 }
 
 impl Client {
@@ -52,7 +52,7 @@ impl Client {
             generator: KeyGenerator::new(Arc::clone(&params), Arc::clone(&ring)),
             encryptor: Encryptor::new(Arc::clone(&params), Arc::clone(&ring)),
             decryptor: Decryptor::new(Arc::clone(&params), Arc::clone(&ring)),
-            seeds: RefCell::new(seeds),
+            seeds: Mutex::new(seeds),
             params,
             ring,
         }
@@ -66,19 +66,19 @@ impl Client {
     /// Encrypts with any limbs and scale.
     pub fn encrypt_at(&self, values: &[Complex64], limbs: usize, scale: f64) -> Ciphertext<Poly> {
         let plain = self.evaluator.encode(values, scale, Basis { q: limbs, p: 0 }).unwrap();
-        self.encryptor.encrypt(&self.secret, &plain, &mut *self.seeds.borrow_mut())
+        self.encryptor.encrypt(&self.secret, &plain, &mut *self.seeds.lock().unwrap())
     }
 
     /// Encrypts at a usable level, the uniform half as a seed.
     pub fn encrypt_seeded(&self, values: &[Complex64], level: usize) -> SeededCiphertext<Poly> {
         let basis = Basis { q: self.params.limbs(level), p: 0 };
         let plain = self.evaluator.encode(values, self.params.scale(level), basis).unwrap();
-        self.encryptor.encrypt_seeded(&self.secret, &plain, &mut *self.seeds.borrow_mut())
+        self.encryptor.encrypt_seeded(&self.secret, &plain, &mut *self.seeds.lock().unwrap())
     }
 
     /// A public key.
     pub fn public_key(&self, limbs: usize) -> PublicKey<Poly> {
-        self.encryptor.public_key(&self.secret, limbs, &mut *self.seeds.borrow_mut())
+        self.encryptor.public_key(&self.secret, limbs, &mut *self.seeds.lock().unwrap())
     }
 
     /// Reads and writes the set's objects.
@@ -93,7 +93,7 @@ impl Client {
 
     /// Adds the keys `(purpose, limbs)` to `keys`.
     pub fn add_keys(&self, keys: &mut EvaluationKeys<Poly>, wanted: impl IntoIterator<Item = (KeyId, usize)>) {
-        let seeds = &mut *self.seeds.borrow_mut();
+        let seeds = &mut *self.seeds.lock().unwrap();
         for (id, limbs) in wanted {
             match id {
                 KeyId::Relinearisation => {

@@ -6,7 +6,7 @@
 use super::envelope::read_exact;
 use super::switching_key::KeyName;
 use super::{CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, Kind, Result, Sink, Source, total_len};
-use crate::{Backend, EvaluationKeys, KeyId, KeySource, SwitchingKey};
+use crate::{Backend, EvaluationKeys, KeyId, KeySource, Params, SwitchingKey};
 use hetal_ring::Basis;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -39,8 +39,20 @@ fn table_len(keys: usize) -> u64 {
     (8 + keys * KeyName::LEN + CHECKSUM_LEN) as u64
 }
 
-fn body_len<B: Backend>(codec: &Codec<B>, names: &[KeyName]) -> u64 {
-    table_len(names.len()) + names.iter().map(|name| name.total_len(codec)).sum::<u64>()
+fn body_len(params: &Params, names: &[KeyName]) -> u64 {
+    table_len(names.len()) + names.iter().map(|name| name.total_len(params)).sum::<u64>()
+}
+
+/// The names of a list of keys.
+fn names(params: &Params, keys: &[(KeyId, usize)]) -> Result<Vec<KeyName>> {
+    let names = keys.iter().map(|&(id, limbs)| KeyName::new(params, id, limbs)).collect::<Result<Vec<_>>>()?;
+    check_table(&names)?;
+    Ok(names)
+}
+
+/// Bytes of a set of the keys `(purpose, limbs)`.
+pub fn key_set_len(params: &Params, keys: &[(KeyId, usize)]) -> Result<u64> {
+    Ok(total_len(body_len(params, &names(params, keys)?)))
 }
 
 /// Writes a key set, one key at a time.
@@ -54,10 +66,8 @@ pub struct KeySetWriter<'a, B, W> {
 impl<'a, B: Backend, W: Write> KeySetWriter<'a, B, W> {
     /// Writes the table of the keys `(purpose, limbs)` that will follow in this order.
     pub fn new(codec: &Codec<B>, keys: &[(KeyId, usize)], out: &'a mut W) -> Result<Self> {
-        let parse = |&(id, limbs): &(KeyId, usize)| KeyName::parse(&codec.params, &KeyName { id, limbs }.to_bytes());
-        let mut names = keys.iter().map(parse).collect::<Result<Vec<_>>>()?;
-        check_table(&names)?;
-        let mut sink = Sink::open(out, &codec.header(Kind::KeySet, body_len(codec, &names)))?;
+        let mut names = names(&codec.params, keys)?;
+        let mut sink = Sink::open(out, &codec.header(Kind::KeySet, body_len(&codec.params, &names)))?;
         sink.bytes(&(names.len() as u64).to_le_bytes())?;
         names.iter().try_for_each(|name| sink.bytes(&name.to_bytes()))?;
         let checksum = sink.checksum_so_far();
@@ -111,7 +121,7 @@ impl<'a, B: Backend, R: Read> KeySetReader<'a, B, R> {
         let Some(name) = self.expected.pop() else { return Ok(None) };
         let key = self.source.nested(|input| {
             let (key, checksum) = self.codec.read_summed(input)?;
-            Ok((key, name.total_len(&self.codec), checksum))
+            Ok((key, name.total_len(&self.codec.params), checksum))
         })?;
         require_name(&key, name).map(|()| Some(key))
     }
@@ -137,7 +147,7 @@ fn read_table<B: Backend, R: Read>(codec: &Codec<B>, source: &mut Source<'_, R>)
     let parse_next = |_| KeyName::parse(&codec.params, &source.array("a key set's table")?);
     let names = (0..count).map(parse_next).collect::<Result<Vec<_>>>()?;
     check_table(&names)?;
-    source.require_len(body_len(codec, &names))?;
+    source.require_len(body_len(&codec.params, &names))?;
     let checksum = source.checksum_so_far();
     if source.array("a key set's table")? != checksum {
         return Err(FormatError::Checksum { part: "the table" });
@@ -184,7 +194,7 @@ impl<B: Backend> KeySetFile<B> {
         let mut buffered = BufReader::new(&mut file);
         let mut source = Source::open(&mut buffered, Kind::KeySet)?;
         let names = read_table(codec, &mut source)?;
-        let expected = total_len(body_len(codec, &names));
+        let expected = total_len(body_len(&codec.params, &names));
         if len != expected {
             return Err(FormatError::Length { declared: len, expected });
         }
@@ -192,12 +202,12 @@ impl<B: Backend> KeySetFile<B> {
         let mut offsets = HashMap::new();
         for name in names {
             offsets.insert(name, offset);
-            offset += name.total_len(codec);
+            offset += name.total_len(&codec.params);
             source.nested(|input| {
                 input.seek(SeekFrom::Start(offset - CHECKSUM_LEN as u64))?;
                 let mut checksum = [0; CHECKSUM_LEN];
                 read_exact(input, &mut checksum, "a key set")?;
-                Ok(((), name.total_len(codec), checksum))
+                Ok(((), name.total_len(&codec.params), checksum))
             })?;
         }
         source.close()?;

@@ -1,7 +1,7 @@
 //! Switching keys: the names of their purposes, and their halves that are not seeds.
 
 use super::envelope::Fields;
-use super::{Codec, FormatError, Kind, Object, Result, Sink, Source, in_range, total_len};
+use super::{Codec, FormatError, Kind, Object, Result, Sink, Source, in_range, poly_len, total_len};
 use crate::{Backend, KeyId, Params, SwitchingKey};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
@@ -16,6 +16,11 @@ pub(super) struct KeyName {
 
 impl KeyName {
     pub(super) const LEN: usize = 16;
+
+    /// The name of a key there can be.
+    pub(super) fn new(params: &Params, id: KeyId, limbs: usize) -> Result<Self> {
+        Self::parse(params, &Self { id, limbs }.to_bytes())
+    }
 
     pub(super) fn of<P>(key: &SwitchingKey<P>) -> Self {
         Self { id: key.id, limbs: key.basis.q }
@@ -64,14 +69,14 @@ impl KeyName {
     }
 
     /// Bytes of the body of such a key.
-    fn body_len<B: Backend>(self, codec: &Codec<B>) -> u64 {
-        let (basis, digits) = self.shape(&codec.params);
-        FIXED as u64 + digits as u64 * codec.poly_len(basis)
+    fn body_len(self, params: &Params) -> u64 {
+        let (basis, digits) = self.shape(params);
+        FIXED as u64 + digits as u64 * poly_len(params, basis)
     }
 
     /// Bytes of such a key.
-    pub(super) fn total_len<B: Backend>(self, codec: &Codec<B>) -> u64 {
-        total_len(self.body_len(codec))
+    pub(super) fn total_len(self, params: &Params) -> u64 {
+        total_len(self.body_len(params))
     }
 }
 
@@ -82,9 +87,9 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Poly> {
     const KIND: Kind = Kind::SwitchingKey;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
-        let name = KeyName::parse(&codec.params, &KeyName::of(self).to_bytes())?;
+        let name = KeyName::new(&codec.params, self.id, self.basis.q)?;
         check_shape(&codec.params, name, self.basis.p as u32, self.digits.len())?;
-        Ok(name.body_len(codec))
+        Ok(name.body_len(&codec.params))
     }
 
     fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
@@ -102,7 +107,7 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Poly> {
         let (special, digits) = (fields.u32(), fields.u32());
         let basis = check_shape(&codec.params, name, special, digits as usize)?;
         let seed = Seed(fields.take());
-        input.require_len(name.body_len(codec))?;
+        input.require_len(name.body_len(&codec.params))?;
         let digits = (0..digits)
             .map(|digit| {
                 let (b, a) = side_by_side(|| codec.read_poly(basis, input), || codec.expand_seed(&seed, digit, basis));
