@@ -76,6 +76,13 @@ impl Client {
         self.encryptor.encrypt_seeded(&self.secret, &plain, &mut *self.seeds.lock().unwrap())
     }
 
+    /// Encrypts with a public key at a usable level.
+    pub fn encrypt_public(&self, key: &PublicKey<Poly>, values: &[Complex64], level: usize) -> Ciphertext<Poly> {
+        let basis = Basis { q: self.params.limbs(level), p: 0 };
+        let plain = self.evaluator.encode(values, self.params.scale(level), basis).unwrap();
+        self.encryptor.encrypt_public(key, &plain, &mut *self.seeds.lock().unwrap())
+    }
+
     /// A public key.
     pub fn public_key(&self, limbs: usize) -> PublicKey<Poly> {
         self.encryptor.public_key(&self.secret, limbs, &mut *self.seeds.lock().unwrap())
