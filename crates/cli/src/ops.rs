@@ -72,7 +72,7 @@ impl Bench {
     fn bootstrap_error(&self, values: &[Complex64]) -> Result<(f64, f64)> {
         let ct = self.encrypt(values, self.params.limbs(0), self.params.scale(0))?;
         let out = self.bootstrapper.bootstrap(&self.evaluator, &ct, 0, &self.keys)?;
-        let got = self.decryptor.decrypt(&self.secret, &out)?;
+        let got = self.decryptor.decrypt(&self.secret, &out)?.expose();
         let errors: Vec<f64> = got.iter().zip(values).map(|(a, b)| (a - b).norm()).collect();
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         Ok((mean.log2(), errors.iter().copied().fold(0.0, f64::max).log2()))

@@ -95,7 +95,7 @@ impl Client {
 
     /// Decrypts.
     pub fn decrypt(&self, ct: &Ciphertext<Poly>) -> Vec<Complex64> {
-        self.decryptor.decrypt(&self.secret, ct).unwrap()
+        self.decryptor.decrypt(&self.secret, ct).unwrap().expose()
     }
 
     /// Adds the keys `(purpose, limbs)` to `keys`.
