@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_ckks::bytes::{self, Codec, FormatError, HEADER_LEN, KeySetReader, Kind, Object, VERSION};
-use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
-use hetal_ring::{Basis, Isa, Poly, RnsRing};
+use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, SwitchingKey};
+use hetal_ring::{Basis, Poly, RnsRing};
+use hetal_testkit::samples::{Samples, fix_checksums};
 use hetal_testkit::{Client, complex_vector, max_error, tiny_params};
 use proptest::prelude::*;
 
@@ -35,7 +36,7 @@ fn parameter_sets_come_back() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8))]
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn messages_come_back(set in 0usize..2, level in 0usize..=13, special in 0usize..=7, salt: u64) {
         let client = Client::new(["insecure-toy11", "insecure-toy12"][set], salt);
@@ -82,62 +83,12 @@ fn switching_keys_come_back_with_both_halves() {
     }
 }
 
-/// A small object of each kind, by one client at the smallest set.
-struct Samples {
-    client: Client,
-    bytes: Vec<(Kind, Vec<u8>)>,
-}
-
-impl Samples {
-    fn new() -> Self {
-        let client = Client::of(tiny_params(), 6, Isa::detect());
-        let codec = client.codec();
-        let values = complex_vector(client.params.slots(), 1);
-        let mut keys = EvaluationKeys::default();
-        client.add_keys(&mut keys, [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2), (KeyId::ToSparse, 1)]);
-        let key = keys.find(KeyId::Galois(5), client.params.key_basis(1)).unwrap();
-        let plain = client.evaluator.encode(&values, client.params.scale(0), Basis { q: 1, p: 1 }).unwrap();
-        let mut set = Vec::new();
-        bytes::write_key_set(&codec, &keys, &mut set).unwrap();
-        let bytes = vec![
-            (Kind::Params, client.params.to_bytes().unwrap()),
-            (Kind::Plaintext, codec.encode(&plain).unwrap()),
-            (Kind::Ciphertext, codec.encode(&client.encrypt(&values, 0)).unwrap()),
-            (Kind::SeededCiphertext, codec.encode(&client.encrypt_seeded(&values, 0)).unwrap()),
-            (Kind::PublicKey, codec.encode(&client.public_key(1)).unwrap()),
-            (Kind::SwitchingKey, codec.encode(&**key).unwrap()),
-            (Kind::KeySet, set),
-        ];
-        Self { client, bytes }
-    }
-
-    /// What a reader of that kind says to the bytes.
-    fn read(&self, kind: Kind, bytes: &[u8]) -> Result<(), FormatError> {
-        let codec = self.client.codec();
-        match kind {
-            Kind::Params => Params::from_bytes(bytes).map(|_| ()),
-            Kind::Plaintext => codec.decode::<Plaintext<_>>(bytes).map(|_| ()),
-            Kind::Ciphertext => codec.decode::<Ciphertext<_>>(bytes).map(|_| ()),
-            Kind::SeededCiphertext => codec.decode::<SeededCiphertext<_>>(bytes).map(|_| ()),
-            Kind::PublicKey => codec.decode::<PublicKey<_>>(bytes).map(|_| ()),
-            Kind::SwitchingKey => codec.decode::<SwitchingKey<_>>(bytes).map(|_| ()),
-            Kind::KeySet => bytes::read_key_set(&codec, &mut &*bytes).map(|_| ()),
-        }
-    }
-
-    fn of(&self, kind: Kind) -> Vec<u8> {
-        self.bytes.iter().find(|(k, _)| *k == kind).unwrap().1.clone()
-    }
-
-    /// The error for an object with some bytes replaced and its checksum made right again.
-    fn edited(&self, kind: Kind, at: usize, new: &[u8]) -> FormatError {
-        let mut bytes = self.of(kind);
-        bytes[at..at + new.len()].copy_from_slice(new);
-        let end = bytes.len() - 32;
-        let checksum = *blake3::hash(&bytes[..end]).as_bytes();
-        bytes[end..].copy_from_slice(&checksum);
-        self.read(kind, &bytes).unwrap_err()
-    }
+/// The error for an object with some bytes replaced and its checksums made right again.
+fn edited(samples: &Samples, kind: Kind, at: usize, new: &[u8]) -> FormatError {
+    let mut bytes = samples.of(kind).to_vec();
+    bytes[at..at + new.len()].copy_from_slice(new);
+    fix_checksums(kind, &mut bytes);
+    samples.read(kind, &bytes).unwrap_err()
 }
 
 #[test]
@@ -146,7 +97,7 @@ fn every_kind_is_refused_where_another_is_expected() {
     for (kind, bytes) in &samples.bytes {
         for expected in Kind::ALL {
             match samples.read(expected, bytes) {
-                Ok(()) => assert_eq!(*kind, expected),
+                Ok(_) => assert_eq!(*kind, expected),
                 Err(error) => assert_eq!(error, FormatError::Kind { found: *kind as u16, expected }),
             }
         }
@@ -174,25 +125,25 @@ fn every_truncation_and_every_damaged_byte_is_noticed() {
 fn headers_say_what_is_wrong() {
     let samples = Samples::new();
     for kind in Kind::ALL {
-        assert!(matches!(samples.edited(kind, 0, b"\x89PNG\r\n\x1a\n"), FormatError::Magic { .. }));
-        assert_eq!(samples.edited(kind, 8, &[2, 0]), FormatError::Version { found: 2, known: VERSION });
-        assert_eq!(samples.edited(kind, 10, &[99, 0]), FormatError::Kind { found: 99, expected: kind });
-        assert_eq!(samples.edited(kind, 13, &[1]), FormatError::Reserved { part: "the header" });
-        assert!(matches!(samples.edited(kind, 24, &[7; 32]), FormatError::Params { .. }));
+        assert!(matches!(edited(&samples, kind, 0, b"\x89PNG\r\n\x1a\n"), FormatError::Magic { .. }));
+        assert_eq!(edited(&samples, kind, 8, &[2, 0]), FormatError::Version { found: 2, known: VERSION });
+        assert_eq!(edited(&samples, kind, 10, &[99, 0]), FormatError::Kind { found: 99, expected: kind });
+        assert_eq!(edited(&samples, kind, 13, &[1]), FormatError::Reserved { part: "the header" });
+        assert!(matches!(edited(&samples, kind, 24, &[7; 32]), FormatError::Params { .. }));
         for declared in [0, 1, u64::MAX, 1 << 40] {
-            let error = samples.edited(kind, 16, &declared.to_le_bytes());
+            let error = edited(&samples, kind, 16, &declared.to_le_bytes());
             assert!(matches!(error, FormatError::Length { declared: d, .. } if d == declared), "{kind}: {error}");
         }
     }
     let toy = Client::new("insecure-toy11", 1);
-    let foreign = toy.codec().decode::<Ciphertext<_>>(&samples.of(Kind::Ciphertext)).err().unwrap();
+    let foreign = toy.codec().decode::<Ciphertext<_>>(samples.of(Kind::Ciphertext)).err().unwrap();
     assert!(matches!(foreign, FormatError::Params { .. }), "{foreign}");
 }
 
 #[test]
 fn bodies_say_what_is_wrong() {
     let samples = Samples::new();
-    let error = |kind, at: usize, new: &[u8]| samples.edited(kind, HEADER_LEN + at, new);
+    let error = |kind, at: usize, new: &[u8]| edited(&samples, kind, HEADER_LEN + at, new);
     for kind in [Kind::Plaintext, Kind::Ciphertext, Kind::SeededCiphertext, Kind::PublicKey] {
         for limbs in [0, 3, u32::MAX] {
             assert!(
@@ -221,7 +172,7 @@ fn bodies_say_what_is_wrong() {
 #[test]
 fn switching_keys_say_what_is_wrong() {
     let samples = Samples::new();
-    let error = |at: usize, new: &[u8]| samples.edited(Kind::SwitchingKey, HEADER_LEN + at, new);
+    let error = |at: usize, new: &[u8]| edited(&samples, Kind::SwitchingKey, HEADER_LEN + at, new);
     for purpose in [0, 1, 3, 5, 255] {
         assert_eq!(error(0, &[purpose]), FormatError::Purpose { purpose, galois: 5 });
     }
@@ -243,16 +194,18 @@ fn switching_keys_say_what_is_wrong() {
 fn key_sets_say_what_is_wrong() {
     let samples = Samples::new();
     let bytes = samples.of(Kind::KeySet);
-    let error = |at: usize, new: &[u8]| samples.edited(Kind::KeySet, HEADER_LEN + at, new);
+    let error = |at: usize, new: &[u8]| edited(&samples, Kind::KeySet, HEADER_LEN + at, new);
     for count in [4097, u64::MAX] {
         assert!(matches!(error(0, &count.to_le_bytes()), FormatError::Count { found, .. } if found == count));
     }
     assert!(matches!(error(0, &3u64.to_le_bytes()), FormatError::Length { .. }));
     let first = &bytes[HEADER_LEN + 8..HEADER_LEN + 24];
     assert!(matches!(error(24, first), FormatError::KeyOrder { .. }), "a key twice");
-    assert!(matches!(error(8 + 4 * 16, &[1]), FormatError::Checksum { part: "the table" }));
+    let mut damaged = bytes.to_vec();
+    damaged[HEADER_LEN + 8 + 4 * 16] ^= 1;
+    assert_eq!(samples.read(Kind::KeySet, &damaged), Err(FormatError::Checksum { part: "the table" }));
     assert!(matches!(error(8 + 4 * 16 + 32, b"x"), FormatError::Magic { .. }));
-    let mut followed = bytes.clone();
+    let mut followed = bytes.to_vec();
     followed.push(0);
     let mut rest = &followed[..];
     bytes::read_key_set(&samples.client.codec(), &mut rest).unwrap();
@@ -262,8 +215,8 @@ fn key_sets_say_what_is_wrong() {
 #[test]
 fn bytes_after_an_object_are_refused() {
     let samples = Samples::new();
-    for kind in Kind::ALL.into_iter().filter(|&kind| kind != Kind::KeySet) {
-        let mut bytes = samples.of(kind);
+    for kind in Kind::ALL {
+        let mut bytes = samples.of(kind).to_vec();
         bytes.extend([0; 3]);
         assert_eq!(samples.read(kind, &bytes), Err(FormatError::TrailingBytes { extra: 3 }));
     }
@@ -272,7 +225,7 @@ fn bytes_after_an_object_are_refused() {
 #[test]
 fn a_parameter_set_that_lies_about_itself_is_refused() {
     let samples = Samples::new();
-    let error = |at: usize, new: &[u8]| samples.edited(Kind::Params, HEADER_LEN + at, new);
+    let error = |at: usize, new: &[u8]| edited(&samples, Kind::Params, HEADER_LEN + at, new);
     // One more nonzero coefficient of the secret: a valid set, but another one.
     assert!(matches!(error(8, &65u64.to_le_bytes()), FormatError::Params { .. }));
     for (at, value) in [(0, 64u64), (24, 1000), (64, 2), (72, 1), (72, u64::MAX)] {
@@ -292,7 +245,7 @@ fn key_sets_stream_one_key_at_a_time() {
     let samples = Samples::new();
     let bytes = samples.of(Kind::KeySet);
     let codec = samples.client.codec();
-    let mut input = &bytes[..];
+    let mut input = bytes;
     let mut reader = KeySetReader::new(&codec, &mut input).unwrap();
     let listed: Vec<_> = reader.remaining().collect();
     assert_eq!(listed.len(), 4);

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+pub mod fuzz;
+pub mod samples;
+
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};
 use hetal_ckks::{PublicKey, SeededCiphertext};
