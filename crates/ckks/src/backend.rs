@@ -31,6 +31,26 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Self::Poly;
     /// To limbs on the host.
     fn download(&self, a: &Self::Poly) -> Vec<Vec<u64>>;
+    /// From limbs of `degree` residues that `fill(i, limb)` writes one after the other. Called while keys are loaded, with
+    /// a lock held: neither this nor `fill` may wait for a task of a thread pool.
+    fn try_from_limbs<E>(
+        &self,
+        degree: usize,
+        basis: Basis,
+        mut fill: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
+    ) -> Result<Self::Poly, E> {
+        let mut limbs = vec![vec![0; degree]; basis.limbs()];
+        limbs.iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
+        Ok(self.upload(basis, &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+    }
+    /// Shows the limbs one after the other.
+    fn try_for_each_limb<E>(
+        &self,
+        a: &Self::Poly,
+        mut see: impl FnMut(usize, &[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.download(a).iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
+    }
 
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
@@ -96,6 +116,19 @@ impl Backend for RnsRing {
     }
     fn download(&self, a: &Poly) -> Vec<Vec<u64>> {
         a.limbs().iter().map(|limb| limb.to_vec()).collect()
+    }
+    fn try_from_limbs<E>(
+        &self,
+        _degree: usize,
+        basis: Basis,
+        mut fill: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
+    ) -> Result<Poly, E> {
+        let mut out = self.uninit(basis);
+        out.limbs_mut().iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
+        Ok(out)
+    }
+    fn try_for_each_limb<E>(&self, a: &Poly, mut see: impl FnMut(usize, &[u64]) -> Result<(), E>) -> Result<(), E> {
+        a.limbs().iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
     fn add_assign(&self, a: &mut Poly, b: &Poly) {
         self.add_assign(a, b);

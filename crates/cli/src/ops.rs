@@ -73,7 +73,7 @@ impl Bench {
     fn bootstrap_error(&self, values: &[Complex64]) -> Result<(f64, f64)> {
         let ct = self.encrypt(values, self.params.limbs(0), self.params.scale(0))?;
         let out = self.bootstrapper.bootstrap(&self.evaluator, &ct, 0, &self.keys)?;
-        let got = self.decryptor.decrypt(&self.secret, &out)?;
+        let got = self.decryptor.decrypt(&self.secret, &out)?.expose();
         let errors: Vec<f64> = got.iter().zip(values).map(|(a, b)| (a - b).norm()).collect();
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         Ok((mean.log2(), errors.iter().copied().fold(0.0, f64::max).log2()))
@@ -147,6 +147,8 @@ impl Bench {
         let (_, replicated) = self.bootstrap_error(&repeated)?;
         bar.finish_and_clear();
         let limb_bytes = self.params.degree() * 8;
+        let keys_bytes = hetal_ckks::bytes::key_set_len(&self.params, &bootstrap::keys(&self.params))
+            .map_err(hetal_ckks::Error::from)?;
         let gib = |limbs: usize| (limbs * limb_bytes) as f64 / f64::from(1 << 30);
         let mut report = json!({
             "set": self.params.name(),
@@ -167,7 +169,7 @@ impl Bench {
             "usable_levels": self.params.top_level(),
             "security_bits": self.params.security().bits(),
             "keys_resident_gib": gib(self.keys.limbs()),
-            "keys_bytes_gib": gib(self.keys.limbs()) / 2.0,
+            "keys_bytes_gib": keys_bytes as f64 / f64::from(1 << 30),
             "matrices_gib": gib(self.bootstrapper.encoded_limbs()),
             "peak_rss_gib": peak_rss_gib(),
         });

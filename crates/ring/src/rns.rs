@@ -337,10 +337,7 @@ impl RnsRing {
     /// streams: a truncation of the polynomial is the polynomial of fewer primes.
     pub fn uniform(&self, seed: &Seed, digit: u32, basis: Basis) -> Poly {
         let mut a = self.uninit(basis);
-        self.for_each_limb(&mut a, |table, i, limb| {
-            let prime = if i < basis.q { i as u32 } else { SPECIAL_STREAM + (i - basis.q) as u32 };
-            sampler::uniform_into(seed, Domain::Uniform { digit, prime }, table.modulus(), limb);
-        });
+        self.for_each_limb(&mut a, |table, i, limb| uniform_limb_into(seed, digit, basis, i, table.modulus(), limb));
         a
     }
 
@@ -394,6 +391,12 @@ impl RnsRing {
         }
         Conversion { converter, targets }
     }
+}
+
+/// Limb `i`, modulo `q`, of the polynomial in `basis` that [`RnsRing::uniform`] gives.
+pub fn uniform_limb_into(seed: &Seed, digit: u32, basis: Basis, i: usize, q: &Modulus, out: &mut [u64]) {
+    let prime = if i < basis.q { i as u32 } else { SPECIAL_STREAM + (i - basis.q) as u32 };
+    sampler::uniform_into(seed, Domain::Uniform { digit, prime }, q, out);
 }
 
 impl Conversion {
