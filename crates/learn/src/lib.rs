@@ -6,6 +6,7 @@ pub mod ledger;
 mod matrix;
 pub mod nesterov;
 pub mod packing;
+pub mod paper;
 pub mod products;
 pub mod softmax;
 pub mod trainer;
