@@ -192,7 +192,7 @@ impl<E: Engine> Kit<'_, E> {
     /// `RotLeft`: columns moved left by `k`, cyclically. One level unless `k` is 0.
     pub fn rotate_left(&self, x: &E::Ciphertext, k: usize) -> Result<E::Ciphertext> {
         let columns = self.unit.columns;
-        if k % columns == 0 {
+        if k.is_multiple_of(columns) {
             return Ok(x.clone());
         }
         let moved = self.engine.rotate(x, k as i64)?;
