@@ -99,20 +99,6 @@ unsafe impl Send for Limb {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Limb {}
 
-impl Limb {
-    /// The same words seen as doubles: scratch of the floating-point kernels.
-    pub(crate) fn as_f64(&self) -> &[f64] {
-        // SAFETY: same size and alignment; every bit pattern is a valid f64.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), self.pool.n) }
-    }
-
-    /// See [`Limb::as_f64`].
-    pub(crate) fn as_f64_mut(&mut self) -> &mut [f64] {
-        // SAFETY: as in `as_f64`, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.pool.n) }
-    }
-}
-
 impl Deref for Limb {
     type Target = [u64];
     fn deref(&self) -> &[u64] {
