@@ -109,9 +109,11 @@ fn paper_shapes_cost_what_the_design_says() {
 #[test]
 fn keys_are_those_an_iteration_uses() {
     let g = Geometry::new(2048, 64, 30, 5).unwrap();
-    let keys = trainer::keys(g, Ledger::lowest(), Constants::built_in(5, 128.0).unwrap(), TOP).unwrap();
+    let keys = trainer::keys(g, Ledger::lowest(), Constants::built_in(5, 128.0).unwrap(), 3, TOP).unwrap();
     assert_eq!(keys.conjugation, Some(Ledger::lowest().momentum()));
     assert!(keys.relinearisation.unwrap() <= TOP);
     assert!(keys.rotations.iter().all(|&(k, level)| 0 < k && k < 2048 && level <= TOP));
     assert!(keys.rotations.len() > 20);
+    // Of the logits, of probabilities, of the momentum.
+    assert_eq!(keys.bounds, [0, 1, 3]);
 }
