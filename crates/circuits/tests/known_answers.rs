@@ -12,7 +12,7 @@ use hetal_ring::{Isa, RnsRing};
 use hetal_testkit::{Client, complex_vector};
 
 const ANSWERS: [(&str, &str); 8] = [
-("relinearisation key", "5990a24564d97350057c0f61810dd458"),
+    ("relinearisation key", "5990a24564d97350057c0f61810dd458"),
     ("Galois key", "fc86f8ba8c94cb9be842f15e655d844c"),
     ("seeded ciphertext", "21fcbba1c1637a889580d464cc8eeb1b"),
     ("public-key ciphertext", "076bfdff6bd063429ee488e7db9e7295"),
