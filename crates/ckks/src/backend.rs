@@ -31,6 +31,26 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Self::Poly;
     /// To limbs on the host.
     fn download(&self, a: &Self::Poly) -> Vec<Vec<u64>>;
+    /// From limbs of `degree` residues that `fill(i, limb)` writes one after the other. Called while keys are loaded, with
+    /// a lock held: neither this nor `fill` may wait for a task of a thread pool.
+    fn try_from_limbs<E>(
+        &self,
+        degree: usize,
+        basis: Basis,
+        mut fill: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
+    ) -> Result<Self::Poly, E> {
+        let mut limbs = vec![vec![0; degree]; basis.limbs()];
+        limbs.iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
+        Ok(self.upload(basis, &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+    }
+    /// Shows the limbs one after the other.
+    fn try_for_each_limb<E>(
+        &self,
+        a: &Self::Poly,
+        mut see: impl FnMut(usize, &[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.download(a).iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
+    }
 
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
@@ -38,7 +58,7 @@ pub trait Backend: Send + Sync + 'static {
     fn mul(&self, a: &Self::Poly, b: &Self::Poly, basis: Basis) -> Self::Poly;
     fn mul_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, b: &Self::Poly);
     fn mul_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
-    fn mul_halves_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, halves: &[(u64, u64)]);
+    fn add_products_with_halves(&self, acc: &mut Self::Poly, terms: &[(&Self::Poly, Vec<(u64, u64)>)]);
     fn add_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
     fn add_lifted_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn automorphism(&self, a: &Self::Poly, galois: u64) -> Self::Poly;
@@ -47,6 +67,19 @@ pub trait Backend: Send + Sync + 'static {
     fn raise(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
     fn decompose(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits;
     fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
+    /// [`Backend::inner_product`] plus `P (c0, c1)`.
+    fn inner_product_plus(
+        &self,
+        digits: &Self::Digits,
+        key: &[(Self::Poly, Self::Poly)],
+        c0: &Self::Poly,
+        c1: &Self::Poly,
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut u0, mut u1) = self.inner_product(digits, key);
+        self.add_lifted_assign(&mut u0, c0);
+        self.add_lifted_assign(&mut u1, c1);
+        (u0, u1)
+    }
     fn rotation_sums(
         &self,
         c0: &Self::Poly,
@@ -84,6 +117,19 @@ impl Backend for RnsRing {
     fn download(&self, a: &Poly) -> Vec<Vec<u64>> {
         a.limbs().iter().map(|limb| limb.to_vec()).collect()
     }
+    fn try_from_limbs<E>(
+        &self,
+        _degree: usize,
+        basis: Basis,
+        mut fill: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
+    ) -> Result<Poly, E> {
+        let mut out = self.uninit(basis);
+        out.limbs_mut().iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
+        Ok(out)
+    }
+    fn try_for_each_limb<E>(&self, a: &Poly, mut see: impl FnMut(usize, &[u64]) -> Result<(), E>) -> Result<(), E> {
+        a.limbs().iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
+    }
     fn add_assign(&self, a: &mut Poly, b: &Poly) {
         self.add_assign(a, b);
     }
@@ -102,8 +148,8 @@ impl Backend for RnsRing {
     fn mul_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         self.mul_halves_assign(a, halves);
     }
-    fn mul_halves_add_assign(&self, acc: &mut Poly, a: &Poly, halves: &[(u64, u64)]) {
-        self.mul_halves_add_assign(acc, a, halves);
+    fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Vec<(u64, u64)>)]) {
+        self.add_products_with_halves(acc, terms);
     }
     fn add_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         self.add_halves_assign(a, halves);
@@ -125,6 +171,9 @@ impl Backend for RnsRing {
     }
     fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)
+    }
+    fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], c0: &Poly, c1: &Poly) -> (Poly, Poly) {
+        self.inner_product_plus(digits, key, c0, c1)
     }
     fn rotation_sums(
         &self,

@@ -1,0 +1,77 @@
+//! Known answers: fixed seeds give these bytes, on every instruction set this machine has and with one thread or two.
+//!
+//! A change of the scheme (parameters, order of random streams, rounding, the bootstrap's matrices) changes answers; a
+//! change for speed must not. The failing test prints the new table.
+
+#![allow(clippy::unwrap_used)]
+
+use hetal_circuits::{Bootstrapper, bootstrap};
+use hetal_ckks::bytes::{self, Object};
+use hetal_ckks::{EvaluationKeys, KeyId};
+use hetal_ring::{Isa, RnsRing};
+use hetal_testkit::{Client, complex_vector};
+
+const ANSWERS: [(&str, &str); 8] = [
+    ("relinearisation key", "83f537f103aa62d722a576194c65c011"),
+    ("Galois key", "68bf40ceb1628f6cfe066b647cb7ab11"),
+    ("seeded ciphertext", "0b6bb4ad887858a224a72a0085a5d11d"),
+    ("public-key ciphertext", "5ccb24c6e6c447a60edfe0e9b4e23431"),
+    ("product", "ff0b2274e23829f4c99c31a7018a4498"),
+    ("rotation", "00129de822c4c1ab78b991eb30b2c38b"),
+    ("bootstrapping keys", "8e55dc4b4c0a3887b4be8a4a053d89ac"),
+    ("bootstrap", "40a3bbe4e81704ea20a8dc6705e57536"),
+];
+
+/// The first 16 bytes of the hash.
+fn digest(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..32].to_owned()
+}
+
+fn answers(isa: Isa) -> Vec<(&'static str, String)> {
+    let client = Client::with_isa("insecure-toy11", 7, isa);
+    let (codec, evaluator) = (client.codec(), &client.evaluator);
+    let mut out = Vec::new();
+    fn add<T: Object<RnsRing>>(out: &mut Vec<(&'static str, String)>, client: &Client, name: &'static str, object: &T) {
+        out.push((name, digest(&client.codec().encode(object).unwrap())));
+    }
+
+    let limbs = client.params.limbs(9);
+    let basis = client.params.key_basis(limbs);
+    let mut keys = EvaluationKeys::default();
+    let galois = evaluator.galois_of_rotation(3);
+    client.add_keys(&mut keys, [(KeyId::Relinearisation, limbs), (KeyId::Galois(galois), limbs)]);
+    add(&mut out, &client, "relinearisation key", &**keys.find(KeyId::Relinearisation, basis).unwrap());
+    add(&mut out, &client, "Galois key", &**keys.find(KeyId::Galois(galois), basis).unwrap());
+
+    let (u, v) = (complex_vector(client.params.slots(), 1), complex_vector(client.params.slots(), 2));
+    let seeded = client.encrypt_seeded(&u, 9);
+    add(&mut out, &client, "seeded ciphertext", &seeded);
+    let a = seeded.expand(&client.params, &*client.ring);
+    let b = client.encrypt_public(&client.public_key(limbs), &v, 9);
+    add(&mut out, &client, "public-key ciphertext", &b);
+    add(&mut out, &client, "product", &evaluator.sum_of_products(&[(&a, &b)], &keys).unwrap());
+    add(&mut out, &client, "rotation", &evaluator.automorphism(&a, galois, &keys).unwrap());
+
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
+    let mut set = Vec::new();
+    bytes::write_key_set(&codec, &keys, &mut set).unwrap();
+    out.push(("bootstrapping keys", digest(&set)));
+    let bootstrapper = Bootstrapper::new(evaluator, &[0]).unwrap();
+    let fresh = bootstrapper.bootstrap(evaluator, &client.encrypt(&u, 0), 0, &keys).unwrap();
+    add(&mut out, &client, "bootstrap", &fresh);
+    out
+}
+
+#[test]
+fn the_same_bytes_on_every_instruction_set_and_any_number_of_threads() {
+    let expected = ANSWERS.map(|(name, hash)| (name, hash.to_owned()));
+    for isa in Isa::available() {
+        for threads in [1, 2] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let found = pool.install(|| answers(isa));
+            let table: String = found.iter().map(|(name, hash)| format!("    (\"{name}\", \"{hash}\"),\n")).collect();
+            assert_eq!(found, expected, "{} with {threads} threads gives\n{table}", isa.name());
+        }
+    }
+}
