@@ -10,9 +10,11 @@ pub mod diag_atb;
 pub mod priv_gd;
 pub mod row_major;
 pub mod softmax;
+pub mod trainer;
 
 pub use blocks::{Blocks, Unit};
 pub use col_major::col_major;
 pub use diag_abt::diag_abt;
 pub use diag_atb::{Branch, diag_atb};
 pub use row_major::row_major;
+pub use trainer::PaperTrainer;

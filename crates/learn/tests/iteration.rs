@@ -79,6 +79,14 @@ fn noise_of_a_bootstrap_is_borne() {
     assert!(d.exact < 1e-3, "{d:?}");
 }
 
+/// Noise stays small over hundreds of steps: no slot keeps a copy of another that could drift away from it.
+#[test]
+fn noise_does_not_grow_over_a_long_training() {
+    let noise = Noise { operation: libm::ldexp(1.0, -30), bootstrap: libm::ldexp(1.0, -25), seed: 2 };
+    let d = train(&Clear::with_noise(1024, TOP, noise), 64, 60, 12, 3, 400);
+    assert!(d.alike < 1e-4, "{d:?}");
+}
+
 /// Bootstraps, key-switches and products of one iteration for every shape of the paper.
 #[test]
 fn paper_shapes_cost_what_the_design_says() {

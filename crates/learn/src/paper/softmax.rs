@@ -19,6 +19,8 @@ pub struct PaperSoftmax {
 const LOG_WIDE: u32 = 8;
 /// See [`LOG_WIDE`].
 const LOG_NARROW: u32 = 1;
+/// Differences to the approximate maximum, extended, lie in `[-8, 8]`; near ties it is too low, and exponentials pass 1.
+const LOG_EXPONENTIAL: u32 = 4;
 
 impl PaperSoftmax {
     /// The softmax on logits in `[-128, 128]`, with or without the correction of the domain extension.
@@ -127,20 +129,20 @@ impl<E: Engine> Run<'_, E> {
             return Ok(x);
         }
         let (k3, k5) = extension.correction();
-        let x = self.with_levels(&x, 3, 4)?;
+        let x = self.with_levels(&x, 3, LOG_EXPONENTIAL)?;
         Ok(evaluate(engine, &x, &Polynomial::real(Basis::Monomial, &[0.0, 1.0, 0.0, k3, 0.0, -k5]))?)
     }
 
     /// `exp(x)` on `[-8, 8]` in the first tile, 0 elsewhere.
     fn exponential(&self, x: E::Ciphertext) -> Result<E::Ciphertext> {
         let (engine, classes) = (self.kit.engine, self.softmax.classes);
-        let x = self.with_levels(&x, 4, 4)?;
+        let x = self.with_levels(&x, 4, LOG_EXPONENTIAL)?;
         let scaled: Vec<f64> = EXPONENTIAL_9.iter().enumerate().map(|(k, c)| libm::ldexp(*c, -3 * k as i32)).collect();
         let mut value = evaluate(engine, &x, &Polynomial::real(Basis::Monomial, &scaled))?;
         for _ in 0..3 {
-            value = engine.square(&self.with_levels(&value, 1, LOG_NARROW)?)?;
+            value = engine.square(&self.with_levels(&value, 1, LOG_EXPONENTIAL)?)?;
         }
-        let value = self.with_levels(&value, 1, LOG_NARROW)?;
+        let value = self.with_levels(&value, 1, LOG_EXPONENTIAL)?;
         self.kit.masked(&value, &self.kit.unit.mask(|_, j| j < classes))
     }
 
@@ -149,7 +151,7 @@ impl<E: Engine> Run<'_, E> {
         let engine = self.kit.engine;
         let (range, rounds) = INVERSE;
         // One bootstrap serves the value and its sum.
-        let x = self.with_levels(&x, 2, LOG_NARROW)?;
+        let x = self.with_levels(&x, 2, LOG_EXPONENTIAL)?;
         let sum = self.kit.sum_columns(x.clone())?;
         let linear = |slope: f64, constant: f64| {
             engine.linear_combination(&[(&sum, Complex64::new(slope, 0.0))], Complex64::new(constant, 0.0))
@@ -160,7 +162,7 @@ impl<E: Engine> Run<'_, E> {
             let factor = self.with_levels(&engine.add_constant(&t, Complex64::ONE)?, 1, LOG_NARROW)?;
             y = engine.mul(&self.with_levels(&y, 1, LOG_NARROW)?, &factor)?;
         }
-        let (x, y) = (self.with_levels(&x, 1, LOG_NARROW)?, self.with_levels(&y, 1, LOG_NARROW)?);
+        let (x, y) = (self.with_levels(&x, 1, LOG_EXPONENTIAL)?, self.with_levels(&y, 1, LOG_NARROW)?);
         Ok(engine.mul(&x, &y)?)
     }
 }
