@@ -3,7 +3,9 @@
 pub mod error;
 pub mod machine;
 pub mod ops;
+pub mod owner;
 pub mod params;
 pub mod progress;
+pub mod train;
 
 pub use error::{Error, Result};
