@@ -16,6 +16,14 @@ pub enum Error {
     /// Training refused.
     #[error(transparent)]
     Learn(#[from] hetal_learn::Error),
+    /// A file that cannot be used.
+    #[error("{path}: {reason}")]
+    File {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A shape that has no preset.
     #[error("no shape is named {name}; there are {known}")]
     Shape {

@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod machine;
+pub mod npy;
 pub mod ops;
 pub mod owner;
 pub mod params;

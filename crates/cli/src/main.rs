@@ -50,6 +50,12 @@ enum BenchCommand {
         /// The parameter set.
         #[arg(long, default_value = "full")]
         set: String,
+        /// A folder with features_{train,test}.npy and labels_{train,test}.npy, instead of random features.
+        #[arg(long)]
+        data: Option<std::path::PathBuf>,
+        /// Training rows of it that are used.
+        #[arg(long, default_value_t = 2048)]
+        rows: usize,
         /// How many iterations.
         #[arg(long, default_value_t = 1)]
         iterations: usize,
@@ -95,12 +101,13 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
-        Command::Bench(BenchCommand::Train { shape, engine, set, iterations, json }) => {
+        Command::Bench(BenchCommand::Train { shape, engine, set, data, rows, iterations, json }) => {
             let kind = match engine {
                 EngineArgument::Clear => train::EngineKind::Clear,
                 EngineArgument::Cpu => train::EngineKind::Cpu,
             };
-            let report = train::report(&shape, kind, &set, iterations)?;
+            let data = data.map_or(train::Data::Random, |path| train::Data::Folder { path, rows });
+            let report = train::report(&shape, &data, kind, &set, iterations)?;
             match report.as_object() {
                 Some(object) if !json => print_object(object),
                 _ => println!("{}", serde_json::Value::from(vec![report])),

@@ -1,16 +1,18 @@
-//! `hetal bench train`: iterations of encrypted training on random features of a benchmark's shape.
+//! `hetal bench train`: iterations of encrypted training beside exact training, on random features of a benchmark's shape or
+//! on real ones.
 
 use crate::owner::Owner;
-use crate::{Error, Result, progress};
+use crate::{Error, Result, npy, progress};
 use hetal_circuits::clear::Clear;
 use hetal_circuits::{Complex64, Engine};
 use hetal_learn::agreement::{self, PRESETS, Preset};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Trainer};
-use hetal_learn::twin::Twin;
-use hetal_learn::{Geometry, Ledger, Matrix, packing};
+use hetal_learn::twin::{self, Twin};
+use hetal_learn::{Dataset, Geometry, Ledger, Matrix, judge, packing};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Where iterations run.
@@ -27,28 +29,51 @@ const RANGE: f64 = 128.0;
 /// The momentum is bounded by 1 where it is refreshed.
 const LOG_MOMENTUM_BOUND: u32 = 0;
 
-/// The circuit of one shape and a batch for it.
+/// Where rows come from.
+pub enum Data {
+    /// One batch around random centres.
+    Random,
+    /// `features_{train,test}.npy` and `labels_{train,test}.npy` of a folder, the first `rows` of the former.
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Training rows used.
+        rows: usize,
+    },
+}
+
+/// Features and their labels.
+struct Rows {
+    features: Matrix,
+    labels: Vec<usize>,
+}
+
+/// The circuit of one shape and its batches, which iterations take in turn.
 struct Job {
     preset: &'static Preset,
     geometry: Geometry,
     ledger: Ledger,
     constants: Constants,
-    features: Matrix,
-    labels: Vec<usize>,
+    batches: Vec<Rows>,
+    test: Option<Rows>,
 }
 
 impl Job {
-    fn new(shape: &str, slots: usize) -> Result<Self> {
+    fn new(shape: &str, data: &Data, slots: usize) -> Result<Self> {
         let preset = Preset::named(shape)
             .ok_or_else(|| Error::Shape { name: shape.to_owned(), known: PRESETS.map(|p| p.name).join(", ") })?;
-        let (features, labels) = clusters(preset);
+        let (batches, test) = match data {
+            Data::Random => (vec![clusters(preset)], None),
+            Data::Folder { path, rows } => load(path, *rows, preset)?,
+        };
+        let features = batches.first().map_or(preset.features, |b| b.features.columns());
         Ok(Self {
             preset,
-            geometry: Geometry::new(slots, preset.batch, preset.features, preset.classes)?,
+            geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
             ledger: Ledger::lowest(),
             constants: Constants::built_in(preset.classes, RANGE)?,
-            features,
-            labels,
+            batches,
+            test,
         })
     }
 
@@ -65,22 +90,25 @@ impl Job {
         bar.set_message("circuit");
         let trainer = Trainer::new(engine, *g, ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?;
         bar.inc(1);
-        bar.set_message("batch");
-        let blocks: Vec<E::Ciphertext> = packing::features(g, &self.features)?
-            .iter()
-            .map(|block| seal(block, ledger.fresh_features()))
-            .collect::<Result<_>>()?;
-        let labels = seal(&packing::labels(g, &self.labels)?, ledger.probabilities())?;
-        let batch = trainer.batch(engine, &blocks, labels, self.features.rows())?;
+        bar.set_message("batches");
+        let seal_batch = |rows: &Rows| -> Result<_> {
+            let blocks: Vec<E::Ciphertext> = packing::features(g, &rows.features)?
+                .iter()
+                .map(|block| seal(block, ledger.fresh_features()))
+                .collect::<Result<_>>()?;
+            let labels = seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
+            Ok(trainer.batch(engine, &blocks, labels, rows.features.rows())?)
+        };
+        let batches: Vec<_> = self.batches.iter().map(seal_batch).collect::<Result<_>>()?;
         bar.inc(1);
         bar.set_message("iterations");
-        let initial = agreement::initial_weights(self.preset.classes, self.preset.features, 1);
+        let initial = agreement::initial_weights(g.classes(), g.features(), 1);
         let mut model = Model::new(seal(&packing::weights(g, &initial)?, ledger.weights())?, Momentum::Nesterov);
         let mut twin = Twin::new(initial, Momentum::Nesterov);
         let start = Instant::now();
         let mut refreshes = 0;
-        for _ in 0..iterations {
-            model = trainer.step(engine, &model, &batch, self.preset.rate)?;
+        for k in 0..iterations {
+            model = trainer.step(engine, &model, &batches[k % batches.len()], self.preset.rate)?;
             if trainer.needs_refresh(&model) {
                 model = trainer.refresh(engine, &model)?;
                 refreshes += 1;
@@ -89,12 +117,14 @@ impl Job {
         }
         let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         bar.finish_and_clear();
-        for _ in 0..iterations {
-            twin.step(&self.features, &self.labels, self.preset.rate, softmax::exact)?;
+        for k in 0..iterations {
+            let rows = &self.batches[k % self.batches.len()];
+            twin.step(&rows.features, &rows.labels, self.preset.rate, softmax::exact)?;
         }
         let weights = packing::unpack_weights(g, &open(&model.weights)?)?;
         let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
-        Ok(Outcome { seconds, refreshes, difference })
+        let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
+        Ok(Outcome { seconds, refreshes, difference, test })
     }
 }
 
@@ -102,12 +132,48 @@ struct Outcome {
     seconds: f64,
     refreshes: usize,
     difference: f64,
+    test: Option<Comparison>,
+}
+
+/// Predictions of the trained classifier beside its twin's.
+struct Comparison {
+    accuracy: f64,
+    twin_accuracy: f64,
+    /// Share of rows that the two classify differently.
+    disagreement: f64,
+}
+
+fn compare(rows: &Rows, weights: &Matrix, twin: &Matrix) -> Result<Comparison> {
+    let (ours, theirs) = (twin::logits(&rows.features, weights)?, twin::logits(&rows.features, twin)?);
+    let count = rows.features.rows();
+    let different = (0..count).filter(|&i| judge::predicted(ours.row(i)) != judge::predicted(theirs.row(i))).count();
+    Ok(Comparison {
+        accuracy: judge::accuracy(&ours, &rows.labels)?,
+        twin_accuracy: judge::accuracy(&theirs, &rows.labels)?,
+        disagreement: different as f64 / count.max(1) as f64,
+    })
+}
+
+/// The first `rows` training rows in batches, and the test rows.
+fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
+    let set = |name: &str| -> Result<Dataset> {
+        let features = npy::matrix(&path.join(format!("features_{name}.npy")))?;
+        Ok(Dataset::new(features, npy::labels(&path.join(format!("labels_{name}.npy")))?, preset.classes)?)
+    };
+    let (train, test) = (set("train")?, set("test")?);
+    let rows = rows.min(train.rows());
+    let part = |start: usize| {
+        let range = start..rows.min(start + preset.batch);
+        Rows { features: train.features().slice(range.clone()), labels: train.labels()[range].to_vec() }
+    };
+    let batches = (0..rows).step_by(preset.batch).map(part).collect();
+    Ok((batches, Some(Rows { features: test.features().clone(), labels: test.labels().to_vec() })))
 }
 
 /// Runs iterations of one shape and describes them as a flat object.
-pub fn report(shape: &str, kind: EngineKind, set: &str, iterations: usize) -> Result<Value> {
+pub fn report(shape: &str, data: &Data, kind: EngineKind, set: &str, iterations: usize) -> Result<Value> {
     let params = hetal_ckks::Params::named(set)?;
-    let job = Job::new(shape, params.slots())?;
+    let job = Job::new(shape, data, params.slots())?;
     let clear = Clear::new(params.slots(), params.top_level());
     let seal = |v: &[Complex64], level| Ok(clear.fresh(v, level)?);
     let outcome = job.run(&clear, iterations, seal, |ct| Ok(clear.values(ct).to_vec()))?;
@@ -124,16 +190,16 @@ pub fn report(shape: &str, kind: EngineKind, set: &str, iterations: usize) -> Re
         }
     };
     use hetal_circuits::clear::Kind;
-    // The row-shifted versions of the batch are made once, outside the iterations: counted apart.
-    let versions = (2 * job.geometry.blocks() * (job.geometry.padded_classes() - 1)) as u64;
+    // The row-shifted versions of each batch are made once, outside the iterations: counted apart.
+    let versions = (2 * job.batches.len() * job.geometry.blocks() * (job.geometry.padded_classes() - 1)) as u64;
     let per_iteration = |count: u64| count as f64 / iterations.max(1) as f64;
-    Ok(json!({
+    let mut report = json!({
         "shape": shape,
         "engine": engine,
         "circuit": "ours",
         "set": set,
         "rows": job.preset.batch,
-        "features": job.preset.features,
+        "features": job.geometry.features(),
         "classes": job.preset.classes,
         "iterations": iterations,
         "bootstraps_per_iteration": per_iteration(books.count(Kind::Bootstrap) - outcome.refreshes as u64),
@@ -144,11 +210,17 @@ pub fn report(shape: &str, kind: EngineKind, set: &str, iterations: usize) -> Re
         "seconds_per_iteration": outcome.seconds,
         "weights_relative_difference": outcome.difference,
         "peak_rss_gib": crate::machine::peak_rss_gib(),
-    }))
+    });
+    if let Some(test) = outcome.test {
+        report["test_accuracy"] = test.accuracy.into();
+        report["twin_accuracy"] = test.twin_accuracy.into();
+        report["prediction_disagreement"] = test.disagreement.into();
+    }
+    Ok(report)
 }
 
 /// Rows of norm about 1 around one centre per class.
-fn clusters(preset: &Preset) -> (Matrix, Vec<usize>) {
+fn clusters(preset: &Preset) -> Rows {
     let mut state = 5u64;
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -159,5 +231,5 @@ fn clusters(preset: &Preset) -> (Matrix, Vec<usize>) {
     let centres = Matrix::from_fn(preset.classes, preset.features, |_, _| size * signed());
     let labels: Vec<usize> = (0..preset.batch).map(|i| (i * 7 + i / 3) % preset.classes).collect();
     let x = Matrix::from_fn(preset.batch, preset.features, |i, h| centres[(labels[i], h)] + size * signed());
-    (x, labels)
+    Rows { features: x, labels }
 }
