@@ -35,6 +35,10 @@ fn a_file_is_never_overwritten_and_nothing_is_left_after_a_failure() {
     assert_eq!(secret.save(&params, &path), Err(Error::Exists { path: path.clone() }));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    // A name so long that the temporary one is too long for the file system.
+    let long = dir.path().join("k".repeat(250));
+    assert!(matches!(secret.save(&params, &long), Err(Error::Io { .. })));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     let nowhere = dir.path().join("no/such/folder");
     assert!(matches!(secret.save(&params, &nowhere), Err(Error::Io { kind: ErrorKind::NotFound, .. })));
 }
