@@ -58,7 +58,7 @@ pub trait Backend: Send + Sync + 'static {
     fn mul(&self, a: &Self::Poly, b: &Self::Poly, basis: Basis) -> Self::Poly;
     fn mul_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, b: &Self::Poly);
     fn mul_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
-    fn mul_halves_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, halves: &[(u64, u64)]);
+    fn add_products_with_halves(&self, acc: &mut Self::Poly, terms: &[(&Self::Poly, Vec<(u64, u64)>)]);
     fn add_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
     fn add_lifted_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn automorphism(&self, a: &Self::Poly, galois: u64) -> Self::Poly;
@@ -67,6 +67,19 @@ pub trait Backend: Send + Sync + 'static {
     fn raise(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
     fn decompose(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits;
     fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
+    /// [`Backend::inner_product`] plus `P (c0, c1)`.
+    fn inner_product_plus(
+        &self,
+        digits: &Self::Digits,
+        key: &[(Self::Poly, Self::Poly)],
+        c0: &Self::Poly,
+        c1: &Self::Poly,
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut u0, mut u1) = self.inner_product(digits, key);
+        self.add_lifted_assign(&mut u0, c0);
+        self.add_lifted_assign(&mut u1, c1);
+        (u0, u1)
+    }
     fn rotation_sums(
         &self,
         c0: &Self::Poly,
@@ -135,8 +148,8 @@ impl Backend for RnsRing {
     fn mul_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         self.mul_halves_assign(a, halves);
     }
-    fn mul_halves_add_assign(&self, acc: &mut Poly, a: &Poly, halves: &[(u64, u64)]) {
-        self.mul_halves_add_assign(acc, a, halves);
+    fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Vec<(u64, u64)>)]) {
+        self.add_products_with_halves(acc, terms);
     }
     fn add_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         self.add_halves_assign(a, halves);
@@ -158,6 +171,9 @@ impl Backend for RnsRing {
     }
     fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)
+    }
+    fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], c0: &Poly, c1: &Poly) -> (Poly, Poly) {
+        self.inner_product_plus(digits, key, c0, c1)
     }
     fn rotation_sums(
         &self,

@@ -187,18 +187,37 @@ impl<B: Backend> Evaluator<B> {
         let basis = Self::basis(limbs);
         let mut out =
             Ciphertext { c0: self.backend.zero(basis), c1: self.backend.zero(basis), limbs, scale: target * q };
-        for (a, c) in terms {
-            self.needs("linear combination", limbs, a.limbs)?;
-            let halves = self.constant(*c, target / a.scale * q, limbs)?;
-            self.backend.mul_halves_add_assign(&mut out.c0, &a.c0, &halves);
-            self.backend.mul_halves_add_assign(&mut out.c1, &a.c1, &halves);
-        }
+        self.add_linear(&mut out.c0, &mut out.c1, terms, target * q, limbs)?;
         if constant != Complex64::ZERO {
             self.add_constant_assign(&mut out, constant)?;
         }
         let mut out = self.rescale(out)?;
         out.scale = target;
         Ok(out)
+    }
+
+    /// `(c0, c1) += sum_k c_k a_k`, where `(c0, c1)` has the scale given.
+    fn add_linear(
+        &self,
+        c0: &mut B::Poly,
+        c1: &mut B::Poly,
+        terms: &[(&Ct<B>, Complex64)],
+        scale: f64,
+        limbs: usize,
+    ) -> Result<()> {
+        let mut halves = Vec::with_capacity(terms.len());
+        for (a, c) in terms {
+            self.needs("linear combination", limbs, a.limbs)?;
+            halves.push(self.constant(*c, scale / a.scale, limbs)?);
+        }
+        let with = |pick: fn(&Ct<B>) -> &B::Poly| -> Vec<(&B::Poly, Vec<(u64, u64)>)> {
+            terms.iter().zip(&halves).map(|((a, _), halves)| (pick(a), halves.clone())).collect()
+        };
+        if !terms.is_empty() {
+            self.backend.add_products_with_halves(c0, &with(|a| &a.c0));
+            self.backend.add_products_with_halves(c1, &with(|a| &a.c1));
+        }
+        Ok(())
     }
 
     fn needs(&self, operation: &'static str, needs: usize, has: usize) -> Result<()> {
@@ -267,19 +286,13 @@ impl<B: Backend> Evaluator<B> {
             d.iter_mut().for_each(|d| self.backend.mul_halves_assign(d, &halves));
         }
         let [mut d0, mut d1, d2] = d;
-        for (x, c) in linear {
-            self.needs("linear term", limbs, x.limbs)?;
-            let halves = self.constant(*c, scale / x.scale, limbs)?;
-            self.backend.mul_halves_add_assign(&mut d0, &x.c0, &halves);
-            self.backend.mul_halves_add_assign(&mut d1, &x.c1, &halves);
-        }
+        self.add_linear(&mut d0, &mut d1, linear, scale, limbs)?;
         if constant != Complex64::ZERO {
             self.backend.add_halves_assign(&mut d0, &self.constant(constant, scale, limbs)?);
         }
-        let (mut u0, mut u1) = self.switch(d2, key);
-        self.backend.add_lifted_assign(&mut u0, &d0);
-        self.backend.add_lifted_assign(&mut u1, &d1);
-        drop((d0, d1));
+        let digits = self.backend.decompose(d2, self.params.digit_starts(), key.basis.p);
+        let (u0, u1) = self.backend.inner_product_plus(&digits, &key.digits, &d0, &d1);
+        drop((digits, d0, d1));
         let (c0, c1) = (self.backend.divide(u0, 1), self.backend.divide(u1, 1));
         Ok(Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) })
     }

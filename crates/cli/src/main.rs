@@ -62,7 +62,7 @@ fn run(arguments: Arguments) -> Result<()> {
             }
         }
         Command::Bench(BenchCommand::Ops { set, threads, json }) => {
-            let report = ops::Bench::new(&set)?.measure(threads)?;
+            let report = ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?;
             if json {
                 println!("{}", serde_json::Value::from(report));
             } else {

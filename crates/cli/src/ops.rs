@@ -9,6 +9,7 @@ use hetal_ring::sampler::{OsSeeds, SeedSource};
 use hetal_ring::{Basis, Isa, Poly, RnsRing};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Limbs in the chain for the figures of single operations.
 const OPERATION_LIMBS: usize = 13;
@@ -78,6 +79,20 @@ impl Bench {
         Ok((mean.log2(), errors.iter().copied().fold(0.0, f64::max).log2()))
     }
 
+    /// Seconds of each stage of a bootstrap on one thread.
+    fn stages(&self, ct: &Ciphertext<Poly>) -> Result<Vec<(&'static str, f64)>> {
+        with_threads(1, || {
+            let mut stages = Vec::new();
+            let mut last = Instant::now();
+            let mut ended = |name| {
+                stages.push((name, last.elapsed().as_secs_f64()));
+                last = Instant::now();
+            };
+            self.bootstrapper.bootstrap_observed(&self.evaluator, ct, 0, &self.keys, &mut ended)?;
+            Ok(stages)
+        })?
+    }
+
     /// Microseconds of one forward transform on one thread.
     pub fn ntt_us(&self, runs: usize) -> f64 {
         let mut poly = self.ring.zero(Basis { q: 1, p: 0 });
@@ -123,6 +138,7 @@ impl Bench {
             2 => wall_2,
             _ => with_threads(threads, || time(2, run))?.0,
         };
+        let stages = self.stages(&ct)?;
         step("precision");
         let (mean, max) = self.bootstrap_error(&values)?;
         let (_, constant) = self.bootstrap_error(&vec![Complex64::new(0.7, -0.3); slots])?;
@@ -134,7 +150,7 @@ impl Bench {
         let keys_bytes = hetal_ckks::bytes::key_set_len(&self.params, &bootstrap::keys(&self.params))
             .map_err(hetal_ckks::Error::from)?;
         let gib = |limbs: usize| (limbs * limb_bytes) as f64 / f64::from(1 << 30);
-        let report = json!({
+        let mut report = json!({
             "set": self.params.name(),
             "threads": threads,
             "isa": self.ring.isa().name(),
@@ -157,6 +173,9 @@ impl Bench {
             "matrices_gib": gib(self.bootstrapper.encoded_limbs()),
             "peak_rss_gib": peak_rss_gib(),
         });
+        for (stage, seconds) in stages {
+            report[format!("bootstrap_{stage}_s")] = seconds.into();
+        }
         match report {
             Value::Object(map) => Ok(map),
             _ => Ok(Map::new()),
@@ -191,4 +210,30 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
         (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     };
     (0..n).map(|_| Complex64::new(next(), next())).collect()
+}
+
+/// Everything `hetal bench ops` prints about a set. For `full`, the figures `small_*` of the set `small` come from a second
+/// process of this program, `child_arguments` to it, so that its memory is its own.
+pub fn report(set: &str, threads: usize, child_arguments: &[&str]) -> Result<Map<String, Value>> {
+    let mut report = Bench::new(set)?.measure(threads)?;
+    if set == "full" {
+        let small = child(child_arguments)?;
+        for (ours, theirs) in [("small_bootstrap_cpu_s", "bootstrap_cpu_s"), ("small_peak_rss_gib", "peak_rss_gib")] {
+            report.insert(ours.to_owned(), small[theirs].clone());
+        }
+        for name in ["bootstrap_err_mean_log2", "bootstrap_err_max_log2"] {
+            report.insert(format!("small_{name}"), small[name].clone());
+        }
+    }
+    Ok(report)
+}
+
+fn child(arguments: &[&str]) -> Result<Value> {
+    let fail = |reason: String| crate::Error::Child { set: "small".to_owned(), reason };
+    let program = std::env::current_exe().map_err(|e| fail(e.to_string()))?;
+    let output = std::process::Command::new(program).args(arguments).output().map_err(|e| fail(e.to_string()))?;
+    if !output.status.success() {
+        return Err(fail(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| fail(e.to_string()))
 }

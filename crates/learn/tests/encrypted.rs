@@ -25,7 +25,7 @@ const LOG_MOMENTUM_BOUND: u32 = 0;
 impl Parties {
     fn new(set: &str, g: Geometry, ledger: Ledger, constants: &Constants) -> Self {
         let client = Client::new(set, 7);
-        let needs = trainer::keys(g, ledger, constants.clone(), client.params.top_level()).unwrap();
+        let needs = trainer::keys(g, ledger, constants.clone(), LOG_MOMENTUM_BOUND, client.params.top_level()).unwrap();
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
         let evaluator = Client::new(set, 7).evaluator;
