@@ -114,6 +114,18 @@ fn wrong_bytes_are_refused_with_the_reason() {
     assert!(matches!(error, Error::NotASecret { .. }), "{error}");
 }
 
+/// A file of format version 1, kept for ever. (In the repository its mode cannot be 0600.)
+#[test]
+fn version_1_is_still_read() {
+    let stored = include_bytes!("../../tests/golden/v1/secret-key");
+    let (params, secret) = key(2026);
+    assert!(to_bytes(&secret, &params)[..] == stored[..]);
+    let dir = TempDir::new();
+    let path = dir.path().join("secret");
+    create_new(&path).unwrap().write_all(stored).unwrap();
+    assert!(SecretKey::load(&params, &path).unwrap().coefficients() == secret.coefficients());
+}
+
 #[test]
 fn a_key_of_another_set_is_refused() {
     let (params, secret) = key(1);
