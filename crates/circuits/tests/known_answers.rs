@@ -6,10 +6,10 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_circuits::{Bootstrapper, bootstrap};
-use hetal_ckks::bytes::{self, Object};
+use hetal_ckks::bytes::{self, KeySetFile, Object};
 use hetal_ckks::{EvaluationKeys, KeyId};
 use hetal_ring::{Isa, RnsRing};
-use hetal_testkit::{Client, complex_vector};
+use hetal_testkit::{Client, TempDir, complex_vector};
 
 const ANSWERS: [(&str, &str); 8] = [
     ("relinearisation key", "5990a24564d97350057c0f61810dd458"),
@@ -74,4 +74,24 @@ fn the_same_bytes_on_every_instruction_set_and_any_number_of_threads() {
             assert_eq!(found, expected, "{} with {threads} threads gives\n{table}", isa.name());
         }
     }
+}
+
+#[test]
+fn keys_loaded_from_a_file_as_they_are_needed_give_the_same_bootstrap() {
+    let client = Client::new("insecure-toy11", 8);
+    let (codec, evaluator) = (client.codec(), &client.evaluator);
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
+    let dir = TempDir::new();
+    let path = dir.path().join("keys");
+    bytes::write_key_set(&codec, &keys, &mut std::fs::File::create(&path).unwrap()).unwrap();
+    let stored = std::fs::metadata(&path).unwrap().len();
+    assert_eq!(stored, bytes::key_set_len(&client.params, &bootstrap::keys(&client.params)).unwrap());
+
+    let lazy = EvaluationKeys::with_source(Box::new(KeySetFile::open(&codec, &path).unwrap()));
+    let bootstrapper = Bootstrapper::new(evaluator, &[0]).unwrap();
+    let ct = client.encrypt(&complex_vector(client.params.slots(), 1), 0);
+    let [a, b] = [&keys, &lazy].map(|keys| bootstrapper.bootstrap(evaluator, &ct, 0, keys).unwrap());
+    assert!(codec.encode(&a).unwrap() == codec.encode(&b).unwrap());
+    assert_eq!(lazy.iter().count(), keys.iter().count(), "a bootstrap needs all of its keys");
 }

@@ -145,6 +145,11 @@ impl<P> EvaluationKeys<P> {
         Ok(())
     }
 
+    /// All keys, in memory or not: purpose and primes.
+    pub fn available(&self) -> impl Iterator<Item = (KeyId, Basis)> {
+        self.places.iter().flat_map(|(&id, sizes)| sizes.iter().map(move |place| (id, place.basis)))
+    }
+
     /// All keys in memory.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<SwitchingKey<P>>> {
         self.places.values().flatten().filter_map(|place| place.key.get())

@@ -184,6 +184,11 @@ fn switching_keys_say_what_is_wrong() {
         assert!(matches!(error(4, &limbs.to_le_bytes()), FormatError::Primes { .. }));
     }
     assert!(matches!(error(16, &2u32.to_le_bytes()), FormatError::Primes { what: "special primes", .. }));
+    // To the sparse secret at one prime, where it is secure; from it to all primes.
+    for (purpose, limbs) in [(3u8, 2u8), (4, 1)] {
+        let name = [purpose, 0, 0, 0, limbs, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert!(matches!(error(0, &name), FormatError::Primes { what: "primes of the chain", .. }));
+    }
     for digits in [0, 2, u32::MAX] {
         assert!(matches!(error(20, &digits.to_le_bytes()), FormatError::Digits { .. }));
     }
@@ -201,6 +206,14 @@ fn key_sets_say_what_is_wrong() {
     assert!(matches!(error(0, &3u64.to_le_bytes()), FormatError::Length { .. }));
     let first = &bytes[HEADER_LEN + 8..HEADER_LEN + 24];
     assert!(matches!(error(24, first), FormatError::KeyOrder { .. }), "a key twice");
+    // Two keys of one size in the other order: the table is sound, but not of these keys.
+    let entry = |k: usize| &bytes[HEADER_LEN + 8 + 16 * k..][..16];
+    assert_eq!((entry(1)[0], entry(2)[0], entry(1)[4], entry(2)[4]), (2, 3, 1, 1));
+    let mut swapped = bytes.to_vec();
+    swapped[HEADER_LEN + 24..HEADER_LEN + 56].copy_from_slice(&[entry(2), entry(1)].concat());
+    fix_checksums(Kind::KeySet, &mut swapped);
+    let read = bytes::read_key_set(&samples.client.codec(), &mut &swapped[..]);
+    assert!(matches!(read, Err(FormatError::KeyOrder { key: KeyId::Galois(5), .. })));
     let mut damaged = bytes.to_vec();
     damaged[HEADER_LEN + 8 + 4 * 16] ^= 1;
     assert_eq!(samples.read(Kind::KeySet, &damaged), Err(FormatError::Checksum { part: "the table" }));

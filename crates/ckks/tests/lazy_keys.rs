@@ -48,6 +48,7 @@ fn each_key_is_loaded_once_and_only_when_needed() {
     let source = Counting { inner: KeySetFile::open(&codec, &path).unwrap(), loads: Arc::clone(&loads) };
     let lazy = EvaluationKeys::with_source(Box::new(source));
     assert_eq!((lazy.iter().count(), loads.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!(lazy.available().count(), keys.iter().count());
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -58,6 +58,27 @@ fn a_published_raw_decryption_gives_the_key_away_and_a_released_one_does_not() {
     assert!(small < 5, "the attack finds {small} of 2048 coefficients small: chance gives none");
 }
 
+/// Rounding alone would tell the sign of the noise of values that lie between two multiples, and an adversary chooses such.
+/// Here the noise is even some ten times what the policy says, so that the first rounding does not hide it.
+#[test]
+fn released_values_do_not_tell_the_sign_of_the_noise() {
+    let client = Client::new("insecure-toy11", 3);
+    let decryptor = Decryptor::new(Arc::clone(&client.params), Arc::clone(&client.ring));
+    let mut release = Release::new(ReleasePolicy { noise: 1e-11, numbers: 2048, security: 8, error: 1e-2 }).unwrap();
+    let between = |k: usize| (k as f64 + 0.5) * release.precision();
+    let chosen: Vec<_> = (0..1024).map(|k| Complex64::new(between(k), between(1024 + k))).collect();
+    let decrypted = decryptor.decrypt(&client.secret, &client.encrypt(&chosen, 3)).unwrap();
+    let flat = |v: &[Complex64]| v.iter().flat_map(|z| [z.re, z.im]).collect::<Vec<f64>>();
+    let (exact, noisy) = (flat(&chosen), flat(decrypted.peek()));
+    let noise = noisy.iter().zip(&exact).map(|(x, m)| (x - m).abs()).fold(0.0, f64::max);
+    assert!((5e-11..5e-10).contains(&noise), "{noise:e}");
+    let released = release.publish(&Private::new(noisy.clone()), &mut TestSeeds::insecure(4)).unwrap();
+    let agrees = |i: &usize| (released[*i] > exact[*i]) == (noisy[*i] > exact[*i]);
+    let agreeing = (0..2048).filter(agrees).count();
+    // Half of them, within five standard deviations of a fair coin.
+    assert!(agreeing.abs_diff(1024) < 114, "{agreeing} of 2048 released values err to the side of the noise");
+}
+
 /// Decrypts with a stolen key, in one limb.
 fn open_with(client: &Client, s: &[i64], ct: &Ciphertext<Poly>) -> Vec<Complex64> {
     let ring = &client.ring;

@@ -35,6 +35,10 @@ fn a_file_is_never_overwritten_and_nothing_is_left_after_a_failure() {
     assert_eq!(secret.save(&params, &path), Err(Error::Exists { path: path.clone() }));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    // A name so long that the temporary one is too long for the file system.
+    let long = dir.path().join("k".repeat(250));
+    assert!(matches!(secret.save(&params, &long), Err(Error::Io { .. })));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     let nowhere = dir.path().join("no/such/folder");
     assert!(matches!(secret.save(&params, &nowhere), Err(Error::Io { kind: ErrorKind::NotFound, .. })));
 }
@@ -108,6 +112,18 @@ fn wrong_bytes_are_refused_with_the_reason() {
         b[at] = 2;
     });
     assert!(matches!(error, Error::NotASecret { .. }), "{error}");
+}
+
+/// A file of format version 1, kept for ever. (In the repository its mode cannot be 0600.)
+#[test]
+fn version_1_is_still_read() {
+    let stored = include_bytes!("../../tests/golden/v1/secret-key");
+    let (params, secret) = key(2026);
+    assert!(to_bytes(&secret, &params)[..] == stored[..]);
+    let dir = TempDir::new();
+    let path = dir.path().join("secret");
+    create_new(&path).unwrap().write_all(stored).unwrap();
+    assert!(SecretKey::load(&params, &path).unwrap().coefficients() == secret.coefficients());
 }
 
 #[test]
