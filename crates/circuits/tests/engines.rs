@@ -1,6 +1,8 @@
 //! Every operation of the `Engine` trait, once, on the plain engine and under encryption: same values, same levels, same
 //! errors.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use hetal_circuits::clear::Clear;
 use hetal_circuits::polynomial::{self, Basis, Polynomial};
 use hetal_circuits::{Bootstrapper, Complex64, Diagonal, Encrypted, Engine, Error, Multiplication, encrypted};

@@ -1,5 +1,7 @@
 //! One bootstrap at full security. Alone in its file: it needs 10 GiB, and files of tests run one after the other.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::EvaluationKeys;
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};
