@@ -188,5 +188,7 @@ mod tests {
         assert_eq!(verdict(400.0), Verdict::LowerRate);
         assert_eq!(verdict(400.0), Verdict::Stop);
         assert_eq!((judge.epoch, judge.range), (2, 512.0));
+        // Far outside, more room would come too late.
+        assert_eq!(Judge::new(3, 128.0, 1).judge(&margin(200.0), &[0]).unwrap().verdict, Verdict::LowerRate);
     }
 }

@@ -208,21 +208,7 @@ fn sign(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::softmax::measure::{Sampler, error};
-
-    /// Largest and average error over the paper's cumulative sampling: `rows` rows on each of its boxes up to `range`.
-    fn errors(method: &Method, classes: usize, range: f64, rows: usize) -> (f64, f64) {
-        let boxes = [4.0, 8.0, 32.0, 128.0].into_iter().filter(|&b| b <= range);
-        let (mut worst, mut sum, mut count) = (0.0f64, 0.0, 0);
-        for size in boxes {
-            let mut sampler = Sampler::new(classes, size, 11);
-            for _ in 0..rows {
-                let e = error(&sampler.uniform(), |row| method.evaluate(row));
-                (worst, sum, count) = (worst.max(e), sum + e, count + 1);
-            }
-        }
-        (worst, sum / count as f64)
-    }
+    use crate::softmax::measure::cumulative;
 
     /// Cells of the paper's error table (classes, range, largest, average): averages within its digits or 4 %. Its largest errors are
     /// those of 100 million samples and more, ours of fewer must lie below.
@@ -249,7 +235,8 @@ mod tests {
             (PaperPrecise, 10, 128.0, 0.0097, 0.0016),
         ];
         for (method, classes, range, worst, average) in table {
-            let (w, a) = errors(&method, classes, range, 10_000);
+            let errors = cumulative(&method, classes, range, 10_000, 11);
+            let (w, a) = (errors.max, errors.average);
             let printed_digit = if average > 1e-5 { 5e-5 } else { 5e-10 };
             let near = (a - average).abs() <= (0.04 * average).max(printed_digit);
             let cell =
