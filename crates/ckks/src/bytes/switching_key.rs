@@ -131,12 +131,12 @@ fn check_shape(params: &Params, name: KeyName, special: u32, digits: usize) -> R
 ///
 /// Not by the thread pool: keys are loaded with a lock held, and a pool's thread that waits may take up a task that needs
 /// the same lock.
-fn side_by_side<X, Y: Send>(here: impl FnOnce() -> X, there: impl FnOnce() -> Y + Send + Sync) -> (X, Y) {
+fn side_by_side<X, Y: Send>(here: impl FnOnce() -> X, there: impl Fn() -> Y + Sync) -> (X, Y) {
     if rayon::current_num_threads() < 2 {
         return (here(), there());
     }
     std::thread::scope(|scope| {
-        let other = scope.spawn(there);
+        let Ok(other) = std::thread::Builder::new().spawn_scoped(scope, &there) else { return (here(), there()) };
         let x = here();
         match other.join() {
             Ok(y) => (x, y),
