@@ -56,40 +56,6 @@ impl NttTable {
         if self.is_vector() { vector::forward(isa, self, a) } else { self.forward_scalar(a) }
     }
 
-    /// How the forward transform can be fed strip by strip, for producers of coefficients that need not be kept.
-    pub(crate) fn strips(&self, isa: Isa) -> Strips {
-        let n = self.degree();
-        let lanes = match isa.or_scalar() {
-            Isa::Avx512 if self.is_vector() => 8,
-            Isa::Avx2 if self.is_vector() => 4,
-            _ => return Strips { rows: 1, block: n, width: n.min(MAX_STRIP) },
-        };
-        let block = vector::block_size(n, lanes);
-        Strips { rows: n / block, block, width: vector::STRIP }
-    }
-
-    /// The part of the forward transform that concerns one strip of columns, given row after row; `a` receives it.
-    /// After all strips, [`NttTable::forward_rows`] completes the transform.
-    pub(crate) fn forward_strip(&self, isa: Isa, column: usize, strip: &[u64], a: &mut [u64]) {
-        assert_eq!(a.len(), self.degree());
-        if self.is_vector() {
-            vector::forward_strip(isa, self, column, strip, a);
-        } else {
-            self.forward_strip_scalar(column, strip, a);
-        }
-    }
-
-    /// See [`NttTable::forward_strip`].
-    pub(crate) fn forward_rows(&self, isa: Isa, a: &mut [u64]) {
-        assert_eq!(a.len(), self.degree());
-        if self.is_vector() { vector::forward_rows(isa, self, a) } else { self.forward_scalar(a) }
-    }
-
-    /// Without vectors there is one row, and all is done at the end.
-    fn forward_strip_scalar(&self, column: usize, strip: &[u64], a: &mut [u64]) {
-        a[column..column + strip.len()].copy_from_slice(strip);
-    }
-
     /// Values to coefficients, in place.
     pub fn inverse(&self, isa: Isa, a: &mut [u64]) {
         self.inverse_scaled(isa, a, 1);
@@ -134,17 +100,6 @@ impl NttTable {
         let cell = if lanes == 8 { &self.eight_lanes } else { &self.four_lanes };
         cell.get_or_init(|| vector::Roots::new(&self.modulus, self.psi, self.log_n, lanes))
     }
-}
-
-/// The most coefficients of a strip.
-const MAX_STRIP: usize = vector::MAX_ROWS * vector::STRIP;
-
-/// A limb as `rows` rows of `block` coefficients, worked on in strips of `width` columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Strips {
-    pub(crate) rows: usize,
-    pub(crate) block: usize,
-    pub(crate) width: usize,
 }
 
 /// `powers[k] = psi^brv(k)`, the order in which the transform's stages consume them.
@@ -233,15 +188,6 @@ mod tests {
                         assert_eq!(b, expected, "{isa:?} forward, log n {log_n}, q {q}");
                         table.inverse(isa, &mut b);
                         assert_eq!(b, a, "{isa:?} round trip, log n {log_n}, q {q}");
-                        let Strips { rows, block, width } = table.strips(isa);
-                        let mut b = vec![0; n];
-                        for column in (0..block).step_by(width) {
-                            let strip: Vec<u64> =
-                                (0..rows).flat_map(|r| a[r * block + column..][..width].to_vec()).collect();
-                            table.forward_strip(isa, column, &strip, &mut b);
-                        }
-                        table.forward_rows(isa, &mut b);
-                        assert_eq!(b, expected, "{isa:?} by strips, log n {log_n}, q {q}");
                         let mut b = a.clone();
                         table.inverse_scaled(isa, &mut b, 12345);
                         assert_eq!(b, expected_inverse, "{isa:?} inverse, log n {log_n}, q {q}");

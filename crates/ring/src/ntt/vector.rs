@@ -34,9 +34,9 @@ pub(super) const MIN_LOG_N: u32 = 7;
 /// Most elements of a block, which is taken through its stages at once: with its roots, well inside 32 KiB.
 const MAX_BLOCK: usize = 2048;
 /// Most blocks, at the largest degree.
-pub(super) const MAX_ROWS: usize = 128;
+const MAX_ROWS: usize = 128;
 /// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as there are.
-pub(super) const STRIP: usize = 32;
+const STRIP: usize = 32;
 /// Squares of vectors done together, so that independent instructions are near each other.
 const SQUARES: usize = 2;
 
@@ -126,18 +126,6 @@ vector_kernel! {
 }
 
 vector_kernel! {
-    // The stages between blocks of one strip of columns, see `Strips`.
-    pub(super) fn forward_strip(table: &super::NttTable, column: usize, strip: &[u64], a: &mut [u64])
-        = forward_strip_any, else super::NttTable::forward_strip_scalar
-}
-
-vector_kernel! {
-    // The stages inside blocks, after all strips.
-    pub(super) fn forward_rows(table: &super::NttTable, a: &mut [u64])
-        = forward_rows_any, else super::NttTable::forward_scalar
-}
-
-vector_kernel! {
     pub(super) fn inverse(table: &super::NttTable, a: &mut [u64], scale: u64)
         = inverse_any, else super::NttTable::inverse_scalar
 }
@@ -153,41 +141,6 @@ unsafe fn forward_any<S: Simd>(_set: S, table: &super::NttTable, a: &mut [u64]) 
             _ => Transform::<S, LARGE>::new(&table.modulus, roots, a).forward(),
         }
     }
-}
-
-#[inline(always)]
-unsafe fn forward_strip_any<S: Simd>(_set: S, table: &super::NttTable, column: usize, strip: &[u64], a: &mut [u64]) {
-    let roots = table.vector_roots(S::LANES);
-    // SAFETY: as in `forward_any`; the strip's length is checked there.
-    unsafe {
-        match table.modulus.bits() {
-            ..=47 => Transform::<S, SMALL>::new(&table.modulus, roots, a).forward_strip_from(column, strip),
-            48..=50 => Transform::<S, MEDIUM>::new(&table.modulus, roots, a).forward_strip_from(column, strip),
-            _ => Transform::<S, LARGE>::new(&table.modulus, roots, a).forward_strip_from(column, strip),
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn forward_rows_any<S: Simd>(_set: S, table: &super::NttTable, a: &mut [u64]) {
-    let roots = table.vector_roots(S::LANES);
-    // SAFETY: as in `forward_any`.
-    unsafe {
-        match table.modulus.bits() {
-            ..=47 => Transform::<S, SMALL>::new(&table.modulus, roots, a).forward_rows(),
-            48..=50 => Transform::<S, MEDIUM>::new(&table.modulus, roots, a).forward_rows(),
-            _ => Transform::<S, LARGE>::new(&table.modulus, roots, a).forward_rows(),
-        }
-    }
-}
-
-/// How a vector transform with that many lanes cuts its array: into blocks of `LANES^2` times a power of 4.
-pub(super) fn block_size(n: usize, lanes: usize) -> usize {
-    let mut block = lanes * lanes;
-    while 4 * block <= MAX_BLOCK && 4 * block < n {
-        block *= 4;
-    }
-    block
 }
 
 #[inline(always)]
@@ -228,7 +181,10 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
     unsafe fn new(modulus: &Modulus, roots: &Roots, a: &mut [u64]) -> Self {
         let n = a.len();
         assert!(n.is_power_of_two() && n >= 1 << MIN_LOG_N && roots.lanes == S::LANES && roots.squares.len() * 8 == n);
-        let block = block_size(n, S::LANES);
+        let mut block = Self::SQUARE;
+        while 4 * block <= MAX_BLOCK && 4 * block < n {
+            block *= 4;
+        }
         let rows = n / block;
         assert!((2..=MAX_ROWS).contains(&rows));
         Self {
@@ -256,47 +212,26 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
             let mut scratch = Scratch([MaybeUninit::uninit(); MAX_ROWS * STRIP]);
             let scratch = Rows { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
             for column in (0..self.block).step_by(STRIP) {
-                let a = Rows { start: self.a.add(column), stride: self.block };
-                self.forward_strip(a, a, scratch);
+                self.forward_strip(Rows { start: self.a.add(column), stride: self.block }, scratch);
             }
-            self.forward_rows();
+            for row in 0..self.rows {
+                self.forward_row(row);
+            }
         }
     }
 
-    /// The stages between blocks of the strip at `column`, from residues that lie elsewhere, row after row.
+    /// The stages between blocks, on one strip. Reads residues.
     #[inline(always)]
-    unsafe fn forward_strip_from(&self, column: usize, strip: &[u64]) {
-        assert!(strip.len() == self.rows * STRIP && column + STRIP <= self.block);
-        // SAFETY: as in `forward`; `from` is only read.
-        unsafe {
-            let mut scratch = Scratch([MaybeUninit::uninit(); MAX_ROWS * STRIP]);
-            let scratch = Rows { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
-            let from = Rows { start: strip.as_ptr().cast_mut().cast(), stride: STRIP };
-            self.forward_strip(from, Rows { start: self.a.add(column), stride: self.block }, scratch);
-        }
-    }
-
-    /// The stages inside blocks, of all of them.
-    #[inline(always)]
-    unsafe fn forward_rows(&self) {
-        for row in 0..self.rows {
-            // SAFETY: as in `forward`.
-            unsafe { self.forward_row(row) };
-        }
-    }
-
-    /// The stages between blocks, on one strip. Reads residues of `from`, writes to `a`, which may be the same.
-    #[inline(always)]
-    unsafe fn forward_strip(&self, from: Rows, a: Rows, scratch: Rows) {
+    unsafe fn forward_strip(&self, a: Rows, scratch: Rows) {
         // SAFETY: as in `forward`.
         unsafe {
             let odd = self.rows.ilog2() % 2 == 1;
             let mut count = if odd { self.rows / 2 } else { self.rows / 4 };
             let to = if count == 1 { a } else { scratch };
             if odd {
-                self.forward_first2(from, to);
+                self.forward_first2(a, to);
             } else {
-                self.forward_pass::<FIRST>(from, to, self.rows, 0);
+                self.forward_pass::<FIRST>(a, to, self.rows, 0);
             }
             while count > 1 {
                 let to = if count == 4 { a } else { scratch };

@@ -1,28 +1,15 @@
 //! Digits of a polynomial, and their inner product with a switching key.
 
 use super::{Basis, Conversion, Poly, RnsRing, Sources};
-use crate::base_conversion::MAX_SOURCES;
 use crate::buffer::Limb;
-use crate::ntt::Strips;
-use crate::simd::prefetch;
 use crate::{Modulus, kernels};
 use rayon::prelude::*;
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a thread converts in: made once, as large as it ever needs.
-#[derive(Default)]
-struct Scratch {
-    /// Overflows and centred sources of a strip.
-    doubles: Vec<f64>,
-    /// A strip of one target.
-    strip: Vec<u64>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
+/// Limbs a conversion makes at a time: enough that reading its sources costs little, few enough that they are still in
+/// the cache when their transforms begin.
+pub(super) const TARGETS_AT_ONCE: usize = 7;
 
 /// A polynomial cut into digits: digit `j` is its remainder modulo the product of a few consecutive primes, centred, and
 /// extended to all primes of the basis.
@@ -81,20 +68,24 @@ impl RnsRing {
         let conversions: Vec<Arc<Conversion>> =
             ranges.iter().map(|r| self.conversion(Sources { q_start: r.start, q_end: r.end, p: 0 })).collect();
         let scaled = self.scaled_digits(&a, &ranges, &conversions);
-        let at_once = targets_at_once(basis.limbs() * count - basis.q);
         let tasks: Vec<(usize, Vec<usize>)> = ranges
             .iter()
             .enumerate()
             .flat_map(|(j, own)| {
                 let others: Vec<usize> = (0..basis.limbs()).filter(|i| !own.contains(i)).collect();
-                others.chunks(at_once).map(|chunk| (j, chunk.to_vec())).collect::<Vec<_>>()
+                others.chunks(TARGETS_AT_ONCE).map(|chunk| (j, chunk.to_vec())).collect::<Vec<_>>()
             })
             .collect();
         let limbs: Vec<Limb> = tasks
             .par_iter()
             .with_min_len(self.grain())
             .flat_map_iter(|(j, targets)| {
-                self.converted(&conversions[*j], &words(&scaled[ranges[*j].clone()]), basis, targets)
+                let sources = words(&scaled[ranges[*j].clone()]);
+                let mut out = self.converted(&conversions[*j], &sources, basis, targets);
+                for (limb, &i) in out.iter_mut().zip(targets) {
+                    self.table(basis, i).forward(self.isa, limb);
+                }
+                out
             })
             .collect();
         let mut limbs = limbs.into_iter();
@@ -114,8 +105,7 @@ impl RnsRing {
         places.par_iter().with_min_len(self.grain()).enumerate().map(scale).collect()
     }
 
-    /// The limbs `targets` of `basis` of what `sources` stand for, in the NTT domain. Strip by strip: sources are read once
-    /// for all targets, and converted coefficients go into the transform without a way through memory.
+    /// The limbs `targets` of `basis` of what `sources` stand for, as coefficients.
     pub(super) fn converted(
         &self,
         conversion: &Conversion,
@@ -123,54 +113,11 @@ impl RnsRing {
         basis: Basis,
         targets: &[usize],
     ) -> Vec<Limb> {
+        let constants: Vec<_> = targets.iter().map(|&i| conversion.target(self.full_basis(), basis, i)).collect();
         let mut limbs: Vec<Limb> = targets.iter().map(|_| self.pool.take()).collect();
-        SCRATCH
-            .with_borrow_mut(|scratch| self.convert_strips(conversion, sources, basis, targets, &mut limbs, scratch));
-        for (limb, &i) in limbs.iter_mut().zip(targets) {
-            self.table(basis, i).forward_rows(self.isa, limb);
-        }
+        let mut out: Vec<&mut [u64]> = limbs.iter_mut().map(|limb| &mut limb[..]).collect();
+        conversion.converter.convert(self.isa, sources, &constants, &mut out);
         limbs
-    }
-
-    /// All of [`RnsRing::converted`] but the stages inside rows.
-    fn convert_strips(
-        &self,
-        conversion: &Conversion,
-        sources: &[&[u64]],
-        basis: Basis,
-        targets: &[usize],
-        limbs: &mut [Limb],
-        scratch: &mut Scratch,
-    ) {
-        let Some(&first) = targets.first() else { return };
-        let Strips { rows, block, width } = self.table(basis, first).strips(self.isa);
-        let (converter, size) = (&conversion.converter, rows * width);
-        let Scratch { doubles, strip } = scratch;
-        // A cache line between sources: without it all of them would fall into the same sets of the cache.
-        let stride = size + 8;
-        doubles.resize(doubles.len().max((sources.len() + 1) * stride), 0.0);
-        strip.resize(strip.len().max(size), 0);
-        let (overflow, centred) = doubles.split_at_mut(stride);
-        let (overflow, strip) = (&mut overflow[..size], &mut strip[..size]);
-        for column in (0..block).step_by(width) {
-            for (i, (source, y)) in sources.iter().zip(centred.chunks_exact_mut(stride)).enumerate() {
-                for row in 0..rows {
-                    let from = &source[row * block + column..][..width];
-                    // The next strip: from row to row it is too far for the CPU to foresee.
-                    (0..width).step_by(8).for_each(|line| prefetch(from.as_ptr().wrapping_add(width + line)));
-                    converter.center_into(self.isa, i, from, &mut y[row * width..][..width]);
-                }
-            }
-            let mut y = [[].as_slice(); MAX_SOURCES];
-            y.iter_mut().zip(centred.chunks_exact(stride)).for_each(|(y, centred)| *y = &centred[..size]);
-            let y = &y[..sources.len()];
-            converter.overflow_into(self.isa, y, overflow);
-            for (limb, &i) in limbs.iter_mut().zip(targets) {
-                let target = conversion.target(self.full_basis(), basis, i);
-                converter.convert_into(self.isa, target, y, overflow, strip);
-                self.table(basis, i).forward_strip(self.isa, column, strip, limb);
-            }
-        }
     }
 
     /// `(sum_j d_j k_j0, sum_j d_j k_j1)` over the digits' primes; the key's polynomials may have more limbs and digits.
@@ -214,12 +161,6 @@ impl RnsRing {
         });
         out
     }
-}
-
-/// Limbs a task converts at a time: many, so that reading its sources costs little, but few enough that there are some
-/// tasks for each thread.
-pub(super) fn targets_at_once(total: usize) -> usize {
-    total.div_ceil(2 * rayon::current_num_threads()).clamp(4, 14)
 }
 
 /// Limbs as plain slices.
