@@ -1,0 +1,238 @@
+// Inner products of digits with switching keys, and weighted sums of many of them.
+
+#define MAX_DIGITS 8
+#define MAX_STEPS 16
+#define MAX_ROWS 4
+
+// Digit `j` of a polynomial is the polynomial itself on the primes starts[j] .. starts[j + 1], and limbs of `extended`,
+// which has all limbs of the basis for each digit, on the others.
+struct DigitsArgs {
+    const u64* source;
+    const u64* extended;
+    u32 count, limbs;
+    u32 starts[MAX_DIGITS + 1], unused;
+};
+
+__device__ __forceinline__ const u64* digit_limb(const DigitsArgs& d, u32 j, u32 limb) {
+    return limb >= d.starts[j] && limb < d.starts[j + 1] ? d.source + (size_t)limb * N
+                                                         : d.extended + ((size_t)j * d.limbs + limb) * N;
+}
+
+// The two halves of a key, digit by digit.
+struct KeyArgs {
+    const u64* halves[MAX_DIGITS][2];
+};
+
+// Both sums of one key at two neighbouring entries, `x` the digits there.
+template <int DIGITS>
+__device__ __forceinline__ void dot_key(
+    const Dot& dot, const double (*x)[2], const KeyArgs& key, size_t place, double (*totals)[2]) {
+    Pair y[DIGITS][2];
+#pragma unroll
+    for (int j = 0; j < DIGITS; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) y[j][h] = *(const Pair*)(key.halves[j][h] + place);
+    Sum sums[2][2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            sums[h][e] = new_sum(dot.base);
+            totals[h][e] = 0.0;
+        }
+#pragma unroll
+    for (int j = 0; j < DIGITS; j++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            add_product(sums[h][0], x[j][0], to_double(y[j][h].x));
+            add_product(sums[h][1], x[j][1], to_double(y[j][h].y));
+            if (j == 3 && DIGITS > 4 && dot.large) {
+                flush(dot, sums[h][0], totals[h][0]);
+                flush(dot, sums[h][1], totals[h][1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        flush(dot, sums[h][0], totals[h][0]);
+        flush(dot, sums[h][1], totals[h][1]);
+    }
+}
+
+template <int DIGITS>
+__device__ __forceinline__ void load_digits(const Dot& dot, const DigitsArgs& d, u32 limb, u32 i, double (*x)[2]) {
+#pragma unroll
+    for (int j = 0; j < DIGITS; j++) {
+        Pair p = load_pair(digit_limb(d, j, limb), i);
+        x[j][0] = factor(dot, p.x);
+        x[j][1] = factor(dot, p.y);
+    }
+}
+
+struct InnerProductArgs {
+    const Prime* primes;
+    u64* out[2];
+    u32 q, full_q, key_q, unused;
+    DigitsArgs digits;
+    KeyArgs key;
+};
+
+template <int DIGITS>
+__device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
+    const u32 i = entry_of_thread(), limb = blockIdx.y;
+    const Dot dot = new_dot(a.primes[prime_of(limb, a.q, a.full_q)]);
+    double x[DIGITS][2], totals[2][2];
+    load_digits<DIGITS>(dot, a.digits, limb, i, x);
+    dot_key<DIGITS>(dot, x, a.key, (size_t)prime_of(limb, a.q, a.key_q) * N + i, totals);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        store_pair(a.out[h] + (size_t)limb * N, i, finish(dot, totals[h][0]), finish(dot, totals[h][1]));
+}
+
+#define BY_DIGITS(body, count)    \
+    switch (count) {              \
+        case 1: body(1); break;   \
+        case 2: body(2); break;   \
+        case 3: body(3); break;   \
+        case 4: body(4); break;   \
+        case 5: body(5); break;   \
+        case 6: body(6); break;   \
+        case 7: body(7); break;   \
+        default: body(8);         \
+    }
+
+KERNEL(inner_product, POINT_THREADS, InnerProductArgs) {
+#define BODY(D) inner_product_of<D>(a)
+    BY_DIGITS(BODY, a.digits.count)
+#undef BODY
+}
+
+// One automorphism: entry `i` goes to the place permuted(i, inverse). Without a key it is the identity.
+struct StepArgs {
+    KeyArgs key;
+    u32 inverse, key_q, is_identity, unused;
+};
+
+// For each step the pair sigma(P c0 + <d, k0>, <d, k1>), on limbs first .. first + gridDim.y.
+// `rotated` has for each step two polynomials of gridDim.y limbs.
+struct RotatedArgs {
+    const Prime* primes;
+    const u64* c0;
+    const double* special_product;  // centred, for each prime of the chain
+    u64* rotated;
+    u32 q, full_q, first, steps_count;
+    DigitsArgs digits;
+    StepArgs steps[MAX_STEPS];
+};
+
+__device__ __forceinline__ void store_permuted(u64* limb, u32 place, u64 x, u64 y) {
+    store_pair(limb, place & ~1u, place & 1 ? y : x, place & 1 ? x : y);
+}
+
+template <int DIGITS>
+__device__ __forceinline__ void rotated_of(const RotatedArgs& a) {
+    const u32 i = entry_of_thread(), limb = a.first + blockIdx.y;
+    const Dot dot = new_dot(a.primes[prime_of(limb, a.q, a.full_q)]);
+    double x[DIGITS][2];
+    load_digits<DIGITS>(dot, a.digits, limb, i, x);
+    const bool in_chain = limb < a.q;
+    double lifted[2] = {0.0, 0.0}, product = 0.0;
+    if (in_chain) {
+        product = a.special_product[limb];
+        Pair c = load_pair(a.c0 + (size_t)limb * N, i);
+        lifted[0] = mul(dot.f, to_double(c.x), product);
+        lifted[1] = mul(dot.f, to_double(c.y), product);
+    }
+    for (u32 b = 0; b < a.steps_count; b++) {
+        const StepArgs& step = a.steps[b];
+        u64* out0 = a.rotated + ((size_t)(2 * b) * gridDim.y + blockIdx.y) * N;
+        u64* out1 = out0 + (size_t)gridDim.y * N;
+        double totals[2][2];
+        if (step.is_identity) {
+            Pair c = {0, 0};
+            if (in_chain) c = load_pair(a.digits.source + (size_t)limb * N, i);
+            totals[0][0] = totals[0][1] = 0.0;
+            totals[1][0] = mul(dot.f, to_double(c.x), product);
+            totals[1][1] = mul(dot.f, to_double(c.y), product);
+        } else {
+            dot_key<DIGITS>(dot, x, step.key, (size_t)prime_of(limb, a.q, step.key_q) * N + i, totals);
+        }
+        const u32 place = permuted(i, step.inverse);
+        store_permuted(out0, place, finish(dot, totals[0][0] + lifted[0]), finish(dot, totals[0][1] + lifted[1]));
+        store_permuted(out1, place, finish(dot, totals[1][0]), finish(dot, totals[1][1]));
+    }
+}
+
+KERNEL(rotated_pairs, POINT_THREADS, RotatedArgs) {
+#define BODY(D) rotated_of<D>(a)
+    BY_DIGITS(BODY, a.digits.count)
+#undef BODY
+}
+
+// For each row the sums of weights times rotated pairs, on limbs first .. first + gridDim.y.
+struct WeighArgs {
+    const Prime* primes;
+    const u64* rotated;
+    u64* out[MAX_ROWS][2];
+    u32 q, full_q, first, steps_count;
+    u32 rows, accumulate;
+    const u64* weights[MAX_STEPS][MAX_ROWS];  // null: absent
+    u32 weight_q[MAX_STEPS][MAX_ROWS];
+};
+
+#define WEIGH_THREADS 256
+
+template <int ROWS>
+__device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
+    const u32 i = blockIdx.x * WEIGH_THREADS + threadIdx.x, limb = a.first + blockIdx.y;
+    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Dot dot = new_dot(prime);
+    Sum sums[ROWS][2];
+    double totals[ROWS][2];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            sums[r][h] = new_sum(dot.base);
+            totals[r][h] = 0.0;
+        }
+    const u32 mask = dot.large ? 3 : 7;
+    const u64* rotated = a.rotated + (size_t)blockIdx.y * N + i;
+    const size_t stride = (size_t)gridDim.y * N;
+#pragma unroll 2
+    for (u32 b = 0; b < a.steps_count; b++) {
+        const double x0 = factor(dot, rotated[2 * b * stride]), x1 = factor(dot, rotated[(2 * b + 1) * stride]);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const u64* weight = a.weights[b][r];
+            if (weight) {
+                const double w = to_double(weight[(size_t)prime_of(limb, a.q, a.weight_q[b][r]) * N + i]);
+                add_product(sums[r][0], x0, w);
+                add_product(sums[r][1], x1, w);
+            }
+        }
+        if ((b & mask) == mask || b + 1 == a.steps_count) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) flush(dot, sums[r][h], totals[r][h]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            u64* out = a.out[r][h] + (size_t)limb * N + i;
+            u64 x = finish(dot, totals[r][h]);
+            *out = a.accumulate ? add_mod(prime.value, x, *out) : x;
+        }
+}
+
+KERNEL(weigh, WEIGH_THREADS, WeighArgs) {
+    switch (a.rows) {
+        case 1: weigh_rows<1>(a); break;
+        case 2: weigh_rows<2>(a); break;
+        case 3: weigh_rows<3>(a); break;
+        default: weigh_rows<4>(a);
+    }
+}

@@ -1,0 +1,64 @@
+//! Operations that change the primes: division and raising. Decomposition, in `key_switch`, shares the middle.
+
+use super::{CudaBackend, CudaPoly};
+use crate::ffi::arguments::ConvertArgs;
+use crate::memory::Buffer;
+use crate::plan::Conversion;
+use crate::source::Kernel;
+use hetal_ring::Basis;
+use std::sync::Arc;
+
+/// Blocks of a conversion that keep a large card busy; its targets are dealt to more blocks until there are as many.
+const CONVERT_BLOCKS: u32 = 1056;
+
+impl CudaBackend {
+    /// Inverse transforms and conversions; the results are ready for the plan's forward transforms in `work`.
+    pub(super) fn convert(&self, plan: &Conversion, input: [u64; 2], work: u64) {
+        let y: Buffer = self.pool.take(plan.y_limbs);
+        self.inverse(&plan.inverse, y.address(), input);
+        let args = ConvertArgs {
+            primes: self.constants.primes.address(),
+            groups: plan.groups.address(),
+            targets: plan.targets.address(),
+            y: y.address(),
+            out: work,
+        };
+        let kernel = if plan.wide { Kernel::ConvertWide } else { Kernel::Convert };
+        let blocks = kernel.shape(self.constants.log_n).1 * plan.groups.len();
+        let deep = CONVERT_BLOCKS.div_ceil(blocks.max(1)).clamp(1, (plan.widest as u32).max(1));
+        self.launch_deep(kernel, plan.groups.len() as usize, deep, &args);
+    }
+
+    /// `round(a / D)` for each of one or two polynomials, in one batch.
+    pub(super) fn quotients<const COUNT: usize>(&self, a: [CudaPoly; COUNT], drop_q: usize) -> Vec<CudaPoly> {
+        let from = a[0].basis;
+        assert!(COUNT <= 2 && a.iter().all(|a| a.basis == from));
+        assert!(drop_q < from.q && from.p + drop_q > 0, "something to divide by, something left");
+        let to = Basis { q: from.q - drop_q, p: 0 };
+        let out: Vec<CudaPoly> = a.iter().map(|_| self.uninit(to)).collect();
+        let make = |&(from, drop_q, count): &(Basis, usize, usize)| {
+            Conversion::of_division(&self.constants, &self.device, from, drop_q, count)
+        };
+        if let Some(plan) = self.noted(self.divisions.get((from, drop_q, COUNT), make)) {
+            let addresses = |polys: &[CudaPoly]| [polys[0].address(), polys[COUNT - 1].address()];
+            let input = addresses(&a);
+            let work = self.pool.take(COUNT * to.q);
+            self.convert(&plan, input, work.address());
+            self.forward(&plan.forward, Kernel::ForwardRowsDivide, work.address(), input, addresses(&out));
+        }
+        out
+    }
+
+    pub(super) fn raised(&self, a: &CudaPoly, basis: Basis) -> CudaPoly {
+        assert_eq!(a.basis, Basis { q: 1, p: 0 });
+        let out = self.uninit(basis);
+        let make = |basis: &Basis| Conversion::of_raise(&self.constants, &self.device, *basis);
+        let plan: Option<Arc<Conversion>> = self.noted(self.raises.get(basis, make));
+        if let Some(plan) = plan {
+            self.copy_limbs((out.address(), 0), (a.address(), 0), 1);
+            self.convert(&plan, [a.address(); 2], out.address());
+            self.forward(&plan.forward, Kernel::ForwardRows, out.address(), [0; 2], [out.address(); 2]);
+        }
+        out
+    }
+}

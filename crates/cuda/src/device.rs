@@ -1,0 +1,37 @@
+//! What the backend asks of a card. There are two: a real one through the driver, and an emulator for tests.
+
+use crate::Result;
+use crate::ffi::arguments::Arguments;
+use crate::source::Kernel;
+
+/// Time a kernel took, over all its launches since profiling began.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelTime {
+    /// The kernel.
+    pub name: &'static str,
+    /// Its launches.
+    pub launches: usize,
+    /// Seconds on the card.
+    pub seconds: f64,
+}
+
+/// Memory and kernels of one card. Everything is queued, in order, on one stream.
+pub(crate) trait Device: Send + Sync {
+    /// Words for people: the card and its driver.
+    fn describe(&self) -> String;
+    /// Bytes free and in all.
+    fn memory(&self) -> (usize, usize);
+    fn allocate(&self, bytes: usize) -> Result<u64>;
+    fn free(&self, address: u64);
+    /// Returns when `bytes` may change again.
+    fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
+    /// Waits for everything queued.
+    fn download(&self, from: u64, words: &mut [u64]) -> Result<()>;
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()>;
+    fn zero(&self, to: u64, bytes: usize) -> Result<()>;
+    /// Blocks of one limb times `grid`, of the kernel's number of threads.
+    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()>;
+    fn synchronize(&self) -> Result<()>;
+    /// Begins to time kernels (or stops), and tells what was timed.
+    fn profile(&self, on: bool) -> Vec<KernelTime>;
+}
