@@ -103,24 +103,16 @@ fn transforms(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
 }
 
 fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
-    let n = 1usize << LOG_N;
     let large: Vec<Modulus> =
         prime::ntt_primes_below(51, LOG_N, SOURCES).into_iter().filter_map(Modulus::new).collect();
     let m = *table(50).modulus();
     let limbs: Vec<Limb> = (0..12).map(|salt| random(pool, m.value(), salt)).collect();
     let slices: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
     let converter = BaseConverter::new(&large);
-    let target = converter.target(&m);
-    let ys: Vec<Vec<f64>> = (0..SOURCES)
-        .map(|i| {
-            let mut y = vec![0.0; n];
-            converter.center_into(Isa::Scalar, i, &random(pool, large[i].value(), i as u64), &mut y);
-            y
-        })
-        .collect();
-    let ys: Vec<&[f64]> = ys.iter().map(Vec::as_slice).collect();
-    let mut overflow = vec![0.0; n];
-    converter.overflow_into(Isa::Scalar, &ys, &mut overflow);
+    let targets: Vec<_> = [50, 42, 36, 50].iter().map(|&bits| converter.target(table(bits).modulus())).collect();
+    let targets: Vec<_> = targets.iter().collect();
+    let scaled: Vec<Limb> = (0..SOURCES).map(|i| random(pool, large[i].value(), i as u64)).collect();
+    let scaled: Vec<&[u64]> = scaled.iter().map(|l| &l[..]).collect();
     let permutation = automorphism::ntt_permutation(LOG_N, 5);
 
     let (slices, permutation) = (&slices, &permutation);
@@ -139,13 +131,12 @@ fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
             let (x, y0, y1) = (&slices[..TERMS], &slices[4..4 + TERMS], &slices[8..8 + TERMS]);
             kernels::dot_pair_into(isa, &large[0], (&mut out0, &mut out1), x, y0, y1);
         });
-        let (converter, target, ys, overflow) = (&converter, &target, &ys, &overflow);
-        let mut out = pool.take();
-        cases.add(name("convert 7 sources"), move || converter.convert_into(isa, target, ys, overflow, &mut out));
-        let mut v = vec![0.0; n];
-        cases.add(name("overflow 7 sources"), move || converter.overflow_into(isa, ys, &mut v));
-        let mut y = vec![0.0; n];
-        cases.add(name("center"), move || converter.center_into(isa, 0, slices[0], &mut y));
+        let (converter, targets, scaled) = (&converter, &targets, &scaled);
+        let mut limbs_out: Vec<Limb> = targets.iter().map(|_| pool.take()).collect();
+        cases.add(name("convert 7 sources to 4 targets"), move || {
+            let mut out: Vec<&mut [u64]> = limbs_out.iter_mut().map(|l| &mut l[..]).collect();
+            converter.convert(isa, scaled, targets, &mut out);
+        });
         let mut out = pool.take();
         cases.add(name("mul_into"), move || kernels::mul_into(isa, m, &mut out, slices[0], slices[1]));
         let mut a = limbs[0].clone();

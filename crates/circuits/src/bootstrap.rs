@@ -15,7 +15,8 @@ mod eval_mod;
 
 use crate::Result;
 use eval_mod::Exponential;
-use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix};
+use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params};
+use hetal_ring::automorphism;
 use std::collections::BTreeMap;
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
@@ -38,54 +39,32 @@ impl<P: Clone> Bootstrapper<P> {
         let bottom = params.limbs(0);
         let q0 = literal.q0 as f64;
 
-        let groups = dft::groups(evaluator.encoder(), params.slots(), literal.slots_to_coeffs.len(), false);
-        let encode = |group: &dft::Group, factor: f64, limbs: usize| {
-            group.encode(evaluator, factor, limbs, params.key_basis(limbs))
-        };
-        let (last, first) = groups.split_last().ok_or(crate::Error::Empty("slots-to-coefficients"))?;
-        let to_coefficients =
-            first.iter().enumerate().map(|(k, group)| encode(group, 1.0, bottom - k)).collect::<Result<_>>()?;
+        let shapes = dft::shapes(params.slots(), literal.slots_to_coeffs.len(), false);
+        let (last, first) = shapes.split_last().ok_or(crate::Error::Empty("slots-to-coefficients"))?;
+        let to_coefficients = first
+            .iter()
+            .enumerate()
+            .map(|(k, shape)| shape.encode(evaluator, 1.0, bottom - k))
+            .collect::<Result<_>>()?;
         // Brings a message of the lowest level's scale, divided by its bound, to q0 over the message ratio.
         let target = q0 / f64::from(1u32 << literal.log_message_ratio);
         let last_to_coefficients = log_bounds
             .iter()
             .map(|&b| {
                 let factor = target / params.scale(0) / f64::from(1u32 << b);
-                Ok((b, encode(last, factor, 2)?))
+                Ok((b, last.encode(evaluator, factor, 2)?))
             })
             .collect::<Result<_>>()?;
 
-        let groups = dft::groups(evaluator.encoder(), params.slots(), literal.coeffs_to_slots.len(), true);
+        let shapes = dft::shapes(params.slots(), literal.coeffs_to_slots.len(), true);
         // t = x / (q0 K), and the halves are sums with the conjugate: 1/(2K), spread over the matrices.
-        let factor = libm::pow(0.5 / f64::from(literal.eval_mod.k), 1.0 / groups.len() as f64);
-        let to_slots = groups
+        let factor = libm::pow(0.5 / f64::from(literal.eval_mod.k), 1.0 / shapes.len() as f64);
+        let to_slots = shapes
             .iter()
             .enumerate()
-            .map(|(k, group)| encode(group, factor, params.chain().len() - k))
+            .map(|(k, shape)| shape.encode(evaluator, factor, params.chain().len() - k))
             .collect::<Result<_>>()?;
         Ok(Self { to_coefficients, last_to_coefficients, to_slots, exponential: Exponential::new(params) })
-    }
-
-    /// The keys it needs: purpose and limbs.
-    pub fn keys<B: Backend<Poly = P>>(&self, evaluator: &Evaluator<B>) -> Vec<(KeyId, usize)> {
-        let params = evaluator.params();
-        let mut wanted: BTreeMap<(KeyId, usize), usize> = BTreeMap::new();
-        let mut want = |id: KeyId, limbs: usize| {
-            let largest = wanted.entry((id, params.special_for(limbs))).or_default();
-            *largest = limbs.max(*largest);
-        };
-        let matrices = self.to_coefficients.iter().chain(self.last_to_coefficients.values()).chain(&self.to_slots);
-        for matrix in matrices {
-            for rotation in matrix.rotations() {
-                want(KeyId::Galois(evaluator.galois_of_rotation(rotation)), matrix.limbs());
-            }
-        }
-        let after_to_slots = params.chain().len() - self.to_slots.len();
-        want(KeyId::Galois(evaluator.galois_of_conjugation()), after_to_slots);
-        want(KeyId::Relinearisation, after_to_slots);
-        want(KeyId::ToSparse, 1);
-        want(KeyId::FromSparse, params.chain().len());
-        wanted.into_iter().map(|((id, _), limbs)| (id, limbs)).collect()
     }
 
     /// Limbs of all encoded matrices.
@@ -155,6 +134,31 @@ impl<P: Clone> Bootstrapper<P> {
         evaluator.mul_i_assign(&mut im, 3);
         Ok((re, im))
     }
+}
+
+/// The keys bootstrapping needs: purpose and limbs.
+pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
+    let literal = params.literal();
+    let mut wanted: BTreeMap<(KeyId, usize), usize> = BTreeMap::new();
+    let mut want = |id: KeyId, limbs: usize| {
+        let largest = wanted.entry((id, params.special_for(limbs))).or_default();
+        *largest = limbs.max(*largest);
+    };
+    let all = params.chain().len();
+    let low =
+        dft::shapes(params.slots(), literal.slots_to_coeffs.len(), false).into_iter().zip((0..=params.limbs(0)).rev());
+    let high = dft::shapes(params.slots(), literal.coeffs_to_slots.len(), true).into_iter().zip((0..=all).rev());
+    for (shape, limbs) in low.chain(high) {
+        for rotation in shape.rotations() {
+            want(KeyId::Galois(automorphism::rotation_to_galois(params.log_n(), rotation)), limbs);
+        }
+    }
+    let after_to_slots = all - literal.coeffs_to_slots.len();
+    want(KeyId::Galois(automorphism::conjugation(params.log_n())), after_to_slots);
+    want(KeyId::Relinearisation, after_to_slots);
+    want(KeyId::ToSparse, 1);
+    want(KeyId::FromSparse, all);
+    wanted.into_iter().map(|((id, _), limbs)| (id, limbs)).collect()
 }
 
 /// `2 Im(w1) + 2i Im(w2) = -i (w1 + i w2) + i conj(w1 - i w2)`, with one conjugation.

@@ -443,7 +443,7 @@ impl Engine for Clear {
         if let Some(slot) = a.values.iter().position(|v| v.is_nan() || magnitude(v) > bound) {
             return Err(Error::OutOfRange { operation: NAME, slot, value: magnitude(&a.values[slot]), bound });
         }
-        self.ledger().record(Kind::Bootstrap, a.level, 1);
+        self.ledger().record_bootstrap(a.level, log_bound);
         let mut values = a.values.clone();
         noise::disturb(&mut values, self.noise.bootstrap * bound, self.noise.seed);
         Ok(Ciphertext { values, level: self.top, partner: None })

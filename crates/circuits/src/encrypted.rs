@@ -1,9 +1,9 @@
 //! The engine on real ciphertexts, over any backend.
 
 use crate::engine::{Diagonal, Engine, Multiplication};
-use crate::{Bootstrapper, Error, Result};
+use crate::{Bootstrapper, Error, Result, bootstrap, clear};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
-use hetal_ring::Basis;
+use hetal_ring::{Basis, automorphism};
 use num_complex::Complex64;
 use std::collections::BTreeMap;
 
@@ -40,6 +40,25 @@ pub struct Encoded<P> {
 pub struct EncodedMatrix<P> {
     matrix: Matrix<P>,
     place: Multiplication,
+}
+
+/// The keys an encrypted run of a circuit needs, from what its run in the clear used, those of bootstraps included: each
+/// purpose with the limbs of its largest ciphertext.
+pub fn keys(params: &Params, circuit: &clear::Keys) -> Vec<(KeyId, usize)> {
+    let rotation = |k: i64| KeyId::Galois(automorphism::rotation_to_galois(params.log_n(), k));
+    let conjugation = KeyId::Galois(automorphism::conjugation(params.log_n()));
+    let mut wanted: BTreeMap<(KeyId, usize), usize> = BTreeMap::new();
+    let mut want = |id: KeyId, limbs: usize| {
+        let largest = wanted.entry((id, params.special_for(limbs))).or_default();
+        *largest = limbs.max(*largest);
+    };
+    circuit.rotations.iter().for_each(|&(k, level)| want(rotation(k), params.limbs(level)));
+    circuit.relinearisation.iter().for_each(|&level| want(KeyId::Relinearisation, params.limbs(level)));
+    circuit.conjugation.iter().for_each(|&level| want(conjugation, params.limbs(level)));
+    if !circuit.bounds.is_empty() {
+        bootstrap::keys(params).into_iter().for_each(|(id, limbs)| want(id, limbs));
+    }
+    wanted.into_iter().map(|((id, _), limbs)| (id, limbs)).collect()
 }
 
 type Ct<B> = Sealed<<B as Backend>::Poly>;

@@ -2,7 +2,7 @@
 
 pub mod bootstrap;
 pub mod clear;
-mod encrypted;
+pub mod encrypted;
 pub mod engine;
 mod error;
 pub mod polynomial;

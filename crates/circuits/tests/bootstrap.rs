@@ -1,6 +1,6 @@
 //! Bootstrapping under real keys at toy sets.
 
-use hetal_circuits::Bootstrapper;
+use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Complex64, EvaluationKeys};
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};
 
@@ -9,7 +9,7 @@ fn bootstraps_return_the_message_at_the_top_level() {
     let client = Client::new("insecure-toy11", 1);
     let bootstrapper = Bootstrapper::new(&client.evaluator, &[0, 2]).unwrap();
     let mut keys = EvaluationKeys::default();
-    client.add_keys(&mut keys, bootstrapper.keys(&client.evaluator));
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
     let slots = client.params.slots();
     let constant = vec![Complex64::new(0.5, -0.25); slots];
     for (name, v) in [("random", complex_vector(slots, 9)), ("constant", constant)] {

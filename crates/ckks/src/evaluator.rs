@@ -302,11 +302,16 @@ impl<B: Backend> Evaluator<B> {
 
     /// Many automorphisms of one ciphertext, sharing its digits.
     pub fn automorphisms(&self, a: &Ct<B>, galois: &[u64], keys: &EvaluationKeys<B::Poly>) -> Result<Vec<Ct<B>>> {
-        let basis = self.params.key_basis(a.limbs);
-        let found: Vec<Option<&Arc<SwitchingKey<B::Poly>>>> = galois
-            .iter()
-            .map(|&g| if g == 1 { Ok(None) } else { keys.find(KeyId::Galois(g), basis).map(Some) })
-            .collect::<Result<_>>()?;
+        let lookup = |basis: Basis| -> Result<Vec<Option<&Arc<SwitchingKey<B::Poly>>>>> {
+            let key = |&g: &u64| if g == 1 { Ok(None) } else { keys.find(KeyId::Galois(g), basis).map(Some) };
+            galois.iter().map(key).collect()
+        };
+        // At the lowest level a key made for higher ones, with all special primes, serves too.
+        let mut basis = self.params.key_basis(a.limbs);
+        let found = lookup(basis).or_else(|_| {
+            basis.p = self.params.full_basis().p;
+            lookup(basis)
+        })?;
         if found.iter().all(Option::is_none) {
             return Ok(vec![a.clone(); galois.len()]);
         }

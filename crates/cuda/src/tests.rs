@@ -2,7 +2,7 @@
 
 use crate::selftest::{Ring, compare};
 use crate::{CudaBackend, Error};
-use hetal_circuits::Bootstrapper;
+use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{Client, complex_vector};
@@ -59,7 +59,7 @@ fn a_bootstrap_gives_the_cpus_bytes() {
     let client = Client::new("insecure-toy11", 5);
     let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
     let mut keys = EvaluationKeys::default();
-    client.add_keys(&mut keys, bootstrapper.keys(&client.evaluator));
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
     let ct = client.encrypt(&complex_vector(client.params.slots(), 3), 0);
     let expected = bootstrapper.bootstrap(&client.evaluator, &ct, 0, &keys).unwrap();
 

@@ -9,6 +9,10 @@ const CHUNK_BYTES: usize = 32 << 20;
 /// Chunks start on a 2 MiB boundary, so that the kernel can back them with huge pages.
 const CHUNK_ALIGN: usize = 2 << 20;
 
+/// Bytes between one limb and the next: limbs a power of two apart would fall on the same few sets of the caches, and
+/// kernels that read many limbs at once would evict what they are about to use.
+const STAGGER: usize = 5 * 64;
+
 /// A pool of buffers of `n` 64-bit words. Buffers come back to it when they are dropped.
 pub struct Pool {
     n: usize,
@@ -57,18 +61,21 @@ impl Pool {
     }
 
     fn grow(&self, inner: &mut PoolInner) {
-        let limb_bytes = self.n * 8;
-        let count = (CHUNK_BYTES / limb_bytes).max(1);
+        let count = (CHUNK_BYTES / (self.n * 8)).max(1);
+        let limb_bytes = self.n * 8 + STAGGER;
         #[allow(clippy::expect_used)]
         let layout = std::alloc::Layout::from_size_align(count * limb_bytes, CHUNK_ALIGN).expect("a small multiple");
-        // SAFETY: the layout has a nonzero size; zeroed memory is a valid [u64].
-        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        // SAFETY: the layout has a nonzero size.
+        let start = unsafe { std::alloc::alloc(layout) };
         let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
         #[cfg(target_os = "linux")]
         // SAFETY: the range was just allocated; the advice does not change its contents.
         unsafe {
             libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE);
         }
+        // Only now touched, as pages there before the advice stay small.
+        // SAFETY: the chunk is of this size; zeros are a valid [u64].
+        unsafe { start.as_ptr().write_bytes(0, layout.size()) };
         inner.chunks.push((start, layout));
         // Popped from the end: hand out low addresses first.
         for i in (0..count).rev() {
@@ -98,20 +105,6 @@ pub struct Limb {
 unsafe impl Send for Limb {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Limb {}
-
-impl Limb {
-    /// The same words seen as doubles: scratch of the floating-point kernels.
-    pub(crate) fn as_f64(&self) -> &[f64] {
-        // SAFETY: same size and alignment; every bit pattern is a valid f64.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), self.pool.n) }
-    }
-
-    /// See [`Limb::as_f64`].
-    pub(crate) fn as_f64_mut(&mut self) -> &mut [f64] {
-        // SAFETY: as in `as_f64`, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.pool.n) }
-    }
-}
 
 impl Deref for Limb {
     type Target = [u64];

@@ -341,9 +341,8 @@ impl RnsRing {
     pub fn raise(&self, a: &Poly, basis: Basis) -> Poly {
         assert_eq!(a.basis, Basis { q: 1, p: 0 });
         let conversion = self.conversion(Sources { q_start: 0, q_end: 1, p: 0 });
-        let y = [self.scaled_coefficients(a.limbs[0].clone(), &self.q[0], &conversion.converter, 0)];
-        let overflow = self.overflow(&conversion, &y);
-        let y = mod_up::doubles(&y);
+        let mut coefficients = a.limbs[0].clone();
+        self.q[0].inverse_scaled(self.isa, &mut coefficients, conversion.converter.hat_inverse(0));
         let mut out = self.uninit(basis);
         self.for_each_limb(&mut out, |table, i, limb| {
             if i == 0 {
@@ -351,7 +350,7 @@ impl RnsRing {
                 return;
             }
             let target = conversion.target(self.full_basis(), basis, i);
-            conversion.converter.convert_into(self.isa, target, &y, overflow.as_f64(), limb);
+            conversion.converter.convert(self.isa, &[&coefficients], &[target], &mut [limb]);
             table.forward(self.isa, limb);
         });
         out

@@ -16,7 +16,8 @@ use crate::Modulus;
 /// `2^52`: a non-negative integer below it, placed in the mantissa bits of this double, is the double `2^52 + x`.
 pub(crate) const TWO_52: f64 = (1u64 << 52) as f64;
 /// `1.5 2^52`: a sum with it is rounded to an integer, ties to even, when the other side is below `2^51` in size.
-pub(crate) const ROUNDER: f64 = 1.5 * TWO_52;
+#[cfg(any(target_arch = "x86_64", test))]
+const ROUNDER: f64 = 1.5 * TWO_52;
 
 /// An instruction set with vectors of `LANES` doubles. Operations are per lane unless they say otherwise.
 ///
@@ -27,6 +28,8 @@ pub(crate) const ROUNDER: f64 = 1.5 * TWO_52;
 pub(crate) trait Simd: Copy {
     /// Doubles of one vector: 4 or 8.
     const LANES: usize;
+    /// How [`Simd::round_product`] rounds.
+    const ONE_ROUNDING: bool;
     /// A vector of doubles.
     type F: Copy;
     /// A vector of 64-bit integers.
@@ -46,6 +49,9 @@ pub(crate) trait Simd: Copy {
     unsafe fn neg_mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The nearest integer, ties to even.
     unsafe fn round(a: Self::F) -> Self::F;
+    /// An integer near `a b`, for `|a b| < 2^51`: `a b` rounded to an integer, at once (`ONE_ROUNDING`) or after it
+    /// was rounded to a double, whichever is faster.
+    unsafe fn round_product(a: Self::F, b: Self::F) -> Self::F;
     /// `a - b` where `a > bound`, else `a`.
     unsafe fn sub_above(a: Self::F, bound: Self::F, b: Self::F) -> Self::F;
     /// `yes` where `a` is negative, else `no`; `a` is not the negative zero.
@@ -71,7 +77,13 @@ pub(crate) trait Simd: Copy {
 pub(crate) struct Field<S: Simd> {
     pub(crate) q: S::F,
     pub(crate) q_inverse: S::F,
-    rounder: S::F,
+}
+
+/// A factor of many products: its value, at most `q/2` in size, and that over `q`.
+#[derive(Clone, Copy)]
+pub(crate) struct Factor<S: Simd> {
+    pub(crate) value: S::F,
+    pub(crate) ratio: S::F,
 }
 
 impl<S: Simd> Field<S> {
@@ -81,69 +93,113 @@ impl<S: Simd> Field<S> {
     #[inline(always)]
     pub(crate) unsafe fn new(modulus: &Modulus) -> Self {
         // SAFETY: the caller's.
-        unsafe {
-            Self { q: S::splat(modulus.q_f64), q_inverse: S::splat(modulus.q_inv_f64), rounder: S::splat(ROUNDER) }
-        }
+        unsafe { Self { q: S::splat(modulus.q_f64), q_inverse: S::splat(modulus.q_inv_f64) } }
     }
 
-    /// `x` modulo `q`, at most `q/2 + 1` in size, for `|x| <= 2^53` and `|x| < 2^50 q`.
+    /// `x` modulo `q`, at most `q/2 + 2` in size, for `|x| <= 2^53` and `|x| < 2^50 q`.
     ///
-    /// The quotient `x/q` is below `2^51` as the rounder needs, and its only error is that of `1/q`: relative `u`.
-    /// So the result is `q (1/2 + |x/q| u)` or less, and with `|x| <= 2^53` that is `q/2 + 1`.
+    /// The quotient's relative errors are that of `1/q`, `u`, and that of the product, `u` again or none. So the
+    /// result is `q (1/2 + |x/q| 2u)` or less, and with `|x| <= 2^53` that is `q/2 + 2`.
     #[inline(always)]
     pub(crate) unsafe fn reduce(&self, x: S::F) -> S::F {
         // SAFETY: the caller's.
-        unsafe {
-            let c = S::sub(S::mul_add(x, self.q_inverse, self.rounder), self.rounder);
-            S::neg_mul_add(c, self.q, x)
-        }
+        unsafe { S::neg_mul_add(S::round_product(x, self.q_inverse), self.q, x) }
     }
 
-    /// [`Field::reduce`] for every `q >= 3` and `|x| <= 2^53`: at most `3/2 q` in size.
-    ///
-    /// Without the rounder's bound on the quotient, at the price of a second rounding: `|x/q| 2u <= 2/3`.
+    /// [`Field::reduce`] of each.
+    #[inline(always)]
+    pub(crate) unsafe fn reduce_all<const K: usize>(&self, x: [S::F; K]) -> [S::F; K] {
+        let mut r = x;
+        for k in 0..K {
+            // SAFETY: the caller's.
+            unsafe { r[k] = self.reduce(x[k]) };
+        }
+        r
+    }
+
+    /// [`Field::reduce`] for every `q >= 3` and `|x| <= 2^53`: at most `7/6 q` in size, as `|x/q| 2u <= 2/3`.
     #[inline(always)]
     pub(crate) unsafe fn reduce_any(&self, x: S::F) -> S::F {
         // SAFETY: the caller's.
-        unsafe {
-            let c = S::round(S::mul(x, self.q_inverse));
-            S::neg_mul_add(c, self.q, x)
-        }
+        unsafe { S::neg_mul_add(S::round(S::mul(x, self.q_inverse)), self.q, x) }
     }
 
-    /// `a b` modulo `q`, for integers with `|a b| < 2^51 q`.
+    /// `a b` modulo `q` for residues in `[0, q)`, less than `q` in size.
     ///
-    /// With `h = a b (1 + u)` rounded and `l = a b - h` (exact), the quotient `c` is `h/q` with the relative error `u`
-    /// of `1/q`, rounded once to an integer; the result is `(h - c q) + l`. Both sums are exact, as integers below
-    /// `2^53`: `|h - c q| <= q (1/2 + |h/q| u)` and `|l| <= |h| u`. So the result has size
-    /// `q (1/2 + 2 |a b / q| u)` or less. With `a = A q` and `|b| <= q/2` that is, in units of `q`,
-    /// `1/2 + A q u`: `1/2 + A/4` for `q < 2^51`, `1/2 + A/8` for `q < 2^50`. The half that comes from `l` is in
-    /// truth a step: `|l|` is at most half the unit in the last place of `h < A q^2 / 2`, so
-    /// `b51(A) = 1/2 + A/8 + 1/8` for `1 < A <= 2`, and `b50(A) = 1/2 + A/16 + 1/8` for `2 < A <= 4`.
-    /// For residues `a, b` in `[0, q)` the size is less than `q`, as `a b / q < 2^51 - 2`.
+    /// With `h` for `a b` rounded and `l = a b - h` (exact), the quotient `c` is `h/q` with the relative error `u` of
+    /// `1/q`, rounded to a double and to an integer; the result is `(h - c q) + l`. Both sums are exact, as integers
+    /// below `2^53`. In units of `q` the result is at most 1/2 from the rounding to an integer, `q u` from `1/q`, 1/8
+    /// from the rounding to a double (`h/q` is below `2^51`), and from `l` half a unit in the last place of `h < q^2`
+    /// over `q`: `2^48 / q` if `q^2 > 2^101`. The sum is largest for `q` nearest `2^51`, and below 1 there, as
+    /// `h/q` is then below `2^51 - 2`.
     #[inline(always)]
     pub(crate) unsafe fn mul(&self, a: S::F, b: S::F) -> S::F {
         // SAFETY: the caller's.
         unsafe {
             let h = S::mul(a, b);
-            let c = S::sub(S::mul_add(h, self.q_inverse, self.rounder), self.rounder);
+            let c = S::round_product(h, self.q_inverse);
             let l = S::mul_sub(a, b, h);
             S::add(S::neg_mul_add(c, self.q, h), l)
         }
     }
 
-    /// [`Field::mul`] with `b / q` at hand, which does not wait for `h`. The quotient's relative error is that of
-    /// `ratio`: `u` if it is the rounded quotient, `2u` if it is `b` times `1/q`. Without the share of `l`, the size
-    /// of the result is within the bounds of [`Field::mul`] again.
+    /// A constant factor, at most `q/2` in size.
     #[inline(always)]
-    pub(crate) unsafe fn mul_ratio(&self, a: S::F, b: S::F, ratio: S::F) -> S::F {
+    pub(crate) unsafe fn factor(&self, b: S::F) -> Factor<S> {
         // SAFETY: the caller's.
-        unsafe {
-            let c = S::sub(S::mul_add(a, ratio, self.rounder), self.rounder);
-            let h = S::mul(a, b);
-            let l = S::mul_sub(a, b, h);
-            S::add(S::neg_mul_add(c, self.q, h), l)
+        unsafe { Factor { value: b, ratio: S::mul(b, self.q_inverse) } }
+    }
+
+    /// `a b` modulo `q`, for an integer `a` of size `A q` with `A <= 4` (`q < 2^50`) or `A <= 2` (`q < 2^51`).
+    ///
+    /// As [`Field::mul`], but the quotient is `a` times the ratio, which does not wait for `h`. The size of the
+    /// result in units of `q` is 1/2 from the rounding to an integer, and from:
+    /// - the ratio: `u/4` from its rounding (it is at most 1/2), `u/2` from that of `1/q`; times `A q`.
+    /// - the rounding of the product to a double, where there is one: it is at most `A q / 2`, so that half a unit in
+    ///   its last place is 1/8 if `A` is at most 4 (or 2), 1/16 if at most half of that; or in any case `A q u / 2`.
+    ///
+    /// Together, for `q < 2^50`, `b(A) = 1/2 + 3/32 A + 1/8`, and `b(A) <= 1/2 + 3/16 A`;
+    /// for `q < 2^51`, `b(A) = 1/2 + 3/16 A + 1/8`, and `b(A) <= 1/2 + 3/8 A`.
+    #[inline(always)]
+    pub(crate) unsafe fn mul_factor(&self, a: S::F, b: Factor<S>) -> S::F {
+        // SAFETY: the caller's.
+        unsafe { self.mul_factors([[a]], [[b]])[0][0] }
+    }
+
+    /// [`Field::mul_factor`] of each, step by step: independent instructions are near each other, as the CPU looks
+    /// ahead only so far.
+    #[inline(always)]
+    pub(crate) unsafe fn mul_factors<const J: usize, const K: usize>(
+        &self,
+        a: [[S::F; K]; J],
+        b: [[Factor<S>; K]; J],
+    ) -> [[S::F; K]; J] {
+        let (mut c, mut h, mut l) = (a, a, a);
+        for j in 0..J {
+            for k in 0..K {
+                // SAFETY: the caller's; so below.
+                unsafe {
+                    c[j][k] = S::round_product(a[j][k], b[j][k].ratio);
+                    h[j][k] = S::mul(a[j][k], b[j][k].value);
+                }
+            }
         }
+        for j in 0..J {
+            for k in 0..K {
+                // SAFETY: see above.
+                unsafe {
+                    l[j][k] = S::mul_sub(a[j][k], b[j][k].value, h[j][k]);
+                    h[j][k] = S::neg_mul_add(c[j][k], self.q, h[j][k]);
+                }
+            }
+        }
+        for j in 0..J {
+            for k in 0..K {
+                // SAFETY: see above.
+                unsafe { h[j][k] = S::add(h[j][k], l[j][k]) };
+            }
+        }
+        h
     }
 
     /// The residue in `[0, q)` of an `x` with `|x| < q` that is not the negative zero.
@@ -151,7 +207,7 @@ impl<S: Simd> Field<S> {
     /// No sum of the kernels is a negative zero: exact cancellation gives the positive one, `l` in a product is
     /// never negative zero, and neither is a residue read from memory.
     #[inline(always)]
-    pub(crate) unsafe fn to_residue(&self, x: S::F) -> S::U {
+    pub(crate) unsafe fn residue(&self, x: S::F) -> S::U {
         // SAFETY: the caller's.
         unsafe {
             let base = S::splat(TWO_52);
@@ -159,6 +215,18 @@ impl<S: Simd> Field<S> {
             S::xor_u(S::bits(S::add(x, lift)), S::splat_u(TWO_52.to_bits()))
         }
     }
+}
+
+/// Asks for the cache line of `p`, which may be any address.
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which never faults.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }
 
 /// `2^52 + x` for integers `0 <= x < 2^52`.

@@ -2,23 +2,21 @@
 
 use crate::Result;
 use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, Matrix};
-use hetal_ring::Basis;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Inner rotations of a matrix that share their digits: more of them cost keys, fewer cost outer rotations.
 const BABY_STEPS: i64 = 8;
 
-/// A product of consecutive butterflies.
-pub(super) struct Group {
-    /// `rotation -> values`, rotations in `-n/2 .. n/2` (or `0 .. n` for the group that wraps around).
-    diagonals: BTreeMap<i64, Vec<Complex64>>,
-    /// All rotations are multiples of it.
-    stride: i64,
+/// A product of consecutive butterflies of `n` slots, before any number of it is computed.
+pub(super) struct Shape {
+    n: i64,
+    lengths: Vec<usize>,
+    inverse: bool,
 }
 
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short ones first from
 /// (bit-reversed) coefficients to slots, long ones first for the inverse.
-pub(super) fn groups(encoder: &Encoder, n: usize, count: usize, inverse: bool) -> Vec<Group> {
+pub(super) fn shapes(n: usize, count: usize, inverse: bool) -> Vec<Shape> {
     let mut lengths: Vec<usize> = (1..=n.ilog2()).map(|k| 1 << k).collect();
     if inverse {
         lengths.reverse();
@@ -28,19 +26,48 @@ pub(super) fn groups(encoder: &Encoder, n: usize, count: usize, inverse: bool) -
         .map(|k| {
             let (now, later) = rest.split_at(rest.len().div_ceil(count - k));
             rest = later;
-            Group::new(encoder, n, now, inverse)
+            Shape { n: n as i64, lengths: now.to_vec(), inverse }
         })
         .collect()
 }
 
-impl Group {
-    fn new(encoder: &Encoder, n: usize, lengths: &[usize], inverse: bool) -> Self {
+impl Shape {
+    /// All rotations are multiples of it.
+    fn stride(&self) -> i64 {
+        self.lengths.iter().min().map_or(1, |&len| len as i64 / 2)
+    }
+
+    /// Rotations in `-n/2 .. n/2`, or in `0 .. n` for the group that wraps around: neighbours stay neighbours.
+    fn signed(&self, rotation: i64) -> i64 {
+        let wraps = self.lengths.contains(&(self.n as usize));
+        let r = rotation.rem_euclid(self.n);
+        if !wraps && r >= self.n / 2 { r - self.n } else { r }
+    }
+
+    fn baby(&self, rotation: i64) -> i64 {
+        rotation.rem_euclid(BABY_STEPS * self.stride())
+    }
+
+    /// Every rotation that needs a key: the inner and outer steps of the matrix's nonzero diagonals.
+    pub(super) fn rotations(&self) -> BTreeSet<i64> {
+        let mut diagonals = BTreeSet::from([0]);
+        for &len in &self.lengths {
+            let half = len as i64 / 2;
+            diagonals = diagonals.iter().flat_map(|r| [r - half, *r, r + half]).map(|r| self.signed(r)).collect();
+        }
+        let steps = diagonals.iter().flat_map(|&r| [self.baby(r), (r - self.baby(r)).rem_euclid(self.n)]);
+        steps.filter(|&r| r != 0).collect()
+    }
+
+    /// The product itself: `rotation -> values`.
+    fn diagonals(&self, encoder: &Encoder) -> BTreeMap<i64, Vec<Complex64>> {
+        let n = self.n as usize;
         let identity = BTreeMap::from([(0, vec![Complex64::ONE; n])]);
-        let product = lengths.iter().fold(identity, |product, &len| {
+        self.lengths.iter().fold(identity, |product, &len| {
             let mut next: BTreeMap<i64, Vec<Complex64>> = BTreeMap::new();
-            for (rotation, values) in encoder.butterfly(n, len, inverse) {
+            for (rotation, values) in encoder.butterfly(n, len, self.inverse) {
                 for (inner, inner_values) in &product {
-                    let total = (rotation as i64 + inner).rem_euclid(n as i64);
+                    let total = self.signed(rotation as i64 + inner);
                     let sum = next.entry(total).or_insert_with(|| vec![Complex64::ZERO; n]);
                     for (i, s) in sum.iter_mut().enumerate() {
                         *s += values[i] * inner_values[(i + rotation) % n];
@@ -48,26 +75,21 @@ impl Group {
                 }
             }
             next
-        });
-        let stride = lengths.iter().min().map_or(1, |&len| len as i64 / 2);
-        let half = n as i64 / 2;
-        let wraps = lengths.contains(&n);
-        let signed = |r: i64| if !wraps && r >= half { r - n as i64 } else { r };
-        Self { diagonals: product.into_iter().map(|(r, v)| (signed(r), v)).collect(), stride }
+        })
     }
 
-    /// Encodes `factor` times the matrix at exactly the scale of the prime it is rescaled by.
+    /// Encodes `factor` times the matrix for ciphertexts of `limbs` limbs, at exactly the scale of the prime they are then
+    /// rescaled by.
     pub(super) fn encode<B: Backend>(
         &self,
         evaluator: &Evaluator<B>,
         factor: f64,
         limbs: usize,
-        basis: Basis,
     ) -> Result<Matrix<B::Poly>> {
-        let scaled = |values: &Vec<Complex64>| values.iter().map(|z| z * factor).collect();
-        let diagonals = self.diagonals.iter().map(|(&r, values)| (r, scaled(values))).collect();
-        let window = BABY_STEPS * self.stride;
-        Ok(evaluator.encode_matrix(&diagonals, |r| r.rem_euclid(window), evaluator.last_prime(limbs), basis)?)
+        let mut diagonals = self.diagonals(evaluator.encoder());
+        diagonals.values_mut().flatten().for_each(|z| *z *= factor);
+        let basis = evaluator.params().key_basis(limbs);
+        Ok(evaluator.encode_matrix(&diagonals, |r| self.baby(r), evaluator.last_prime(limbs), basis)?)
     }
 }
 
@@ -75,22 +97,19 @@ impl Group {
 mod tests {
     use super::*;
 
-    fn apply(group: &Group, x: &[Complex64]) -> Vec<Complex64> {
+    fn apply(shape: &Shape, encoder: &Encoder, x: &[Complex64]) -> Vec<Complex64> {
+        let diagonals = shape.diagonals(encoder);
+        assert!(diagonals.len() <= 31, "sparse");
         let n = x.len() as i64;
-        (0..n)
-            .map(|i| group.diagonals.iter().map(|(r, d)| d[i as usize] * x[(i + r).rem_euclid(n) as usize]).sum())
-            .collect()
+        (0..n).map(|i| diagonals.iter().map(|(r, d)| d[i as usize] * x[(i + r).rem_euclid(n) as usize]).sum()).collect()
     }
 
     #[test]
     fn groups_invert_each_other_and_stay_sparse() {
         let encoder = Encoder::new(11);
         let x: Vec<Complex64> = (0..1024).map(|k| Complex64::new(f64::from(k % 7), f64::from(k % 5))).collect();
-        let forward = groups(&encoder, 1024, 3, false);
-        let backward = groups(&encoder, 1024, 3, true);
-        assert!(forward.iter().chain(&backward).all(|g| g.diagonals.len() <= 31));
-        let there = forward.iter().fold(x.clone(), |x, g| apply(g, &x));
-        let back = backward.iter().fold(there, |x, g| apply(g, &x));
+        let there = shapes(1024, 3, false).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
+        let back = shapes(1024, 3, true).iter().fold(there, |x, g| apply(g, &encoder, &x));
         assert!(back.iter().zip(&x).all(|(a, b)| (a - b).norm() < 1e-9));
     }
 }

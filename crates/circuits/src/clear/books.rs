@@ -1,6 +1,6 @@
 //! What a circuit did: every operation by kind and level, and the keys it needed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The kinds of operation the books keep apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// The switching keys a circuit needs, each with the highest level it is used at.
+/// What a circuit needs prepared: switching keys, each with the highest level it is used at, and bootstraps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// `(rotation, level)` for every rotation, `0 < rotation < slots`, in ascending order.
@@ -61,6 +61,8 @@ pub struct Keys {
     pub relinearisation: Option<usize>,
     /// The level of the conjugation key, if anything is conjugated.
     pub conjugation: Option<usize>,
+    /// Every `log_bound` something is bootstrapped with.
+    pub bounds: Vec<u32>,
 }
 
 /// Counts of operations by kind and by the level they happened at, and the keys they used.
@@ -68,6 +70,7 @@ pub struct Keys {
 pub struct Books {
     counts: BTreeMap<(Kind, usize), u64>,
     rotations: BTreeMap<i64, usize>,
+    bounds: BTreeSet<u32>,
 }
 
 impl Books {
@@ -97,6 +100,7 @@ impl Books {
             rotations: self.rotations.iter().map(|(&k, &level)| (k, level)).collect(),
             relinearisation: self.highest(Kind::Relinearisation),
             conjugation: self.highest(Kind::Conjugation),
+            bounds: self.bounds.iter().copied().collect(),
         }
     }
 
@@ -108,6 +112,11 @@ impl Books {
         if n > 0 {
             *self.counts.entry((kind, level)).or_default() += n as u64;
         }
+    }
+
+    pub(super) fn record_bootstrap(&mut self, level: usize, log_bound: u32) {
+        self.record(Kind::Bootstrap, level, 1);
+        self.bounds.insert(log_bound);
     }
 
     pub(super) fn record_rotation(&mut self, kind: Kind, rotation: i64, level: usize) {

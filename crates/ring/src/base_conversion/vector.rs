@@ -2,7 +2,7 @@
 
 use super::{MAX_SOURCES, scalar};
 use crate::Modulus;
-use crate::kernels::vector::{Sum, power_of_two};
+use crate::kernels::vector::{Sum, TOGETHER, power_of_two};
 use crate::simd::{Field, Simd, to_double, vector_kernel};
 
 vector_kernel! {
@@ -81,7 +81,7 @@ unsafe fn convert_body<S: Simd>(
     v: &[f64],
     out: &mut [u64],
 ) {
-    let end = out.len() & !(S::LANES - 1);
+    let end = out.len() & !(TOGETHER * S::LANES - 1);
     // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as hats.
     unsafe {
         if wide {
@@ -93,7 +93,6 @@ unsafe fn convert_body<S: Simd>(
     scalar::convert_into(t, hats, minus_product, &tails(y, end)[..y.len()], &v[end..], &mut out[end..]);
 }
 
-/// Elements taken through all sources at once, so that the constants of one source are loaded once for all of them.
 /// The sum of products, exactly. With sources below `2^s` and the target below `2^t`, `|y| < 2^(s-1)` and
 /// `|hat| < 2^(t-1)`:
 /// - Usual, `s + t <= 101`: 8 products below `2^99` stay within `2^102` of the base `1.5 2^103`, and the low part is
@@ -102,7 +101,7 @@ unsafe fn convert_body<S: Simd>(
 ///   grows by `2^51`: it is reduced after 3 terms, and then is below `t/2 + 3 2^51 < 2^53` always.
 ///
 /// The sum is below `8 2^50 t/2 = 2^52 t`, so the high part reduced is `3/2 t` at most; the low part reduced is
-/// `t/2` (or `3/2 t` if `t` is tiny) and `v` times a number of size `t/2`, with `|v| <= 4`, is `2 t`. These together
+/// `t/2 + 2` (or `7/6 t` if `t` is tiny) and `v` times a number of size `t/2`, with `|v| <= 4`, is `2 t`. These together
 /// are `4 t < 2^53`.
 #[inline(always)]
 unsafe fn convert_terms<S: Simd, const WIDE: bool>(
@@ -118,17 +117,49 @@ unsafe fn convert_terms<S: Simd, const WIDE: bool>(
         let f = Field::<S>::new(t);
         let base = S::splat(1.5 * power_of_two(if WIDE { 104 } else { 103 }));
         let minus_product = S::splat(minus_product);
-        for i in (0..out.len()).step_by(S::LANES) {
-            let mut sum = Sum::<S>::new(base);
-            for (k, (y, &hat)) in y.iter().zip(hats).enumerate() {
-                if WIDE && k > 0 && k % 3 == 0 {
-                    sum.low = f.reduce_any(sum.low);
+        for i in (0..out.len()).step_by(TOGETHER * S::LANES) {
+            let mut sums = [Sum::<S>::new(base); TOGETHER];
+            for k in 0..y.len() {
+                let (y, hat) = (y.get_unchecked(k).as_ptr().add(i), S::splat(*hats.get_unchecked(k)));
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    if WIDE && k > 0 && k % 3 == 0 {
+                        sum.low = f.reduce_any(sum.low);
+                    }
+                    sum.add(S::load(y.add(j * S::LANES)), hat);
                 }
-                sum.add(S::load(y.as_ptr().add(i)), S::splat(hat));
             }
-            let low = S::mul_add(S::load(v.as_ptr().add(i)), minus_product, f.reduce_any(sum.low));
-            let total = S::add(sum.high_mod(&f, base), low);
-            S::store_u(out.as_mut_ptr().add(i), f.to_residue(f.reduce(total)));
+            for (j, sum) in sums.iter().enumerate() {
+                let v = S::load(v.as_ptr().add(i + j * S::LANES));
+                let low = S::mul_add(v, minus_product, f.reduce_any(sum.low));
+                let total = S::add(sum.high_mod(&f, base), low);
+                S::store_u(out.as_mut_ptr().add(i + j * S::LANES), f.residue(f.reduce(total)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::emulated::Emulated;
+
+    /// Eight lanes on any machine, at the largest sums.
+    #[test]
+    fn eight_lanes_agree_with_scalar() {
+        let t = Modulus::new(2251799813554177).unwrap();
+        let top = ((1u64 << 50) - 1) as f64;
+        for (y, hat, wide) in [(top, (t.value() / 2) as f64, true), (top / 2.0 - 0.5, -((t.value() / 2) as f64), false)]
+        {
+            let (plus, minus) = (vec![y; 19], vec![-y; 19]);
+            for count in 1..=MAX_SOURCES {
+                let ys: Vec<&[f64]> = (0..count).map(|k| if k == 5 { &minus[..] } else { &plus[..] }).collect();
+                let (hats, v) = (vec![hat; count], vec![-4.0; 19]);
+                let (mut ours, mut expected) = ([0; 19], [0; 19]);
+                // SAFETY: the emulated set needs no features; the lengths agree.
+                unsafe { convert_body(Emulated, &t, &hats, hat, wide, &ys, &v, &mut ours) };
+                scalar::convert_into(&t, &hats, hat, &ys, &v, &mut expected);
+                assert_eq!(ours, expected, "{count} terms, wide {wide}");
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{MAX_DOT_TERMS, scalar};
 use crate::Modulus;
-use crate::simd::{Field, Simd, biased, to_double, vector_kernel};
+use crate::simd::{Factor, Field, Simd, biased, to_double, vector_kernel};
 
 vector_kernel! {
     pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = add_body, else scalar::add_assign
@@ -120,7 +120,7 @@ unsafe fn mul_into_body<S: Simd>(_set: S, modulus: &Modulus, out: &mut [u64], a:
         let (po, pa, pb) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());
         for i in (0..end).step_by(S::LANES) {
             let (x, y) = (to_double::<S>(S::load_u(pa.add(i))), to_double::<S>(S::load_u(pb.add(i))));
-            S::store_u(po.add(i), f.to_residue(f.mul(x, y)));
+            S::store_u(po.add(i), f.residue(f.mul(x, y)));
         }
     }
     scalar::mul_into(modulus, &mut out[end..], &a[end..], &b[end..]);
@@ -135,7 +135,7 @@ unsafe fn mul_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], b: &[u64]
         let (pa, pb) = (a.as_mut_ptr(), b.as_ptr());
         for i in (0..end).step_by(S::LANES) {
             let (x, y) = (to_double::<S>(S::load_u(pa.add(i))), to_double::<S>(S::load_u(pb.add(i))));
-            S::store_u(pa.add(i), f.to_residue(f.mul(x, y)));
+            S::store_u(pa.add(i), f.residue(f.mul(x, y)));
         }
     }
     scalar::mul_assign(modulus, &mut a[end..], &b[end..]);
@@ -151,7 +151,7 @@ unsafe fn mul_add_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: 
         let (po, pa, pb) = (acc.as_mut_ptr(), a.as_ptr(), b.as_ptr());
         for i in (0..end).step_by(S::LANES) {
             let (x, y) = (to_double::<S>(S::load_u(pa.add(i))), to_double::<S>(S::load_u(pb.add(i))));
-            let product = f.to_residue(f.mul(x, y));
+            let product = f.residue(f.mul(x, y));
             S::store_u(po.add(i), add_mod::<S>(q, S::load_u(po.add(i)), product));
         }
     }
@@ -160,10 +160,10 @@ unsafe fn mul_add_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: 
 
 /// A constant, centred, and its quotient by `q`.
 #[inline(always)]
-unsafe fn constant<S: Simd>(modulus: &Modulus, s: u64) -> (S::F, S::F) {
+unsafe fn constant<S: Simd>(modulus: &Modulus, s: u64) -> Factor<S> {
     let s = modulus.center(s % modulus.value()) as f64;
     // SAFETY: the caller's.
-    unsafe { (S::splat(s), S::splat(s / modulus.q_f64)) }
+    unsafe { Factor { value: S::splat(s), ratio: S::splat(s / modulus.q_f64) } }
 }
 
 #[inline(always)]
@@ -172,11 +172,11 @@ unsafe fn mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64], s:
     // SAFETY: as in `neg_body`.
     unsafe {
         let f = Field::<S>::new(modulus);
-        let (constant, ratio) = constant::<S>(modulus, s);
+        let constant = constant::<S>(modulus, s);
         let pa = a.as_mut_ptr();
         for i in (0..end).step_by(S::LANES) {
             let x = to_double::<S>(S::load_u(pa.add(i)));
-            S::store_u(pa.add(i), f.to_residue(f.mul_ratio(x, constant, ratio)));
+            S::store_u(pa.add(i), f.residue(f.mul_factor(x, constant)));
         }
     }
     scalar::mul_scalar_assign(modulus, &mut a[end..], s);
@@ -189,11 +189,11 @@ unsafe fn mul_scalar_add_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u6
     unsafe {
         let f = Field::<S>::new(modulus);
         let q = S::splat_u(modulus.value());
-        let (constant, ratio) = constant::<S>(modulus, s);
+        let constant = constant::<S>(modulus, s);
         let (po, pa) = (acc.as_mut_ptr(), a.as_ptr());
         for i in (0..end).step_by(S::LANES) {
             let x = to_double::<S>(S::load_u(pa.add(i)));
-            let product = f.to_residue(f.mul_ratio(x, constant, ratio));
+            let product = f.residue(f.mul_factor(x, constant));
             S::store_u(po.add(i), add_mod::<S>(q, S::load_u(po.add(i)), product));
         }
     }
@@ -206,12 +206,12 @@ unsafe fn sub_mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64]
     // SAFETY: as in `add_body`.
     unsafe {
         let f = Field::<S>::new(modulus);
-        let (constant, ratio) = constant::<S>(modulus, s);
+        let constant = constant::<S>(modulus, s);
         let (pa, pb) = (a.as_mut_ptr(), b.as_ptr());
         for i in (0..end).step_by(S::LANES) {
             // The biases cancel.
             let difference = S::sub(biased::<S>(S::load_u(pa.add(i))), biased::<S>(S::load_u(pb.add(i))));
-            S::store_u(pa.add(i), f.to_residue(f.mul_ratio(difference, constant, ratio)));
+            S::store_u(pa.add(i), f.residue(f.mul_factor(difference, constant)));
         }
     }
     scalar::sub_mul_scalar_assign(modulus, &mut a[end..], &b[end..], s);
@@ -270,6 +270,9 @@ pub(crate) const fn power_of_two(k: u64) -> f64 {
     f64::from_bits((1023 + k) << 52)
 }
 
+/// Vectors of sums done together: independent instructions, and whole cache lines of many arrays.
+pub(crate) const TOGETHER: usize = 2;
+
 /// Terms of one [`Sum`] for moduli of 51 bits; of less bits, all of them.
 const LARGE_GROUP: usize = 4;
 
@@ -283,14 +286,13 @@ unsafe fn dot_pair_body<S: Simd>(
     y0: &[&[u64]],
     y1: &[&[u64]],
 ) {
-    let end = whole::<S>(out0.len());
+    let end = out0.len() & !(TOGETHER * S::LANES - 1);
     // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and y1 as x.
     unsafe {
-        match (modulus.bits(), x.len()) {
-            (..=50, 4) => dot_pair_terms::<S, false>(modulus, out0, out1, &x[..4], y0, y1, end),
-            (..=50, _) => dot_pair_terms::<S, false>(modulus, out0, out1, x, y0, y1, end),
-            (_, 4) => dot_pair_terms::<S, true>(modulus, out0, out1, &x[..4], y0, y1, end),
-            _ => dot_pair_terms::<S, true>(modulus, out0, out1, x, y0, y1, end),
+        if modulus.bits() <= 50 {
+            dot_pair_terms::<S, false>(modulus, out0, out1, x, y0, y1, end);
+        } else {
+            dot_pair_terms::<S, true>(modulus, out0, out1, x, y0, y1, end);
         }
     }
     let mut tails = [[[].as_slice(); MAX_DOT_TERMS]; 3];
@@ -326,29 +328,87 @@ unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
         let f = Field::<S>::new(modulus);
         let half = S::splat((modulus.value() / 2) as f64);
         let base = S::splat(if LARGE { 1.5 * power_of_two(104) } else { power_of_two(103) });
-        for i in (0..end).step_by(S::LANES) {
-            let mut totals = (S::splat(0.0), S::splat(0.0));
+        for i in (0..end).step_by(TOGETHER * S::LANES) {
+            let mut totals = [[S::splat(0.0); 2]; TOGETHER];
             let mut first = 0;
             while first < x.len() {
                 let last = if LARGE { x.len().min(first + LARGE_GROUP) } else { x.len() };
-                let mut sums = (Sum::<S>::new(base), Sum::<S>::new(base));
+                let mut sums = [[Sum::<S>::new(base); 2]; TOGETHER];
                 for k in first..last {
-                    let mut factor = to_double::<S>(S::load_u(x.get_unchecked(k).as_ptr().add(i)));
-                    if LARGE {
-                        factor = S::sub_above(factor, half, f.q);
+                    let x = x.get_unchecked(k).as_ptr().add(i);
+                    let y = [y0.get_unchecked(k).as_ptr().add(i), y1.get_unchecked(k).as_ptr().add(i)];
+                    for j in 0..TOGETHER {
+                        let mut factor = to_double::<S>(S::load_u(x.add(j * S::LANES)));
+                        if LARGE {
+                            factor = S::sub_above(factor, half, f.q);
+                        }
+                        sums[j][0].add(factor, to_double::<S>(S::load_u(y[0].add(j * S::LANES))));
+                        sums[j][1].add(factor, to_double::<S>(S::load_u(y[1].add(j * S::LANES))));
                     }
-                    sums.0.add(factor, to_double::<S>(S::load_u(y0.get_unchecked(k).as_ptr().add(i))));
-                    sums.1.add(factor, to_double::<S>(S::load_u(y1.get_unchecked(k).as_ptr().add(i))));
                 }
-                if first > 0 {
-                    totals = (f.reduce(totals.0), f.reduce(totals.1));
+                for j in 0..TOGETHER {
+                    for side in 0..2 {
+                        let sum = sums[j][side];
+                        let part = S::add(sum.high_mod(&f, base), f.reduce(sum.low));
+                        totals[j][side] = f.reduce(S::add(totals[j][side], part));
+                    }
                 }
-                totals.0 = S::add(totals.0, S::add(sums.0.high_mod(&f, base), f.reduce(sums.0.low)));
-                totals.1 = S::add(totals.1, S::add(sums.1.high_mod(&f, base), f.reduce(sums.1.low)));
                 first = last;
             }
-            S::store_u(out0.as_mut_ptr().add(i), f.to_residue(f.reduce(totals.0)));
-            S::store_u(out1.as_mut_ptr().add(i), f.to_residue(f.reduce(totals.1)));
+            for j in 0..TOGETHER {
+                S::store_u(out0.as_mut_ptr().add(i + j * S::LANES), f.residue(totals[j][0]));
+                S::store_u(out1.as_mut_ptr().add(i + j * S::LANES), f.residue(totals[j][1]));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::emulated::Emulated;
+
+    /// Eight lanes on any machine.
+    #[test]
+    fn eight_lanes_agree_with_scalar() {
+        for q in [3, 12289, 68718428161, 1125899903827969, 2251799813554177] {
+            let m = Modulus::new(q).unwrap();
+            let edges = [0, 1, q - 1, q / 2, q / 2 + 1];
+            let vectors: Vec<Vec<u64>> = (0..24)
+                .map(|k| {
+                    (0..93u64)
+                        .map(|i| if i < 64 { edges[(i / (1 + k % 7) % 5) as usize] } else { i.pow(9) * (k + 1) % q })
+                        .collect()
+                })
+                .chain((0..24).map(|_| vec![q - 1; 93]))
+                .collect();
+            for first in [0, 24] {
+                let v: Vec<&[u64]> = vectors[first..].iter().map(Vec::as_slice).collect();
+                for terms in 1..=MAX_DOT_TERMS {
+                    let (x, y0, y1) = (&v[..terms], &v[8..8 + terms], &v[16..16 + terms]);
+                    let mut out = [vec![0; 93], vec![0; 93], vec![0; 93], vec![0; 93]];
+                    let [ours0, ours1, expected0, expected1] = &mut out;
+                    // SAFETY: the emulated set needs no features; the lengths agree.
+                    unsafe { dot_pair_body(Emulated, &m, ours0, ours1, x, y0, y1) };
+                    scalar::dot_pair_into(&m, expected0, expected1, x, y0, y1);
+                    assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms, q {q}");
+                }
+                let (mut ours, mut expected) = (v[0].to_vec(), v[0].to_vec());
+                // SAFETY: as above.
+                unsafe {
+                    mul_body(Emulated, &m, &mut ours, v[1]);
+                    mul_add_body(Emulated, &m, &mut ours, v[2], v[3]);
+                    sub_mul_scalar_body(Emulated, &m, &mut ours, v[4], q / 2);
+                    add_body(Emulated, &m, &mut ours, v[5]);
+                    neg_body(Emulated, &m, &mut ours);
+                }
+                scalar::mul_assign(&m, &mut expected, v[1]);
+                scalar::mul_add_assign(&m, &mut expected, v[2], v[3]);
+                scalar::sub_mul_scalar_assign(&m, &mut expected, v[4], q / 2);
+                scalar::add_assign(&m, &mut expected, v[5]);
+                scalar::neg_assign(&m, &mut expected);
+                assert_eq!(ours, expected, "q {q}");
+            }
         }
     }
 }

@@ -8,12 +8,12 @@
 //!
 //! # Sizes
 //!
-//! In units of `q`: an integer of size `A` times a root of size 1/2 at most has size `b(A)`, given with
-//! [`Field::mul`], if `A` is below 2 (`q < 2^51`) or 4 (`q < 2^50`): the range of its quotient. Sums must stay below
-//! `2^53`: 4 or 8 units. Three classes of moduli differ in where they reduce a value to 1/2:
+//! In units of `q`: an integer of size `A` times a root (1/2 at most) has size `b(A)`, given with
+//! [`Field::mul_factor`], if `A` is at most 4 (`q < 2^50`) or 2 (`q < 2^51`). Sums must stay below `2^53`: 8 or 4
+//! units. Three classes of moduli differ in where they reduce a value to 1/2:
 //!
-//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + A/64` and products may have any `A < 32`. Forward nothing is reduced: from
-//!   `A = 1`, `A + b(A)` is 11 at most after 17 stages. Backward one of four outputs is, see `inverse4`.
+//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + 3/128 A` and products may have any `A < 32`. Forward nothing is reduced: from
+//!   `A = 1`, `A + b(A)` is 12 at most after 17 stages. Backward one of four outputs is, see `inverse4`.
 //! - `MEDIUM`, `q < 2^50`.
 //! - `LARGE`, `q < 2^51`.
 //!
@@ -21,13 +21,20 @@
 
 use super::bit_reversed_powers;
 use crate::Modulus;
-use crate::simd::{Field, Simd, to_double, vector_kernel};
+use crate::simd::{Factor, Field, Simd, prefetch, to_double, vector_kernel};
+use std::mem::MaybeUninit;
 
 /// Smallest degree (its logarithm) done here: a pass, and then squares of 8 by 8 at most.
 pub(super) const MIN_LOG_N: u32 = 7;
 
-/// Elements that a depth-first walk takes through all remaining stages at once: with their roots, well inside 32 KiB.
-const CACHED: usize = 2048;
+/// Most elements of a block, which is taken through its stages at once: with its roots, well inside 32 KiB.
+const MAX_BLOCK: usize = 2048;
+/// Most blocks, at the largest degree.
+const MAX_ROWS: usize = 256;
+/// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as there are.
+const STRIP: usize = 32;
+/// Squares of vectors done together, so that independent instructions are near each other.
+const SQUARES: usize = 2;
 
 const SMALL: u8 = 0;
 const MEDIUM: u8 = 1;
@@ -37,6 +44,28 @@ const LARGE: u8 = 2;
 const FIRST: u8 = 0;
 const MIDDLE: u8 = 1;
 const LAST: u8 = 2;
+
+/// A strip: `MAX_ROWS` rows of `STRIP` doubles.
+#[repr(align(64))]
+struct Scratch([MaybeUninit<f64>; MAX_ROWS * STRIP]);
+
+/// Rows of doubles: where they start and how far apart they are.
+#[derive(Clone, Copy)]
+struct Rows {
+    start: *mut f64,
+    stride: usize,
+}
+
+impl Rows {
+    /// # Safety
+    ///
+    /// The element is in the array.
+    #[inline(always)]
+    unsafe fn at(self, row: usize, column: usize) -> *mut f64 {
+        // SAFETY: the caller's.
+        unsafe { self.start.add(row * self.stride + column) }
+    }
+}
 
 /// One cache line of roots.
 #[derive(Clone, Copy)]
@@ -119,6 +148,8 @@ unsafe fn inverse_any<S: Simd>(_set: S, table: &super::NttTable, a: &mut [u64], 
     let scale = q.center(scale) as f64;
     // SAFETY: the caller's features; `a` has the table's degree and the roots its lanes.
     unsafe {
+        let scale = Factor { value: S::splat(scale), ratio: S::splat(scale / q.q_f64) };
+        let scaled_root = Factor { value: S::splat(scaled_root), ratio: S::splat(scaled_root / q.q_f64) };
         match q.bits() {
             ..=47 => Transform::<S, SMALL>::new(q, roots, a).inverse(scale, scaled_root),
             48..=50 => Transform::<S, MEDIUM>::new(q, roots, a).inverse(scale, scaled_root),
@@ -127,348 +158,537 @@ unsafe fn inverse_any<S: Simd>(_set: S, table: &super::NttTable, a: &mut [u64], 
     }
 }
 
-/// One transform under way. All its methods need the features of `S`.
+/// One transform under way, of the `n` elements at `a` seen as rows of one block each. All its methods need the
+/// features of `S`.
 struct Transform<S: Simd, const CLASS: u8> {
     field: Field<S>,
-    n: usize,
     a: *mut f64,
+    /// Number of blocks, and the size of one: `LANES^2` times a power of 4.
+    rows: usize,
+    block: usize,
     upper: *const f64,
     squares: *const f64,
 }
 
 impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
+    const SQUARE: usize = S::LANES * S::LANES;
+
     #[inline(always)]
     unsafe fn new(modulus: &Modulus, roots: &Roots, a: &mut [u64]) -> Self {
-        assert!(a.len() >= 1 << MIN_LOG_N && roots.lanes == S::LANES && roots.squares.len() * 8 == a.len());
+        let n = a.len();
+        assert!(n.is_power_of_two() && n >= 1 << MIN_LOG_N && roots.lanes == S::LANES && roots.squares.len() * 8 == n);
+        let mut block = Self::SQUARE;
+        while 4 * block <= MAX_BLOCK && 4 * block < n {
+            block *= 4;
+        }
+        let rows = n / block;
+        assert!((2..=MAX_ROWS).contains(&rows));
         Self {
             // SAFETY: the caller's.
             field: unsafe { Field::new(modulus) },
-            n: a.len(),
             a: a.as_mut_ptr().cast(),
+            rows,
+            block,
             upper: roots.upper.as_ptr().cast(),
             squares: roots.squares.as_ptr().cast(),
         }
     }
 
-    /// Whether the number of stages before the squares is odd: then the outermost pass is of radix 2.
+    /// The root `k`, in all lanes.
     #[inline(always)]
-    fn odd(&self) -> bool {
-        (self.n / (S::LANES * S::LANES)).ilog2() % 2 == 1
-    }
-
-    /// Size of the blocks to take through the cache: `inner` divided by 4 until it fits.
-    #[inline(always)]
-    fn cached(inner: usize) -> usize {
-        let mut size = inner;
-        while size > CACHED {
-            size /= 4;
-        }
-        size
+    unsafe fn root(&self, k: usize) -> Factor<S> {
+        // SAFETY: the caller passes indices of stages before the squares.
+        unsafe { self.field.factor(S::splat(*self.upper.add(k))) }
     }
 
     #[inline(always)]
     unsafe fn forward(&self) {
-        // SAFETY: block sizes are n/2 or n/4 divided by powers of 4 down to the square, so all indices are below n.
+        // SAFETY: strips are whole numbers of vectors, and blocks of squares, inside the array.
         unsafe {
-            let inner = if self.odd() {
-                self.forward_first2();
-                self.n / 2
-            } else {
-                self.forward_block::<FIRST>(self.n, 0);
-                self.n / 4
-            };
-            let cached = Self::cached(inner);
-            let square = S::LANES * S::LANES;
-            for start in (0..self.n).step_by(cached) {
-                let mut size = inner;
-                while size > cached {
-                    if start % size == 0 {
-                        self.forward_block::<MIDDLE>(size, start / size);
-                    }
-                    size /= 4;
-                }
-                while size > square {
-                    for block in start / size..(start + cached) / size {
-                        self.forward_block::<MIDDLE>(size, block);
-                    }
-                    size /= 4;
-                }
-                for block in start / square..(start + cached) / square {
-                    self.forward_square(block);
-                }
+            let mut scratch = Scratch([MaybeUninit::uninit(); MAX_ROWS * STRIP]);
+            let scratch = Rows { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
+            for column in (0..self.block).step_by(STRIP) {
+                self.forward_strip(Rows { start: self.a.add(column), stride: self.block }, scratch);
+            }
+            for row in 0..self.rows {
+                self.forward_row(row);
             }
         }
     }
 
-    /// Two stages on one block of `size` elements.
+    /// The stages between blocks, on one strip. Reads residues.
     #[inline(always)]
-    unsafe fn forward_block<const PLACE: u8>(&self, size: usize, block: usize) {
-        // SAFETY: the block is inside the array; the roots of the two stages are before those of the squares.
+    unsafe fn forward_strip(&self, a: Rows, scratch: Rows) {
+        // SAFETY: as in `forward`.
         unsafe {
-            let blocks = self.n / size;
-            let w1 = S::splat(*self.upper.add(blocks + block));
-            let w2 = S::splat(*self.upper.add(2 * (blocks + block)));
-            let w3 = S::splat(*self.upper.add(2 * (blocks + block) + 1));
-            let quarter = size / 4;
-            let base = self.a.add(block * size);
-            for i in (0..quarter).step_by(S::LANES) {
-                let p = [base.add(i), base.add(i + quarter), base.add(i + 2 * quarter), base.add(i + 3 * quarter)];
-                let x = [
-                    load::<S, PLACE, FIRST>(p[0]),
-                    load::<S, PLACE, FIRST>(p[1]),
-                    load::<S, PLACE, FIRST>(p[2]),
-                    load::<S, PLACE, FIRST>(p[3]),
-                ];
-                let y = forward4::<S, CLASS, PLACE>(&self.field, x, w1, w2, w3);
-                S::store(p[0], y[0]);
-                S::store(p[1], y[1]);
-                S::store(p[2], y[2]);
-                S::store(p[3], y[3]);
+            let odd = self.rows.ilog2() % 2 == 1;
+            let mut count = if odd { self.rows / 2 } else { self.rows / 4 };
+            let to = if count == 1 { a } else { scratch };
+            if odd {
+                self.forward_first2(a, to);
+            } else {
+                self.forward_pass::<FIRST>(a, to, self.rows, 0);
+            }
+            while count > 1 {
+                let to = if count == 4 { a } else { scratch };
+                for part in 0..self.rows / count {
+                    self.forward_pass::<MIDDLE>(scratch, to, count, part);
+                }
+                count /= 4;
             }
         }
     }
 
     /// The first stage alone. From residues (`A = 1`) to `1 + b(1)`: at most 1.75.
     #[inline(always)]
-    unsafe fn forward_first2(&self) {
-        // SAFETY: both halves are inside the array.
+    unsafe fn forward_first2(&self, from: Rows, to: Rows) {
+        // SAFETY: as in `forward`.
         unsafe {
-            let w = S::splat(*self.upper.add(1));
-            for i in (0..self.n / 2).step_by(S::LANES) {
-                let (p0, p1) = (self.a.add(i), self.a.add(i + self.n / 2));
-                let x = load::<S, FIRST, FIRST>(p0);
-                let t = self.field.mul(load::<S, FIRST, FIRST>(p1), w);
-                S::store(p0, S::add(x, t));
-                S::store(p1, S::sub(x, t));
+            let (w, half) = (self.root(1), self.rows / 2);
+            for row in 0..half {
+                for column in (0..STRIP).step_by(S::LANES) {
+                    let x0 = load::<S, FIRST>(from.at(row, column));
+                    let x1 = load::<S, FIRST>(from.at(row + half, column));
+                    let t = self.field.mul_factor(x1, w);
+                    S::store(to.at(row, column), S::add(x0, t));
+                    S::store(to.at(row + half, column), S::sub(x0, t));
+                }
             }
         }
     }
 
-    /// The last stages, on a square; writes residues.
+    /// Two stages on part `part` of a strip: `count` rows.
     #[inline(always)]
-    unsafe fn forward_square(&self, block: usize) {
+    unsafe fn forward_pass<const PLACE: u8>(&self, from: Rows, to: Rows, count: usize, part: usize) {
+        // SAFETY: as in `forward`; there are `rows / count` parts, and as many roots in this stage.
+        unsafe {
+            let k = self.rows / count + part;
+            let (w1, w2, w3) = (self.root(k), self.root(2 * k), self.root(2 * k + 1));
+            let quarter = count / 4;
+            for row in part * count..part * count + quarter {
+                if PLACE == FIRST {
+                    for k in 0..4 {
+                        for line in (0..STRIP).step_by(8) {
+                            prefetch(from.start.wrapping_add((row + k * quarter) * from.stride + STRIP + line));
+                        }
+                    }
+                }
+                for column in (0..STRIP).step_by(S::LANES) {
+                    let x = [
+                        [load::<S, PLACE>(from.at(row, column))],
+                        [load::<S, PLACE>(from.at(row + quarter, column))],
+                        [load::<S, PLACE>(from.at(row + 2 * quarter, column))],
+                        [load::<S, PLACE>(from.at(row + 3 * quarter, column))],
+                    ];
+                    let y = forward4::<S, CLASS, PLACE, 1>(&self.field, x, [w1], [w2], [w3]);
+                    S::store(to.at(row, column), y[0][0]);
+                    S::store(to.at(row + quarter, column), y[1][0]);
+                    S::store(to.at(row + 2 * quarter, column), y[2][0]);
+                    S::store(to.at(row + 3 * quarter, column), y[3][0]);
+                }
+            }
+        }
+    }
+
+    /// The stages inside one block. Writes residues.
+    #[inline(always)]
+    unsafe fn forward_row(&self, row: usize) {
+        // SAFETY: as in `forward`.
+        unsafe {
+            let base = self.a.add(row * self.block);
+            let (mut parts, mut size) = (1, self.block);
+            while size > Self::SQUARE {
+                for part in 0..parts {
+                    let k = (self.rows + row) * parts + part;
+                    let (w1, w2, w3) = (self.root(k), self.root(2 * k), self.root(2 * k + 1));
+                    let p = base.add(part * size);
+                    for i in (0..size / 4).step_by(S::LANES) {
+                        let p = [p.add(i), p.add(i + size / 4), p.add(i + size / 2), p.add(i + size / 4 * 3)];
+                        let x = [[S::load(p[0])], [S::load(p[1])], [S::load(p[2])], [S::load(p[3])]];
+                        let y = forward4::<S, CLASS, MIDDLE, 1>(&self.field, x, [w1], [w2], [w3]);
+                        S::store(p[0], y[0][0]);
+                        S::store(p[1], y[1][0]);
+                        S::store(p[2], y[2][0]);
+                        S::store(p[3], y[3][0]);
+                    }
+                }
+                parts *= 4;
+                size /= 4;
+            }
+            let roots = self.squares.add(row * self.block);
+            for i in (0..self.block).step_by(Self::SQUARE) {
+                self.forward_vectors(base.add(i), roots.add(i));
+            }
+            if self.block == Self::SQUARE {
+                self.forward_lanes::<1>(base, roots);
+            } else {
+                for i in (0..self.block).step_by(Self::SQUARE * SQUARES) {
+                    for line in (0..Self::SQUARE * SQUARES).step_by(8) {
+                        prefetch(base.wrapping_add(self.block + i + line));
+                        prefetch(roots.wrapping_add(self.block + i + line));
+                    }
+                    self.forward_lanes::<SQUARES>(base.add(i), roots.add(i));
+                }
+            }
+        }
+    }
+
+    /// The stages of a square on whole vectors.
+    #[inline(always)]
+    unsafe fn forward_vectors(&self, base: *mut f64, roots: *const f64) {
         // SAFETY: the square and its roots are inside their arrays.
         unsafe {
-            let square = S::LANES * S::LANES;
-            let base = self.a.add(block * square);
-            let roots = self.squares.add(block * square);
-            let mut x = [S::splat(0.0); 8];
+            let zero = S::splat(0.0);
+            let mut x = [[zero]; 8];
+            let mut w = [[self.field.factor(zero)]; 8];
             for k in 0..S::LANES {
-                x[k] = S::load(base.add(k * S::LANES));
+                x[k] = [S::load(base.add(k * S::LANES))];
+                w[k] = [self.field.factor(S::splat(*roots.add(k)))];
             }
-            let mut w = [S::splat(0.0); 8];
-            for k in 1..S::LANES {
-                w[k] = S::splat(*roots.add(k));
-            }
-            forward_vectors::<S, CLASS, MIDDLE>(&self.field, &mut x, &w);
-            S::transpose(&mut x);
-            for k in 1..S::LANES {
-                w[k] = S::load(roots.add(k * S::LANES));
-            }
-            forward_vectors::<S, CLASS, LAST>(&self.field, &mut x, &w);
-            S::transpose(&mut x);
+            forward_heap::<S, CLASS, MIDDLE, 1>(&self.field, &mut x, &w);
             for k in 0..S::LANES {
-                S::store_u(base.add(k * S::LANES).cast(), self.field.to_residue(self.field.reduce(x[k])));
+                S::store(base.add(k * S::LANES), x[k][0]);
+            }
+        }
+    }
+
+    /// The last stages, inside vectors, of `K` squares. Writes residues.
+    #[inline(always)]
+    unsafe fn forward_lanes<const K: usize>(&self, base: *mut f64, roots: *const f64) {
+        // SAFETY: the squares and their roots are inside their arrays.
+        unsafe {
+            let (f, zero) = (&self.field, S::splat(0.0));
+            let mut x = [[zero; K]; 8];
+            let mut w = [[f.factor(zero); K]; 8];
+            for k in 0..S::LANES {
+                for j in 0..K {
+                    x[k][j] = S::load(base.add(j * Self::SQUARE + k * S::LANES));
+                }
+            }
+            transpose::<S, K>(&mut x);
+            for k in 1..S::LANES {
+                for j in 0..K {
+                    w[k][j] = f.factor(S::load(roots.add(j * Self::SQUARE + k * S::LANES)));
+                }
+            }
+            forward_heap::<S, CLASS, LAST, K>(f, &mut x, &w);
+            transpose::<S, K>(&mut x);
+            for k in 0..S::LANES {
+                for j in 0..K {
+                    let p = base.add(j * Self::SQUARE + k * S::LANES).cast();
+                    S::store_u(p, f.residue(f.reduce(x[k][j])));
+                }
             }
         }
     }
 
     /// The inverse, with the scale and the root of the last stage times the scale.
     #[inline(always)]
-    unsafe fn inverse(&self, scale: f64, scaled_root: f64) {
+    unsafe fn inverse(&self, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
         unsafe {
-            let inner = if self.odd() { self.n / 2 } else { self.n / 4 };
-            let cached = Self::cached(inner);
-            let square = S::LANES * S::LANES;
-            for start in (0..self.n).step_by(cached) {
-                let end = start + cached;
-                for block in start / square..end / square {
-                    self.inverse_square(block);
-                }
-                let mut size = 4 * square;
-                while size <= cached {
-                    for block in start / size..end / size {
-                        self.inverse_block(size, block);
-                    }
-                    size *= 4;
-                }
-                while size <= inner && end % size == 0 {
-                    self.inverse_block(size, end / size - 1);
-                    size *= 4;
-                }
+            for row in 0..self.rows {
+                self.inverse_row(row);
             }
-            if self.odd() {
-                self.inverse_last2(S::splat(scale), S::splat(scaled_root));
-            } else {
-                self.inverse_last4(S::splat(scale), S::splat(scaled_root));
+            let mut scratch = Scratch([MaybeUninit::uninit(); MAX_ROWS * STRIP]);
+            let scratch = Rows { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
+            for column in (0..self.block).step_by(STRIP) {
+                let a = Rows { start: self.a.add(column), stride: self.block };
+                self.inverse_strip(a, scratch, scale, scaled_root);
             }
         }
     }
 
-    /// Two stages on one block of `size` elements.
+    /// The stages inside one block. Reads residues.
     #[inline(always)]
-    unsafe fn inverse_block(&self, size: usize, block: usize) {
-        // SAFETY: as in `forward_block`.
+    unsafe fn inverse_row(&self, row: usize) {
+        // SAFETY: as in `forward`.
         unsafe {
-            let mirror = self.n / size * 2 - 1 - block;
-            let w1 = S::splat(*self.upper.add(mirror));
-            let w2 = S::splat(*self.upper.add(2 * mirror + 1));
-            let w3 = S::splat(*self.upper.add(2 * mirror));
-            let quarter = size / 4;
-            let base = self.a.add(block * size);
-            for i in (0..quarter).step_by(S::LANES) {
-                let p = [base.add(i), base.add(i + quarter), base.add(i + 2 * quarter), base.add(i + 3 * quarter)];
-                let x = [S::load(p[0]), S::load(p[1]), S::load(p[2]), S::load(p[3])];
-                let y = inverse4::<S, CLASS>(&self.field, x, w1, w2, w3);
-                S::store(p[0], y[0]);
-                S::store(p[1], y[1]);
-                S::store(p[2], y[2]);
-                S::store(p[3], y[3]);
+            let base = self.a.add(row * self.block);
+            // The inverse of the root of block b of m is minus that of block m - 1 - b, see `inverse4`.
+            let mirror = self.rows - 1 - row;
+            let roots = self.squares.add(mirror * self.block);
+            if self.block == Self::SQUARE {
+                self.inverse_lanes::<1>(base, roots);
+            } else {
+                let step = Self::SQUARE * SQUARES;
+                for i in (0..self.block).step_by(step) {
+                    self.inverse_lanes::<SQUARES>(base.add(i), roots.add(self.block - step - i));
+                }
+            }
+            for i in (0..self.block).step_by(Self::SQUARE) {
+                self.inverse_vectors(base.add(i), roots.add(self.block - Self::SQUARE - i));
+            }
+            let (mut parts, mut size) = (self.block / Self::SQUARE / 4, Self::SQUARE * 4);
+            while parts > 0 {
+                for part in 0..parts {
+                    let k = (self.rows + mirror) * parts + (parts - 1 - part);
+                    let (w1, w2, w3) = (self.root(k), self.root(2 * k + 1), self.root(2 * k));
+                    let p = base.add(part * size);
+                    for i in (0..size / 4).step_by(S::LANES) {
+                        let p = [p.add(i), p.add(i + size / 4), p.add(i + size / 2), p.add(i + size / 4 * 3)];
+                        let x = [[S::load(p[0])], [S::load(p[1])], [S::load(p[2])], [S::load(p[3])]];
+                        let y = inverse4::<S, CLASS, 1>(&self.field, x, [w1], [w2], [w3]);
+                        S::store(p[0], y[0][0]);
+                        S::store(p[1], y[1][0]);
+                        S::store(p[2], y[2][0]);
+                        S::store(p[3], y[3][0]);
+                    }
+                }
+                parts /= 4;
+                size *= 4;
+            }
+        }
+    }
+
+    /// The first stages, inside vectors, of `K` squares. Reads residues.
+    #[inline(always)]
+    unsafe fn inverse_lanes<const K: usize>(&self, base: *mut f64, roots: *const f64) {
+        // SAFETY: the squares and their roots are inside their arrays.
+        unsafe {
+            let (f, zero) = (&self.field, S::splat(0.0));
+            let mut x = [[zero; K]; 8];
+            let mut w = [[f.factor(zero); K]; 8];
+            for k in 0..S::LANES {
+                for j in 0..K {
+                    // Vectors in reverse order: then the roots of the mirrored square are in the order of the lanes.
+                    let p = base.add(j * Self::SQUARE + (S::LANES - 1 - k) * S::LANES);
+                    x[k][j] = load::<S, FIRST>(p);
+                    w[k][j] = f.factor(S::load(roots.add((K - 1 - j) * Self::SQUARE + k * S::LANES)));
+                }
+            }
+            transpose::<S, K>(&mut x);
+            inverse_heap::<S, CLASS, K>(f, &mut x, &w);
+            transpose::<S, K>(&mut x);
+            for k in 0..S::LANES {
+                for j in 0..K {
+                    S::store(base.add(j * Self::SQUARE + (S::LANES - 1 - k) * S::LANES), x[k][j]);
+                }
+            }
+        }
+    }
+
+    /// The stages of a square on whole vectors.
+    #[inline(always)]
+    unsafe fn inverse_vectors(&self, base: *mut f64, roots: *const f64) {
+        // SAFETY: the square and its roots are inside their arrays.
+        unsafe {
+            let zero = S::splat(0.0);
+            let mut x = [[zero]; 8];
+            let mut w = [[self.field.factor(zero)]; 8];
+            for k in 0..S::LANES {
+                x[k] = [S::load(base.add(k * S::LANES))];
+                w[k] = [self.field.factor(S::splat(*roots.add(k)))];
+            }
+            inverse_heap::<S, CLASS, 1>(&self.field, &mut x, &w);
+            for k in 0..S::LANES {
+                S::store(base.add(k * S::LANES), x[k][0]);
+            }
+        }
+    }
+
+    /// The stages between blocks, on one strip. Writes residues.
+    #[inline(always)]
+    unsafe fn inverse_strip(&self, a: Rows, scratch: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
+        // SAFETY: as in `forward`.
+        unsafe {
+            let odd = self.rows.ilog2() % 2 == 1;
+            let last = if odd { 2 } else { 4 };
+            let mut count = 4;
+            while count * last <= self.rows {
+                let from = if count == 4 { a } else { scratch };
+                for part in 0..self.rows / count {
+                    self.inverse_pass(from, scratch, count, part);
+                }
+                count *= 4;
+            }
+            let from = if self.rows == last { a } else { scratch };
+            if odd {
+                self.inverse_last2(from, a, scale, scaled_root);
+            } else {
+                self.inverse_last4(from, a, scale, scaled_root);
+            }
+        }
+    }
+
+    /// Two stages on part `part` of a strip: `count` rows.
+    #[inline(always)]
+    unsafe fn inverse_pass(&self, from: Rows, to: Rows, count: usize, part: usize) {
+        // SAFETY: as in `forward_pass`.
+        unsafe {
+            let k = 2 * (self.rows / count) - 1 - part;
+            let (w1, w2, w3) = (self.root(k), self.root(2 * k + 1), self.root(2 * k));
+            let quarter = count / 4;
+            for row in part * count..part * count + quarter {
+                for column in (0..STRIP).step_by(S::LANES) {
+                    let x = [
+                        [S::load(from.at(row, column))],
+                        [S::load(from.at(row + quarter, column))],
+                        [S::load(from.at(row + 2 * quarter, column))],
+                        [S::load(from.at(row + 3 * quarter, column))],
+                    ];
+                    let y = inverse4::<S, CLASS, 1>(&self.field, x, [w1], [w2], [w3]);
+                    S::store(to.at(row, column), y[0][0]);
+                    S::store(to.at(row + quarter, column), y[1][0]);
+                    S::store(to.at(row + 2 * quarter, column), y[2][0]);
+                    S::store(to.at(row + 3 * quarter, column), y[3][0]);
+                }
             }
         }
     }
 
     /// The last two stages; writes residues. As [`inverse4`], with products in place of the last reductions: of the
-    /// sums of size `4 M < 4`, which `LARGE` reduces first, and `2 b(2 M)`. Products are below 1.
+    /// sums of size `4 M`, which `LARGE` reduces first, and `2 b(2 M)`. The products are below 1.
     #[inline(always)]
-    unsafe fn inverse_last4(&self, scale: S::F, scaled_root: S::F) {
-        // SAFETY: all quarters are inside the array.
+    unsafe fn inverse_last4(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
+        // SAFETY: as in `forward`.
         unsafe {
             let f = &self.field;
-            let (w2, w3) = (S::splat(*self.upper.add(3)), S::splat(*self.upper.add(2)));
-            let quarter = self.n / 4;
-            for i in (0..quarter).step_by(S::LANES) {
-                let base = self.a.add(i);
-                let p = [base, base.add(quarter), base.add(2 * quarter), base.add(3 * quarter)];
-                let x = [S::load(p[0]), S::load(p[1]), S::load(p[2]), S::load(p[3])];
-                let (s0, s1) = (S::add(x[0], x[1]), S::add(x[2], x[3]));
-                let (d0, d1) = (f.mul(S::sub(x[1], x[0]), w2), f.mul(S::sub(x[3], x[2]), w3));
-                let (mut sum, mut difference) = (S::add(s0, s1), S::sub(s1, s0));
-                if CLASS == LARGE {
-                    (sum, difference) = (f.reduce(sum), f.reduce(difference));
+            let (w2, w3) = (self.root(3), self.root(2));
+            let quarter = self.rows / 4;
+            for row in 0..quarter {
+                for column in (0..STRIP).step_by(S::LANES) {
+                    let x0 = S::load(from.at(row, column));
+                    let x1 = S::load(from.at(row + quarter, column));
+                    let x2 = S::load(from.at(row + 2 * quarter, column));
+                    let x3 = S::load(from.at(row + 3 * quarter, column));
+                    let (s0, s1) = (S::add(x0, x1), S::add(x2, x3));
+                    let [[d0], [d1]] = f.mul_factors([[S::sub(x1, x0)], [S::sub(x3, x2)]], [[w2], [w3]]);
+                    let (mut sum, mut difference) = (S::add(s0, s1), S::sub(s1, s0));
+                    if CLASS == LARGE {
+                        (sum, difference) = (f.reduce(sum), f.reduce(difference));
+                    }
+                    let [[y0], [y2]] = f.mul_factors([[sum], [difference]], [[scale], [scaled_root]]);
+                    let [[y1], [y3]] = f.mul_factors([[S::add(d0, d1)], [S::sub(d1, d0)]], [[scale], [scaled_root]]);
+                    S::store_u(to.at(row, column).cast(), f.residue(y0));
+                    S::store_u(to.at(row + quarter, column).cast(), f.residue(y1));
+                    S::store_u(to.at(row + 2 * quarter, column).cast(), f.residue(y2));
+                    S::store_u(to.at(row + 3 * quarter, column).cast(), f.residue(y3));
                 }
-                S::store_u(p[0].cast(), f.to_residue(f.mul(sum, scale)));
-                S::store_u(p[1].cast(), f.to_residue(f.mul(S::add(d0, d1), scale)));
-                S::store_u(p[2].cast(), f.to_residue(f.mul(difference, scaled_root)));
-                S::store_u(p[3].cast(), f.to_residue(f.mul(S::sub(d1, d0), scaled_root)));
             }
         }
     }
 
-    /// The last stage alone; writes residues. Sums and differences are `2 M < 2`.
+    /// The last stage alone; writes residues. Sums and differences are `2 M`, and their products below 1.
     #[inline(always)]
-    unsafe fn inverse_last2(&self, scale: S::F, scaled_root: S::F) {
-        // SAFETY: both halves are inside the array.
+    unsafe fn inverse_last2(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
+        // SAFETY: as in `forward`.
         unsafe {
-            let f = &self.field;
-            for i in (0..self.n / 2).step_by(S::LANES) {
-                let (p0, p1) = (self.a.add(i), self.a.add(i + self.n / 2));
-                let (x0, x1) = (S::load(p0), S::load(p1));
-                S::store_u(p0.cast(), f.to_residue(f.mul(S::add(x0, x1), scale)));
-                S::store_u(p1.cast(), f.to_residue(f.mul(S::sub(x1, x0), scaled_root)));
-            }
-        }
-    }
-
-    /// The first stages, on a square; reads residues.
-    #[inline(always)]
-    unsafe fn inverse_square(&self, block: usize) {
-        // SAFETY: as in `forward_square`.
-        unsafe {
-            let square = S::LANES * S::LANES;
-            let base = self.a.add(block * square);
-            let roots = self.squares.add(self.n - square - block * square);
-            // Vectors in reverse order: then the roots of the mirrored square are in the order of the lanes.
-            let mut x = [S::splat(0.0); 8];
-            for k in 0..S::LANES {
-                x[S::LANES - 1 - k] = load::<S, FIRST, FIRST>(base.add(k * S::LANES));
-            }
-            let mut w = [S::splat(0.0); 8];
-            for k in 1..S::LANES {
-                w[k] = S::load(roots.add(k * S::LANES));
-            }
-            S::transpose(&mut x);
-            inverse_vectors::<S, CLASS>(&self.field, &mut x, &w);
-            S::transpose(&mut x);
-            x[..S::LANES].reverse();
-            for k in 1..S::LANES {
-                w[k] = S::splat(*roots.add(k));
-            }
-            inverse_vectors::<S, CLASS>(&self.field, &mut x, &w);
-            for k in 0..S::LANES {
-                S::store(base.add(k * S::LANES), x[k]);
+            let (f, half) = (&self.field, self.rows / 2);
+            for row in 0..half {
+                for column in (0..STRIP).step_by(S::LANES) {
+                    let (x0, x1) = (S::load(from.at(row, column)), S::load(from.at(row + half, column)));
+                    let factors = [[scale], [scaled_root]];
+                    let [[y0], [y1]] = f.mul_factors([[S::add(x0, x1)], [S::sub(x1, x0)]], factors);
+                    S::store_u(to.at(row, column).cast(), f.residue(y0));
+                    S::store_u(to.at(row + half, column).cast(), f.residue(y1));
+                }
             }
         }
     }
 }
 
-/// A vector of doubles, converted from residues if the place is `FROM`.
+/// A vector of doubles, converted from residues if the place is `FIRST`.
 #[inline(always)]
-unsafe fn load<S: Simd, const PLACE: u8, const FROM: u8>(p: *const f64) -> S::F {
+unsafe fn load<S: Simd, const PLACE: u8>(p: *const f64) -> S::F {
     // SAFETY: the caller's.
-    unsafe { if PLACE == FROM { to_double::<S>(S::load_u(p.cast())) } else { S::load(p) } }
+    unsafe { if PLACE == FIRST { to_double::<S>(S::load_u(p.cast())) } else { S::load(p) } }
 }
 
 /// Two stages: root `w1` on the pairs (0, 2) and (1, 3), then `w2` on (0, 1) and `w3` on (2, 3).
 ///
 /// Sizes, with `M` for the inputs:
-/// - `MEDIUM` reduces `x0`: outputs are `1/2 + b(M) + b(M + b(M))`, so that `M = 2.18` gives 2.18 again, with
-///   products of 2.95. First come residues: from `M = 1` unreduced 2.33, and from there 2.18, with products of 3.12.
-///   The last pass does not reduce, and ends below 3.9.
+/// - `MEDIUM` reduces `x0`: outputs are `1/2 + b(M) + b(M + b(M))`, so that `M = 2.4` gives 2.3, with products of 3.3.
+///   First come residues: from `M = 1`, unreduced, `1 + b(1) + b(1 + b(1))` is 2.4. The last pass does not reduce,
+///   and ends below 4.4.
 /// - `LARGE` reduces `x1` and, after the first stage, what `x0` became: outputs are `1/2 + b(1/2 + b(M))`, so that
-///   `M = 4/3` gives 4/3 again, with products of 4/3 and sums of 2.17. The first pass does not reduce `x1`: from
-///   `M = 1` the products are of 1.75 and the outputs 1.44, from where the next gives 1.34. The last pass does
-///   not reduce `x0`, and ends below 3.
+///   `M = 1.75` gives 1.5 and less, with products of 1.75 and sums of 2.8. The first pass does not reduce `x1`: from
+///   `M = 1` the products are of 1.75 and the outputs 1.5. The last pass does not reduce `x0`, and ends below 3.4.
 #[inline(always)]
-unsafe fn forward4<S: Simd, const CLASS: u8, const PLACE: u8>(
+unsafe fn forward4<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
     f: &Field<S>,
-    x: [S::F; 4],
-    w1: S::F,
-    w2: S::F,
-    w3: S::F,
-) -> [S::F; 4] {
+    x: [[S::F; K]; 4],
+    w1: [Factor<S>; K],
+    w2: [Factor<S>; K],
+    w3: [Factor<S>; K],
+) -> [[S::F; K]; 4] {
     // SAFETY: the caller's.
     unsafe {
         let [mut x0, mut x1, x2, x3] = x;
+        let [t2, t3] = f.mul_factors([x2, x3], [w1, w1]);
         if CLASS == MEDIUM && PLACE == MIDDLE {
-            x0 = f.reduce(x0);
+            x0 = f.reduce_all(x0);
         }
         if CLASS == LARGE && PLACE != FIRST {
-            x1 = f.reduce(x1);
+            x1 = f.reduce_all(x1);
         }
-        let (t2, t3) = (f.mul(x2, w1), f.mul(x3, w1));
-        let (mut y0, mut y2) = (S::add(x0, t2), S::sub(x0, t2));
-        let (y1, y3) = (S::add(x1, t3), S::sub(x1, t3));
+        let (mut y0, mut y2) = butterflies::<S, K>(x0, t2);
+        let (y1, y3) = butterflies::<S, K>(x1, t3);
         if CLASS == LARGE && PLACE != LAST {
-            (y0, y2) = (f.reduce(y0), f.reduce(y2));
+            (y0, y2) = (f.reduce_all(y0), f.reduce_all(y2));
         }
-        let (t1, t3) = (f.mul(y1, w2), f.mul(y3, w3));
-        [S::add(y0, t1), S::sub(y0, t1), S::add(y2, t3), S::sub(y2, t3)]
+        let [t1, t3] = f.mul_factors([y1, y3], [w2, w3]);
+        let (z0, z1) = butterflies::<S, K>(y0, t1);
+        let (z2, z3) = butterflies::<S, K>(y2, t3);
+        [z0, z1, z2, z3]
+    }
+}
+
+/// Sums and differences.
+#[inline(always)]
+unsafe fn butterflies<S: Simd, const K: usize>(x: [S::F; K], y: [S::F; K]) -> ([S::F; K], [S::F; K]) {
+    let (mut sums, mut differences) = (x, y);
+    for k in 0..K {
+        // SAFETY: the caller's.
+        unsafe { (sums[k], differences[k]) = (S::add(x[k], y[k]), S::sub(x[k], y[k])) };
+    }
+    (sums, differences)
+}
+
+/// Transposes `K` squares.
+#[inline(always)]
+unsafe fn transpose<S: Simd, const K: usize>(x: &mut [[S::F; K]; 8]) {
+    for j in 0..K {
+        let mut rows = [x[0][j], x[1][j], x[2][j], x[3][j], x[4][j], x[5][j], x[6][j], x[7][j]];
+        // SAFETY: the caller's.
+        unsafe { S::transpose(&mut rows) };
+        for k in 0..8 {
+            x[k][j] = rows[k];
+        }
     }
 }
 
 /// `log2 LANES` stages on `LANES` vectors, with roots in heap order.
 ///
-/// Eight vectors start with one stage of four products. `MEDIUM` does not reduce there: `M = 2.18` becomes
-/// `M + b(M) = 2.94`, and then [`forward4`] has products of 3.75 and gives 2.17 (with the stepwise `b50`), or 4.6 in
-/// the last pass. `LARGE` reduces the other four: `1/2 + b(M)`, 4/3 again.
+/// Eight vectors start with one stage of four products. `LARGE` reduces the other four: `1/2 + b(M)` is 1.5 at most.
+/// So does `MEDIUM` where products are rounded twice. Otherwise `b(A)` is `1/2 + 3/32 A`, and with `M = 2.3` this
+/// stage gives 3.1, then [`forward4`] has products of 3.9 and gives 2.3 or less, or 4.8 in the last pass.
 #[inline(always)]
-unsafe fn forward_vectors<S: Simd, const CLASS: u8, const PLACE: u8>(f: &Field<S>, x: &mut [S::F; 8], w: &[S::F; 8]) {
+unsafe fn forward_heap<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
+    f: &Field<S>,
+    x: &mut [[S::F; K]; 8],
+    w: &[[Factor<S>; K]; 8],
+) {
     // SAFETY: the caller's.
     unsafe {
         if S::LANES == 8 {
-            for k in 0..4 {
-                let low = if CLASS == LARGE { f.reduce(x[k]) } else { x[k] };
-                let t = f.mul(x[k + 4], w[1]);
-                (x[k], x[k + 4]) = (S::add(low, t), S::sub(low, t));
+            let [t4, t5, t6, t7] = f.mul_factors([x[4], x[5], x[6], x[7]], [w[1]; 4]);
+            if CLASS == LARGE || CLASS == MEDIUM && !S::ONE_ROUNDING {
+                for k in 0..4 {
+                    x[k] = f.reduce_all(x[k]);
+                }
             }
-            let low = forward4::<S, CLASS, PLACE>(f, [x[0], x[1], x[2], x[3]], w[2], w[4], w[5]);
-            let high = forward4::<S, CLASS, PLACE>(f, [x[4], x[5], x[6], x[7]], w[3], w[6], w[7]);
+            (x[0], x[4]) = butterflies::<S, K>(x[0], t4);
+            (x[1], x[5]) = butterflies::<S, K>(x[1], t5);
+            (x[2], x[6]) = butterflies::<S, K>(x[2], t6);
+            (x[3], x[7]) = butterflies::<S, K>(x[3], t7);
+            let low = forward4::<S, CLASS, PLACE, K>(f, [x[0], x[1], x[2], x[3]], w[2], w[4], w[5]);
+            let high = forward4::<S, CLASS, PLACE, K>(f, [x[4], x[5], x[6], x[7]], w[3], w[6], w[7]);
             [x[0], x[1], x[2], x[3]] = low;
             [x[4], x[5], x[6], x[7]] = high;
         } else {
-            [x[0], x[1], x[2], x[3]] = forward4::<S, CLASS, PLACE>(f, [x[0], x[1], x[2], x[3]], w[1], w[2], w[3]);
+            let y = forward4::<S, CLASS, PLACE, K>(f, [x[0], x[1], x[2], x[3]], w[1], w[2], w[3]);
+            [x[0], x[1], x[2], x[3]] = y;
         }
     }
 }
@@ -480,26 +700,37 @@ unsafe fn forward_vectors<S: Simd, const CLASS: u8, const PLACE: u8>(f: &Field<S
 ///
 /// Sizes, with `M` for the inputs; residues count as `M = 1/2`, as differences of two of them, or of two sums, are:
 /// - All reduce the sum of all four.
-/// - `SMALL`: `2 b(2 M)` is the largest output, so that `M = 1.07` gives 1.07 again.
-/// - `MEDIUM` reduces the other sum too. The largest output is `b50(4 M)`: `M = 0.84` again, with products of 3.4.
-/// - `LARGE` reduces the difference of sums before its product as well. The largest output is `b51(2 b51(2 M))`:
-///   `M = 0.834` again, with products of 1.67 and sums of 3.34.
+/// - `SMALL`: `2 b(2 M)` is the largest output, so that `M = 1.2` gives less again.
+/// - `MEDIUM` reduces the other sum too. The largest output is `b(4 M)`, so that `M = 1` gives 1 again, with products
+///   of 4.
+/// - `LARGE` reduces the difference of sums before its product as well. The largest output is `b(2 b(2 M))`, so that
+///   `M = 1` gives 1 again, with products of 2 and sums of 4.
+///
+/// As `q` is less than the power of two, so are the sizes less than these.
 #[inline(always)]
-unsafe fn inverse4<S: Simd, const CLASS: u8>(f: &Field<S>, x: [S::F; 4], w1: S::F, w2: S::F, w3: S::F) -> [S::F; 4] {
+unsafe fn inverse4<S: Simd, const CLASS: u8, const K: usize>(
+    f: &Field<S>,
+    x: [[S::F; K]; 4],
+    w1: [Factor<S>; K],
+    w2: [Factor<S>; K],
+    w3: [Factor<S>; K],
+) -> [[S::F; K]; 4] {
     // SAFETY: the caller's.
     unsafe {
-        let (s0, s1) = (S::add(x[0], x[1]), S::add(x[2], x[3]));
-        let (d0, d1) = (f.mul(S::sub(x[1], x[0]), w2), f.mul(S::sub(x[3], x[2]), w3));
-        let y0 = f.reduce(S::add(s0, s1));
-        let mut y1 = S::add(d0, d1);
+        let (s0, d0) = butterflies::<S, K>(x[1], x[0]);
+        let (s1, d1) = butterflies::<S, K>(x[3], x[2]);
+        let [d0, d1] = f.mul_factors([d0, d1], [w2, w3]);
+        let (mut y0, mut y2) = butterflies::<S, K>(s1, s0);
+        let (mut y1, y3) = butterflies::<S, K>(d1, d0);
+        y0 = f.reduce_all(y0);
         if CLASS != SMALL {
-            y1 = f.reduce(y1);
+            y1 = f.reduce_all(y1);
         }
-        let mut difference = S::sub(s1, s0);
         if CLASS == LARGE {
-            difference = f.reduce(difference);
+            y2 = f.reduce_all(y2);
         }
-        [y0, y1, f.mul(difference, w1), f.mul(S::sub(d1, d0), w1)]
+        let [y2, y3] = f.mul_factors([y2, y3], [w1, w1]);
+        [y0, y1, y2, y3]
     }
 }
 
@@ -507,18 +738,26 @@ unsafe fn inverse4<S: Simd, const CLASS: u8>(f: &Field<S>, x: [S::F; 4], w1: S::
 ///
 /// Eight vectors end with one stage, which reduces its sums: products of `2 M`, outputs below `M` again.
 #[inline(always)]
-unsafe fn inverse_vectors<S: Simd, const CLASS: u8>(f: &Field<S>, x: &mut [S::F; 8], w: &[S::F; 8]) {
+unsafe fn inverse_heap<S: Simd, const CLASS: u8, const K: usize>(
+    f: &Field<S>,
+    x: &mut [[S::F; K]; 8],
+    w: &[[Factor<S>; K]; 8],
+) {
     // SAFETY: the caller's.
     unsafe {
         if S::LANES == 8 {
-            let low = inverse4::<S, CLASS>(f, [x[0], x[1], x[2], x[3]], w[3], w[7], w[6]);
-            let high = inverse4::<S, CLASS>(f, [x[4], x[5], x[6], x[7]], w[2], w[5], w[4]);
+            let low = inverse4::<S, CLASS, K>(f, [x[0], x[1], x[2], x[3]], w[3], w[7], w[6]);
+            let high = inverse4::<S, CLASS, K>(f, [x[4], x[5], x[6], x[7]], w[2], w[5], w[4]);
+            let mut differences = low;
             for k in 0..4 {
-                x[k] = f.reduce(S::add(low[k], high[k]));
-                x[k + 4] = f.mul(S::sub(high[k], low[k]), w[1]);
+                let sum;
+                (sum, differences[k]) = butterflies::<S, K>(high[k], low[k]);
+                x[k] = f.reduce_all(sum);
             }
+            [x[4], x[5], x[6], x[7]] = f.mul_factors(differences, [w[1]; 4]);
         } else {
-            [x[0], x[1], x[2], x[3]] = inverse4::<S, CLASS>(f, [x[0], x[1], x[2], x[3]], w[1], w[3], w[2]);
+            let y = inverse4::<S, CLASS, K>(f, [x[0], x[1], x[2], x[3]], w[1], w[3], w[2]);
+            [x[0], x[1], x[2], x[3]] = y;
         }
     }
 }

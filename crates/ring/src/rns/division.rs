@@ -1,6 +1,6 @@
 //! Division by primes of the basis, rounded to the nearest: rescale, mod-down, and both at once.
 
-use super::mod_up::doubles;
+use super::mod_up::{TARGETS_AT_ONCE, words};
 use super::{Basis, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
 use crate::kernels;
@@ -16,20 +16,28 @@ impl RnsRing {
         let conversion = self.conversion(Sources { q_start: to.q, q_end: from.q, p: from.p });
         let sources = a.limbs.split_off(to.q);
         a.basis = to;
-        let y: Vec<Limb> = sources
+        let scaled: Vec<Limb> = sources
             .into_par_iter()
             .with_min_len(self.grain())
             .enumerate()
-            .map(|(k, limb)| self.scaled_coefficients(limb, self.table(from, to.q + k), &conversion.converter, k))
+            .map(|(k, mut limb)| {
+                let scale = conversion.converter.hat_inverse(k);
+                self.table(from, to.q + k).inverse_scaled(self.isa, &mut limb, scale);
+                limb
+            })
             .collect();
-        let overflow = self.overflow(&conversion, &y);
-        let y = doubles(&y);
-        self.for_each_limb(&mut a, |table, i, limb| {
-            let target = conversion.target(self.full_basis(), to, i);
-            let mut remainder = self.pool.take();
-            conversion.converter.convert_into(self.isa, target, &y, overflow.as_f64(), &mut remainder);
-            table.forward(self.isa, &mut remainder);
-            kernels::sub_mul_scalar_assign(self.isa, table.modulus(), limb, &remainder, target.product_inverse());
+        let scaled = words(&scaled);
+        let groups = a.limbs.par_chunks_mut(TARGETS_AT_ONCE).enumerate();
+        groups.with_min_len(self.grain()).for_each(|(group, limbs)| {
+            let first = group * TARGETS_AT_ONCE;
+            let targets: Vec<usize> = (first..first + limbs.len()).collect();
+            let remainders = self.converted(&conversion, &scaled, to, &targets);
+            for ((limb, mut remainder), i) in limbs.iter_mut().zip(remainders).zip(targets) {
+                let table = self.table(to, i);
+                let inverse = conversion.target(self.full_basis(), to, i).product_inverse();
+                table.forward(self.isa, &mut remainder);
+                kernels::sub_mul_scalar_assign(self.isa, table.modulus(), limb, &remainder, inverse);
+            }
         });
         a
     }

@@ -7,6 +7,10 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Limbs a conversion makes at a time: enough that reading its sources costs little, few enough that they are still in
+/// the cache when their transforms begin.
+pub(super) const TARGETS_AT_ONCE: usize = 4;
+
 /// A polynomial cut into digits: digit `j` is its remainder modulo the product of a few consecutive primes, centred, and
 /// extended to all primes of the basis.
 pub struct Digits {
@@ -63,25 +67,24 @@ impl RnsRing {
         let count = ranges.len();
         let conversions: Vec<Arc<Conversion>> =
             ranges.iter().map(|r| self.conversion(Sources { q_start: r.start, q_end: r.end, p: 0 })).collect();
-        let y = self.centred_digits(&a, &ranges, &conversions);
-        let overflows: Vec<Limb> = (0..count)
-            .into_par_iter()
-            .with_min_len(self.grain())
-            .map(|j| self.overflow(&conversions[j], &y[ranges[j].clone()]))
+        let scaled = self.scaled_digits(&a, &ranges, &conversions);
+        let tasks: Vec<(usize, Vec<usize>)> = ranges
+            .iter()
+            .enumerate()
+            .flat_map(|(j, own)| {
+                let others: Vec<usize> = (0..basis.limbs()).filter(|i| !own.contains(i)).collect();
+                others.chunks(TARGETS_AT_ONCE).map(|chunk| (j, chunk.to_vec())).collect::<Vec<_>>()
+            })
             .collect();
-        let targets: Vec<(usize, usize)> = (0..count)
-            .flat_map(|j| (0..basis.limbs()).map(move |i| (j, i)))
-            .filter(|(j, i)| !ranges[*j].contains(i))
-            .collect();
-        let limbs: Vec<Limb> = targets
+        let limbs: Vec<Limb> = tasks
             .par_iter()
             .with_min_len(self.grain())
-            .map(|&(j, i)| {
-                let y = doubles(&y[ranges[j].clone()]);
-                let target = conversions[j].target(self.full_basis(), basis, i);
-                let mut out = self.pool.take();
-                conversions[j].converter.convert_into(self.isa, target, &y, overflows[j].as_f64(), &mut out);
-                self.table(basis, i).forward(self.isa, &mut out);
+            .flat_map_iter(|(j, targets)| {
+                let sources = words(&scaled[ranges[*j].clone()]);
+                let mut out = self.converted(&conversions[*j], &sources, basis, targets);
+                for (limb, &i) in out.iter_mut().zip(targets) {
+                    self.table(basis, i).forward(self.isa, limb);
+                }
                 out
             })
             .collect();
@@ -90,36 +93,31 @@ impl RnsRing {
         Digits { basis, ranges, source: a, extended }
     }
 
-    /// `y_i` of every limb's digit (see [`crate::base_conversion`]), as doubles.
-    fn centred_digits(&self, a: &Poly, ranges: &[Range<usize>], conversions: &[Arc<Conversion>]) -> Vec<Limb> {
+    /// Coefficients of every limb times the constant of its digit's conversion.
+    fn scaled_digits(&self, a: &Poly, ranges: &[Range<usize>], conversions: &[Arc<Conversion>]) -> Vec<Limb> {
         let places: Vec<(usize, usize)> =
             ranges.iter().enumerate().flat_map(|(j, range)| (0..range.len()).map(move |k| (j, k))).collect();
-        places
-            .par_iter()
-            .with_min_len(self.grain())
-            .enumerate()
-            .map(|(i, &(j, k))| self.scaled_coefficients(a.limbs[i].clone(), &self.q[i], &conversions[j].converter, k))
-            .collect()
+        let scale = |(i, &(j, k)): (usize, &(usize, usize))| {
+            let mut limb = a.limbs[i].clone();
+            self.q[i].inverse_scaled(self.isa, &mut limb, conversions[j].converter.hat_inverse(k));
+            limb
+        };
+        places.par_iter().with_min_len(self.grain()).enumerate().map(scale).collect()
     }
 
-    /// Inverse transform of source limb `k`, times the converter's constant, centred, as doubles.
-    pub(super) fn scaled_coefficients(
+    /// The limbs `targets` of `basis` of what `sources` stand for, as coefficients.
+    pub(super) fn converted(
         &self,
-        mut limb: Limb,
-        table: &crate::ntt::NttTable,
-        converter: &crate::base_conversion::BaseConverter,
-        k: usize,
-    ) -> Limb {
-        table.inverse_scaled(self.isa, &mut limb, converter.hat_inverse(k));
-        let mut y = self.pool.take();
-        converter.center_into(self.isa, k, &limb, y.as_f64_mut());
-        y
-    }
-
-    pub(super) fn overflow(&self, conversion: &Conversion, y: &[Limb]) -> Limb {
-        let mut v = self.pool.take();
-        conversion.converter.overflow_into(self.isa, &doubles(y), v.as_f64_mut());
-        v
+        conversion: &Conversion,
+        sources: &[&[u64]],
+        basis: Basis,
+        targets: &[usize],
+    ) -> Vec<Limb> {
+        let constants: Vec<_> = targets.iter().map(|&i| conversion.target(self.full_basis(), basis, i)).collect();
+        let mut limbs: Vec<Limb> = targets.iter().map(|_| self.pool.take()).collect();
+        let mut out: Vec<&mut [u64]> = limbs.iter_mut().map(|limb| &mut limb[..]).collect();
+        conversion.converter.convert(self.isa, sources, &constants, &mut out);
+        limbs
     }
 
     /// `(sum_j d_j k_j0, sum_j d_j k_j1)` over the digits' primes; the key's polynomials may have more limbs and digits.
@@ -146,6 +144,7 @@ impl RnsRing {
     }
 }
 
-pub(super) fn doubles(limbs: &[Limb]) -> Vec<&[f64]> {
-    limbs.iter().map(Limb::as_f64).collect()
+/// Limbs as plain slices.
+pub(super) fn words(limbs: &[Limb]) -> Vec<&[u64]> {
+    limbs.iter().map(|limb| &limb[..]).collect()
 }

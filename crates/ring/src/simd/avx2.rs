@@ -10,6 +10,7 @@ pub(crate) struct Avx2;
 // SAFETY (all blocks): the caller of a `Simd` method promises the CPU features and valid pointers.
 impl Simd for Avx2 {
     const LANES: usize = 4;
+    const ONE_ROUNDING: bool = false;
     type F = __m256d;
     type U = __m256i;
 
@@ -52,6 +53,11 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn round(a: __m256d) -> __m256d {
         unsafe { _mm256_round_pd::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+    #[inline(always)]
+    unsafe fn round_product(a: __m256d, b: __m256d) -> __m256d {
+        // No copy of an operand and no third constant, of which there are but 16 registers.
+        unsafe { Self::round(Self::mul(a, b)) }
     }
     #[inline(always)]
     unsafe fn sub_above(a: __m256d, bound: __m256d, b: __m256d) -> __m256d {

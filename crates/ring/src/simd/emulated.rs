@@ -1,6 +1,6 @@
 //! Eight doubles without any instruction set: tests run the eight-lane kernels on machines without AVX-512.
 
-use super::Simd;
+use super::{ROUNDER, Simd};
 use std::array::from_fn;
 
 /// The set.
@@ -10,6 +10,7 @@ pub(crate) struct Emulated;
 // SAFETY (all blocks): the caller of a `Simd` method promises valid pointers.
 impl Simd for Emulated {
     const LANES: usize = 8;
+    const ONE_ROUNDING: bool = true;
     type F = [f64; 8];
     type U = [u64; 8];
 
@@ -42,6 +43,9 @@ impl Simd for Emulated {
     }
     unsafe fn round(a: [f64; 8]) -> [f64; 8] {
         a.map(f64::round_ties_even)
+    }
+    unsafe fn round_product(a: [f64; 8], b: [f64; 8]) -> [f64; 8] {
+        from_fn(|i| a[i].mul_add(b[i], ROUNDER) - ROUNDER)
     }
     unsafe fn sub_above(a: [f64; 8], bound: [f64; 8], b: [f64; 8]) -> [f64; 8] {
         from_fn(|i| if a[i] > bound[i] { a[i] - b[i] } else { a[i] })

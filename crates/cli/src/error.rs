@@ -1,0 +1,32 @@
+//! Errors of the program: what happened, to which input, what to do.
+
+/// The result of a command.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong in a command.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The scheme refused.
+    #[error(transparent)]
+    Scheme(#[from] hetal_ckks::Error),
+    /// A circuit could not run.
+    #[error(transparent)]
+    Circuit(#[from] hetal_circuits::Error),
+    /// The thread pool could not be made.
+    #[error("cannot start {threads} threads: {reason}")]
+    Threads {
+        /// Threads asked for.
+        threads: usize,
+        /// Why not.
+        reason: String,
+    },
+    /// A second process of the program failed.
+    #[error("the measurement of set {set} in a process of its own failed: {reason}")]
+    Child {
+        /// The set it was to measure.
+        set: String,
+        /// What it said.
+        reason: String,
+    },
+}

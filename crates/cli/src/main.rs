@@ -1,0 +1,74 @@
+//! The `hetal` program.
+
+use clap::{Parser, Subcommand};
+use hetal_cli::{Result, ops, params};
+use std::process::ExitCode;
+
+/// Train classifiers on encrypted data.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
+    Params {
+        /// Print an array of JSON objects.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure this machine.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {
+    /// Time and precision of the operations of one parameter set, bootstrapping included.
+    Ops {
+        /// The parameter set.
+        #[arg(long, default_value = "full")]
+        set: String,
+        /// Threads for the figure `bootstrap_wall_s`.
+        #[arg(long, default_value_t = 1)]
+        threads: usize,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hetal: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<()> {
+    match arguments.command {
+        Command::Params { json } => {
+            let table = params::table()?;
+            if json {
+                println!("{}", serde_json::Value::from(table));
+            } else {
+                params::print(&table);
+            }
+        }
+        Command::Bench(BenchCommand::Ops { set, threads, json }) => {
+            let report = ops::Bench::new(&set)?.measure(threads)?;
+            if json {
+                println!("{}", serde_json::Value::from(report));
+            } else {
+                report.iter().for_each(|(name, value)| println!("{name:36} {value}"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! `hetal params`: the parameter sets.
+
+use crate::Result;
+use hetal_circuits::bootstrap;
+use hetal_ckks::params::BUILT_IN;
+use hetal_ckks::{KeyId, Params};
+use serde_json::{Value, json};
+
+/// Error of a bootstrap: mean and largest, as log2, over all slots.
+struct Precision {
+    set: &'static str,
+    modelled: (f64, f64),
+    measured: (f64, f64),
+}
+
+/// Modelled: `shared` calibration on another library, extrapolated (docs/benchmarks.md); measured: `hetal bench ops`.
+const PRECISION: [Precision; 0] = [];
+
+/// One flat object per set.
+pub fn table() -> Result<Vec<Value>> {
+    BUILT_IN.iter().map(|literal| describe(&Params::named(literal.name)?)).collect()
+}
+
+fn describe(params: &Params) -> Result<Value> {
+    let wanted = bootstrap::keys(params);
+    let limbs: usize = wanted.iter().map(|&(id, q)| key_limbs(params, id, q)).sum();
+    let bytes = limbs * params.degree() * 8;
+    let precision = PRECISION.iter().find(|p| p.set == params.name());
+    let pair = |pick: fn(&Precision) -> (f64, f64)| precision.map(pick).map(|(mean, max)| json!([mean, max]));
+    Ok(json!({
+        "set": params.name(),
+        "log_n": params.log_n(),
+        "slots": params.slots(),
+        "log_qp": (params.log_qp(params.full_basis()) * 10.0).round() / 10.0,
+        "security": params.security().to_string(),
+        "security_bits": params.security().bits(),
+        "usable_levels": params.top_level(),
+        "limbs_q": params.full_basis().q,
+        "limbs_p": params.full_basis().p,
+        "digits": params.digits(params.full_basis().q),
+        "bootstrap_keys": wanted.len(),
+        "bootstrap_keys_gib": bytes as f64 / f64::from(1 << 30),
+        "precision_modelled_log2": pair(|p| p.modelled),
+        "precision_measured_log2": pair(|p| p.measured),
+    }))
+}
+
+fn key_limbs(params: &Params, id: KeyId, q: usize) -> usize {
+    let digits = if id == KeyId::FromSparse { 1 } else { params.digits(q) };
+    2 * digits * params.key_basis(q).limbs()
+}
+
+/// Prints the table for people.
+pub fn print(table: &[Value]) {
+    for set in table {
+        let Some(object) = set.as_object() else { continue };
+        for (name, value) in object {
+            println!("{name:28} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        }
+        println!();
+    }
+}

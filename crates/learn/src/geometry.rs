@@ -1,0 +1,170 @@
+//! Where a batch, its logits and a whole classifier lie in the slots.
+//!
+//! Slots are columns of `rows` entries: slot `j * rows + i` with `i = u * c' + rho`. A feature block holds two features
+//! per complex slot, samples along `i`, feature pairs along `j`. The classifier is one ciphertext: group `u` holds feature
+//! block `u`, the group after the last block the bias, and `(rho + j) mod c'` is the class. Logits, labels and
+//! probabilities hold sample `i`, class `(rho + j) mod c'`, so sums over classes are rotations by multiples of `rows`.
+
+use crate::{Error, Result};
+
+/// The layout of one batch shape. Fails to exist where one ciphertext of weights is not enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    slots: usize,
+    rows: usize,
+    features: usize,
+    classes: usize,
+    window: usize,
+}
+
+/// The most features that are supported.
+pub const MAX_FEATURES: usize = 2048;
+/// The most classes that are supported.
+pub const MAX_CLASSES: usize = 128;
+
+impl Geometry {
+    /// The layout for batches of up to `rows` rows: the batch is padded to the first power of two that fits.
+    pub fn new(slots: usize, rows: usize, features: usize, classes: usize) -> Result<Self> {
+        check("slots", slots, slots.is_power_of_two(), "a power of two")?;
+        check("rows", rows, rows > 0, "at least 1")?;
+        check("features", features, (1..=MAX_FEATURES).contains(&features), "1 to 2048")?;
+        check("classes", classes, (2..=MAX_CLASSES).contains(&classes), "2 to 128")?;
+        let smallest = rows.checked_next_power_of_two().unwrap_or(usize::MAX);
+        let sizes = (0..usize::BITS).map(|log| 1 << log).take_while(|&size| size <= slots);
+        sizes
+            .filter(|&size| size >= smallest)
+            .map(|rows| Self { slots, rows, features, classes, window: 1 })
+            .find(Self::fits)
+            .map(Self::with_best_window)
+            .ok_or(Error::DoesNotFit { slots, rows, features, classes })
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Rows of a batch, a power of two (`a`).
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Features of a row, the bias not counted (`f`).
+    pub fn features(&self) -> usize {
+        self.features
+    }
+
+    /// Number of classes (`c`).
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// Number of classes padded to a power of two (`c'`).
+    pub fn padded_classes(&self) -> usize {
+        self.classes.next_power_of_two()
+    }
+
+    /// Columns of `rows` slots (`s1 = slots / rows`).
+    pub fn columns(&self) -> usize {
+        self.slots / self.rows
+    }
+
+    /// Feature pairs of a row (`ceil(f / 2)`): feature `h` is paired with feature `h + pairs`.
+    pub fn pairs(&self) -> usize {
+        self.features.div_ceil(2)
+    }
+
+    /// Ciphertexts of a batch of features (`nb`).
+    pub fn blocks(&self) -> usize {
+        self.pairs().div_ceil(self.columns())
+    }
+
+    /// Groups of `c'` rows in a column (`U`): the blocks and the bias must find room there.
+    pub fn groups(&self) -> usize {
+        self.rows / self.padded_classes()
+    }
+
+    /// Groups of the classifier that are expanded by rotations of one ciphertext before doubling (`B2`).
+    pub fn window(&self) -> usize {
+        self.window
+    }
+
+    /// Column, row of a slot.
+    pub fn place(&self, slot: usize) -> (usize, usize) {
+        (slot / self.rows, slot % self.rows)
+    }
+
+    /// The class in column `j`, row `i`: `(i + j) mod c'`.
+    pub fn class(&self, j: usize, i: usize) -> usize {
+        (i + j) % self.padded_classes()
+    }
+
+    fn fits(&self) -> bool {
+        let classes = self.padded_classes();
+        self.rows >= classes && self.columns() >= classes && self.blocks() < self.groups()
+    }
+
+    /// Takes the window with the fewest rotations: `w + nb - 1` hoisted ones, then `log2(U/w)` for each block.
+    fn with_best_window(self) -> Self {
+        let rotations = |w: &usize| w + self.blocks() - 1 + (self.blocks() + 1) * (self.groups() / w).ilog2() as usize;
+        let windows = (0..=self.groups().ilog2()).map(|log| 1 << log);
+        Self { window: windows.min_by_key(rotations).unwrap_or(1), ..self }
+    }
+}
+
+fn check(what: &'static str, value: usize, good: bool, must: &'static str) -> Result<()> {
+    if good { Ok(()) } else { Err(Error::Invalid { what, value: value as f64, must }) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paper_shapes() {
+        let cases = [
+            ((1024, 10), (12, 64, 16)),
+            ((2048, 10), (24, 128, 32)),
+            ((512, 3), (6, 128, 8)),
+            ((1024, 7), (12, 128, 16)),
+        ];
+        for ((rows, classes), expected) in cases {
+            let g = Geometry::new(32768, rows, 768, classes).unwrap();
+            assert_eq!((g.blocks(), g.groups(), g.window()), expected);
+            assert_eq!(g.rows(), rows);
+        }
+    }
+
+    #[test]
+    fn small_batches_are_padded_until_everything_fits() {
+        let g = Geometry::new(32768, 5, 4, 10).unwrap();
+        assert!(g.rows() >= 32 && g.blocks() < g.groups());
+        assert_eq!(Geometry::new(32768, 1000, 768, 10).unwrap().rows(), 1024);
+    }
+
+    #[test]
+    fn every_supported_shape_fits_or_says_so() {
+        for features in [1, 4, 31, 768, 1024, 2048] {
+            for classes in 2..=MAX_CLASSES {
+                match Geometry::new(32768, 64, features, classes) {
+                    Ok(g) => assert!(g.blocks() < g.groups() && g.rows() * g.padded_classes() <= g.slots()),
+                    Err(e) => assert!(matches!(e, Error::DoesNotFit { .. }) && classes > 16 && features > 31),
+                }
+            }
+        }
+        assert!(Geometry::new(32768, 256, 768, 64).is_ok());
+        assert!(matches!(Geometry::new(32768, 256, 768, 128), Err(Error::DoesNotFit { .. })));
+        assert!(matches!(Geometry::new(32768, 4096, 768, 10), Err(Error::DoesNotFit { .. })));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (s, a, f, c) in
+            [(1000, 4, 4, 2), (1024, 0, 4, 2), (1024, 4, 0, 2), (1024, 4, 4, 1), (1024, 4, 4, 129), (1024, 4, 2049, 2)]
+        {
+            assert!(matches!(Geometry::new(s, a, f, c), Err(Error::Invalid { .. })));
+        }
+        assert!(Geometry::new(1024, usize::MAX, 4, 2).is_err());
+    }
+}

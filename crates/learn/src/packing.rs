@@ -1,0 +1,104 @@
+//! Features, labels and weights to slots, and weights and logits back.
+
+use crate::{Error, Geometry, Matrix, Result};
+use hetal_circuits::Complex64;
+
+/// The slots of a batch of features, one vector per block: `X_b[j, i] = X[i, b s1 + j] - i X[i, h + b s1 + j]`, with `h` the
+/// number of feature pairs. Missing rows and features are zero.
+pub fn features(g: &Geometry, x: &Matrix) -> Result<Vec<Vec<Complex64>>> {
+    x.require("a batch of features", g.rows(), g.features())?;
+    let feature = |i: usize, h: usize| if h < g.features() { x[(i, h)] } else { 0.0 };
+    let block = |b: usize| {
+        slots(g, |j, i| {
+            let pair = b * g.columns() + j;
+            if i >= x.rows() || pair >= g.pairs() {
+                return Complex64::ZERO;
+            }
+            Complex64::new(feature(i, pair), -feature(i, pair + g.pairs()))
+        })
+    };
+    Ok((0..g.blocks()).map(block).collect())
+}
+
+/// The slots of a batch of labels: 1 where sample `i` has class `(i + j) mod c'`, else 0.
+pub fn labels(g: &Geometry, labels: &[usize]) -> Result<Vec<Complex64>> {
+    if labels.len() > g.rows() {
+        let (rows, must_rows) = (labels.len(), g.rows());
+        return Err(Error::Shape { what: "a batch of labels", rows, columns: 1, must_rows, must_columns: 1 });
+    }
+    if let Some(row) = labels.iter().position(|&l| l >= g.classes()) {
+        return Err(Error::Label { row, label: labels[row], classes: g.classes() });
+    }
+    let hit = |j, i| labels.get(i).is_some_and(|&label| label == g.class(j, i));
+    Ok(slots(g, |j, i| Complex64::new(f64::from(hit(j, i)), 0.0)))
+}
+
+/// The slots of a classifier with weights `w` (classes x features + 1, the bias in the last column):
+/// `W_c[j, u, rho] = w[k, h] + i w[k, h + pairs]` with `h = u s1 + j`, class `k = (rho + j) mod c'`; the group after the last block
+/// holds the bias in every column.
+pub fn weights(g: &Geometry, w: &Matrix) -> Result<Vec<Complex64>> {
+    w.require("a classifier", g.classes(), g.features() + 1)?;
+    let weight = |k: usize, h: usize| if h < g.features() { w[(k, h)] } else { 0.0 };
+    Ok(slots(g, |j, i| {
+        let (u, k) = (i / g.padded_classes(), g.class(j, i));
+        let pair = u * g.columns() + j;
+        if k >= w.rows() || u > g.blocks() {
+            Complex64::ZERO
+        } else if u == g.blocks() {
+            Complex64::new(w[(k, g.features())], 0.0)
+        } else if pair < g.pairs() {
+            Complex64::new(weight(k, pair), weight(k, pair + g.pairs()))
+        } else {
+            Complex64::ZERO
+        }
+    }))
+}
+
+/// The classifier (classes x features + 1) in a vector of slots: the inverse of [`weights`].
+pub fn unpack_weights(g: &Geometry, slots: &[Complex64]) -> Result<Matrix> {
+    check_length(g, slots)?;
+    let mut w = Matrix::zeros(g.classes(), g.features() + 1);
+    for (slot, value) in slots.iter().enumerate() {
+        let (j, i) = g.place(slot);
+        let (u, k) = (i / g.padded_classes(), g.class(j, i));
+        let pair = u * g.columns() + j;
+        if k >= g.classes() {
+            continue;
+        }
+        if u == g.blocks() {
+            w[(k, g.features())] = value.re;
+        } else if u < g.blocks() && pair < g.pairs() {
+            w[(k, pair)] = value.re;
+            if pair + g.pairs() < g.features() {
+                w[(k, pair + g.pairs())] = value.im;
+            }
+        }
+    }
+    Ok(w)
+}
+
+/// The logits or probabilities (rows x classes) of the first `rows` samples in a vector of slots.
+pub fn unpack_logits(g: &Geometry, slots: &[Complex64], rows: usize) -> Result<Matrix> {
+    check_length(g, slots)?;
+    let c = g.padded_classes();
+    // Sample i, class k lies in column (k - i) mod c'.
+    let column = |i: usize, k: usize| (k + c - i % c) % c;
+    Ok(Matrix::from_fn(rows.min(g.rows()), g.classes(), |i, k| slots[column(i, k) * g.rows() + i].re))
+}
+
+/// A vector of slots from its columns and rows.
+pub(crate) fn slots(g: &Geometry, f: impl Fn(usize, usize) -> Complex64) -> Vec<Complex64> {
+    (0..g.slots()).map(|slot| g.place(slot)).map(|(j, i)| f(j, i)).collect()
+}
+
+/// A vector of real slots, `value` where the condition holds and 0 elsewhere.
+pub(crate) fn mask(g: &Geometry, value: f64, holds: impl Fn(usize, usize) -> bool) -> Vec<Complex64> {
+    slots(g, |j, i| if holds(j, i) { Complex64::new(value, 0.0) } else { Complex64::ZERO })
+}
+
+fn check_length(g: &Geometry, slots: &[Complex64]) -> Result<()> {
+    if slots.len() == g.slots() {
+        return Ok(());
+    }
+    Err(hetal_circuits::Error::SlotCount { got: slots.len(), slots: g.slots() }.into())
+}

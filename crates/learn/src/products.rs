@@ -1,0 +1,254 @@
+//! The matrix products of an iteration: logits `X W^T` and gradients `D^T X`, on a classifier held in one ciphertext.
+
+use crate::packing::mask;
+use crate::{Error, Geometry, Ledger, Result};
+use hetal_circuits::{Diagonal, Engine, Multiplication};
+
+/// The row-shifted versions `X_b^(-k)[j, i] = X_b[j, (i - k) mod a]` of a batch of features: `versions[b][k]`, `k < c'`.
+pub type Versions<C> = Vec<Vec<C>>;
+
+/// A classifier with every feature block repeated over all rows, ready to meet the features.
+pub struct Expanded<C> {
+    blocks: Vec<C>,
+    bias: C,
+}
+
+/// The masks of the products for one geometry, one ledger and one scale of the logits, encoded once.
+pub struct Products<E: Engine> {
+    geometry: Geometry,
+    ledger: Ledger,
+    shifts: Vec<E::Transform>,
+    groups: Vec<E::Plaintext>,
+    bias_groups: Vec<E::Plaintext>,
+    skews: Vec<E::Transform>,
+    compact_groups: Vec<E::Plaintext>,
+}
+
+impl<E: Engine> Products<E> {
+    /// Encodes the masks. The logits come out divided by `scale`.
+    pub fn new(engine: &E, geometry: Geometry, ledger: Ledger, scale: f64) -> Result<Self> {
+        let g = &geometry;
+        if engine.slots() != g.slots() {
+            return Err(hetal_circuits::Error::SlotCount { got: g.slots(), slots: engine.slots() }.into());
+        }
+        // The real part is taken as L + conj L, so the masks before it halve.
+        let half = 0.5 / scale;
+        let class_count = g.padded_classes();
+        let groups = |place: Multiplication, value: f64| -> Result<Vec<E::Plaintext>> {
+            let group = |u| engine.encode(&mask(g, value, |_, i| i / class_count == u), place);
+            Ok((0..g.window()).map(group).collect::<hetal_circuits::Result<_>>()?)
+        };
+        let shift = |k| engine.prepare(&shift(g, k), Multiplication::at(ledger.fresh_features()));
+        let skew = |k| engine.prepare(&skew(g, k, half), Multiplication::at(ledger.partial_logits()));
+        Ok(Self {
+            shifts: (1..class_count).map(shift).collect::<hetal_circuits::Result<_>>()?,
+            groups: groups(Multiplication::for_partner(ledger.weights(), ledger.features()), 1.0)?,
+            bias_groups: groups(Multiplication::at(ledger.weights()), half)?,
+            skews: (0..class_count).map(skew).collect::<hetal_circuits::Result<_>>()?,
+            compact_groups: groups(Multiplication::at(ledger.gradient()), 1.0)?,
+            geometry,
+            ledger,
+        })
+    }
+
+    /// The layout.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The levels.
+    pub fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    /// All row-shifted versions of freshly encrypted feature blocks.
+    pub fn versions(&self, engine: &E, features: &[E::Ciphertext]) -> Result<Versions<E::Ciphertext>> {
+        let shifts: Vec<_> = self.shifts.iter().collect();
+        let versions = |block: &E::Ciphertext| -> Result<Vec<E::Ciphertext>> {
+            let block = engine.drop_to(block, self.ledger.fresh_features())?;
+            let mut all = vec![engine.drop_to(&block, self.ledger.features())?];
+            all.extend(engine.transform_many(&block, &shifts)?);
+            Ok(all)
+        };
+        features.iter().map(versions).collect()
+    }
+
+    /// Repeats every feature block of a classifier over all rows: `E_b[j, u, rho] = W_c[j, b, rho]` for all `u`.
+    pub fn expand(&self, engine: &E, weights: &E::Ciphertext) -> Result<Expanded<E::Ciphertext>> {
+        let g = &self.geometry;
+        let (window, blocks) = (g.window(), g.blocks());
+        let weights = engine.drop_to(weights, self.ledger.weights())?;
+        let rotations: Vec<i64> = self.offsets().map(|d| self.group_rotation(d)).collect();
+        let rotated = engine.rotate_many(&weights, &rotations)?;
+        let block = |b: usize, masks: &[E::Plaintext]| -> Result<E::Ciphertext> {
+            // Group u takes group b from the rotation by b - u, which is entry b - u + window - 1.
+            let terms: Vec<_> = (0..window).map(|u| (&rotated[b + window - 1 - u], &masks[u])).collect();
+            let few = engine.sum_of_plain_products(&terms)?;
+            self.fold(engine, few, (0..self.foldings()).map(|t| -((window << t) as i64)))
+        };
+        let expanded = (0..blocks).map(|b| block(b, &self.groups)).collect::<Result<_>>()?;
+        Ok(Expanded { blocks: expanded, bias: block(blocks, &self.bias_groups)? })
+    }
+
+    /// The logits divided by the scale, `L[j, i] = logit[i, (i + j) mod c'] / scale`, real.
+    pub fn logits(
+        &self,
+        engine: &E,
+        versions: &Versions<E::Ciphertext>,
+        weights: &Expanded<E::Ciphertext>,
+    ) -> Result<E::Ciphertext> {
+        let g = &self.geometry;
+        self.check_versions(versions)?;
+        let partial = |k: usize| {
+            let terms: Vec<_> = weights.blocks.iter().zip(versions).map(|(e, x)| (e, &x[k])).collect();
+            engine.sum_of_products(&terms)
+        };
+        let partials: Vec<_> = (0..g.padded_classes()).map(partial).collect::<hetal_circuits::Result<_>>()?;
+        let terms: Vec<_> = partials.iter().zip(&self.skews).collect();
+        let mut sum = engine.sum_of_transforms(&terms)?;
+        let mut columns = g.padded_classes();
+        while columns < g.columns() {
+            sum = engine.add(&sum, &engine.rotate(&sum, (columns * g.rows()) as i64)?)?;
+            columns *= 2;
+        }
+        let sum = engine.add(&sum, &weights.bias)?;
+        Ok(engine.add(&sum, &engine.conjugate(&sum)?)?)
+    }
+
+    /// `factor * D^T X` over the first `rows` rows, packed like a classifier (bias included). `D` is packed like logits;
+    /// padded rows and padded classes of it do not matter.
+    pub fn gradient(
+        &self,
+        engine: &E,
+        versions: &Versions<E::Ciphertext>,
+        differences: &E::Ciphertext,
+        rows: usize,
+        factor: f64,
+    ) -> Result<E::Ciphertext> {
+        self.check_versions(versions)?;
+        let differences = engine.drop_to(differences, self.ledger.probabilities())?;
+        let (shifted, bias) = self.shifted_differences(engine, &differences, rows, factor)?;
+        let block = |versions: &Vec<E::Ciphertext>| {
+            let terms: Vec<_> = shifted.iter().zip(versions).collect();
+            engine.sum_of_products(&terms)
+        };
+        let mut blocks: Vec<_> = versions.iter().map(block).collect::<hetal_circuits::Result<_>>()?;
+        blocks.push(bias);
+        self.compact(engine, blocks)
+    }
+
+    /// `D_k[j, i] = factor * D[j + k, i - k]` for every `k`, prepared for the features, and their sum (the bias's gradient).
+    fn shifted_differences(
+        &self,
+        engine: &E,
+        differences: &E::Ciphertext,
+        rows: usize,
+        factor: f64,
+    ) -> Result<(Vec<E::Ciphertext>, E::Ciphertext)> {
+        let diagonals: Vec<Vec<Diagonal>> =
+            (0..self.geometry.padded_classes()).map(|k| unskew(&self.geometry, k, rows, factor)).collect();
+        let rotations: Vec<i64> = diagonals.iter().flatten().map(|d| d.rotation).collect();
+        let rotated = engine.rotate_many(differences, &rotations)?;
+        let level = self.ledger.probabilities();
+        let encode = |place: Multiplication| -> hetal_circuits::Result<Vec<E::Plaintext>> {
+            diagonals.iter().flatten().map(|d| engine.encode(&d.values, place)).collect()
+        };
+        let masks = encode(Multiplication::for_partner(level, self.ledger.features()))?;
+        let pairs: Vec<_> = rotated.iter().zip(&masks).collect();
+        let mut rest = pairs.as_slice();
+        let mut shifted = Vec::new();
+        for part in &diagonals {
+            let (terms, others) = rest.split_at(part.len());
+            shifted.push(engine.sum_of_plain_products(terms)?);
+            rest = others;
+        }
+        // The bias meets no features: the same masks once more, for an ordinary result at the gradient's level.
+        let bias_masks = encode(Multiplication { operand: level, at: level - 1, partner: None })?;
+        let terms: Vec<_> = rotated.iter().zip(&bias_masks).collect();
+        Ok((shifted, engine.sum_of_plain_products(&terms)?))
+    }
+
+    /// Sums every block over its groups and puts the sums side by side: group `b` of the result is the sum of block `b`.
+    fn compact(&self, engine: &E, blocks: Vec<E::Ciphertext>) -> Result<E::Ciphertext> {
+        let window = self.geometry.window();
+        let halves = (0..self.foldings()).rev().map(|t| (window << t) as i64);
+        let folded: Vec<_> =
+            blocks.into_iter().map(|block| self.fold(engine, block, halves.clone())).collect::<Result<_>>()?;
+        let mut sum: Option<E::Ciphertext> = None;
+        for d in self.offsets() {
+            // Group u of block u + d goes to group u + d.
+            let pair = |u: usize| Some((folded.get(usize::try_from(u as i64 + d).ok()?)?, &self.compact_groups[u]));
+            let terms: Vec<_> = (0..window).filter_map(pair).collect();
+            let part = engine.rotate(&engine.sum_of_plain_products(&terms)?, -self.group_rotation(d))?;
+            sum = Some(match sum {
+                Some(sum) => engine.add(&sum, &part)?,
+                None => part,
+            });
+        }
+        let sum = sum.ok_or(hetal_circuits::Error::Empty("a compaction"))?;
+        // The features are packed as X1 - i X2, the classifier as W1 + i W2.
+        Ok(engine.conjugate(&sum)?)
+    }
+
+    /// Adds rotations by each number of groups in turn.
+    fn fold(&self, engine: &E, mut a: E::Ciphertext, groups: impl Iterator<Item = i64>) -> Result<E::Ciphertext> {
+        for u in groups {
+            a = engine.add(&a, &engine.rotate(&a, self.group_rotation(u))?)?;
+        }
+        Ok(a)
+    }
+
+    fn offsets(&self) -> std::ops::RangeInclusive<i64> {
+        1 - self.geometry.window() as i64..=self.geometry.blocks() as i64
+    }
+
+    fn group_rotation(&self, groups: i64) -> i64 {
+        groups * self.geometry.padded_classes() as i64
+    }
+
+    fn foldings(&self) -> u32 {
+        (self.geometry.groups() / self.geometry.window()).ilog2()
+    }
+
+    fn check_versions(&self, versions: &Versions<E::Ciphertext>) -> Result<()> {
+        let (must_rows, must_columns) = (self.geometry.blocks(), self.geometry.padded_classes());
+        let columns = versions.iter().map(Vec::len).find(|&k| k != must_columns).unwrap_or(must_columns);
+        if versions.len() == must_rows && columns == must_columns {
+            return Ok(());
+        }
+        let what = "the versions of a batch of features";
+        Err(Error::Shape { what, rows: versions.len(), columns, must_rows, must_columns })
+    }
+}
+
+/// `out[j, i] = x[j, (i - k) mod a]`.
+fn shift(g: &Geometry, k: usize) -> [Diagonal; 2] {
+    let (a, by) = (g.rows() as i64, k as i64);
+    [
+        Diagonal { rotation: -by, values: mask(g, 1.0, |_, i| i >= k) },
+        Diagonal { rotation: a - by, values: mask(g, 1.0, |_, i| i < k) },
+    ]
+}
+
+/// `out[j, i] = value * y[j - k, (i + k) mod a]`.
+fn skew(g: &Geometry, k: usize, value: f64) -> Vec<Diagonal> {
+    let (a, by) = (g.rows() as i64, k as i64);
+    let mut diagonals = vec![Diagonal { rotation: by - by * a, values: mask(g, value, |_, i| i + k < g.rows()) }];
+    if k > 0 {
+        diagonals.push(Diagonal { rotation: by - by * a - a, values: mask(g, value, |_, i| i + k >= g.rows()) });
+    }
+    diagonals
+}
+
+/// `out[j, i] = factor * d[j + k, (i - k) mod a]` where that is a row below `rows` and a real class, 0 elsewhere.
+fn unskew(g: &Geometry, k: usize, rows: usize, factor: f64) -> Vec<Diagonal> {
+    let (a, by) = (g.rows() as i64, k as i64);
+    let real = |j, i| g.class(j, i) < g.classes();
+    let mut diagonals =
+        vec![Diagonal { rotation: by * a - by, values: mask(g, factor, |j, i| i >= k && i - k < rows && real(j, i)) }];
+    if k > 0 {
+        let wrapped = mask(g, factor, |j, i| i < k && i + g.rows() - k < rows && real(j, i));
+        diagonals.push(Diagonal { rotation: by * a - by + a, values: wrapped });
+    }
+    diagonals
+}

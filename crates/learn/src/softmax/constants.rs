@@ -1,0 +1,211 @@
+//! The constants of normalise-and-sharpen, for a number of classes and a range of logits.
+//!
+//! `p` starts as a polynomial of `t = logit / scale`, near `exp(logit / F)`. Every step multiplies all classes by a common factor or
+//! raises all to a power, so the ratios of the classes stay those of a softmax of growing sharpness, and the last steps
+//! bring the sum `s` of the classes to 1.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// One step; `s` is the sum of `p` over the classes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Step {
+    /// `p <- p (a - s)`. One level.
+    Normalise(f64),
+    /// `p <- p^2`. One level.
+    Square,
+    /// `p <- p^2 (s^2 + b s + g) ...`, near `(p / s)^2`: one quadratic takes two levels, three take three.
+    Sharpen(Vec<[f64; 2]>),
+}
+
+impl Step {
+    /// The levels the step takes.
+    pub fn depth(&self) -> usize {
+        match self {
+            Step::Normalise(_) | Step::Square => 1,
+            Step::Sharpen(quadratics) => (quadratics.len() + 1).next_power_of_two().ilog2() as usize + 1,
+        }
+    }
+
+    /// Whether the step looks at the sum of the classes.
+    pub fn needs_sum(&self) -> bool {
+        !matches!(self, Step::Square)
+    }
+}
+
+/// Everything that defines the approximation for one number of classes and one range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Constants {
+    /// Number of classes.
+    pub classes: usize,
+    /// The error is stated for logits in `[-range, range]`.
+    pub range: f64,
+    /// `t = logit / scale` must lie in `[-1, 1]`; a little more than the range.
+    pub scale: f64,
+    /// The largest error of a probability found, without noise.
+    pub error: f64,
+    /// Chebyshev coefficients of the first `p` in `t`.
+    pub exponential: Vec<f64>,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// The largest sum of the classes before each step, and at the end.
+    pub bounds: Vec<f64>,
+}
+
+impl Constants {
+    /// The built-in constants for a number of classes and the smallest range that covers `range`.
+    pub fn built_in(classes: usize, range: f64) -> Result<Self> {
+        let missing = || Error::NoConstants { classes, range };
+        let tables: Vec<Constants> =
+            serde_json::from_str(include_str!("constants.json")).map_err(|e| Error::Constants(e.to_string()))?;
+        let covering = tables.into_iter().filter(|t| t.classes >= classes && t.range >= range);
+        let nearest = |a: &Self, b: &Self| a.range.total_cmp(&b.range).then(a.classes.cmp(&b.classes));
+        covering.min_by(nearest).ok_or_else(missing)?.for_fewer(classes)?.checked()
+    }
+
+    /// The same steps for fewer classes: a smaller number of classes only narrows what the steps must bear, once the first
+    /// sum is scaled to what it would be with all.
+    fn for_fewer(mut self, classes: usize) -> Result<Self> {
+        if classes < 2 {
+            return Err(Error::NoConstants { classes, range: self.range });
+        }
+        let factor = self.classes as f64 / classes as f64;
+        if classes != self.classes {
+            self.exponential.iter_mut().for_each(|c| *c *= factor);
+            self.classes = classes;
+        }
+        Ok(self)
+    }
+
+    /// The constants, if they make sense.
+    pub fn checked(self) -> Result<Self> {
+        let fail = |what: &str| Err(Error::Constants(what.into()));
+        let finite = |v: &f64| v.is_finite();
+        if self.classes < 2 || self.exponential.len() < 2 || self.steps.is_empty() {
+            return fail("no classes, polynomial or steps");
+        }
+        if self.bounds.len() != self.steps.len() + 1 || !self.bounds.iter().all(|&b| b > 0.0 && b.is_finite()) {
+            return fail("a positive bound is needed before each step and at the end");
+        }
+        let sound = |step: &Step| match step {
+            Step::Normalise(a) => a.is_finite(),
+            Step::Square => true,
+            Step::Sharpen(q) => matches!(q.len(), 1 | 3) && q.iter().flatten().all(finite),
+        };
+        if !(self.scale > 0.0 && self.exponential.iter().all(finite) && self.steps.iter().all(sound)) {
+            return fail("a number is not finite or a step has neither one nor three quadratics");
+        }
+        Ok(self)
+    }
+
+    /// Levels of the first polynomial.
+    pub fn exponential_depth(&self) -> usize {
+        self.exponential.len().next_power_of_two().ilog2() as usize
+    }
+
+    /// All levels of the approximation.
+    pub fn depth(&self) -> usize {
+        self.exponential_depth() + self.steps.iter().map(Step::depth).sum::<usize>()
+    }
+
+    /// `ceil(log2)` of the largest value before a step, at least 0: what a bootstrap there must bear.
+    pub fn log_bound(&self, step: usize) -> u32 {
+        let bound = self.bounds.get(step).copied().unwrap_or(1.0);
+        (0..64).find(|&log| bound <= libm::ldexp(1.0, log)).unwrap_or(64) as u32
+    }
+
+    /// The approximation of a row of logits, in place.
+    pub fn evaluate(&self, row: &mut [f64]) {
+        self.evaluate_disturbed(row, |_, _| {});
+    }
+
+    /// The approximation of a row of logits, in place, with `disturb(step, p)` called before each step.
+    pub fn evaluate_disturbed(&self, row: &mut [f64], mut disturb: impl FnMut(usize, &mut [f64])) {
+        row.iter_mut().for_each(|x| *x = chebyshev(&self.exponential, *x / self.scale));
+        for (j, step) in self.steps.iter().enumerate() {
+            disturb(j, row);
+            apply(step, row);
+        }
+    }
+}
+
+/// One step on plain numbers.
+pub(crate) fn apply(step: &Step, p: &mut [f64]) {
+    let s: f64 = p.iter().sum();
+    match step {
+        Step::Normalise(a) => p.iter_mut().for_each(|p| *p *= a - s),
+        Step::Square => p.iter_mut().for_each(|p| *p *= *p),
+        Step::Sharpen(quadratics) => {
+            let factor: f64 = quadratics.iter().map(|[b, g]| s * s + b * s + g).product();
+            p.iter_mut().for_each(|p| *p = *p * *p * factor);
+        }
+    }
+}
+
+/// `sum_k c_k T_k(t)` (Clenshaw).
+pub(crate) fn chebyshev(coefficients: &[f64], t: f64) -> f64 {
+    let (mut b1, mut b2) = (0.0, 0.0);
+    for c in coefficients.iter().skip(1).rev() {
+        (b1, b2) = (c + 2.0 * t * b1 - b2, b1);
+    }
+    coefficients.first().unwrap_or(&0.0) + t * b1 - b2
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::softmax::measure::Sampler;
+
+    #[test]
+    fn every_number_of_classes_has_constants() {
+        for range in [32.0, 128.0, 512.0] {
+            for classes in 2..=128 {
+                let constants = Constants::built_in(classes, range).unwrap();
+                let error = Sampler::new(classes, range, 5).max_error(150, |row| constants.evaluate(row));
+                assert!(error < 2e-5, "{classes} classes on {range}: {error:e}");
+            }
+        }
+    }
+
+    /// Before every step the sum of the classes is at most its bound, also at the ends of the scale.
+    #[test]
+    fn bounds_hold() {
+        for classes in [2, 5, 10, 11, 100] {
+            let constants = Constants::built_in(classes, 128.0).unwrap();
+            let mut sampler = Sampler::new(classes, constants.scale, 6);
+            for _ in 0..500 {
+                for mut row in [sampler.uniform(), sampler.near_tie(), sampler.corner()] {
+                    constants.evaluate_disturbed(&mut row, |j, p| {
+                        let sum: f64 = p.iter().sum();
+                        assert!(sum > 0.0 && sum <= constants.bounds[j], "step {j}: {sum}");
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn smallest_covering_range_is_taken() {
+        assert_eq!(Constants::built_in(7, 100.0).unwrap().range, 128.0);
+        assert_eq!(Constants::built_in(7, 513.0), Err(Error::NoConstants { classes: 7, range: 513.0 }));
+        assert!(Constants::built_in(129, 32.0).is_err());
+        assert!(Constants::built_in(1, 32.0).is_err());
+    }
+
+    #[test]
+    fn broken_constants_are_refused() {
+        let good = Constants::built_in(3, 32.0).unwrap();
+        let broken = [
+            Constants { classes: 1, ..good.clone() },
+            Constants { exponential: vec![f64::NAN, 1.0], ..good.clone() },
+            Constants { steps: Vec::new(), ..good.clone() },
+            Constants { scale: 0.0, ..good.clone() },
+            Constants { bounds: vec![1.0], ..good.clone() },
+            Constants { steps: vec![Step::Sharpen(vec![[1.0, 1.0]; 2]); good.steps.len()], ..good.clone() },
+        ];
+        for constants in broken {
+            assert!(matches!(constants.checked(), Err(Error::Constants(_))));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Normalise-and-sharpen on ciphertexts.
+
+use super::{Constants, Schedule, Step};
+use crate::{Geometry, Result, packing::mask};
+use hetal_circuits::polynomial::{Basis, Evaluation, Polynomial};
+use hetal_circuits::{Complex64, Engine};
+
+/// The softmax of logits packed as in [`Geometry`], with its bootstraps.
+pub struct Sharpen<E: Engine> {
+    constants: Constants,
+    schedule: Schedule,
+    exponential: Evaluation<E>,
+    rows: usize,
+    padded_classes: usize,
+    end: usize,
+}
+
+impl<E: Engine> Sharpen<E> {
+    /// Prepares the softmax for results of level `end`.
+    pub fn new(engine: &E, constants: Constants, geometry: &Geometry, end: usize) -> Result<Self> {
+        let constants = constants.checked()?;
+        if constants.classes != geometry.classes() {
+            return Err(crate::Error::NoConstants { classes: geometry.classes(), range: constants.range });
+        }
+        let schedule = Schedule::new(&constants, engine.top_level(), end)?;
+        // Padded classes start at 0 and stay there: no step makes something of nothing.
+        let real = mask(geometry, 1.0, |j, i| geometry.class(j, i) < geometry.classes());
+        let polynomial = Polynomial::real(Basis::Chebyshev, &constants.exponential).times(&real);
+        let exponential = Evaluation::new(engine, &polynomial, engine.top_level())?;
+        let (rows, padded_classes) = (geometry.rows(), geometry.padded_classes());
+        Ok(Self { constants, schedule, exponential, rows, padded_classes, end })
+    }
+
+    /// The constants.
+    pub fn constants(&self) -> &Constants {
+        &self.constants
+    }
+
+    /// The bootstraps.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The probabilities, from `t = logit / scale` at any level: `t` is bootstrapped first.
+    pub fn evaluate(&self, engine: &E, t: &E::Ciphertext) -> Result<E::Ciphertext> {
+        let mut p = self.exponential.evaluate(engine, &engine.bootstrap(t, 0)?)?;
+        // The sum of the classes, where the step before left it.
+        let mut sum = None;
+        for (j, step) in self.constants.steps.iter().enumerate() {
+            if self.schedule.cuts().contains(&j) {
+                p = engine.bootstrap(&p, self.constants.log_bound(j))?;
+                sum = None;
+            }
+            let sum_wanted = self.wants_sum(j + 1);
+            (p, sum) = self.step(engine, step, p, sum.take(), sum_wanted)?;
+        }
+        Ok(engine.drop_to(&p, self.end)?)
+    }
+
+    /// Whether step `j` uses a sum that the step before it can hand over.
+    fn wants_sum(&self, j: usize) -> bool {
+        self.constants.steps.get(j).is_some_and(Step::needs_sum) && !self.schedule.cuts().contains(&j)
+    }
+
+    fn step(
+        &self,
+        engine: &E,
+        step: &Step,
+        p: E::Ciphertext,
+        sum: Option<E::Ciphertext>,
+        sum_wanted: bool,
+    ) -> Result<(E::Ciphertext, Option<E::Ciphertext>)> {
+        if *step == Step::Square {
+            return Ok((engine.square(&p)?, None));
+        }
+        let sum = sum.map_or_else(|| self.class_sum(engine, &p), Ok)?;
+        match step {
+            Step::Normalise(a) => {
+                let factor = engine.add_constant(&engine.neg(&sum)?, real(*a))?;
+                // s (a - s) is one product; summing p again would be log2 c' rotations.
+                let next = if sum_wanted { Some(engine.mul(&sum, &factor)?) } else { None };
+                Ok((engine.mul(&p, &factor)?, next))
+            }
+            Step::Sharpen(quadratics) => Ok((self.sharpen(engine, &p, &sum, quadratics)?, None)),
+            Step::Square => Ok((engine.square(&p)?, None)),
+        }
+    }
+
+    /// `p^2` times the product of the quadratics `s^2 + b s + g`, as a tree.
+    fn sharpen(
+        &self,
+        engine: &E,
+        p: &E::Ciphertext,
+        sum: &E::Ciphertext,
+        quadratics: &[[f64; 2]],
+    ) -> Result<E::Ciphertext> {
+        let square = engine.square(sum)?;
+        let mut factors = vec![engine.square(p)?];
+        for [b, g] in quadratics {
+            let linear = engine.linear_combination(&[(sum, real(*b))], real(*g))?;
+            factors.push(engine.add(&square, &linear)?);
+        }
+        while factors.len() > 1 {
+            let pairs = factors.chunks(2).map(|pair| match pair {
+                [a, b] => engine.mul(a, b),
+                rest => Ok(rest[0].clone()),
+            });
+            factors = pairs.collect::<hetal_circuits::Result<_>>()?;
+        }
+        Ok(factors.swap_remove(0))
+    }
+
+    /// The sum over the classes, in every slot: rotations only.
+    fn class_sum(&self, engine: &E, p: &E::Ciphertext) -> Result<E::Ciphertext> {
+        let mut sum = p.clone();
+        let mut columns = 1;
+        while columns < self.padded_classes {
+            sum = engine.add(&sum, &engine.rotate(&sum, (columns * self.rows) as i64)?)?;
+            columns *= 2;
+        }
+        Ok(sum)
+    }
+}
+
+fn real(value: f64) -> Complex64 {
+    Complex64::new(value, 0.0)
+}

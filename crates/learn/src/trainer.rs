@@ -1,0 +1,173 @@
+//! One iteration of encrypted training: logits, softmax, gradient, step.
+
+use crate::nesterov::{Momentum, Pace};
+use crate::products::{Products, Versions};
+use crate::softmax::{Constants, Sharpen};
+use crate::{Error, Geometry, Ledger, Result};
+use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::{Complex64, Engine};
+
+/// A batch on the server.
+#[derive(Clone, Debug)]
+pub struct Batch<C> {
+    /// All row-shifted versions of the features.
+    pub versions: Versions<C>,
+    /// The labels.
+    pub labels: C,
+    /// Rows that are not padding.
+    pub rows: usize,
+}
+
+/// A classifier in training. Momentum is kept divided by `scale`, so that a step only adds to it and no level is lost.
+#[derive(Clone, Debug)]
+pub struct Model<C> {
+    /// The weights `W`.
+    pub weights: C,
+    /// `V`, where the next gradient is taken; `None`: at `W`.
+    pub lookahead: Option<C>,
+    /// The momentum `W_t - W_(t-1)` divided by `scale`; `None`: zero.
+    pub momentum: Option<C>,
+    /// The product of all `beta_t` since the last refresh (`B`).
+    pub scale: f64,
+    /// Where the sequence of `beta_t` stands.
+    pub pace: Pace,
+}
+
+impl<C> Model<C> {
+    /// A model before its first step.
+    pub fn new(weights: C, momentum: Momentum) -> Self {
+        Self { weights, lookahead: None, momentum: None, scale: 1.0, pace: Pace::new(momentum) }
+    }
+}
+
+/// Momentum is refreshed when `1 / scale` passes this: its value, divided by the scale, grows as fast.
+pub const REFRESH_BEYOND: f64 = 4096.0;
+
+/// The circuit of an iteration for one batch shape: masks and plaintexts, encoded once.
+pub struct Trainer<E: Engine> {
+    products: Products<E>,
+    softmax: Sharpen<E>,
+    log_momentum_bound: u32,
+}
+
+impl<E: Engine> Trainer<E> {
+    /// Encodes the circuit. `log_momentum_bound` bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^bound`.
+    pub fn new(
+        engine: &E,
+        geometry: Geometry,
+        ledger: Ledger,
+        constants: Constants,
+        log_momentum_bound: u32,
+    ) -> Result<Self> {
+        let scale = constants.scale;
+        let softmax = Sharpen::new(engine, constants, &geometry, ledger.probabilities())?;
+        let products = Products::new(engine, geometry, ledger, scale)?;
+        Ok(Self { products, softmax, log_momentum_bound })
+    }
+
+    /// The matrix products.
+    pub fn products(&self) -> &Products<E> {
+        &self.products
+    }
+
+    /// The softmax.
+    pub fn softmax(&self) -> &Sharpen<E> {
+        &self.softmax
+    }
+
+    /// A batch from freshly encrypted features and labels: makes the row-shifted versions.
+    pub fn batch(
+        &self,
+        engine: &E,
+        features: &[E::Ciphertext],
+        labels: E::Ciphertext,
+        rows: usize,
+    ) -> Result<Batch<E::Ciphertext>> {
+        if rows == 0 || rows > self.products.geometry().rows() {
+            let must = "at least 1 and no more than the batch";
+            return Err(Error::Invalid { what: "rows", value: rows as f64, must });
+        }
+        Ok(Batch { versions: self.products.versions(engine, features)?, labels, rows })
+    }
+
+    /// `logit / scale` of a batch under some weights.
+    pub fn logits(
+        &self,
+        engine: &E,
+        versions: &Versions<E::Ciphertext>,
+        weights: &E::Ciphertext,
+    ) -> Result<E::Ciphertext> {
+        self.products.logits(engine, versions, &self.products.expand(engine, weights)?)
+    }
+
+    /// One step of gradient descent on a batch.
+    pub fn step(
+        &self,
+        engine: &E,
+        model: &Model<E::Ciphertext>,
+        batch: &Batch<E::Ciphertext>,
+        rate: f64,
+    ) -> Result<Model<E::Ciphertext>> {
+        let at = model.lookahead.as_ref().unwrap_or(&model.weights);
+        let logits = self.logits(engine, &batch.versions, at)?;
+        let probabilities = self.softmax.evaluate(engine, &logits)?;
+        let differences = engine.sub(&probabilities, &batch.labels)?;
+        let factor = rate / (batch.rows as f64 * model.scale);
+        let gradient = self.products.gradient(engine, &batch.versions, &differences, batch.rows, factor)?;
+        self.descend(engine, model, &gradient)
+    }
+
+    /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, where the gradient comes divided by `B` already.
+    fn descend(
+        &self,
+        engine: &E,
+        model: &Model<E::Ciphertext>,
+        gradient: &E::Ciphertext,
+    ) -> Result<Model<E::Ciphertext>> {
+        let (beta, pace) = model.pace.advance();
+        let momentum = match &model.momentum {
+            Some(momentum) => engine.sub(momentum, gradient)?,
+            None => engine.neg(gradient)?,
+        };
+        let times = |factor: f64| engine.mul_constant(&momentum, Complex64::new(factor, 0.0));
+        let weights = engine.add(&model.weights, &times(model.scale)?)?;
+        if beta == 0.0 {
+            return Ok(Model { weights, lookahead: None, momentum: None, scale: model.scale, pace });
+        }
+        let lookahead = Some(engine.add(&weights, &times(beta * model.scale)?)?);
+        Ok(Model { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, pace })
+    }
+
+    /// Whether the momentum should be refreshed before the next step.
+    pub fn needs_refresh(&self, model: &Model<E::Ciphertext>) -> bool {
+        model.momentum.is_some() && model.scale * REFRESH_BEYOND < 1.0
+    }
+
+    /// The same model with `scale` 1: one bootstrap of the momentum. The weights lose no levels and need none.
+    pub fn refresh(&self, engine: &E, model: &Model<E::Ciphertext>) -> Result<Model<E::Ciphertext>> {
+        let Some(momentum) = &model.momentum else {
+            return Ok(model.clone());
+        };
+        let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
+        let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
+        let momentum = engine.drop_to(&fresh, self.products.ledger().momentum())?;
+        Ok(Model { momentum: Some(momentum), scale: 1.0, ..model.clone() })
+    }
+}
+
+/// The switching keys that preparing a batch, iterating and refreshing need (those inside bootstraps apart), found by running them in the
+/// clear. The same for all rows, rates and values.
+pub fn keys(geometry: Geometry, ledger: Ledger, constants: Constants, top_level: usize) -> Result<Keys> {
+    let engine = Clear::new(geometry.slots(), top_level);
+    let trainer = Trainer::new(&engine, geometry, ledger, constants, 0)?;
+    let zeros = vec![Complex64::ZERO; geometry.slots()];
+    let fresh = |level| engine.fresh(&zeros, level);
+    let features = vec![fresh(ledger.fresh_features())?; geometry.blocks()];
+    let batch = trainer.batch(&engine, &features, fresh(ledger.probabilities())?, geometry.rows())?;
+    let mut model = Model::new(fresh(ledger.weights())?, Momentum::Nesterov);
+    for _ in 0..2 {
+        model = trainer.step(&engine, &model, &batch, 1.0)?;
+    }
+    trainer.refresh(&engine, &model)?;
+    Ok(engine.books().keys())
+}

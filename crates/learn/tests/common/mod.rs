@@ -1,0 +1,61 @@
+//! Random batches and the walk from plain matrices through `Clear` and back.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use hetal_circuits::Clear;
+use hetal_circuits::clear::Ciphertext;
+use hetal_learn::trainer::{Batch, Model, Trainer};
+use hetal_learn::{Geometry, Ledger, Matrix, nesterov::Momentum, packing};
+
+/// A small deterministic generator (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in [-1, 1).
+    pub fn signed(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    pub fn matrix(&mut self, rows: usize, columns: usize, size: f64) -> Matrix {
+        Matrix::from_fn(rows, columns, |_, _| size * self.signed())
+    }
+
+    pub fn labels(&mut self, rows: usize, classes: usize) -> Vec<usize> {
+        (0..rows).map(|_| (self.next() % classes as u64) as usize).collect()
+    }
+
+    /// Rows around one centre per class, with their labels.
+    pub fn clusters(&mut self, rows: usize, features: usize, classes: usize) -> (Matrix, Vec<usize>) {
+        let centres = self.matrix(classes, features, 0.2);
+        let labels = self.labels(rows, classes);
+        let x = Matrix::from_fn(rows, features, |i, h| centres[(labels[i], h)] + 0.5 * self.signed());
+        (x, labels)
+    }
+}
+
+pub fn encrypt_batch(engine: &Clear, trainer: &Trainer<Clear>, x: &Matrix, labels: &[usize]) -> Batch<Ciphertext> {
+    let (g, ledger) = (trainer.products().geometry(), trainer.products().ledger());
+    let features: Vec<_> = packing::features(g, x)
+        .unwrap()
+        .iter()
+        .map(|block| engine.fresh(block, ledger.fresh_features()).unwrap())
+        .collect();
+    let labels = engine.fresh(&packing::labels(g, labels).unwrap(), ledger.probabilities()).unwrap();
+    trainer.batch(engine, &features, labels, x.rows()).unwrap()
+}
+
+pub fn encrypt_model(engine: &Clear, g: &Geometry, ledger: Ledger, weights: &Matrix) -> Model<Ciphertext> {
+    let slots = packing::weights(g, weights).unwrap();
+    Model::new(engine.fresh(&slots, ledger.weights()).unwrap(), Momentum::Nesterov)
+}
+
+pub fn decrypt_weights(engine: &Clear, g: &Geometry, weights: &Ciphertext) -> Matrix {
+    packing::unpack_weights(g, engine.values(weights)).unwrap()
+}

@@ -1,0 +1,117 @@
+//! Whole iterations on `Clear` against exact training.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Random, decrypt_weights, encrypt_batch, encrypt_model};
+use hetal_circuits::clear::{Kind, Noise};
+use hetal_circuits::{Clear, Complex64, Engine};
+use hetal_learn::nesterov::Momentum;
+use hetal_learn::softmax::{self, Constants, Sharpen};
+use hetal_learn::trainer::{self, Trainer};
+use hetal_learn::twin::Twin;
+use hetal_learn::{Geometry, Ledger};
+
+const TOP: usize = 13;
+
+/// Largest differences of weights after training, relative to the largest weight.
+#[derive(Debug)]
+struct Differences {
+    /// To exact training.
+    exact: f64,
+    /// To plain training with the same approximate softmax.
+    alike: f64,
+}
+
+/// `steps` steps on `Clear` and in the twins, on one batch of `used` rows.
+fn train(engine: &Clear, rows: usize, used: usize, features: usize, classes: usize, steps: usize) -> Differences {
+    let g = Geometry::new(engine.slots(), rows, features, classes).unwrap();
+    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0).unwrap());
+    let trainer = Trainer::new(engine, g, ledger, constants.clone(), 4).unwrap();
+    let mut random = Random(5);
+    let (x, labels) = random.clusters(used, features, classes);
+    let batch = encrypt_batch(engine, &trainer, &x, &labels);
+    let initial = random.matrix(classes, features + 1, 0.01);
+    let mut model = encrypt_model(engine, &g, ledger, &initial);
+    let mut exact = Twin::new(initial.clone(), Momentum::Nesterov);
+    let mut alike = Twin::new(initial, Momentum::Nesterov);
+    engine.take_books();
+    for _ in 0..steps {
+        model = trainer.step(engine, &model, &batch, 1.0).unwrap();
+        if trainer.needs_refresh(&model) {
+            model = trainer.refresh(engine, &model).unwrap();
+        }
+        exact.step(&x, &labels, 1.0, softmax::exact).unwrap();
+        alike.step(&x, &labels, 1.0, |row| constants.evaluate(row)).unwrap();
+    }
+    let weights = decrypt_weights(engine, &g, &model.weights);
+    let difference = |twin: &Twin| weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
+    Differences { exact: difference(&exact), alike: difference(&alike) }
+}
+
+#[test]
+fn small_shapes_follow_exact_training() {
+    for (slots, rows, used, features, classes) in [
+        (1024, 64, 64, 30, 3),
+        (2048, 64, 64, 30, 5),
+        (1024, 64, 50, 31, 3),
+        (4096, 128, 100, 64, 7),
+        (2048, 64, 61, 9, 10),
+    ] {
+        let d = train(&Clear::new(slots, TOP), rows, used, features, classes, 4);
+        assert!(d.exact < 1e-6 && d.alike < 1e-9, "{rows} x {features} x {classes}: {d:?}");
+    }
+}
+
+/// Momentum divided by its scale, over many steps and a refresh, is still Nesterov's.
+#[test]
+fn refreshes_do_not_disturb_the_momentum() {
+    let engine = Clear::new(1024, TOP);
+    let d = train(&engine, 64, 64, 12, 3, 80);
+    assert!(d.exact < 1e-6 && d.alike < 1e-9, "{d:?}");
+    assert_eq!(engine.books().count(Kind::Bootstrap), 3 * 80 + 1);
+}
+
+#[test]
+fn noise_of_a_bootstrap_is_borne() {
+    let noise = Noise { operation: libm::ldexp(1.0, -28), bootstrap: libm::ldexp(1.0, -22), seed: 1 };
+    let d = train(&Clear::with_noise(2048, TOP, noise), 64, 64, 30, 5, 20);
+    assert!(d.exact < 1e-3, "{d:?}");
+}
+
+/// Bootstraps, key-switches and products of one iteration for every shape of the paper.
+#[test]
+fn paper_shapes_cost_what_the_design_says() {
+    let shapes = [
+        // rows, classes, key-switches of matrix products and of the softmax, products of matrices
+        ("mnist", 1024, 10, 197, 80, 384),
+        ("cifar10", 2048, 10, 312, 80, 768),
+        ("facemask", 512, 3, 110, 52, 48),
+        ("dermamnist and snips", 1024, 7, 184, 68, 192),
+    ];
+    for (name, rows, classes, matrices, softmax, products) in shapes {
+        let engine = Clear::new(32768, TOP);
+        let d = train(&engine, rows, rows - 5, 768, classes, 1);
+        assert!(d.exact < 1e-6 && d.alike < 1e-9, "{name}: {d:?}");
+        let iteration = engine.take_books();
+        let g = Geometry::new(32768, rows, 768, classes).unwrap();
+        let constants = Constants::built_in(classes, 128.0).unwrap();
+        let alone = Sharpen::new(&engine, constants, &g, Ledger::DEPTH).unwrap();
+        alone.evaluate(&engine, &engine.fresh(&vec![Complex64::ZERO; 32768], 0).unwrap()).unwrap();
+        let alone = engine.take_books();
+        assert_eq!((alone.key_switches(), alone.count(Kind::Bootstrap)), (softmax, 3), "{name}");
+        assert_eq!(iteration.key_switches(), matrices + softmax, "{name}");
+        assert_eq!(iteration.count(Kind::Product) - alone.count(Kind::Product), products, "{name}");
+        assert_eq!(iteration.count(Kind::Bootstrap), 3, "{name}");
+    }
+}
+
+#[test]
+fn keys_are_those_an_iteration_uses() {
+    let g = Geometry::new(2048, 64, 30, 5).unwrap();
+    let keys = trainer::keys(g, Ledger::lowest(), Constants::built_in(5, 128.0).unwrap(), TOP).unwrap();
+    assert_eq!(keys.conjugation, Some(Ledger::lowest().momentum()));
+    assert!(keys.relinearisation.unwrap() <= TOP);
+    assert!(keys.rotations.iter().all(|&(k, level)| 0 < k && k < 2048 && level <= TOP));
+    assert!(keys.rotations.len() > 20);
+}

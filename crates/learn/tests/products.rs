@@ -1,0 +1,113 @@
+//! The matrix products, slot by slot, against plain ones.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::Random;
+use hetal_circuits::clear::Ciphertext;
+use hetal_circuits::{Clear, Engine};
+use hetal_learn::products::Products;
+use hetal_learn::{Error, Geometry, Ledger, Matrix, packing, twin};
+
+struct Bench {
+    engine: Clear,
+    products: Products<Clear>,
+    x: Matrix,
+    versions: Vec<Vec<Ciphertext>>,
+}
+
+fn bench(slots: usize, rows: usize, used: usize, features: usize, classes: usize, scale: f64) -> Bench {
+    let engine = Clear::new(slots, 13);
+    let g = Geometry::new(slots, rows, features, classes).unwrap();
+    let products = Products::new(&engine, g, Ledger::lowest(), scale).unwrap();
+    let x = Random(features as u64).matrix(used, features, 1.0);
+    let level = products.ledger().fresh_features();
+    let blocks: Vec<_> = packing::features(&g, &x).unwrap().iter().map(|b| engine.fresh(b, level).unwrap()).collect();
+    let versions = products.versions(&engine, &blocks).unwrap();
+    Bench { engine, products, x, versions }
+}
+
+const SHAPES: [(usize, usize, usize, usize); 8] = [
+    (1024, 64, 30, 3),
+    (1024, 64, 31, 4),
+    (2048, 64, 30, 5),
+    (2048, 128, 17, 5),
+    (1024, 16, 4, 2),
+    (1024, 32, 5, 2),
+    (2048, 64, 9, 10),
+    (4096, 64, 200, 7),
+];
+
+#[test]
+fn logits_are_x_times_w_transposed() {
+    for (slots, rows, features, classes) in SHAPES {
+        let b = bench(slots, rows, rows - 3, features, classes, 8.0);
+        let g = *b.products.geometry();
+        let w = Random(7).matrix(classes, features + 1, 1.0);
+        let packed = b.engine.fresh(&packing::weights(&g, &w).unwrap(), b.products.ledger().weights()).unwrap();
+        let expanded = b.products.expand(&b.engine, &packed).unwrap();
+        let logits = b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
+        assert_eq!(b.engine.level(&logits), 0);
+        let expected = twin::logits(&b.x, &w).unwrap();
+        for (slot, value) in b.engine.values(&logits).iter().enumerate() {
+            let (j, i) = g.place(slot);
+            let k = g.class(j, i);
+            let exact = match (i < b.x.rows(), k < classes) {
+                (true, true) => expected[(i, k)] / 8.0,
+                // A padded row has features 0: its logits are the bias. A padded class has weights 0.
+                (false, true) => w[(k, features)] / 8.0,
+                _ => 0.0,
+            };
+            assert!((value - exact).norm() < 1e-12, "slot {slot}: {value} for {exact}");
+        }
+        let unpacked = packing::unpack_logits(&g, b.engine.values(&logits), b.x.rows()).unwrap();
+        assert!(Matrix::from_fn(b.x.rows(), classes, |i, k| unpacked[(i, k)] * 8.0).max_difference(&expected) < 1e-11);
+    }
+}
+
+#[test]
+fn gradients_are_d_transposed_times_x() {
+    for (slots, rows, features, classes) in SHAPES {
+        let used = rows - 3;
+        let b = bench(slots, rows, used, features, classes, 1.0);
+        let g = *b.products.geometry();
+        let d = Random(9).matrix(rows, g.padded_classes(), 1.0);
+        // Differences with rubbish in padded rows and classes.
+        let slots: Vec<_> =
+            (0..g.slots()).map(|s| g.place(s)).map(|(j, i)| d[(i % rows, g.class(j, i))].into()).collect();
+        let packed = b.engine.fresh(&slots, b.products.ledger().probabilities()).unwrap();
+        let gradient = b.products.gradient(&b.engine, &b.versions, &packed, used, 0.25).unwrap();
+        assert_eq!(b.engine.level(&gradient), b.products.ledger().momentum());
+        let real = Matrix::from_fn(used, classes, |i, k| 0.25 * d[(i, k)]);
+        let expected = packing::weights(&g, &twin::gradient(&b.x, &real).unwrap()).unwrap();
+        for (slot, (value, exact)) in b.engine.values(&gradient).iter().zip(&expected).enumerate() {
+            assert!((value - exact).norm() < 1e-11, "slot {slot}: {value} for {exact}");
+        }
+    }
+}
+
+#[test]
+fn weights_come_back_as_they_were_packed() {
+    for (slots, rows, features, classes) in SHAPES {
+        let g = Geometry::new(slots, rows, features, classes).unwrap();
+        let w = Random(3).matrix(classes, features + 1, 1.0);
+        let packed = packing::weights(&g, &w).unwrap();
+        assert_eq!(packing::unpack_weights(&g, &packed).unwrap(), w);
+    }
+}
+
+#[test]
+fn wrong_shapes_are_errors() {
+    let b = bench(1024, 64, 64, 30, 3, 1.0);
+    let g = b.products.geometry();
+    assert!(matches!(packing::features(g, &Matrix::zeros(65, 30)), Err(Error::Shape { .. })));
+    assert!(matches!(packing::features(g, &Matrix::zeros(64, 29)), Err(Error::Shape { .. })));
+    assert!(matches!(packing::weights(g, &Matrix::zeros(3, 30)), Err(Error::Shape { .. })));
+    assert!(matches!(packing::labels(g, &[0; 65]), Err(Error::Shape { .. })));
+    assert_eq!(packing::labels(g, &[0, 3]), Err(Error::Label { row: 1, label: 3, classes: 3 }));
+    assert!(packing::unpack_weights(g, &[]).is_err());
+    let d = b.versions[0][0].clone();
+    let missing = b.products.gradient(&b.engine, &b.versions[1..].to_vec(), &d, 64, 1.0);
+    assert!(matches!(missing, Err(Error::Shape { .. })));
+    assert!(Products::new(&Clear::new(2048, 13), *g, Ledger::lowest(), 1.0).is_err());
+}
