@@ -15,6 +15,9 @@ pub struct Step<'a, P> {
 /// Two polynomials of one ciphertext.
 pub type Pair<'a, P> = (&'a P, &'a P);
 
+/// Constants `x + y X^(n/2)`, one pair of residues for each limb: see [`RnsRing::mul_halves_assign`].
+pub type Halves = Vec<(u64, u64)>;
+
 /// Exact arithmetic on polynomials in residue form. See the methods of [`RnsRing`] of the same names for definitions.
 #[allow(missing_docs)]
 pub trait Backend: Send + Sync + 'static {
@@ -55,6 +58,68 @@ pub trait Backend: Send + Sync + 'static {
         weights: &[Vec<Option<&Self::Poly>>],
     ) -> Vec<(Self::Poly, Self::Poly)>;
     fn divide(&self, a: Self::Poly, drop_q: usize) -> Self::Poly;
+
+    // Compositions of the above that a backend may do at once.
+
+    /// [`Backend::divide`] of both, then `X -> X^galois`.
+    fn divide_pair(&self, a: (Self::Poly, Self::Poly), drop_q: usize, galois: u64) -> (Self::Poly, Self::Poly) {
+        let (a, b) = (self.divide(a.0, drop_q), self.divide(a.1, drop_q));
+        if galois == 1 { (a, b) } else { (self.automorphism(&a, galois), self.automorphism(&b, galois)) }
+    }
+
+    /// `start + sum_k c_k a_k` over pairs, and `constant` on the first of the sums; nothing to start with is zero.
+    fn linear_sum(
+        &self,
+        start: Option<(Self::Poly, Self::Poly)>,
+        basis: Basis,
+        terms: &[(Pair<'_, Self::Poly>, Halves)],
+        constant: Option<&Halves>,
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut s0, mut s1) = start.unwrap_or_else(|| (self.zero(basis), self.zero(basis)));
+        for ((a0, a1), halves) in terms {
+            self.mul_halves_add_assign(&mut s0, a0, halves);
+            self.mul_halves_add_assign(&mut s1, a1, halves);
+        }
+        if let Some(constant) = constant {
+            self.add_halves_assign(&mut s0, constant);
+        }
+        (s0, s1)
+    }
+
+    /// [`Backend::inner_product`] plus `P (d0, d1)`, each if given.
+    fn switch_key(
+        &self,
+        digits: &Self::Digits,
+        key: &[(Self::Poly, Self::Poly)],
+        lifted: [Option<&Self::Poly>; 2],
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut u0, mut u1) = self.inner_product(digits, key);
+        for (u, d) in [&mut u0, &mut u1].into_iter().zip(lifted) {
+            if let Some(d) = d {
+                self.add_lifted_assign(u, d);
+            }
+        }
+        (u0, u1)
+    }
+
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero.
+    fn add_switched(
+        &self,
+        acc: Option<(Self::Poly, Self::Poly)>,
+        v0: &Self::Poly,
+        digits: &Self::Digits,
+        key: &[(Self::Poly, Self::Poly)],
+        galois: u64,
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut u0, u1) = self.inner_product(digits, key);
+        self.add_assign(&mut u0, v0);
+        let (mut u0, mut u1) = (self.automorphism(&u0, galois), self.automorphism(&u1, galois));
+        if let Some((a0, a1)) = acc {
+            self.add_assign(&mut u0, &a0);
+            self.add_assign(&mut u1, &a1);
+        }
+        (u0, u1)
+    }
 }
 
 impl Backend for RnsRing {

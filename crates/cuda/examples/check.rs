@@ -14,6 +14,7 @@ use hetal_cuda::selftest::{Ring, compare};
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_ring::{Isa, Poly, RnsRing};
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -122,16 +123,26 @@ fn same(gpu: &CudaBackend, cpu: &RnsRing, a: &Ciphertext<CudaPoly>, b: &Cipherte
     if equal { Ok(()) } else { Err("the CPU's bytes are others".to_owned()) }
 }
 
-fn profile(backend: &CudaBackend, run: impl Fn()) {
+fn profile(backend: &CudaBackend, most: usize, run: impl Fn()) {
     backend.profile(true);
     run();
     let times = backend.profile(false);
     let total: f64 = times.iter().map(|t| t.seconds).sum();
     println!("    kernels {:.3} ms in {} launches", total * 1e3, times.iter().map(|t| t.launches).sum::<usize>());
-    for t in times {
-        let mean = t.seconds * 1e6 / t.launches as f64;
-        println!("    {:26} {:5} x {mean:8.2} us = {:8.3} ms", t.name, t.launches, t.seconds * 1e3);
+    let mut by_name: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
+    for t in &times {
+        let sum = by_name.entry(t.name).or_default();
+        *sum = (sum.0 + t.launches, sum.1 + t.seconds);
     }
+    let line = |name: &str, launches: usize, seconds: f64| {
+        let mean = seconds * 1e6 / launches as f64;
+        println!("    {name:32} {launches:5} x {mean:8.2} us = {:8.3} ms", seconds * 1e3);
+    };
+    let mut by_name: Vec<_> = by_name.into_iter().collect();
+    by_name.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+    by_name.into_iter().for_each(|(name, (launches, seconds))| line(name, launches, seconds));
+    println!("    the longest, by limbs of a launch:");
+    times.iter().take(most).for_each(|t| line(&format!("{} of {}", t.name, t.limbs), t.launches, t.seconds));
 }
 
 fn transforms(gpu: &CudaBackend, batches: &[usize], repeats: u32) -> Outcome {
@@ -178,8 +189,8 @@ fn bench(options: &Options, set: &str) -> Outcome {
         let (done, queued) = time(&gpu, repeats, rotate);
         println!("  {limbs} limbs: rotate {done:.4} ms (queued in {queued:.4})");
         if limbs == top && !options.emulated {
-            profile(&gpu, multiply);
-            profile(&gpu, rotate);
+            profile(&gpu, 0, multiply);
+            profile(&gpu, 0, rotate);
         }
     }
     healthy(&gpu)
@@ -216,7 +227,7 @@ fn bootstrap(options: &Options, set: &str) -> Outcome {
     let (done, queued) = time(&gpu, if options.quick { 1 } else { 5 }, run);
     println!("  bootstrap {done:.3} ms (queued in {queued:.3})");
     if !options.emulated {
-        profile(&gpu, run);
+        profile(&gpu, 24, run);
     }
     start = Instant::now();
     if !options.quick {

@@ -12,13 +12,13 @@ struct Group {
 };
 
 struct Target {
-    u32 prime, to;
-    double minus_product;
+    double q, inverse;
     double hats[MAX_SOURCES];
+    double minus_product;
+    u32 to, unused;
 };
 
 struct ConvertArgs {
-    const Prime* primes;
     const Group* groups;
     const Target* targets;
     const double* y;
@@ -27,7 +27,7 @@ struct ConvertArgs {
 
 // Targets are dealt to the blocks of a group (blockIdx.z of gridDim.z). `WIDE`: a source and a target have 51 bits.
 template <int SOURCES, bool WIDE>
-__device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& group) {
+__device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& group, const Target* shared) {
     const u32 i = 2 * (blockIdx.x * CONVERT_THREADS + threadIdx.x);
     double y[SOURCES][2], v[2] = {0.0, 0.0};
 #pragma unroll
@@ -46,8 +46,8 @@ __device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& 
     v[1] = rint(v[1]);
     const double base = WIDE ? LARGE_BASE : 1.5 * TWO_103;
     for (u32 t = blockIdx.z; t < group.targets; t += gridDim.z) {
-        const Target& target = a.targets[group.first_target + t];
-        const Field f = field_of(a.primes[target.prime]);
+        const Target& target = shared[t];
+        const Field f = {target.q, target.inverse};
         Sum sums[2] = {new_sum(base), new_sum(base)};
 #pragma unroll
         for (int k = 0; k < SOURCES; k++) {
@@ -70,23 +70,28 @@ __device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& 
     }
 }
 
-#define CONVERT(WIDE)                                        \
-    const Group& group = a.groups[blockIdx.y];               \
-    switch (group.sources) {                                 \
-        case 1: convert_from<1, WIDE>(a, group); break;      \
-        case 2: convert_from<2, WIDE>(a, group); break;      \
-        case 3: convert_from<3, WIDE>(a, group); break;      \
-        case 4: convert_from<4, WIDE>(a, group); break;      \
-        case 5: convert_from<5, WIDE>(a, group); break;      \
-        case 6: convert_from<6, WIDE>(a, group); break;      \
-        case 7: convert_from<7, WIDE>(a, group); break;      \
-        default: convert_from<8, WIDE>(a, group);            \
+#define CONVERT(WIDE)                                                                                       \
+    const Group& group = a.groups[blockIdx.y];                                                              \
+    __shared__ Target shared[MAX_LIMBS];                                                                    \
+    const double* from = (const double*)(a.targets + group.first_target);                                   \
+    for (u32 k = threadIdx.x; k < group.targets * (sizeof(Target) / sizeof(double)); k += CONVERT_THREADS)  \
+        ((double*)shared)[k] = from[k];                                                                     \
+    __syncthreads();                                                                                        \
+    switch (group.sources) {                                                                                \
+        case 1: convert_from<1, WIDE>(a, group, shared); break;                                             \
+        case 2: convert_from<2, WIDE>(a, group, shared); break;                                             \
+        case 3: convert_from<3, WIDE>(a, group, shared); break;                                             \
+        case 4: convert_from<4, WIDE>(a, group, shared); break;                                             \
+        case 5: convert_from<5, WIDE>(a, group, shared); break;                                             \
+        case 6: convert_from<6, WIDE>(a, group, shared); break;                                             \
+        case 7: convert_from<7, WIDE>(a, group, shared); break;                                             \
+        default: convert_from<8, WIDE>(a, group, shared);                                                   \
     }
 
-KERNEL(convert, CONVERT_THREADS, ConvertArgs) {
+SYNC_KERNEL(convert, CONVERT_THREADS, 4, ConvertArgs) {
     CONVERT(false)
 }
 
-KERNEL(convert_wide, CONVERT_THREADS, ConvertArgs) {
+SYNC_KERNEL(convert_wide, CONVERT_THREADS, 4, ConvertArgs) {
     CONVERT(true)
 }

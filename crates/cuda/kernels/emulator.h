@@ -35,6 +35,7 @@ static inline unsigned __brev(unsigned x) {
     for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
     return r;
 }
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 template <class T>
 static inline T __ldg(const T* p) {
     return *p;
@@ -69,7 +70,8 @@ struct Registration {
     static Registration name##_registration(#name, name##_entry, (threads), waits);        \
     static void name(const Args& a)
 #define KERNEL(name, threads, Args) EMULATED_KERNEL(name, threads, Args, false)
-#define SYNC_KERNEL(name, threads, Args) EMULATED_KERNEL(name, threads, Args, true)
+#define KERNEL_BLOCKS(name, threads, blocks, Args) EMULATED_KERNEL(name, threads, Args, false)
+#define SYNC_KERNEL(name, threads, blocks, Args) EMULATED_KERNEL(name, threads, Args, true)
 
 static const Entry* running;
 static const void* running_args;

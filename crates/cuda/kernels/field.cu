@@ -10,8 +10,13 @@ typedef long long i64;
 
 // Every kernel takes one struct by value. An emulator (emulator.h) gives these words another meaning.
 #ifndef HETAL_EMULATOR
-#define KERNEL(name, threads, Args) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
-#define SYNC_KERNEL KERNEL
+#define KERNEL(name, threads, Args) \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+// At least so many blocks at once on a multiprocessor.
+#define KERNEL_BLOCKS(name, threads, blocks, Args) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
+// Its threads wait for each other.
+#define SYNC_KERNEL KERNEL_BLOCKS
 #endif
 
 struct __align__(16) Pair {

@@ -2,7 +2,7 @@
 
 #define MAX_DIGITS 8
 #define MAX_STEPS 16
-#define MAX_ROWS 4
+#define MAX_ROWS 8
 
 // Digit `j` of a polynomial is the polynomial itself on the primes starts[j] .. starts[j + 1], and limbs of `extended`,
 // which has all limbs of the basis for each digit, on the others.
@@ -69,10 +69,16 @@ __device__ __forceinline__ void load_digits(const Dot& dot, const DigitsArgs& d,
     }
 }
 
+// acc + (u0 + P lifted0 + plain, u1 + P lifted1)(X^galois) for the inner product (u0, u1); absent parts are null.
 struct InnerProductArgs {
     const Prime* primes;
     u64* out[2];
-    u32 q, full_q, key_q, unused;
+    const u64* accumulator[2];
+    const u64* lifted[2];
+    const u64* plain;
+    const double* special_product;  // centred, for each prime of the chain
+    u32 q, full_q, key_q, plain_q;
+    u32 inverse, unused;  // entry `i` goes to the place permuted(i, inverse)
     DigitsArgs digits;
     KeyArgs key;
 };
@@ -80,13 +86,38 @@ struct InnerProductArgs {
 template <int DIGITS>
 __device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
-    const Dot dot = new_dot(a.primes[prime_of(limb, a.q, a.full_q)]);
+    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Dot dot = new_dot(prime);
     double x[DIGITS][2], totals[2][2];
     load_digits<DIGITS>(dot, a.digits, limb, i, x);
     dot_key<DIGITS>(dot, x, a.key, (size_t)prime_of(limb, a.q, a.key_q) * N + i, totals);
+    const double product = limb < a.q ? a.special_product[limb] : 0.0;
+    const u32 place = permuted(i, a.inverse);
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-        store_pair(a.out[h] + (size_t)limb * N, i, finish(dot, totals[h][0]), finish(dot, totals[h][1]));
+    for (int h = 0; h < 2; h++) {
+        if (limb < a.q && a.lifted[h]) {
+            Pair d = load_pair(a.lifted[h] + (size_t)limb * N, i);
+            totals[h][0] = reduce(dot.f, totals[h][0]) + mul(dot.f, to_double(d.x), product);
+            totals[h][1] = reduce(dot.f, totals[h][1]) + mul(dot.f, to_double(d.y), product);
+        }
+        if (h == 0 && a.plain) {
+            Pair d = load_pair(a.plain + (size_t)prime_of(limb, a.q, a.plain_q) * N, i);
+            totals[h][0] = reduce(dot.f, totals[h][0]) + to_double(d.x);
+            totals[h][1] = reduce(dot.f, totals[h][1]) + to_double(d.y);
+        }
+        u64 v[2] = {finish(dot, totals[h][0]), finish(dot, totals[h][1])};
+        if (place & 1) {
+            u64 first = v[0];
+            v[0] = v[1];
+            v[1] = first;
+        }
+        if (a.accumulator[h]) {
+            Pair before = load_pair(a.accumulator[h] + (size_t)limb * N, place & ~1u);
+            v[0] = add_mod(prime.value, v[0], before.x);
+            v[1] = add_mod(prime.value, v[1], before.y);
+        }
+        store_pair(a.out[h] + (size_t)limb * N, place & ~1u, v[0], v[1]);
+    }
 }
 
 #define BY_DIGITS(body, count)    \
@@ -180,59 +211,64 @@ struct WeighArgs {
     u32 weight_q[MAX_STEPS][MAX_ROWS];
 };
 
-#define WEIGH_THREADS 256
+#define WEIGH_THREADS 128
 
+// Rows beyond `rows` have no weights. To save registers a sum's total so far, reduced, stays in its low part: half of q
+// beside 6 half units of 2^51 (of 2^52, beside 3, for moduli of 51 bits) is still below 2^53.
 template <int ROWS>
 __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
     const u32 i = blockIdx.x * WEIGH_THREADS + threadIdx.x, limb = a.first + blockIdx.y;
     const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Dot dot = new_dot(prime);
     Sum sums[ROWS][2];
-    double totals[ROWS][2];
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            sums[r][h] = new_sum(dot.base);
-            totals[r][h] = 0.0;
-        }
-    const u32 mask = dot.large ? 3 : 7;
+        for (int h = 0; h < 2; h++) sums[r][h] = new_sum(dot.base);
+    const u32 group = dot.large ? 3 : 6;
     const u64* rotated = a.rotated + (size_t)blockIdx.y * N + i;
     const size_t stride = (size_t)gridDim.y * N;
+    for (u32 start = 0; start < a.steps_count; start += group) {
+        const u32 end = min(start + group, a.steps_count);
 #pragma unroll 2
-    for (u32 b = 0; b < a.steps_count; b++) {
-        const double x0 = factor(dot, rotated[2 * b * stride]), x1 = factor(dot, rotated[(2 * b + 1) * stride]);
+        for (u32 b = start; b < end; b++) {
+            const double x0 = factor(dot, rotated[2 * b * stride]), x1 = factor(dot, rotated[(2 * b + 1) * stride]);
+            u64 w[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const u64* weight = a.weights[b][r];
-            if (weight) {
-                const double w = to_double(weight[(size_t)prime_of(limb, a.q, a.weight_q[b][r]) * N + i]);
-                add_product(sums[r][0], x0, w);
-                add_product(sums[r][1], x1, w);
+            for (int r = 0; r < ROWS; r++) {
+                const u64* weight = a.weights[b][r];
+                const size_t place = (size_t)prime_of(limb, a.q, a.weight_q[b][r]) * N + i;
+                w[r] = weight ? weight[place] : 0;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                add_product(sums[r][0], x0, to_double(w[r]));
+                add_product(sums[r][1], x1, to_double(w[r]));
             }
         }
-        if ((b & mask) == mask || b + 1 == a.steps_count) {
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < ROWS; r++)
 #pragma unroll
-                for (int h = 0; h < 2; h++) flush(dot, sums[r][h], totals[r][h]);
-        }
+            for (int h = 0; h < 2; h++) {
+                sums[r][h].low =
+                    reduce(dot.f, high_mod(dot.f, sums[r][h], dot.base) + reduce(dot.f, sums[r][h].low));
+                sums[r][h].high = dot.base;
+            }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
+        if (r < a.rows)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            u64* out = a.out[r][h] + (size_t)limb * N + i;
-            u64 x = finish(dot, totals[r][h]);
-            *out = a.accumulate ? add_mod(prime.value, x, *out) : x;
-        }
+            for (int h = 0; h < 2; h++) {
+                u64* out = a.out[r][h] + (size_t)limb * N + i;
+                u64 x = to_residue(dot.f, sums[r][h].low);
+                *out = a.accumulate ? add_mod(prime.value, x, *out) : x;
+            }
 }
 
 KERNEL(weigh, WEIGH_THREADS, WeighArgs) {
-    switch (a.rows) {
-        case 1: weigh_rows<1>(a); break;
-        case 2: weigh_rows<2>(a); break;
-        case 3: weigh_rows<3>(a); break;
-        default: weigh_rows<4>(a);
-    }
+    if (a.rows == 1) weigh_rows<1>(a);
+    else if (a.rows == 2) weigh_rows<2>(a);
+    else if (a.rows <= 4) weigh_rows<4>(a);
+    else weigh_rows<8>(a);
 }

@@ -2,13 +2,15 @@
 // Stages go in pairs; the bounds of each are in crates/ring/src/ntt/vector.rs.
 //
 // Roots of one prime: `roots[k] = psi^brv(k)`, centred, for k < N/16, in heap order (node k has the children 2k, 2k + 1);
-// then for each k = 1..15 the root of node k of the heap below node N/16 + i, for i < N/16.
+// then those of the leftmost nodes below node N/16 + i, at the levels 0 to 3, for i < N/16. The others are products: the
+// bits of brv(2^level h + k) are those of brv(2^level h) and brv(k), so roots[2^level h + k] = roots[2^level h] roots[k].
 
 #define FIRST 0
 #define MIDDLE 1
 #define LAST 2
 
 #define ROW 256
+#define ROOTS (5 * (N / 16))  // doubles of one prime
 #define ROW_THREADS (N / 16 < 256 ? N / 16 : 256)
 #define ROW_PADDED 272  // 17 doubles for 16, so that both directions of an exchange are free of bank conflicts
 
@@ -34,6 +36,7 @@ struct NttArgs {
     // Values, by `Job::group`; places counted in limbs.
     const u64* in[2];
     u64* out[2];
+    u32 inverse, unused;  // of the automorphism that follows a division
 };
 
 template <int CLASS, int PLACE>
@@ -108,12 +111,24 @@ struct Nodes {
     __device__ __forceinline__ double at(u32 k, u32 level) const { return __ldg(roots + (node << level) + k); }
 };
 
+// Four roots of each thread's own, and the products of them with those of the first seven nodes.
 struct Leaves {
+    double own[4];
+    Field f;
     const double* roots;
     __device__ __forceinline__ double at(u32 k, u32 level) const {
-        return __ldg(roots + (size_t)((1u << level) - 1 + k) * (N / 16));
+        return k == 0 ? own[level] : reduce(f, mul(f, own[level], __ldg(roots + k)));
     }
 };
+
+__device__ __forceinline__ Leaves leaves_of(const Field& f, const double* roots, u32 i) {
+    Leaves leaves;
+    leaves.f = f;
+    leaves.roots = roots;
+#pragma unroll
+    for (int level = 0; level < 4; level++) leaves.own[level] = __ldg(roots + (level + 1) * (N / 16) + i);
+    return leaves;
+}
 
 // Two stages on 2^LOG values, from `LEVEL` on: block `k` of a stage has the root `at(k, level)`.
 template <int CLASS, int LOG, int LEVEL, int PLACE, class Roots>
@@ -190,7 +205,7 @@ __device__ __forceinline__ void inverse_block(
 }
 
 __device__ __forceinline__ const double* roots_of(const NttArgs& a, const Job& job) {
-    return a.roots + (size_t)job.prime * N;
+    return a.roots + (size_t)job.prime * ROOTS;
 }
 
 // The first stages: from coefficients, |x| <= q, in place.
@@ -283,6 +298,7 @@ __device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, d
     double x[16];
 #pragma unroll
     for (int j = 0; j < 16; j++) x[j] = data[k + 16 * j];
+    const Leaves leaves = leaves_of(f, roots, row * 16 + k);
     Nodes nodes = {roots, N / ROW + row};
     forward_block<CLASS, 4, MIDDLE>(f, x, nodes);
 #pragma unroll
@@ -290,20 +306,22 @@ __device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, d
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) x[j] = exchange[padded(16 * k + j)];
-    Leaves leaves = {roots + N / 16 + row * 16 + k};
     forward_block<CLASS, 4, LAST>(f, x, leaves);
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) exchange[padded(16 * k + j)] = reduce(f, x[j]);
     __syncwarp();
-    const size_t place = (size_t)job.to * N + row * ROW;
-    const u64* in = a.in[job.group] + place;
-    u64* out = a.out[job.group] + place;
+    const u64* in = a.in[job.group] + (size_t)job.to * N + row * ROW;
+    u64* out = a.out[job.group] + (size_t)job.to * N;
 #pragma unroll
     for (int j = 0; j < 16; j++) {
         double value = exchange[padded(k + 16 * j)];
-        if (DIVIDE) value = mul(f, to_double(in[k + 16 * j]) - value, job.scale);
-        out[k + 16 * j] = to_residue(f, value);
+        u32 place = row * ROW + k + 16 * j;
+        if (DIVIDE) {
+            value = mul(f, to_double(in[k + 16 * j]) - value, job.scale);
+            if (a.inverse != 1) place = permuted(place, a.inverse);
+        }
+        out[place] = to_residue(f, value);
     }
 }
 
@@ -322,7 +340,7 @@ __device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, d
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) x[j] = exchange[padded(16 * k + j)];
-    Leaves leaves = {roots + N / 16 + (N / 16 - 1 - (row * 16 + k))};
+    const Leaves leaves = leaves_of(f, roots, N / 16 - 1 - (row * 16 + k));
     inverse_block<CLASS, 4, false>(f, x, leaves, 0.0, 0.0);
     __syncwarp();
 #pragma unroll
@@ -336,6 +354,9 @@ __device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, d
     for (int j = 0; j < 16; j++) data[k + 16 * j] = x[j];
 }
 
+// Blocks that fit the registers of a multiprocessor with 64 a thread.
+#define NTT_BLOCKS (LOG_ROWS == 9 ? 3 : 4)
+
 // One body per class of moduli.
 #define BY_CLASS(body)                              \
     const Job job = a.jobs[blockIdx.y];             \
@@ -344,35 +365,35 @@ __device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, d
     else if (size_class == MEDIUM) body(MEDIUM);    \
     else body(LARGE)
 
-SYNC_KERNEL(ntt_forward_columns, COLUMN_THREADS, NttArgs) {
+SYNC_KERNEL(ntt_forward_columns, COLUMN_THREADS, NTT_BLOCKS, NttArgs) {
     __shared__ double shared[COLUMNS << LOG_ROWS];
 #define BODY(CLASS) forward_columns<CLASS>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
-SYNC_KERNEL(ntt_inverse_columns, COLUMN_THREADS, NttArgs) {
+SYNC_KERNEL(ntt_inverse_columns, COLUMN_THREADS, NTT_BLOCKS, NttArgs) {
     __shared__ double shared[COLUMNS << LOG_ROWS];
 #define BODY(CLASS) inverse_columns<CLASS>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
-SYNC_KERNEL(ntt_forward_rows, ROW_THREADS, NttArgs) {
+SYNC_KERNEL(ntt_forward_rows, ROW_THREADS, NTT_BLOCKS, NttArgs) {
     __shared__ double shared[ROW_THREADS / 16 * ROW_PADDED];
 #define BODY(CLASS) forward_rows<CLASS, false>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
-SYNC_KERNEL(ntt_forward_rows_divide, ROW_THREADS, NttArgs) {
+SYNC_KERNEL(ntt_forward_rows_divide, ROW_THREADS, NTT_BLOCKS, NttArgs) {
     __shared__ double shared[ROW_THREADS / 16 * ROW_PADDED];
 #define BODY(CLASS) forward_rows<CLASS, true>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
-SYNC_KERNEL(ntt_inverse_rows, ROW_THREADS, NttArgs) {
+SYNC_KERNEL(ntt_inverse_rows, ROW_THREADS, NTT_BLOCKS, NttArgs) {
     __shared__ double shared[ROW_THREADS / 16 * ROW_PADDED];
 #define BODY(CLASS) inverse_rows<CLASS>(a, job, shared)
     BY_CLASS(BODY);

@@ -132,6 +132,73 @@ KERNEL(add_halves, POINT_THREADS, HalvesArgs) {
     store_pair(a.out + (size_t)limb * N, i, add_mod(q, x.x, c), add_mod(q, x.y, c));
 }
 
+// start + sum_k c_k a_k for pairs of polynomials. Row `k` of the constants has those of term `k` for each limb, centred;
+// the row after the last term, if `has_constant`, residues to add to the first sum.
+#define MAX_LINEAR 8
+#define MAX_CONSTANTS 224
+
+struct LinearArgs {
+    const Prime* primes;
+    u64* out[2];
+    const u64* start[2];  // null: zero
+    u32 q, full_q, count, has_constant;
+    u32 limbs, unused;
+    const u64* terms[MAX_LINEAR][2];
+    u32 chain[MAX_LINEAR];  // primes of the chain of each term
+    double constants[MAX_CONSTANTS][2];
+};
+
+KERNEL(linear_sum, POINT_THREADS, LinearArgs) {
+    const u32 i = entry_of_thread(), limb = blockIdx.y, half = i < N / 2 ? 0 : 1;
+    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    Dot dot = new_dot(prime);
+    // Products with centred constants have both signs.
+    dot.base = dot.large ? LARGE_BASE : 1.5 * TWO_103;
+    const u32 group = dot.large ? 4 : 8;
+    Sum sums[2][2];
+    double totals[2][2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            sums[h][e] = new_sum(dot.base);
+            totals[h][e] = 0.0;
+        }
+    for (u32 start = 0; start < a.count; start += group) {
+        const u32 end = min(start + group, a.count);
+#pragma unroll 4
+        for (u32 k = start; k < end; k++) {
+            const double c = a.constants[k * a.limbs + limb][half];
+            const size_t place = (size_t)prime_of(limb, a.q, a.chain[k]) * N;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                Pair x = load_pair(a.terms[k][h] + place, i);
+                add_product(sums[h][0], to_double(x.x), c);
+                add_product(sums[h][1], to_double(x.y), c);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) flush(dot, sums[h][e], totals[h][e]);
+    }
+    const u64 constant = a.has_constant ? (u64)a.constants[a.count * a.limbs + limb][half] : 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        u64 x = finish(dot, totals[h][0]), y = finish(dot, totals[h][1]);
+        if (a.start[h]) {
+            Pair before = load_pair(a.start[h] + (size_t)limb * N, i);
+            x = add_mod(prime.value, x, before.x);
+            y = add_mod(prime.value, y, before.y);
+        }
+        if (h == 0) {
+            x = add_mod(prime.value, x, constant);
+            y = add_mod(prime.value, y, constant);
+        }
+        store_pair(a.out[h] + (size_t)limb * N, i, x, y);
+    }
+}
+
 struct AutomorphismArgs {
     u64* out;
     const u64* a;

@@ -14,7 +14,8 @@ use crate::plan::{Constants, Conversion, Transforms};
 use crate::source::Kernel;
 use crate::Result;
 use hetal_ckks::Backend;
-use hetal_ckks::backend::{Pair, Step};
+use hetal_ckks::backend::{Halves, Pair, Step};
+use key_switch::Added;
 use hetal_ring::Basis;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -157,10 +158,9 @@ impl CudaBackend {
             self.synchronize()?;
             Ok(start.elapsed().as_secs_f64() / f64::from(repeats) / limbs as f64)
         };
-        let ends = [work.address(); 2];
         Ok((
-            time(&|| self.forward(&forward, Kernel::ForwardRows, work.address(), ends, ends))?,
-            time(&|| self.inverse(&inverse, work.address(), ends))?,
+            time(&|| self.forward(&forward, work.address()))?,
+            time(&|| self.inverse(&inverse, work.address(), [work.address(); 2]))?,
         ))
     }
 
@@ -206,14 +206,14 @@ impl CudaBackend {
 
     fn ntt_args(&self, jobs: &Table, work: u64, input: [u64; 2], output: [u64; 2]) -> NttArgs {
         let (primes, roots) = (self.constants.primes.address(), self.constants.roots.address());
-        NttArgs { primes, roots, jobs: jobs.address(), work, input, output }
+        NttArgs { primes, roots, jobs: jobs.address(), work, input, output, inverse: 1, unused: 0 }
     }
 
-    /// Transforms coefficients in `work` to values; `rows` is the kernel of the last stages.
-    fn forward(&self, jobs: &Table, rows: Kernel, work: u64, input: [u64; 2], output: [u64; 2]) {
-        let args = self.ntt_args(jobs, work, input, output);
+    /// Transforms coefficients in `work` to values at the same places.
+    fn forward(&self, jobs: &Table, work: u64) {
+        let args = self.ntt_args(jobs, work, [0; 2], [work; 2]);
         self.launch(Kernel::ForwardColumns, jobs.len() as usize, &args);
-        self.launch(rows, jobs.len() as usize, &args);
+        self.launch(Kernel::ForwardRows, jobs.len() as usize, &args);
     }
 
     /// Transforms values to scaled, centred coefficients in `work`.
@@ -279,7 +279,7 @@ impl Backend for CudaBackend {
                 full_q: self.constants.full.q as u32,
             };
             self.launch(Kernel::Lift, basis.limbs(), &args);
-            self.forward(&plan.jobs, Kernel::ForwardRows, out.address(), [0; 2], [out.address(); 2]);
+            self.forward(&plan.jobs, out.address());
         }
         out
     }
@@ -361,7 +361,7 @@ impl Backend for CudaBackend {
     }
 
     fn inner_product(&self, digits: &CudaDigits, key: &[(CudaPoly, CudaPoly)]) -> (CudaPoly, CudaPoly) {
-        self.digits_times_key(digits, key)
+        self.digits_times_key(digits, key, &Added::default())
     }
 
     fn rotation_sums(
@@ -375,7 +375,44 @@ impl Backend for CudaBackend {
     }
 
     fn divide(&self, a: CudaPoly, drop_q: usize) -> CudaPoly {
-        self.quotients([a], drop_q).into_iter().next().unwrap_or_else(|| self.uninit(Basis { q: 1, p: 0 }))
+        let [out] = self.quotients([a], drop_q, 1);
+        out
+    }
+
+    fn divide_pair(&self, a: (CudaPoly, CudaPoly), drop_q: usize, galois: u64) -> (CudaPoly, CudaPoly) {
+        let [a, b] = self.quotients([a.0, a.1], drop_q, galois);
+        (a, b)
+    }
+
+    fn linear_sum(
+        &self,
+        start: Option<(CudaPoly, CudaPoly)>,
+        basis: Basis,
+        terms: &[(Pair<'_, CudaPoly>, Halves)],
+        constant: Option<&Halves>,
+    ) -> (CudaPoly, CudaPoly) {
+        self.sum_of_multiples(start, basis, terms, constant)
+    }
+
+    fn switch_key(
+        &self,
+        digits: &CudaDigits,
+        key: &[(CudaPoly, CudaPoly)],
+        lifted: [Option<&CudaPoly>; 2],
+    ) -> (CudaPoly, CudaPoly) {
+        self.digits_times_key(digits, key, &Added { lifted, ..Added::default() })
+    }
+
+    fn add_switched(
+        &self,
+        acc: Option<(CudaPoly, CudaPoly)>,
+        v0: &CudaPoly,
+        digits: &CudaDigits,
+        key: &[(CudaPoly, CudaPoly)],
+        galois: u64,
+    ) -> (CudaPoly, CudaPoly) {
+        let added = Added { accumulator: acc.as_ref(), plain: Some(v0), galois, ..Added::default() };
+        self.digits_times_key(digits, key, &added)
     }
 }
 

@@ -9,6 +9,8 @@ use crate::source::Kernel;
 pub struct KernelTime {
     /// The kernel.
     pub name: &'static str,
+    /// Limbs of each launch (for conversions, groups of source primes).
+    pub limbs: u32,
     /// Its launches.
     pub launches: usize,
     /// Seconds on the card.

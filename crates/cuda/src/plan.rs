@@ -111,9 +111,8 @@ fn roots(m: &Modulus, psi: u64, log_n: u32) -> Vec<f64> {
     }
     let leaves = n / 16;
     let mut table = powers[..leaves].to_vec();
-    for k in 1..16usize {
-        let level = k.ilog2();
-        table.extend((0..leaves).map(|i| powers[((leaves + i) << level) + k - (1 << level)]));
+    for level in 0..4 {
+        table.extend((0..leaves).map(|i| powers[(leaves + i) << level]));
     }
     table
 }
@@ -197,7 +196,8 @@ impl Builder {
         }
         let all = product(t, sources.iter().map(|&s| &moduli[s]));
         let minus_product = t.center(t.neg(all)) as f64;
-        self.targets.push(Target { prime: number as u32, to: to as u32, minus_product, hats });
+        let q = t.value() as f64;
+        self.targets.push(Target { q, inverse: 1.0 / q, hats, minus_product, to: to as u32, unused: 0 });
         if let Some(group) = self.groups.last_mut() {
             group.targets += 1;
         }

@@ -199,6 +199,21 @@ impl<'a, B: Backend> Run<'a, B> {
             b.add_lifted_assign(&mut shared, &self.poly(Basis { p: 0, ..self.full() }, 9));
             self.record("add lifted to a clone", &shared);
         }
+        for (count, basis) in [(0, basis), (1, basis), (7, chain), (19, basis)] {
+            let polys: Vec<B::Poly> = (0..4).map(|k| self.poly(if k < 2 { basis } else { self.full() }, k)).collect();
+            let terms: Vec<_> = (0..count)
+                .map(|k| ((&polys[k % 2 * 2], &polys[k % 2 * 2 + 1]), self.halves(basis, k)))
+                .collect();
+            for (start, constant) in [(false, true), (true, true), (true, false)] {
+                let start = start.then(|| (self.poly(basis, 3), self.poly(basis, 5)));
+                let constant = constant.then(|| self.halves(basis, 2));
+                if start.is_some() || count > 0 {
+                    let (s0, s1) = b.linear_sum(start, basis, &terms, constant.as_ref());
+                    self.record("linear sum 0", &s0);
+                    self.record("linear sum 1", &s1);
+                }
+            }
+        }
         let order = 2u64 << self.ring.log_n;
         let a = self.poly(basis, 2);
         for galois in [1, 5, 25, order - 1, order / 2 + 1, 5u64.pow(11) % order] {
@@ -237,6 +252,14 @@ impl<'a, B: Backend> Run<'a, B> {
             if chain.q > 2 {
                 self.record("rescale by two primes", &b.divide(self.poly(chain, salt), 2));
             }
+            for (drop_q, galois) in [(0, 1), (1, 5), (0, (2 << self.ring.log_n) - 1)] {
+                if chain.q > drop_q && basis.p + drop_q <= hetal_ring::base_conversion::MAX_SOURCES {
+                    let pair = (self.poly(basis, salt), self.poly(basis, salt + 1));
+                    let (x, y) = b.divide_pair(pair, drop_q, galois);
+                    self.record("divide pair 0", &x);
+                    self.record("divide pair 1", &y);
+                }
+            }
             let bottom = self.poly(Basis { q: 1, p: 0 }, salt);
             self.record("raise", &b.raise(&bottom, basis));
             self.record("raise on the chain", &b.raise(&bottom, chain));
@@ -269,6 +292,17 @@ impl<'a, B: Backend> Run<'a, B> {
                 let (u0, u1) = b.inner_product(&digits, &own);
                 self.record("inner product 0", &u0);
                 self.record("inner product 1", &u1);
+                let wide = self.poly(Basis { p: 0, ..self.full() }, salt + 1);
+                let (s0, s1) = b.switch_key(&digits, &own, [Some(&wide), (salt != 1).then_some(&wide)]);
+                self.record("switch key 0", &s0);
+                self.record("switch key 1", &s1);
+                for galois in [5, (2 << self.ring.log_n) - 1] {
+                    let acc = (salt != 3).then(|| (u0.clone(), s1.clone()));
+                    let (a0, a1) = b.add_switched(acc, &s0, &digits, &own, galois);
+                    self.record("add switched 0", &a0);
+                    self.record("add switched 1", &a1);
+                    self.record("accumulator", &u0);
+                }
             }
         }
     }

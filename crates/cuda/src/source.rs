@@ -24,10 +24,12 @@ pub(crate) fn options(log_n: u32) -> Vec<String> {
 /// Constants of the sources that the host shares.
 pub(crate) const MAX_LIMBS: usize = 96;
 pub(crate) const MAX_TERMS: usize = 32;
+pub(crate) const MAX_LINEAR: usize = 8;
+pub(crate) const MAX_CONSTANTS: usize = 224;
 pub(crate) const MAX_SOURCES: usize = 8;
 pub(crate) const MAX_DIGITS: usize = 8;
 pub(crate) const MAX_STEPS: usize = 16;
-pub(crate) const MAX_ROWS: usize = 4;
+pub(crate) const MAX_ROWS: usize = 8;
 
 /// Entries of a row of the transform's square.
 const ROW: u32 = 256;
@@ -59,6 +61,7 @@ kernels! {
     MultiplyHalves = "multiply_halves",
     MultiplyHalvesAdd = "multiply_halves_add",
     AddHalves = "add_halves",
+    LinearSum = "linear_sum",
     Automorphism = "automorphism",
     Lift = "lift",
     TensorSum = "tensor_sum",
@@ -89,7 +92,7 @@ impl Kernel {
                 let threads = (n / 16).min(256);
                 (threads, n / (16 * threads))
             }
-            Kernel::Weigh => (256, n / 256),
+            Kernel::Weigh => (128, n / 128),
             _ => (256, n / 512),
         }
     }

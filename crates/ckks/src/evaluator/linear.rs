@@ -90,22 +90,22 @@ impl<B: Backend> Evaluator<B> {
             matrix.giants.iter().map(|g| g.weights.iter().map(Option::as_ref).collect()).collect();
         let sums = self.row_sums(a, &matrix.babies, matrix.basis, &rows, keys)?;
         for (giant, (v0, v1)) in matrix.giants.iter().zip(sums) {
-            let (v0, v1) = if giant.rotation == 0 {
-                (v0, v1)
+            *acc = Some(if giant.rotation == 0 {
+                match acc.take() {
+                    None => (v0, v1),
+                    Some((mut a0, mut a1)) => {
+                        self.backend().add_assign(&mut a0, &v0);
+                        self.backend().add_assign(&mut a1, &v1);
+                        (a0, a1)
+                    }
+                }
             } else {
                 let galois = self.galois_of_rotation(giant.rotation);
                 let key = keys.find(KeyId::Galois(galois), matrix.basis)?;
-                let (mut u0, u1) = self.switch(self.backend().divide(v1, 0), key);
-                self.backend().add_assign(&mut u0, &v0);
-                (self.backend().automorphism(&u0, galois), self.backend().automorphism(&u1, galois))
-            };
-            match acc {
-                None => *acc = Some((v0, v1)),
-                Some((a0, a1)) => {
-                    self.backend().add_assign(a0, &v0);
-                    self.backend().add_assign(a1, &v1);
-                }
-            }
+                let d = self.backend().divide(v1, 0);
+                let digits = self.backend().decompose(d, self.params().digit_starts(), key.basis.p);
+                self.backend().add_switched(acc.take(), &v0, &digits, &key.digits, galois)
+            });
         }
         Ok(())
     }
@@ -178,7 +178,7 @@ impl<B: Backend> Evaluator<B> {
     /// Divides by the special primes and rescales, at once.
     fn finish(&self, u0: B::Poly, u1: B::Poly, scale: f64) -> Ct<B> {
         let limbs = B::basis(&u0).q;
-        let (c0, c1) = (self.backend().divide(u0, 1), self.backend().divide(u1, 1));
+        let (c0, c1) = self.backend().divide_pair((u0, u1), 1, 1);
         Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) }
     }
 }

@@ -5,7 +5,7 @@ use crate::ffi::arguments::ConvertArgs;
 use crate::memory::Buffer;
 use crate::plan::Conversion;
 use crate::source::Kernel;
-use hetal_ring::Basis;
+use hetal_ring::{Basis, automorphism};
 use std::sync::Arc;
 
 /// Blocks of a conversion that keep a large card busy; its targets are dealt to more blocks until there are as many.
@@ -17,7 +17,6 @@ impl CudaBackend {
         let y: Buffer = self.pool.take(plan.y_limbs);
         self.inverse(&plan.inverse, y.address(), input);
         let args = ConvertArgs {
-            primes: self.constants.primes.address(),
             groups: plan.groups.address(),
             targets: plan.targets.address(),
             y: y.address(),
@@ -29,22 +28,29 @@ impl CudaBackend {
         self.launch_deep(kernel, plan.groups.len() as usize, deep, &args);
     }
 
-    /// `round(a / D)` for each of one or two polynomials, in one batch.
-    pub(super) fn quotients<const COUNT: usize>(&self, a: [CudaPoly; COUNT], drop_q: usize) -> Vec<CudaPoly> {
+    /// `round(a / D)(X^galois)` for each of one or two polynomials, in one batch.
+    pub(super) fn quotients<const COUNT: usize>(
+        &self,
+        a: [CudaPoly; COUNT],
+        drop_q: usize,
+        galois: u64,
+    ) -> [CudaPoly; COUNT] {
         let from = a[0].basis;
         assert!(COUNT <= 2 && a.iter().all(|a| a.basis == from));
         assert!(drop_q < from.q && from.p + drop_q > 0, "something to divide by, something left");
         let to = Basis { q: from.q - drop_q, p: 0 };
-        let out: Vec<CudaPoly> = a.iter().map(|_| self.uninit(to)).collect();
+        let out = std::array::from_fn(|_| self.uninit(to));
         let make = |&(from, drop_q, count): &(Basis, usize, usize)| {
             Conversion::of_division(&self.constants, &self.device, from, drop_q, count)
         };
         if let Some(plan) = self.noted(self.divisions.get((from, drop_q, COUNT), make)) {
-            let addresses = |polys: &[CudaPoly]| [polys[0].address(), polys[COUNT - 1].address()];
-            let input = addresses(&a);
+            let addresses = |polys: &[CudaPoly; COUNT]| [polys[0].address(), polys[COUNT - 1].address()];
             let work = self.pool.take(COUNT * to.q);
-            self.convert(&plan, input, work.address());
-            self.forward(&plan.forward, Kernel::ForwardRowsDivide, work.address(), input, addresses(&out));
+            self.convert(&plan, addresses(&a), work.address());
+            let mut args = self.ntt_args(&plan.forward, work.address(), addresses(&a), addresses(&out));
+            args.inverse = automorphism::inverse(self.constants.log_n, galois) as u32;
+            self.launch(Kernel::ForwardColumns, COUNT * to.q, &args);
+            self.launch(Kernel::ForwardRowsDivide, COUNT * to.q, &args);
         }
         out
     }
@@ -57,7 +63,7 @@ impl CudaBackend {
         if let Some(plan) = plan {
             self.copy_limbs((out.address(), 0), (a.address(), 0), 1);
             self.convert(&plan, [a.address(); 2], out.address());
-            self.forward(&plan.forward, Kernel::ForwardRows, out.address(), [0; 2], [out.address(); 2]);
+            self.forward(&plan.forward, out.address());
         }
         out
     }

@@ -8,6 +8,7 @@ use crate::source::{Kernel, MAX_DIGITS, MAX_ROWS, MAX_SOURCES, MAX_STEPS};
 use hetal_ckks::backend::Step;
 use hetal_ring::{Basis, automorphism};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Rotated pairs are made and weighed a few limbs at a time, so that they stay in the card's cache in between.
 const ROTATED_BYTES: usize = 32 << 20;
@@ -51,6 +52,20 @@ impl CudaDigits {
     }
 }
 
+/// What is added to an inner product `u`: `accumulator + (u + P lifted + (plain, 0))(X^galois)`.
+pub(super) struct Added<'a> {
+    pub(super) accumulator: Option<&'a (CudaPoly, CudaPoly)>,
+    pub(super) lifted: [Option<&'a CudaPoly>; 2],
+    pub(super) plain: Option<&'a CudaPoly>,
+    pub(super) galois: u64,
+}
+
+impl Default for Added<'_> {
+    fn default() -> Self {
+        Self { accumulator: None, lifted: [None; 2], plain: None, galois: 1 }
+    }
+}
+
 /// The ranges of the digits that start at `starts`, of a polynomial with `q` limbs.
 fn digit_ranges(q: usize, starts: &[usize]) -> Vec<Range<usize>> {
     let used: Vec<usize> = starts.iter().copied().take_while(|&start| start < q).collect();
@@ -69,21 +84,44 @@ impl CudaBackend {
         let make = |_: &_| Conversion::of_digits(&self.constants, &self.device, &ranges, basis);
         if let Some(plan) = self.noted(self.decompositions.get(key, make)) {
             self.convert(&plan, [a.address(); 2], extended.address());
-            self.forward(&plan.forward, Kernel::ForwardRows, extended.address(), [0; 2], [extended.address(); 2]);
+            self.forward(&plan.forward, extended.address());
         }
         CudaDigits { basis, ranges, source: a, extended }
     }
 
-    pub(super) fn digits_times_key(&self, digits: &CudaDigits, key: &[(CudaPoly, CudaPoly)]) -> (CudaPoly, CudaPoly) {
+    /// The product of the first `p` special primes modulo each prime of the chain.
+    fn special_products(&self, p: usize) -> Option<Arc<Table>> {
+        let make = |&p: &usize| Table::new(&self.device, &self.constants.special_products(p));
+        self.noted(self.special_products.get(p, make))
+    }
+
+    /// The inner product of digits and key, and what is added to it, turned by an automorphism.
+    pub(super) fn digits_times_key(
+        &self,
+        digits: &CudaDigits,
+        key: &[(CudaPoly, CudaPoly)],
+        added: &Added<'_>,
+    ) -> (CudaPoly, CudaPoly) {
         let basis = digits.basis;
         let out = (self.uninit(basis), self.uninit(basis));
         let (key, key_q) = digits.key(key);
+        let Some(products) = self.special_products(basis.p) else { return out };
+        let fits = |p: &CudaPoly, needs: Basis| p.basis.q >= needs.q && p.basis.p >= needs.p;
+        let chain = Basis { q: basis.q, p: 0 };
+        assert!(added.lifted.iter().flatten().all(|d| fits(d, chain)) && added.plain.is_none_or(|d| fits(d, basis)));
+        assert!(added.accumulator.is_none_or(|(a, b)| a.basis == basis && b.basis == basis));
         let args = InnerProductArgs {
             primes: self.constants.primes.address(),
             out: [out.0.address(), out.1.address()],
+            accumulator: added.accumulator.map_or([0; 2], |(a, b)| [a.address(), b.address()]),
+            lifted: added.lifted.map(|d| d.map_or(0, CudaPoly::address)),
+            plain: added.plain.map_or(0, CudaPoly::address),
+            special_product: products.address(),
             q: basis.q as u32,
             full_q: self.constants.full.q as u32,
             key_q,
+            plain_q: added.plain.map_or(0, |d| d.basis.q as u32),
+            inverse: automorphism::inverse(self.constants.log_n, added.galois) as u32,
             unused: 0,
             digits: digits.args(),
             key,
@@ -106,8 +144,7 @@ impl CudaBackend {
             return weights.iter().map(|_| (zero(), zero())).collect();
         }
         let out: Vec<(CudaPoly, CudaPoly)> = weights.iter().map(|_| (self.uninit(basis), self.uninit(basis))).collect();
-        let make = |&p: &usize| Table::new(&self.device, &self.constants.special_products(p));
-        let Some(products) = self.noted(self.special_products.get(basis.p, make)) else { return out };
+        let Some(products) = self.special_products(basis.p) else { return out };
         let group = steps.len().min(MAX_STEPS);
         let at_once = (ROTATED_BYTES / (2 * group * self.limb_bytes())).clamp(1, basis.limbs());
         let rotated = self.pool.take(2 * group * at_once);

@@ -1,9 +1,11 @@
 //! Operations entry by entry.
 
 use super::{CudaBackend, CudaPoly};
-use crate::ffi::arguments::{AutomorphismArgs, BinaryArgs, HalvesArgs, MulAddArgs, TensorArgs, TensorTerm};
-use crate::source::{Kernel, MAX_LIMBS, MAX_TERMS};
-use hetal_ckks::backend::Pair;
+use crate::ffi::arguments::{
+    AutomorphismArgs, BinaryArgs, HalvesArgs, LinearArgs, MulAddArgs, TensorArgs, TensorTerm,
+};
+use crate::source::{Kernel, MAX_CONSTANTS, MAX_LIMBS, MAX_LINEAR, MAX_TERMS};
+use hetal_ckks::backend::{Halves, Pair};
 use hetal_ring::Basis;
 
 impl CudaBackend {
@@ -67,8 +69,8 @@ impl CudaBackend {
     }
 
     /// Sets constants for products: centred.
-    fn set_factors(&self, args: &mut HalvesArgs, basis: Basis, halves: &[(u64, u64)]) {
-        for (i, constants) in args.constants[..basis.limbs()].iter_mut().enumerate() {
+    fn set_factors(&self, row: &mut [[f64; 2]], basis: Basis, halves: &[(u64, u64)]) {
+        for (i, constants) in row[..basis.limbs()].iter_mut().enumerate() {
             let m = self.constants.modulus(basis, i);
             let centred = |x: u64| m.center(x % m.value()) as f64;
             *constants = [centred(halves[i].0), centred(halves[i].1)];
@@ -79,7 +81,7 @@ impl CudaBackend {
         let basis = a.basis;
         let (before, out) = self.rewrite(a);
         let mut args = self.halves_args(basis, out, (before.address(), basis), 0);
-        self.set_factors(&mut args, basis, halves);
+        self.set_factors(&mut args.constants, basis, halves);
         self.launch(Kernel::MultiplyHalves, basis.limbs(), &args);
     }
 
@@ -87,7 +89,7 @@ impl CudaBackend {
         let basis = acc.basis;
         let (before, out) = self.rewrite(acc);
         let mut args = self.halves_args(basis, out, (a.address(), a.basis), before.address());
-        self.set_factors(&mut args, basis, halves);
+        self.set_factors(&mut args.constants, basis, halves);
         self.launch(Kernel::MultiplyHalvesAdd, basis.limbs(), &args);
     }
 
@@ -114,6 +116,64 @@ impl CudaBackend {
             *constants = [product; 2];
         }
         self.launch(Kernel::MultiplyHalvesAdd, basis.q, &args);
+    }
+
+    /// `start + sum_k c_k a_k` over pairs, and `constant` on the first of the sums.
+    pub(super) fn sum_of_multiples(
+        &self,
+        start: Option<(CudaPoly, CudaPoly)>,
+        basis: Basis,
+        terms: &[(Pair<'_, CudaPoly>, Halves)],
+        constant: Option<&Halves>,
+    ) -> (CudaPoly, CudaPoly) {
+        // One row of the constants is for the last launch's constant.
+        let at_once = (MAX_CONSTANTS / basis.limbs() - 1).clamp(1, MAX_LINEAR);
+        let launches = terms.len().div_ceil(at_once).max(1);
+        let mut sum = start;
+        for number in 0..launches {
+            let chunk = &terms[number * at_once..terms.len().min((number + 1) * at_once)];
+            let constant = constant.filter(|_| number + 1 == launches);
+            let out = (self.uninit(basis), self.uninit(basis));
+            let mut args = self.linear_args(basis, sum.as_ref(), &out, chunk.len());
+            for (k, ((a0, a1), halves)) in chunk.iter().enumerate() {
+                assert!(a0.basis == a1.basis && basis.q <= a0.basis.q && basis.p <= a0.basis.p);
+                (args.terms[k], args.chain[k]) = ([a0.address(), a1.address()], a0.basis.q as u32);
+                let row = &mut args.constants[k * basis.limbs()..(k + 1) * basis.limbs()];
+                self.set_factors(row, basis, halves);
+            }
+            if let Some(constant) = constant {
+                args.has_constant = 1;
+                let row = &mut args.constants[chunk.len() * basis.limbs()..][..basis.limbs()];
+                row.iter_mut().zip(constant).for_each(|(c, &(x, y))| *c = [x as f64, y as f64]);
+            }
+            self.launch(Kernel::LinearSum, basis.limbs(), &args);
+            sum = Some(out);
+        }
+        sum.unwrap_or_else(|| (self.uninit(basis), self.uninit(basis)))
+    }
+
+    fn linear_args(
+        &self,
+        basis: Basis,
+        start: Option<&(CudaPoly, CudaPoly)>,
+        out: &(CudaPoly, CudaPoly),
+        count: usize,
+    ) -> LinearArgs {
+        assert!(start.is_none_or(|(a, b)| a.basis == basis && b.basis == basis));
+        LinearArgs {
+            primes: self.constants.primes.address(),
+            out: [out.0.address(), out.1.address()],
+            start: start.map_or([0; 2], |(a, b)| [a.address(), b.address()]),
+            q: basis.q as u32,
+            full_q: self.constants.full.q as u32,
+            count: count as u32,
+            has_constant: 0,
+            limbs: basis.limbs() as u32,
+            unused: 0,
+            terms: [[0; 2]; MAX_LINEAR],
+            chain: [0; MAX_LINEAR],
+            constants: [[0.0; 2]; MAX_CONSTANTS],
+        }
     }
 
     pub(super) fn permuted(&self, a: &CudaPoly, galois: u64) -> CudaPoly {

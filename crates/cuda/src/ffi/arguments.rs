@@ -1,6 +1,6 @@
 //! The structs that kernels take, as the sources in `kernels/` declare them.
 
-use crate::source::{MAX_DIGITS, MAX_LIMBS, MAX_ROWS, MAX_SOURCES, MAX_STEPS, MAX_TERMS};
+use crate::source::{MAX_CONSTANTS, MAX_DIGITS, MAX_LIMBS, MAX_LINEAR, MAX_ROWS, MAX_SOURCES, MAX_STEPS, MAX_TERMS};
 use std::ffi::c_void;
 
 /// A device address.
@@ -64,13 +64,17 @@ plain_structs! {
         inverses: [f64; MAX_SOURCES],
     }
     /// A target prime of a conversion.
-    struct Target { prime: u32, to: u32, minus_product: f64, hats: [f64; MAX_SOURCES], }
+    struct Target {
+        q: f64, inverse: f64, hats: [f64; MAX_SOURCES], minus_product: f64,
+        to: u32, unused: u32,
+    }
 
     struct NttArgs {
         primes: Address, roots: Address, jobs: Address, work: Address,
         input: [Address; 2], output: [Address; 2],
+        inverse: u32, unused: u32,
     }
-    struct ConvertArgs { primes: Address, groups: Address, targets: Address, y: Address, out: Address, }
+    struct ConvertArgs { groups: Address, targets: Address, y: Address, out: Address, }
     struct BinaryArgs {
         primes: Address, out: Address, a: Address, b: Address,
         q: u32, full_q: u32, a_q: u32, b_q: u32,
@@ -80,6 +84,12 @@ plain_structs! {
         primes: Address, out: Address, a: Address, accumulator: Address,
         q: u32, full_q: u32, a_q: u32, unused: u32,
         constants: [[f64; 2]; MAX_LIMBS],
+    }
+    struct LinearArgs {
+        primes: Address, out: [Address; 2], start: [Address; 2],
+        q: u32, full_q: u32, count: u32, has_constant: u32, limbs: u32, unused: u32,
+        terms: [[Address; 2]; MAX_LINEAR], chain: [u32; MAX_LINEAR],
+        constants: [[f64; 2]; MAX_CONSTANTS],
     }
     struct AutomorphismArgs { out: Address, a: Address, galois: u32, unused: u32, }
     struct LiftArgs { primes: Address, coefficients: Address, out: Address, q: u32, full_q: u32, }
@@ -95,8 +105,9 @@ plain_structs! {
     }
     struct KeyArgs { halves: [[Address; 2]; MAX_DIGITS], }
     struct InnerProductArgs {
-        primes: Address, out: [Address; 2],
-        q: u32, full_q: u32, key_q: u32, unused: u32,
+        primes: Address, out: [Address; 2], accumulator: [Address; 2], lifted: [Address; 2],
+        plain: Address, special_product: Address,
+        q: u32, full_q: u32, key_q: u32, plain_q: u32, inverse: u32, unused: u32,
         digits: DigitsArgs, key: KeyArgs,
     }
     struct StepArgs { key: KeyArgs, inverse: u32, key_q: u32, is_identity: u32, unused: u32, }

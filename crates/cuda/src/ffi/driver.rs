@@ -8,8 +8,12 @@ use crate::source::Kernel;
 use crate::{Error, Result};
 use cudarc::driver::{result, sys};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::sync::{Mutex, PoisonError};
+
+/// A kernel, its limbs, and the events before and after it.
+type Timed = (Kernel, u32, sys::CUevent, sys::CUevent);
 
 /// One card with a context, a stream and the kernels of one degree.
 pub(crate) struct Driver {
@@ -22,7 +26,7 @@ pub(crate) struct Driver {
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
     /// Events around launches, while profiling.
-    timed: Mutex<Option<Vec<(Kernel, sys::CUevent, sys::CUevent)>>>,
+    timed: Mutex<Option<Vec<Timed>>>,
 }
 
 // SAFETY: the handles may be used from any thread that made the context current, which every method does first.
@@ -243,7 +247,7 @@ impl Device for Driver {
         }
         .map_err(failed(kernel.name()))?;
         if let (Some(list), Some(before)) = (timed.as_mut(), before) {
-            list.push((kernel, before, self.event()?));
+            list.push((kernel, grid.0, before, self.event()?));
         }
         Ok(())
     }
@@ -258,12 +262,11 @@ impl Device for Driver {
         _ = self.synchronize();
         let mut timed = self.timed.lock().unwrap_or_else(PoisonError::into_inner);
         let list = std::mem::replace(&mut *timed, on.then(Vec::new)).unwrap_or_default();
-        let mut times: Vec<KernelTime> = Kernel::ALL
-            .iter()
-            .map(|kernel| KernelTime { name: kernel.name(), launches: 0, seconds: 0.0 })
-            .collect();
-        for (kernel, before, after) in list {
-            let time = &mut times[kernel as usize];
+        let mut times: BTreeMap<(&'static str, u32), KernelTime> = BTreeMap::new();
+        for (kernel, limbs, before, after) in list {
+            let name = kernel.name();
+            let time =
+                times.entry((name, limbs)).or_insert(KernelTime { name, limbs, launches: 0, seconds: 0.0 });
             time.launches += 1;
             time.seconds += elapsed(before, after).unwrap_or(0.0);
             for event in [before, after] {
@@ -271,7 +274,7 @@ impl Device for Driver {
                 _ = unsafe { result::event::destroy(event) };
             }
         }
-        times.retain(|t| t.launches > 0);
+        let mut times: Vec<KernelTime> = times.into_values().collect();
         times.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         times
     }
