@@ -84,8 +84,7 @@ impl<P: Clone> Bootstrapper<P> {
         let bottom = self.slots_to_coefficients(evaluator, a, log_bound, keys)?;
         let raised = evaluator.raise_modulus(&bottom, keys)?;
         let (re, im) = self.coefficients_to_slots(evaluator, raised, keys)?;
-        let re = self.exponential.evaluate(evaluator, &re, keys)?;
-        let im = self.exponential.evaluate(evaluator, &im, keys)?;
+        let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
         let mut out = recombine(evaluator, re, im, keys)?;
         if log_bound > 0 {
             evaluator.mul_integer_assign(&mut out, 1 << log_bound);

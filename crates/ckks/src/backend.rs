@@ -61,6 +61,11 @@ pub trait Backend: Send + Sync + 'static {
 
     // Compositions of the above that a backend may do at once.
 
+    /// Two computations that do not depend on each other, perhaps at the same time.
+    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
+        (a(), b())
+    }
+
     /// [`Backend::divide`] of both, then `X -> X^galois`.
     fn divide_pair(&self, a: (Self::Poly, Self::Poly), drop_q: usize, galois: u64) -> (Self::Poly, Self::Poly) {
         let (a, b) = (self.divide(a.0, drop_q), self.divide(a.1, drop_q));

@@ -188,6 +188,8 @@ fn bench(options: &Options, set: &str) -> Outcome {
         println!("  {limbs} limbs: multiply, relinearise and rescale {done:.4} ms (queued in {queued:.4})");
         let (done, queued) = time(&gpu, repeats, rotate);
         println!("  {limbs} limbs: rotate {done:.4} ms (queued in {queued:.4})");
+        let (done, _) = time(&gpu, repeats, || _ = gpu.join(multiply, multiply));
+        println!("  {limbs} limbs: two multiplications side by side {done:.4} ms");
         if limbs == top && !options.emulated {
             profile(&gpu, 0, multiply);
             profile(&gpu, 0, rotate);

@@ -35,6 +35,7 @@ static inline unsigned __brev(unsigned x) {
     for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
     return r;
 }
+static inline void almost_done() {}
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 template <class T>
 static inline T __ldg(const T* p) {
@@ -69,8 +70,7 @@ struct Registration {
     static void name##_entry(const void* p) { name(*(const Args*)p); }                     \
     static Registration name##_registration(#name, name##_entry, (threads), waits);        \
     static void name(const Args& a)
-#define KERNEL(name, threads, Args) EMULATED_KERNEL(name, threads, Args, false)
-#define KERNEL_BLOCKS(name, threads, blocks, Args) EMULATED_KERNEL(name, threads, Args, false)
+#define KERNEL(name, threads, blocks, Args) EMULATED_KERNEL(name, threads, Args, false)
 #define SYNC_KERNEL(name, threads, blocks, Args) EMULATED_KERNEL(name, threads, Args, true)
 
 static const Entry* running;

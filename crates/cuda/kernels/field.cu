@@ -10,13 +10,30 @@ typedef long long i64;
 
 // Every kernel takes one struct by value. An emulator (emulator.h) gives these words another meaning.
 #ifndef HETAL_EMULATOR
-#define KERNEL(name, threads, Args) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
-// At least so many blocks at once on a multiprocessor.
-#define KERNEL_BLOCKS(name, threads, blocks, Args) \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
-// Its threads wait for each other.
-#define SYNC_KERNEL KERNEL_BLOCKS
+// The next kernel of the stream may be launched when the blocks of this one say so, and waits until it is done.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void almost_done() {
+#if __CUDA_ARCH__ >= 900 && TRIGGER
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+#define DECLARE_KERNEL(name, bounds, Args)                                          \
+    static __device__ void name##_body(const Args& a);                              \
+    extern "C" __global__ void bounds name(const __grid_constant__ Args a) {        \
+        wait_for_kernel_before();                                                   \
+        name##_body(a);                                                             \
+    }                                                                               \
+    static __device__ __forceinline__ void name##_body(const Args& a)
+// Registers are limited so that at least so many blocks fit a multiprocessor at once.
+#define KERNEL(name, threads, blocks, Args) DECLARE_KERNEL(name, __launch_bounds__(threads COMMA blocks), Args)
+#define COMMA ,
+// One whose threads wait for each other.
+#define SYNC_KERNEL KERNEL
 #endif
 
 struct __align__(16) Pair {
@@ -73,6 +90,25 @@ __device__ __forceinline__ double to_double(u64 x) {
 __device__ __forceinline__ u64 to_residue(const Field& f, double x) {
     double lift = x < 0.0 ? TWO_52 + f.q : TWO_52;
     return (u64)__double_as_longlong(x + lift) ^ 0x4330000000000000ull;
+}
+
+// A pair that is read once: it does not push others out of the caches.
+__device__ __forceinline__ Pair load_once(const u64* p) {
+#ifndef HETAL_EMULATOR
+    ulonglong2 v = __ldcs((const ulonglong2*)p);
+    Pair pair = {v.x, v.y};
+    return pair;
+#else
+    return *(const Pair*)p;
+#endif
+}
+
+__device__ __forceinline__ u64 load_one_once(const u64* p) {
+#ifndef HETAL_EMULATOR
+    return __ldcs(p);
+#else
+    return *p;
+#endif
 }
 
 __device__ __forceinline__ u64 add_mod(u64 q, u64 a, u64 b) {

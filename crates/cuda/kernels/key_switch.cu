@@ -31,7 +31,7 @@ __device__ __forceinline__ void dot_key(
 #pragma unroll
     for (int j = 0; j < DIGITS; j++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) y[j][h] = *(const Pair*)(key.halves[j][h] + place);
+        for (int h = 0; h < 2; h++) y[j][h] = load_once(key.halves[j][h] + place);
     Sum sums[2][2];
 #pragma unroll
     for (int h = 0; h < 2; h++)
@@ -88,35 +88,37 @@ __device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Dot dot = new_dot(prime);
+    const u32 place = permuted(i, a.inverse);
+    // Everything that is added comes with the first loads.
+    Pair lifted[2] = {{0, 0}, {0, 0}}, before[2] = {{0, 0}, {0, 0}}, plain = {0, 0};
+    double product = 0.0;
+    if (limb < a.q) {
+        product = a.special_product[limb];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (a.lifted[h]) lifted[h] = load_pair(a.lifted[h] + (size_t)limb * N, i);
+    }
+    if (a.plain) plain = load_pair(a.plain + (size_t)prime_of(limb, a.q, a.plain_q) * N, i);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        if (a.accumulator[h]) before[h] = load_pair(a.accumulator[h] + (size_t)limb * N, place & ~1u);
     double x[DIGITS][2], totals[2][2];
     load_digits<DIGITS>(dot, a.digits, limb, i, x);
     dot_key<DIGITS>(dot, x, a.key, (size_t)prime_of(limb, a.q, a.key_q) * N + i, totals);
-    const double product = limb < a.q ? a.special_product[limb] : 0.0;
-    const u32 place = permuted(i, a.inverse);
+    almost_done();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if (limb < a.q && a.lifted[h]) {
-            Pair d = load_pair(a.lifted[h] + (size_t)limb * N, i);
-            totals[h][0] = reduce(dot.f, totals[h][0]) + mul(dot.f, to_double(d.x), product);
-            totals[h][1] = reduce(dot.f, totals[h][1]) + mul(dot.f, to_double(d.y), product);
+        totals[h][0] = reduce(dot.f, totals[h][0]) + mul(dot.f, to_double(lifted[h].x), product);
+        totals[h][1] = reduce(dot.f, totals[h][1]) + mul(dot.f, to_double(lifted[h].y), product);
+        if (h == 0) {
+            totals[h][0] += to_double(plain.x);
+            totals[h][1] += to_double(plain.y);
         }
-        if (h == 0 && a.plain) {
-            Pair d = load_pair(a.plain + (size_t)prime_of(limb, a.q, a.plain_q) * N, i);
-            totals[h][0] = reduce(dot.f, totals[h][0]) + to_double(d.x);
-            totals[h][1] = reduce(dot.f, totals[h][1]) + to_double(d.y);
-        }
-        u64 v[2] = {finish(dot, totals[h][0]), finish(dot, totals[h][1])};
-        if (place & 1) {
-            u64 first = v[0];
-            v[0] = v[1];
-            v[1] = first;
-        }
-        if (a.accumulator[h]) {
-            Pair before = load_pair(a.accumulator[h] + (size_t)limb * N, place & ~1u);
-            v[0] = add_mod(prime.value, v[0], before.x);
-            v[1] = add_mod(prime.value, v[1], before.y);
-        }
-        store_pair(a.out[h] + (size_t)limb * N, place & ~1u, v[0], v[1]);
+        u64 first = finish(dot, totals[h][0]), second = finish(dot, totals[h][1]);
+        u64* out = a.out[h] + (size_t)limb * N;
+        const bool swap = place & 1;
+        store_pair(out, place & ~1u, add_mod(prime.value, swap ? second : first, before[h].x),
+                   add_mod(prime.value, swap ? first : second, before[h].y));
     }
 }
 
@@ -132,7 +134,7 @@ __device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
         default: body(8);         \
     }
 
-KERNEL(inner_product, POINT_THREADS, InnerProductArgs) {
+KERNEL(inner_product, POINT_THREADS, 2, InnerProductArgs) {
 #define BODY(D) inner_product_of<D>(a)
     BY_DIGITS(BODY, a.digits.count)
 #undef BODY
@@ -194,7 +196,7 @@ __device__ __forceinline__ void rotated_of(const RotatedArgs& a) {
     }
 }
 
-KERNEL(rotated_pairs, POINT_THREADS, RotatedArgs) {
+KERNEL(rotated_pairs, POINT_THREADS, 2, RotatedArgs) {
 #define BODY(D) rotated_of<D>(a)
     BY_DIGITS(BODY, a.digits.count)
 #undef BODY
@@ -238,7 +240,7 @@ __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
             for (int r = 0; r < ROWS; r++) {
                 const u64* weight = a.weights[b][r];
                 const size_t place = (size_t)prime_of(limb, a.q, a.weight_q[b][r]) * N + i;
-                w[r] = weight ? weight[place] : 0;
+                w[r] = weight ? load_one_once(weight + place) : 0;
             }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
@@ -266,7 +268,7 @@ __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
             }
 }
 
-KERNEL(weigh, WEIGH_THREADS, WeighArgs) {
+KERNEL(weigh, WEIGH_THREADS, 4, WeighArgs) {
     if (a.rows == 1) weigh_rows<1>(a);
     else if (a.rows == 2) weigh_rows<2>(a);
     else if (a.rows <= 4) weigh_rows<4>(a);

@@ -234,6 +234,7 @@ __device__ __forceinline__ void forward_columns(const NttArgs& a, const Job& job
             forward_block<CLASS, LOWER, MIDDLE>(f, y, nodes);
         }
     }
+    almost_done();
 #pragma unroll
     for (int u = 0; u < 1 << (UPPER - LOWER); u++) {
         const u32 group = k + (u << LOWER);
@@ -274,6 +275,7 @@ __device__ __forceinline__ void inverse_columns(const NttArgs& a, const Job& job
     }
     Nodes top = {roots, 1};
     inverse_block<CLASS, UPPER, true>(f, x, top, job.scale, job.scaled_root);
+    almost_done();
 #pragma unroll
     for (int j = 0; j < 1 << UPPER; j++) {
         double y = x[j];
@@ -310,18 +312,26 @@ __device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, d
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) exchange[padded(16 * k + j)] = reduce(f, x[j]);
-    __syncwarp();
-    const u64* in = a.in[job.group] + (size_t)job.to * N + row * ROW;
     u64* out = a.out[job.group] + (size_t)job.to * N;
+    if (DIVIDE) {
+        // All at once, before anything is written.
+        const u64* in = a.in[job.group] + (size_t)job.to * N + row * ROW;
+#pragma unroll
+        for (int j = 0; j < 16; j++) x[j] = to_double(in[k + 16 * j]);
+    }
+    __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) {
         double value = exchange[padded(k + 16 * j)];
-        u32 place = row * ROW + k + 16 * j;
-        if (DIVIDE) {
-            value = mul(f, to_double(in[k + 16 * j]) - value, job.scale);
-            if (a.inverse != 1) place = permuted(place, a.inverse);
-        }
-        out[place] = to_residue(f, value);
+        x[j] = DIVIDE ? mul(f, x[j] - value, job.scale) : value;
+    }
+    almost_done();
+    if (DIVIDE && a.inverse != 1) {
+#pragma unroll
+        for (int j = 0; j < 16; j++) out[permuted(row * ROW + k + 16 * j, a.inverse)] = to_residue(f, x[j]);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 16; j++) out[row * ROW + k + 16 * j] = to_residue(f, x[j]);
     }
 }
 
@@ -350,12 +360,15 @@ __device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, d
     for (int j = 0; j < 16; j++) x[j] = exchange[padded(k + 16 * j)];
     Nodes nodes = {roots, 2 * (N / ROW) - 1 - row};
     inverse_block<CLASS, 4, false>(f, x, nodes, 0.0, 0.0);
+    almost_done();
 #pragma unroll
     for (int j = 0; j < 16; j++) data[k + 16 * j] = x[j];
 }
 
-// Blocks that fit the registers of a multiprocessor with 64 a thread.
-#define NTT_BLOCKS (LOG_ROWS == 9 ? 3 : 4)
+// More would leave too few registers to keep loads in flight.
+#ifndef NTT_BLOCKS
+#define NTT_BLOCKS 3
+#endif
 
 // One body per class of moduli.
 #define BY_CLASS(body)                              \

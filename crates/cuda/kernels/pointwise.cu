@@ -39,7 +39,7 @@ __device__ __forceinline__ Operands operands_of(const BinaryArgs& a) {
     return o;
 }
 
-KERNEL(add, POINT_THREADS, BinaryArgs) {
+KERNEL(add, POINT_THREADS, 4, BinaryArgs) {
     const u32 i = entry_of_thread();
     const Operands o = operands_of(a);
     const u64 q = o.prime.value;
@@ -47,7 +47,7 @@ KERNEL(add, POINT_THREADS, BinaryArgs) {
     store_pair(o.out, i, add_mod(q, x.x, y.x), add_mod(q, x.y, y.y));
 }
 
-KERNEL(sub, POINT_THREADS, BinaryArgs) {
+KERNEL(sub, POINT_THREADS, 4, BinaryArgs) {
     const u32 i = entry_of_thread();
     const Operands o = operands_of(a);
     const u64 q = o.prime.value;
@@ -55,7 +55,7 @@ KERNEL(sub, POINT_THREADS, BinaryArgs) {
     store_pair(o.out, i, sub_mod(q, x.x, y.x), sub_mod(q, x.y, y.y));
 }
 
-KERNEL(neg, POINT_THREADS, BinaryArgs) {
+KERNEL(neg, POINT_THREADS, 4, BinaryArgs) {
     const u32 i = entry_of_thread();
     const Operands o = operands_of(a);
     const u64 q = o.prime.value;
@@ -67,7 +67,7 @@ __device__ __forceinline__ u64 product(const Field& f, u64 x, u64 y) {
     return to_residue(f, mul(f, to_double(x), to_double(y)));
 }
 
-KERNEL(multiply, POINT_THREADS, BinaryArgs) {
+KERNEL(multiply, POINT_THREADS, 4, BinaryArgs) {
     const u32 i = entry_of_thread();
     const Operands o = operands_of(a);
     const Field f = field_of(o.prime);
@@ -80,7 +80,7 @@ struct MulAddArgs {
     const u64* accumulator;
 };
 
-KERNEL(multiply_add, POINT_THREADS, MulAddArgs) {
+KERNEL(multiply_add, POINT_THREADS, 4, MulAddArgs) {
     const u32 i = entry_of_thread();
     const Operands o = operands_of(a.operands);
     const Field f = field_of(o.prime);
@@ -103,7 +103,7 @@ __device__ __forceinline__ double half_constant(const HalvesArgs& a, u32 i) {
     return a.constants[blockIdx.y][i < N / 2 ? 0 : 1];
 }
 
-KERNEL(multiply_halves, POINT_THREADS, HalvesArgs) {
+KERNEL(multiply_halves, POINT_THREADS, 4, HalvesArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Field f = field_of(a.primes[prime_of(limb, a.q, a.full_q)]);
     const double c = half_constant(a, i);
@@ -112,7 +112,7 @@ KERNEL(multiply_halves, POINT_THREADS, HalvesArgs) {
                to_residue(f, mul(f, to_double(x.y), c)));
 }
 
-KERNEL(multiply_halves_add, POINT_THREADS, HalvesArgs) {
+KERNEL(multiply_halves_add, POINT_THREADS, 4, HalvesArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Field f = field_of(prime);
@@ -124,7 +124,7 @@ KERNEL(multiply_halves_add, POINT_THREADS, HalvesArgs) {
                add_mod(q, y.y, to_residue(f, mul(f, to_double(x.y), c))));
 }
 
-KERNEL(add_halves, POINT_THREADS, HalvesArgs) {
+KERNEL(add_halves, POINT_THREADS, 4, HalvesArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const u64 c = (u64)half_constant(a, i), q = prime.value;
@@ -148,7 +148,7 @@ struct LinearArgs {
     double constants[MAX_CONSTANTS][2];
 };
 
-KERNEL(linear_sum, POINT_THREADS, LinearArgs) {
+KERNEL(linear_sum, POINT_THREADS, 4, LinearArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y, half = i < N / 2 ? 0 : 1;
     const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
     Dot dot = new_dot(prime);
@@ -182,6 +182,7 @@ KERNEL(linear_sum, POINT_THREADS, LinearArgs) {
 #pragma unroll
             for (int e = 0; e < 2; e++) flush(dot, sums[h][e], totals[h][e]);
     }
+    almost_done();
     const u64 constant = a.has_constant ? (u64)a.constants[a.count * a.limbs + limb][half] : 0;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -205,7 +206,7 @@ struct AutomorphismArgs {
     u32 galois, unused;
 };
 
-KERNEL(automorphism, POINT_THREADS, AutomorphismArgs) {
+KERNEL(automorphism, POINT_THREADS, 4, AutomorphismArgs) {
     const u32 i = entry_of_thread();
     const u64* limb = a.a + (size_t)blockIdx.y * N;
     // Neighbours stay neighbours: the source of i + 1 is the other entry of the pair.
@@ -232,7 +233,7 @@ __device__ __forceinline__ double lift_one(const Prime& prime, i64 z) {
     return (double)r;
 }
 
-KERNEL(lift, POINT_THREADS, LiftArgs) {
+KERNEL(lift, POINT_THREADS, 4, LiftArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
     DoublePair p = {lift_one(prime, a.coefficients[i]), lift_one(prime, a.coefficients[i + 1])};
@@ -254,7 +255,7 @@ struct TensorArgs {
     TensorTerm terms[MAX_TERMS];
 };
 
-KERNEL(tensor_sum, POINT_THREADS, TensorArgs) {
+KERNEL(tensor_sum, POINT_THREADS, 4, TensorArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Dot dot = new_dot(prime);
@@ -296,6 +297,7 @@ KERNEL(tensor_sum, POINT_THREADS, TensorArgs) {
                 for (int e = 0; e < 2; e++) flush(dot, sums[s][e], totals[s][e]);
         }
     }
+    almost_done();
 #pragma unroll
     for (int s = 0; s < 3; s++) {
         u64* out = a.out[s] + (size_t)limb * N;

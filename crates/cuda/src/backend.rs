@@ -6,7 +6,7 @@ mod pointwise;
 
 pub use key_switch::CudaDigits;
 
-use crate::device::{Device, KernelTime};
+use crate::device::{Device, KernelTime, in_lane, lane};
 use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
 use crate::memory::{Buffer, Health, Pool, Table};
@@ -376,6 +376,20 @@ impl Backend for CudaBackend {
 
     fn divide(&self, a: CudaPoly, drop_q: usize) -> CudaPoly {
         let [out] = self.quotients([a], drop_q, 1);
+        out
+    }
+
+    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
+        if lane() != 0 || self.health.is_broken() {
+            return (a(), b());
+        }
+        self.noted(self.device.fork());
+        let out = std::thread::scope(|scope| {
+            let other = scope.spawn(|| in_lane(2, b));
+            let a = in_lane(1, a);
+            (a, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        self.noted(self.pool.settle(|| self.device.join()));
         out
     }
 

@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::ffi::arguments::Arguments;
 use crate::source::Kernel;
+use std::cell::Cell;
 
 /// Time a kernel took, over all its launches since profiling began.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,8 +18,38 @@ pub struct KernelTime {
     pub seconds: f64,
 }
 
-/// Memory and kernels of one card. Everything is queued, in order, on one stream.
+/// Queues of a card that run beside each other. Work is queued on the one of the thread; 0 unless inside of a fork.
+pub(crate) const LANES: usize = 3;
+
+thread_local! {
+    static LANE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The queue this thread uses.
+pub(crate) fn lane() -> usize {
+    LANE.get()
+}
+
+/// Runs `f` with another queue.
+pub(crate) fn in_lane<T>(lane: usize, f: impl FnOnce() -> T) -> T {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LANE.set(self.0);
+        }
+    }
+    let _restore = Restore(LANE.replace(lane));
+    f()
+}
+
+/// Memory and kernels of one card. Everything is queued, in order, on the thread's lane.
 pub(crate) trait Device: Send + Sync {
+    /// Blocks of 256 threads and 64 registers that run at once.
+    fn blocks_at_once(&self) -> u32;
+    /// Lanes 1 and 2 wait for what lane 0 has queued.
+    fn fork(&self) -> Result<()>;
+    /// Lane 0 waits for what lanes 1 and 2 have queued.
+    fn join(&self) -> Result<()>;
     /// Words for people: the card and its driver.
     fn describe(&self) -> String;
     /// Bytes free and in all.

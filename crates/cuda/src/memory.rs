@@ -1,11 +1,11 @@
 //! Device memory: buffers of whole limbs that are used again, tables that stay, and the first error, which is kept.
 
-use crate::device::Device;
+use crate::device::{Device, LANES, lane};
 use crate::ffi::arguments::{Plain, bytes_of};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The first error of a backend. Operations cannot return one, so it is kept, and everything after it does nothing.
 #[derive(Default)]
@@ -32,10 +32,19 @@ pub(crate) struct Pool {
     device: Arc<dyn Device>,
     health: Arc<Health>,
     limb_bytes: usize,
-    /// Addresses that are free, by size in limbs. What was queued before a buffer came back runs before what its next
-    /// owner queues.
-    free: Mutex<BTreeMap<usize, Vec<u64>>>,
+    free: Mutex<Free>,
     held: AtomicUsize,
+}
+
+/// Addresses that are free, by size in limbs.
+///
+/// What was queued on a lane before a buffer came back runs before what its next owner queues there, so a buffer goes
+/// to the lane it was taken on. Outside of forks lane 0 comes after all others, and takes every buffer. One that a
+/// forked lane gives back but did not take may still be in use on another: it waits for the end of the fork.
+#[derive(Default)]
+struct Free {
+    lanes: [BTreeMap<usize, Vec<u64>>; LANES],
+    waiting: Vec<(usize, u64)>,
 }
 
 impl Pool {
@@ -51,9 +60,36 @@ impl Pool {
     /// A buffer with arbitrary contents; without memory behind it once something failed.
     pub(crate) fn take(self: &Arc<Self>, limbs: usize) -> Buffer {
         let limbs = size_class(limbs);
-        let known = self.free.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&limbs).and_then(Vec::pop);
+        let lane = lane();
+        let known = self.free().lanes[lane].get_mut(&limbs).and_then(Vec::pop);
         let address = known.or_else(|| self.health.note(self.allocate(limbs))).unwrap_or(0);
-        Buffer { address, limbs, pool: Arc::clone(self) }
+        Buffer { address, limbs, lane, pool: Arc::clone(self) }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, buffer: &Buffer) {
+        let mut free = self.free();
+        match lane() {
+            lane if lane == 0 || lane == buffer.lane => {
+                free.lanes[lane].entry(buffer.limbs).or_default().push(buffer.address);
+            }
+            _ => free.waiting.push((buffer.limbs, buffer.address)),
+        }
+    }
+
+    /// Ends a fork: `join` makes lane 0 wait for the others, and then what waited for that is free.
+    pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
+        // Before: what comes to wait later may be in use by work that this join does not wait for.
+        let waiting = std::mem::take(&mut self.free().waiting);
+        let out = join();
+        let mut free = self.free();
+        for (limbs, address) in waiting {
+            free.lanes[0].entry(limbs).or_default().push(address);
+        }
+        out
     }
 
     fn allocate(&self, limbs: usize) -> Result<u64> {
@@ -70,8 +106,8 @@ impl Pool {
 
     /// Gives unused buffers back to the device.
     pub(crate) fn trim(&self) {
-        let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
-        for (limbs, addresses) in free {
+        let free = std::mem::take(&mut self.free().lanes);
+        for (limbs, addresses) in free.into_iter().flatten() {
             for address in addresses {
                 self.device.free(address);
                 self.held.fetch_sub(limbs * self.limb_bytes, Ordering::Relaxed);
@@ -96,6 +132,8 @@ fn size_class(limbs: usize) -> usize {
 pub(crate) struct Buffer {
     address: u64,
     limbs: usize,
+    /// Where it was taken.
+    lane: usize,
     pool: Arc<Pool>,
 }
 
@@ -114,8 +152,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.address != 0 {
-            let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
-            free.entry(self.limbs).or_default().push(self.address);
+            self.pool.give_back(self);
         }
     }
 }
@@ -133,6 +170,8 @@ impl Table {
         let table =
             Self { address: device.allocate(bytes.len().max(16))?, len: elements.len(), device: Arc::clone(device) };
         device.upload(table.address, bytes)?;
+        // It will be read on every lane.
+        device.synchronize()?;
         Ok(table)
     }
 

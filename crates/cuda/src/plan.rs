@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::ffi::arguments::{Group, Job, Prime, Target};
 use crate::memory::Table;
-use crate::source::{LOG_N, MAX_LIMBS, MAX_SOURCES};
+use crate::source::{Kernel, LOG_N, MAX_LIMBS, MAX_SOURCES};
 use crate::{Error, Result};
 use hetal_ring::{Basis, Modulus, ntt, prime};
 use rayon::prelude::*;
@@ -144,8 +144,8 @@ pub(crate) struct Conversion {
     pub(crate) inverse: Table,
     pub(crate) groups: Table,
     pub(crate) targets: Table,
-    /// Most targets of a group.
-    pub(crate) widest: usize,
+    /// Blocks that the targets of a group are dealt to.
+    pub(crate) deep: u32,
     /// Whether a source and a target have 51 bits.
     pub(crate) wide: bool,
     pub(crate) forward: Table,
@@ -204,17 +204,26 @@ impl Builder {
         t.center(t.inv(all)) as f64
     }
 
-    fn build(self, device: &Arc<dyn Device>) -> Result<Conversion> {
+    fn build(self, constants: &Constants, device: &Arc<dyn Device>) -> Result<Conversion> {
+        let blocks = Kernel::Convert.shape(constants.log_n).1 * self.groups.len() as u32;
+        let widest = self.groups.iter().map(|g| g.targets).max().unwrap_or(0);
         Ok(Conversion {
             y_limbs: self.inverse.len(),
             inverse: Table::new(device, &self.inverse)?,
             groups: Table::new(device, &self.groups)?,
             targets: Table::new(device, &self.targets)?,
-            widest: self.groups.iter().map(|g| g.targets as usize).max().unwrap_or(0),
+            deep: depth(blocks, widest, device.blocks_at_once()),
             wide: self.wide,
             forward: Table::new(device, &self.forward)?,
         })
     }
+}
+
+/// To how many blocks to deal `targets` so that `blocks` times as many of them are done soonest, `at_once` at a time.
+fn depth(blocks: u32, targets: u32, at_once: u32) -> u32 {
+    // A block's loads cost about as much as two targets.
+    let cost = |deep: u32| (blocks * deep).div_ceil(at_once) * (targets.div_ceil(deep) + 2);
+    (1..=targets.max(1)).min_by_key(|&deep| cost(deep)).unwrap_or(1)
 }
 
 impl Conversion {
@@ -236,7 +245,7 @@ impl Conversion {
                 builder.forward.push(forward_job(number, 0, to, to, 0.0));
             }
         }
-        builder.build(device)
+        builder.build(constants, device)
     }
 
     /// Division of `count` polynomials by the special primes and the last `drop_q` of the chain. Remainders of
@@ -258,7 +267,7 @@ impl Conversion {
                 builder.forward.push(forward_job(i, g, g * to + i, i, scale));
             }
         }
-        builder.build(device)
+        builder.build(constants, device)
     }
 
     /// From the first prime to all others of `basis`, each at its place.
@@ -270,6 +279,6 @@ impl Conversion {
             builder.target(constants, &[0], number, i);
             builder.forward.push(forward_job(number, 0, i, i, 0.0));
         }
-        builder.build(device)
+        builder.build(constants, device)
     }
 }

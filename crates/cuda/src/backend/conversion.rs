@@ -8,9 +8,6 @@ use crate::source::Kernel;
 use hetal_ring::{Basis, automorphism};
 use std::sync::Arc;
 
-/// Blocks of a conversion that keep a large card busy; its targets are dealt to more blocks until there are as many.
-const CONVERT_BLOCKS: u32 = 1056;
-
 impl CudaBackend {
     /// Inverse transforms and conversions; the results are ready for the plan's forward transforms in `work`.
     pub(super) fn convert(&self, plan: &Conversion, input: [u64; 2], work: u64) {
@@ -23,9 +20,7 @@ impl CudaBackend {
             out: work,
         };
         let kernel = if plan.wide { Kernel::ConvertWide } else { Kernel::Convert };
-        let blocks = kernel.shape(self.constants.log_n).1 * plan.groups.len();
-        let deep = CONVERT_BLOCKS.div_ceil(blocks.max(1)).clamp(1, (plan.widest as u32).max(1));
-        self.launch_deep(kernel, plan.groups.len() as usize, deep, &args);
+        self.launch_deep(kernel, plan.groups.len() as usize, plan.deep, &args);
     }
 
     /// `round(a / D)(X^galois)` for each of one or two polynomials, in one batch.

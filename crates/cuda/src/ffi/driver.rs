@@ -3,7 +3,7 @@
 use super::arguments::Arguments;
 use super::nvrtc;
 use crate::cache::Cache;
-use crate::device::{Device, KernelTime};
+use crate::device::{Device, KernelTime, LANES, lane};
 use crate::source::Kernel;
 use crate::{Error, Result};
 use cudarc::driver::{result, sys};
@@ -20,9 +20,12 @@ pub(crate) struct Driver {
     name: String,
     driver_version: i32,
     log_n: u32,
+    /// Whether a kernel may be brought to the card while the one before it is still running, which they know to wait for.
+    overlaps: bool,
     device: sys::CUdevice,
     context: sys::CUcontext,
-    stream: sys::CUstream,
+    streams: [sys::CUstream; LANES],
+    multiprocessors: u32,
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
     /// Events around launches, while profiling.
@@ -51,7 +54,7 @@ fn no_gpu(reason: impl Into<String>) -> Error {
 const NEEDED: [&str; 6] = [
     "cuMemGetInfo_v2",
     "cuModuleLoadData",
-    "cuLaunchKernel",
+    "cuLaunchKernelEx",
     "cuDevicePrimaryCtxRetain",
     "cuMemsetD8Async",
     "cuStreamCreate",
@@ -81,23 +84,28 @@ impl Driver {
             return Err(Error::NvrtcMissing { gpu: name });
         }
         let driver_version = driver_version();
-        let code = compiled(device, log_n, &name, driver_version)?;
+        let capability = capability(device)?;
+        let code = compiled(capability, log_n, &name, driver_version)?;
         // SAFETY: the device exists; the context is released when the value is dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed("making a context"))?;
         let mut driver = Self {
             name,
             driver_version,
             log_n,
+            overlaps: capability >= 90,
             device,
             context,
-            stream: std::ptr::null_mut(),
+            streams: [std::ptr::null_mut(); LANES],
+            multiprocessors: attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             module: std::ptr::null_mut(),
             functions: Vec::new(),
             timed: Mutex::new(None),
         };
         driver.bind()?;
-        driver.stream =
-            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("making a stream"))?;
+        for stream in &mut driver.streams {
+            *stream =
+                result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("making a stream"))?;
+        }
         driver.load(code)?;
         Ok(driver)
     }
@@ -128,11 +136,38 @@ impl Driver {
         Ok(())
     }
 
-    fn event(&self) -> Result<sys::CUevent> {
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(failed("making an event"))?;
+    /// The stream of this thread's lane.
+    fn stream(&self) -> sys::CUstream {
+        self.streams[lane()]
+    }
+
+    /// An event at the end of what a lane has queued.
+    fn event(&self, lane: usize, flags: sys::CUevent_flags) -> Result<sys::CUevent> {
+        let event = result::event::create(flags).map_err(failed("making an event"))?;
         // SAFETY: both handles were made in the current context.
-        unsafe { result::event::record(event, self.stream) }.map_err(failed("recording an event"))?;
+        unsafe { result::event::record(event, self.streams[lane]) }.map_err(failed("recording an event"))?;
         Ok(event)
+    }
+
+    fn time(&self) -> Result<sys::CUevent> {
+        self.event(lane(), sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// Makes one lane wait for what others have queued.
+    fn order(&self, before: &[usize], after: &[usize]) -> Result<()> {
+        self.bind()?;
+        for &first in before {
+            let event = self.event(first, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
+            for &then in after {
+                let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+                // SAFETY: the event and the stream are alive.
+                unsafe { result::stream::wait_event(self.streams[then], event, flags) }
+                    .map_err(failed("ordering streams"))?;
+            }
+            // SAFETY: made above; the driver keeps what waits still need.
+            unsafe { result::event::destroy(event) }.map_err(failed("forgetting an event"))?;
+        }
+        Ok(())
     }
 }
 
@@ -148,16 +183,17 @@ fn capability(device: sys::CUdevice) -> Result<u32> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
     };
+    Ok(10 * attribute(device, MAJOR)? + attribute(device, MINOR)?)
+}
+
+fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32> {
     // SAFETY: the device exists.
-    let get = |attribute| unsafe { result::device::get_attribute(device, attribute) };
-    let (major, minor) =
-        get(MAJOR).and_then(|major| Ok((major, get(MINOR)?))).map_err(failed("asking for the card's generation"))?;
-    Ok(u32::try_from(10 * major + minor).unwrap_or(0))
+    let value = unsafe { result::device::get_attribute(device, which) }.map_err(failed("asking for the card's size"))?;
+    Ok(u32::try_from(value).unwrap_or(0))
 }
 
 /// The kernels for a card, from the cache or the compiler.
-fn compiled(device: sys::CUdevice, log_n: u32, card: &str, driver_version: i32) -> Result<Vec<u8>> {
-    let capability = capability(device)?;
+fn compiled(capability: u32, log_n: u32, card: &str, driver_version: i32) -> Result<Vec<u8>> {
     let cache = Cache::of_user();
     let key = nvrtc::cache_key(capability, log_n, card, &driver_version.to_string());
     if let Some(code) = cache.as_ref().and_then(|cache| cache.get(&key)) {
@@ -204,58 +240,85 @@ impl Device for Driver {
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
         self.bind()?;
         // SAFETY: `to` has room for the bytes. They are in pageable memory, which the driver copies before it returns.
-        unsafe { result::memcpy_htod_async(to, bytes, self.stream) }.map_err(failed("copying to the card"))
+        unsafe { result::memcpy_htod_async(to, bytes, self.stream()) }.map_err(failed("copying to the card"))
     }
 
     fn download(&self, from: u64, words: &mut [u64]) -> Result<()> {
         self.bind()?;
         // SAFETY: `from` has as many words; they are waited for before the borrow ends.
-        unsafe { result::memcpy_dtoh_async(words, from, self.stream) }.map_err(failed("copying from the card"))?;
-        self.synchronize()
+        unsafe { result::memcpy_dtoh_async(words, from, self.stream()) }.map_err(failed("copying from the card"))?;
+        // SAFETY: the stream is alive as long as `self`.
+        unsafe { result::stream::synchronize(self.stream()) }.map_err(failed("waiting for the card"))
     }
 
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         self.bind()?;
         // SAFETY: both places have the bytes and are owned by polynomials that are alive now; later owners' work is
         // queued after this.
-        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream) }.map_err(failed("copying on the card"))
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream()) }.map_err(failed("copying on the card"))
     }
 
     fn zero(&self, to: u64, bytes: usize) -> Result<()> {
         self.bind()?;
         // SAFETY: as above.
-        unsafe { result::memset_d8_async(to, 0, bytes, self.stream) }.map_err(failed("clearing memory"))
+        unsafe { result::memset_d8_async(to, 0, bytes, self.stream()) }.map_err(failed("clearing memory"))
     }
 
     fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
         self.bind()?;
         let (threads, blocks) = kernel.shape(self.log_n);
         let mut timed = self.timed.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = timed.as_ref().map(|_| self.event()).transpose()?;
+        let before = timed.as_ref().map(|_| self.time()).transpose()?;
         let mut pointers: [*mut c_void; 1] = [args.pointer().cast_mut()];
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: grid.0,
+            gridDimZ: grid.1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.stream(),
+            attrs: &mut overlap,
+            numAttrs: u32::from(self.overlaps),
+        };
         // SAFETY: the function is of the loaded module and takes one struct of the type that is passed, which the driver
         // copies; the addresses in it are of buffers and tables that are alive now.
         unsafe {
-            result::launch_kernel(
-                self.functions[kernel as usize],
-                (blocks, grid.0, grid.1),
-                (threads, 1, 1),
-                0,
-                self.stream,
-                &mut pointers,
-            )
+            let function = self.functions[kernel as usize];
+            sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
         }
         .map_err(failed(kernel.name()))?;
         if let (Some(list), Some(before)) = (timed.as_mut(), before) {
-            list.push((kernel, grid.0, before, self.event()?));
+            list.push((kernel, grid.0, before, self.time()?));
         }
         Ok(())
     }
 
     fn synchronize(&self) -> Result<()> {
         self.bind()?;
-        // SAFETY: the stream is alive as long as `self`.
-        unsafe { result::stream::synchronize(self.stream) }.map_err(failed("waiting for the card"))
+        for &stream in &self.streams {
+            // SAFETY: the stream is alive as long as `self`.
+            unsafe { result::stream::synchronize(stream) }.map_err(failed("waiting for the card"))?;
+        }
+        Ok(())
+    }
+
+    fn blocks_at_once(&self) -> u32 {
+        4 * self.multiprocessors
+    }
+
+    fn fork(&self) -> Result<()> {
+        self.order(&[0], &[1, 2])
+    }
+
+    fn join(&self) -> Result<()> {
+        self.order(&[1, 2], &[0])
     }
 
     fn profile(&self, on: bool) -> Vec<KernelTime> {
@@ -299,9 +362,9 @@ impl Drop for Driver {
         }
         // SAFETY: everything was made by `open` and is used no more. Errors cannot be told to anyone.
         unsafe {
-            if !self.stream.is_null() {
-                _ = result::stream::synchronize(self.stream);
-                _ = result::stream::destroy(self.stream);
+            for stream in self.streams.into_iter().filter(|s| !s.is_null()) {
+                _ = result::stream::synchronize(stream);
+                _ = result::stream::destroy(stream);
             }
             if !self.module.is_null() {
                 _ = result::module::unload(self.module);

@@ -72,6 +72,18 @@ impl Device for Emulator {
         (0, 0)
     }
 
+    fn blocks_at_once(&self) -> u32 {
+        16
+    }
+
+    fn fork(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn join(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn allocate(&self, bytes: usize) -> Result<u64> {
         let layout = Layout::from_size_align(bytes.max(1), 256).map_err(failure)?;
         // SAFETY: the layout is not empty.
