@@ -45,17 +45,20 @@ __device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& 
     v[0] = rint(v[0]);
     v[1] = rint(v[1]);
     const double base = WIDE ? LARGE_BASE : 1.5 * TWO_103;
-    for (u32 t = blockIdx.z; t < group.targets; t += gridDim.z) {
+    // Stores below could change what is behind a reference: the count is read once.
+    const u32 targets = group.targets;
+    for (u32 t = blockIdx.z; t < targets; t += gridDim.z) {
         const Target& target = shared[t];
         const Field f = {target.q, target.inverse};
-        Sum sums[2] = {new_sum(base), new_sum(base)};
+        Sum sums[2];
 #pragma unroll
         for (int k = 0; k < SOURCES; k++) {
             const double hat = target.hats[k];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 if (WIDE && k > 0 && k % 3 == 0) sums[e].low = reduce(f, sums[e].low);
-                add_product(sums[e], y[k][e], hat);
+                if (k == 0) sums[e] = first_product(base, y[k][e], hat);
+                else add_product(sums[e], y[k][e], hat);
             }
         }
         DoublePair out;

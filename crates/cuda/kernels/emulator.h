@@ -35,7 +35,6 @@ static inline unsigned __brev(unsigned x) {
     for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
     return r;
 }
-static inline void almost_done() {}
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 template <class T>
 static inline T __ldg(const T* p) {

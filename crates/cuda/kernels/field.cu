@@ -10,15 +10,11 @@ typedef long long i64;
 
 // Every kernel takes one struct by value. An emulator (emulator.h) gives these words another meaning.
 #ifndef HETAL_EMULATOR
-// The next kernel of the stream may be launched when the blocks of this one say so, and waits until it is done.
+// A kernel may be brought to the multiprocessors when the blocks of the one before it have ended, and waits here until
+// what they wrote can be seen. (Bringing it earlier was slower: its waiting blocks crowd some multiprocessors.)
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void almost_done() {
-#if __CUDA_ARCH__ >= 900 && TRIGGER
-    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -135,6 +131,12 @@ __device__ __forceinline__ void add_product(Sum& s, double x, double y) {
     double step_back = s.high - high;
     s.low = s.low + __fma_rn(x, y, step_back);
     s.high = high;
+}
+
+__device__ __forceinline__ Sum first_product(double base, double x, double y) {
+    double high = __fma_rn(x, y, base);
+    Sum s = {high, __fma_rn(x, y, base - high)};
+    return s;
 }
 
 __device__ __forceinline__ double high_mod(const Field& f, const Sum& s, double base) {

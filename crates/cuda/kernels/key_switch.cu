@@ -86,7 +86,7 @@ struct InnerProductArgs {
 template <int DIGITS>
 __device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
-    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Dot dot = new_dot(prime);
     const u32 place = permuted(i, a.inverse);
     // Everything that is added comes with the first loads.
@@ -105,7 +105,6 @@ __device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
     double x[DIGITS][2], totals[2][2];
     load_digits<DIGITS>(dot, a.digits, limb, i, x);
     dot_key<DIGITS>(dot, x, a.key, (size_t)prime_of(limb, a.q, a.key_q) * N + i, totals);
-    almost_done();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         totals[h][0] = reduce(dot.f, totals[h][0]) + mul(dot.f, to_double(lifted[h].x), product);
@@ -220,7 +219,7 @@ struct WeighArgs {
 template <int ROWS>
 __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
     const u32 i = blockIdx.x * WEIGH_THREADS + threadIdx.x, limb = a.first + blockIdx.y;
-    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Dot dot = new_dot(prime);
     Sum sums[ROWS][2];
 #pragma unroll

@@ -234,7 +234,6 @@ __device__ __forceinline__ void forward_columns(const NttArgs& a, const Job& job
             forward_block<CLASS, LOWER, MIDDLE>(f, y, nodes);
         }
     }
-    almost_done();
 #pragma unroll
     for (int u = 0; u < 1 << (UPPER - LOWER); u++) {
         const u32 group = k + (u << LOWER);
@@ -246,7 +245,7 @@ __device__ __forceinline__ void forward_columns(const NttArgs& a, const Job& job
 // The last inverse stages, in place: coefficients times the scale, centred.
 template <int CLASS>
 __device__ __forceinline__ void inverse_columns(const NttArgs& a, const Job& job, double* shared) {
-    const Prime& prime = a.primes[job.prime];
+    const Prime prime = a.primes[job.prime];
     const Field f = field_of(prime);
     const double half = (double)(i64)(prime.value / 2);
     const double* roots = roots_of(a, job);
@@ -275,7 +274,6 @@ __device__ __forceinline__ void inverse_columns(const NttArgs& a, const Job& job
     }
     Nodes top = {roots, 1};
     inverse_block<CLASS, UPPER, true>(f, x, top, job.scale, job.scaled_root);
-    almost_done();
 #pragma unroll
     for (int j = 0; j < 1 << UPPER; j++) {
         double y = x[j];
@@ -325,7 +323,6 @@ __device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, d
         double value = exchange[padded(k + 16 * j)];
         x[j] = DIVIDE ? mul(f, x[j] - value, job.scale) : value;
     }
-    almost_done();
     if (DIVIDE && a.inverse != 1) {
 #pragma unroll
         for (int j = 0; j < 16; j++) out[permuted(row * ROW + k + 16 * j, a.inverse)] = to_residue(f, x[j]);
@@ -360,15 +357,12 @@ __device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, d
     for (int j = 0; j < 16; j++) x[j] = exchange[padded(k + 16 * j)];
     Nodes nodes = {roots, 2 * (N / ROW) - 1 - row};
     inverse_block<CLASS, 4, false>(f, x, nodes, 0.0, 0.0);
-    almost_done();
 #pragma unroll
     for (int j = 0; j < 16; j++) data[k + 16 * j] = x[j];
 }
 
 // More would leave too few registers to keep loads in flight.
-#ifndef NTT_BLOCKS
 #define NTT_BLOCKS 3
-#endif
 
 // One body per class of moduli.
 #define BY_CLASS(body)                              \

@@ -26,7 +26,7 @@ struct BinaryArgs {
 };
 
 struct Operands {
-    const Prime& prime;
+    Prime prime;
     u64* out;
     const u64* a;
     const u64* b;
@@ -114,7 +114,7 @@ KERNEL(multiply_halves, POINT_THREADS, 4, HalvesArgs) {
 
 KERNEL(multiply_halves_add, POINT_THREADS, 4, HalvesArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
-    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Field f = field_of(prime);
     const u64 q = prime.value;
     const double c = half_constant(a, i);
@@ -126,7 +126,7 @@ KERNEL(multiply_halves_add, POINT_THREADS, 4, HalvesArgs) {
 
 KERNEL(add_halves, POINT_THREADS, 4, HalvesArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
-    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const u64 c = (u64)half_constant(a, i), q = prime.value;
     Pair x = load_pair(a.a + (size_t)limb * N, i);
     store_pair(a.out + (size_t)limb * N, i, add_mod(q, x.x, c), add_mod(q, x.y, c));
@@ -150,7 +150,7 @@ struct LinearArgs {
 
 KERNEL(linear_sum, POINT_THREADS, 4, LinearArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y, half = i < N / 2 ? 0 : 1;
-    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     Dot dot = new_dot(prime);
     // Products with centred constants have both signs.
     dot.base = dot.large ? LARGE_BASE : 1.5 * TWO_103;
@@ -182,7 +182,6 @@ KERNEL(linear_sum, POINT_THREADS, 4, LinearArgs) {
 #pragma unroll
             for (int e = 0; e < 2; e++) flush(dot, sums[h][e], totals[h][e]);
     }
-    almost_done();
     const u64 constant = a.has_constant ? (u64)a.constants[a.count * a.limbs + limb][half] : 0;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -235,7 +234,7 @@ __device__ __forceinline__ double lift_one(const Prime& prime, i64 z) {
 
 KERNEL(lift, POINT_THREADS, 4, LiftArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
-    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     DoublePair p = {lift_one(prime, a.coefficients[i]), lift_one(prime, a.coefficients[i + 1])};
     *(DoublePair*)(a.out + (size_t)limb * N + i) = p;
 }
@@ -257,7 +256,7 @@ struct TensorArgs {
 
 KERNEL(tensor_sum, POINT_THREADS, 4, TensorArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
-    const Prime& prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Dot dot = new_dot(prime);
     Sum sums[3][2];
     double totals[3][2];
@@ -297,7 +296,6 @@ KERNEL(tensor_sum, POINT_THREADS, 4, TensorArgs) {
                 for (int e = 0; e < 2; e++) flush(dot, sums[s][e], totals[s][e]);
         }
     }
-    almost_done();
 #pragma unroll
     for (int s = 0; s < 3; s++) {
         u64* out = a.out[s] + (size_t)limb * N;
