@@ -1,16 +1,31 @@
-//! Timings of the ring's kernels on one thread, as JSON: `hetal-bench ntt [repetitions]`.
+//! Comparisons with other people's code and timings of parts, which the product never links. All print JSON:
+//! `hetal-bench ntt [repetitions]`, every kernel on one thread beside tfhe-ntt's transform;
+//! `hetal-bench bytes [repetitions]`, reading and writing keys;
+//! `hetal-bench peers [--set NAME] [--json]`, the operations of a parameter set in units of tfhe-ntt's transform.
 
+mod bytes;
 mod kernels;
+mod peers;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    match arguments.next().as_deref() {
-        Some("ntt") => {
-            let repetitions = arguments.next().and_then(|r| r.parse().ok()).unwrap_or(400);
-            println!("{:#}", kernels::report(repetitions));
-        }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let repetitions = arguments.get(1).and_then(|r| r.parse().ok());
+    let value_of = |flag: &str| {
+        let place = arguments.iter().position(|a| a == flag)?;
+        arguments.get(place + 1).map(String::as_str)
+    };
+    match arguments.first().map(String::as_str) {
+        Some("ntt") => println!("{:#}", kernels::report(repetitions.unwrap_or(400))),
+        Some("bytes") => println!("{:#}", bytes::report(repetitions.unwrap_or(5))),
+        Some("peers") => match peers::report(value_of("--set").unwrap_or("full")) {
+            Ok(report) => println!("{report}"),
+            Err(error) => {
+                eprintln!("hetal-bench: {error}");
+                std::process::exit(1);
+            }
+        },
         _ => {
-            eprintln!("usage: hetal-bench ntt [repetitions]");
+            eprintln!("usage: hetal-bench ntt|bytes [repetitions] | hetal-bench peers [--set NAME] [--json]");
             std::process::exit(2);
         }
     }

@@ -81,11 +81,27 @@ impl<P: Clone> Bootstrapper<P> {
         log_bound: u32,
         keys: &EvaluationKeys<P>,
     ) -> Result<Ct<B>> {
+        self.bootstrap_observed(evaluator, a, log_bound, keys, &mut |_| {})
+    }
+
+    /// [`Bootstrapper::bootstrap`], which names each stage as it ends: for profiles.
+    pub fn bootstrap_observed<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        a: &Ct<B>,
+        log_bound: u32,
+        keys: &EvaluationKeys<P>,
+        ended: &mut dyn FnMut(&'static str),
+    ) -> Result<Ct<B>> {
         let bottom = self.slots_to_coefficients(evaluator, a, log_bound, keys)?;
+        ended("slots_to_coefficients");
         let raised = evaluator.raise_modulus(&bottom, keys)?;
+        ended("raise_modulus");
         let (re, im) = self.coefficients_to_slots(evaluator, raised, keys)?;
+        ended("coefficients_to_slots");
         let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
         let mut out = recombine(evaluator, re, im, keys)?;
+        ended("eval_mod");
         if log_bound > 0 {
             evaluator.mul_integer_assign(&mut out, 1 << log_bound);
         }

@@ -1,5 +1,7 @@
 //! Bootstrapping under real keys at toy sets.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Complex64, EvaluationKeys};
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};

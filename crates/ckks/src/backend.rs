@@ -34,6 +34,26 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Self::Poly;
     /// To limbs on the host.
     fn download(&self, a: &Self::Poly) -> Vec<Vec<u64>>;
+    /// From limbs of `degree` residues that `fill(i, limb)` writes one after the other. Called while keys are loaded, with
+    /// a lock held: neither this nor `fill` may wait for a task of a thread pool.
+    fn try_from_limbs<E>(
+        &self,
+        degree: usize,
+        basis: Basis,
+        mut fill: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
+    ) -> Result<Self::Poly, E> {
+        let mut limbs = vec![vec![0; degree]; basis.limbs()];
+        limbs.iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
+        Ok(self.upload(basis, &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+    }
+    /// Shows the limbs one after the other.
+    fn try_for_each_limb<E>(
+        &self,
+        a: &Self::Poly,
+        mut see: impl FnMut(usize, &[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.download(a).iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
+    }
 
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
@@ -41,7 +61,7 @@ pub trait Backend: Send + Sync + 'static {
     fn mul(&self, a: &Self::Poly, b: &Self::Poly, basis: Basis) -> Self::Poly;
     fn mul_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, b: &Self::Poly);
     fn mul_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
-    fn mul_halves_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, halves: &[(u64, u64)]);
+    fn add_products_with_halves(&self, acc: &mut Self::Poly, terms: &[(&Self::Poly, Halves)]);
     fn add_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
     fn add_lifted_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn automorphism(&self, a: &Self::Poly, galois: u64) -> Self::Poly;
@@ -50,6 +70,21 @@ pub trait Backend: Send + Sync + 'static {
     fn raise(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
     fn decompose(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits;
     fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
+    /// [`Backend::inner_product`] plus `P (c0, c1)`, each of them if given.
+    fn inner_product_plus(
+        &self,
+        digits: &Self::Digits,
+        key: &[(Self::Poly, Self::Poly)],
+        added: [Option<&Self::Poly>; 2],
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut u0, mut u1) = self.inner_product(digits, key);
+        for (u, c) in [&mut u0, &mut u1].into_iter().zip(added) {
+            if let Some(c) = c {
+                self.add_lifted_assign(u, c);
+            }
+        }
+        (u0, u1)
+    }
     fn rotation_sums(
         &self,
         c0: &Self::Poly,
@@ -81,30 +116,16 @@ pub trait Backend: Send + Sync + 'static {
         constant: Option<&Halves>,
     ) -> (Self::Poly, Self::Poly) {
         let (mut s0, mut s1) = start.unwrap_or_else(|| (self.zero(basis), self.zero(basis)));
-        for ((a0, a1), halves) in terms {
-            self.mul_halves_add_assign(&mut s0, a0, halves);
-            self.mul_halves_add_assign(&mut s1, a1, halves);
+        if !terms.is_empty() {
+            let firsts: Vec<_> = terms.iter().map(|((a, _), halves)| (*a, halves.clone())).collect();
+            let seconds: Vec<_> = terms.iter().map(|((_, a), halves)| (*a, halves.clone())).collect();
+            self.add_products_with_halves(&mut s0, &firsts);
+            self.add_products_with_halves(&mut s1, &seconds);
         }
         if let Some(constant) = constant {
             self.add_halves_assign(&mut s0, constant);
         }
         (s0, s1)
-    }
-
-    /// [`Backend::inner_product`] plus `P (d0, d1)`, each if given.
-    fn switch_key(
-        &self,
-        digits: &Self::Digits,
-        key: &[(Self::Poly, Self::Poly)],
-        lifted: [Option<&Self::Poly>; 2],
-    ) -> (Self::Poly, Self::Poly) {
-        let (mut u0, mut u1) = self.inner_product(digits, key);
-        for (u, d) in [&mut u0, &mut u1].into_iter().zip(lifted) {
-            if let Some(d) = d {
-                self.add_lifted_assign(u, d);
-            }
-        }
-        (u0, u1)
     }
 
     /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero.
@@ -154,6 +175,19 @@ impl Backend for RnsRing {
     fn download(&self, a: &Poly) -> Vec<Vec<u64>> {
         a.limbs().iter().map(|limb| limb.to_vec()).collect()
     }
+    fn try_from_limbs<E>(
+        &self,
+        _degree: usize,
+        basis: Basis,
+        mut fill: impl FnMut(usize, &mut [u64]) -> Result<(), E>,
+    ) -> Result<Poly, E> {
+        let mut out = self.uninit(basis);
+        out.limbs_mut().iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
+        Ok(out)
+    }
+    fn try_for_each_limb<E>(&self, a: &Poly, mut see: impl FnMut(usize, &[u64]) -> Result<(), E>) -> Result<(), E> {
+        a.limbs().iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
+    }
     fn add_assign(&self, a: &mut Poly, b: &Poly) {
         self.add_assign(a, b);
     }
@@ -172,8 +206,8 @@ impl Backend for RnsRing {
     fn mul_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         self.mul_halves_assign(a, halves);
     }
-    fn mul_halves_add_assign(&self, acc: &mut Poly, a: &Poly, halves: &[(u64, u64)]) {
-        self.mul_halves_add_assign(acc, a, halves);
+    fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Halves)]) {
+        self.add_products_with_halves(acc, terms);
     }
     fn add_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         self.add_halves_assign(a, halves);
@@ -195,6 +229,9 @@ impl Backend for RnsRing {
     }
     fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)
+    }
+    fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
+        self.inner_product_plus(digits, key, added)
     }
     fn rotation_sums(
         &self,

@@ -1,4 +1,10 @@
-//! Ciphertexts and plaintexts.
+//! Ciphertexts, plaintexts and the public key.
+
+use crate::{Backend, Params};
+use hetal_ring::Basis;
+use hetal_ring::rns::uniform_limb_into;
+use hetal_ring::sampler::Seed;
+use std::convert::Infallible;
 
 /// `(c0, c1)` with `c0 + c1 s = scale * message + noise` modulo the first `limbs` primes of the chain.
 #[derive(Clone)]
@@ -20,4 +26,47 @@ pub struct Plaintext<P> {
     pub poly: P,
     /// The factor on the message.
     pub scale: f64,
+}
+
+/// A fresh ciphertext whose uniform half is a seed: half the bytes.
+#[derive(Clone)]
+pub struct SeededCiphertext<P> {
+    /// `-a s + e + m`.
+    pub c0: P,
+    /// Stands for `a`.
+    pub seed: Seed,
+    /// The factor on the message.
+    pub scale: f64,
+}
+
+impl<P: Clone + Send + Sync> SeededCiphertext<P> {
+    /// The ciphertext it stands for.
+    pub fn expand<B: Backend<Poly = P>>(self, params: &Params, backend: &B) -> Ciphertext<P> {
+        let basis = B::basis(&self.c0);
+        let c1 = expand_seed(params, backend, &self.seed, 0, basis);
+        Ciphertext { c0: self.c0, c1, limbs: basis.q, scale: self.scale }
+    }
+}
+
+/// An encryption of zero that anyone can encrypt with.
+#[derive(Clone)]
+pub struct PublicKey<P> {
+    /// `-a s + e`.
+    pub b: P,
+    /// Uniform.
+    pub a: P,
+    /// Stands for `a`.
+    pub seed: Seed,
+}
+
+/// The uniform polynomial a public seed stands for: [`hetal_ring::RnsRing::uniform`] on any backend, on this thread only.
+pub(crate) fn expand_seed<B: Backend>(params: &Params, backend: &B, seed: &Seed, digit: u32, basis: Basis) -> B::Poly {
+    let filled = backend.try_from_limbs(params.degree(), basis, |i, limb| -> Result<(), Infallible> {
+        uniform_limb_into(seed, digit, basis, i, params.modulus(basis, i), limb);
+        Ok(())
+    });
+    match filled {
+        Ok(poly) => poly,
+        Err(never) => match never {},
+    }
 }

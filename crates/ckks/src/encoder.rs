@@ -245,7 +245,7 @@ mod tests {
         let one = |x: f64| vec![Complex64::new(x, 0.0); 4];
         assert!(matches!(encoder.encode(&one(f64::NAN), 1.0), Err(Error::NotEncodable { .. })));
         assert!(matches!(encoder.encode(&one(1e30), 1.0), Err(Error::NotEncodable { .. })));
-        assert!(matches!(encoder.encode(&vec![Complex64::ZERO; 3], 1.0), Err(Error::SlotCount { .. })));
+        assert!(matches!(encoder.encode(&[Complex64::ZERO; 3], 1.0), Err(Error::SlotCount { .. })));
         assert!(matches!(encoder.encode(&vec![Complex64::ZERO; 1024], 1.0), Err(Error::SlotCount { .. })));
     }
 }

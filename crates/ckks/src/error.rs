@@ -85,6 +85,9 @@ pub enum Error {
         /// Log of the scale asked for.
         log_scale: f64,
     },
+    /// Bytes that are not what they should be.
+    #[error(transparent)]
+    Format(#[from] crate::bytes::FormatError),
     /// An operation on nothing.
     #[error("{0} of no operands")]
     Empty(&'static str),

@@ -1,10 +1,10 @@
 //! Switching keys, and where the evaluator finds them.
 
-use crate::{Error, Result};
+use crate::{Error, Params, Result};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a switching key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,6 +17,15 @@ pub enum KeyId {
     ToSparse,
     /// From the ephemeral sparse secret back.
     FromSparse,
+}
+
+impl KeyId {
+    /// The primes at which the digits of such a key for `limbs` limbs begin.
+    pub fn digit_starts(self, params: &Params, limbs: usize) -> &[usize] {
+        // What the key from the sparse secret is applied to is small: one digit, which is the whole gadget.
+        let digits = if self == Self::FromSparse { 1 } else { params.digits(limbs) };
+        &params.digit_starts()[..digits]
+    }
 }
 
 impl std::fmt::Display for KeyId {
@@ -45,38 +54,108 @@ pub struct SwitchingKey<P> {
     pub digits: Vec<(P, P)>,
 }
 
-/// The keys a server works with, by purpose and size.
+/// Where keys come from that are not in memory yet.
+pub trait KeySource<P>: Send + Sync {
+    /// The keys there are.
+    fn available(&self) -> Vec<(KeyId, Basis)>;
+
+    /// Loads one of them; `None` if there is none. It is called with a lock held, so it must not wait for a task of a
+    /// thread pool.
+    fn load(&self, id: KeyId, basis: Basis) -> Result<Option<SwitchingKey<P>>>;
+}
+
+/// A key that is in memory, or that its source has.
+struct Place<P> {
+    basis: Basis,
+    key: OnceLock<Arc<SwitchingKey<P>>>,
+    loading: Mutex<()>,
+}
+
+impl<P> Place<P> {
+    fn new(basis: Basis) -> Self {
+        Self { basis, key: OnceLock::new(), loading: Mutex::new(()) }
+    }
+}
+
+/// The keys a server works with, by purpose and size. Those of a source are loaded when they are first asked for, each
+/// once.
 pub struct EvaluationKeys<P> {
-    keys: HashMap<KeyId, Vec<Arc<SwitchingKey<P>>>>,
+    places: HashMap<KeyId, Vec<Place<P>>>,
+    source: Option<Box<dyn KeySource<P>>>,
 }
 
 impl<P> Default for EvaluationKeys<P> {
     fn default() -> Self {
-        Self { keys: HashMap::new() }
+        Self { places: HashMap::new(), source: None }
     }
 }
 
 impl<P> EvaluationKeys<P> {
+    /// The keys of a source.
+    pub fn with_source(source: Box<dyn KeySource<P>>) -> Self {
+        let mut keys = Self::default();
+        for (id, basis) in source.available() {
+            keys.add_place(id, Place::new(basis));
+        }
+        keys.source = Some(source);
+        keys
+    }
+
     /// Adds a key.
     pub fn insert(&mut self, key: SwitchingKey<P>) {
-        let sizes = self.keys.entry(key.id).or_default();
-        let place = sizes.partition_point(|k| k.basis.q < key.basis.q);
-        sizes.insert(place, Arc::new(key));
+        let (id, basis) = (key.id, key.basis);
+        self.add_place(id, Place { key: OnceLock::from(Arc::new(key)), ..Place::new(basis) });
+    }
+
+    fn add_place(&mut self, id: KeyId, place: Place<P>) {
+        let sizes = self.places.entry(id).or_default();
+        let index = sizes.partition_point(|other| other.basis.q < place.basis.q);
+        sizes.insert(index, place);
     }
 
     /// The smallest key of that purpose over at least the primes of `basis` and exactly its special primes.
     pub fn find(&self, id: KeyId, basis: Basis) -> Result<&Arc<SwitchingKey<P>>> {
-        let sizes = self.keys.get(&id).map_or(&[][..], Vec::as_slice);
-        let fits = |k: &&Arc<SwitchingKey<P>>| k.basis.q >= basis.q && k.basis.p == basis.p;
-        sizes.iter().find(fits).ok_or(Error::MissingKey { key: id, limbs: basis.q })
+        let sizes = self.places.get(&id).map_or(&[][..], Vec::as_slice);
+        let fits = |place: &&Place<P>| place.basis.q >= basis.q && place.basis.p == basis.p;
+        let place = sizes.iter().find(fits).ok_or(Error::MissingKey { key: id, limbs: basis.q })?;
+        match place.key.get() {
+            Some(key) => Ok(key),
+            None => self.load(id, place),
+        }
     }
 
-    /// All keys.
+    /// Loads a key unless another thread just did. After a failure the next call tries again.
+    fn load<'a>(&self, id: KeyId, place: &'a Place<P>) -> Result<&'a Arc<SwitchingKey<P>>> {
+        let _one_at_a_time = place.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = place.key.get() {
+            return Ok(key);
+        }
+        let loaded = self.source.as_ref().map_or(Ok(None), |source| source.load(id, place.basis))?;
+        let key = loaded.ok_or(Error::MissingKey { key: id, limbs: place.basis.q })?;
+        Ok(place.key.get_or_init(|| Arc::new(key)))
+    }
+
+    /// Loads all keys that are not in memory yet.
+    pub fn load_all(&self) -> Result<()> {
+        for (&id, sizes) in &self.places {
+            for place in sizes {
+                self.load(id, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All keys, in memory or not: purpose and primes.
+    pub fn available(&self) -> impl Iterator<Item = (KeyId, Basis)> {
+        self.places.iter().flat_map(|(&id, sizes)| sizes.iter().map(move |place| (id, place.basis)))
+    }
+
+    /// All keys in memory.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<SwitchingKey<P>>> {
-        self.keys.values().flatten()
+        self.places.values().flatten().filter_map(|place| place.key.get())
     }
 
-    /// Limbs of all keys together.
+    /// Limbs of all keys in memory together.
     pub fn limbs(&self) -> usize {
         self.iter().map(|k| 2 * k.digits.len() * k.basis.limbs()).sum()
     }

@@ -5,7 +5,7 @@ mod linear;
 
 pub use linear::{Giant, Matrix};
 
-use crate::backend::{Backend, Halves};
+use crate::backend::{Backend, Halves, Pair};
 use crate::{Ciphertext, Encoder, Error, EvaluationKeys, KeyId, Params, Plaintext, Result, SwitchingKey};
 use hetal_ring::{Basis, Modulus, automorphism, prime};
 use num_complex::Complex64;
@@ -24,6 +24,8 @@ pub struct Evaluator<B: Backend> {
 }
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
+/// A ciphertext's polynomials, and a constant for each limb.
+type Term<'a, B> = (Pair<'a, <B as Backend>::Poly>, Halves);
 
 impl<B: Backend> Evaluator<B> {
     /// An evaluator for a parameter set whose limbs are worked on by `backend`.
@@ -188,18 +190,21 @@ impl<B: Backend> Evaluator<B> {
     ) -> Result<Ct<B>> {
         self.needs("linear combination", 2, limbs)?;
         let q = self.last_prime(limbs);
-        let terms = terms
-            .iter()
-            .map(|(a, c)| {
-                self.needs("linear combination", limbs, a.limbs)?;
-                Ok(((&a.c0, &a.c1), self.constant(*c, target / a.scale * q, limbs)?))
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let terms = self.linear_terms(terms, target * q, limbs)?;
         let constant = self.constant_unless_zero(constant, target * q, limbs)?;
         let (c0, c1) = self.backend.linear_sum(None, Self::basis(limbs), &terms, constant.as_ref());
         let mut out = self.rescale(Ciphertext { c0, c1, limbs, scale: target * q })?;
         out.scale = target;
         Ok(out)
+    }
+
+    /// Ciphertexts and the constants that bring their multiples to the scale given.
+    fn linear_terms<'a>(&self, terms: &[(&'a Ct<B>, Complex64)], scale: f64, limbs: usize) -> Result<Vec<Term<'a, B>>> {
+        let term = |&(a, c): &(&'a Ct<B>, Complex64)| {
+            self.needs("linear combination", limbs, a.limbs)?;
+            Ok(((&a.c0, &a.c1), self.constant(c, scale / a.scale, limbs)?))
+        };
+        terms.iter().map(term).collect()
     }
 
     fn needs(&self, operation: &'static str, needs: usize, has: usize) -> Result<()> {
@@ -273,13 +278,7 @@ impl<B: Backend> Evaluator<B> {
             d.iter_mut().for_each(|d| self.backend.mul_halves_assign(d, &halves));
         }
         let [mut d0, mut d1, d2] = d;
-        let linear = linear
-            .iter()
-            .map(|(x, c)| {
-                self.needs("linear term", limbs, x.limbs)?;
-                Ok(((&x.c0, &x.c1), self.constant(*c, scale / x.scale, limbs)?))
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let linear = self.linear_terms(linear, scale, limbs)?;
         let constant = self.constant_unless_zero(constant, scale, limbs)?;
         if constant.is_some() || !linear.is_empty() {
             (d0, d1) = self.backend.linear_sum(Some((d0, d1)), Self::basis(limbs), &linear, constant.as_ref());
@@ -299,7 +298,7 @@ impl<B: Backend> Evaluator<B> {
         added: [Option<&B::Poly>; 2],
     ) -> (B::Poly, B::Poly) {
         let digits = self.backend.decompose(d, self.params.digit_starts(), key.basis.p);
-        self.backend.switch_key(&digits, &key.digits, added)
+        self.backend.inner_product_plus(&digits, &key.digits, added)
     }
 
     /// The automorphism that rotates slots left by `k`.
@@ -330,7 +329,7 @@ impl<B: Backend> Evaluator<B> {
         let digits = self.backend.decompose(a.c1.clone(), self.params.digit_starts(), basis.p);
         let apply = |(&g, key): (&u64, Option<&Arc<SwitchingKey<B::Poly>>>)| {
             let Some(key) = key else { return a.clone() };
-            let u = self.backend.switch_key(&digits, &key.digits, [Some(&a.c0), None]);
+            let u = self.backend.inner_product_plus(&digits, &key.digits, [Some(&a.c0), None]);
             let (c0, c1) = self.backend.divide_pair(u, 0, g);
             Ciphertext { c0, c1, limbs: a.limbs, scale: a.scale }
         };

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod backend;
+pub mod bytes;
 mod ciphertext;
 pub mod encoder;
 mod error;
@@ -10,10 +11,10 @@ pub mod params;
 pub mod security;
 
 pub use backend::Backend;
-pub use ciphertext::{Ciphertext, Plaintext};
+pub use ciphertext::{Ciphertext, Plaintext, PublicKey, SeededCiphertext};
 pub use encoder::Encoder;
 pub use error::{Error, Result};
-pub use evaluation_key::{EvaluationKeys, KeyId, SwitchingKey};
+pub use evaluation_key::{EvaluationKeys, KeyId, KeySource, SwitchingKey};
 pub use evaluator::{Evaluator, Giant, Matrix};
 pub use num_complex::Complex64;
 pub use params::{EvalMod, Params, ParamsLiteral};

@@ -2,7 +2,8 @@
 
 use crate::security::{self, Security};
 use crate::{Error, Result};
-use hetal_ring::Basis;
+use hetal_ring::{Basis, Modulus};
+use std::borrow::Cow;
 
 /// How the bootstrap evaluates `x mod q0`: through the complex exponential `exp(2 pi i K t)` of the centred, normalised
 /// `t` in [-1, 1].
@@ -18,11 +19,14 @@ pub struct EvalMod {
     pub correction: bool,
 }
 
+/// Primes written in the source or read from a file.
+pub type Primes = Cow<'static, [u64]>;
+
 /// A parameter set as written down. Primes are named by the part of the chain they serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamsLiteral {
     /// Its name; `insecure-...` permits less than 128 bits.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Log of the ring degree.
     pub log_n: u32,
     /// Nonzero coefficients of the secret.
@@ -36,15 +40,15 @@ pub struct ParamsLiteral {
     /// The prime that is always there.
     pub q0: u64,
     /// Primes of the slots-to-coefficients matrices.
-    pub slots_to_coeffs: &'static [u64],
+    pub slots_to_coeffs: Primes,
     /// Primes of the levels circuits use.
-    pub usable: &'static [u64],
+    pub usable: Primes,
     /// Primes of the approximate modular reduction.
-    pub eval_mod_primes: &'static [u64],
+    pub eval_mod_primes: Primes,
     /// Primes of the coefficients-to-slots matrices.
-    pub coeffs_to_slots: &'static [u64],
+    pub coeffs_to_slots: Primes,
     /// Special primes of key-switching.
-    pub special: &'static [u64],
+    pub special: Primes,
     /// The modular reduction.
     pub eval_mod: EvalMod,
 }
@@ -52,6 +56,12 @@ pub struct ParamsLiteral {
 /// A digit of a key-switch is at least this many bits below the special primes' product, so that its noise vanishes in
 /// the rounding: `N = 2^16` coefficients of sigma 3.2 add 8 + 2 bits, a centred digit takes one back.
 const DIGIT_MARGIN_BITS: f64 = 8.0;
+/// Most primes of a set, special ones included.
+pub const MAX_PRIMES: usize = 64;
+/// Smallest bit length of a prime, less one: the reductions of signed numbers need 16.
+const MIN_PRIME_BITS: u32 = 16;
+/// Longest name of a set.
+pub const MAX_NAME: usize = 64;
 /// Most primes of a digit: what one base conversion takes.
 const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
 
@@ -60,6 +70,8 @@ const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
 pub struct Params {
     literal: ParamsLiteral,
     chain: Vec<u64>,
+    /// Of the chain, then of the special primes.
+    moduli: Vec<Modulus>,
     scales: Vec<f64>,
     digit_starts: Vec<usize>,
     id: [u8; 32],
@@ -68,17 +80,23 @@ pub struct Params {
 impl Params {
     /// Validates a literal: NTT primes, all different, a working bootstrap chain, 128 bits (or a name that says not).
     pub fn new(literal: ParamsLiteral) -> Result<Self> {
-        let fail = |reason: String| Err(Error::Params { name: literal.name.to_owned(), reason });
+        let fail = |reason: String| Err(Error::Params { name: literal.name.to_string(), reason });
+        if let Err(reason) = check_numbers(&literal) {
+            return fail(reason);
+        }
         let chain: Vec<u64> = std::iter::once(&literal.q0)
-            .chain(literal.slots_to_coeffs)
-            .chain(literal.usable)
-            .chain(literal.eval_mod_primes)
-            .chain(literal.coeffs_to_slots)
+            .chain(&*literal.slots_to_coeffs)
+            .chain(&*literal.usable)
+            .chain(&*literal.eval_mod_primes)
+            .chain(&*literal.coeffs_to_slots)
             .copied()
             .collect();
-        let mut all: Vec<u64> = chain.iter().chain(literal.special).copied().collect();
-        if !(10..=17).contains(&literal.log_n) {
-            return fail(format!("log N = {} is outside 10..=17", literal.log_n));
+        let mut all: Vec<u64> = chain.iter().chain(&*literal.special).copied().collect();
+        if all.len() > MAX_PRIMES {
+            return fail(format!("{} primes are more than {MAX_PRIMES}", all.len()));
+        }
+        if let Some(q) = all.iter().find(|&&q| q >> MIN_PRIME_BITS == 0) {
+            return fail(format!("the prime {q} is below 2^{MIN_PRIME_BITS}"));
         }
         if let Some(q) = all.iter().find(|&&q| q >> 51 != 0 || !hetal_ring::prime::is_ntt_prime(q, literal.log_n)) {
             return fail(format!("{q} is no prime below 2^51 that is 1 mod 2N"));
@@ -86,6 +104,7 @@ impl Params {
         if let Some(q) = chain.iter().find(|&&q| q >> 50 != 0) {
             return fail(format!("the chain's prime {q} is not below 2^50"));
         }
+        let moduli = all.iter().filter_map(|&q| Modulus::new(q)).collect();
         all.sort_unstable();
         if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
             return fail(format!("the prime {} appears twice", pair[0]));
@@ -102,11 +121,11 @@ impl Params {
         if let Some(scale) = scales.iter().find(|s| (libm::log2(**s) - f64::from(literal.log_scale)).abs() > 0.5) {
             return fail(format!("the usable primes let the scale drift to 2^{:.2}", libm::log2(*scale)));
         }
-        let Some(digit_starts) = digit_starts(&chain, log2_product(literal.special)) else {
+        let Some(digit_starts) = digit_starts(&chain, log2_product(&literal.special)) else {
             return fail("a prime of the chain is larger than the special primes allow".to_owned());
         };
         let id = identify(&literal);
-        let params = Self { literal, chain, scales, digit_starts, id };
+        let params = Self { literal, chain, moduli, scales, digit_starts, id };
         if !params.is_insecure_by_name() {
             let (log_n, weight) = (params.log_n(), params.literal.secret_weight);
             security::require(params.name(), log_n, weight, params.log_qp(params.full_basis()))?;
@@ -117,7 +136,7 @@ impl Params {
     /// The built-in set of that name.
     pub fn named(name: &str) -> Result<Self> {
         let literal = BUILT_IN.iter().find(|literal| literal.name == name);
-        let names = || BUILT_IN.iter().map(|l| l.name).collect::<Vec<_>>().join(", ");
+        let names = || BUILT_IN.iter().map(|l| &*l.name).collect::<Vec<_>>().join(", ");
         literal.cloned().map_or_else(
             || Err(Error::Params { name: name.to_owned(), reason: format!("no such set; there are {}", names()) }),
             Self::new,
@@ -131,7 +150,7 @@ impl Params {
 
     /// Its name.
     pub fn name(&self) -> &str {
-        self.literal.name
+        &self.literal.name
     }
 
     /// Whether its name says that it is insecure.
@@ -166,7 +185,12 @@ impl Params {
 
     /// The special primes.
     pub fn special(&self) -> &[u64] {
-        self.literal.special
+        &self.literal.special
+    }
+
+    /// The prime of limb `i` of polynomials in `basis`.
+    pub fn modulus(&self, basis: Basis, i: usize) -> &Modulus {
+        &self.moduli[if i < basis.q { i } else { self.chain.len() + i - basis.q }]
     }
 
     /// All primes.
@@ -232,6 +256,32 @@ impl Params {
     }
 }
 
+/// Refuses numbers no circuit could work with, before anything is computed from them: a literal may come from outside.
+fn check_numbers(literal: &ParamsLiteral) -> std::result::Result<(), String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if literal.name.is_empty() || literal.name.len() > MAX_NAME || !literal.name.chars().all(plain) {
+        return Err(format!("a name is 1 to {MAX_NAME} of a-z, 0-9 and -"));
+    }
+    if !(10..=17).contains(&literal.log_n) {
+        return Err(format!("log N = {} is outside 10..=17", literal.log_n));
+    }
+    let degree = 1u64 << literal.log_n;
+    let EvalMod { k, degree: series, squarings, .. } = literal.eval_mod;
+    let ranges = [
+        ("secret weight", literal.secret_weight as u64, 1, degree),
+        ("sparse weight", literal.sparse_weight as u64, 1, degree),
+        ("log scale", literal.log_scale.into(), 1, 50),
+        ("log message ratio", literal.log_message_ratio.into(), 0, 30),
+        ("K of EvalMod", k.into(), 1, 1 << 12),
+        ("degree of EvalMod", series as u64, 0, 1 << 12),
+        ("squarings of EvalMod", squarings as u64, 0, 16),
+    ];
+    match ranges.iter().find(|(_, value, low, high)| !(low..=high).contains(&value)) {
+        Some((what, value, low, high)) => Err(format!("{what} = {value} is outside {low}..={high}")),
+        None => Ok(()),
+    }
+}
+
 /// log2 of a product of primes.
 pub fn log2_product(primes: &[u64]) -> f64 {
     primes.iter().map(|&q| libm::log2(q as f64)).sum()
@@ -281,76 +331,86 @@ fn identify(literal: &ParamsLiteral) -> [u8; 32] {
     for x in [u64::from(k), degree as u64, squarings as u64, correction.into(), literal.q0] {
         number(x);
     }
-    for part in
-        [literal.slots_to_coeffs, literal.usable, literal.eval_mod_primes, literal.coeffs_to_slots, literal.special]
-    {
+    for part in [
+        &literal.slots_to_coeffs,
+        &literal.usable,
+        &literal.eval_mod_primes,
+        &literal.coeffs_to_slots,
+        &literal.special,
+    ] {
         number(part.len() as u64);
         part.iter().for_each(|&q| number(q));
     }
     *hasher.finalize().as_bytes()
 }
 
+// Degree of the series: its frequency is 2 pi K / 2^r = 25.1, and the first Bessel coefficient left out, J_56(25.1), is
+// below 2^-42. What follows amplifies an error of the series at most 160 times. Up to 55 the quotient by T_32 and T_16
+// is a linear combination, which saves two products of a half against 62.
+
 /// `full`: 13 usable levels at 132 bits. The toys have the same chain in a ring too small to be secure.
-const FULL: ParamsLiteral = ParamsLiteral {
-    name: "full",
-    log_n: 16,
-    secret_weight: 512,
-    sparse_weight: 32,
-    log_scale: 42,
-    log_message_ratio: 8,
-    q0: 1125899903827969,
-    slots_to_coeffs: &[68718428161, 68724326401, 68724719617],
-    usable: &[
-        4398044938241,
-        4398043496449,
-        4398042972161,
-        4398042185729,
-        4398052147201,
-        4398052540417,
-        4398053588993,
-        4398054506497,
-        4398054899713,
-        4398055555073,
-        4398058045441,
-        4398034845697,
-        4398063157249,
-    ],
-    eval_mod_primes: &[
-        1125899902124033,
-        1125899887312897,
-        1125899886395393,
-        1125899885740033,
-        1125899884167169,
-        1125899884036097,
-        1125899883642881,
-        1125899883380737,
-        1125899882987521,
-    ],
-    coeffs_to_slots: &[1125899879710721, 1125899877875713, 1125899870404609],
-    special: &[
-        2251799813554177,
-        2251799810670593,
-        2251799809884161,
-        2251799807131649,
-        2251799806345217,
-        2251799805165569,
-        2251799799267329,
-    ],
-    eval_mod: EvalMod { k: 16, degree: 62, squarings: 2, correction: true },
-};
+const fn like_full(name: &'static str, log_n: u32) -> ParamsLiteral {
+    ParamsLiteral {
+        name: Cow::Borrowed(name),
+        log_n,
+        secret_weight: 512,
+        sparse_weight: 32,
+        log_scale: 42,
+        log_message_ratio: 8,
+        q0: 1125899903827969,
+        slots_to_coeffs: Cow::Borrowed(&[68718428161, 68724326401, 68724719617]),
+        usable: Cow::Borrowed(&[
+            4398044938241,
+            4398043496449,
+            4398042972161,
+            4398042185729,
+            4398052147201,
+            4398052540417,
+            4398053588993,
+            4398054506497,
+            4398054899713,
+            4398055555073,
+            4398058045441,
+            4398034845697,
+            4398063157249,
+        ]),
+        eval_mod_primes: Cow::Borrowed(&[
+            1125899902124033,
+            1125899887312897,
+            1125899886395393,
+            1125899885740033,
+            1125899884167169,
+            1125899884036097,
+            1125899883642881,
+            1125899883380737,
+            1125899882987521,
+        ]),
+        coeffs_to_slots: Cow::Borrowed(&[1125899879710721, 1125899877875713, 1125899870404609]),
+        special: Cow::Borrowed(&[
+            2251799813554177,
+            2251799810670593,
+            2251799809884161,
+            2251799807131649,
+            2251799806345217,
+            2251799805165569,
+            2251799799267329,
+        ]),
+        eval_mod: EvalMod { k: 16, degree: 55, squarings: 2, correction: true },
+    }
+}
 
 /// `small`: half the degree, for inference and low-precision work.
 const SMALL: ParamsLiteral = ParamsLiteral {
-    name: "small",
+    name: Cow::Borrowed("small"),
     log_n: 15,
     secret_weight: 512,
     sparse_weight: 32,
     log_scale: 33,
     log_message_ratio: 9,
     q0: 4398044938241,
-    slots_to_coeffs: &[8589475841, 8590458881],
-    usable: &[8589279233, 8590983169, 8588886017, 8588820481, 8588230657],
-    eval_mod_primes: &[
+    slots_to_coeffs: Cow::Borrowed(&[8589475841, 8590458881]),
+    usable: Cow::Borrowed(&[8589279233, 8590983169, 8588886017, 8588820481, 8588230657]),
+    eval_mod_primes: Cow::Borrowed(&[
         4398043496449,
         4398042972161,
         4398042513409,
@@ -359,19 +419,15 @@ const SMALL: ParamsLiteral = ParamsLiteral {
         4398037794817,
         4398035304449,
         4398034911233,
-    ],
-    coeffs_to_slots: &[4398034845697, 4398034649089],
-    special: &[35184368877569, 35184368025601, 35184367828993],
-    eval_mod: EvalMod { k: 16, degree: 62, squarings: 2, correction: false },
+    ]),
+    coeffs_to_slots: Cow::Borrowed(&[4398034845697, 4398034649089]),
+    special: Cow::Borrowed(&[35184368877569, 35184368025601, 35184367828993]),
+    eval_mod: EvalMod { k: 16, degree: 55, squarings: 2, correction: false },
 };
 
 /// Every set that has a name.
-pub const BUILT_IN: [ParamsLiteral; 4] = [
-    FULL,
-    SMALL,
-    ParamsLiteral { name: "insecure-toy11", log_n: 11, ..FULL },
-    ParamsLiteral { name: "insecure-toy12", log_n: 12, ..FULL },
-];
+pub static BUILT_IN: [ParamsLiteral; 4] =
+    [like_full("full", 16), SMALL, like_full("insecure-toy11", 11), like_full("insecure-toy12", 12)];
 
 #[cfg(test)]
 mod tests {
@@ -379,8 +435,8 @@ mod tests {
 
     #[test]
     fn every_built_in_set_is_valid_and_secure_or_says_so() {
-        for literal in BUILT_IN {
-            let params = Params::named(literal.name).unwrap();
+        for literal in &BUILT_IN {
+            let params = Params::named(&literal.name).unwrap();
             assert!(params.is_insecure_by_name() || params.security().bits() >= 128.0, "{}", params.name());
             assert_eq!(
                 params.limbs(params.top_level()) + literal.eval_mod_primes.len() + literal.coeffs_to_slots.len(),
@@ -405,7 +461,7 @@ mod tests {
     #[test]
     fn bad_literals_are_refused_with_a_reason() {
         let broken = |change: fn(&mut ParamsLiteral)| {
-            let mut literal = FULL;
+            let mut literal = like_full("full", 16);
             change(&mut literal);
             Params::new(literal).unwrap_err().to_string()
         };
@@ -414,7 +470,14 @@ mod tests {
         assert!(broken(|l| l.q0 = 1125899902124033).contains("appears twice"));
         assert!(broken(|l| l.eval_mod.degree = 31).contains("EvalMod takes 8"));
         assert!(broken(|l| l.log_scale = 44).contains("drift"));
-        assert!(broken(|l| l.special = &[]).contains("special"));
+        assert!(broken(|l| l.special = Cow::Borrowed(&[])).contains("special"));
+        assert!(broken(|l| l.name = "../full".into()).contains("a name is"));
+        assert!(broken(|l| l.log_n = 64).contains("log N = 64"));
+        assert!(broken(|l| l.log_scale = 4000).contains("log scale"));
+        assert!(broken(|l| l.secret_weight = usize::MAX).contains("secret weight"));
+        assert!(broken(|l| l.eval_mod.squarings = usize::MAX).contains("squarings"));
+        assert!(broken(|l| l.q0 = 2).contains("below 2^16"));
+        assert!(broken(|l| l.usable = vec![4398044938241; 100].into()).contains("more than 64"));
         assert!(Params::named("huge").unwrap_err().to_string().contains("insecure-toy11"));
     }
 

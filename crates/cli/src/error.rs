@@ -13,6 +13,25 @@ pub enum Error {
     /// A circuit could not run.
     #[error(transparent)]
     Circuit(#[from] hetal_circuits::Error),
+    /// Training refused.
+    #[error(transparent)]
+    Learn(#[from] hetal_learn::Error),
+    /// A file that cannot be used.
+    #[error("{path}: {reason}")]
+    File {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A shape that has no preset.
+    #[error("no shape is named {name}; there are {known}")]
+    Shape {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
     /// The thread pool could not be made.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {

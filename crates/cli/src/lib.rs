@@ -2,8 +2,11 @@
 
 pub mod error;
 pub mod machine;
+pub mod npy;
 pub mod ops;
+pub mod owner;
 pub mod params;
 pub mod progress;
+pub mod train;
 
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, ops, params};
+use hetal_cli::{Result, ops, params, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -39,6 +39,38 @@ enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Iterations of encrypted training on random features of a benchmark's shape, beside exact training.
+    Train {
+        /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
+        #[arg(long, default_value = "snips")]
+        shape: String,
+        /// Where iterations run.
+        #[arg(long, value_enum, default_value = "clear")]
+        engine: EngineArgument,
+        /// The parameter set.
+        #[arg(long, default_value = "full")]
+        set: String,
+        /// A folder with features_{train,test}.npy and labels_{train,test}.npy, instead of random features.
+        #[arg(long)]
+        data: Option<std::path::PathBuf>,
+        /// Training rows of it that are used.
+        #[arg(long, default_value_t = 2048)]
+        rows: usize,
+        /// How many iterations.
+        #[arg(long, default_value_t = 1)]
+        iterations: usize,
+        /// Print an array of JSON objects.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum EngineArgument {
+    /// Plain numbers, with exact books.
+    Clear,
+    /// Ciphertexts, on the CPU.
+    Cpu,
 }
 
 fn main() -> ExitCode {
@@ -62,13 +94,29 @@ fn run(arguments: Arguments) -> Result<()> {
             }
         }
         Command::Bench(BenchCommand::Ops { set, threads, json }) => {
-            let report = ops::Bench::new(&set)?.measure(threads)?;
+            let report = ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?;
             if json {
                 println!("{}", serde_json::Value::from(report));
             } else {
-                report.iter().for_each(|(name, value)| println!("{name:36} {value}"));
+                print_object(&report);
+            }
+        }
+        Command::Bench(BenchCommand::Train { shape, engine, set, data, rows, iterations, json }) => {
+            let kind = match engine {
+                EngineArgument::Clear => train::EngineKind::Clear,
+                EngineArgument::Cpu => train::EngineKind::Cpu,
+            };
+            let data = data.map_or(train::Data::Random, |path| train::Data::Folder { path, rows });
+            let report = train::report(&shape, &data, kind, &set, iterations)?;
+            match report.as_object() {
+                Some(object) if !json => print_object(object),
+                _ => println!("{}", serde_json::Value::from(vec![report])),
             }
         }
     }
     Ok(())
+}
+
+fn print_object(object: &serde_json::Map<String, serde_json::Value>) {
+    object.iter().for_each(|(name, value)| println!("{name:36} {value}"));
 }

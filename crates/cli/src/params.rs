@@ -18,13 +18,14 @@ const PRECISION: [Precision; 0] = [];
 
 /// One flat object per set.
 pub fn table() -> Result<Vec<Value>> {
-    BUILT_IN.iter().map(|literal| describe(&Params::named(literal.name)?)).collect()
+    BUILT_IN.iter().map(|literal| describe(&Params::named(&literal.name)?)).collect()
 }
 
 fn describe(params: &Params) -> Result<Value> {
     let wanted = bootstrap::keys(params);
     let limbs: usize = wanted.iter().map(|&(id, q)| key_limbs(params, id, q)).sum();
     let bytes = limbs * params.degree() * 8;
+    let stored = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
     let precision = PRECISION.iter().find(|p| p.set == params.name());
     let pair = |pick: fn(&Precision) -> (f64, f64)| precision.map(pick).map(|(mean, max)| json!([mean, max]));
     Ok(json!({
@@ -40,6 +41,7 @@ fn describe(params: &Params) -> Result<Value> {
         "digits": params.digits(params.full_basis().q),
         "bootstrap_keys": wanted.len(),
         "bootstrap_keys_gib": bytes as f64 / f64::from(1 << 30),
+        "bootstrap_keys_bytes_gib": stored as f64 / f64::from(1 << 30),
         "precision_modelled_log2": pair(|p| p.modelled),
         "precision_measured_log2": pair(|p| p.measured),
     }))

@@ -9,3 +9,10 @@ pub fn bar(length: u64) -> ProgressBar {
         .expect("the template is a constant");
     ProgressBar::new(length).with_style(style)
 }
+
+/// A message with the time it has been there, for one step of unknown length.
+pub fn spinner(message: &'static str) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(message);
+    spinner.enable_steady_tick(std::time::Duration::from_millis(200));
+    spinner
+}

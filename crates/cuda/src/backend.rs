@@ -291,6 +291,10 @@ impl Backend for CudaBackend {
         for (i, limb) in limbs.iter().enumerate() {
             self.upload_bytes(out.address() + (i * self.limb_bytes()) as u64, bytes_of(limb));
         }
+        // A key that one lane loads may be used on another at once.
+        if !self.health.is_broken() {
+            self.noted(self.device.synchronize());
+        }
         out
     }
 
@@ -332,8 +336,8 @@ impl Backend for CudaBackend {
         self.scale_halves(a, halves);
     }
 
-    fn mul_halves_add_assign(&self, acc: &mut CudaPoly, a: &CudaPoly, halves: &[(u64, u64)]) {
-        self.add_scaled_halves(acc, a, halves);
+    fn add_products_with_halves(&self, acc: &mut CudaPoly, terms: &[(&CudaPoly, Halves)]) {
+        terms.iter().for_each(|(a, halves)| self.add_scaled_halves(acc, a, halves));
     }
 
     fn add_halves_assign(&self, a: &mut CudaPoly, halves: &[(u64, u64)]) {
@@ -408,13 +412,13 @@ impl Backend for CudaBackend {
         self.sum_of_multiples(start, basis, terms, constant)
     }
 
-    fn switch_key(
+    fn inner_product_plus(
         &self,
         digits: &CudaDigits,
         key: &[(CudaPoly, CudaPoly)],
-        lifted: [Option<&CudaPoly>; 2],
+        added: [Option<&CudaPoly>; 2],
     ) -> (CudaPoly, CudaPoly) {
-        self.digits_times_key(digits, key, &Added { lifted, ..Added::default() })
+        self.digits_times_key(digits, key, &Added { lifted: added, ..Added::default() })
     }
 
     fn add_switched(

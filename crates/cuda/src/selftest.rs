@@ -188,8 +188,8 @@ impl<'a, B: Backend> Run<'a, B> {
             let mut a = b.copy_truncated(&large, basis);
             b.mul_halves_assign(&mut a, &halves);
             self.record("mul halves", &a);
-            b.mul_halves_add_assign(&mut a, &large, &halves);
-            self.record("mul halves add", &a);
+            b.add_products_with_halves(&mut a, &[(&large, halves.clone()), (&large, self.halves(basis, salt + 1))]);
+            self.record("products with halves", &a);
             b.add_halves_assign(&mut a, &halves);
             self.record("add halves", &a);
             let low = self.poly(chain, 3 + 4 * salt as u64);
@@ -293,9 +293,9 @@ impl<'a, B: Backend> Run<'a, B> {
                 self.record("inner product 0", &u0);
                 self.record("inner product 1", &u1);
                 let wide = self.poly(Basis { p: 0, ..self.full() }, salt + 1);
-                let (s0, s1) = b.switch_key(&digits, &own, [Some(&wide), (salt != 1).then_some(&wide)]);
-                self.record("switch key 0", &s0);
-                self.record("switch key 1", &s1);
+                let (s0, s1) = b.inner_product_plus(&digits, &own, [Some(&wide), (salt != 1).then_some(&wide)]);
+                self.record("inner product plus 0", &s0);
+                self.record("inner product plus 1", &s1);
                 for galois in [5, (2 << self.ring.log_n) - 1] {
                     let acc = (salt != 3).then(|| (u0.clone(), s1.clone()));
                     let (a0, a1) = b.add_switched(acc, &s0, &digits, &own, galois);

@@ -1,14 +1,14 @@
 //! Decryption.
 
-use crate::SecretKey;
+use crate::{Private, SecretKey};
 use hetal_ckks::{Ciphertext, Complex64, Encoder, Params, Result};
 use hetal_ring::{Basis, Poly, RnsRing};
 use std::sync::Arc;
 
 /// Opens ciphertexts.
 ///
-/// What it returns is **private**: an exact decryption contains the noise, and noise published together with its
-/// ciphertext gives the secret away. Values that leave the owner go through the release path.
+/// What it returns is private: an exact decryption contains the noise, and noise published together with its ciphertext
+/// gives the secret away. Values that leave the owner go through a [`crate::Release`].
 pub struct Decryptor {
     params: Arc<Params>,
     ring: Arc<RnsRing>,
@@ -22,9 +22,9 @@ impl Decryptor {
     }
 
     /// The slots of the message, noise included.
-    pub fn decrypt(&self, secret: &SecretKey, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
+    pub fn decrypt(&self, secret: &SecretKey, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
         let coefficients = self.coefficients(secret, ct);
-        self.encoder.decode(&coefficients, self.params.slots())
+        Ok(Private::new(self.encoder.decode(&coefficients, self.params.slots())?))
     }
 
     /// The coefficients of the message divided by its scale.

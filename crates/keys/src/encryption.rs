@@ -1,29 +1,11 @@
 //! Encryption, with the secret key (half the bytes) or the public one.
 
 use crate::{KeyGenerator, SecretKey};
-use hetal_ckks::{Ciphertext, Params, Plaintext};
+use hetal_ckks::{Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext};
 use hetal_ring::sampler::{self, Seed, SeedSource};
 use hetal_ring::{Basis, Poly, RnsRing};
 use std::sync::Arc;
 use zeroize::Zeroize;
-
-/// A fresh ciphertext whose uniform half is a seed.
-pub struct SeededCiphertext {
-    /// `-a s + e + m`.
-    pub c0: Poly,
-    /// Stands for `a`.
-    pub seed: Seed,
-    /// The factor on the message.
-    pub scale: f64,
-}
-
-/// An encryption of zero that anyone can encrypt with.
-pub struct PublicKey {
-    /// `-a s + e`.
-    pub b: Poly,
-    /// Uniform.
-    pub a: Poly,
-}
 
 /// Encrypts plaintexts.
 pub struct Encryptor {
@@ -45,18 +27,11 @@ impl Encryptor {
         secret: &SecretKey,
         message: &Plaintext<Poly>,
         seeds: &mut dyn SeedSource,
-    ) -> SeededCiphertext {
+    ) -> SeededCiphertext<Poly> {
         let basis = message.poly.basis();
         let (public, private) = (seeds.next_seed(), seeds.next_seed());
         let c0 = self.zero_under(secret, &public, &private, basis, Some(&message.poly));
         SeededCiphertext { c0, seed: public, scale: message.scale }
-    }
-
-    /// Expands the seed.
-    pub fn expand(&self, ct: &SeededCiphertext) -> Ciphertext<Poly> {
-        let basis = ct.c0.basis();
-        let c1 = self.ring.uniform(&ct.seed, 0, basis);
-        Ciphertext { c0: ct.c0.clone(), c1, limbs: basis.q, scale: ct.scale }
     }
 
     /// Encrypts with the secret key.
@@ -66,21 +41,23 @@ impl Encryptor {
         message: &Plaintext<Poly>,
         seeds: &mut dyn SeedSource,
     ) -> Ciphertext<Poly> {
-        self.expand(&self.encrypt_seeded(secret, message, seeds))
+        let SeededCiphertext { c0, seed, scale } = self.encrypt_seeded(secret, message, seeds);
+        let basis = c0.basis();
+        Ciphertext { c0, c1: self.ring.uniform(&seed, 0, basis), limbs: basis.q, scale }
     }
 
     /// A public key for plaintexts of up to `limbs` limbs.
-    pub fn public_key(&self, secret: &SecretKey, limbs: usize, seeds: &mut dyn SeedSource) -> PublicKey {
+    pub fn public_key(&self, secret: &SecretKey, limbs: usize, seeds: &mut dyn SeedSource) -> PublicKey<Poly> {
         let basis = Basis { q: limbs, p: 0 };
         let (public, private) = (seeds.next_seed(), seeds.next_seed());
         let b = self.zero_under(secret, &public, &private, basis, None);
-        PublicKey { b, a: self.ring.uniform(&public, 0, basis) }
+        PublicKey { b, a: self.ring.uniform(&public, 0, basis), seed: public }
     }
 
     /// Encrypts with the public key: `(v b + e0 + m, v a + e1)` for a fresh ternary `v`.
     pub fn encrypt_public(
         &self,
-        key: &PublicKey,
+        key: &PublicKey<Poly>,
         message: &Plaintext<Poly>,
         seeds: &mut dyn SeedSource,
     ) -> Ciphertext<Poly> {

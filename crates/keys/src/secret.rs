@@ -26,6 +26,11 @@ impl SecretKey {
         Self { coefficients: sampler::ternary_fixed_weight(&seeds.next_seed(), n, weight.min(n)) }
     }
 
+    /// The secret with these coefficients, each -1, 0 or 1.
+    pub(crate) fn from_coefficients(coefficients: Vec<i8>) -> Self {
+        Self { coefficients }
+    }
+
     /// Its coefficients, each -1, 0 or 1.
     pub(crate) fn coefficients(&self) -> &[i8] {
         &self.coefficients

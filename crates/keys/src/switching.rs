@@ -68,8 +68,7 @@ impl KeyGenerator {
         let to = self.switching(KeyId::ToSparse, &lift(secret, low), &lift(&sparse, low), weight, low, seeds)?;
         let weight = self.secret_weight();
         let (source, target) = (lift(&sparse, full), lift(secret, full));
-        // What it is applied to is small: one digit, which is the whole gadget.
-        let from = self.with_gadgets(KeyId::FromSparse, &source, &target, weight, full, &[0], seeds)?;
+        let from = self.switching(KeyId::FromSparse, &source, &target, weight, full, seeds)?;
         Ok([to, from])
     }
 
@@ -77,6 +76,8 @@ impl KeyGenerator {
         self.params.literal().secret_weight
     }
 
+    /// For each digit `j`, beginning at prime `starts[j]`: `(b, a)` with `b = -a t + e + P s` on its primes, `-a t + e` on
+    /// the others. Refuses key objects of less than 128 bits.
     fn switching(
         &self,
         id: KeyId,
@@ -86,27 +87,12 @@ impl KeyGenerator {
         basis: Basis,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<Poly>> {
-        let starts = &self.params.digit_starts()[..self.params.digits(basis.q)];
-        self.with_gadgets(id, source, target, target_weight, basis, starts, seeds)
-    }
-
-    /// For each digit `j`, beginning at prime `starts[j]`: `(b, a)` with `b = -a t + e + P s` on its primes, `-a t + e` on
-    /// the others. Refuses key objects of less than 128 bits.
-    fn with_gadgets(
-        &self,
-        id: KeyId,
-        source: &SecretPoly,
-        target: &SecretPoly,
-        target_weight: usize,
-        basis: Basis,
-        starts: &[usize],
-        seeds: &mut dyn SeedSource,
-    ) -> Result<SwitchingKey<Poly>> {
         if !self.params.is_insecure_by_name() {
             let log_qp = self.params.log_qp(basis);
             security::require(&id.to_string(), self.params.log_n(), target_weight, log_qp)?;
         }
         let (public, private) = (seeds.next_seed(), seeds.next_seed());
+        let starts = id.digit_starts(&self.params, basis.q);
         let ends = starts.iter().skip(1).copied().chain([basis.q]);
         let digits = starts
             .iter()

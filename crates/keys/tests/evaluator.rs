@@ -1,5 +1,7 @@
 //! Every homomorphic operation against plain arithmetic, under real keys at toy sets.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId};
 use hetal_testkit::{Client, complex_vector, max_error};
 use std::collections::BTreeMap;

@@ -76,6 +76,83 @@ pub enum Error {
         /// The levels there are.
         has: usize,
     },
+    /// A feature that is not a finite number.
+    #[error("row {row}, column {column}: {value} is not a finite number")]
+    NotFinite {
+        /// The row.
+        row: usize,
+        /// The column.
+        column: usize,
+        /// What is there.
+        value: f64,
+    },
+    /// A row longer than the guard allows after normalisation; its largest feature is named.
+    #[error(
+        "row {row}: length {norm:.3} is beyond the guard of {guard:.3} (largest in column {column}): normalise on data like it, or leave it out"
+    )]
+    BeyondGuard {
+        /// The row.
+        row: usize,
+        /// The column of its largest feature.
+        column: usize,
+        /// Its length.
+        norm: f64,
+        /// The longest allowed.
+        guard: f64,
+    },
+    /// Nothing to train on.
+    #[error("there are no rows")]
+    NoRows,
+    /// As many labels as rows are needed.
+    #[error("{rows} rows, but {labels} labels")]
+    LabelCount {
+        /// Rows there are.
+        rows: usize,
+        /// Labels there are.
+        labels: usize,
+    },
+    /// A class that no row has.
+    #[error("class {class} has no rows")]
+    EmptyClass {
+        /// The class.
+        class: usize,
+    },
+    /// A batch larger than the data.
+    #[error("a batch of {batch} rows is larger than the data's {rows}")]
+    BatchTooLarge {
+        /// Rows of a batch.
+        batch: usize,
+        /// Rows of the data.
+        rows: usize,
+    },
+    /// A hyper-parameter outside what the server allows.
+    #[error("{what} of {asked} is not allowed here: {lowest} to {highest}")]
+    NotAllowed {
+        /// Which one.
+        what: &'static str,
+        /// What was asked for.
+        asked: f64,
+        /// The least allowed.
+        lowest: f64,
+        /// The most allowed.
+        highest: f64,
+    },
+    /// A session was told something it was not waiting for.
+    #[error("{got} came while {waiting}")]
+    OutOfTurn {
+        /// What came.
+        got: &'static str,
+        /// What the session was doing.
+        waiting: &'static str,
+    },
+    /// A checkpoint whose parts do not belong together.
+    #[error("a checkpoint with {got} ciphertexts, its record names {expected}")]
+    Checkpoint {
+        /// Ciphertexts given.
+        got: usize,
+        /// Ciphertexts its record names.
+        expected: usize,
+    },
     /// A table of constants that does not make sense.
     #[error("softmax constants: {0}")]
     Constants(String),

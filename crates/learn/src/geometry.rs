@@ -2,7 +2,7 @@
 //!
 //! Slots are columns of `rows` entries: slot `j * rows + i` with `i = u * c' + rho`. A feature block holds two features
 //! per complex slot, samples along `i`, feature pairs along `j`. The classifier is one ciphertext: group `u` holds feature
-//! block `u`, the group after the last block the bias, and `(rho + j) mod c'` is the class. Logits, labels and
+//! block `u`, the group after the last block the bias (in the first column), and `(rho + j) mod c'` is the class. Logits, labels and
 //! probabilities hold sample `i`, class `(rho + j) mod c'`, so sums over classes are rotations by multiples of `rows`.
 
 use crate::{Error, Result};

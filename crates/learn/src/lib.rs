@@ -1,17 +1,30 @@
 #![doc = include_str!("../README.md")]
 
+pub mod agreement;
+pub mod dataset;
 mod error;
 pub mod geometry;
+pub mod judge;
 pub mod ledger;
 mod matrix;
 pub mod nesterov;
+pub mod normalisation;
 pub mod packing;
+pub mod paper;
+pub mod plan;
 pub mod products;
+pub mod session;
 pub mod softmax;
 pub mod trainer;
 pub mod twin;
 
+pub use agreement::{Agreement, Limits, Wishes};
+pub use dataset::Dataset;
 pub use error::{Error, Result};
 pub use geometry::Geometry;
+pub use judge::{Judge, Verdict};
 pub use ledger::Ledger;
 pub use matrix::Matrix;
+pub use normalisation::Normalisation;
+pub use plan::Plan;
+pub use session::Session;

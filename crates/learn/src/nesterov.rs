@@ -1,7 +1,9 @@
 //! The public numbers of Nesterov's accelerated gradient.
 
+use serde::{Deserialize, Serialize};
+
 /// How gradients become steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Momentum {
     /// `W <- W - rate G(W)`.
     None,
@@ -12,7 +14,7 @@ pub enum Momentum {
 }
 
 /// Where the sequence of `lambda_t` stands.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
     momentum: Momentum,
     lambda: f64,
@@ -31,5 +33,37 @@ impl Pace {
             Momentum::None => (0.0, self),
             Momentum::Nesterov => ((self.lambda - 1.0) / next, Self { lambda: next, ..self }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `log2(1 / prod beta_t)` after 2, 3, 10 and 52 steps, as in the design.
+    #[test]
+    fn products_of_beta_fall_slowly() {
+        let (mut pace, mut product) = (Pace::new(Momentum::Nesterov), 1.0);
+        for t in 1..=52 {
+            let (beta, next) = pace.advance();
+            pace = next;
+            assert_eq!(beta == 0.0, t == 1);
+            if t > 1 {
+                product *= beta;
+            }
+            let expected = match t {
+                2 => 1.8,
+                3 => 3.0,
+                10 => 7.1,
+                52 => 13.6,
+                _ => continue,
+            };
+            assert!((-libm::log2(product) - expected).abs() < 0.06, "{t}: {}", -libm::log2(product));
+        }
+    }
+
+    #[test]
+    fn plain_descent_has_no_momentum() {
+        assert_eq!(Pace::new(Momentum::None).advance(), (0.0, Pace::new(Momentum::None)));
     }
 }

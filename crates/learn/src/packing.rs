@@ -35,7 +35,7 @@ pub fn labels(g: &Geometry, labels: &[usize]) -> Result<Vec<Complex64>> {
 
 /// The slots of a classifier with weights `w` (classes x features + 1, the bias in the last column):
 /// `W_c[j, u, rho] = w[k, h] + i w[k, h + pairs]` with `h = u s1 + j`, class `k = (rho + j) mod c'`; the group after the last block
-/// holds the bias in every column.
+/// holds the bias in its first column.
 pub fn weights(g: &Geometry, w: &Matrix) -> Result<Vec<Complex64>> {
     w.require("a classifier", g.classes(), g.features() + 1)?;
     let weight = |k: usize, h: usize| if h < g.features() { w[(k, h)] } else { 0.0 };
@@ -45,7 +45,7 @@ pub fn weights(g: &Geometry, w: &Matrix) -> Result<Vec<Complex64>> {
         if k >= w.rows() || u > g.blocks() {
             Complex64::ZERO
         } else if u == g.blocks() {
-            Complex64::new(w[(k, g.features())], 0.0)
+            Complex64::new(if j == 0 { w[(k, g.features())] } else { 0.0 }, 0.0)
         } else if pair < g.pairs() {
             Complex64::new(weight(k, pair), weight(k, pair + g.pairs()))
         } else {
@@ -65,7 +65,7 @@ pub fn unpack_weights(g: &Geometry, slots: &[Complex64]) -> Result<Matrix> {
         if k >= g.classes() {
             continue;
         }
-        if u == g.blocks() {
+        if u == g.blocks() && j == 0 {
             w[(k, g.features())] = value.re;
         } else if u < g.blocks() && pair < g.pairs() {
             w[(k, pair)] = value.re;

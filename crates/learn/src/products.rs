@@ -7,7 +7,8 @@ use hetal_circuits::{Diagonal, Engine, Multiplication};
 /// The row-shifted versions `X_b^(-k)[j, i] = X_b[j, (i - k) mod a]` of a batch of features: `versions[b][k]`, `k < c'`.
 pub type Versions<C> = Vec<Vec<C>>;
 
-/// A classifier with every feature block repeated over all rows, ready to meet the features.
+/// A classifier with every feature block repeated over all rows, ready to meet the features. The bias is there in the first column
+/// only, like the weight of a feature that is 1 there and 0 elsewhere.
 pub struct Expanded<C> {
     blocks: Vec<C>,
     bias: C,
@@ -22,6 +23,7 @@ pub struct Products<E: Engine> {
     bias_groups: Vec<E::Plaintext>,
     skews: Vec<E::Transform>,
     compact_groups: Vec<E::Plaintext>,
+    compact_bias_groups: Vec<E::Plaintext>,
 }
 
 impl<E: Engine> Products<E> {
@@ -34,18 +36,20 @@ impl<E: Engine> Products<E> {
         // The real part is taken as L + conj L, so the masks before it halve.
         let half = 0.5 / scale;
         let class_count = g.padded_classes();
-        let groups = |place: Multiplication, value: f64| -> Result<Vec<E::Plaintext>> {
-            let group = |u| engine.encode(&mask(g, value, |_, i| i / class_count == u), place);
+        let groups = |place: Multiplication, columns: usize| -> Result<Vec<E::Plaintext>> {
+            let group = |u| engine.encode(&mask(g, 1.0, |j, i| j < columns && i / class_count == u), place);
             Ok((0..g.window()).map(group).collect::<hetal_circuits::Result<_>>()?)
         };
+        let all = g.columns();
         let shift = |k| engine.prepare(&shift(g, k), Multiplication::at(ledger.fresh_features()));
         let skew = |k| engine.prepare(&skew(g, k, half), Multiplication::at(ledger.partial_logits()));
         Ok(Self {
             shifts: (1..class_count).map(shift).collect::<hetal_circuits::Result<_>>()?,
-            groups: groups(Multiplication::for_partner(ledger.weights(), ledger.features()), 1.0)?,
-            bias_groups: groups(Multiplication::at(ledger.weights()), half)?,
+            groups: groups(Multiplication::for_partner(ledger.weights(), ledger.features()), all)?,
+            bias_groups: groups(at_one_below(ledger.weights()), 1)?,
             skews: (0..class_count).map(skew).collect::<hetal_circuits::Result<_>>()?,
-            compact_groups: groups(Multiplication::at(ledger.gradient()), 1.0)?,
+            compact_groups: groups(Multiplication::at(ledger.gradient()), all)?,
+            compact_bias_groups: groups(Multiplication::at(ledger.gradient()), 1)?,
             geometry,
             ledger,
         })
@@ -101,7 +105,7 @@ impl<E: Engine> Products<E> {
         self.check_versions(versions)?;
         let partial = |k: usize| {
             let terms: Vec<_> = weights.blocks.iter().zip(versions).map(|(e, x)| (e, &x[k])).collect();
-            engine.sum_of_products(&terms)
+            engine.add(&engine.sum_of_products(&terms)?, &weights.bias)
         };
         let partials: Vec<_> = (0..g.padded_classes()).map(partial).collect::<hetal_circuits::Result<_>>()?;
         let terms: Vec<_> = partials.iter().zip(&self.skews).collect();
@@ -111,7 +115,6 @@ impl<E: Engine> Products<E> {
             sum = engine.add(&sum, &engine.rotate(&sum, (columns * g.rows()) as i64)?)?;
             columns *= 2;
         }
-        let sum = engine.add(&sum, &weights.bias)?;
         Ok(engine.add(&sum, &engine.conjugate(&sum)?)?)
     }
 
@@ -163,12 +166,13 @@ impl<E: Engine> Products<E> {
             rest = others;
         }
         // The bias meets no features: the same masks once more, for an ordinary result at the gradient's level.
-        let bias_masks = encode(Multiplication { operand: level, at: level - 1, partner: None })?;
+        let bias_masks = encode(at_one_below(level))?;
         let terms: Vec<_> = rotated.iter().zip(&bias_masks).collect();
         Ok((shifted, engine.sum_of_plain_products(&terms)?))
     }
 
-    /// Sums every block over its groups and puts the sums side by side: group `b` of the result is the sum of block `b`.
+    /// Sums every block over its groups and puts the sums side by side: group `b` of the result is the sum of block `b`. Of the bias only
+    /// the first column is kept: copies in the others would each be trained on their own, and drift apart.
     fn compact(&self, engine: &E, blocks: Vec<E::Ciphertext>) -> Result<E::Ciphertext> {
         let window = self.geometry.window();
         let halves = (0..self.foldings()).rev().map(|t| (window << t) as i64);
@@ -177,7 +181,11 @@ impl<E: Engine> Products<E> {
         let mut sum: Option<E::Ciphertext> = None;
         for d in self.offsets() {
             // Group u of block u + d goes to group u + d.
-            let pair = |u: usize| Some((folded.get(usize::try_from(u as i64 + d).ok()?)?, &self.compact_groups[u]));
+            let pair = |u: usize| {
+                let b = usize::try_from(u as i64 + d).ok()?;
+                let masks = if b < self.geometry.blocks() { &self.compact_groups } else { &self.compact_bias_groups };
+                Some((folded.get(b)?, &masks[u]))
+            };
             let terms: Vec<_> = (0..window).filter_map(pair).collect();
             let part = engine.rotate(&engine.sum_of_plain_products(&terms)?, -self.group_rotation(d))?;
             sum = Some(match sum {
@@ -219,6 +227,11 @@ impl<E: Engine> Products<E> {
         let what = "the versions of a batch of features";
         Err(Error::Shape { what, rows: versions.len(), columns, must_rows, must_columns })
     }
+}
+
+/// A multiplication of ciphertexts of a level that takes two levels: the lower result costs nothing.
+fn at_one_below(level: usize) -> Multiplication {
+    Multiplication { operand: level, at: level - 1, partner: None }
 }
 
 /// `out[j, i] = x[j, (i - k) mod a]`.

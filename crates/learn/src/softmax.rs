@@ -1,5 +1,6 @@
 //! Softmax without maximum or comparison, and what it is compared with.
 
+pub mod baselines;
 pub mod constants;
 pub mod measure;
 mod remez;
@@ -7,6 +8,7 @@ pub mod schedule;
 pub mod search;
 pub mod sharpen;
 
+pub use baselines::Method;
 pub use constants::{Constants, Step};
 pub use schedule::Schedule;
 pub use sharpen::Sharpen;

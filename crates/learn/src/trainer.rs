@@ -157,9 +157,15 @@ impl<E: Engine> Trainer<E> {
 
 /// The switching keys that preparing a batch, iterating and refreshing need (those inside bootstraps apart), found by running them in the
 /// clear. The same for all rows, rates and values.
-pub fn keys(geometry: Geometry, ledger: Ledger, constants: Constants, top_level: usize) -> Result<Keys> {
+pub fn keys(
+    geometry: Geometry,
+    ledger: Ledger,
+    constants: Constants,
+    log_momentum_bound: u32,
+    top_level: usize,
+) -> Result<Keys> {
     let engine = Clear::new(geometry.slots(), top_level);
-    let trainer = Trainer::new(&engine, geometry, ledger, constants, 0)?;
+    let trainer = Trainer::new(&engine, geometry, ledger, constants, log_momentum_bound)?;
     let zeros = vec![Complex64::ZERO; geometry.slots()];
     let fresh = |level| engine.fresh(&zeros, level);
     let features = vec![fresh(ledger.fresh_features())?; geometry.blocks()];

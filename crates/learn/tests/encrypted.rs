@@ -6,11 +6,13 @@ mod common;
 use common::Random;
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, Sealed, encrypted};
 use hetal_ckks::{Complex64, EvaluationKeys};
+use hetal_learn::agreement::initial_weights;
 use hetal_learn::nesterov::Momentum;
+use hetal_learn::session::{self, Task};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Trainer};
-use hetal_learn::twin::Twin;
-use hetal_learn::{Geometry, Ledger, Matrix, packing};
+use hetal_learn::twin::{self, Twin};
+use hetal_learn::{Agreement, Geometry, Judge, Ledger, Limits, Matrix, Session, packing};
 use hetal_ring::{Poly, RnsRing};
 use hetal_testkit::Client;
 
@@ -25,7 +27,7 @@ const LOG_MOMENTUM_BOUND: u32 = 0;
 impl Parties {
     fn new(set: &str, g: Geometry, ledger: Ledger, constants: &Constants) -> Self {
         let client = Client::new(set, 7);
-        let needs = trainer::keys(g, ledger, constants.clone(), client.params.top_level()).unwrap();
+        let needs = trainer::keys(g, ledger, constants.clone(), LOG_MOMENTUM_BOUND, client.params.top_level()).unwrap();
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
         let evaluator = Client::new(set, 7).evaluator;
@@ -72,6 +74,55 @@ fn encrypted_iterations_follow_exact_training() {
         assert!(error < 1e-4, "step {step}: {error:e}");
         assert_eq!(engine.level(&model.weights), ledger.weights());
     }
+}
+
+/// A whole training to early stopping under encryption: the client's judge and the server's session end where the exact twin does.
+#[test]
+fn encrypted_training_stops_early() {
+    let (slots, rows, features, classes) = (1024, 64, 12, 3);
+    let g = Geometry::new(slots, rows, features, classes).unwrap();
+    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0).unwrap());
+    let parties = Parties::new("insecure-toy11", g, ledger, &constants);
+    let (engine, scale) = (&parties.engine, constants.scale);
+    let trainer = Trainer::new(engine, g, ledger, constants, LOG_MOMENTUM_BOUND).unwrap();
+    let (x, labels) = Random(21).clusters(180, features, classes);
+    let upload = |r: std::ops::Range<usize>| {
+        let blocks = packing::features(&g, &x.slice(r.clone())).unwrap();
+        let blocks: Vec<_> = blocks.iter().map(|b| parties.encrypt(b, ledger.fresh_features())).collect();
+        let packed = packing::labels(&g, &labels[r.clone()]).unwrap();
+        trainer.batch(engine, &blocks, parties.encrypt(&packed, ledger.probabilities()), r.len()).unwrap()
+    };
+    // The last batch of training rows is shorter.
+    let (batches, validation) = ([upload(0..64), upload(64..120)], upload(120..180));
+    let (patience, rate) = (1, 4.0);
+    let agreement = Agreement { batch: 64, rate, patience, max_epochs: 12, ..Limits::default().defaults };
+    let initial = initial_weights(classes, features, agreement.seed);
+    let first = parties.encrypt(&packing::weights(&g, &initial).unwrap(), ledger.weights());
+    let mut session = Session::new(agreement.clone(), batches.len(), first).unwrap();
+    let mut judges = [Judge::new(patience, 128.0, 0), Judge::new(patience, 128.0, 0)];
+    let mut exact = Twin::new(initial, agreement.momentum);
+    let mut history = Vec::new();
+    while let Task::Validate { epoch, .. } =
+        session::advance(engine, &mut session, &batches, |_| Ok(&trainer), |_| true).unwrap()
+    {
+        let sealed = trainer.logits(engine, &validation.versions, session.weights()).unwrap();
+        let opened = packing::unpack_logits(&g, &parties.client.decrypt(sealed.inner()), 60).unwrap();
+        let logits = Matrix::from_fn(60, classes, |i, k| scale * opened[(i, k)]);
+        let judgement = judges[0].judge(&logits, &labels[120..]).unwrap();
+        for r in [0..64, 64..120] {
+            exact.step(&x.slice(r.clone()), &labels[r], rate, softmax::exact).unwrap();
+        }
+        history.push(exact.weights().clone());
+        let plain = twin::logits(&x.slice(120..180), exact.weights()).unwrap();
+        let expected = judges[1].judge(&plain, &labels[120..]).unwrap();
+        assert_eq!((judgement.verdict, judgement.accuracy), (expected.verdict, expected.accuracy), "epoch {epoch}");
+        session.judged(judgement.verdict).unwrap();
+    }
+    assert!(history.len() > 2 && history.len() < 12, "{} epochs", history.len());
+    let best = judges[0].best_epoch().unwrap();
+    let (_, weights) = session.kept().find(|(epoch, _)| *epoch == best).unwrap();
+    let difference = opened(&parties, &g, weights).max_difference(&history[best - 1]);
+    assert!(difference < 1e-4 * history[best - 1].max_magnitude(), "{difference:e}");
 }
 
 fn opened(parties: &Parties, g: &Geometry, ct: &Sealed<Poly>) -> Matrix {

@@ -79,6 +79,14 @@ fn noise_of_a_bootstrap_is_borne() {
     assert!(d.exact < 1e-3, "{d:?}");
 }
 
+/// Noise stays small over hundreds of steps: no slot keeps a copy of another that could drift away from it.
+#[test]
+fn noise_does_not_grow_over_a_long_training() {
+    let noise = Noise { operation: libm::ldexp(1.0, -30), bootstrap: libm::ldexp(1.0, -25), seed: 2 };
+    let d = train(&Clear::with_noise(1024, TOP, noise), 64, 60, 12, 3, 400);
+    assert!(d.alike < 1e-4, "{d:?}");
+}
+
 /// Bootstraps, key-switches and products of one iteration for every shape of the paper.
 #[test]
 fn paper_shapes_cost_what_the_design_says() {
@@ -109,9 +117,11 @@ fn paper_shapes_cost_what_the_design_says() {
 #[test]
 fn keys_are_those_an_iteration_uses() {
     let g = Geometry::new(2048, 64, 30, 5).unwrap();
-    let keys = trainer::keys(g, Ledger::lowest(), Constants::built_in(5, 128.0).unwrap(), TOP).unwrap();
+    let keys = trainer::keys(g, Ledger::lowest(), Constants::built_in(5, 128.0).unwrap(), 3, TOP).unwrap();
     assert_eq!(keys.conjugation, Some(Ledger::lowest().momentum()));
     assert!(keys.relinearisation.unwrap() <= TOP);
     assert!(keys.rotations.iter().all(|&(k, level)| 0 < k && k < 2048 && level <= TOP));
     assert!(keys.rotations.len() > 20);
+    // Of the logits, of probabilities, of the momentum.
+    assert_eq!(keys.bounds, [0, 1, 3]);
 }

@@ -86,6 +86,33 @@ fn gradients_are_d_transposed_times_x() {
     }
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(24))]
+
+    /// Any shape: logits of a gradient of random differences, slot by slot through both products.
+    #[test]
+    fn any_shape_multiplies_exactly(rows in 1usize..70, features in 1usize..60, classes in 2usize..9, seed in 0u64..1000) {
+        if Geometry::new(2048, rows, features, classes).is_ok() {
+            let b = bench(2048, rows, rows, features, classes, 1.0);
+            let g = *b.products.geometry();
+            let d = Random(seed).matrix(rows, classes, 1.0);
+            let packed: Vec<_> = (0..g.slots()).map(|s| g.place(s)).map(|(j, i)| {
+                let k = g.class(j, i);
+                if i < rows && k < classes { d[(i, k)].into() } else { 0.0.into() }
+            }).collect();
+            let packed = b.engine.fresh(&packed, b.products.ledger().probabilities()).unwrap();
+            let gradient = b.products.gradient(&b.engine, &b.versions, &packed, rows, 1.0).unwrap();
+            let weights = packing::unpack_weights(&g, b.engine.values(&gradient)).unwrap();
+            let exact = twin::gradient(&b.x, &d).unwrap();
+            proptest::prop_assert!(weights.max_difference(&exact) < 1e-10);
+            let expanded = b.products.expand(&b.engine, &gradient).unwrap();
+            let logits = b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
+            let logits = packing::unpack_logits(&g, b.engine.values(&logits), rows).unwrap();
+            proptest::prop_assert!(logits.max_difference(&twin::logits(&b.x, &exact).unwrap()) < 1e-9);
+        }
+    }
+}
+
 #[test]
 fn weights_come_back_as_they_were_packed() {
     for (slots, rows, features, classes) in SHAPES {

@@ -87,7 +87,8 @@ impl BaseConverter {
         let n = scaled.first().map_or(0, |s| s.len());
         assert!(scaled.len() == self.sources.len() && scaled.iter().all(|s| s.len() == n));
         assert!(targets.len() == out.len() && out.iter().all(|o| o.len() == n));
-        let mut centred = [[0.0; BLOCK]; MAX_SOURCES];
+        // A cache line between blocks: without it all of them would fall into the same sets of the cache.
+        let mut centred = [[0.0; BLOCK + 8]; MAX_SOURCES];
         let mut overflow = [0.0; BLOCK];
         for start in (0..n).step_by(BLOCK) {
             let end = n.min(start + BLOCK);

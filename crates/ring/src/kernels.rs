@@ -69,7 +69,7 @@ pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[
     vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1);
 }
 
-/// `out[i] = a[index[i]]`. Loads one by one: on the machines at hand that is not slower than gathering.
+/// `out[i] = a[index[i]]`. Loads one by one: the gather instruction is slower on Zen 3.
 pub fn permute_into(out: &mut [u64], a: &[u64], index: &[u32]) {
     assert!(out.len() == a.len() && out.len() == index.len());
     for (o, &i) in out.iter_mut().zip(index) {

@@ -241,15 +241,22 @@ impl RnsRing {
         });
     }
 
-    /// `acc += a c` for constants as in [`RnsRing::mul_halves_assign`]; `a` may have more limbs.
-    pub fn mul_halves_add_assign(&self, acc: &mut Poly, a: &Poly, halves: &[(u64, u64)]) {
+    /// `acc += sum_k a_k c_k` for constants as in [`RnsRing::mul_halves_assign`]; the `a_k` may have more limbs. In blocks, so
+    /// that the sum stays in the first cache.
+    pub fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Vec<(u64, u64)>)]) {
+        const BLOCK: usize = 1024;
         let middle = self.degree() / 2;
         let basis = acc.basis;
         self.for_each_limb(acc, |t, i, limb| {
-            let (first, second) = limb.split_at_mut(middle);
-            let a = a.matching(basis, i);
-            kernels::mul_scalar_add_assign(self.isa, t.modulus(), first, &a[..middle], halves[i].0);
-            kernels::mul_scalar_add_assign(self.isa, t.modulus(), second, &a[middle..], halves[i].1);
+            let block = BLOCK.min(middle);
+            for (number, out) in limb.chunks_exact_mut(block).enumerate() {
+                let start = number * block;
+                for (a, halves) in terms {
+                    let a = &a.matching(basis, i)[start..start + block];
+                    let scalar = if start < middle { halves[i].0 } else { halves[i].1 };
+                    kernels::mul_scalar_add_assign(self.isa, t.modulus(), out, a, scalar);
+                }
+            }
         });
     }
 
@@ -330,10 +337,7 @@ impl RnsRing {
     /// streams: a truncation of the polynomial is the polynomial of fewer primes.
     pub fn uniform(&self, seed: &Seed, digit: u32, basis: Basis) -> Poly {
         let mut a = self.uninit(basis);
-        self.for_each_limb(&mut a, |table, i, limb| {
-            let prime = if i < basis.q { i as u32 } else { SPECIAL_STREAM + (i - basis.q) as u32 };
-            sampler::uniform_into(seed, Domain::Uniform { digit, prime }, table.modulus(), limb);
-        });
+        self.for_each_limb(&mut a, |table, i, limb| uniform_limb_into(seed, digit, basis, i, table.modulus(), limb));
         a
     }
 
@@ -387,6 +391,12 @@ impl RnsRing {
         }
         Conversion { converter, targets }
     }
+}
+
+/// Limb `i`, modulo `q`, of the polynomial in `basis` that [`RnsRing::uniform`] gives.
+pub fn uniform_limb_into(seed: &Seed, digit: u32, basis: Basis, i: usize, q: &Modulus, out: &mut [u64]) {
+    let prime = if i < basis.q { i as u32 } else { SPECIAL_STREAM + (i - basis.q) as u32 };
+    sampler::uniform_into(seed, Domain::Uniform { digit, prime }, q, out);
 }
 
 impl Conversion {

@@ -109,17 +109,22 @@ impl Words {
         Self { cipher, block: [0; Self::BLOCK], used: Self::BLOCK }
     }
 
+    /// The bytes of at least one and at most `count` further words.
     #[inline]
-    fn next(&mut self) -> u64 {
+    fn available(&mut self, count: usize) -> &[u8] {
         if self.used == Self::BLOCK {
             self.block.fill(0);
             self.cipher.apply_keystream(&mut self.block);
             self.used = 0;
         }
-        let mut word = [0; 8];
-        word.copy_from_slice(&self.block[self.used..self.used + 8]);
-        self.used += 8;
-        u64::from_le_bytes(word)
+        let start = self.used;
+        self.used = Self::BLOCK.min(start + 8 * count);
+        &self.block[start..self.used]
+    }
+
+    #[inline]
+    fn next(&mut self) -> u64 {
+        word_at(self.available(1))
     }
 
     /// Uniform below `bound`: words cut to its bit length, those at or above it thrown away.
@@ -143,10 +148,24 @@ impl Drop for Words {
 
 /// Uniform residues modulo `q`.
 pub fn uniform_into(seed: &Seed, domain: Domain, q: &Modulus, out: &mut [u64]) {
+    let mask = u64::MAX >> (q.value() - 1).leading_zeros();
     let mut words = Words::new(seed, domain);
-    for x in out {
-        *x = words.below(q.value());
+    let mut filled = 0;
+    while filled < out.len() {
+        // Each word is written and kept by moving on: rejection without a branch that half the words of some primes miss.
+        for word in words.available(out.len() - filled).chunks_exact(8) {
+            let x = word_at(word) & mask;
+            out[filled] = x;
+            filled += usize::from(x < q.value());
+        }
     }
+}
+
+#[inline(always)]
+fn word_at(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    u64::from_le_bytes(word)
 }
 
 /// A polynomial with exactly `weight` coefficients in {-1, 1} at uniform places, the rest 0.
@@ -208,6 +227,22 @@ impl Gaussian {
             let (sign, u) = ((word >> 63) as i64, word & (u64::MAX >> 1));
             let magnitude: i64 = self.thresholds.iter().map(|&t| i64::from(u >= t)).sum();
             *x = (magnitude ^ -sign) + sign;
+        }
+    }
+}
+
+/// Standard normal numbers by Box and Muller's transform, for noise that is added to released values: within 2^-48 of exact
+/// ones on average. Neither integer-only nor of constant time: for the owner's machine, and never part of a ciphertext.
+pub fn normal_into(seed: &Seed, domain: Domain, out: &mut [f64]) {
+    let mut words = Words::new(seed, domain);
+    for pair in out.chunks_mut(2) {
+        // Never 0, so that the logarithm is finite; the tail ends at 9.4 standard deviations, beyond which are 2^-68.
+        let u = (words.next() as f64 + 0.5) / 2f64.powi(64);
+        let turn = (words.next() >> 11) as f64 / 2f64.powi(53);
+        let radius = libm::sqrt(-2.0 * libm::log(u));
+        let (sin, cos) = libm::sincos(2.0 * std::f64::consts::PI * turn);
+        for (z, direction) in pair.iter_mut().zip([cos, sin]) {
+            *z = radius * direction;
         }
     }
 }
@@ -294,6 +329,34 @@ mod tests {
             let seen = out.iter().filter(|&&x| x == i64::from(k)).count() as f64;
             assert!((seen - expected).abs() < 6.0 * expected.sqrt() + 1.0, "{k}: {seen} for {expected}");
         }
+    }
+
+    #[test]
+    fn uniform_residues_are_the_words_of_the_stream_below_the_modulus() {
+        let domain = Domain::Uniform { digit: 0, prime: 0 };
+        for q in [12289, 68718428161, 68724326401, 4398052147201, 1125899903827969] {
+            let q = Modulus::new(q).unwrap();
+            let mut out = vec![0; 3000];
+            uniform_into(&seed(9), domain, &q, &mut out);
+            let mut words = Words::new(&seed(9), domain);
+            assert!(out.iter().all(|&x| x == words.below(q.value())), "{}", q.value());
+        }
+    }
+
+    #[test]
+    fn normal_numbers_have_their_moments_and_tails() {
+        let mut z = vec![0.0; 1_000_001];
+        normal_into(&seed(5), Domain::Flooding, &mut z);
+        let moment = |k: i32| z.iter().map(|x| x.powi(k)).sum::<f64>() / z.len() as f64;
+        for (k, expected) in [(1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)] {
+            assert!((moment(k) - expected).abs() < 0.03, "moment {k}: {}", moment(k));
+        }
+        for (bound, expected) in [(1.0, 0.317_310_5), (2.0, 0.045_500_3), (3.0, 0.002_699_8)] {
+            let beyond = z.iter().filter(|x| x.abs() > bound).count() as f64 / z.len() as f64;
+            assert!((beyond - expected).abs() < 6.0 * f64::sqrt(expected / z.len() as f64), "{bound}: {beyond}");
+        }
+        let neighbours: f64 = z.windows(2).map(|w| w[0] * w[1]).sum::<f64>() / z.len() as f64;
+        assert!(neighbours.abs() < 0.01, "{neighbours}");
     }
 
     #[test]

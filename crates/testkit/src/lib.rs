@@ -2,12 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params};
+pub mod fuzz;
+pub mod samples;
+
+use hetal_ckks::bytes::Codec;
+use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};
+use hetal_ckks::{PublicKey, SeededCiphertext};
 use hetal_keys::{Decryptor, Encryptor, KeyGenerator, SecretKey};
 use hetal_ring::sampler::TestSeeds;
-use hetal_ring::{Basis, Isa, Poly, RnsRing};
-use std::cell::RefCell;
-use std::sync::Arc;
+use hetal_ring::{Basis, Isa, Poly, RnsRing, prime};
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A parameter set with a secret key, everything from fixed seeds.
 pub struct Client {
@@ -23,7 +30,7 @@ pub struct Client {
     pub generator: KeyGenerator,
     encryptor: Encryptor,
     decryptor: Decryptor,
-    seeds: RefCell<TestSeeds>,
+    seeds: Mutex<TestSeeds>,
 }
 
 impl Client {
@@ -34,7 +41,12 @@ impl Client {
 
     /// A client of a built-in set on given kernels.
     pub fn with_isa(set: &str, label: u64, isa: Isa) -> Self {
-        let params = Arc::new(Params::named(set).unwrap());
+        Self::of(Params::named(set).unwrap(), label, isa)
+    }
+
+    /// A client of any set.
+    pub fn of(params: Params, label: u64, isa: Isa) -> Self {
+        let params = Arc::new(params);
         let ring = Arc::new(RnsRing::new(params.log_n(), params.chain(), params.special(), isa).unwrap());
         let mut seeds = TestSeeds::insecure(label);
         Self {
@@ -43,7 +55,7 @@ impl Client {
             generator: KeyGenerator::new(Arc::clone(&params), Arc::clone(&ring)),
             encryptor: Encryptor::new(Arc::clone(&params), Arc::clone(&ring)),
             decryptor: Decryptor::new(Arc::clone(&params), Arc::clone(&ring)),
-            seeds: RefCell::new(seeds),
+            seeds: Mutex::new(seeds),
             params,
             ring,
         }
@@ -57,17 +69,41 @@ impl Client {
     /// Encrypts with any limbs and scale.
     pub fn encrypt_at(&self, values: &[Complex64], limbs: usize, scale: f64) -> Ciphertext<Poly> {
         let plain = self.evaluator.encode(values, scale, Basis { q: limbs, p: 0 }).unwrap();
-        self.encryptor.encrypt(&self.secret, &plain, &mut *self.seeds.borrow_mut())
+        self.encryptor.encrypt(&self.secret, &plain, &mut *self.seeds.lock().unwrap())
+    }
+
+    /// Encrypts at a usable level, the uniform half as a seed.
+    pub fn encrypt_seeded(&self, values: &[Complex64], level: usize) -> SeededCiphertext<Poly> {
+        let basis = Basis { q: self.params.limbs(level), p: 0 };
+        let plain = self.evaluator.encode(values, self.params.scale(level), basis).unwrap();
+        self.encryptor.encrypt_seeded(&self.secret, &plain, &mut *self.seeds.lock().unwrap())
+    }
+
+    /// Encrypts with a public key at a usable level.
+    pub fn encrypt_public(&self, key: &PublicKey<Poly>, values: &[Complex64], level: usize) -> Ciphertext<Poly> {
+        let basis = Basis { q: self.params.limbs(level), p: 0 };
+        let plain = self.evaluator.encode(values, self.params.scale(level), basis).unwrap();
+        self.encryptor.encrypt_public(key, &plain, &mut *self.seeds.lock().unwrap())
+    }
+
+    /// A public key.
+    pub fn public_key(&self, limbs: usize) -> PublicKey<Poly> {
+        self.encryptor.public_key(&self.secret, limbs, &mut *self.seeds.lock().unwrap())
+    }
+
+    /// Reads and writes the set's objects.
+    pub fn codec(&self) -> Codec<RnsRing> {
+        Codec::new(Arc::clone(&self.params), Arc::clone(&self.ring))
     }
 
     /// Decrypts.
     pub fn decrypt(&self, ct: &Ciphertext<Poly>) -> Vec<Complex64> {
-        self.decryptor.decrypt(&self.secret, ct).unwrap()
+        self.decryptor.decrypt(&self.secret, ct).unwrap().expose()
     }
 
     /// Adds the keys `(purpose, limbs)` to `keys`.
     pub fn add_keys(&self, keys: &mut EvaluationKeys<Poly>, wanted: impl IntoIterator<Item = (KeyId, usize)>) {
-        let seeds = &mut *self.seeds.borrow_mut();
+        let seeds = &mut *self.seeds.lock().unwrap();
         for (id, limbs) in wanted {
             match id {
                 KeyId::Relinearisation => {
@@ -82,6 +118,27 @@ impl Client {
             }
         }
     }
+}
+
+/// The smallest set there is: two primes, one special one, degree 2^10, no bootstrap. Objects are a few KiB.
+pub fn tiny_params() -> Params {
+    let prime = |bits| prime::ntt_primes_below(bits, 10, 1);
+    Params::new(ParamsLiteral {
+        name: "insecure-tiny10".into(),
+        log_n: 10,
+        secret_weight: 64,
+        sparse_weight: 16,
+        log_scale: 30,
+        log_message_ratio: 0,
+        q0: prime(33)[0],
+        slots_to_coeffs: vec![].into(),
+        usable: prime(30).into(),
+        eval_mod_primes: vec![].into(),
+        coeffs_to_slots: vec![].into(),
+        special: prime(42).into(),
+        eval_mod: EvalMod { k: 1, degree: 0, squarings: 0, correction: false },
+    })
+    .unwrap()
 }
 
 /// Reproducible complex numbers with both parts in [-1, 1].
@@ -103,4 +160,30 @@ pub fn max_error(a: &[Complex64], b: &[Complex64]) -> f64 {
 /// The mean difference of two vectors.
 pub fn mean_error(a: &[Complex64], b: &[Complex64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| (x - y).norm()).sum::<f64>() / a.len() as f64
+}
+
+/// A folder of its own for a test, removed when dropped.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    /// A fresh, empty folder.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("hetal-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

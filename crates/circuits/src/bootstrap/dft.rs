@@ -4,9 +4,6 @@ use crate::Result;
 use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, Matrix};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Inner rotations of a matrix that share their digits: more of them cost keys, fewer cost outer rotations.
-const BABY_STEPS: i64 = 8;
-
 /// A product of consecutive butterflies of `n` slots, before any number of it is computed.
 pub(super) struct Shape {
     n: i64,
@@ -37,15 +34,23 @@ impl Shape {
         self.lengths.iter().min().map_or(1, |&len| len as i64 / 2)
     }
 
-    /// Rotations in `-n/2 .. n/2`, or in `0 .. n` for the group that wraps around: neighbours stay neighbours.
-    fn signed(&self, rotation: i64) -> i64 {
-        let wraps = self.lengths.contains(&(self.n as usize));
-        let r = rotation.rem_euclid(self.n);
-        if !wraps && r >= self.n / 2 { r - self.n } else { r }
+    /// Whether the longest butterfly is in it: `k` of them then have `2^k` diagonals, else `2^(k+1) - 1`.
+    fn wraps(&self) -> bool {
+        self.lengths.contains(&(self.n as usize))
     }
 
+    /// Rotations in `-n/2 .. n/2`, or in `0 .. n` for the group that wraps around: neighbours stay neighbours.
+    fn signed(&self, rotation: i64) -> i64 {
+        let r = rotation.rem_euclid(self.n);
+        if !self.wraps() && r >= self.n / 2 { r - self.n } else { r }
+    }
+
+    /// The inner step of a rotation. Inner steps share their digits, outer ones each cost a whole key-switch: about the
+    /// root of the number of diagonals of inner steps, rounded up, keeps keys few and outer steps fewer.
     fn baby(&self, rotation: i64) -> i64 {
-        rotation.rem_euclid(BABY_STEPS * self.stride())
+        let levels = self.lengths.len() as u32;
+        let log_diagonals = if self.wraps() { levels } else { levels + 1 };
+        rotation.rem_euclid(self.stride() << log_diagonals.div_ceil(2))
     }
 
     /// Every rotation that needs a key: the inner and outer steps of the matrix's nonzero diagonals.

@@ -172,7 +172,8 @@ fn rotations_move_left_and_are_booked_with_their_keys() {
     assert_eq!((books.count_at(Kind::Rotation, 4), books.count_at(Kind::Rotation, 2)), (1, 1));
     assert_eq!((books.count(Kind::HoistedRotation), books.count(Kind::Conjugation)), (2, 1));
     assert_eq!(books.key_switches(), 6);
-    let keys = Keys { rotations: vec![(1, 2), (3, 4), (7, 2)], relinearisation: Some(2), conjugation: Some(2) };
+    let rotations = vec![(1, 2), (3, 4), (7, 2)];
+    let keys = Keys { rotations, relinearisation: Some(2), conjugation: Some(2), bounds: Vec::new() };
     assert_eq!(books.keys(), keys);
     assert_eq!(e.take_books(), books);
     assert_eq!(e.books(), Books::default());
@@ -232,6 +233,7 @@ fn bootstrap_refuses_what_would_come_back_wrong() {
     let nan = e.fresh(&values, 0).unwrap();
     assert!(matches!(e.bootstrap(&nan, 2), Err(Error::OutOfRange { slot: 3, .. })));
     assert_eq!(e.books().count_at(Kind::Bootstrap, 0), 1);
+    assert_eq!(e.books().keys().bounds, [3]);
 }
 
 #[test]

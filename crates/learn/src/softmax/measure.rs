@@ -1,6 +1,7 @@
 //! How far an approximation is from softmax.
 
-use super::{Constants, Schedule, exact};
+use super::{Constants, Method, Schedule, exact};
+use rayon::prelude::*;
 
 /// Rows of logits in `[-range, range]`, from a seed: uniform ones, near ties of any number of classes, corners.
 #[derive(Clone, Debug)]
@@ -113,4 +114,70 @@ pub fn error(row: &[f64], approximation: impl Fn(&mut [f64])) -> f64 {
     exact(&mut b);
     let larger = |m: f64, d: f64| if d.is_nan() { f64::INFINITY } else { m.max(d) };
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, larger)
+}
+
+/// The largest and the average error over some rows, where the error of a row is that of its worst class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Errors {
+    /// The largest.
+    pub max: f64,
+    /// The average.
+    pub average: f64,
+}
+
+/// The boxes `[-r, r]^c` the paper samples.
+pub const BOXES: [f64; 4] = [4.0, 8.0, 32.0, 128.0];
+
+/// Rows drawn by one generator: small enough to share among threads.
+const CHUNK: usize = 1 << 14;
+
+/// The errors of a method by the paper's cumulative sampling: `rows` uniform rows on each of its boxes up to `range`, from a seed.
+pub fn cumulative(method: &Method, classes: usize, range: f64, rows: usize, seed: u64) -> Errors {
+    let boxes = BOXES.iter().filter(|&&size| size <= range);
+    let chunks: Vec<(f64, usize, u64)> = boxes
+        .enumerate()
+        .flat_map(|(b, &size)| {
+            let chunk =
+                move |n: usize| (size, CHUNK.min(rows - n * CHUNK), seed ^ ((b as u64) << 56 | (n as u64) << 24));
+            (0..rows.div_ceil(CHUNK)).map(chunk)
+        })
+        .collect();
+    let measured: Vec<(f64, f64)> = chunks
+        .par_iter()
+        .map(|&(size, rows, seed)| {
+            let mut sampler = Sampler::new(classes, size, seed);
+            let errors = (0..rows).map(|_| error(&sampler.uniform(), |row| method.evaluate(row)));
+            errors.fold((0.0, 0.0), |(max, sum): (f64, f64), e| (max.max(e), sum + e))
+        })
+        .collect();
+    let total: usize = chunks.iter().map(|&(_, rows, _)| rows).sum();
+    let max = measured.iter().fold(0.0, |m: f64, &(max, _)| m.max(max));
+    Errors { max, average: measured.iter().map(|&(_, sum)| sum).sum::<f64>() / total.max(1) as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_softmax_has_no_error() {
+        let errors = cumulative(&Method::Exact, 5, 32.0, 20_000, 1);
+        assert_eq!(errors, Errors { max: 0.0, average: 0.0 });
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_errors() {
+        let run = |seed| cumulative(&Method::Hong, 3, 8.0, 40_000, seed);
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+    }
+
+    #[test]
+    fn near_ties_are_near() {
+        let mut sampler = Sampler::new(6, 10.0, 1);
+        for _ in 0..200 {
+            let row = sampler.near_tie();
+            assert!(row.iter().all(|x| x.abs() <= 10.0));
+        }
+    }
 }

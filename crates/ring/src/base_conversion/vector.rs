@@ -2,7 +2,7 @@
 
 use super::{MAX_SOURCES, scalar};
 use crate::Modulus;
-use crate::kernels::vector::{Sum, TOGETHER, power_of_two};
+use crate::kernels::vector::{Sum, power_of_two};
 use crate::simd::{Field, Simd, to_double, vector_kernel};
 
 vector_kernel! {
@@ -30,6 +30,9 @@ fn convert_scalar(
 ) {
     scalar::convert_into(t, hats, minus_product, y, v, out);
 }
+
+/// Vectors of sums done together: one chain of additions each, so that none waits for its own result.
+const TOGETHER: usize = 2;
 
 /// All of `y` from element `start` on.
 fn tails<'a>(y: &[&'a [f64]], start: usize) -> [&'a [f64]; MAX_SOURCES] {

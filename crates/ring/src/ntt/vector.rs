@@ -1,10 +1,14 @@
 //! The transform on vectors of doubles: radix 4, depth first, signed residues that grow between reductions.
 //!
-//! Stages are numbered by their blocks: the stage of `m` blocks has the root `roots[m + b]` for block `b`. Pairs of
-//! stages are done at once on quarters of a block, with the root of the block and the two of its halves. The first
-//! pass reads residues and the last writes them; in between the memory holds doubles. The last `log2 LANES^2` stages
-//! are done on squares of `LANES` vectors: half of them on whole vectors, and after a transposition the other half
-//! with a root per lane.
+//! The stage of `m` blocks has the root `roots[m + b]` for block `b`. Pairs of stages are done at once on quarters of a
+//! block, with the root of the block and the two of its halves. The stages come in three groups:
+//!
+//! 1. Between blocks that fit in the first cache, seen as rows: a strip of columns at a time, through all these stages.
+//! 2. Inside a block, down to squares of `LANES` vectors, and the half of a square's stages that is on whole vectors.
+//! 3. After a transposition of a square, the other half with a root per lane.
+//!
+//! So the array goes through the caches twice. The first pass reads residues and the last writes them; in between the
+//! memory holds doubles. The inverse does the same backwards.
 //!
 //! # Sizes
 //!
@@ -30,7 +34,7 @@ pub(super) const MIN_LOG_N: u32 = 7;
 /// Most elements of a block, which is taken through its stages at once: with its roots, well inside 32 KiB.
 const MAX_BLOCK: usize = 2048;
 /// Most blocks, at the largest degree.
-const MAX_ROWS: usize = 256;
+const MAX_ROWS: usize = 128;
 /// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as there are.
 const STRIP: usize = 32;
 /// Squares of vectors done together, so that independent instructions are near each other.
@@ -267,11 +271,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
             let quarter = count / 4;
             for row in part * count..part * count + quarter {
                 if PLACE == FIRST {
-                    for k in 0..4 {
-                        for line in (0..STRIP).step_by(8) {
-                            prefetch(from.start.wrapping_add((row + k * quarter) * from.stride + STRIP + line));
-                        }
-                    }
+                    prefetch_next_strip(from, row, quarter);
                 }
                 for column in (0..STRIP).step_by(S::LANES) {
                     let x = [
@@ -584,6 +584,16 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
                     S::store_u(to.at(row + half, column).cast(), f.residue(y1));
                 }
             }
+        }
+    }
+}
+
+/// Asks for what four rows have in the next strip: it is too far from row to row for the CPU to foresee.
+#[inline(always)]
+fn prefetch_next_strip(a: Rows, row: usize, quarter: usize) {
+    for k in 0..4 {
+        for line in (0..STRIP).step_by(8) {
+            prefetch(a.start.wrapping_add((row + k * quarter) * a.stride + STRIP + line));
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use super::{Basis, Conversion, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
-use crate::kernels;
+use crate::{Modulus, kernels};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Limbs a conversion makes at a time: enough that reading its sources costs little, few enough that they are still in
 /// the cache when their transforms begin.
-pub(super) const TARGETS_AT_ONCE: usize = 4;
+pub(super) const TARGETS_AT_ONCE: usize = 7;
 
 /// A polynomial cut into digits: digit `j` is its remainder modulo the product of a few consecutive primes, centred, and
 /// extended to all primes of the basis.
@@ -122,6 +122,37 @@ impl RnsRing {
 
     /// `(sum_j d_j k_j0, sum_j d_j k_j1)` over the digits' primes; the key's polynomials may have more limbs and digits.
     pub fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
+        self.inner_product_with(digits, key, |_, _, _, _| {})
+    }
+
+    /// [`RnsRing::inner_product`] plus `P (c0, c1)`, each of them if given, where `P` is the product of the special primes.
+    pub fn inner_product_plus(
+        &self,
+        digits: &Digits,
+        key: &[(Poly, Poly)],
+        added: [Option<&Poly>; 2],
+    ) -> (Poly, Poly) {
+        let basis = digits.basis;
+        self.inner_product_with(digits, key, |q, i, out0, out1| {
+            if i < basis.q {
+                let p = self.special_product(basis.p, q);
+                for (out, c) in [out0, out1].into_iter().zip(added) {
+                    if let Some(c) = c {
+                        kernels::mul_scalar_add_assign(self.isa, q, out, &c.limbs[i], p);
+                    }
+                }
+            }
+        })
+    }
+
+    /// The inner product, with `finish(modulus, i, limb of the first half, limb of the second)` while limb `i` is still
+    /// in the cache.
+    fn inner_product_with(
+        &self,
+        digits: &Digits,
+        key: &[(Poly, Poly)],
+        finish: impl Fn(&Modulus, usize, &mut Limb, &mut Limb) + Sync,
+    ) -> (Poly, Poly) {
         assert!(key.len() >= digits.count());
         let basis = digits.basis;
         let mut out = (self.uninit(basis), self.uninit(basis));
@@ -131,14 +162,10 @@ impl RnsRing {
             let half = |pick: fn(&(Poly, Poly)) -> &Poly| -> Vec<&[u64]> {
                 key[..digits.count()].iter().map(|k| &pick(k).matching(basis, i)[..]).collect()
             };
-            kernels::dot_pair_into(
-                self.isa,
-                self.modulus(basis, i),
-                (out0, out1),
-                &x,
-                &half(|k| &k.0),
-                &half(|k| &k.1),
-            );
+            let (y0, y1) = (half(|k| &k.0), half(|k| &k.1));
+            let q = self.modulus(basis, i);
+            kernels::dot_pair_into(self.isa, q, (out0, out1), &x, &y0, &y1);
+            finish(q, i, out0, out1);
         });
         out
     }

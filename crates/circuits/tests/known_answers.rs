@@ -1,0 +1,97 @@
+//! Known answers: fixed seeds give these bytes, on every instruction set this machine has and with one thread or two.
+//!
+//! A change of the scheme (parameters, order of random streams, rounding, the bootstrap's matrices) changes answers; a
+//! change for speed must not. The failing test prints the new table.
+
+#![allow(clippy::unwrap_used)]
+
+use hetal_circuits::{Bootstrapper, bootstrap};
+use hetal_ckks::bytes::{self, KeySetFile, Object};
+use hetal_ckks::{EvaluationKeys, KeyId};
+use hetal_ring::{Isa, RnsRing};
+use hetal_testkit::{Client, TempDir, complex_vector};
+
+const ANSWERS: [(&str, &str); 8] = [
+    ("relinearisation key", "5990a24564d97350057c0f61810dd458"),
+    ("Galois key", "fc86f8ba8c94cb9be842f15e655d844c"),
+    ("seeded ciphertext", "21fcbba1c1637a889580d464cc8eeb1b"),
+    ("public-key ciphertext", "076bfdff6bd063429ee488e7db9e7295"),
+    ("product", "8010215ac73e11fe1bc0b01c6dee8454"),
+    ("rotation", "132fe1563b60abf5a60ec3138afedb55"),
+    ("bootstrapping keys", "e83af6fd473bc88dc024b53fd63abc63"),
+    ("bootstrap", "771d9b3ce0984bc62ffddf409a332255"),
+];
+
+/// The first 16 bytes of the hash.
+fn digest(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..32].to_owned()
+}
+
+fn answers(isa: Isa) -> Vec<(&'static str, String)> {
+    let client = Client::with_isa("insecure-toy11", 7, isa);
+    let (codec, evaluator) = (client.codec(), &client.evaluator);
+    let mut out = Vec::new();
+    fn add<T: Object<RnsRing>>(out: &mut Vec<(&'static str, String)>, client: &Client, name: &'static str, object: &T) {
+        out.push((name, digest(&client.codec().encode(object).unwrap())));
+    }
+
+    let limbs = client.params.limbs(9);
+    let basis = client.params.key_basis(limbs);
+    let mut keys = EvaluationKeys::default();
+    let galois = evaluator.galois_of_rotation(3);
+    client.add_keys(&mut keys, [(KeyId::Relinearisation, limbs), (KeyId::Galois(galois), limbs)]);
+    add(&mut out, &client, "relinearisation key", &**keys.find(KeyId::Relinearisation, basis).unwrap());
+    add(&mut out, &client, "Galois key", &**keys.find(KeyId::Galois(galois), basis).unwrap());
+
+    let (u, v) = (complex_vector(client.params.slots(), 1), complex_vector(client.params.slots(), 2));
+    let seeded = client.encrypt_seeded(&u, 9);
+    add(&mut out, &client, "seeded ciphertext", &seeded);
+    let a = seeded.expand(&client.params, &*client.ring);
+    let b = client.encrypt_public(&client.public_key(limbs), &v, 9);
+    add(&mut out, &client, "public-key ciphertext", &b);
+    add(&mut out, &client, "product", &evaluator.sum_of_products(&[(&a, &b)], &keys).unwrap());
+    add(&mut out, &client, "rotation", &evaluator.automorphism(&a, galois, &keys).unwrap());
+
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
+    let mut set = Vec::new();
+    bytes::write_key_set(&codec, &keys, &mut set).unwrap();
+    out.push(("bootstrapping keys", digest(&set)));
+    let bootstrapper = Bootstrapper::new(evaluator, &[0]).unwrap();
+    let fresh = bootstrapper.bootstrap(evaluator, &client.encrypt(&u, 0), 0, &keys).unwrap();
+    add(&mut out, &client, "bootstrap", &fresh);
+    out
+}
+
+#[test]
+fn the_same_bytes_on_every_instruction_set_and_any_number_of_threads() {
+    let expected = ANSWERS.map(|(name, hash)| (name, hash.to_owned()));
+    for isa in Isa::available() {
+        for threads in [1, 2] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let found = pool.install(|| answers(isa));
+            let table: String = found.iter().map(|(name, hash)| format!("    (\"{name}\", \"{hash}\"),\n")).collect();
+            assert_eq!(found, expected, "{} with {threads} threads gives\n{table}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn keys_loaded_from_a_file_as_they_are_needed_give_the_same_bootstrap() {
+    let client = Client::new("insecure-toy11", 8);
+    let (codec, evaluator) = (client.codec(), &client.evaluator);
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
+    let dir = TempDir::new();
+    let path = dir.path().join("keys");
+    bytes::write_key_set(&codec, &keys, &mut std::fs::File::create(&path).unwrap()).unwrap();
+    let stored = std::fs::metadata(&path).unwrap().len();
+    assert_eq!(stored, bytes::key_set_len(&client.params, &bootstrap::keys(&client.params)).unwrap());
+
+    let lazy = EvaluationKeys::with_source(Box::new(KeySetFile::open(&codec, &path).unwrap()));
+    let bootstrapper = Bootstrapper::new(evaluator, &[0]).unwrap();
+    let ct = client.encrypt(&complex_vector(client.params.slots(), 1), 0);
+    let [a, b] = [&keys, &lazy].map(|keys| bootstrapper.bootstrap(evaluator, &ct, 0, keys).unwrap());
+    assert!(codec.encode(&a).unwrap() == codec.encode(&b).unwrap());
+    assert_eq!(lazy.iter().count(), keys.iter().count(), "a bootstrap needs all of its keys");
+}

@@ -1,0 +1,88 @@
+//! Memory that hostile bytes make a decoder ask for: counted by the allocator of this test program.
+
+#![allow(clippy::unwrap_used)]
+
+use hetal_ckks::bytes::{self, HEADER_LEN, Kind, MAX_KEYS};
+use hetal_testkit::samples::{Samples, fix_checksums};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is the system allocator's; the counters do not touch the memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size(), Ordering::SeqCst);
+        // SAFETY: the caller's promise about the layout is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::SeqCst);
+        // SAFETY: the pointer came from the system allocator, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most memory in use while `f` ran, beyond what was before.
+fn peak_of(f: impl FnOnce()) -> usize {
+    let before = NOW.load(Ordering::SeqCst);
+    PEAK.store(before, Ordering::SeqCst);
+    f();
+    PEAK.load(Ordering::SeqCst) - before
+}
+
+/// One test, because two at a time would count each other's memory.
+#[test]
+fn bytes_cost_no_more_memory_than_the_objects_they_are() {
+    let samples = Samples::new();
+    key_sets_stream(&samples);
+    hostile_bytes_cost_nothing(&samples);
+}
+
+/// Besides the keys themselves, which are in the ring's pool, one limb of one of them is in memory.
+fn key_sets_stream(samples: &Samples) {
+    let (codec, set) = (samples.client.codec(), samples.of(Kind::KeySet));
+    let pool = samples.client.ring.pool_bytes();
+    let mut keys = None;
+    let reading = peak_of(|| keys = Some(bytes::read_key_set(&codec, &mut &*set).unwrap()));
+    let writing = peak_of(|| bytes::write_key_set(&codec, &keys.unwrap(), &mut std::io::sink()).unwrap());
+    assert_eq!(samples.client.ring.pool_bytes(), pool);
+    assert!(reading.max(writing) < set.len() / 2, "{reading} to read and {writing} to write {} bytes", set.len());
+}
+
+fn hostile_bytes_cost_nothing(samples: &Samples) {
+    // Small things: an error's text, a table's names. Below this nothing depends on what bytes declare.
+    const SMALL: usize = 4 << 10;
+    for (kind, good) in &samples.bytes {
+        samples.read(*kind, good).unwrap();
+        for declared in [1 << 20, 1 << 40, u64::MAX] {
+            let mut bytes = good.clone();
+            bytes[16..24].copy_from_slice(&u64::to_le_bytes(declared));
+            fix_checksums(*kind, &mut bytes);
+            let peak = peak_of(|| assert!(samples.read(*kind, &bytes).is_err()));
+            assert!(peak < SMALL, "a {kind} that declares {declared} bytes costs {peak}");
+        }
+        // All that comes is the header and the first fields: no polynomial is made that was not sent, but for the one
+        // being read (from a pool that is there already) and a buffer for one limb of it.
+        let peak = peak_of(|| assert!(samples.read(*kind, &good[..HEADER_LEN + 120]).is_err()));
+        assert!(peak < 3 * SMALL, "the beginning of a {kind} costs {peak}");
+    }
+    let mut set = samples.of(Kind::KeySet).to_vec();
+    for count in [MAX_KEYS as u64, MAX_KEYS as u64 + 1, u64::MAX / 16, u64::MAX] {
+        set[HEADER_LEN..HEADER_LEN + 8].copy_from_slice(&count.to_le_bytes());
+        let peak = peak_of(|| assert!(samples.read(Kind::KeySet, &set).is_err()));
+        assert!(peak < MAX_KEYS * 64, "a set that declares {count} keys costs {peak}");
+    }
+    let mut params = samples.of(Kind::Params).to_vec();
+    for field in 80..104 {
+        params[field] = 0xff;
+        let peak = peak_of(|| assert!(samples.read(Kind::Params, &params).is_err()));
+        assert!(peak < SMALL, "a parameter set with huge lists costs {peak}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Hostile bytes, a few seconds of them here; `cargo test --release -p hetal-ckks --test fuzz -- --ignored --nocapture
+//! fuzz_long` runs ten minutes with seeds of its own.
+
+#![allow(clippy::unwrap_used)]
+
+use hetal_testkit::fuzz;
+use hetal_testkit::samples::Samples;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[test]
+fn hostile_bytes_give_typed_errors() {
+    let samples = Samples::new();
+    let before = samples.client.ring.pool_bytes();
+    let tally = fuzz::run(&samples, 1, 4000);
+    println!("{tally:?}");
+    // Every error that bytes can cause was caused: the mutations reach all checks.
+    for reached in [
+        "accepted",
+        "Truncated",
+        "Magic",
+        "Version",
+        "Kind",
+        "Params",
+        "Length",
+        "TrailingBytes",
+        "Reserved",
+        "Checksum",
+        "Residue",
+        "Scale",
+        "Primes",
+        "Purpose",
+        "Digits",
+        "Count",
+        "KeyOrder",
+        "Text",
+        "InvalidParams",
+    ] {
+        assert!(tally.contains_key(reached), "no mutation led to {reached}: {tally:?}");
+    }
+    assert_eq!(samples.client.ring.pool_bytes(), before, "one object at a time fits the pool it was made in");
+}
+
+#[test]
+#[ignore = "takes ten minutes"]
+fn fuzz_long() {
+    let samples = Samples::new();
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let start = Instant::now();
+    for batch in 0.. {
+        let tally = fuzz::run(&samples, seed.wrapping_add(batch), 2000);
+        if start.elapsed() > Duration::from_secs(600) {
+            println!("{} batches from seed {seed}, the last: {tally:?}", batch + 1);
+            return;
+        }
+    }
+}

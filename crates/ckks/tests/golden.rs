@@ -1,0 +1,96 @@
+//! Files of every released format version, kept forever: they decode, mean what they meant, and encode to the same bytes.
+//!
+//! A new version gets files of its own, by `cargo test -p hetal-ckks --test golden -- --ignored`, which writes those that
+//! are missing and changes none.
+
+#![allow(clippy::unwrap_used)]
+
+use hetal_ckks::bytes::{self, Codec, Object};
+use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
+use hetal_ring::{Basis, Isa, Poly, RnsRing};
+use hetal_testkit::{Client, complex_vector, max_error, tiny_params};
+use std::path::PathBuf;
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1").join(name)
+}
+
+/// The object in a file, which encodes to the bytes of the file.
+fn golden<T: Object<RnsRing>>(codec: &Codec<RnsRing>, name: &str) -> T {
+    let stored = std::fs::read(path(name)).unwrap();
+    let object: T = codec.decode(&stored).unwrap();
+    assert!(codec.encode(&object).unwrap() == stored, "{name} encodes to other bytes");
+    object
+}
+
+/// The client whose objects the files are. Its secret is drawn first, whatever it makes later.
+fn client() -> Client {
+    Client::of(tiny_params(), 2026, Isa::detect())
+}
+
+#[test]
+fn version_1_is_still_read() {
+    let client = client();
+    let codec = client.codec();
+    let values = complex_vector(client.params.slots(), 1);
+
+    let stored = std::fs::read(path("params")).unwrap();
+    let params = Params::from_bytes(&stored).unwrap();
+    assert_eq!(params, *client.params);
+    assert_eq!(params.to_bytes().unwrap(), stored);
+
+    let plain: Plaintext<Poly> = golden(&codec, "plaintext");
+    let again = client.evaluator.encode(&values, client.params.scale(0), plain.poly.basis()).unwrap();
+    assert!(plain.poly.limbs().iter().zip(again.poly.limbs()).all(|(x, y)| x[..] == y[..]));
+
+    let close = |ct: &Ciphertext<Poly>| max_error(&client.decrypt(ct), &values) < 1e-4;
+    assert!(close(&golden(&codec, "ciphertext")));
+    let seeded: SeededCiphertext<Poly> = golden(&codec, "seeded-ciphertext");
+    assert!(close(&seeded.expand(&client.params, &*client.ring)));
+    let public: PublicKey<Poly> = golden(&codec, "public-key");
+    assert!(close(&client.encrypt_public(&public, &values, 0)));
+
+    let mut keys = EvaluationKeys::default();
+    keys.insert(golden::<SwitchingKey<Poly>>(&codec, "switching-key"));
+    let turned = client.evaluator.automorphism(&client.encrypt(&values, 1), 5, &keys).unwrap();
+    let mut rotated = values.clone();
+    rotated.rotate_left(1);
+    assert!(max_error(&client.decrypt(&turned), &rotated) < 1e-4);
+
+    let stored = std::fs::read(path("key-set")).unwrap();
+    let set = bytes::read_key_set(&codec, &mut &stored[..]).unwrap();
+    let mut again = Vec::new();
+    bytes::write_key_set(&codec, &set, &mut again).unwrap();
+    assert!(again == stored);
+    let mut ids: Vec<KeyId> = set.iter().map(|key| key.id).collect();
+    ids.sort();
+    assert_eq!(ids, [KeyId::Relinearisation, KeyId::ToSparse, KeyId::FromSparse]);
+}
+
+#[test]
+#[ignore = "writes the files of a new format version"]
+fn write_missing_files() {
+    let client = client();
+    let codec = client.codec();
+    let values = complex_vector(client.params.slots(), 1);
+    let write = |name: &str, bytes: Vec<u8>| {
+        std::fs::create_dir_all(path("")).unwrap();
+        if !path(name).exists() {
+            std::fs::write(path(name), bytes).unwrap();
+        }
+    };
+    write("params", client.params.to_bytes().unwrap());
+    let plain = client.evaluator.encode(&values, client.params.scale(0), Basis { q: 1, p: 1 }).unwrap();
+    write("plaintext", codec.encode(&plain).unwrap());
+    write("ciphertext", codec.encode(&client.encrypt(&values, 0)).unwrap());
+    write("seeded-ciphertext", codec.encode(&client.encrypt_seeded(&values, 0)).unwrap());
+    write("public-key", codec.encode(&client.public_key(1)).unwrap());
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, [(KeyId::Galois(5), 2)]);
+    write("switching-key", codec.encode(&**keys.iter().next().unwrap()).unwrap());
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, [(KeyId::Relinearisation, 1), (KeyId::ToSparse, 1)]);
+    let mut set = Vec::new();
+    bytes::write_key_set(&codec, &keys, &mut set).unwrap();
+    write("key-set", set);
+}

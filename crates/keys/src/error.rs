@@ -1,0 +1,101 @@
+//! What can go wrong around the secret key.
+
+use hetal_ckks::bytes::FormatError;
+use std::path::PathBuf;
+
+/// The result of an operation around the secret key.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong around the secret key, and what would help.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system failed.
+    #[error("{operation} {}: {message}", .path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's kind of failure.
+        kind: std::io::ErrorKind,
+        /// Its words.
+        message: String,
+    },
+    /// There is a file already.
+    #[error("{} exists, and a secret key is never overwritten: move it away or choose another name", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others than the owner may read or write the file.
+    #[error("others may use the secret key in {} (its mode is {mode:03o}): run chmod 600 on it", .path.display())]
+    Permissions {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Something other than a file.
+    #[error("{} is not a file", .path.display())]
+    NotAFile {
+        /// What it is.
+        path: PathBuf,
+    },
+    /// Bytes that are no secret key of the parameter set.
+    #[error("{}: {error}", .path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its bytes.
+        error: FormatError,
+    },
+    /// A way of protecting the key that this program does not know.
+    #[error("the secret key in {} is protected in way {kind}, which this program does not know: use a newer one", .path.display())]
+    Protection {
+        /// The file.
+        path: PathBuf,
+        /// The number of the way.
+        kind: u16,
+    },
+    /// Coefficients that no secret of the set has.
+    #[error("{} holds no secret of weight {weight}", .path.display())]
+    NotASecret {
+        /// The file.
+        path: PathBuf,
+        /// The weight of the set's secrets.
+        weight: usize,
+    },
+    /// A policy of releases that cannot be kept.
+    #[error("release policy: {0}")]
+    Policy(&'static str),
+    /// Values that would be released with less precision than is wanted.
+    #[error(
+        "released values would have a standard error of {error:e}, more than {wanted:e}: release fewer numbers, lower the noise (bootstrap with a second iteration) or ask for less security"
+    )]
+    TooImprecise {
+        /// The error that the flooding noise would make.
+        error: f64,
+        /// The largest that the policy allows.
+        wanted: f64,
+    },
+    /// More numbers than the policy was made for.
+    #[error("{wanted} numbers are to be released where {left} are left: a larger policy needs a new secret key")]
+    Exhausted {
+        /// Numbers to be released now.
+        wanted: u64,
+        /// Numbers left.
+        left: u64,
+    },
+    /// A value that is not finite, or too large to be rounded exactly.
+    #[error("value {value:e} at {index} cannot be released")]
+    NotReleasable {
+        /// Where.
+        index: usize,
+        /// The value.
+        value: f64,
+    },
+    /// The scheme refused.
+    #[error(transparent)]
+    Scheme(#[from] hetal_ckks::Error),
+}

@@ -1,0 +1,207 @@
+//! Values that leave their owner.
+//!
+//! A decryption is `m + e` with a noise `e` that depends linearly on the secret key. Whoever knows the ciphertext and `m`
+//! (or can guess it) and sees `m + e` solves for the key (Li and Micciancio, EUROCRYPT 2021). A released value is
+//! therefore `m + e` plus Gaussian noise so large that `e` disappears in it, rounded:
+//!
+//! ```text
+//! sigma = 2^security * noise * sqrt(numbers)
+//! ```
+//!
+//! Then all values ever released are within statistical distance `2^-security` of what could be made without knowing the
+//! secret key. `docs/security.md` derives this and says what it costs.
+
+use crate::{Error, Private, Result};
+use hetal_ckks::Complex64;
+use hetal_ring::sampler::{Domain, SeedSource, normal_into};
+use zeroize::Zeroize;
+
+/// The sampler's numbers, rounded to a sixteenth of their standard deviation, differ from exact ones with at most this
+/// probability, as log2: an error of 2^-48 on average moves one over a boundary with probability 2^-44.
+const LOG_SAMPLER_ERROR: f64 = -43.0;
+/// Largest multiple of the step that doubles hold with all their neighbours.
+const LARGEST_MULTIPLE: f64 = (1u64 << 52) as f64;
+
+/// What a secret key's owner decides before releasing anything under it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReleasePolicy {
+    /// A bound on the noise of each number: how far it may be from what exact arithmetic gives. See [`estimate_noise`].
+    pub noise: f64,
+    /// Real numbers that will ever be released under the secret key. Releasing a number again counts again.
+    pub numbers: u64,
+    /// What an observer learns about the secret key raises his chances by at most `2^-security`.
+    pub security: u32,
+    /// The largest standard error of a released number that is of use.
+    pub error: f64,
+}
+
+/// Releases numbers under one secret key, as many as its policy says.
+///
+/// ```
+/// use hetal_keys::{Private, Release, ReleasePolicy};
+/// use hetal_ring::sampler::OsSeeds;
+///
+/// let policy = ReleasePolicy { noise: 1e-9, numbers: 100, security: 16, error: 1e-3 };
+/// let mut release = Release::new(policy).unwrap();
+/// let logits = Private::new(vec![0.25, -1.5]);
+/// let published = release.publish(&logits, &mut OsSeeds).unwrap();
+/// assert!((published[0] - 0.25).abs() < 0.01);
+/// assert_eq!(release.left(), 98);
+/// ```
+pub struct Release {
+    sigma: f64,
+    /// Numbers are rounded to multiples of this before anything is added, so that all sums are exact. At most the noise.
+    step: f64,
+    /// Published numbers are multiples of so many steps: a power of two, at most sigma / 16 of them where that is one.
+    coarse: f64,
+    left: u64,
+}
+
+impl Release {
+    /// The flooding noise for a policy; refuses one that cannot be kept.
+    pub fn new(policy: ReleasePolicy) -> Result<Self> {
+        let ReleasePolicy { noise, numbers, security, error } = policy;
+        if !(noise > 0.0 && noise.is_finite() && noise.log2() > -500.0 && noise.log2() < 500.0) {
+            return Err(Error::Policy("the bound on the noise is not a positive number"));
+        }
+        if numbers == 0 || security == 0 {
+            return Err(Error::Policy("nothing to release, or no security"));
+        }
+        let log_numbers = libm::log2(numbers as f64);
+        if LOG_SAMPLER_ERROR + log_numbers > -f64::from(security) {
+            return Err(Error::Policy("security and the logarithm of the numbers exceed 43 bits together"));
+        }
+        let sigma = noise * libm::exp2(f64::from(security)) * libm::sqrt(numbers as f64);
+        if sigma > error {
+            return Err(Error::TooImprecise { error: sigma, wanted: error });
+        }
+        let step = power_of_two_below(noise);
+        let coarse = power_of_two_below((sigma / 16.0 / step).max(1.0));
+        Ok(Self { sigma, step, coarse, left: numbers })
+    }
+
+    /// Standard deviation of what is added.
+    pub fn sigma(&self) -> f64 {
+        self.sigma
+    }
+
+    /// Published numbers are multiples of this.
+    pub fn precision(&self) -> f64 {
+        self.step * self.coarse
+    }
+
+    /// How many more numbers may be published.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The numbers, with noise and rounded: these may leave.
+    pub fn publish(&mut self, values: &Private<Vec<f64>>, seeds: &mut dyn SeedSource) -> Result<Vec<f64>> {
+        let values = values.peek();
+        let wanted = values.len() as u64;
+        let left = self.left.checked_sub(wanted).ok_or(Error::Exhausted { wanted, left: self.left })?;
+        let in_steps: Vec<f64> = values.iter().map(|x| (x / self.step).round()).collect();
+        // Not a number is not within either.
+        let within = |x: &f64| x.abs() <= LARGEST_MULTIPLE;
+        if let Some(index) = in_steps.iter().position(|x| !within(x)) {
+            return Err(Error::NotReleasable { index, value: values[index] });
+        }
+        self.left = left;
+        let mut flood = vec![0.0; values.len()];
+        normal_into(&seeds.next_seed(), Domain::Flooding, &mut flood);
+        let published = in_steps.iter().zip(&flood).map(|(x, z)| self.flooded(*x, *z)).collect();
+        flood.zeroize();
+        Ok(published)
+    }
+
+    /// `x` steps plus `z` standard deviations, in integers and then rounded.
+    fn flooded(&self, x: f64, z: f64) -> f64 {
+        let sum = x as i128 + (z * (self.sigma / self.step)).round() as i128;
+        let coarse = self.coarse as i128;
+        let multiple = (sum + coarse / 2).div_euclid(coarse);
+        multiple as f64 * self.precision()
+    }
+}
+
+/// The largest power of two that is at most `x`.
+fn power_of_two_below(x: f64) -> f64 {
+    libm::exp2(libm::floor(libm::log2(x)))
+}
+
+/// A bound on the noise of decrypted slots, from values whose exact result is known: four times the largest difference
+/// seen in a real or imaginary part, two bits for what other inputs may do.
+pub fn estimate_noise(decrypted: &Private<Vec<Complex64>>, exact: &[Complex64]) -> f64 {
+    let differences = decrypted.peek().iter().zip(exact).map(|(a, b)| a - b);
+    4.0 * differences.map(|d| d.re.abs().max(d.im.abs())).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hetal_ring::sampler::TestSeeds;
+
+    const POLICY: ReleasePolicy = ReleasePolicy { noise: 1e-8, numbers: 1 << 20, security: 12, error: 0.1 };
+
+    #[test]
+    fn sigma_follows_the_formula_and_precision_follows_sigma() {
+        let release = Release::new(POLICY).unwrap();
+        assert!((release.sigma() - 1e-8 * 4096.0 * 1024.0).abs() < 1e-12);
+        assert!(release.precision() <= release.sigma() / 16.0 && release.precision() > release.sigma() / 64.0);
+        assert_eq!(release.precision().log2().fract(), 0.0);
+        assert!(release.step <= POLICY.noise);
+        // Where sigma is small against the noise, nothing is finer than the step.
+        let weak = Release::new(ReleasePolicy { numbers: 1, security: 1, ..POLICY }).unwrap();
+        assert_eq!(weak.coarse, 1.0);
+    }
+
+    #[test]
+    fn published_numbers_have_the_noise_that_was_promised() {
+        let mut release = Release::new(POLICY).unwrap();
+        let value = 0.123_456_789;
+        let out = release.publish(&Private::new(vec![value; 1 << 18]), &mut TestSeeds::insecure(1)).unwrap();
+        assert!(out.iter().all(|y| (y / release.precision()).fract() == 0.0));
+        let n = out.len() as f64;
+        let mean = out.iter().sum::<f64>() / n;
+        let deviation = (out.iter().map(|y| (y - value).powi(2)).sum::<f64>() / n).sqrt();
+        assert!((mean - value).abs() < 6.0 * release.sigma() / n.sqrt(), "{mean}");
+        assert!((deviation / release.sigma() - 1.0).abs() < 0.01, "{deviation}");
+        let again = release.publish(&Private::new(vec![value; 1 << 18]), &mut TestSeeds::insecure(2)).unwrap();
+        assert!(again != out);
+    }
+
+    #[test]
+    fn no_more_is_published_than_was_planned() {
+        let mut release = Release::new(ReleasePolicy { numbers: 10, ..POLICY }).unwrap();
+        let six = Private::new(vec![1.0; 6]);
+        assert!(release.publish(&six, &mut TestSeeds::insecure(1)).is_ok());
+        assert_eq!(release.publish(&six, &mut TestSeeds::insecure(1)), Err(Error::Exhausted { wanted: 6, left: 4 }));
+        assert_eq!(release.left(), 4);
+    }
+
+    #[test]
+    fn policies_that_cannot_be_kept_are_refused() {
+        let error = |policy| Release::new(policy).err().unwrap();
+        for noise in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(matches!(error(ReleasePolicy { noise, ..POLICY }), Error::Policy(_)));
+        }
+        assert!(matches!(error(ReleasePolicy { numbers: 0, ..POLICY }), Error::Policy(_)));
+        assert!(matches!(error(ReleasePolicy { security: 24, error: 1e9, ..POLICY }), Error::Policy(_)));
+        assert!(matches!(error(ReleasePolicy { security: 20, ..POLICY }), Error::TooImprecise { .. }));
+    }
+
+    #[test]
+    fn values_that_cannot_be_rounded_are_refused() {
+        let mut release = Release::new(POLICY).unwrap();
+        for value in [f64::NAN, f64::INFINITY, 1e10] {
+            let values = Private::new(vec![0.0, value]);
+            let error = release.publish(&values, &mut TestSeeds::insecure(1)).unwrap_err();
+            assert!(matches!(error, Error::NotReleasable { index: 1, .. }), "{error}");
+        }
+        assert_eq!(release.left(), POLICY.numbers, "a refusal costs nothing");
+    }
+
+    #[test]
+    fn private_values_print_nothing() {
+        assert_eq!(format!("{:?}", Private::new(vec![1.0])), "Private(..)");
+    }
+}

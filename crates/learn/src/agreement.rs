@@ -1,0 +1,196 @@
+//! What client and server agree on before anything is encrypted.
+
+use crate::nesterov::Momentum;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// The hyper-parameters of a training, agreed and final.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// Rows of a batch.
+    pub batch: usize,
+    /// The first learning rate.
+    pub rate: f64,
+    /// What "lower the rate" multiplies it by.
+    pub lowering: f64,
+    /// How gradients become steps.
+    pub momentum: Momentum,
+    /// Epochs without improvement before the client stops; the server keeps the weights of one epoch more.
+    pub patience: usize,
+    /// Epochs after which the server stops.
+    pub max_epochs: usize,
+    /// Logits lie in `[-range, range]` at first.
+    pub range: f64,
+    /// Seed of the first weights.
+    pub seed: u64,
+}
+
+/// What a client asks for; `None` leaves it to the server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wishes {
+    /// Rows of a batch.
+    pub batch: Option<usize>,
+    /// The first learning rate.
+    pub rate: Option<f64>,
+    /// How gradients become steps.
+    pub momentum: Option<Momentum>,
+    /// Epochs without improvement.
+    pub patience: Option<usize>,
+    /// The most epochs.
+    pub max_epochs: Option<usize>,
+}
+
+/// The server's defaults, and the most and least it allows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// What a client without wishes gets.
+    pub defaults: Agreement,
+    /// Fewest and most rows of a batch.
+    pub batch: (usize, usize),
+    /// Lowest and highest learning rate.
+    pub rate: (f64, f64),
+    /// The most patience.
+    pub patience: usize,
+    /// The most epochs.
+    pub max_epochs: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let defaults = Agreement {
+            batch: 1024,
+            rate: 1.0,
+            lowering: 0.5,
+            momentum: Momentum::Nesterov,
+            patience: 3,
+            max_epochs: 50,
+            range: 128.0,
+            seed: 0,
+        };
+        Self { defaults, batch: (1, 2048), rate: (1e-4, 8.0), patience: 10, max_epochs: 200 }
+    }
+}
+
+impl Limits {
+    /// The agreement for some wishes, or the first wish that is not allowed.
+    pub fn agree(&self, wishes: &Wishes) -> Result<Agreement> {
+        let defaults = &self.defaults;
+        let batch = wishes.batch.unwrap_or(defaults.batch);
+        let rate = wishes.rate.unwrap_or(defaults.rate);
+        let patience = wishes.patience.unwrap_or(defaults.patience);
+        let max_epochs = wishes.max_epochs.unwrap_or(defaults.max_epochs);
+        within("a batch", batch as f64, self.batch.0 as f64, self.batch.1 as f64)?;
+        within("a learning rate", rate, self.rate.0, self.rate.1)?;
+        within("a patience", patience as f64, 0.0, self.patience as f64)?;
+        within("a number of epochs", max_epochs as f64, 1.0, self.max_epochs as f64)?;
+        let momentum = wishes.momentum.unwrap_or(defaults.momentum);
+        Ok(Agreement { batch, rate, momentum, patience, max_epochs, ..defaults.clone() })
+    }
+}
+
+fn within(what: &'static str, asked: f64, lowest: f64, highest: f64) -> Result<()> {
+    // Written so that a NaN is refused too.
+    if lowest <= asked && asked <= highest { Ok(()) } else { Err(Error::NotAllowed { what, asked, lowest, highest }) }
+}
+
+/// A benchmark of the paper with its hyper-parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Preset {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Rows of a batch.
+    pub batch: usize,
+    /// Features of a row.
+    pub features: usize,
+    /// Classes.
+    pub classes: usize,
+    /// The learning rate.
+    pub rate: f64,
+    /// Epochs it took the paper, of which the last [`Preset::PATIENCE`] brought nothing.
+    pub epochs: usize,
+}
+
+impl Preset {
+    /// The paper's patience.
+    pub const PATIENCE: usize = 3;
+
+    /// The preset of a name.
+    pub fn named(name: &str) -> Option<&'static Preset> {
+        PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// As wishes to a server.
+    pub fn wishes(&self) -> Wishes {
+        Wishes { batch: Some(self.batch), rate: Some(self.rate), patience: Some(Self::PATIENCE), ..Wishes::default() }
+    }
+}
+
+/// The paper's tables of hyper-parameters, for ViT-Base (or MPNet) and ViT-Large.
+pub const PRESETS: [Preset; 9] = [
+    Preset { name: "mnist", batch: 1024, features: 768, classes: 10, rate: 2.0, epochs: 7 },
+    Preset { name: "cifar10", batch: 2048, features: 768, classes: 10, rate: 1.0, epochs: 9 },
+    Preset { name: "facemask", batch: 512, features: 768, classes: 3, rate: 0.5, epochs: 22 },
+    Preset { name: "dermamnist", batch: 1024, features: 768, classes: 7, rate: 0.3, epochs: 23 },
+    Preset { name: "snips", batch: 1024, features: 768, classes: 7, rate: 1.0, epochs: 14 },
+    Preset { name: "mnist-large", batch: 1024, features: 1024, classes: 10, rate: 0.05, epochs: 7 },
+    Preset { name: "cifar10-large", batch: 2048, features: 1024, classes: 10, rate: 0.1, epochs: 7 },
+    Preset { name: "facemask-large", batch: 512, features: 1024, classes: 3, rate: 0.1, epochs: 10 },
+    Preset { name: "dermamnist-large", batch: 1024, features: 1024, classes: 7, rate: 0.03, epochs: 15 },
+];
+
+/// The first weights (classes x features + 1): uniform in `[-1/sqrt(f), 1/sqrt(f))`, the bias 0, from a public seed (SplitMix64).
+pub fn initial_weights(classes: usize, features: usize, seed: u64) -> crate::Matrix {
+    let bound = 1.0 / libm::sqrt(features.max(1) as f64);
+    let mut state = seed;
+    crate::Matrix::from_fn(classes, features + 1, |_, h| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        if h == features { 0.0 } else { bound * ((z >> 11) as f64 * libm::ldexp(1.0, -52) - 1.0) }
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::Geometry;
+
+    #[test]
+    fn wishes_within_limits_are_granted() {
+        let limits = Limits::default();
+        assert_eq!(limits.agree(&Wishes::default()).unwrap(), limits.defaults);
+        let granted = limits.agree(&Preset::named("cifar10").unwrap().wishes()).unwrap();
+        assert_eq!((granted.batch, granted.rate, granted.patience), (2048, 1.0, 3));
+        for wishes in [
+            Wishes { batch: Some(4096), ..Wishes::default() },
+            Wishes { batch: Some(0), ..Wishes::default() },
+            Wishes { rate: Some(f64::NAN), ..Wishes::default() },
+            Wishes { rate: Some(100.0), ..Wishes::default() },
+            Wishes { patience: Some(11), ..Wishes::default() },
+            Wishes { max_epochs: Some(0), ..Wishes::default() },
+        ] {
+            assert!(matches!(limits.agree(&wishes), Err(Error::NotAllowed { .. })), "{wishes:?}");
+        }
+    }
+
+    #[test]
+    fn every_preset_fits_the_slots_and_the_limits() {
+        for preset in PRESETS {
+            assert!(Geometry::new(32768, preset.batch, preset.features, preset.classes).is_ok(), "{}", preset.name);
+            Limits::default().agree(&preset.wishes()).unwrap();
+        }
+        assert!(Preset::named("none").is_none());
+    }
+
+    #[test]
+    fn first_weights_come_from_the_seed_alone() {
+        let w = initial_weights(3, 100, 7);
+        assert_eq!(w, initial_weights(3, 100, 7));
+        assert_ne!(w, initial_weights(3, 100, 8));
+        assert!(w.max_magnitude() <= 0.1 && w.max_magnitude() > 0.09);
+        assert!((0..3).all(|k| w[(k, 100)] == 0.0));
+    }
+}

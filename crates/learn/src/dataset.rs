@@ -1,0 +1,112 @@
+//! Features and labels, checked before anything is done with them.
+
+use crate::{Error, Matrix, Result};
+use std::ops::Range;
+
+/// Rows of finite features, each with a label below `classes`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dataset {
+    features: Matrix,
+    labels: Vec<usize>,
+    classes: usize,
+}
+
+impl Dataset {
+    /// Checks that there are rows, that every feature is finite and that every label is below `classes`.
+    pub fn new(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
+        if features.rows() == 0 {
+            return Err(Error::NoRows);
+        }
+        if features.rows() != labels.len() {
+            return Err(Error::LabelCount { rows: features.rows(), labels: labels.len() });
+        }
+        if let Some(place) = features.values().iter().position(|v| !v.is_finite()) {
+            let (row, column) = (place / features.columns(), place % features.columns());
+            return Err(Error::NotFinite { row, column, value: features[(row, column)] });
+        }
+        if let Some(row) = labels.iter().position(|&label| label >= classes) {
+            return Err(Error::Label { row, label: labels[row], classes });
+        }
+        Ok(Self { features, labels, classes })
+    }
+
+    /// Checks as well that every class has rows: what training needs.
+    pub fn for_training(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
+        let set = Self::new(features, labels, classes)?;
+        match (0..classes).find(|class| !set.labels.contains(class)) {
+            Some(class) => Err(Error::EmptyClass { class }),
+            None => Ok(set),
+        }
+    }
+
+    /// The features, one row per sample.
+    pub fn features(&self) -> &Matrix {
+        &self.features
+    }
+
+    /// The labels.
+    pub fn labels(&self) -> &[usize] {
+        &self.labels
+    }
+
+    /// Number of classes.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.features.rows()
+    }
+
+    /// The rows of each batch, in order; the last one may be shorter.
+    pub fn batches(&self, batch: usize) -> Result<Vec<Range<usize>>> {
+        if batch > self.rows() {
+            return Err(Error::BatchTooLarge { batch, rows: self.rows() });
+        }
+        if batch == 0 {
+            return Err(Error::Invalid { what: "batch", value: 0.0, must: "at least 1" });
+        }
+        Ok((0..self.rows()).step_by(batch).map(|start| start..(start + batch).min(self.rows())).collect())
+    }
+
+    /// The same labels with other features, of as many rows.
+    pub fn with_features(&self, features: Matrix) -> Result<Self> {
+        Self::new(features, self.labels.clone(), self.classes)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn features() -> Matrix {
+        Matrix::from_fn(4, 3, |i, j| (i + j) as f64)
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        let mut x = features();
+        x[(2, 1)] = f64::NAN;
+        assert!(matches!(Dataset::new(x.clone(), vec![0; 4], 2), Err(Error::NotFinite { row: 2, column: 1, .. })));
+        x[(2, 1)] = f64::INFINITY;
+        let infinite = Dataset::new(x, vec![0; 4], 2).unwrap_err();
+        assert_eq!(infinite.to_string(), "row 2, column 1: inf is not a finite number");
+        let label = Dataset::new(features(), vec![0, 1, 0, 2], 2);
+        assert_eq!(label, Err(Error::Label { row: 3, label: 2, classes: 2 }));
+        assert_eq!(Dataset::new(Matrix::zeros(0, 3), vec![], 2), Err(Error::NoRows));
+        assert_eq!(Dataset::new(features(), vec![0; 3], 2), Err(Error::LabelCount { rows: 4, labels: 3 }));
+        assert_eq!(Dataset::for_training(features(), vec![0, 1, 0, 1], 3), Err(Error::EmptyClass { class: 2 }));
+        assert!(Dataset::new(features(), vec![0, 1, 0, 1], 3).is_ok());
+    }
+
+    #[test]
+    fn batches_cover_all_rows() {
+        let set = Dataset::new(features(), vec![0, 1, 0, 1], 2).unwrap();
+        assert_eq!(set.batches(3).unwrap(), [0..3, 3..4]);
+        assert_eq!(set.batches(4).unwrap(), std::iter::once(0..4).collect::<Vec<_>>());
+        assert_eq!(set.batches(5), Err(Error::BatchTooLarge { batch: 5, rows: 4 }));
+        assert!(set.batches(0).is_err());
+    }
+}

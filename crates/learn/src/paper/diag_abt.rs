@@ -1,0 +1,31 @@
+//! `DiagABT`: products `A B^T` by diagonals.
+
+use super::blocks::{Blocks, Kit, check_shapes};
+use crate::Result;
+use hetal_circuits::Engine;
+
+/// `t A B^T`, repeated to the right, for `A` of any shape and `B` of `c` rows tiled downwards: the paper's algorithm 2. Three levels below
+/// the lower of `A` and `B`.
+pub fn diag_abt<E: Engine>(
+    engine: &E,
+    a: &Blocks<E::Ciphertext>,
+    b: &Blocks<E::Ciphertext>,
+    c: usize,
+    t: f64,
+) -> Result<Blocks<E::Ciphertext>> {
+    check_shapes(engine, a, b, c, b.shape() == (1, a.shape().1))?;
+    let kit = Kit { engine, unit: a.unit() };
+    let complex = b.map(|block| kit.complexified(block, &kit.rotate_up(block, c / 2)?))?;
+    let mut sums = vec![None; a.shape().0];
+    for k in 0..c / 2 {
+        let shifted = complex.map(|block| kit.rotate_up(block, k))?;
+        let mask = kit.unit.diagonal_mask(k as i64, c, t);
+        for (row, sum) in a.rows().iter().zip(&mut sums) {
+            let product = kit.dot(row.iter().zip(&shifted.rows()[0]))?;
+            let part = kit.masked(&kit.sum_columns(product)?, &mask)?;
+            *sum = Some(kit.accumulated(sum.take(), part)?);
+        }
+    }
+    let real = sums.iter().flatten().map(|sum| Ok(vec![kit.twice_real(sum)?])).collect::<Result<_>>()?;
+    Blocks::new(kit.unit, real)
+}

@@ -1,0 +1,31 @@
+//! `RowMajor` (Crockett 2020): `A^T B` row by row.
+
+use super::blocks::{Blocks, Kit, check_shapes};
+use crate::Result;
+use hetal_circuits::Engine;
+
+/// `A^T B` for `A` of `c` columns: column `i` of `A` is repeated over all columns, multiplied with `B` and summed into row `i`. Three levels.
+pub fn row_major<E: Engine>(
+    engine: &E,
+    a: &Blocks<E::Ciphertext>,
+    b: &Blocks<E::Ciphertext>,
+    c: usize,
+) -> Result<Blocks<E::Ciphertext>> {
+    check_shapes(engine, a, b, c, a.shape() == (b.shape().0, 1))?;
+    let kit = Kit { engine, unit: a.unit() };
+    let mut sums = vec![None; b.shape().1];
+    let first = kit.unit.mask(|_, j| j == 0);
+    for i in 0..c {
+        let repeated = a.map(|block| {
+            let column = kit.masked(&engine.rotate(block, i as i64)?, &first)?;
+            kit.rotation_sum(column, -1, kit.unit.columns())
+        })?;
+        let mask = kit.unit.mask(|row, _| row == i);
+        for (j, sum) in sums.iter_mut().enumerate() {
+            let product = kit.dot(repeated.rows().iter().zip(b.rows()).map(|(a, b)| (&a[0], &b[j])))?;
+            let part = kit.masked(&kit.sum_rows(product)?, &mask)?;
+            *sum = Some(kit.accumulated(sum.take(), part)?);
+        }
+    }
+    Blocks::new(kit.unit, vec![sums.into_iter().flatten().collect()])
+}

@@ -1,0 +1,175 @@
+//! What a training will take, said before anything is encrypted.
+
+use crate::softmax::Constants;
+use crate::trainer::{Model, Trainer};
+use crate::{Geometry, Ledger, Result, nesterov::Momentum};
+use hetal_circuits::Complex64;
+use hetal_circuits::clear::{Books, Clear, Keys, Kind};
+
+/// What a plan must know about a parameter set and a machine.
+pub trait Machine {
+    /// Bytes of a ciphertext of a level.
+    fn ciphertext_bytes(&self, level: usize) -> u64;
+    /// Bytes of a switching key for a level.
+    fn key_bytes(&self, level: usize) -> u64;
+    /// Seconds of one operation at a level; `None` where it was not measured.
+    fn seconds(&self, kind: Kind, level: usize) -> Option<f64>;
+}
+
+/// What a training needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Task {
+    /// Rows to train on.
+    pub rows: usize,
+    /// Rows to validate on.
+    pub validation_rows: usize,
+    /// Rows of a batch.
+    pub batch: usize,
+    /// Features of a row.
+    pub features: usize,
+    /// Classes.
+    pub classes: usize,
+    /// Logits lie in `[-range, range]`.
+    pub range: f64,
+}
+
+/// A plan: the layout, the levels, the cost of an iteration, sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The layout.
+    pub geometry: Geometry,
+    /// The levels.
+    pub ledger: Ledger,
+    /// The softmax, with its expected error.
+    pub constants: Constants,
+    /// Iterations of an epoch.
+    pub batches: usize,
+    /// Operations of preparing one batch (once per upload).
+    pub preparation: Books,
+    /// Operations of one iteration, refreshes apart.
+    pub iteration: Books,
+    /// Operations of one batch's validation logits (once per epoch).
+    pub validation: Books,
+    /// Keys of the whole training, those inside bootstraps apart.
+    pub keys: Keys,
+    /// Batches of validation rows.
+    pub validation_batches: usize,
+}
+
+impl Plan {
+    /// Plans a training on an engine of `slots` slots and `top_level` levels, by doing every part once in the clear.
+    pub fn new(task: &Task, slots: usize, top_level: usize) -> Result<Self> {
+        let geometry = Geometry::new(slots, task.batch, task.features, task.classes)?;
+        let (ledger, constants) = (Ledger::lowest(), Constants::built_in(task.classes, task.range)?);
+        let engine = Clear::new(slots, top_level);
+        let trainer = Trainer::new(&engine, geometry, ledger, constants.clone(), 0)?;
+        let zeros = vec![Complex64::ZERO; slots];
+        let fresh = |level| engine.fresh(&zeros, level);
+        let features = vec![fresh(ledger.fresh_features())?; geometry.blocks()];
+        let batch = trainer.batch(&engine, &features, fresh(ledger.probabilities())?, geometry.rows())?;
+        let preparation = engine.take_books();
+        // The first step has no momentum; the second is like all others.
+        let first = trainer.step(&engine, &Model::new(fresh(ledger.weights())?, Momentum::Nesterov), &batch, 1.0)?;
+        engine.take_books();
+        let second = trainer.step(&engine, &first, &batch, 1.0)?;
+        let iteration = engine.take_books();
+        trainer.logits(&engine, &batch.versions, &second.weights)?;
+        let validation = engine.take_books();
+        let keys = crate::trainer::keys(geometry, ledger, constants.clone(), 0, top_level)?;
+        let batches = task.rows.div_ceil(task.batch);
+        let validation_batches = task.validation_rows.div_ceil(geometry.rows());
+        Ok(Self { geometry, ledger, constants, batches, preparation, iteration, validation, keys, validation_batches })
+    }
+
+    /// Bootstraps of an iteration.
+    pub fn bootstraps(&self) -> u64 {
+        self.iteration.count(Kind::Bootstrap)
+    }
+
+    /// Key-switches of an iteration outside bootstraps.
+    pub fn key_switches(&self) -> u64 {
+        self.iteration.key_switches()
+    }
+
+    /// Bytes of all encrypted features and labels, as sent: versions are made by the server.
+    pub fn upload_bytes(&self, machine: &impl Machine) -> u64 {
+        let features = self.geometry.blocks() as u64 * machine.ciphertext_bytes(self.ledger.fresh_features());
+        let labels = machine.ciphertext_bytes(self.ledger.probabilities());
+        self.batches as u64 * (features + labels) + self.validation_batches as u64 * features
+    }
+
+    /// Bytes of all batches on the server with every row-shifted version kept.
+    pub fn resident_bytes(&self, machine: &impl Machine) -> u64 {
+        let versions = (self.geometry.blocks() * self.geometry.padded_classes()) as u64;
+        let batch = versions * machine.ciphertext_bytes(self.ledger.features());
+        let labels = machine.ciphertext_bytes(self.ledger.probabilities());
+        self.batches as u64 * (batch + labels) + self.validation_batches as u64 * batch
+    }
+
+    /// Bytes of the switching keys, those inside bootstraps apart.
+    pub fn key_bytes(&self, machine: &impl Machine) -> u64 {
+        let levels = self.keys.rotations.iter().map(|&(_, level)| level);
+        levels.chain(self.keys.relinearisation).chain(self.keys.conjugation).map(|l| machine.key_bytes(l)).sum()
+    }
+
+    /// Bytes of the validation logits the client gets after each epoch.
+    pub fn validation_bytes(&self, machine: &impl Machine) -> u64 {
+        self.validation_batches as u64 * machine.ciphertext_bytes(self.ledger.logits())
+    }
+
+    /// Seconds of an iteration by the machine's measured operations; `None` if one of them was not measured.
+    pub fn seconds_per_iteration(&self, machine: &impl Machine) -> Option<f64> {
+        seconds(&self.iteration, machine)
+    }
+}
+
+fn seconds(books: &Books, machine: &impl Machine) -> Option<f64> {
+    books.entries().map(|(kind, level, n)| Some(machine.seconds(kind, level)? * n as f64)).sum()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// The paper's machine: seconds of its operations, 8-byte residues of 2^16 coefficients, 4 limbs at level 0.
+    struct PaperMachine;
+
+    impl Machine for PaperMachine {
+        fn ciphertext_bytes(&self, level: usize) -> u64 {
+            2 * 65536 * 8 * (level as u64 + 4)
+        }
+
+        fn key_bytes(&self, level: usize) -> u64 {
+            5 * self.ciphertext_bytes(level)
+        }
+
+        fn seconds(&self, kind: Kind, _: usize) -> Option<f64> {
+            Some(match kind {
+                Kind::Addition | Kind::Drop | Kind::Rescale => 0.085e-3,
+                Kind::PlainProduct | Kind::ConstantProduct => 0.9e-3,
+                Kind::Product => 0.4e-3,
+                Kind::Bootstrap => 0.159,
+                _ => 1.2e-3,
+            })
+        }
+    }
+
+    #[test]
+    fn mnist_is_planned() {
+        let task = Task { rows: 52_000, validation_rows: 8000, batch: 1024, features: 768, classes: 10, range: 128.0 };
+        let plan = Plan::new(&task, 32768, 13).unwrap();
+        assert_eq!((plan.batches, plan.validation_batches, plan.bootstraps()), (51, 8, 3));
+        assert_eq!(plan.key_switches(), 277);
+        // 12 blocks and 15 shifts of two rotations each.
+        assert_eq!(plan.preparation.key_switches(), 12 * 15 * 2);
+        assert!(plan.constants.error < 1e-5);
+        let machine = PaperMachine;
+        assert_eq!(plan.resident_bytes(&machine) >> 30, 111);
+        assert_eq!(plan.validation_bytes(&machine), 8 * (4 << 20));
+        let seconds = plan.seconds_per_iteration(&machine).unwrap();
+        assert!(seconds > 0.5 && seconds < 1.6, "{seconds}");
+        assert!(plan.upload_bytes(&machine) < plan.resident_bytes(&machine) / 10);
+        assert!(plan.key_bytes(&machine) > 1 << 30);
+    }
+}

@@ -1,0 +1,386 @@
+//! Training as a state machine without input or output.
+//!
+//! A session says what is to be done next ([`Session::task`]); whoever drives it does that with an engine, a network or a disk, and
+//! tells it what came of it. Every state can be written down ([`Session::checkpoint`]) and taken up again.
+
+use crate::agreement::Agreement;
+use crate::judge::{Verdict, wider};
+use crate::nesterov::Pace;
+use crate::trainer::{Batch, Model, REFRESH_BEYOND, Trainer};
+use crate::{Error, Result};
+use hetal_circuits::Engine;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Task {
+    /// A step on a batch, at a rate, with the softmax of a range; answered by [`Session::stepped`].
+    Step {
+        /// The batch.
+        batch: usize,
+        /// The learning rate.
+        rate: f64,
+        /// The softmax's range.
+        range: f64,
+    },
+    /// A refresh of the momentum; answered by [`Session::stepped`] too.
+    Refresh,
+    /// Validation logits of [`Session::weights`] to the client; answered by [`Session::judged`].
+    Validate {
+        /// The epoch that ended, counted from 1.
+        epoch: usize,
+        /// The range whose scale the logits are divided by.
+        range: f64,
+    },
+    /// Nothing: the kept weights go to the client.
+    Return,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Phase {
+    Training,
+    Judging,
+    Finished,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Training => "training",
+            Phase::Judging => "waiting for a verdict",
+            Phase::Finished => "finished",
+        }
+    }
+}
+
+/// A training in progress.
+#[derive(Clone, Debug)]
+pub struct Session<C> {
+    agreement: Agreement,
+    batches: usize,
+    model: Model<C>,
+    epoch_start: Model<C>,
+    kept: VecDeque<(usize, C)>,
+    epoch: usize,
+    batch: usize,
+    rate: f64,
+    range: f64,
+    phase: Phase,
+}
+
+impl<C: Clone> Session<C> {
+    /// A session before its first step, on `batches` batches.
+    pub fn new(agreement: Agreement, batches: usize, weights: C) -> Result<Self> {
+        if batches == 0 {
+            return Err(Error::NoRows);
+        }
+        let model = Model::new(weights, agreement.momentum);
+        Ok(Self {
+            batches,
+            epoch_start: model.clone(),
+            model,
+            kept: VecDeque::new(),
+            epoch: 0,
+            batch: 0,
+            rate: agreement.rate,
+            range: agreement.range,
+            phase: Phase::Training,
+            agreement,
+        })
+    }
+
+    /// What was agreed.
+    pub fn agreement(&self) -> &Agreement {
+        &self.agreement
+    }
+
+    /// The model as it stands.
+    pub fn model(&self) -> &Model<C> {
+        &self.model
+    }
+
+    /// The weights as they stand: those validated at the end of an epoch.
+    pub fn weights(&self) -> &C {
+        &self.model.weights
+    }
+
+    /// The weights of the last accepted epochs, `patience + 1` of them at most, each with its epoch: all are returned, so that the server
+    /// does not learn which the client takes.
+    pub fn kept(&self) -> impl Iterator<Item = (usize, &C)> {
+        self.kept.iter().map(|(epoch, weights)| (*epoch, weights))
+    }
+
+    /// What is to be done next.
+    pub fn task(&self) -> Task {
+        match self.phase {
+            Phase::Training if self.needs_refresh() => Task::Refresh,
+            Phase::Training => Task::Step { batch: self.batch, rate: self.rate, range: self.range },
+            Phase::Judging => Task::Validate { epoch: self.epoch + 1, range: self.range },
+            Phase::Finished => Task::Return,
+        }
+    }
+
+    /// The model after the step or the refresh that [`Session::task`] asked for.
+    pub fn stepped(&mut self, model: Model<C>) -> Result<()> {
+        self.expect(Phase::Training, "a step")?;
+        let refresh = self.needs_refresh();
+        self.model = model;
+        if refresh {
+            return Ok(());
+        }
+        self.batch += 1;
+        if self.batch == self.batches {
+            self.phase = Phase::Judging;
+        }
+        Ok(())
+    }
+
+    /// The client's verdict on the epoch.
+    pub fn judged(&mut self, verdict: Verdict) -> Result<()> {
+        self.expect(Phase::Judging, "a verdict")?;
+        match verdict {
+            Verdict::Continue | Verdict::Stop => self.accept(verdict == Verdict::Stop),
+            Verdict::LowerRate => self.repeat(self.rate * self.agreement.lowering, self.range),
+            Verdict::WidenRange => self.repeat(self.rate, wider(self.range).unwrap_or(self.range)),
+        }
+        Ok(())
+    }
+
+    /// Ends the session at once, from any state: an abort is a stop.
+    pub fn abort(&mut self) {
+        self.phase = Phase::Finished;
+    }
+
+    fn needs_refresh(&self) -> bool {
+        self.model.momentum.is_some() && self.model.scale * REFRESH_BEYOND < 1.0
+    }
+
+    fn accept(&mut self, last: bool) {
+        self.epoch += 1;
+        self.kept.push_back((self.epoch, self.model.weights.clone()));
+        while self.kept.len() > self.agreement.patience + 1 {
+            self.kept.pop_front();
+        }
+        self.epoch_start = self.model.clone();
+        self.batch = 0;
+        let done = last || self.epoch >= self.agreement.max_epochs;
+        self.phase = if done { Phase::Finished } else { Phase::Training };
+    }
+
+    /// Rolls back to the start of the epoch.
+    fn repeat(&mut self, rate: f64, range: f64) {
+        self.model = self.epoch_start.clone();
+        (self.rate, self.range, self.batch, self.phase) = (rate, range, 0, Phase::Training);
+    }
+
+    fn expect(&self, phase: Phase, got: &'static str) -> Result<()> {
+        if self.phase == phase { Ok(()) } else { Err(Error::OutOfTurn { got, waiting: self.phase.name() }) }
+    }
+
+    /// Everything needed to go on later: a record to write down, and the ciphertexts it names, in order.
+    pub fn checkpoint(&self) -> (Record, Vec<&C>) {
+        let record = Record {
+            agreement: self.agreement.clone(),
+            batches: self.batches,
+            model: ModelRecord::of(&self.model),
+            epoch_start: ModelRecord::of(&self.epoch_start),
+            kept: self.kept.iter().map(|(epoch, _)| *epoch).collect(),
+            epoch: self.epoch,
+            batch: self.batch,
+            rate: self.rate,
+            range: self.range,
+            phase: self.phase,
+        };
+        let models = ciphertexts(&self.model).chain(ciphertexts(&self.epoch_start));
+        (record, models.chain(self.kept.iter().map(|(_, weights)| weights)).collect())
+    }
+
+    /// The session of a checkpoint.
+    pub fn resume(record: Record, ciphertexts: Vec<C>) -> Result<Self> {
+        let expected = record.model.ciphertexts() + record.epoch_start.ciphertexts() + record.kept.len();
+        let mismatch = Error::Checkpoint { got: ciphertexts.len(), expected };
+        if ciphertexts.len() != expected {
+            return Err(mismatch);
+        }
+        let mut ciphertexts = ciphertexts.into_iter();
+        let model = record.model.filled(&mut ciphertexts).ok_or(mismatch.clone())?;
+        let epoch_start = record.epoch_start.filled(&mut ciphertexts).ok_or(mismatch)?;
+        Ok(Self {
+            agreement: record.agreement,
+            batches: record.batches,
+            model,
+            epoch_start,
+            kept: record.kept.into_iter().zip(ciphertexts).collect(),
+            epoch: record.epoch,
+            batch: record.batch,
+            rate: record.rate,
+            range: record.range,
+            phase: record.phase,
+        })
+    }
+}
+
+/// Does steps and refreshes until something else is to be done, which is returned. `trainer` gives the circuit of a range. After each step
+/// `rest` is called and may interrupt by returning false.
+pub fn advance<'t, E: Engine + 't>(
+    engine: &E,
+    session: &mut Session<E::Ciphertext>,
+    batches: &[Batch<E::Ciphertext>],
+    trainer: impl Fn(f64) -> Result<&'t Trainer<E>>,
+    mut rest: impl FnMut(&Session<E::Ciphertext>) -> bool,
+) -> Result<Task> {
+    loop {
+        let task = session.task();
+        let model = match task {
+            Task::Step { batch, rate, range } => {
+                let must = "below the number of batches";
+                let batch = batches.get(batch).ok_or(Error::Invalid { what: "batch", value: batch as f64, must })?;
+                trainer(range)?.step(engine, session.model(), batch, rate)?
+            }
+            Task::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
+            Task::Validate { .. } | Task::Return => return Ok(task),
+        };
+        session.stepped(model)?;
+        if !rest(session) {
+            return Ok(session.task());
+        }
+    }
+}
+
+/// The plain part of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    agreement: Agreement,
+    batches: usize,
+    model: ModelRecord,
+    epoch_start: ModelRecord,
+    kept: Vec<usize>,
+    epoch: usize,
+    batch: usize,
+    rate: f64,
+    range: f64,
+    phase: Phase,
+}
+
+/// The plain part of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct ModelRecord {
+    lookahead: bool,
+    momentum: bool,
+    scale: f64,
+    pace: Pace,
+}
+
+impl ModelRecord {
+    fn of<C>(model: &Model<C>) -> Self {
+        let (lookahead, momentum) = (model.lookahead.is_some(), model.momentum.is_some());
+        Self { lookahead, momentum, scale: model.scale, pace: model.pace }
+    }
+
+    fn ciphertexts(&self) -> usize {
+        1 + usize::from(self.lookahead) + usize::from(self.momentum)
+    }
+
+    /// `None` if the ciphertexts run out.
+    fn filled<C>(&self, ciphertexts: &mut impl Iterator<Item = C>) -> Option<Model<C>> {
+        let weights = ciphertexts.next()?;
+        let lookahead = if self.lookahead { Some(ciphertexts.next()?) } else { None };
+        let momentum = if self.momentum { Some(ciphertexts.next()?) } else { None };
+        Some(Model { weights, lookahead, momentum, scale: self.scale, pace: self.pace })
+    }
+}
+
+fn ciphertexts<C>(model: &Model<C>) -> impl Iterator<Item = &C> {
+    std::iter::once(&model.weights).chain(&model.lookahead).chain(&model.momentum)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+
+    /// A session whose "ciphertexts" are numbers: each step adds 1.
+    fn session(patience: usize, max_epochs: usize) -> Session<u32> {
+        let agreement = Agreement { patience, max_epochs, ..Limits::default().defaults };
+        Session::new(agreement, 2, 0).unwrap()
+    }
+
+    fn epoch(session: &mut Session<u32>) {
+        while let Task::Step { .. } | Task::Refresh = session.task() {
+            let model = session.model().clone();
+            session.stepped(Model { weights: model.weights + 1, ..model }).unwrap();
+        }
+    }
+
+    #[test]
+    fn epochs_alternate_with_verdicts() {
+        let mut s = session(1, 3);
+        assert_eq!(s.task(), Task::Step { batch: 0, rate: 1.0, range: 128.0 });
+        epoch(&mut s);
+        assert_eq!(s.task(), Task::Validate { epoch: 1, range: 128.0 });
+        for _ in 0..2 {
+            s.judged(Verdict::Continue).unwrap();
+            epoch(&mut s);
+        }
+        s.judged(Verdict::Continue).unwrap();
+        assert_eq!(s.task(), Task::Return);
+        assert_eq!(s.kept().collect::<Vec<_>>(), [(2, &4), (3, &6)]);
+    }
+
+    #[test]
+    fn stop_keeps_the_epoch_it_was_said_after() {
+        let mut s = session(3, 10);
+        epoch(&mut s);
+        s.judged(Verdict::Stop).unwrap();
+        assert_eq!((s.task(), s.kept().count()), (Task::Return, 1));
+        let mut aborted = session(3, 10);
+        aborted.abort();
+        assert_eq!(aborted.task(), Task::Return);
+    }
+
+    #[test]
+    fn divergence_rolls_back() {
+        let mut s = session(3, 10);
+        epoch(&mut s);
+        s.judged(Verdict::Continue).unwrap();
+        epoch(&mut s);
+        s.judged(Verdict::LowerRate).unwrap();
+        assert_eq!((*s.weights(), s.task()), (2, Task::Step { batch: 0, rate: 0.5, range: 128.0 }));
+        epoch(&mut s);
+        assert_eq!(s.task(), Task::Validate { epoch: 2, range: 128.0 });
+        s.judged(Verdict::WidenRange).unwrap();
+        assert_eq!(s.task(), Task::Step { batch: 0, rate: 0.5, range: 512.0 });
+        assert_eq!(s.kept().collect::<Vec<_>>(), [(1, &2)]);
+    }
+
+    #[test]
+    fn words_out_of_turn_are_errors() {
+        let mut s = session(3, 10);
+        let waiting = "training";
+        assert_eq!(s.judged(Verdict::Continue), Err(Error::OutOfTurn { got: "a verdict", waiting }));
+        epoch(&mut s);
+        let model = s.model().clone();
+        assert!(matches!(s.stepped(model), Err(Error::OutOfTurn { .. })));
+        assert!(Session::new(Limits::default().defaults, 0, 0).is_err());
+    }
+
+    #[test]
+    fn a_checkpoint_is_the_whole_session() {
+        let mut s = session(1, 10);
+        for _ in 0..3 {
+            epoch(&mut s);
+            s.judged(Verdict::Continue).unwrap();
+        }
+        let momentum = Model { momentum: Some(50), lookahead: Some(60), scale: 0.1, ..s.model().clone() };
+        s.stepped(momentum).unwrap();
+        let (record, ciphertexts) = s.checkpoint();
+        assert_eq!(ciphertexts, [&6, &60, &50, &6, &4, &6]);
+        let text = serde_json::to_string(&record).unwrap();
+        let ciphertexts: Vec<u32> = ciphertexts.into_iter().copied().collect();
+        let again = Session::resume(serde_json::from_str(&text).unwrap(), ciphertexts.clone()).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{s:?}"));
+        assert!(matches!(Session::resume(record, ciphertexts[1..].to_vec()), Err(Error::Checkpoint { .. })));
+    }
+}

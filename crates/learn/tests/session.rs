@@ -1,0 +1,181 @@
+//! A whole training to early stopping on `Clear`: client and server, checkpoints, resuming, the twin.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Random, decrypt_weights, encrypt_batch};
+use hetal_circuits::Clear;
+use hetal_circuits::clear::{Ciphertext, Noise};
+use hetal_learn::agreement::initial_weights;
+use hetal_learn::judge::accuracy;
+use hetal_learn::session::{self, Task};
+use hetal_learn::softmax::{self, Constants};
+use hetal_learn::trainer::{Batch, Trainer};
+use hetal_learn::twin::{self, Twin};
+use hetal_learn::{
+    Agreement, Dataset, Geometry, Judge, Ledger, Limits, Matrix, Normalisation, Session, Verdict, Wishes, packing,
+};
+
+const SLOTS: usize = 2048;
+const CLASSES: usize = 5;
+
+struct Server {
+    engine: Clear,
+    trainer: Trainer<Clear>,
+    batches: Vec<Batch<Ciphertext>>,
+    validation: Vec<Batch<Ciphertext>>,
+}
+
+struct Client {
+    normalisation: Normalisation,
+    training: Dataset,
+    validation: Dataset,
+    raw_validation: Dataset,
+}
+
+fn agreement() -> Agreement {
+    let wishes =
+        Wishes { batch: Some(64), rate: Some(0.5), patience: Some(2), max_epochs: Some(30), ..Wishes::default() };
+    Limits::default().agree(&wishes).unwrap()
+}
+
+fn client() -> Client {
+    let (x, y) = Random(3).clusters(300, 20, CLASSES);
+    let raw_training = Dataset::for_training(x.slice(0..200), y[..200].to_vec(), CLASSES).unwrap();
+    let raw_validation = Dataset::new(x.slice(200..300), y[200..].to_vec(), CLASSES).unwrap();
+    let normalisation = Normalisation::fit(raw_training.features(), 4.0).unwrap();
+    let normalised = |set: &Dataset| set.with_features(normalisation.apply(set.features()).unwrap()).unwrap();
+    Client {
+        training: normalised(&raw_training),
+        validation: normalised(&raw_validation),
+        raw_validation,
+        normalisation,
+    }
+}
+
+fn server(client: &Client, noise: Noise) -> Server {
+    let engine = Clear::with_noise(SLOTS, 13, noise);
+    let g = Geometry::new(SLOTS, 64, 20, CLASSES).unwrap();
+    let constants = Constants::built_in(CLASSES, 128.0).unwrap();
+    let trainer = Trainer::new(&engine, g, Ledger::lowest(), constants, 2).unwrap();
+    let upload = |set: &Dataset| -> Vec<Batch<Ciphertext>> {
+        let ranges = set.batches(64).unwrap().into_iter();
+        let batch = |r: std::ops::Range<usize>| {
+            encrypt_batch(&engine, &trainer, &set.features().slice(r.clone()), &set.labels()[r])
+        };
+        ranges.map(batch).collect()
+    };
+    let (batches, validation) = (upload(&client.training), upload(&client.validation));
+    Server { engine, trainer, batches, validation }
+}
+
+impl Server {
+    fn session(&self, agreement: Agreement) -> Session<Ciphertext> {
+        let g = self.trainer.products().geometry();
+        let weights = packing::weights(g, &initial_weights(CLASSES, 20, agreement.seed)).unwrap();
+        let weights = self.engine.fresh(&weights, Ledger::lowest().weights()).unwrap();
+        Session::new(agreement, self.batches.len(), weights).unwrap()
+    }
+
+    /// The validation logits as the client decrypts them.
+    fn validation_logits(&self, session: &Session<Ciphertext>) -> Matrix {
+        let g = self.trainer.products().geometry();
+        let scale = self.trainer.softmax().constants().scale;
+        let mut values = Vec::new();
+        for batch in &self.validation {
+            let logits = self.trainer.logits(&self.engine, &batch.versions, session.weights()).unwrap();
+            let rows = packing::unpack_logits(g, self.engine.values(&logits), batch.rows).unwrap();
+            values.extend(rows.values().iter().map(|v| v * scale));
+        }
+        Matrix::new(values.len() / CLASSES, CLASSES, values).unwrap()
+    }
+
+    /// Trains to the end, calling `between` after every step.
+    fn run(
+        &self,
+        session: &mut Session<Ciphertext>,
+        judge: &mut Judge,
+        labels: &[usize],
+        mut between: impl FnMut(&Session<Ciphertext>) -> bool,
+    ) -> bool {
+        loop {
+            match session::advance(&self.engine, session, &self.batches, |_| Ok(&self.trainer), &mut between).unwrap() {
+                Task::Validate { .. } => {
+                    let judgement = judge.judge(&self.validation_logits(session), labels).unwrap();
+                    session.judged(judgement.verdict).unwrap();
+                }
+                Task::Return => return true,
+                _ => return false,
+            }
+        }
+    }
+}
+
+/// The same protocol in the clear, exactly: the best weights and their epoch.
+fn twin(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
+    let mut twin = Twin::new(initial_weights(CLASSES, 20, agreement.seed), agreement.momentum);
+    let mut judge = Judge::new(agreement.patience, agreement.range, 3);
+    let mut best = (Matrix::zeros(0, 0), 0);
+    for epoch in 1..=agreement.max_epochs {
+        for r in client.training.batches(agreement.batch).unwrap() {
+            let x = client.training.features().slice(r.clone());
+            twin.step(&x, &client.training.labels()[r], agreement.rate, softmax::exact).unwrap();
+        }
+        let logits = twin::logits(client.validation.features(), twin.weights()).unwrap();
+        let verdict = judge.judge(&logits, client.validation.labels()).unwrap().verdict;
+        if judge.best_epoch() == Some(epoch) {
+            best = (twin.weights().clone(), epoch);
+        }
+        if verdict == Verdict::Stop {
+            break;
+        }
+    }
+    best
+}
+
+#[test]
+fn training_stops_early_at_the_twin_s_best_epoch() {
+    let noise = Noise { operation: libm::ldexp(1.0, -30), bootstrap: libm::ldexp(1.0, -25), seed: 4 };
+    let (client, agreement) = (client(), agreement());
+    let server = server(&client, noise);
+    let mut session = server.session(agreement.clone());
+    let mut judge = Judge::new(agreement.patience, agreement.range, 3);
+    assert!(server.run(&mut session, &mut judge, client.validation.labels(), |_| true));
+    let (exact, best) = twin(&client, &agreement);
+    assert_eq!(judge.best_epoch(), Some(best));
+    assert!(best > 1 && best < agreement.max_epochs, "{best}");
+    // Not told which, the server returns them all; the client finds the best among them.
+    assert_eq!(session.kept().count(), agreement.patience + 1);
+    let (_, weights) = session.kept().find(|(epoch, _)| *epoch == best).unwrap();
+    let weights = decrypt_weights(&server.engine, server.trainer.products().geometry(), weights);
+    assert!(weights.max_difference(&exact) < 1e-4 * exact.max_magnitude());
+    // Folded weights work on features as they are.
+    let (raw, labels) = (client.raw_validation.features(), client.validation.labels());
+    let folded = twin::logits(raw, &client.normalisation.fold(&weights).unwrap()).unwrap();
+    let normalised = twin::logits(client.validation.features(), &weights).unwrap();
+    assert_eq!(accuracy(&folded, labels).unwrap(), accuracy(&normalised, labels).unwrap());
+    assert!(accuracy(&folded, labels).unwrap() > 1.5 / CLASSES as f64);
+}
+
+/// Killed after every step and resumed from what was written down, a session ends with the same bits.
+#[test]
+fn a_killed_session_ends_with_the_same_bits() {
+    let noise = Noise { operation: libm::ldexp(1.0, -30), bootstrap: libm::ldexp(1.0, -25), seed: 4 };
+    let (client, agreement) = (client(), Agreement { max_epochs: 3, ..agreement() });
+    let server = server(&client, noise);
+    let judge = || Judge::new(agreement.patience, agreement.range, 3);
+    let mut whole = server.session(agreement.clone());
+    server.run(&mut whole, &mut judge(), client.validation.labels(), |_| true);
+    let (mut session, mut judge) = (server.session(agreement.clone()), judge());
+    let mut kills = 0;
+    while !server.run(&mut session, &mut judge, client.validation.labels(), |_| false) {
+        let (record, ciphertexts) = session.checkpoint();
+        let text = serde_json::to_string(&record).unwrap();
+        let ciphertexts = ciphertexts.into_iter().cloned().collect();
+        session = Session::resume(serde_json::from_str(&text).unwrap(), ciphertexts).unwrap();
+        kills += 1;
+    }
+    assert_eq!(kills, 3 * (server.batches.len() - 1));
+    let (a, b): (Vec<_>, Vec<_>) = (whole.kept().collect(), session.kept().collect());
+    assert_eq!(a, b);
+}

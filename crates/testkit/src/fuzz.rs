@@ -1,0 +1,150 @@
+//! Hostile bytes: a decoder may refuse them or understand them, and nothing else.
+//!
+//! Small changes to good objects find more than random bytes do, and checksums made right again lead past the door.
+
+use crate::samples::{Samples, fix_checksums};
+use hetal_ckks::bytes::{FormatError, HEADER_LEN, Kind};
+use std::collections::BTreeMap;
+
+/// Feeds bytes to the decoder of a kind. What it understands must be what it would write: one meaning, one form.
+pub fn fuzz_one(samples: &Samples, kind: Kind, bytes: &[u8]) -> Result<(), FormatError> {
+    let rewritten = samples.read(kind, bytes)?;
+    assert!(rewritten == bytes, "two forms of one {kind}");
+    Ok(())
+}
+
+/// What a run met: how often bytes were understood (under "accepted"), and how often each error was given.
+pub type Tally = BTreeMap<String, usize>;
+
+/// Feeds `runs` mutations to every decoder. The same seed gives the same bytes.
+pub fn run(samples: &Samples, seed: u64, runs: usize) -> Tally {
+    let mut tally = Tally::new();
+    for kind in Kind::ALL {
+        let mut random = Random(seed ^ (kind as u64) << 56);
+        for run in 0..runs {
+            let place = Place { seed, kind, run };
+            let bytes = mutated(samples, kind, &mut random);
+            let outcome = match fuzz_one(samples, kind, &bytes) {
+                Ok(()) => "accepted".to_owned(),
+                Err(error) => variant(&error),
+            };
+            *tally.entry(outcome).or_default() += 1;
+            drop(place);
+        }
+    }
+    tally
+}
+
+/// Says, when a decoder panics, how to see it again.
+struct Place {
+    seed: u64,
+    kind: Kind,
+    run: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("fuzz: seed {}, {}, mutation {}", self.seed, self.kind, self.run);
+        }
+    }
+}
+
+/// The name of an error's variant.
+fn variant(error: &FormatError) -> String {
+    let text = format!("{error:?}");
+    text.split([' ', '{', '(']).next().unwrap_or_default().to_owned()
+}
+
+/// An object of a kind with one to three changes, and mostly with checksums that fit them.
+fn mutated(samples: &Samples, kind: Kind, random: &mut Random) -> Vec<u8> {
+    let mut bytes = samples.of(kind).to_vec();
+    for _ in 0..=random.below(3) {
+        mutate(samples, &mut bytes, random);
+    }
+    if random.below(4) > 0 {
+        if random.below(2) == 0 && bytes.len() >= HEADER_LEN + 32 {
+            // A length that agrees with the bytes there are.
+            let body = (bytes.len() - HEADER_LEN - 32) as u64;
+            bytes[16..24].copy_from_slice(&body.to_le_bytes());
+        }
+        fix_checksums(kind, &mut bytes);
+    }
+    bytes
+}
+
+fn mutate(samples: &Samples, bytes: &mut Vec<u8>, random: &mut Random) {
+    let len = bytes.len().max(1);
+    // Most of an object is residues; most of what can be wrong is in front of them.
+    let front = len.min(if random.below(2) == 0 { 2 * HEADER_LEN + 64 } else { len });
+    let at = random.below(front).min(bytes.len());
+    match random.below(8) {
+        0 => (0..=random.below(8)).for_each(|_| flip(bytes, random.below(8 * len))),
+        1 => overwrite(bytes, at, &[random.next() as u8]),
+        2 => bytes.truncate(random.below(len)),
+        3 => bytes.extend((0..=random.below(64)).map(|k| k as u8)),
+        4 => {
+            let (_, other) = &samples.bytes[random.below(samples.bytes.len())];
+            let start = random.below(other.len());
+            let end = start + random.below(other.len() - start);
+            overwrite(bytes, if random.below(2) == 0 { start } else { at }, &other[start..end]);
+        }
+        5 => drop(bytes.drain(at..bytes.len().min(at + random.below(64)))),
+        6 => overwrite(bytes, 16, &random.number().to_le_bytes()),
+        _ => {
+            let number = random.number().to_le_bytes();
+            overwrite(bytes, at & !3, &number[..4 << random.below(2)]);
+        }
+    }
+}
+
+fn flip(bytes: &mut [u8], bit: usize) {
+    if let Some(byte) = bytes.get_mut(bit / 8) {
+        *byte ^= 1 << (bit % 8);
+    }
+}
+
+/// Writes over what is there, as far as it reaches.
+fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
+    bytes.iter_mut().skip(at).zip(new).for_each(|(old, new)| *old = *new);
+}
+
+/// Reproducible random numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ x >> 31
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    /// Numbers at which things go wrong.
+    fn number(&mut self) -> u64 {
+        const EDGES: [u64; 16] = [
+            0,
+            1,
+            2,
+            3,
+            5,
+            64,
+            255,
+            2047,
+            4096,
+            u32::MAX as u64,
+            1 << 32,
+            1 << 62,
+            1 << 63,
+            u64::MAX,
+            f64::NAN.to_bits(),
+            f64::INFINITY.to_bits(),
+        ];
+        EDGES[self.below(EDGES.len())].wrapping_add(self.next() % 3).wrapping_sub(1)
+    }
+}

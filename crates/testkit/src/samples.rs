@@ -1,0 +1,111 @@
+//! A small object of every kind, as bytes.
+
+use crate::{Client, complex_vector, tiny_params};
+use hetal_ckks::bytes::{
+    self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Kind, Object, Result,
+};
+use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
+use hetal_ring::{Basis, Isa, Poly, RnsRing};
+
+/// Objects of every kind, by one client at the smallest set.
+pub struct Samples {
+    /// Whose they are.
+    pub client: Client,
+    /// Their bytes.
+    pub bytes: Vec<(Kind, Vec<u8>)>,
+}
+
+impl Samples {
+    /// Makes them.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        let client = Client::of(tiny_params(), 6, Isa::detect());
+        let codec = client.codec();
+        let values = complex_vector(client.params.slots(), 1);
+        let mut keys = EvaluationKeys::default();
+        client.add_keys(&mut keys, [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2), (KeyId::ToSparse, 1)]);
+        let key = keys.find(KeyId::Galois(5), client.params.key_basis(1)).unwrap();
+        let plain = client.evaluator.encode(&values, client.params.scale(0), Basis { q: 1, p: 1 }).unwrap();
+        let mut set = Vec::new();
+        bytes::write_key_set(&codec, &keys, &mut set).unwrap();
+        let bytes = vec![
+            (Kind::Params, client.params.to_bytes().unwrap()),
+            (Kind::Plaintext, codec.encode(&plain).unwrap()),
+            (Kind::Ciphertext, codec.encode(&client.encrypt(&values, 0)).unwrap()),
+            (Kind::SeededCiphertext, codec.encode(&client.encrypt_seeded(&values, 0)).unwrap()),
+            (Kind::PublicKey, codec.encode(&client.public_key(1)).unwrap()),
+            (Kind::SwitchingKey, codec.encode(&**key).unwrap()),
+            (Kind::KeySet, set),
+        ];
+        Self { client, bytes }
+    }
+
+    /// The object of a kind.
+    pub fn of(&self, kind: Kind) -> &[u8] {
+        let sample = self.bytes.iter().find(|(k, _)| *k == kind);
+        &sample.unwrap().1
+    }
+
+    /// Reads bytes as an object of a kind and writes it again.
+    pub fn read(&self, kind: Kind, bytes: &[u8]) -> Result<Vec<u8>> {
+        let codec = &self.client.codec();
+        match kind {
+            Kind::Params => Params::from_bytes(bytes)?.to_bytes(),
+            Kind::Plaintext => rewritten::<Plaintext<Poly>>(codec, bytes),
+            Kind::Ciphertext => rewritten::<Ciphertext<Poly>>(codec, bytes),
+            Kind::SeededCiphertext => rewritten::<SeededCiphertext<Poly>>(codec, bytes),
+            Kind::PublicKey => rewritten::<PublicKey<Poly>>(codec, bytes),
+            Kind::SwitchingKey => rewritten::<SwitchingKey<Poly>>(codec, bytes),
+            Kind::KeySet => rewritten_set(codec, bytes),
+        }
+    }
+}
+
+fn rewritten<T: Object<RnsRing>>(codec: &Codec<RnsRing>, bytes: &[u8]) -> Result<Vec<u8>> {
+    codec.encode(&codec.decode::<T>(bytes)?)
+}
+
+fn rewritten_set(codec: &Codec<RnsRing>, bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut rest = bytes;
+    let mut reader = KeySetReader::new(codec, &mut rest)?;
+    let names: Vec<_> = reader.remaining().collect();
+    let mut out = Vec::new();
+    let mut writer = KeySetWriter::new(codec, &names, &mut out)?;
+    while let Some(key) = reader.read()? {
+        writer.write(&key)?;
+    }
+    reader.finish()?;
+    writer.finish()?;
+    if rest.is_empty() { Ok(out) } else { Err(FormatError::TrailingBytes { extra: rest.len() }) }
+}
+
+/// Makes the checksums of an object right again, as far as its lengths allow: what comes after is then reached.
+pub fn fix_checksums(kind: Kind, bytes: &mut [u8]) {
+    let Some(end) = bytes.len().checked_sub(CHECKSUM_LEN) else { return };
+    let checksum = if kind == Kind::KeySet { fix_set(&mut bytes[..end]) } else { blake3::hash(&bytes[..end]) };
+    bytes[end..].copy_from_slice(checksum.as_bytes());
+}
+
+/// Makes right the checksums inside a key set and gives its own.
+fn fix_set(content: &mut [u8]) -> blake3::Hash {
+    let word = |bytes: &[u8], at: usize| {
+        let field = bytes.get(at..at + 8)?;
+        usize::try_from(u64::from_le_bytes(field.try_into().ok()?)).ok()
+    };
+    let keys_at = |content: &[u8]| {
+        let table = word(content, HEADER_LEN)?.checked_mul(16)?.checked_add(HEADER_LEN + 8)?;
+        table.checked_add(CHECKSUM_LEN).filter(|&end| end <= content.len())
+    };
+    let Some(mut at) = keys_at(content) else { return blake3::hash(content) };
+    let (table, rest) = content.split_at_mut(at - CHECKSUM_LEN);
+    rest[..CHECKSUM_LEN].copy_from_slice(blake3::hash(table).as_bytes());
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&content[..at]);
+    while let Some(len) = word(content, at + 16).and_then(|len| len.checked_add(HEADER_LEN + CHECKSUM_LEN)) {
+        let Some(key) = at.checked_add(len).and_then(|end| content.get_mut(at..end)) else { break };
+        fix_checksums(Kind::SwitchingKey, key);
+        hasher.update(&key[len - CHECKSUM_LEN..]);
+        at += len;
+    }
+    hasher.finalize()
+}
