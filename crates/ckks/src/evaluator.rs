@@ -268,10 +268,8 @@ impl<B: Backend> Evaluator<B> {
         let key = keys.find(KeyId::Relinearisation, self.params.key_basis(limbs))?;
         // A small factor is cheaper as a repetition of the terms than as a pass over their sums.
         let repeats = if (2..=3).contains(&factor) { factor as usize } else { 1 };
-        let pairs: Vec<_> = products
-            .iter()
-            .flat_map(|(a, b)| std::iter::repeat_n(((&a.c0, &a.c1), (&b.c0, &b.c1)), repeats))
-            .collect();
+        let pairs: Vec<_> =
+            products.iter().flat_map(|(a, b)| std::iter::repeat_n(((&a.c0, &a.c1), (&b.c0, &b.c1)), repeats)).collect();
         let mut d = self.backend.tensor_sum(&pairs, Self::basis(limbs));
         if factor != repeats as i64 {
             let halves = self.integer(factor, limbs);
@@ -291,12 +289,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes,
     /// and `P` times what is to be added to it.
-    fn switch(
-        &self,
-        d: B::Poly,
-        key: &SwitchingKey<B::Poly>,
-        added: [Option<&B::Poly>; 2],
-    ) -> (B::Poly, B::Poly) {
+    fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Poly>, added: [Option<&B::Poly>; 2]) -> (B::Poly, B::Poly) {
         let digits = self.backend.decompose(d, self.params.digit_starts(), key.basis.p);
         self.backend.inner_product_plus(&digits, &key.digits, added)
     }

@@ -67,11 +67,8 @@ type Outcome = Result<(), String>;
 fn open(options: &Options, params: &Params) -> Result<CudaBackend, String> {
     let start = Instant::now();
     let (log_n, q, p) = (params.log_n(), params.chain(), params.special());
-    let backend = if options.emulated {
-        CudaBackend::emulated(log_n, q, p)
-    } else {
-        CudaBackend::open(options.gpu, log_n, q, p)
-    };
+    let backend =
+        if options.emulated { CudaBackend::emulated(log_n, q, p) } else { CudaBackend::open(options.gpu, log_n, q, p) };
     let backend = backend.map_err(|e| e.to_string())?;
     println!("{}: opened in {:.2} s", backend.describe(), start.elapsed().as_secs_f64());
     Ok(backend)
@@ -228,6 +225,15 @@ fn bootstrap(options: &Options, set: &str) -> Outcome {
     let run = || drop(bootstrapper.bootstrap(&evaluator, &x, 0, &on_gpu).unwrap());
     let (done, queued) = time(&gpu, if options.quick { 1 } else { 5 }, run);
     println!("  bootstrap {done:.3} ms (queued in {queued:.3})");
+    let mut begin = Instant::now();
+    let mut stages: Vec<(&str, f64)> = Vec::new();
+    let mut ended = |stage: &'static str| {
+        gpu.synchronize().unwrap();
+        stages.push((stage, begin.elapsed().as_secs_f64() * 1e3));
+        begin = Instant::now();
+    };
+    bootstrapper.bootstrap_observed(&evaluator, &x, 0, &on_gpu, &mut ended).map_err(text)?;
+    println!("  stages, waited for, in ms: {stages:.3?}");
     if !options.emulated {
         profile(&gpu, 24, run);
     }

@@ -25,14 +25,16 @@ struct ConvertArgs {
     double* out;
 };
 
-// Targets are dealt to the blocks of a group (blockIdx.z of gridDim.z). `WIDE`: a source and a target have 51 bits.
+// Targets are dealt to the blocks of a group (blockIdx.z of gridDim.z). `WIDE`: a source and a target have 51 bits; then
+// there may be fewer sources than SOURCES, and zeros stand for the rest.
 template <int SOURCES, bool WIDE>
 __device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& group, const Target* shared) {
     const u32 i = 2 * (blockIdx.x * CONVERT_THREADS + threadIdx.x);
     double y[SOURCES][2], v[2] = {0.0, 0.0};
 #pragma unroll
     for (int k = 0; k < SOURCES; k++) {
-        DoublePair p = *(const DoublePair*)(a.y + (size_t)(group.from + k) * N + i);
+        DoublePair p = {0.0, 0.0};
+        if (!WIDE || k < group.sources) p = *(const DoublePair*)(a.y + (size_t)(group.from + k) * N + i);
         y[k][0] = p.x;
         y[k][1] = p.y;
     }
@@ -73,28 +75,33 @@ __device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& 
     }
 }
 
-#define CONVERT(WIDE)                                                                                       \
-    const Group& group = a.groups[blockIdx.y];                                                              \
-    __shared__ Target shared[MAX_LIMBS];                                                                    \
-    const double* from = (const double*)(a.targets + group.first_target);                                   \
-    for (u32 k = threadIdx.x; k < group.targets * (sizeof(Target) / sizeof(double)); k += CONVERT_THREADS)  \
-        ((double*)shared)[k] = from[k];                                                                     \
-    __syncthreads();                                                                                        \
-    switch (group.sources) {                                                                                \
-        case 1: convert_from<1, WIDE>(a, group, shared); break;                                             \
-        case 2: convert_from<2, WIDE>(a, group, shared); break;                                             \
-        case 3: convert_from<3, WIDE>(a, group, shared); break;                                             \
-        case 4: convert_from<4, WIDE>(a, group, shared); break;                                             \
-        case 5: convert_from<5, WIDE>(a, group, shared); break;                                             \
-        case 6: convert_from<6, WIDE>(a, group, shared); break;                                             \
-        case 7: convert_from<7, WIDE>(a, group, shared); break;                                             \
-        default: convert_from<8, WIDE>(a, group, shared);                                                   \
-    }
+// The constants of a group's targets, for all threads of a block.
+__device__ __forceinline__ void load_targets(const ConvertArgs& a, const Group& group, Target* shared) {
+    const double* from = (const double*)(a.targets + group.first_target);
+    for (u32 k = threadIdx.x; k < group.targets * (sizeof(Target) / sizeof(double)); k += CONVERT_THREADS)
+        ((double*)shared)[k] = from[k];
+    __syncthreads();
+}
 
 SYNC_KERNEL(convert, CONVERT_THREADS, 4, ConvertArgs) {
-    CONVERT(false)
+    __shared__ Target shared[MAX_LIMBS];
+    const Group& group = a.groups[blockIdx.y];
+    load_targets(a, group, shared);
+    switch (group.sources) {
+        case 1: convert_from<1, false>(a, group, shared); break;
+        case 2: convert_from<2, false>(a, group, shared); break;
+        case 3: convert_from<3, false>(a, group, shared); break;
+        case 4: convert_from<4, false>(a, group, shared); break;
+        case 5: convert_from<5, false>(a, group, shared); break;
+        case 6: convert_from<6, false>(a, group, shared); break;
+        case 7: convert_from<7, false>(a, group, shared); break;
+        default: convert_from<8, false>(a, group, shared);
+    }
 }
 
 SYNC_KERNEL(convert_wide, CONVERT_THREADS, 4, ConvertArgs) {
-    CONVERT(true)
+    __shared__ Target shared[MAX_LIMBS];
+    const Group& group = a.groups[blockIdx.y];
+    load_targets(a, group, shared);
+    convert_from<MAX_SOURCES, true>(a, group, shared);
 }

@@ -6,17 +6,17 @@ mod pointwise;
 
 pub use key_switch::CudaDigits;
 
+use crate::Result;
 use crate::device::{Device, KernelTime, in_lane, lane};
 use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
 use crate::memory::{Buffer, Health, Pool, Table};
 use crate::plan::{Constants, Conversion, Transforms};
 use crate::source::Kernel;
-use crate::Result;
 use hetal_ckks::Backend;
 use hetal_ckks::backend::{Halves, Pair, Step};
-use key_switch::Added;
 use hetal_ring::Basis;
+use key_switch::Added;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,6 +33,11 @@ pub struct CudaPoly {
 impl CudaPoly {
     fn address(&self) -> u64 {
         self.buffer.address()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn device_address(&self) -> u64 {
+        self.address()
     }
 }
 
@@ -82,6 +87,12 @@ impl CudaBackend {
     #[cfg(any(test, feature = "emulator"))]
     pub fn emulated(log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
         Self::on(Arc::new(crate::ffi::emulator::Emulator::open(log_n)?), log_n, q, p)
+    }
+
+    /// The ring on an emulated device with so many bytes of memory.
+    #[cfg(test)]
+    pub(crate) fn emulated_with_memory(log_n: u32, q: &[u64], p: &[u64], bytes: usize) -> Result<Self> {
+        Self::on(Arc::new(crate::ffi::emulator::Emulator::with_memory(log_n, bytes)?), log_n, q, p)
     }
 
     fn on(device: Arc<dyn Device>, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {

@@ -201,9 +201,8 @@ impl<'a, B: Backend> Run<'a, B> {
         }
         for (count, basis) in [(0, basis), (1, basis), (7, chain), (19, basis)] {
             let polys: Vec<B::Poly> = (0..4).map(|k| self.poly(if k < 2 { basis } else { self.full() }, k)).collect();
-            let terms: Vec<_> = (0..count)
-                .map(|k| ((&polys[k % 2 * 2], &polys[k % 2 * 2 + 1]), self.halves(basis, k)))
-                .collect();
+            let terms: Vec<_> =
+                (0..count).map(|k| ((&polys[k % 2 * 2], &polys[k % 2 * 2 + 1]), self.halves(basis, k))).collect();
             for (start, constant) in [(false, true), (true, true), (true, false)] {
                 let start = start.then(|| (self.poly(basis, 3), self.poly(basis, 5)));
                 let constant = constant.then(|| self.halves(basis, 2));
@@ -312,7 +311,8 @@ impl<'a, B: Backend> Run<'a, B> {
         let wide = Basis { p: 0, ..self.full() };
         let order = 2u64 << self.ring.log_n;
         let keys = [self.key(50), self.key(71)];
-        let weights: Vec<B::Poly> = (0..7).map(|k| self.poly(if k % 2 == 0 { basis } else { self.full() }, k)).collect();
+        let weights: Vec<B::Poly> =
+            (0..7).map(|k| self.poly(if k % 2 == 0 { basis } else { self.full() }, k)).collect();
         for (steps, rows) in [(1, 1), (8, 4), (19, 5)] {
             let mut galois = 1u64;
             let steps: Vec<Step<'_, B::Poly>> = (0..steps)

@@ -44,9 +44,8 @@ impl Exponential {
         (re, im): (&Ct<B>, &Ct<B>),
         keys: &EvaluationKeys<B::Poly>,
     ) -> Result<(Ct<B>, Ct<B>)> {
-        let (re, im) = evaluator
-            .backend()
-            .join(|| self.evaluate(evaluator, re, keys), || self.evaluate(evaluator, im, keys));
+        let (re, im) =
+            evaluator.backend().join(|| self.evaluate(evaluator, re, keys), || self.evaluate(evaluator, im, keys));
         Ok((re?, im?))
     }
 

@@ -13,12 +13,8 @@ impl CudaBackend {
     pub(super) fn convert(&self, plan: &Conversion, input: [u64; 2], work: u64) {
         let y: Buffer = self.pool.take(plan.y_limbs);
         self.inverse(&plan.inverse, y.address(), input);
-        let args = ConvertArgs {
-            groups: plan.groups.address(),
-            targets: plan.targets.address(),
-            y: y.address(),
-            out: work,
-        };
+        let args =
+            ConvertArgs { groups: plan.groups.address(), targets: plan.targets.address(), y: y.address(), out: work };
         let kernel = if plan.wide { Kernel::ConvertWide } else { Kernel::Convert };
         self.launch_deep(kernel, plan.groups.len() as usize, plan.deep, &args);
     }

@@ -1,9 +1,7 @@
 //! Operations entry by entry.
 
 use super::{CudaBackend, CudaPoly};
-use crate::ffi::arguments::{
-    AutomorphismArgs, BinaryArgs, HalvesArgs, LinearArgs, MulAddArgs, TensorArgs, TensorTerm,
-};
+use crate::ffi::arguments::{AutomorphismArgs, BinaryArgs, HalvesArgs, LinearArgs, MulAddArgs, TensorArgs, TensorTerm};
 use crate::source::{Kernel, MAX_CONSTANTS, MAX_LIMBS, MAX_LINEAR, MAX_TERMS};
 use hetal_ckks::backend::{Halves, Pair};
 use hetal_ring::Basis;
@@ -202,7 +200,8 @@ impl CudaBackend {
             for (term, &((a0, a1), (b0, b1))) in args.terms.iter_mut().zip(chunk) {
                 let factors = [a0, a1, b0, b1];
                 assert!(factors.iter().all(|f| basis.q <= f.basis.q && basis.p <= f.basis.p));
-                *term = TensorTerm { factors: factors.map(CudaPoly::address), chain: factors.map(|f| f.basis.q as u32) };
+                *term =
+                    TensorTerm { factors: factors.map(CudaPoly::address), chain: factors.map(|f| f.basis.q as u32) };
             }
             self.launch(Kernel::TensorSum, basis.limbs(), &args);
         }

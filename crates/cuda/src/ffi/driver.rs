@@ -188,7 +188,8 @@ fn capability(device: sys::CUdevice) -> Result<u32> {
 
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32> {
     // SAFETY: the device exists.
-    let value = unsafe { result::device::get_attribute(device, which) }.map_err(failed("asking for the card's size"))?;
+    let value =
+        unsafe { result::device::get_attribute(device, which) }.map_err(failed("asking for the card's size"))?;
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
@@ -328,8 +329,7 @@ impl Device for Driver {
         let mut times: BTreeMap<(&'static str, u32), KernelTime> = BTreeMap::new();
         for (kernel, limbs, before, after) in list {
             let name = kernel.name();
-            let time =
-                times.entry((name, limbs)).or_insert(KernelTime { name, limbs, launches: 0, seconds: 0.0 });
+            let time = times.entry((name, limbs)).or_insert(KernelTime { name, limbs, launches: 0, seconds: 0.0 });
             time.launches += 1;
             time.seconds += elapsed(before, after).unwrap_or(0.0);
             for event in [before, after] {

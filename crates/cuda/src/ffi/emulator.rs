@@ -22,6 +22,22 @@ pub(crate) struct Emulator {
     /// One launch at a time: a block's shared memory is static.
     library: Mutex<libloading::Library>,
     layouts: Mutex<HashMap<u64, Layout>>,
+    /// Bytes it has.
+    total: usize,
+}
+
+fn compiler() -> std::ffi::OsString {
+    std::env::var_os("CXX").unwrap_or_else(|| "c++".into())
+}
+
+/// Whether there is a compiler; says so if not.
+#[cfg(test)]
+pub(crate) fn is_present() -> bool {
+    let found = Command::new(compiler()).arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: no C++ compiler");
+    }
+    found
 }
 
 fn failure(reason: impl std::fmt::Display) -> Error {
@@ -31,11 +47,16 @@ fn failure(reason: impl std::fmt::Display) -> Error {
 impl Emulator {
     /// Compiles the kernels for degree `2^log_n`.
     pub(crate) fn open(log_n: u32) -> Result<Self> {
+        Self::with_memory(log_n, usize::MAX)
+    }
+
+    /// [`Emulator::open`] with so many bytes of memory.
+    pub(crate) fn with_memory(log_n: u32, total: usize) -> Result<Self> {
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("hetal-emulator-{}-{number}", std::process::id()));
         let library = build(&folder, log_n);
         _ = std::fs::remove_dir_all(&folder);
-        Ok(Self { log_n, library: Mutex::new(library?), layouts: Mutex::default() })
+        Ok(Self { log_n, library: Mutex::new(library?), layouts: Mutex::default(), total })
     }
 }
 
@@ -47,7 +68,7 @@ fn build(folder: &PathBuf, log_n: u32) -> Result<libloading::Library> {
     let (header, source, out) = (folder.join("emulator.h"), folder.join("kernels.cc"), folder.join("kernels.so"));
     std::fs::write(&header, HEADER).map_err(failure)?;
     std::fs::write(&source, SOURCE).map_err(failure)?;
-    let done = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()))
+    let done = Command::new(compiler())
         .args(["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-w"])
         .arg(format!("-DLOG_N={log_n}"))
         .arg("-include")
@@ -69,7 +90,8 @@ impl Device for Emulator {
     }
 
     fn memory(&self) -> (usize, usize) {
-        (0, 0)
+        let layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.total - layouts.values().map(Layout::size).sum::<usize>(), self.total)
     }
 
     fn blocks_at_once(&self) -> u32 {
@@ -86,10 +108,14 @@ impl Device for Emulator {
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
         let layout = Layout::from_size_align(bytes.max(1), 256).map_err(failure)?;
+        let (free, total) = self.memory();
+        if layout.size() > free {
+            return Err(Error::OutOfMemory { needed: bytes, free, total });
+        }
         // SAFETY: the layout is not empty.
         let pointer = unsafe { std::alloc::alloc(layout) };
         if pointer.is_null() {
-            return Err(Error::OutOfMemory { needed: bytes, free: 0, total: 0 });
+            return Err(Error::OutOfMemory { needed: bytes, free, total });
         }
         // SAFETY: just allocated. The pattern makes reads of memory that nothing wrote show as wrong results.
         unsafe { pointer.write_bytes(0xA5, bytes) };

@@ -126,12 +126,7 @@ impl RnsRing {
     }
 
     /// [`RnsRing::inner_product`] plus `P (c0, c1)`, each of them if given, where `P` is the product of the special primes.
-    pub fn inner_product_plus(
-        &self,
-        digits: &Digits,
-        key: &[(Poly, Poly)],
-        added: [Option<&Poly>; 2],
-    ) -> (Poly, Poly) {
+    pub fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
         let basis = digits.basis;
         self.inner_product_with(digits, key, |q, i, out0, out1| {
             if i < basis.q {
