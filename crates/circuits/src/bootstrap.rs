@@ -99,8 +99,7 @@ impl<P: Clone> Bootstrapper<P> {
         ended("raise_modulus");
         let (re, im) = self.coefficients_to_slots(evaluator, raised, keys)?;
         ended("coefficients_to_slots");
-        let re = self.exponential.evaluate(evaluator, &re, keys)?;
-        let im = self.exponential.evaluate(evaluator, &im, keys)?;
+        let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
         let mut out = recombine(evaluator, re, im, keys)?;
         ended("eval_mod");
         if log_bound > 0 {

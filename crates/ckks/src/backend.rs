@@ -15,6 +15,9 @@ pub struct Step<'a, P> {
 /// Two polynomials of one ciphertext.
 pub type Pair<'a, P> = (&'a P, &'a P);
 
+/// Constants `x + y X^(n/2)`, one pair of residues for each limb: see [`RnsRing::mul_halves_assign`].
+pub type Halves = Vec<(u64, u64)>;
+
 /// Exact arithmetic on polynomials in residue form. See the methods of [`RnsRing`] of the same names for definitions.
 #[allow(missing_docs)]
 pub trait Backend: Send + Sync + 'static {
@@ -58,7 +61,7 @@ pub trait Backend: Send + Sync + 'static {
     fn mul(&self, a: &Self::Poly, b: &Self::Poly, basis: Basis) -> Self::Poly;
     fn mul_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, b: &Self::Poly);
     fn mul_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
-    fn add_products_with_halves(&self, acc: &mut Self::Poly, terms: &[(&Self::Poly, Vec<(u64, u64)>)]);
+    fn add_products_with_halves(&self, acc: &mut Self::Poly, terms: &[(&Self::Poly, Halves)]);
     fn add_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
     fn add_lifted_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn automorphism(&self, a: &Self::Poly, galois: u64) -> Self::Poly;
@@ -67,17 +70,19 @@ pub trait Backend: Send + Sync + 'static {
     fn raise(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
     fn decompose(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits;
     fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
-    /// [`Backend::inner_product`] plus `P (c0, c1)`.
+    /// [`Backend::inner_product`] plus `P (c0, c1)`, each of them if given.
     fn inner_product_plus(
         &self,
         digits: &Self::Digits,
         key: &[(Self::Poly, Self::Poly)],
-        c0: &Self::Poly,
-        c1: &Self::Poly,
+        added: [Option<&Self::Poly>; 2],
     ) -> (Self::Poly, Self::Poly) {
         let (mut u0, mut u1) = self.inner_product(digits, key);
-        self.add_lifted_assign(&mut u0, c0);
-        self.add_lifted_assign(&mut u1, c1);
+        for (u, c) in [&mut u0, &mut u1].into_iter().zip(added) {
+            if let Some(c) = c {
+                self.add_lifted_assign(u, c);
+            }
+        }
         (u0, u1)
     }
     fn rotation_sums(
@@ -88,6 +93,59 @@ pub trait Backend: Send + Sync + 'static {
         weights: &[Vec<Option<&Self::Poly>>],
     ) -> Vec<(Self::Poly, Self::Poly)>;
     fn divide(&self, a: Self::Poly, drop_q: usize) -> Self::Poly;
+
+    // Compositions of the above that a backend may do at once.
+
+    /// Two computations that do not depend on each other, perhaps at the same time.
+    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
+        (a(), b())
+    }
+
+    /// [`Backend::divide`] of both, then `X -> X^galois`.
+    fn divide_pair(&self, a: (Self::Poly, Self::Poly), drop_q: usize, galois: u64) -> (Self::Poly, Self::Poly) {
+        let (a, b) = (self.divide(a.0, drop_q), self.divide(a.1, drop_q));
+        if galois == 1 { (a, b) } else { (self.automorphism(&a, galois), self.automorphism(&b, galois)) }
+    }
+
+    /// `start + sum_k c_k a_k` over pairs, and `constant` on the first of the sums; nothing to start with is zero.
+    fn linear_sum(
+        &self,
+        start: Option<(Self::Poly, Self::Poly)>,
+        basis: Basis,
+        terms: &[(Pair<'_, Self::Poly>, Halves)],
+        constant: Option<&Halves>,
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut s0, mut s1) = start.unwrap_or_else(|| (self.zero(basis), self.zero(basis)));
+        if !terms.is_empty() {
+            let firsts: Vec<_> = terms.iter().map(|((a, _), halves)| (*a, halves.clone())).collect();
+            let seconds: Vec<_> = terms.iter().map(|((_, a), halves)| (*a, halves.clone())).collect();
+            self.add_products_with_halves(&mut s0, &firsts);
+            self.add_products_with_halves(&mut s1, &seconds);
+        }
+        if let Some(constant) = constant {
+            self.add_halves_assign(&mut s0, constant);
+        }
+        (s0, s1)
+    }
+
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero.
+    fn add_switched(
+        &self,
+        acc: Option<(Self::Poly, Self::Poly)>,
+        v0: &Self::Poly,
+        digits: &Self::Digits,
+        key: &[(Self::Poly, Self::Poly)],
+        galois: u64,
+    ) -> (Self::Poly, Self::Poly) {
+        let (mut u0, u1) = self.inner_product(digits, key);
+        self.add_assign(&mut u0, v0);
+        let (mut u0, mut u1) = (self.automorphism(&u0, galois), self.automorphism(&u1, galois));
+        if let Some((a0, a1)) = acc {
+            self.add_assign(&mut u0, &a0);
+            self.add_assign(&mut u1, &a1);
+        }
+        (u0, u1)
+    }
 }
 
 impl Backend for RnsRing {
@@ -148,7 +206,7 @@ impl Backend for RnsRing {
     fn mul_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         self.mul_halves_assign(a, halves);
     }
-    fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Vec<(u64, u64)>)]) {
+    fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Halves)]) {
         self.add_products_with_halves(acc, terms);
     }
     fn add_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
@@ -172,8 +230,8 @@ impl Backend for RnsRing {
     fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)
     }
-    fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], c0: &Poly, c1: &Poly) -> (Poly, Poly) {
-        self.inner_product_plus(digits, key, c0, c1)
+    fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
+        self.inner_product_plus(digits, key, added)
     }
     fn rotation_sums(
         &self,

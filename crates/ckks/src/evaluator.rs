@@ -5,7 +5,7 @@ mod linear;
 
 pub use linear::{Giant, Matrix};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Halves, Pair};
 use crate::{Ciphertext, Encoder, Error, EvaluationKeys, KeyId, Params, Plaintext, Result, SwitchingKey};
 use hetal_ring::{Basis, Modulus, automorphism, prime};
 use num_complex::Complex64;
@@ -24,6 +24,8 @@ pub struct Evaluator<B: Backend> {
 }
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
+/// A ciphertext's polynomials, and a constant for each limb.
+type Term<'a, B> = (Pair<'a, <B as Backend>::Poly>, Halves);
 
 impl<B: Backend> Evaluator<B> {
     /// An evaluator for a parameter set whose limbs are worked on by `backend`.
@@ -157,7 +159,7 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// The constant polynomial `round(scale c)` modulo the first primes, as values at the two halves of the entries.
-    fn constant(&self, c: Complex64, scale: f64, limbs: usize) -> Result<Vec<(u64, u64)>> {
+    fn constant(&self, c: Complex64, scale: f64, limbs: usize) -> Result<Halves> {
         let integer = |x: f64| {
             let scaled = (x * scale).round_ties_even();
             // 2^120 leaves the conversion to i128 exact and far from its end.
@@ -174,6 +176,10 @@ impl<B: Backend> Evaluator<B> {
         Ok(self.moduli[..limbs].iter().map(residues).collect())
     }
 
+    fn constant_unless_zero(&self, c: Complex64, scale: f64, limbs: usize) -> Result<Option<Halves>> {
+        if c == Complex64::ZERO { Ok(None) } else { self.constant(c, scale, limbs).map(Some) }
+    }
+
     /// `sum_k c_k a_k + constant` at `limbs` limbs, then one rescale to exactly `target` scale.
     pub fn linear_combination(
         &self,
@@ -184,40 +190,21 @@ impl<B: Backend> Evaluator<B> {
     ) -> Result<Ct<B>> {
         self.needs("linear combination", 2, limbs)?;
         let q = self.last_prime(limbs);
-        let basis = Self::basis(limbs);
-        let mut out =
-            Ciphertext { c0: self.backend.zero(basis), c1: self.backend.zero(basis), limbs, scale: target * q };
-        self.add_linear(&mut out.c0, &mut out.c1, terms, target * q, limbs)?;
-        if constant != Complex64::ZERO {
-            self.add_constant_assign(&mut out, constant)?;
-        }
-        let mut out = self.rescale(out)?;
+        let terms = self.linear_terms(terms, target * q, limbs)?;
+        let constant = self.constant_unless_zero(constant, target * q, limbs)?;
+        let (c0, c1) = self.backend.linear_sum(None, Self::basis(limbs), &terms, constant.as_ref());
+        let mut out = self.rescale(Ciphertext { c0, c1, limbs, scale: target * q })?;
         out.scale = target;
         Ok(out)
     }
 
-    /// `(c0, c1) += sum_k c_k a_k`, where `(c0, c1)` has the scale given.
-    fn add_linear(
-        &self,
-        c0: &mut B::Poly,
-        c1: &mut B::Poly,
-        terms: &[(&Ct<B>, Complex64)],
-        scale: f64,
-        limbs: usize,
-    ) -> Result<()> {
-        let mut halves = Vec::with_capacity(terms.len());
-        for (a, c) in terms {
+    /// Ciphertexts and the constants that bring their multiples to the scale given.
+    fn linear_terms<'a>(&self, terms: &[(&'a Ct<B>, Complex64)], scale: f64, limbs: usize) -> Result<Vec<Term<'a, B>>> {
+        let term = |&(a, c): &(&'a Ct<B>, Complex64)| {
             self.needs("linear combination", limbs, a.limbs)?;
-            halves.push(self.constant(*c, scale / a.scale, limbs)?);
-        }
-        let with = |pick: fn(&Ct<B>) -> &B::Poly| -> Vec<(&B::Poly, Vec<(u64, u64)>)> {
-            terms.iter().zip(&halves).map(|((a, _), halves)| (pick(a), halves.clone())).collect()
+            Ok(((&a.c0, &a.c1), self.constant(c, scale / a.scale, limbs)?))
         };
-        if !terms.is_empty() {
-            self.backend.add_products_with_halves(c0, &with(|a| &a.c0));
-            self.backend.add_products_with_halves(c1, &with(|a| &a.c1));
-        }
-        Ok(())
+        terms.iter().map(term).collect()
     }
 
     fn needs(&self, operation: &'static str, needs: usize, has: usize) -> Result<()> {
@@ -228,7 +215,7 @@ impl<B: Backend> Evaluator<B> {
     pub fn rescale(&self, a: Ct<B>) -> Result<Ct<B>> {
         self.needs("rescale", 2, a.limbs)?;
         let scale = a.scale / self.last_prime(a.limbs);
-        let (c0, c1) = (self.backend.divide(a.c0, 1), self.backend.divide(a.c1, 1));
+        let (c0, c1) = self.backend.divide_pair((a.c0, a.c1), 1, 1);
         Ok(Ciphertext { c0, c1, limbs: a.limbs - 1, scale })
     }
 
@@ -279,28 +266,32 @@ impl<B: Backend> Evaluator<B> {
             Self::same_scale("sum of products", scale, a.scale * b.scale)?;
         }
         let key = keys.find(KeyId::Relinearisation, self.params.key_basis(limbs))?;
-        let pairs: Vec<_> = products.iter().map(|(a, b)| ((&a.c0, &a.c1), (&b.c0, &b.c1))).collect();
+        // A small factor is cheaper as a repetition of the terms than as a pass over their sums.
+        let repeats = if (2..=3).contains(&factor) { factor as usize } else { 1 };
+        let pairs: Vec<_> =
+            products.iter().flat_map(|(a, b)| std::iter::repeat_n(((&a.c0, &a.c1), (&b.c0, &b.c1)), repeats)).collect();
         let mut d = self.backend.tensor_sum(&pairs, Self::basis(limbs));
-        if factor != 1 {
+        if factor != repeats as i64 {
             let halves = self.integer(factor, limbs);
             d.iter_mut().for_each(|d| self.backend.mul_halves_assign(d, &halves));
         }
         let [mut d0, mut d1, d2] = d;
-        self.add_linear(&mut d0, &mut d1, linear, scale, limbs)?;
-        if constant != Complex64::ZERO {
-            self.backend.add_halves_assign(&mut d0, &self.constant(constant, scale, limbs)?);
+        let linear = self.linear_terms(linear, scale, limbs)?;
+        let constant = self.constant_unless_zero(constant, scale, limbs)?;
+        if constant.is_some() || !linear.is_empty() {
+            (d0, d1) = self.backend.linear_sum(Some((d0, d1)), Self::basis(limbs), &linear, constant.as_ref());
         }
-        let digits = self.backend.decompose(d2, self.params.digit_starts(), key.basis.p);
-        let (u0, u1) = self.backend.inner_product_plus(&digits, &key.digits, &d0, &d1);
-        drop((digits, d0, d1));
-        let (c0, c1) = (self.backend.divide(u0, 1), self.backend.divide(u1, 1));
+        let u = self.switch(d2, key, [Some(&d0), Some(&d1)]);
+        drop((d0, d1));
+        let (c0, c1) = self.backend.divide_pair(u, 1, 1);
         Ok(Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) })
     }
 
-    /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes.
-    fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Poly>) -> (B::Poly, B::Poly) {
+    /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes,
+    /// and `P` times what is to be added to it.
+    fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Poly>, added: [Option<&B::Poly>; 2]) -> (B::Poly, B::Poly) {
         let digits = self.backend.decompose(d, self.params.digit_starts(), key.basis.p);
-        self.backend.inner_product(&digits, &key.digits)
+        self.backend.inner_product_plus(&digits, &key.digits, added)
     }
 
     /// The automorphism that rotates slots left by `k`.
@@ -331,11 +322,8 @@ impl<B: Backend> Evaluator<B> {
         let digits = self.backend.decompose(a.c1.clone(), self.params.digit_starts(), basis.p);
         let apply = |(&g, key): (&u64, Option<&Arc<SwitchingKey<B::Poly>>>)| {
             let Some(key) = key else { return a.clone() };
-            let (u0, u1) = self.backend.inner_product(&digits, &key.digits);
-            let mut c0 = self.backend.divide(u0, 0);
-            self.backend.add_assign(&mut c0, &a.c0);
-            let c1 = self.backend.divide(u1, 0);
-            let (c0, c1) = (self.backend.automorphism(&c0, g), self.backend.automorphism(&c1, g));
+            let u = self.backend.inner_product_plus(&digits, &key.digits, [Some(&a.c0), None]);
+            let (c0, c1) = self.backend.divide_pair(u, 0, g);
             Ciphertext { c0, c1, limbs: a.limbs, scale: a.scale }
         };
         Ok(galois.iter().zip(found).map(apply).collect())
@@ -351,10 +339,8 @@ impl<B: Backend> Evaluator<B> {
     pub fn raise_modulus(&self, a: &Ct<B>, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
         let bottom = self.truncated(a, 1)?;
         let to_sparse = keys.find(KeyId::ToSparse, self.params.key_basis(1))?;
-        let (u0, u1) = self.switch(bottom.c1, to_sparse);
-        let mut c0 = self.backend.divide(u0, 0);
-        self.backend.add_assign(&mut c0, &bottom.c0);
-        let c1 = self.backend.divide(u1, 0);
+        let u = self.switch(bottom.c1, to_sparse, [Some(&bottom.c0), None]);
+        let (c0, c1) = self.backend.divide_pair(u, 0, 1);
 
         // After the lift c1 is a small polynomial: as one digit it needs no base conversion and one pair of the key.
         let limbs = self.params.chain().len();
@@ -365,8 +351,8 @@ impl<B: Backend> Evaluator<B> {
         let raised = self.backend.raise(&c1, from_sparse.basis);
         let u0 = self.backend.mul(&raised, b, from_sparse.basis);
         let u1 = self.backend.mul(&raised, a_half, from_sparse.basis);
-        let mut c0 = self.backend.raise(&c0, Self::basis(limbs));
-        self.backend.add_assign(&mut c0, &self.backend.divide(u0, 0));
-        Ok(Ciphertext { c0, c1: self.backend.divide(u1, 0), limbs, scale: a.scale })
+        let (mut d0, c1) = self.backend.divide_pair((u0, u1), 0, 1);
+        self.backend.add_assign(&mut d0, &self.backend.raise(&c0, Self::basis(limbs)));
+        Ok(Ciphertext { c0: d0, c1, limbs, scale: a.scale })
     }
 }

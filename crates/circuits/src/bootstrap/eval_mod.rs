@@ -37,8 +37,20 @@ impl Exponential {
         Self { series, squarings: eval_mod.squarings, correction: eval_mod.correction.then_some(c) }
     }
 
+    /// `w` of both halves, which a backend may work on at the same time.
+    pub(super) fn evaluate_both<B: Backend>(
+        &self,
+        evaluator: &Evaluator<B>,
+        (re, im): (&Ct<B>, &Ct<B>),
+        keys: &EvaluationKeys<B::Poly>,
+    ) -> Result<(Ct<B>, Ct<B>)> {
+        let (re, im) =
+            evaluator.backend().join(|| self.evaluate(evaluator, re, keys), || self.evaluate(evaluator, im, keys));
+        Ok((re?, im?))
+    }
+
     /// `w(t)`, at exactly the scale of the top level.
-    pub(super) fn evaluate<B: Backend>(
+    fn evaluate<B: Backend>(
         &self,
         evaluator: &Evaluator<B>,
         t: &Ct<B>,

@@ -8,6 +8,9 @@ use num_complex::Complex64;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// With fewer outer rotations than this, two halves of them side by side are not worth the sum of their results.
+const FEWEST_GIANTS_TO_HALVE: usize = 4;
+
 /// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`.
 pub struct Matrix<P> {
     /// Rotations of the input.
@@ -89,25 +92,48 @@ impl<B: Backend> Evaluator<B> {
         let rows: Vec<Vec<Option<&B::Poly>>> =
             matrix.giants.iter().map(|g| g.weights.iter().map(Option::as_ref).collect()).collect();
         let sums = self.row_sums(a, &matrix.babies, matrix.basis, &rows, keys)?;
-        for (giant, (v0, v1)) in matrix.giants.iter().zip(sums) {
-            let (v0, v1) = if giant.rotation == 0 {
-                (v0, v1)
-            } else {
-                let galois = self.galois_of_rotation(giant.rotation);
-                let key = keys.find(KeyId::Galois(galois), matrix.basis)?;
-                let (mut u0, u1) = self.switch(self.backend().divide(v1, 0), key);
-                self.backend().add_assign(&mut u0, &v0);
-                (self.backend().automorphism(&u0, galois), self.backend().automorphism(&u1, galois))
-            };
-            match acc {
-                None => *acc = Some((v0, v1)),
-                Some((a0, a1)) => {
-                    self.backend().add_assign(a0, &v0);
-                    self.backend().add_assign(a1, &v1);
-                }
-            }
+        let mut first: Vec<_> = matrix.giants.iter().zip(sums).collect();
+        let sum = |giants: Vec<_>| self.sum_of_giants(giants, matrix.basis, keys);
+        let sums = if first.len() < FEWEST_GIANTS_TO_HALVE {
+            [sum(first)?, None]
+        } else {
+            let second = first.split_off(first.len() / 2);
+            let (first, second) = self.backend().join(|| sum(first), || sum(second));
+            [first?, second?]
+        };
+        for sum in sums.into_iter().flatten() {
+            *acc = Some(self.add_pairs(acc.take(), sum));
         }
         Ok(())
+    }
+
+    fn add_pairs(&self, acc: Option<(B::Poly, B::Poly)>, b: (B::Poly, B::Poly)) -> (B::Poly, B::Poly) {
+        let Some((mut a0, mut a1)) = acc else { return b };
+        self.backend().add_assign(&mut a0, &b.0);
+        self.backend().add_assign(&mut a1, &b.1);
+        (a0, a1)
+    }
+
+    /// The sum of `P rot_g(v)` for outer rotations `g` of `P v`.
+    fn sum_of_giants(
+        &self,
+        giants: Vec<(&Giant<B::Poly>, (B::Poly, B::Poly))>,
+        basis: Basis,
+        keys: &EvaluationKeys<B::Poly>,
+    ) -> Result<Option<(B::Poly, B::Poly)>> {
+        let mut acc = None;
+        for (giant, (v0, v1)) in giants {
+            acc = Some(if giant.rotation == 0 {
+                self.add_pairs(acc, (v0, v1))
+            } else {
+                let galois = self.galois_of_rotation(giant.rotation);
+                let key = keys.find(KeyId::Galois(galois), basis)?;
+                let d = self.backend().divide(v1, 0);
+                let digits = self.backend().decompose(d, self.params().digit_starts(), key.basis.p);
+                self.backend().add_switched(acc, &v0, &digits, &key.digits, galois)
+            });
+        }
+        Ok(acc)
     }
 
     /// `P sum_b w_b rot_b(a)` for each row of weights.
@@ -178,7 +204,7 @@ impl<B: Backend> Evaluator<B> {
     /// Divides by the special primes and rescales, at once.
     fn finish(&self, u0: B::Poly, u1: B::Poly, scale: f64) -> Ct<B> {
         let limbs = B::basis(&u0).q;
-        let (c0, c1) = (self.backend().divide(u0, 1), self.backend().divide(u1, 1));
+        let (c0, c1) = self.backend().divide_pair((u0, u1), 1, 1);
         Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) }
     }
 }

@@ -125,14 +125,17 @@ impl RnsRing {
         self.inner_product_with(digits, key, |_, _, _, _| {})
     }
 
-    /// [`RnsRing::inner_product`] plus `P (c0, c1)`, where `P` is the product of the special primes.
-    pub fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], c0: &Poly, c1: &Poly) -> (Poly, Poly) {
+    /// [`RnsRing::inner_product`] plus `P (c0, c1)`, each of them if given, where `P` is the product of the special primes.
+    pub fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
         let basis = digits.basis;
         self.inner_product_with(digits, key, |q, i, out0, out1| {
             if i < basis.q {
                 let p = self.special_product(basis.p, q);
-                kernels::mul_scalar_add_assign(self.isa, q, out0, &c0.limbs[i], p);
-                kernels::mul_scalar_add_assign(self.isa, q, out1, &c1.limbs[i], p);
+                for (out, c) in [out0, out1].into_iter().zip(added) {
+                    if let Some(c) = c {
+                        kernels::mul_scalar_add_assign(self.isa, q, out, &c.limbs[i], p);
+                    }
+                }
             }
         })
     }

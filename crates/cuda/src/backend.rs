@@ -1,0 +1,454 @@
+//! The backend: polynomials on the device, and [`Backend`] for them.
+
+mod conversion;
+mod key_switch;
+mod pointwise;
+
+pub use key_switch::CudaDigits;
+
+use crate::Result;
+use crate::device::{Device, KernelTime, in_lane, lane};
+use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
+use crate::ffi::driver::Driver;
+use crate::memory::{Buffer, Health, Pool, Table};
+use crate::plan::{Constants, Conversion, Transforms};
+use crate::source::Kernel;
+use hetal_ckks::Backend;
+use hetal_ckks::backend::{Halves, Pair, Step};
+use hetal_ring::Basis;
+use key_switch::Added;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A polynomial on the device: the limbs of the chain, then the special ones, one after the other.
+///
+/// A clone shares the limbs until one of the two is written to.
+#[derive(Clone)]
+pub struct CudaPoly {
+    basis: Basis,
+    buffer: Arc<Buffer>,
+}
+
+impl CudaPoly {
+    fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn device_address(&self) -> u64 {
+        self.address()
+    }
+}
+
+/// Things made once for each key.
+struct Made<K, V>(RwLock<HashMap<K, Arc<V>>>);
+
+impl<K: Eq + Hash, V> Made<K, V> {
+    fn new() -> Self {
+        Self(RwLock::default())
+    }
+
+    fn get(&self, key: K, make: impl FnOnce(&K) -> Result<V>) -> Result<Arc<V>> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let made = Arc::new(make(&key)?);
+        Ok(Arc::clone(self.0.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(made)))
+    }
+}
+
+/// Exact arithmetic on polynomials in residue form, on one GPU.
+pub struct CudaBackend {
+    device: Arc<dyn Device>,
+    health: Arc<Health>,
+    pool: Arc<Pool>,
+    constants: Constants,
+    lifts: Made<Basis, Transforms>,
+    decompositions: Made<(Basis, Vec<usize>), Conversion>,
+    divisions: Made<(Basis, usize, usize), Conversion>,
+    raises: Made<Basis, Conversion>,
+    special_products: Made<usize, Table>,
+}
+
+impl CudaBackend {
+    /// The ring of degree `2^log_n` modulo the given primes, on GPU number `gpu`.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::NoGpu`], [`crate::Error::NvrtcMissing`] and the like where there is nothing to work on; [`crate::Error::Unsupported`]
+    /// for rings that the kernels are not made for.
+    pub fn open(gpu: usize, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
+        Self::on(Arc::new(Driver::open(gpu, log_n)?), log_n, q, p)
+    }
+
+    /// The ring on an emulated device, compiled by the system's C++ compiler.
+    #[cfg(any(test, feature = "emulator"))]
+    pub fn emulated(log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
+        Self::on(Arc::new(crate::ffi::emulator::Emulator::open(log_n)?), log_n, q, p)
+    }
+
+    /// The ring on an emulated device with so many bytes of memory.
+    #[cfg(test)]
+    pub(crate) fn emulated_with_memory(log_n: u32, q: &[u64], p: &[u64], bytes: usize) -> Result<Self> {
+        Self::on(Arc::new(crate::ffi::emulator::Emulator::with_memory(log_n, bytes)?), log_n, q, p)
+    }
+
+    fn on(device: Arc<dyn Device>, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
+        let constants = Constants::new(&device, log_n, q, p)?;
+        let health = Arc::new(Health::default());
+        Ok(Self {
+            pool: Arc::new(Pool::new(Arc::clone(&device), Arc::clone(&health), 8 << log_n)),
+            device,
+            health,
+            constants,
+            lifts: Made::new(),
+            decompositions: Made::new(),
+            divisions: Made::new(),
+            raises: Made::new(),
+            special_products: Made::new(),
+        })
+    }
+
+    /// The first error, if there was one: then no result since is valid.
+    ///
+    /// # Errors
+    ///
+    /// That error.
+    pub fn health(&self) -> Result<()> {
+        self.health.check()
+    }
+
+    /// Waits for all work queued so far.
+    ///
+    /// # Errors
+    ///
+    /// The first error, if there was one.
+    pub fn synchronize(&self) -> Result<()> {
+        self.health.note(self.device.synchronize());
+        self.health()
+    }
+
+    /// The card and its driver, in words.
+    pub fn describe(&self) -> String {
+        self.device.describe()
+    }
+
+    /// Bytes of device memory this backend holds for polynomials, in use or not.
+    pub fn pool_bytes(&self) -> usize {
+        self.pool.held()
+    }
+
+    /// Bytes of device memory free and in all.
+    pub fn memory(&self) -> (usize, usize) {
+        self.device.memory()
+    }
+
+    /// Begins to time kernels (or stops), and tells what was timed before.
+    pub fn profile(&self, on: bool) -> Vec<KernelTime> {
+        self.device.profile(on)
+    }
+
+    /// Seconds of one transform forward and one backward in batches of `limbs`, means of `repeats`.
+    ///
+    /// # Errors
+    ///
+    /// The first error, if there was one.
+    pub fn time_transforms(&self, limbs: usize, repeats: u32) -> Result<(f64, f64)> {
+        let chain = self.constants.full.q;
+        let work = self.pool.take(limbs);
+        self.zero_buffer(&work, limbs);
+        let numbers: Vec<usize> = (0..limbs).map(|i| i % chain).collect();
+        let (forward, inverse) = self.constants.benchmark_jobs(&self.device, &numbers)?;
+        let time = |run: &dyn Fn()| -> Result<f64> {
+            run();
+            self.synchronize()?;
+            let start = std::time::Instant::now();
+            (0..repeats).for_each(|_| run());
+            self.synchronize()?;
+            Ok(start.elapsed().as_secs_f64() / f64::from(repeats) / limbs as f64)
+        };
+        Ok((
+            time(&|| self.forward(&forward, work.address()))?,
+            time(&|| self.inverse(&inverse, work.address(), [work.address(); 2]))?,
+        ))
+    }
+
+    /// The value, or `None` and a note of the error.
+    fn noted<T>(&self, result: Result<T>) -> Option<T> {
+        self.health.note(result)
+    }
+
+    fn uninit(&self, basis: Basis) -> CudaPoly {
+        let full = self.constants.full;
+        assert!(basis.q <= full.q && basis.p <= full.p);
+        CudaPoly { basis, buffer: Arc::new(self.pool.take(basis.limbs())) }
+    }
+
+    fn zero_buffer(&self, buffer: &Buffer, limbs: usize) {
+        if !self.health.is_broken() {
+            self.noted(self.device.zero(buffer.address(), limbs * self.limb_bytes()));
+        }
+    }
+
+    fn limb_bytes(&self) -> usize {
+        8 << self.constants.log_n
+    }
+
+    /// Copies `count` limbs between places counted in limbs.
+    fn copy_limbs(&self, to: (u64, usize), from: (u64, usize), count: usize) {
+        if count > 0 && !self.health.is_broken() {
+            let place = |(address, limb): (u64, usize)| address + (limb * self.limb_bytes()) as u64;
+            self.noted(self.device.copy(place(to), place(from), count * self.limb_bytes()));
+        }
+    }
+
+    /// Queues a kernel over `limbs` limbs; `deep` times as many blocks for kernels that use it.
+    fn launch_deep(&self, kernel: Kernel, limbs: usize, deep: u32, args: &dyn Arguments) {
+        if limbs > 0 && !self.health.is_broken() {
+            self.noted(self.device.launch(kernel, (limbs as u32, deep), args));
+        }
+    }
+
+    fn launch(&self, kernel: Kernel, limbs: usize, args: &dyn Arguments) {
+        self.launch_deep(kernel, limbs, 1, args);
+    }
+
+    fn ntt_args(&self, jobs: &Table, work: u64, input: [u64; 2], output: [u64; 2]) -> NttArgs {
+        let (primes, roots) = (self.constants.primes.address(), self.constants.roots.address());
+        NttArgs { primes, roots, jobs: jobs.address(), work, input, output, inverse: 1, unused: 0 }
+    }
+
+    /// Transforms coefficients in `work` to values at the same places.
+    fn forward(&self, jobs: &Table, work: u64) {
+        let args = self.ntt_args(jobs, work, [0; 2], [work; 2]);
+        self.launch(Kernel::ForwardColumns, jobs.len() as usize, &args);
+        self.launch(Kernel::ForwardRows, jobs.len() as usize, &args);
+    }
+
+    /// Transforms values to scaled, centred coefficients in `work`.
+    fn inverse(&self, jobs: &Table, work: u64, input: [u64; 2]) {
+        let args = self.ntt_args(jobs, work, input, [0; 2]);
+        self.launch(Kernel::InverseRows, jobs.len() as usize, &args);
+        self.launch(Kernel::InverseColumns, jobs.len() as usize, &args);
+    }
+
+    /// Where to read and where to write a polynomial that is changed: a shared one moves to limbs of its own.
+    fn rewrite(&self, a: &mut CudaPoly) -> (Arc<Buffer>, u64) {
+        if Arc::get_mut(&mut a.buffer).is_none() {
+            let own = Arc::new(self.pool.take(a.basis.limbs()));
+            let before = std::mem::replace(&mut a.buffer, own);
+            return (before, a.address());
+        }
+        (Arc::clone(&a.buffer), a.address())
+    }
+}
+
+impl Backend for CudaBackend {
+    type Poly = CudaPoly;
+    type Digits = CudaDigits;
+
+    fn basis(poly: &CudaPoly) -> Basis {
+        poly.basis
+    }
+
+    fn zero(&self, basis: Basis) -> CudaPoly {
+        let poly = self.uninit(basis);
+        self.zero_buffer(&poly.buffer, basis.limbs());
+        poly
+    }
+
+    fn copy_truncated(&self, a: &CudaPoly, basis: Basis) -> CudaPoly {
+        assert!(basis.q <= a.basis.q && basis.p <= a.basis.p);
+        let is_prefix = basis.q == a.basis.q || basis.p == 0;
+        if is_prefix && 2 * basis.limbs() > a.buffer.limbs() {
+            return CudaPoly { basis, buffer: Arc::clone(&a.buffer) };
+        }
+        let out = self.uninit(basis);
+        self.copy_limbs((out.address(), 0), (a.address(), 0), basis.q);
+        self.copy_limbs((out.address(), basis.q), (a.address(), a.basis.q), basis.p);
+        out
+    }
+
+    fn truncate(&self, a: &mut CudaPoly, basis: Basis) {
+        *a = self.copy_truncated(a, basis);
+    }
+
+    fn lift(&self, basis: Basis, coefficients: &[i64]) -> CudaPoly {
+        assert_eq!(coefficients.len(), 1 << self.constants.log_n);
+        let out = self.uninit(basis);
+        let make = |basis: &Basis| Transforms::of_basis(&self.constants, &self.device, *basis);
+        if let Some(plan) = self.noted(self.lifts.get(basis, make)) {
+            let room = self.pool.take(1);
+            self.upload_bytes(room.address(), bytes_of(coefficients));
+            let args = LiftArgs {
+                primes: self.constants.primes.address(),
+                coefficients: room.address(),
+                out: out.address(),
+                q: basis.q as u32,
+                full_q: self.constants.full.q as u32,
+            };
+            self.launch(Kernel::Lift, basis.limbs(), &args);
+            self.forward(&plan.jobs, out.address());
+        }
+        out
+    }
+
+    fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> CudaPoly {
+        let n = 1usize << self.constants.log_n;
+        assert!(limbs.len() == basis.limbs() && limbs.iter().all(|limb| limb.len() == n));
+        let out = self.uninit(basis);
+        for (i, limb) in limbs.iter().enumerate() {
+            self.upload_bytes(out.address() + (i * self.limb_bytes()) as u64, bytes_of(limb));
+        }
+        // A key that one lane loads may be used on another at once.
+        if !self.health.is_broken() {
+            self.noted(self.device.synchronize());
+        }
+        out
+    }
+
+    fn download(&self, a: &CudaPoly) -> Vec<Vec<u64>> {
+        let n = 1usize << self.constants.log_n;
+        (0..a.basis.limbs())
+            .map(|i| {
+                let mut limb = vec![0; n];
+                if !self.health.is_broken() {
+                    let from = a.address() + (i * self.limb_bytes()) as u64;
+                    self.noted(self.device.download(from, &mut limb));
+                }
+                limb
+            })
+            .collect()
+    }
+
+    fn add_assign(&self, a: &mut CudaPoly, b: &CudaPoly) {
+        self.binary_assign(Kernel::Add, a, b);
+    }
+
+    fn sub_assign(&self, a: &mut CudaPoly, b: &CudaPoly) {
+        self.binary_assign(Kernel::Sub, a, b);
+    }
+
+    fn neg_assign(&self, a: &mut CudaPoly) {
+        self.negate(a);
+    }
+
+    fn mul(&self, a: &CudaPoly, b: &CudaPoly, basis: Basis) -> CudaPoly {
+        self.product(a, b, basis)
+    }
+
+    fn mul_add_assign(&self, acc: &mut CudaPoly, a: &CudaPoly, b: &CudaPoly) {
+        self.product_add(acc, a, b);
+    }
+
+    fn mul_halves_assign(&self, a: &mut CudaPoly, halves: &[(u64, u64)]) {
+        self.scale_halves(a, halves);
+    }
+
+    fn add_products_with_halves(&self, acc: &mut CudaPoly, terms: &[(&CudaPoly, Halves)]) {
+        terms.iter().for_each(|(a, halves)| self.add_scaled_halves(acc, a, halves));
+    }
+
+    fn add_halves_assign(&self, a: &mut CudaPoly, halves: &[(u64, u64)]) {
+        self.add_constant_halves(a, halves);
+    }
+
+    fn add_lifted_assign(&self, a: &mut CudaPoly, b: &CudaPoly) {
+        self.add_lifted(a, b);
+    }
+
+    fn automorphism(&self, a: &CudaPoly, galois: u64) -> CudaPoly {
+        self.permuted(a, galois)
+    }
+
+    fn tensor_sum(&self, terms: &[(Pair<'_, CudaPoly>, Pair<'_, CudaPoly>)], basis: Basis) -> [CudaPoly; 3] {
+        self.sum_of_tensors(terms, basis)
+    }
+
+    fn raise(&self, a: &CudaPoly, basis: Basis) -> CudaPoly {
+        self.raised(a, basis)
+    }
+
+    fn decompose(&self, a: CudaPoly, digit_starts: &[usize], p: usize) -> CudaDigits {
+        self.digits(a, digit_starts, p)
+    }
+
+    fn inner_product(&self, digits: &CudaDigits, key: &[(CudaPoly, CudaPoly)]) -> (CudaPoly, CudaPoly) {
+        self.digits_times_key(digits, key, &Added::default())
+    }
+
+    fn rotation_sums(
+        &self,
+        c0: &CudaPoly,
+        digits: &CudaDigits,
+        steps: &[Step<'_, CudaPoly>],
+        weights: &[Vec<Option<&CudaPoly>>],
+    ) -> Vec<(CudaPoly, CudaPoly)> {
+        self.sums_of_rotations(c0, digits, steps, weights)
+    }
+
+    fn divide(&self, a: CudaPoly, drop_q: usize) -> CudaPoly {
+        let [out] = self.quotients([a], drop_q, 1);
+        out
+    }
+
+    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
+        if lane() != 0 || self.health.is_broken() {
+            return (a(), b());
+        }
+        self.noted(self.device.fork());
+        let out = std::thread::scope(|scope| {
+            let other = scope.spawn(|| in_lane(2, b));
+            let a = in_lane(1, a);
+            (a, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        self.noted(self.pool.settle(|| self.device.join()));
+        out
+    }
+
+    fn divide_pair(&self, a: (CudaPoly, CudaPoly), drop_q: usize, galois: u64) -> (CudaPoly, CudaPoly) {
+        let [a, b] = self.quotients([a.0, a.1], drop_q, galois);
+        (a, b)
+    }
+
+    fn linear_sum(
+        &self,
+        start: Option<(CudaPoly, CudaPoly)>,
+        basis: Basis,
+        terms: &[(Pair<'_, CudaPoly>, Halves)],
+        constant: Option<&Halves>,
+    ) -> (CudaPoly, CudaPoly) {
+        self.sum_of_multiples(start, basis, terms, constant)
+    }
+
+    fn inner_product_plus(
+        &self,
+        digits: &CudaDigits,
+        key: &[(CudaPoly, CudaPoly)],
+        added: [Option<&CudaPoly>; 2],
+    ) -> (CudaPoly, CudaPoly) {
+        self.digits_times_key(digits, key, &Added { lifted: added, ..Added::default() })
+    }
+
+    fn add_switched(
+        &self,
+        acc: Option<(CudaPoly, CudaPoly)>,
+        v0: &CudaPoly,
+        digits: &CudaDigits,
+        key: &[(CudaPoly, CudaPoly)],
+        galois: u64,
+    ) -> (CudaPoly, CudaPoly) {
+        let added = Added { accumulator: acc.as_ref(), plain: Some(v0), galois, ..Added::default() };
+        self.digits_times_key(digits, key, &added)
+    }
+}
+
+impl CudaBackend {
+    fn upload_bytes(&self, to: u64, bytes: &[u8]) {
+        if !self.health.is_broken() {
+            self.noted(self.device.upload(to, bytes));
+        }
+    }
+}

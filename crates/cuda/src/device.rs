@@ -1,0 +1,70 @@
+//! What the backend asks of a card. There are two: a real one through the driver, and an emulator for tests.
+
+use crate::Result;
+use crate::ffi::arguments::Arguments;
+use crate::source::Kernel;
+use std::cell::Cell;
+
+/// Time a kernel took, over all its launches since profiling began.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelTime {
+    /// The kernel.
+    pub name: &'static str,
+    /// Limbs of each launch (for conversions, groups of source primes).
+    pub limbs: u32,
+    /// Its launches.
+    pub launches: usize,
+    /// Seconds on the card.
+    pub seconds: f64,
+}
+
+/// Queues of a card that run beside each other. Work is queued on the one of the thread; 0 unless inside of a fork.
+pub(crate) const LANES: usize = 3;
+
+thread_local! {
+    static LANE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The queue this thread uses.
+pub(crate) fn lane() -> usize {
+    LANE.get()
+}
+
+/// Runs `f` with another queue.
+pub(crate) fn in_lane<T>(lane: usize, f: impl FnOnce() -> T) -> T {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LANE.set(self.0);
+        }
+    }
+    let _restore = Restore(LANE.replace(lane));
+    f()
+}
+
+/// Memory and kernels of one card. Everything is queued, in order, on the thread's lane.
+pub(crate) trait Device: Send + Sync {
+    /// Blocks of 256 threads and 64 registers that run at once.
+    fn blocks_at_once(&self) -> u32;
+    /// Lanes 1 and 2 wait for what lane 0 has queued.
+    fn fork(&self) -> Result<()>;
+    /// Lane 0 waits for what lanes 1 and 2 have queued.
+    fn join(&self) -> Result<()>;
+    /// Words for people: the card and its driver.
+    fn describe(&self) -> String;
+    /// Bytes free and in all.
+    fn memory(&self) -> (usize, usize);
+    fn allocate(&self, bytes: usize) -> Result<u64>;
+    fn free(&self, address: u64);
+    /// Returns when `bytes` may change again.
+    fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
+    /// Waits for everything queued.
+    fn download(&self, from: u64, words: &mut [u64]) -> Result<()>;
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()>;
+    fn zero(&self, to: u64, bytes: usize) -> Result<()>;
+    /// Blocks of one limb times `grid`, of the kernel's number of threads.
+    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()>;
+    fn synchronize(&self) -> Result<()>;
+    /// Begins to time kernels (or stops), and tells what was timed.
+    fn profile(&self, on: bool) -> Vec<KernelTime>;
+}

@@ -1,0 +1,63 @@
+//! What can go wrong on the way to a GPU and on it.
+
+/// An error of this crate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No card, or no driver for it.
+    #[error("no GPU: {reason}")]
+    NoGpu {
+        /// Why.
+        reason: String,
+    },
+    /// A card, but nothing to compile kernels with.
+    #[error(
+        "GPU found, NVRTC missing: {gpu} needs the CUDA run-time compiler libnvrtc. Install the CUDA toolkit, or \
+         `pip install nvidia-cuda-nvrtc` and set HETAL_NVRTC to the folder that holds libnvrtc.so"
+    )]
+    NvrtcMissing {
+        /// The card.
+        gpu: String,
+    },
+    /// The driver lacks something this program needs.
+    #[error("the NVIDIA driver is too old: it lacks {symbol}; install version 525 or later")]
+    DriverTooOld {
+        /// The function it lacks.
+        symbol: &'static str,
+    },
+    /// Kernels do not compile.
+    #[error("the kernels do not compile for {target}: {log}")]
+    Compile {
+        /// The architecture.
+        target: String,
+        /// The compiler's words.
+        log: String,
+    },
+    /// No room.
+    #[error("out of GPU memory: {needed} bytes more are needed, {free} of {total} are free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        needed: usize,
+        /// Bytes free on the card.
+        free: usize,
+        /// Bytes of the card.
+        total: usize,
+    },
+    /// The driver refused or lost the card.
+    #[error("the GPU failed in {operation}: {reason}")]
+    Driver {
+        /// What was asked of it.
+        operation: &'static str,
+        /// The driver's words.
+        reason: String,
+    },
+    /// A ring this crate has no kernels for.
+    #[error("no GPU kernels for this ring: {reason}")]
+    Unsupported {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

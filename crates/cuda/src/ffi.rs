@@ -1,0 +1,7 @@
+//! All of this crate's `unsafe`: the driver, the run-time compiler, and the emulator that tests use.
+
+pub(crate) mod arguments;
+pub(crate) mod driver;
+#[cfg(any(test, feature = "emulator"))]
+pub(crate) mod emulator;
+pub(crate) mod nvrtc;

@@ -1,0 +1,124 @@
+//! The structs that kernels take, as the sources in `kernels/` declare them.
+
+use crate::source::{MAX_CONSTANTS, MAX_DIGITS, MAX_LIMBS, MAX_LINEAR, MAX_ROWS, MAX_SOURCES, MAX_STEPS, MAX_TERMS};
+use std::ffi::c_void;
+
+/// A device address.
+pub(crate) type Address = u64;
+
+/// The one argument of a kernel.
+///
+/// # Safety
+///
+/// The type is `repr(C)` and has the layout of the struct the kernel declares.
+pub(crate) unsafe trait Arguments {
+    /// Where it is.
+    fn pointer(&self) -> *const c_void {
+        std::ptr::from_ref(self).cast()
+    }
+}
+
+/// An element of a table in device memory.
+///
+/// # Safety
+///
+/// The type has no padding, and the layout of the struct that kernels read.
+pub(crate) unsafe trait Plain: Copy {}
+
+/// The bytes of a table.
+pub(crate) fn bytes_of<T: Plain>(elements: &[T]) -> &[u8] {
+    // SAFETY: plain types have no padding, so all bytes are initialised; any byte may be read as u8.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+macro_rules! plain_structs {
+    ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $ty:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        #[repr(C)]
+        pub(crate) struct $name { $(pub(crate) $field: $ty,)* }
+
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$ty>())*, "padding");
+        // SAFETY: repr(C), fields as in the sources, and no padding by the assertion above.
+        unsafe impl Plain for $name {}
+        // SAFETY: as above.
+        unsafe impl Arguments for $name {}
+    )*};
+}
+
+// SAFETY: numbers have no padding.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for i64 {}
+// SAFETY: as above.
+unsafe impl Plain for f64 {}
+
+plain_structs! {
+    /// A prime of the ring.
+    struct Prime { q: f64, inverse: f64, value: u64, size_class: u32, unused: u32, }
+    /// One transform of a batch.
+    struct Job { prime: u32, group: u32, from: u32, to: u32, scale: f64, scaled_root: f64, }
+    /// The source primes of a conversion.
+    struct Group {
+        sources: u32, from: u32, first_target: u32, targets: u32,
+        inverses: [f64; MAX_SOURCES],
+    }
+    /// A target prime of a conversion.
+    struct Target {
+        q: f64, inverse: f64, hats: [f64; MAX_SOURCES], minus_product: f64,
+        to: u32, unused: u32,
+    }
+
+    struct NttArgs {
+        primes: Address, roots: Address, jobs: Address, work: Address,
+        input: [Address; 2], output: [Address; 2],
+        inverse: u32, unused: u32,
+    }
+    struct ConvertArgs { groups: Address, targets: Address, y: Address, out: Address, }
+    struct BinaryArgs {
+        primes: Address, out: Address, a: Address, b: Address,
+        q: u32, full_q: u32, a_q: u32, b_q: u32,
+    }
+    struct MulAddArgs { operands: BinaryArgs, accumulator: Address, }
+    struct HalvesArgs {
+        primes: Address, out: Address, a: Address, accumulator: Address,
+        q: u32, full_q: u32, a_q: u32, unused: u32,
+        constants: [[f64; 2]; MAX_LIMBS],
+    }
+    struct LinearArgs {
+        primes: Address, out: [Address; 2], start: [Address; 2],
+        q: u32, full_q: u32, count: u32, has_constant: u32, limbs: u32, unused: u32,
+        terms: [[Address; 2]; MAX_LINEAR], chain: [u32; MAX_LINEAR],
+        constants: [[f64; 2]; MAX_CONSTANTS],
+    }
+    struct AutomorphismArgs { out: Address, a: Address, galois: u32, unused: u32, }
+    struct LiftArgs { primes: Address, coefficients: Address, out: Address, q: u32, full_q: u32, }
+    struct TensorTerm { factors: [Address; 4], chain: [u32; 4], }
+    struct TensorArgs {
+        primes: Address, out: [Address; 3],
+        q: u32, full_q: u32, count: u32, accumulate: u32,
+        terms: [TensorTerm; MAX_TERMS],
+    }
+    struct DigitsArgs {
+        source: Address, extended: Address, count: u32, limbs: u32,
+        starts: [u32; MAX_DIGITS + 1], unused: u32,
+    }
+    struct KeyArgs { halves: [[Address; 2]; MAX_DIGITS], }
+    struct InnerProductArgs {
+        primes: Address, out: [Address; 2], accumulator: [Address; 2], lifted: [Address; 2],
+        plain: Address, special_product: Address,
+        q: u32, full_q: u32, key_q: u32, plain_q: u32, inverse: u32, unused: u32,
+        digits: DigitsArgs, key: KeyArgs,
+    }
+    struct StepArgs { key: KeyArgs, inverse: u32, key_q: u32, is_identity: u32, unused: u32, }
+    struct RotatedArgs {
+        primes: Address, c0: Address, special_product: Address, rotated: Address,
+        q: u32, full_q: u32, first: u32, steps_count: u32,
+        digits: DigitsArgs, steps: [StepArgs; MAX_STEPS],
+    }
+    struct WeighArgs {
+        primes: Address, rotated: Address, out: [[Address; 2]; MAX_ROWS],
+        q: u32, full_q: u32, first: u32, steps_count: u32, rows: u32, accumulate: u32,
+        weights: [[Address; MAX_ROWS]; MAX_STEPS], weight_q: [[u32; MAX_ROWS]; MAX_STEPS],
+    }
+}

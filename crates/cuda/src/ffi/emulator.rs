@@ -1,0 +1,177 @@
+//! The kernels on the CPU, for tests: the same sources, compiled by the system's C++ compiler against `emulator.h`.
+
+use super::arguments::Arguments;
+use crate::device::{Device, KernelTime};
+use crate::source::{Kernel, SOURCE};
+use crate::{Error, Result};
+use std::alloc::Layout;
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const HEADER: &str = include_str!("../../kernels/emulator.h");
+
+type Launch = unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, c_uint, *const c_void) -> c_int;
+
+/// A device whose memory is the host's and whose blocks run one after the other.
+pub(crate) struct Emulator {
+    log_n: u32,
+    /// One launch at a time: a block's shared memory is static.
+    library: Mutex<libloading::Library>,
+    layouts: Mutex<HashMap<u64, Layout>>,
+    /// Bytes it has.
+    total: usize,
+}
+
+fn compiler() -> std::ffi::OsString {
+    std::env::var_os("CXX").unwrap_or_else(|| "c++".into())
+}
+
+/// Whether there is a compiler; says so if not.
+#[cfg(test)]
+pub(crate) fn is_present() -> bool {
+    let found = Command::new(compiler()).arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: no C++ compiler");
+    }
+    found
+}
+
+fn failure(reason: impl std::fmt::Display) -> Error {
+    Error::Driver { operation: "the emulator", reason: reason.to_string() }
+}
+
+impl Emulator {
+    /// Compiles the kernels for degree `2^log_n`.
+    pub(crate) fn open(log_n: u32) -> Result<Self> {
+        Self::with_memory(log_n, usize::MAX)
+    }
+
+    /// [`Emulator::open`] with so many bytes of memory.
+    pub(crate) fn with_memory(log_n: u32, total: usize) -> Result<Self> {
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("hetal-emulator-{}-{number}", std::process::id()));
+        let library = build(&folder, log_n);
+        _ = std::fs::remove_dir_all(&folder);
+        Ok(Self { log_n, library: Mutex::new(library?), layouts: Mutex::default(), total })
+    }
+}
+
+/// Emulators of this process so far: each is built in a folder of its own.
+static OPENED: AtomicUsize = AtomicUsize::new(0);
+
+fn build(folder: &PathBuf, log_n: u32) -> Result<libloading::Library> {
+    std::fs::create_dir_all(folder).map_err(failure)?;
+    let (header, source, out) = (folder.join("emulator.h"), folder.join("kernels.cc"), folder.join("kernels.so"));
+    std::fs::write(&header, HEADER).map_err(failure)?;
+    std::fs::write(&source, SOURCE).map_err(failure)?;
+    let done = Command::new(compiler())
+        .args(["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-w"])
+        .arg(format!("-DLOG_N={log_n}"))
+        .arg("-include")
+        .args([&header, &source])
+        .arg("-o")
+        .arg(&out)
+        .output()
+        .map_err(failure)?;
+    if !done.status.success() {
+        return Err(failure(String::from_utf8_lossy(&done.stderr)));
+    }
+    // SAFETY: the library is ours; its initialisers fill a list.
+    unsafe { libloading::Library::new(&out) }.map_err(failure)
+}
+
+impl Device for Emulator {
+    fn describe(&self) -> String {
+        "emulated on the CPU".to_owned()
+    }
+
+    fn memory(&self) -> (usize, usize) {
+        let layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.total - layouts.values().map(Layout::size).sum::<usize>(), self.total)
+    }
+
+    fn blocks_at_once(&self) -> u32 {
+        16
+    }
+
+    fn fork(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn join(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64> {
+        let layout = Layout::from_size_align(bytes.max(1), 256).map_err(failure)?;
+        let (free, total) = self.memory();
+        if layout.size() > free {
+            return Err(Error::OutOfMemory { needed: bytes, free, total });
+        }
+        // SAFETY: the layout is not empty.
+        let pointer = unsafe { std::alloc::alloc(layout) };
+        if pointer.is_null() {
+            return Err(Error::OutOfMemory { needed: bytes, free, total });
+        }
+        // SAFETY: just allocated. The pattern makes reads of memory that nothing wrote show as wrong results.
+        unsafe { pointer.write_bytes(0xA5, bytes) };
+        self.layouts.lock().unwrap_or_else(PoisonError::into_inner).insert(pointer as u64, layout);
+        Ok(pointer as u64)
+    }
+
+    fn free(&self, address: u64) {
+        if let Some(layout) = self.layouts.lock().unwrap_or_else(PoisonError::into_inner).remove(&address) {
+            // SAFETY: allocated by `allocate` with this layout, and freed once as the layout is forgotten.
+            unsafe { std::alloc::dealloc(address as *mut u8, layout) };
+        }
+    }
+
+    fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the backend's buffers have room for what is copied to them.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&self, from: u64, words: &mut [u64]) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u64, words.as_mut_ptr(), words.len()) };
+        Ok(())
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    fn zero(&self, to: u64, bytes: usize) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
+    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
+        let name = CString::new(kernel.name()).map_err(failure)?;
+        let (threads, blocks) = kernel.shape(self.log_n);
+        let library = self.library.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the function has this signature; the kernel reads a struct of the type that is passed, and touches
+        // only buffers of this device.
+        let code = unsafe {
+            let launch = library.get::<Launch>(b"hetal_launch").map_err(failure)?;
+            launch(name.as_ptr(), blocks, grid.0, grid.1, threads, args.pointer())
+        };
+        if code == 0 { Ok(()) } else { Err(failure(format!("{} of {threads} threads: code {code}", kernel.name()))) }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn profile(&self, _on: bool) -> Vec<KernelTime> {
+        Vec::new()
+    }
+}

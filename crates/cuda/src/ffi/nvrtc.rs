@@ -1,0 +1,157 @@
+//! The run-time compiler.
+
+use crate::source::{SOURCE, options};
+use crate::{Error, Result, cache};
+use cudarc::nvrtc::{result, sys};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Where to look for the library beside the system's own places.
+const FOLDER_VARIABLE: &str = "HETAL_NVRTC";
+
+/// Whether the library was found and loaded.
+pub(crate) fn is_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    *PRESENT.get_or_init(load)
+}
+
+/// Loads the library and keeps it. `cudarc` asks the system for it by name, which then gives the one already loaded.
+fn load() -> bool {
+    let folder = std::env::var_os(FOLDER_VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(folder) = &folder {
+        keep_builtins(folder);
+    }
+    let names = cudarc::get_lib_name_candidates("nvrtc");
+    let places = folder.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
+    for place in places.chain(names.iter().map(PathBuf::from)) {
+        // SAFETY: loading NVIDIA's compiler runs its initialisers, which ask nothing of the caller.
+        if let Ok(library) = unsafe { libloading::Library::new(place) } {
+            std::mem::forget(library);
+            // SAFETY: as above; the check loads the library under cudarc's names.
+            return unsafe { sys::is_culib_present() };
+        }
+    }
+    false
+}
+
+/// Loads the compiler's second library, which it asks for by name, from the folder of the first.
+fn keep_builtins(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so") {
+            // SAFETY: as in `load`.
+            if let Ok(library) = unsafe { libloading::Library::new(entry.path()) } {
+                std::mem::forget(library);
+            }
+        }
+    }
+}
+
+/// Machine code of an architecture, or its virtual assembly where this compiler does not know the architecture.
+pub(crate) struct Compiled(pub(crate) Vec<u8>);
+
+/// The library's version; call after [`is_present`] said yes.
+pub(crate) fn version() -> (i32, i32) {
+    let (mut major, mut minor): (c_int, c_int) = (0, 0);
+    // SAFETY: both are valid to write. An error leaves zeros.
+    unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+    (major, minor)
+}
+
+/// The architecture to compile for: the card's own if known, else the newest virtual one before it.
+fn target(capability: u32) -> (String, bool) {
+    let mut count: c_int = 0;
+    // SAFETY: the count is valid to write, and the list has as many entries.
+    let known = unsafe {
+        sys::nvrtcGetNumSupportedArchs(&mut count);
+        let mut known = vec![0 as c_int; usize::try_from(count).unwrap_or(0)];
+        sys::nvrtcGetSupportedArchs(known.as_mut_ptr());
+        known
+    };
+    let known = known.into_iter().filter_map(|arch| u32::try_from(arch).ok()).filter(|&arch| arch <= capability);
+    match known.max() {
+        Some(arch) if arch != capability => (format!("compute_{arch}"), false),
+        _ => (format!("sm_{capability}"), true),
+    }
+}
+
+/// Compiles the kernels for a card of compute capability `capability` (90 for 9.0).
+pub(crate) fn compile(capability: u32, log_n: u32) -> Result<Compiled> {
+    let (target, is_native) = target(capability);
+    let mut all = options(log_n);
+    all.push(format!("--gpu-architecture={target}"));
+    let failure = |log: String| Error::Compile { target: target.clone(), log };
+    let source = CString::new(SOURCE).map_err(|e| failure(e.to_string()))?;
+    let program = Program(result::create_program(&source, Some(c"hetal.cu")).map_err(|e| failure(format!("{e:?}")))?);
+    // SAFETY: the program was created above and is destroyed when `program` is dropped.
+    unsafe {
+        if let Err(error) = result::compile_program(program.0, &all) {
+            let log = result::get_program_log(program.0).unwrap_or_default();
+            return Err(failure(format!("{error:?}: {}", text(&log))));
+        }
+        let code = if is_native { machine_code(program.0) } else { result::get_ptx(program.0).map(bytes) };
+        code.map(Compiled).map_err(|e| failure(format!("{e:?}")))
+    }
+}
+
+/// The identity of what [`compile`] gives, for the cache.
+pub(crate) fn cache_key(capability: u32, log_n: u32, card: &str, driver: &str) -> blake3::Hash {
+    let (target, options, (major, minor)) = (target(capability).0, options(log_n).join(" "), version());
+    cache::key(&[SOURCE, &options, &target, card, driver, &format!("nvrtc {major}.{minor}")])
+}
+
+struct Program(sys::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: created by `create_program` and not destroyed before. Nothing can be done about an error.
+        _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+/// # Safety
+///
+/// `program` is a live program that was compiled.
+unsafe fn machine_code(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, result::NvrtcError> {
+    let mut size = 0;
+    // SAFETY: the caller's; the buffer has the size that is asked for.
+    unsafe {
+        sys::nvrtcGetCUBINSize(program, &mut size).result()?;
+        let mut code: Vec<c_char> = vec![0; size];
+        sys::nvrtcGetCUBIN(program, code.as_mut_ptr()).result()?;
+        Ok(bytes(code))
+    }
+}
+
+fn bytes(code: Vec<c_char>) -> Vec<u8> {
+    code.into_iter().map(|c| c as u8).collect()
+}
+
+fn text(log: &[c_char]) -> String {
+    let log = bytes(log.to_vec());
+    CStr::from_bytes_until_nul(&log).map_or_else(|_| String::new(), |s| s.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::LOG_N;
+
+    /// Without a GPU. In CI the variable `HETAL_REQUIRE_NVRTC` makes a skip a failure.
+    #[test]
+    fn every_kernel_compiles() {
+        if !is_present() {
+            assert!(std::env::var_os("HETAL_REQUIRE_NVRTC").is_none(), "libnvrtc not found");
+            println!("skipped: libnvrtc not found");
+            return;
+        }
+        for (capability, log_n) in [(80, 16), (90, 16), (90, *LOG_N.start()), (90, *LOG_N.end())] {
+            let code = compile(capability, log_n).unwrap().0;
+            assert!(code.starts_with(b"\x7fELF"));
+            for kernel in crate::source::Kernel::ALL {
+                let name = format!(".text.{}\0", kernel.name());
+                assert!(code.windows(name.len()).any(|w| w == name.as_bytes()), "{name}");
+            }
+        }
+    }
+}

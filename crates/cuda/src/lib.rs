@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
+
+mod backend;
+mod cache;
+mod device;
+mod error;
+#[allow(unsafe_code)]
+mod ffi;
+mod memory;
+mod plan;
+pub mod selftest;
+mod source;
+mod transfer;
+
+pub use backend::{CudaBackend, CudaDigits, CudaPoly};
+pub use device::KernelTime;
+pub use error::{Error, Result};
+
+#[cfg(test)]
+mod tests;

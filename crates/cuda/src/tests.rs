@@ -1,0 +1,168 @@
+//! The kernels on the emulator against the CPU's ring.
+
+use crate::ffi::emulator::is_present;
+use crate::selftest::{Ring, compare};
+use crate::{CudaBackend, Error};
+use hetal_circuits::{Bootstrapper, bootstrap};
+use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
+use hetal_ring::{Basis, Isa, RnsRing, prime};
+use hetal_testkit::{Client, complex_vector};
+use std::sync::Arc;
+
+fn backends(log_n: u32, q: &[u64], p: &[u64]) -> (CudaBackend, RnsRing) {
+    (CudaBackend::emulated(log_n, q, p).unwrap(), RnsRing::new(log_n, q, p, Isa::detect()).unwrap())
+}
+
+#[test]
+fn every_operation_gives_the_cpus_bytes_at_a_toy_set() {
+    if !is_present() {
+        return;
+    }
+    let params = Params::named("insecure-toy11").unwrap();
+    let ring = Ring { log_n: 11, q: params.chain(), p: params.special(), digit_starts: params.digit_starts() };
+    let (gpu, cpu) = backends(11, ring.q, ring.p);
+    let report = compare(&gpu, &cpu, &ring, 1);
+    gpu.health().unwrap();
+    assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
+    assert!(report.compared > 800, "{}", report.compared);
+}
+
+/// Small, medium and large primes, in every order that matters: the widest conversions and products.
+#[test]
+fn every_size_of_prime_gives_the_cpus_bytes() {
+    if !is_present() {
+        return;
+    }
+    for log_n in [10, 13] {
+        let primes = |bits: u32, count: usize| prime::ntt_primes_below(bits, log_n, count);
+        let q = [primes(51, 3), primes(50, 2), primes(20, 1), primes(47, 1), primes(48, 1)].concat();
+        let p = primes(51, 6)[3..].to_vec();
+        let ring = Ring { log_n, q: &q, p: &p, digit_starts: &[0, 2, 4, 5, 6, 7] };
+        let (gpu, cpu) = backends(log_n, &q, &p);
+        let report = compare(&gpu, &cpu, &ring, u64::from(log_n));
+        gpu.health().unwrap();
+        assert!(report.mismatches.is_empty(), "log n {log_n}: {:#?}", report.mismatches);
+    }
+}
+
+#[test]
+fn transforms_of_every_degree_give_the_cpus_bytes() {
+    if !is_present() {
+        return;
+    }
+    for log_n in 10..=17 {
+        let q: Vec<u64> = [40, 50, 51].iter().map(|&bits| prime::ntt_primes_below(bits, log_n, 1)[0]).collect();
+        let (gpu, cpu) = backends(log_n, &q, &[]);
+        let basis = Basis { q: 3, p: 0 };
+        let n = 1i64 << log_n;
+        let coefficients: Vec<i64> = (0..n).map(|k| k.wrapping_mul(0x1234_5678_9abc_def1) >> 2).collect();
+        let (a, b) = (Backend::lift(&gpu, basis, &coefficients), Backend::lift(&cpu, basis, &coefficients));
+        assert_eq!(gpu.download(&a), cpu.download(&b), "forward, log n {log_n}");
+        let (a, b) = (Backend::divide(&gpu, a, 2), Backend::divide(&cpu, b, 2));
+        assert_eq!(gpu.download(&a), cpu.download(&b), "backward, log n {log_n}");
+    }
+}
+
+#[test]
+fn a_bootstrap_gives_the_cpus_bytes() {
+    if !is_present() {
+        return;
+    }
+    let client = Client::new("insecure-toy11", 5);
+    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
+    let ct = client.encrypt(&complex_vector(client.params.slots(), 3), 0);
+    let expected = bootstrapper.bootstrap(&client.evaluator, &ct, 0, &keys).unwrap();
+
+    let params = &client.params;
+    let gpu = Arc::new(CudaBackend::emulated(params.log_n(), params.chain(), params.special()).unwrap());
+    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
+    let on_gpu = Bootstrapper::new(&evaluator, &[0]).unwrap();
+    let keys = gpu.upload_keys(&keys);
+    let out: Ciphertext<_> = on_gpu.bootstrap(&evaluator, &gpu.upload_ciphertext(&ct), 0, &keys).unwrap();
+    gpu.health().unwrap();
+    assert_eq!((out.limbs, out.scale), (expected.limbs, expected.scale));
+    assert_eq!(gpu.download(&out.c0), client.ring.download(&expected.c0));
+    assert_eq!(gpu.download(&out.c1), client.ring.download(&expected.c1));
+}
+
+#[test]
+fn rings_without_kernels_are_refused() {
+    if !is_present() {
+        return;
+    }
+    let q = prime::ntt_primes_below(50, 9, 1);
+    assert!(matches!(CudaBackend::emulated(9, &q, &[]), Err(Error::Driver { .. } | Error::Unsupported { .. })));
+    assert!(CudaBackend::emulated(10, &[65537], &[]).is_ok());
+    assert!(matches!(CudaBackend::emulated(10, &[12289], &[]), Err(Error::Unsupported { .. })));
+    assert!(matches!(CudaBackend::emulated(10, &[], &[]), Err(Error::Unsupported { .. })));
+}
+
+/// Where there is no card, the words say so and nothing panics.
+#[test]
+fn a_machine_without_a_card_is_told_so() {
+    let q = prime::ntt_primes_below(50, 10, 1);
+    match CudaBackend::open(0, 10, &q, &[]) {
+        Ok(backend) => println!("there is one: {}", backend.describe()),
+        Err(Error::NoGpu { reason }) => assert!(Error::NoGpu { reason }.to_string().starts_with("no GPU")),
+        Err(other) => println!("{other}"),
+    }
+}
+
+#[test]
+fn out_of_memory_is_told_and_kept() {
+    if !is_present() {
+        return;
+    }
+    let q = prime::ntt_primes_below(50, 10, 4);
+    let gpu = CudaBackend::emulated_with_memory(10, &q, &[], 1 << 20).unwrap();
+    let basis = Basis { q: 4, p: 0 };
+    let first = gpu.zero(basis);
+    gpu.health().unwrap();
+    let many: Vec<_> = (0..40).map(|_| gpu.zero(basis)).collect();
+    assert!(matches!(gpu.health(), Err(Error::OutOfMemory { needed: 32768, .. })));
+    drop(many);
+    // Nothing runs any more, and nothing crashes.
+    let mut a = gpu.mul(&first, &first, basis);
+    gpu.add_assign(&mut a, &first);
+    let digits = gpu.decompose(a, &[0, 2], 0);
+    drop(digits);
+    let coefficients = vec![1; 1024];
+    let a = gpu.divide(gpu.lift(basis, &coefficients), 1);
+    assert!(gpu.download(&a).iter().flatten().all(|&x| x == 0));
+    let (x, y) = gpu.join(|| gpu.zero(basis), || gpu.zero(basis));
+    drop((x, y));
+    assert!(gpu.synchronize().is_err());
+}
+
+/// Buffers that a side of a fork did not take wait for its end; its own serve it again at once.
+#[test]
+fn sides_of_a_fork_do_not_share_buffers() {
+    if !is_present() {
+        return;
+    }
+    let q = prime::ntt_primes_below(50, 10, 1);
+    let gpu = CudaBackend::emulated(10, &q, &[]).unwrap();
+    let basis = Basis { q: 1, p: 0 };
+    let (before, outer) = (gpu.zero(basis), gpu.zero(basis));
+    let address = |p: &crate::CudaPoly| p.device_address();
+    let lent = address(&before);
+    let (first, second) = gpu.join(
+        || {
+            drop(before);
+            let own = gpu.zero(basis);
+            let mine = address(&own);
+            assert_ne!(mine, lent);
+            drop(own);
+            assert_eq!(address(&gpu.zero(basis)), mine);
+            mine
+        },
+        || {
+            let own = gpu.zero(basis);
+            address(&own)
+        },
+    );
+    assert!(first != second && first != address(&outer) && second != address(&outer));
+    assert_eq!(address(&gpu.zero(basis)), lent);
+}

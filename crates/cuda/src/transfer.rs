@@ -1,0 +1,35 @@
+//! Keys and ciphertexts between the CPU's ring and the device.
+
+use crate::{CudaBackend, CudaPoly};
+use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, SwitchingKey};
+use hetal_ring::Poly;
+
+impl CudaBackend {
+    /// A polynomial of the CPU's ring on the device.
+    pub fn upload_poly(&self, a: &Poly) -> CudaPoly {
+        let limbs: Vec<&[u64]> = a.limbs().iter().map(|limb| &limb[..]).collect();
+        self.upload(a.basis(), &limbs)
+    }
+
+    /// A ciphertext of the CPU's ring on the device.
+    pub fn upload_ciphertext(&self, a: &Ciphertext<Poly>) -> Ciphertext<CudaPoly> {
+        Ciphertext { c0: self.upload_poly(&a.c0), c1: self.upload_poly(&a.c1), limbs: a.limbs, scale: a.scale }
+    }
+
+    /// A switching key of the CPU's ring on the device.
+    pub fn upload_key(&self, key: &SwitchingKey<Poly>) -> SwitchingKey<CudaPoly> {
+        SwitchingKey {
+            id: key.id,
+            basis: key.basis,
+            seed: key.seed.clone(),
+            digits: key.digits.iter().map(|(b, a)| (self.upload_poly(b), self.upload_poly(a))).collect(),
+        }
+    }
+
+    /// All keys on the device.
+    pub fn upload_keys(&self, keys: &EvaluationKeys<Poly>) -> EvaluationKeys<CudaPoly> {
+        let mut out = EvaluationKeys::default();
+        keys.iter().for_each(|key| out.insert(self.upload_key(key)));
+        out
+    }
+}
