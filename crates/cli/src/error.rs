@@ -13,6 +13,9 @@ pub enum Error {
     /// A circuit could not run.
     #[error(transparent)]
     Circuit(#[from] hetal_circuits::Error),
+    /// The GPU is missing or failed.
+    #[error(transparent)]
+    Gpu(#[from] hetal_cuda::Error),
     /// Training refused.
     #[error(transparent)]
     Learn(#[from] hetal_learn::Error),

@@ -71,6 +71,8 @@ enum EngineArgument {
     Clear,
     /// Ciphertexts, on the CPU.
     Cpu,
+    /// Ciphertexts, on an NVIDIA GPU.
+    Cuda,
 }
 
 fn main() -> ExitCode {
@@ -105,6 +107,7 @@ fn run(arguments: Arguments) -> Result<()> {
             let kind = match engine {
                 EngineArgument::Clear => train::EngineKind::Clear,
                 EngineArgument::Cpu => train::EngineKind::Cpu,
+                EngineArgument::Cuda => train::EngineKind::Cuda,
             };
             let data = data.map_or(train::Data::Random, |path| train::Data::Folder { path, rows });
             let report = train::report(&shape, &data, kind, &set, iterations)?;

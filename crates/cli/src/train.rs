@@ -3,8 +3,10 @@
 
 use crate::owner::Owner;
 use crate::{Error, Result, npy, progress};
-use hetal_circuits::clear::Clear;
-use hetal_circuits::{Complex64, Engine};
+use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::{Bootstrapper, Complex64, Encrypted, Engine, Sealed, encrypted};
+use hetal_ckks::{Backend, Ciphertext, Evaluator, Params};
+use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_learn::agreement::{self, PRESETS, Preset};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::{self, Constants};
@@ -13,6 +15,7 @@ use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Dataset, Geometry, Ledger, Matrix, judge, packing};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Where iterations run.
@@ -22,6 +25,8 @@ pub enum EngineKind {
     Clear,
     /// On ciphertexts, on this machine's CPU.
     Cpu,
+    /// On ciphertexts, on its first NVIDIA GPU.
+    Cuda,
 }
 
 /// Logits are bounded by this in both directions.
@@ -77,11 +82,12 @@ impl Job {
         })
     }
 
-    /// Trains on one engine; `seal` encrypts at a level, `open` decrypts.
+    /// Trains on one engine; `seal` encrypts at a level, `open` decrypts, `settle` waits for work that is still queued.
     fn run<E: Engine>(
         &self,
         engine: &E,
         iterations: usize,
+        settle: impl Fn() -> Result<()>,
         seal: impl Fn(&[Complex64], usize) -> Result<E::Ciphertext>,
         open: impl Fn(&E::Ciphertext) -> Result<Vec<Complex64>>,
     ) -> Result<Outcome> {
@@ -105,6 +111,7 @@ impl Job {
         let initial = agreement::initial_weights(g.classes(), g.features(), 1);
         let mut model = Model::new(seal(&packing::weights(g, &initial)?, ledger.weights())?, Momentum::Nesterov);
         let mut twin = Twin::new(initial, Momentum::Nesterov);
+        settle()?;
         let start = Instant::now();
         let mut refreshes = 0;
         for k in 0..iterations {
@@ -115,6 +122,7 @@ impl Job {
             }
             bar.inc(1);
         }
+        settle()?;
         let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         bar.finish_and_clear();
         for k in 0..iterations {
@@ -172,22 +180,16 @@ fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<
 
 /// Runs iterations of one shape and describes them as a flat object.
 pub fn report(shape: &str, data: &Data, kind: EngineKind, set: &str, iterations: usize) -> Result<Value> {
-    let params = hetal_ckks::Params::named(set)?;
+    let params = Params::named(set)?;
     let job = Job::new(shape, data, params.slots())?;
     let clear = Clear::new(params.slots(), params.top_level());
     let seal = |v: &[Complex64], level| Ok(clear.fresh(v, level)?);
-    let outcome = job.run(&clear, iterations, seal, |ct| Ok(clear.values(ct).to_vec()))?;
+    let outcome = job.run(&clear, iterations, || Ok(()), seal, |ct| Ok(clear.values(ct).to_vec()))?;
     let books = clear.books();
     let (outcome, engine) = match kind {
         EngineKind::Clear => (outcome, "clear"),
-        EngineKind::Cpu => {
-            let owner = Owner::new(set)?;
-            let constants = job.constants.clone();
-            let needs = trainer::keys(job.geometry, job.ledger, constants, LOG_MOMENTUM_BOUND, params.top_level())?;
-            let engine = owner.engine(&needs)?;
-            let seal = |v: &[Complex64], level| owner.seal(&engine, v, level);
-            (job.run(&engine, iterations, seal, |ct| owner.open(ct.inner()))?, "cpu")
-        }
+        EngineKind::Cpu => (on_cpu(&job, set, iterations)?, "cpu"),
+        EngineKind::Cuda => (on_gpu(&job, set, iterations)?, "cuda"),
     };
     use hetal_circuits::clear::Kind;
     // The row-shifted versions of each batch are made once, outside the iterations: counted apart.
@@ -217,6 +219,50 @@ pub fn report(shape: &str, data: &Data, kind: EngineKind, set: &str, iterations:
         report["prediction_disagreement"] = test.disagreement.into();
     }
     Ok(report)
+}
+
+/// What the circuit of a job needs prepared.
+fn needs(job: &Job, params: &Params) -> Result<Keys> {
+    let constants = job.constants.clone();
+    Ok(trainer::keys(job.geometry, job.ledger, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
+}
+
+fn on_cpu(job: &Job, set: &str, iterations: usize) -> Result<Outcome> {
+    let owner = Owner::new(set)?;
+    let engine = owner.engine(&needs(job, &owner.params)?)?;
+    let seal = |v: &[Complex64], level| owner.seal(&engine, v, level);
+    job.run(&engine, iterations, || Ok(()), seal, |ct| owner.open(ct.inner()))
+}
+
+fn on_gpu(job: &Job, set: &str, iterations: usize) -> Result<Outcome> {
+    let owner = Owner::new(set)?;
+    let params = &owner.params;
+    let gpu = Arc::new(CudaBackend::open(0, params.log_n(), params.chain(), params.special())?);
+    let needs = needs(job, params)?;
+    let keys = gpu.upload_keys(&owner.keys(&encrypted::keys(params, &needs))?);
+    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
+    let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
+    let engine = Encrypted::new(evaluator, keys, bootstrapper);
+    let encoder = owner.evaluator();
+    let seal = |v: &[Complex64], level| {
+        let ct = owner.encrypt(&encoder, v, params.limbs(level), params.scale(level))?;
+        Ok(engine.admit(gpu.upload_ciphertext(&ct))?)
+    };
+    let open = |ct: &Sealed<CudaPoly>| {
+        let bring = |poly: &CudaPoly| {
+            let limbs = gpu.download(poly);
+            Backend::upload(
+                &*owner.ring,
+                CudaBackend::basis(poly),
+                &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            )
+        };
+        let ct = ct.inner();
+        owner.open(&Ciphertext { c0: bring(&ct.c0), c1: bring(&ct.c1), limbs: ct.limbs, scale: ct.scale })
+    };
+    let outcome = job.run(&engine, iterations, || Ok(gpu.synchronize()?), seal, open)?;
+    gpu.health()?;
+    Ok(outcome)
 }
 
 /// Rows of norm about 1 around one centre per class.
