@@ -59,6 +59,15 @@ impl<K: Eq + Hash, V> Made<K, V> {
     }
 }
 
+/// Lanes beside the first are in use; they are waited for when this is dropped, also by a panic.
+struct Fork<'a>(&'a CudaBackend);
+
+impl Drop for Fork<'_> {
+    fn drop(&mut self) {
+        self.0.noted(self.0.pool.settle(|| self.0.device.join()));
+    }
+}
+
 /// Exact arithmetic on polynomials in residue form, on one GPU.
 pub struct CudaBackend {
     device: Arc<dyn Device>,
@@ -398,13 +407,11 @@ impl Backend for CudaBackend {
         if lane() != 0 || self.health.is_broken() {
             return (a(), b());
         }
+        // Queueing is quick: one after the other from this thread. (A second thread cost more than it won.)
         self.noted(self.device.fork());
-        let out = std::thread::scope(|scope| {
-            let other = scope.spawn(|| in_lane(2, b));
-            let a = in_lane(1, a);
-            (a, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        });
-        self.noted(self.pool.settle(|| self.device.join()));
+        let fork = Fork(self);
+        let out = (in_lane(1, a), in_lane(2, b));
+        drop(fork);
         out
     }
 
