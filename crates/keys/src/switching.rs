@@ -108,6 +108,8 @@ impl KeyGenerator {
                     let mut mask = a.limbs()[i].clone();
                     kernels::mul_assign(isa, q, &mut mask, &target.0.limbs()[i]);
                     kernels::sub_assign(isa, q, limb, &mask);
+                    // With the public half, this product gives the secret away.
+                    mask.zeroize();
                     if (start..end).contains(&i) {
                         let p = self.ring.special_product(basis.p, q);
                         kernels::mul_scalar_add_assign(isa, q, limb, &source.0.limbs()[i], p);
