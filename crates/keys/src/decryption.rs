@@ -1,5 +1,6 @@
 //! Decryption.
 
+use crate::secret::SecretPoly;
 use crate::{Private, SecretKey};
 use hetal_ckks::{Ciphertext, Complex64, Encoder, Params, Result};
 use hetal_ring::{Basis, Poly, RnsRing};
@@ -32,11 +33,12 @@ impl Decryptor {
         // Messages are far below q0 q1, so two limbs hold them; their product stays below 2^101.
         let basis = Basis { q: ct.limbs.min(2), p: 0 };
         let s = secret.lift(&self.ring, basis);
-        let mut m = self.ring.mul(&ct.c1, &s.0, basis);
-        self.ring.add_assign(&mut m, &ct.c0);
-        self.ring.inverse(&mut m);
+        // The message with its noise gives the secret away: it does not stay in the pool.
+        let mut m = SecretPoly(self.ring.mul(&ct.c1, &s.0, basis));
+        self.ring.add_assign(&mut m.0, &ct.c0);
+        self.ring.inverse(&mut m.0);
         let q0 = *self.ring.modulus(basis, 0);
-        let limbs = m.limbs();
+        let limbs = m.0.limbs();
         if basis.q == 1 {
             return limbs[0].iter().map(|&x| q0.center(x) as f64 / ct.scale).collect();
         }
