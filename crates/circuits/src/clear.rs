@@ -242,6 +242,7 @@ fn ordinary(operation: &'static str, a: &Ciphertext) -> Result<()> {
 impl Engine for Clear {
     type Ciphertext = Ciphertext;
     type Plaintext = Plaintext;
+    type Pattern = Vec<Complex64>;
     type Transform = Transform;
 
     fn slots(&self) -> usize {
@@ -326,6 +327,15 @@ impl Engine for Clear {
         self.check_length(values)?;
         self.check_place(place)?;
         Ok(Plaintext { values: values.to_vec(), place })
+    }
+
+    fn pattern(&self, values: &[Complex64]) -> Result<Vec<Complex64>> {
+        self.check_length(values)?;
+        Ok(values.to_vec())
+    }
+
+    fn encode_pattern(&self, pattern: &Vec<Complex64>, factor: f64, place: Multiplication) -> Result<Plaintext> {
+        self.encode(&pattern.iter().map(|z| z * factor).collect::<Vec<_>>(), place)
     }
 
     fn sum_of_plain_products(&self, terms: &[(&Ciphertext, &Plaintext)]) -> Result<Ciphertext> {
