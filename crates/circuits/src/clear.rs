@@ -266,6 +266,7 @@ fn bound_of_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f64> {
 impl Engine for Clear {
     type Ciphertext = Ciphertext;
     type Plaintext = Plaintext;
+    type Pattern = Vec<Complex64>;
     type Transform = Transform;
 
     fn slots(&self) -> usize {
@@ -350,6 +351,15 @@ impl Engine for Clear {
         self.check_length(values)?;
         self.check_place(place)?;
         Ok(Plaintext { values: values.to_vec(), place })
+    }
+
+    fn pattern(&self, values: &[Complex64]) -> Result<Vec<Complex64>> {
+        self.check_length(values)?;
+        Ok(values.to_vec())
+    }
+
+    fn encode_pattern(&self, pattern: &Vec<Complex64>, factor: f64, place: Multiplication) -> Result<Plaintext> {
+        self.encode(&pattern.iter().map(|z| z * factor).collect::<Vec<_>>(), place)
     }
 
     fn sum_of_plain_products(&self, terms: &[(&Ciphertext, &Plaintext)]) -> Result<Ciphertext> {

@@ -50,6 +50,8 @@ pub trait Engine: Sync {
     type Ciphertext: Clone + Send + Sync;
     /// A vector encoded for one [`Multiplication`].
     type Plaintext: Send + Sync;
+    /// A vector to be encoded many times, each time with another factor.
+    type Pattern: Send + Sync;
     /// A matrix encoded for one [`Multiplication`].
     type Transform: Send + Sync;
 
@@ -90,6 +92,10 @@ pub trait Engine: Sync {
 
     /// Encodes a multiplier.
     fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<Self::Plaintext>;
+    /// Prepares a multiplier to be encoded with factors that are not known yet.
+    fn pattern(&self, values: &[Complex64]) -> Result<Self::Pattern>;
+    /// Encodes `factor` times a multiplier.
+    fn encode_pattern(&self, pattern: &Self::Pattern, factor: f64, place: Multiplication) -> Result<Self::Plaintext>;
     /// `sum_k a_k * p_k`, slot by slot; all plaintexts are encoded for the same `at` and `partner`. One level, one rescale, no key-switch.
     fn sum_of_plain_products(&self, terms: &[(&Self::Ciphertext, &Self::Plaintext)]) -> Result<Self::Ciphertext>;
     /// `a * p`, slot by slot. One level, no key-switch.

@@ -6,6 +6,7 @@ mod linear;
 pub use linear::{Giant, Matrix};
 
 use crate::backend::{Backend, Halves, Pair};
+use crate::encoder::rounded;
 use crate::{Ciphertext, Encoder, Error, EvaluationKeys, KeyId, Params, Plaintext, Result, SwitchingKey};
 use hetal_ring::{Basis, Modulus, automorphism, prime};
 use num_complex::Complex64;
@@ -21,6 +22,13 @@ pub struct Evaluator<B: Backend> {
     encoder: Encoder,
     /// The primes of the chain, then the special ones, each with the residue of `X^(N/2)`.
     moduli: Vec<(Modulus, u64)>,
+}
+
+/// A vector in the coefficients of its polynomial, where the backend works.
+pub struct Pattern<B: Backend> {
+    reals: B::Reals,
+    /// Place and value of the largest of them.
+    largest: (usize, f64),
 }
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
@@ -59,6 +67,27 @@ impl<B: Backend> Evaluator<B> {
     pub fn encode(&self, values: &[Complex64], scale: f64, basis: Basis) -> Result<Plaintext<B::Poly>> {
         let coefficients = self.encoder.encode(values, scale)?;
         Ok(Plaintext { poly: self.backend.lift(basis, &coefficients), scale })
+    }
+
+    /// A vector to be encoded many times, with other factors.
+    pub fn pattern(&self, values: &[Complex64]) -> Result<Pattern<B>> {
+        let coefficients = self.encoder.coefficients(values)?;
+        let largest = (0..coefficients.len()).max_by(|&a, &b| coefficients[a].abs().total_cmp(&coefficients[b].abs()));
+        let largest = largest.map_or((0, 0.0), |k| (k, coefficients[k]));
+        Ok(Pattern { reals: self.backend.keep(&coefficients), largest })
+    }
+
+    /// Encodes `factor` times a vector modulo the primes of `basis`.
+    pub fn encode_pattern(
+        &self,
+        pattern: &Pattern<B>,
+        factor: f64,
+        scale: f64,
+        basis: Basis,
+    ) -> Result<Plaintext<B::Poly>> {
+        let (index, value) = pattern.largest;
+        rounded(value, factor * scale, index)?;
+        Ok(Plaintext { poly: self.backend.lift_scaled(basis, &pattern.reals, factor * scale), scale })
     }
 
     fn basis(limbs: usize) -> Basis {
