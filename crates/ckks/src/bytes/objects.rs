@@ -78,7 +78,7 @@ impl<B: Backend> Object<B> for Ciphertext<B::Poly> {
         let Preamble { basis, scale } = Preamble::read(codec, 0, input)?;
         input.require_len(Preamble::LEN as u64 + 2 * codec.poly_len(basis))?;
         let c0 = codec.read_poly(basis, input)?;
-        Ok(Self { c0, c1: codec.read_poly(basis, input)?, limbs: basis.q, scale })
+        Ok(Self { c0, c1: codec.read_poly(basis, input)?, limbs: basis.q, scale, set: codec.params().tag() })
     }
 }
 
