@@ -32,9 +32,15 @@ pub struct Bootstrapper<P> {
 }
 
 impl<P: Clone> Bootstrapper<P> {
-    /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`.
+    /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`. Without bounds nothing is to be
+    /// bootstrapped, and nothing is encoded.
     pub fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
         let params = evaluator.params();
+        if log_bounds.is_empty() {
+            let (to_coefficients, last_to_coefficients) = (Vec::new(), BTreeMap::new());
+            let exponential = Exponential::new(params);
+            return Ok(Self { to_coefficients, last_to_coefficients, to_slots: Vec::new(), exponential });
+        }
         let literal = params.literal();
         let bottom = params.limbs(0);
         let q0 = literal.q0 as f64;

@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, ops, params, train};
+use hetal_cli::{Result, bench, ops, params, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -39,40 +39,12 @@ enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// The paper's comparison of encrypted matrix products: operations and seconds.
+    Matmul(bench::matmul::Arguments),
+    /// The paper's table of softmax errors, measured again, and our softmax beside it.
+    Softmax(bench::softmax::Arguments),
     /// Iterations of encrypted training on random features of a benchmark's shape, beside exact training.
-    Train {
-        /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
-        #[arg(long, default_value = "snips")]
-        shape: String,
-        /// Where iterations run.
-        #[arg(long, value_enum, default_value = "clear")]
-        engine: EngineArgument,
-        /// The parameter set.
-        #[arg(long, default_value = "full")]
-        set: String,
-        /// A folder with features_{train,test}.npy and labels_{train,test}.npy, instead of random features.
-        #[arg(long)]
-        data: Option<std::path::PathBuf>,
-        /// Training rows of it that are used.
-        #[arg(long, default_value_t = 2048)]
-        rows: usize,
-        /// How many iterations.
-        #[arg(long, default_value_t = 1)]
-        iterations: usize,
-        /// Print an array of JSON objects.
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum EngineArgument {
-    /// Plain numbers, with exact books.
-    Clear,
-    /// Ciphertexts, on the CPU.
-    Cpu,
-    /// Ciphertexts, on an NVIDIA GPU.
-    Cuda,
+    Train(train::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -103,19 +75,9 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
-        Command::Bench(BenchCommand::Train { shape, engine, set, data, rows, iterations, json }) => {
-            let kind = match engine {
-                EngineArgument::Clear => train::EngineKind::Clear,
-                EngineArgument::Cpu => train::EngineKind::Cpu,
-                EngineArgument::Cuda => train::EngineKind::Cuda,
-            };
-            let data = data.map_or(train::Data::Random, |path| train::Data::Folder { path, rows });
-            let report = train::report(&shape, &data, kind, &set, iterations)?;
-            match report.as_object() {
-                Some(object) if !json => print_object(object),
-                _ => println!("{}", serde_json::Value::from(vec![report])),
-            }
-        }
+        Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
+        Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
+        Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,
     }
     Ok(())
 }

@@ -106,6 +106,10 @@ pub struct Preset {
     pub classes: usize,
     /// The learning rate.
     pub rate: f64,
+    /// Rows the paper trains on.
+    pub training_rows: usize,
+    /// Rows it validates on.
+    pub validation_rows: usize,
     /// Epochs it took the paper, of which the last [`Preset::PATIENCE`] brought nothing.
     pub epochs: usize,
 }
@@ -125,17 +129,29 @@ impl Preset {
     }
 }
 
+const fn preset(
+    name: &'static str,
+    batch: usize,
+    features: usize,
+    classes: usize,
+    rate: f64,
+    epochs: usize,
+    (training_rows, validation_rows): (usize, usize),
+) -> Preset {
+    Preset { name, batch, features, classes, rate, epochs, training_rows, validation_rows }
+}
+
 /// The paper's tables of hyper-parameters, for ViT-Base (or MPNet) and ViT-Large.
 pub const PRESETS: [Preset; 9] = [
-    Preset { name: "mnist", batch: 1024, features: 768, classes: 10, rate: 2.0, epochs: 7 },
-    Preset { name: "cifar10", batch: 2048, features: 768, classes: 10, rate: 1.0, epochs: 9 },
-    Preset { name: "facemask", batch: 512, features: 768, classes: 3, rate: 0.5, epochs: 22 },
-    Preset { name: "dermamnist", batch: 1024, features: 768, classes: 7, rate: 0.3, epochs: 23 },
-    Preset { name: "snips", batch: 1024, features: 768, classes: 7, rate: 1.0, epochs: 14 },
-    Preset { name: "mnist-large", batch: 1024, features: 1024, classes: 10, rate: 0.05, epochs: 7 },
-    Preset { name: "cifar10-large", batch: 2048, features: 1024, classes: 10, rate: 0.1, epochs: 7 },
-    Preset { name: "facemask-large", batch: 512, features: 1024, classes: 3, rate: 0.1, epochs: 10 },
-    Preset { name: "dermamnist-large", batch: 1024, features: 1024, classes: 7, rate: 0.03, epochs: 15 },
+    preset("mnist", 1024, 768, 10, 2.0, 7, (52500, 7500)),
+    preset("cifar10", 2048, 768, 10, 1.0, 9, (43750, 6250)),
+    preset("facemask", 512, 768, 3, 0.5, 22, (2849, 408)),
+    preset("dermamnist", 1024, 768, 7, 0.3, 23, (7007, 1003)),
+    preset("snips", 1024, 768, 7, 1.0, 14, (13084, 700)),
+    preset("mnist-large", 1024, 1024, 10, 0.05, 7, (52500, 7500)),
+    preset("cifar10-large", 2048, 1024, 10, 0.1, 7, (43750, 6250)),
+    preset("facemask-large", 512, 1024, 3, 0.1, 10, (2849, 408)),
+    preset("dermamnist-large", 1024, 1024, 7, 0.03, 15, (7007, 1003)),
 ];
 
 /// The first weights (classes x features + 1): uniform in `[-1/sqrt(f), 1/sqrt(f))`, the bias 0, from a public seed (SplitMix64).

@@ -40,6 +40,26 @@ impl<C> Model<C> {
     }
 }
 
+/// The stages of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The matrix product `X W^T`.
+    Logits,
+    /// The softmax, bootstraps included.
+    Softmax,
+    /// The matrix product `D^T X`.
+    Gradient,
+    /// The new weights.
+    Descent,
+}
+
+impl Stage {
+    /// Whether it is a product of matrices.
+    pub fn is_matrix_product(self) -> bool {
+        matches!(self, Stage::Logits | Stage::Gradient)
+    }
+}
+
 /// Momentum is refreshed when `1 / scale` passes this: its value, divided by the scale, grows as fast.
 pub const REFRESH_BEYOND: f64 = 4096.0;
 
@@ -108,13 +128,30 @@ impl<E: Engine> Trainer<E> {
         batch: &Batch<E::Ciphertext>,
         rate: f64,
     ) -> Result<Model<E::Ciphertext>> {
+        self.step_observed(engine, model, batch, rate, &mut |_| {})
+    }
+
+    /// [`Trainer::step`], which names each stage as it ends: for profiles.
+    pub fn step_observed(
+        &self,
+        engine: &E,
+        model: &Model<E::Ciphertext>,
+        batch: &Batch<E::Ciphertext>,
+        rate: f64,
+        ended: &mut dyn FnMut(Stage),
+    ) -> Result<Model<E::Ciphertext>> {
         let at = model.lookahead.as_ref().unwrap_or(&model.weights);
         let logits = self.logits(engine, &batch.versions, at)?;
+        ended(Stage::Logits);
         let probabilities = self.softmax.evaluate(engine, &logits)?;
+        ended(Stage::Softmax);
         let differences = engine.sub(&probabilities, &batch.labels)?;
         let factor = rate / (batch.rows as f64 * model.scale);
         let gradient = self.products.gradient(engine, &batch.versions, &differences, batch.rows, factor)?;
-        self.descend(engine, model, &gradient)
+        ended(Stage::Gradient);
+        let model = self.descend(engine, model, &gradient)?;
+        ended(Stage::Descent);
+        Ok(model)
     }
 
     /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, where the gradient comes divided by `B` already.
