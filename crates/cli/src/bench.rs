@@ -1,5 +1,6 @@
 //! Benchmarks that reproduce the paper's tables.
 
+pub mod accuracy;
 pub mod matmul;
 pub mod softmax;
 

@@ -39,6 +39,8 @@ enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Trainings of real features to early stopping, exactly and with the errors of encryption.
+    Accuracy(bench::accuracy::Arguments),
     /// The paper's comparison of encrypted matrix products: operations and seconds.
     Matmul(bench::matmul::Arguments),
     /// The paper's table of softmax errors, measured again, and our softmax beside it.
@@ -75,6 +77,7 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
+        Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
         Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
         Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
         Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,

@@ -37,9 +37,8 @@ impl Product {
         let bootstrapper = Bootstrapper::new(&client.evaluator, &needs.bounds).unwrap();
         assert_eq!(bootstrapper.encoded_limbs(), 0);
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
-        let seal = |m: &Blocks<Vec<Complex64>>, level| {
-            m.map(|block| Ok(engine.admit(client.encrypt(block, level))?)).unwrap()
-        };
+        let seal =
+            |m: &Blocks<Vec<Complex64>>, level| m.map(|block| Ok(engine.admit(client.encrypt(block, level))?)).unwrap();
         let product = multiply.run(&engine, &seal(&self.a, self.levels.0), &seal(&self.b, self.levels.1)).unwrap();
         // Both engines agree on the level, so the branch was the same.
         assert_eq!(engine.level(&product.rows()[0][0]), clear.level(&plain.rows()[0][0]));

@@ -22,9 +22,9 @@ pub struct Arguments {
     /// The parameter set.
     #[arg(long, default_value = "full")]
     pub set: String,
-    /// How many of the paper's five shapes, smallest first.
-    #[arg(long, default_value_t = SHAPES.len())]
-    pub shapes: usize,
+    /// A shape a,b,c instead of the paper's five, for example 512,769,4.
+    #[arg(long, value_parser = parse_shape)]
+    pub shape: Option<Shape>,
     /// Print an array of JSON objects.
     #[arg(long)]
     pub json: bool,
@@ -32,12 +32,21 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let shapes = arguments.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
     let mut objects = Vec::new();
-    for &shape in SHAPES.iter().take(arguments.shapes) {
+    for shape in shapes {
         objects.extend(report(shape, arguments.engine, &arguments.set)?);
     }
     super::show(&objects, arguments.json, table);
     Ok(())
+}
+
+fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
+    let numbers: Vec<usize> = text.split(',').filter_map(|n| n.trim().parse().ok()).collect();
+    match numbers[..] {
+        [a, b, c] if a.is_power_of_two() && b > 0 && c.is_power_of_two() && c > 1 => Ok((a, b, c)),
+        _ => Err("must be three numbers a,b,c; a and c powers of two, c at least 2".to_owned()),
+    }
 }
 
 /// The paper's level of both matrices; the branch `A<B` has its `A` one below.
@@ -345,4 +354,40 @@ pub fn table(objects: &[Value]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_the_corrected_table() {
+        let objects = report(SHAPES[0], EngineKind::Clear, "full").unwrap();
+        assert_eq!(objects.len(), Algorithm::ALL.len());
+        for object in &objects {
+            assert!(object["counts_as_printed"] == true && object["seconds"].is_null(), "{object}");
+            assert!(object["max_error"].as_f64().unwrap() < 1e-10, "{object}");
+        }
+    }
+
+    /// Every algorithm under encryption, several blocks to the right; PrivGD on fewer columns than asked for.
+    #[test]
+    fn encrypted_products_are_exact_and_timed() {
+        let objects = report((32, 70, 4), EngineKind::Cpu, "insecure-toy11").unwrap();
+        for object in &objects {
+            assert!(object["max_error"].as_f64().unwrap() < 1e-6, "{object}");
+            assert!(object["seconds"].as_f64().unwrap() > 0.0 && object["counts_as_printed"].is_null());
+            let column_wise = object["algorithm"].as_str().unwrap().starts_with("PrivGD");
+            assert_eq!(object["extrapolated"], column_wise, "{object}");
+        }
+    }
+
+    #[test]
+    fn shapes_parse_or_say_what_they_must_be() {
+        assert_eq!(parse_shape("512,769,4"), Ok((512, 769, 4)));
+        for text in ["", "512,769", "512,769,3", "100,10,4", "4,4,4,4"] {
+            assert!(parse_shape(text).is_err(), "{text}");
+        }
+    }
 }
