@@ -9,7 +9,10 @@ pub mod npy;
 pub mod ops;
 pub mod owner;
 pub mod params;
+pub mod plan;
 pub mod progress;
+pub mod reproduce;
+pub mod svg;
 pub mod table;
 pub mod train;
 

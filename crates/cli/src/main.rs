@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, bench, ops, params, train};
+use hetal_cli::{Result, bench, ops, params, reproduce, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -23,6 +23,8 @@ enum Command {
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Write the paper's tables and figures again, with its numbers beside ours.
+    Reproduce(reproduce::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -77,6 +79,7 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
+        Command::Reproduce(arguments) => reproduce::run(&arguments)?,
         Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
         Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
         Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,

@@ -57,7 +57,8 @@ pub enum Circuit {
 }
 
 impl Circuit {
-    fn name(self) -> &'static str {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
         match self {
             Circuit::Ours => "ours",
             Circuit::Paper => "paper",
