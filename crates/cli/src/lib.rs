@@ -1,9 +1,11 @@
 //! What the `hetal` program does, as a library: the program itself only reads its arguments.
 
 pub mod bench;
+pub mod engine;
 pub mod error;
 pub mod lab;
 pub mod machine;
+pub mod memory;
 pub mod noise;
 pub mod npy;
 pub mod ops;
@@ -12,8 +14,16 @@ pub mod params;
 pub mod plan;
 pub mod progress;
 pub mod reproduce;
+pub mod selftest;
+pub mod setting;
+pub mod study;
 pub mod svg;
 pub mod table;
 pub mod train;
 
 pub use error::{Error, Result};
+
+/// Prints a flat object for people, a line for each name.
+pub fn print_object(object: &serde_json::Map<String, serde_json::Value>) {
+    object.iter().for_each(|(name, value)| println!("{name:36} {value}"));
+}

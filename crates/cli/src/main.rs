@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, bench, ops, params, reproduce, train};
+use hetal_cli::{Result, bench, ops, params, print_object, reproduce, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -20,6 +20,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Compare an engine with a reference, byte for byte: every operation, a bootstrap, a training iteration.
+    Selftest(selftest::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -34,9 +36,15 @@ enum BenchCommand {
         /// The parameter set.
         #[arg(long, default_value = "full")]
         set: String,
-        /// Threads for the figure `bootstrap_wall_s`.
+        /// Where operations run.
+        #[arg(long, value_enum, default_value = "cpu")]
+        engine: OpsEngine,
+        /// Threads for the figure `bootstrap_wall_s` (on the CPU).
         #[arg(long, default_value_t = 1)]
         threads: usize,
+        /// Which GPU.
+        #[arg(long, default_value_t = 0)]
+        device: usize,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -47,8 +55,16 @@ enum BenchCommand {
     Matmul(bench::matmul::Arguments),
     /// The paper's table of softmax errors, measured again, and our softmax beside it.
     Softmax(bench::softmax::Arguments),
-    /// Iterations of encrypted training on random features of a benchmark's shape, beside exact training.
+    /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
     Train(train::Arguments),
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OpsEngine {
+    /// The CPU.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
 }
 
 fn main() -> ExitCode {
@@ -71,8 +87,12 @@ fn run(arguments: Arguments) -> Result<()> {
                 params::print(&table);
             }
         }
-        Command::Bench(BenchCommand::Ops { set, threads, json }) => {
-            let report = ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?;
+        Command::Selftest(arguments) => selftest::run(&arguments)?,
+        Command::Bench(BenchCommand::Ops { set, engine, threads, device, json }) => {
+            let report = match engine {
+                OpsEngine::Cpu => ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?,
+                OpsEngine::Cuda => ops::report_on_gpu(&set, device)?,
+            };
             if json {
                 println!("{}", serde_json::Value::from(report));
             } else {
@@ -86,8 +106,4 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,
     }
     Ok(())
-}
-
-fn print_object(object: &serde_json::Map<String, serde_json::Value>) {
-    object.iter().for_each(|(name, value)| println!("{name:36} {value}"));
 }

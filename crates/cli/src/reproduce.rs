@@ -4,14 +4,17 @@
 //! that was interrupted goes on where it was.
 
 use crate::bench::{accuracy, matmul, softmax};
-use crate::lab::EngineKind;
+use crate::engine::EngineKind;
+use crate::study::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
 use crate::svg::{Band, Plot};
 use crate::table::Table;
 use crate::train::{self, Circuit};
 use crate::{Error, Result};
+use clap::Parser;
 use hetal_learn::agreement::PRESETS;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::paper::counts::SHAPES;
+use hetal_learn::{Agreement, Wishes};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -160,8 +163,8 @@ PrivGD rows estimates.
                 let kind = if circuit == Circuit::Ours { kind } else { EngineKind::Clear };
                 let settings = json!({ "engine": kind.name(), "set": set, "iterations": iterations });
                 let name = format!("train-{}-{}", preset.name, circuit.name());
-                let make =
-                    || Ok(vec![train::report(preset.name, &train::Data::Random, kind, circuit, set, iterations)?]);
+                let arguments = iteration_arguments(preset.name, set, iterations)?;
+                let make = || Ok(vec![train::report(&arguments, circuit, kind)?]);
                 objects.extend(self.part(&name, settings, make)?);
             }
         }
@@ -242,13 +245,15 @@ bootstraps as above, of other operations as measured in that run.
 
     /// One set of features: what was tried, the comparison, the ranges of softmax inputs.
     fn training(&self, folder: &Path, shape: &str) -> Result<Vec<Value>> {
-        let data = accuracy::Data::load(folder, shape)?;
-        let choice = accuracy::choose(&data)?;
+        let data = Sets::load(folder, preset(shape)?)?;
+        let agreement = data.agreement(&Wishes::default())?;
+        let choice = choose(&data, &agreement, &ROW_NORMS, &RATES)?;
         let mut objects = choice.objects();
         let errors = accuracy::OperationErrors::measure(&self.arguments.set)?;
         objects.push(accuracy::report(&data, &choice, &self.arguments.set, errors)?);
         let (row_norm, rate, exact) = choice.best();
-        let sgd = accuracy::exactly(&data, *row_norm, *rate, Momentum::None, SGD_EPOCHS)?;
+        let plain = Agreement { rate: *rate, momentum: Momentum::None, max_epochs: SGD_EPOCHS, ..agreement };
+        let sgd = exactly(&data.normalised(*row_norm)?, &plain)?;
         for (momentum, trained) in [("nesterov", exact), ("sgd", &sgd)] {
             objects.push(json!({ "momentum": momentum, "epochs": trained.epochs, "ranges": trained.ranges }));
         }
@@ -278,6 +283,18 @@ bootstraps as above, of other operations as measured in that run.
             last.join("; ")
         ))
     }
+}
+
+/// `hetal bench train` with everything else as it is by default.
+fn iteration_arguments(shape: &str, set: &str, iterations: usize) -> Result<train::Arguments> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: train::Arguments,
+    }
+    let iterations = iterations.to_string();
+    let line = Line::try_parse_from(["train", "--shape", shape, "--set", set, "--iterations", &iterations]);
+    line.map(|line| line.arguments).map_err(|e| Error::Shape { name: shape.to_owned(), known: e.to_string() })
 }
 
 /// Plain SGD takes about ten times as long.

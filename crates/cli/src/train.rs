@@ -1,50 +1,47 @@
-//! `hetal bench train`: iterations of encrypted training beside exact training, on random features of a benchmark's shape or
-//! on real ones, by our circuit and by the paper's.
+//! `hetal bench train`: encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
 
-use crate::lab::{ClearLab, EngineKind, Lab, Work, run as run_on};
+mod data;
+mod paper;
+mod session;
+
+pub use session::with_noise;
+
+use crate::engine::{EngineKind, gpu};
+use crate::lab::Ct;
+use crate::machine::peak_rss_gib;
+use crate::memory::Footprint;
+use crate::owner::Owner;
+use crate::setting::{Plain, Sealing, Setting};
+use crate::study::preset;
 use crate::table::cell;
-use crate::{Error, Result, machine, npy, progress};
-use hetal_circuits::clear::{Books, Clear, Keys, Kind};
+use crate::{Error, Result, progress};
+use data::Rows;
+use hetal_circuits::Engine;
+use hetal_circuits::clear::{Clear, Keys, Kind};
 use hetal_ckks::{Params, bytes};
-use hetal_learn::agreement::{self, PRESETS, Preset};
+use hetal_cuda::{CudaBackend, KernelTime};
+use hetal_learn::agreement::{self, Preset};
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::paper::trainer::{self as paper_trainer, PaperBatch};
-use hetal_learn::paper::{Blocks, PaperTrainer};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::twin::{self, Twin};
-use hetal_learn::{Geometry, Ledger, Matrix, judge, packing};
+use hetal_learn::{Batches, Geometry, Held, Ledger, Matrix, Upload, judge, packing};
+use rayon::prelude::*;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
-/// What `hetal bench train` takes.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
-    /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
-    #[arg(long, default_value = "snips")]
-    pub shape: String,
-    /// Where iterations run.
-    #[arg(long, value_enum, default_value = "clear")]
-    pub engine: EngineKind,
-    /// Whose circuit runs there; the other one is counted in the clear.
-    #[arg(long, value_enum, default_value = "ours")]
-    pub circuit: Circuit,
-    /// The parameter set.
-    #[arg(long, default_value = "full")]
-    pub set: String,
-    /// A folder with features_{train,test}.npy and labels_{train,test}.npy, instead of random features.
-    #[arg(long)]
-    pub data: Option<PathBuf>,
-    /// Training rows of it that are used.
-    #[arg(long, default_value_t = 2048)]
-    pub rows: usize,
-    /// How many iterations.
-    #[arg(long, default_value_t = 1)]
-    pub iterations: usize,
-    /// Print an array of JSON objects.
-    #[arg(long)]
-    pub json: bool,
+/// Whether the row-shifted versions of all batches stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum VersionsKept {
+    /// As many as fit.
+    Auto,
+    /// All of them.
+    Resident,
+    /// None: they are made again each time a batch's turn comes.
+    Remade,
 }
 
 /// Whose circuit.
@@ -66,248 +63,215 @@ impl Circuit {
     }
 }
 
-/// Runs the command: the chosen circuit on the chosen engine, the other one in the clear.
-pub fn run(arguments: &Arguments) -> Result<()> {
-    let data = match &arguments.data {
-        Some(path) => Data::Folder { path: path.clone(), rows: arguments.rows },
-        None => Data::Random,
-    };
-    let on = |circuit| if circuit == arguments.circuit { arguments.engine } else { EngineKind::Clear };
-    let report = |circuit| report(&arguments.shape, &data, on(circuit), circuit, &arguments.set, arguments.iterations);
-    let objects = vec![report(Circuit::Ours)?, report(Circuit::Paper)?];
-    if arguments.json {
-        println!("{}", Value::from(objects));
-    } else {
-        print_beside(&objects);
-    }
-    Ok(())
-}
-
-/// Prints objects with the same fields as columns.
-fn print_beside(objects: &[Value]) {
-    let Some(first) = objects.first().and_then(Value::as_object) else { return };
-    for name in first.keys() {
-        let values: String = objects.iter().map(|object| format!("{:24}", cell(&object[name]))).collect();
-        println!("{name:36} {}", values.trim_end());
-    }
+/// Arguments of `hetal bench train`.
+#[derive(Clone, clap::Args)]
+pub struct Arguments {
+    /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
+    #[arg(long, default_value = "snips")]
+    pub shape: String,
+    /// Where iterations run.
+    #[arg(long, value_enum, default_value = "clear")]
+    pub engine: EngineKind,
+    /// Whose circuit runs there; the other one runs in the clear beside it.
+    #[arg(long, value_enum, default_value = "ours")]
+    pub circuit: Circuit,
+    /// The parameter set.
+    #[arg(long, default_value = "full")]
+    pub set: String,
+    /// A folder with features_{train,test}.npy and labels_{train,test}.npy, instead of random features.
+    #[arg(long)]
+    pub data: Option<PathBuf>,
+    /// Training rows of it that are used (without --patience).
+    #[arg(long, default_value_t = 2048)]
+    pub rows: usize,
+    /// Batches of random features.
+    #[arg(long, default_value_t = 1)]
+    pub batches: usize,
+    /// How many iterations.
+    #[arg(long, default_value_t = 1)]
+    pub iterations: usize,
+    /// Train on all rows of --data until so many epochs brought nothing, judged on features_val.npy.
+    #[arg(long, requires = "data")]
+    pub patience: Option<usize>,
+    /// Length that the longest row is brought to (with --patience; by default the best on the validation rows).
+    #[arg(long)]
+    pub row_norm: Option<f64>,
+    /// The learning rate (by default the paper's; with --patience the best on the validation rows).
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Which row-shifted versions of the features stay in memory.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub versions: VersionsKept,
+    /// Which GPU.
+    #[arg(long, default_value_t = 0)]
+    pub device: usize,
+    /// Time the kernels of one more iteration on the GPU.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Logits are bounded by this in both directions.
 const RANGE: f64 = 128.0;
-/// The momentum is bounded by 1 where it is refreshed.
-const LOG_MOMENTUM_BOUND: u32 = 0;
-/// Weights are bounded by 8 where the paper's circuit bootstraps them.
-const LOG_WEIGHT_BOUND: u32 = 3;
+/// The momentum is bounded by 4 where it is refreshed.
+const LOG_MOMENTUM_BOUND: u32 = 2;
 
-/// Where rows come from.
-pub enum Data {
-    /// One batch around random centres.
-    Random,
-    /// `features_{train,test}.npy` and `labels_{train,test}.npy` of a folder, the first `rows` of the former.
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Training rows used.
-        rows: usize,
-    },
-}
+/// The paper's runs on an A40: iterations and seconds.
+const PAPER: [(&str, usize, f64); 5] = [
+    ("mnist", 364, 3442.0),
+    ("cifar10", 198, 3114.0),
+    ("facemask", 132, 567.0),
+    ("dermamnist", 161, 1137.0),
+    ("snips", 182, 1264.0),
+];
 
-/// Features and their labels.
-struct Rows {
-    features: Matrix,
-    labels: Vec<usize>,
-}
-
-/// The data of one shape: batches, which iterations take in turn.
+/// The circuit of one shape and its batches, which iterations take in turn.
 struct Job {
     preset: &'static Preset,
-    circuit: Circuit,
+    geometry: Geometry,
+    ledger: Ledger,
+    constants: Constants,
+    rate: f64,
     batches: Vec<Rows>,
     test: Option<Rows>,
-    features: usize,
-    slots: usize,
-    top_level: usize,
-    iterations: usize,
 }
 
 impl Job {
-    fn new(shape: &str, data: &Data, circuit: Circuit, params: &Params, iterations: usize) -> Result<Self> {
-        let preset = Preset::named(shape)
-            .ok_or_else(|| Error::Shape { name: shape.to_owned(), known: PRESETS.map(|p| p.name).join(", ") })?;
-        let (batches, test) = match data {
-            Data::Random => (vec![clusters(preset)], None),
-            Data::Folder { path, rows } => load(path, *rows, preset)?,
+    fn new(arguments: &Arguments, slots: usize) -> Result<Self> {
+        let preset = preset(&arguments.shape)?;
+        let (batches, test) = match &arguments.data {
+            None => ((0..arguments.batches.max(1)).map(|k| data::clusters(preset, k as u64)).collect(), None),
+            Some(path) => data::load(path, arguments.rows, preset)?,
         };
-        let features = batches.first().map_or(preset.features, |b| b.features.columns());
-        let (slots, top_level) = (params.slots(), params.top_level());
-        Ok(Self { preset, circuit, batches, test, features, slots, top_level, iterations })
-    }
-
-    fn geometry(&self) -> Result<Geometry> {
-        Ok(Geometry::new(self.slots, self.preset.batch, self.features, self.preset.classes)?)
-    }
-
-    fn constants(&self) -> Result<Constants> {
-        Ok(Constants::built_in(self.preset.classes, RANGE)?)
-    }
-
-    fn paper(&self) -> Result<PaperTrainer> {
-        Ok(PaperTrainer::new(self.slots, self.preset.batch, self.preset.classes, LOG_WEIGHT_BOUND)?)
-    }
-
-    fn initial(&self) -> Matrix {
-        agreement::initial_weights(self.preset.classes, self.features, 1)
-    }
-
-    /// Levels an iteration takes, one after the other.
-    fn levels(&self) -> Result<usize> {
-        Ok(match self.circuit {
-            Circuit::Ours => self.constants()?.depth() + Ledger::DEPTH,
-            Circuit::Paper => self.paper()?.levels(),
+        let features = batches.first().map_or(preset.features, |b: &Rows| b.features.columns());
+        Ok(Self {
+            preset,
+            geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
+            ledger: Ledger::lowest(),
+            constants: Constants::built_in(preset.classes, RANGE)?,
+            rate: arguments.rate.unwrap_or(preset.rate),
+            batches,
+            test,
         })
     }
 
-    /// Our iterations; the weights and refreshes.
-    fn ours<L: Lab>(&self, lab: &L, clock: &mut Clock<'_>) -> Result<(Matrix, usize)> {
-        let (engine, g, ledger) = (lab.engine(), self.geometry()?, Ledger::lowest());
-        let trainer = Trainer::new(engine, g, ledger, self.constants()?, LOG_MOMENTUM_BOUND)?;
-        let seal_batch = |rows: &Rows| -> Result<_> {
-            let blocks = packing::features(&g, &rows.features)?;
-            let blocks: Vec<_> =
-                blocks.iter().map(|block| lab.seal(block, ledger.fresh_features())).collect::<Result<_>>()?;
-            let labels = lab.seal(&packing::labels(&g, &rows.labels)?, ledger.probabilities())?;
-            Ok(trainer.batch(engine, &blocks, labels, rows.features.rows())?)
+    /// What the circuit needs prepared.
+    fn needs(&self, params: &Params) -> Result<Keys> {
+        let constants = self.constants.clone();
+        Ok(trainer::keys(self.geometry, self.ledger, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
+    }
+
+    fn trainer<E: Engine>(&self, engine: &E) -> Result<Trainer<E>> {
+        Ok(Trainer::new(engine, self.geometry, self.ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
+    }
+
+    /// Trains; versions stay for the first `resident` batches.
+    fn run<S: Setting>(&self, setting: &S, arguments: &Arguments, resident: usize) -> Result<Outcome> {
+        let iterations = arguments.iterations;
+        let engine = setting.engine();
+        let (g, ledger) = (&self.geometry, self.ledger);
+        let bar = progress::bar((iterations + self.batches.len() + 1) as u64);
+        bar.set_message("circuit");
+        let trainer = self.trainer(engine)?;
+        bar.inc(1);
+        bar.set_message("batches");
+        let mut preparing = 0.0;
+        let mut hold = |(k, rows): (usize, &Rows)| -> Result<Held<_>> {
+            let upload = upload(setting, g, ledger, rows)?;
+            setting.settle()?;
+            let start = Instant::now();
+            let held = hold(engine, &trainer, upload, k < resident)?;
+            setting.settle()?;
+            preparing += start.elapsed().as_secs_f64();
+            bar.inc(1);
+            Ok(held)
         };
-        let batches: Vec<_> = self.batches.iter().map(seal_batch).collect::<Result<_>>()?;
-        let first = lab.seal(&packing::weights(&g, &self.initial())?, ledger.weights())?;
+        let batches: Vec<_> = self.batches.iter().enumerate().map(&mut hold).collect::<Result<_>>()?;
+        bar.set_message("iterations");
+        let initial = agreement::initial_weights(g.classes(), g.features(), 1);
+        let first = setting.seal(&packing::weights(g, &initial)?, ledger.weights())?;
         let mut model = Model::new(first, Momentum::Nesterov);
+        let mut twin = Twin::new(initial, Momentum::Nesterov);
+        setting.settle()?;
+        let start = Instant::now();
+        // Work on a card is queued: waiting for each stage would slow it down, so its shares are those of the profiled iteration.
+        let mut clock = Clock::start();
+        let waits = arguments.engine != EngineKind::Cuda;
         let mut refreshes = 0;
-        lab.settle()?;
-        clock.start();
-        for k in 0..self.iterations {
-            let mut ended = |stage| clock.ended(stage, lab.settle());
-            model = trainer.step_observed(engine, &model, &batches[k % batches.len()], self.preset.rate, &mut ended)?;
-            clock.iterated();
+        for k in 0..iterations {
+            let batch = batches[..].batch(engine, &trainer, k % batches.len())?;
+            let mut ended = |stage| clock.ended(stage, Ok(()));
+            model = trainer.step_observed(engine, &model, &batch, self.rate, &mut ended)?;
             if trainer.needs_refresh(&model) {
                 model = trainer.refresh(engine, &model)?;
                 refreshes += 1;
             }
+            bar.inc(1);
         }
-        lab.settle()?;
-        clock.stop()?;
-        Ok((packing::unpack_weights(&g, &lab.open(&model.weights)?)?, refreshes))
-    }
-
-    /// The paper's iterations; the weights.
-    fn paper_s<L: Lab>(&self, lab: &L, clock: &mut Clock<'_>) -> Result<Matrix> {
-        let (engine, trainer) = (lab.engine(), self.paper()?);
-        let seal = |blocks: &Blocks<Vec<_>>| -> Result<_> {
-            let row = |row: &Vec<Vec<_>>| row.iter().map(|block| lab.seal(block, self.top_level)).collect();
-            Ok(Blocks::new(trainer.unit(), blocks.rows().iter().map(row).collect::<Result<_>>()?)?)
-        };
-        let seal_batch = |rows: &Rows| -> Result<_> {
-            let (blocks, labels) = trainer.pack(&rows.features, &rows.labels)?;
-            let labels = lab.seal(&labels, self.top_level)?;
-            Ok(PaperBatch { features: seal(&blocks)?, labels, rows: rows.features.rows() })
-        };
-        let batches: Vec<_> = self.batches.iter().map(seal_batch).collect::<Result<_>>()?;
-        let mut model = trainer.model(seal(&trainer.pack_weights(&self.initial())?)?, Momentum::Nesterov);
-        lab.settle()?;
-        clock.start();
-        for k in 0..self.iterations {
-            let mut ended = |stage| clock.ended(stage, lab.settle());
-            model = trainer.step_observed(engine, &model, &batches[k % batches.len()], self.preset.rate, &mut ended)?;
-            clock.iterated();
+        let queued = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
+        setting.settle()?;
+        let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
+        let share = |(total, matrices): (f64, f64)| matrices / total;
+        let mut matrix_share = if waits { Some(share(clock.stop()?)) } else { None };
+        bar.finish_and_clear();
+        if arguments.profile {
+            setting.profile(true);
+            let batch = batches[..].batch(engine, &trainer, 0)?;
+            let mut clock = Clock::start();
+            let mut ended = |stage| clock.ended(stage, setting.settle());
+            trainer.step_observed(engine, &model, &batch, self.rate, &mut ended)?;
+            matrix_share = Some(share(clock.stop()?));
         }
-        clock.stop()?;
-        let row = |row: &Vec<_>| row.iter().map(|block| lab.open(block)).collect::<Result<_>>();
-        let opened: Vec<Vec<_>> = model.weights.rows().iter().map(row).collect::<Result<_>>()?;
-        Ok(Blocks::new(trainer.unit(), opened)?.unpack(self.preset.classes, self.features + 1))
+        let kernels = setting.profile(false);
+        for k in 0..iterations {
+            let rows = &self.batches[k % self.batches.len()];
+            twin.step(&rows.features, &rows.labels, self.rate, softmax::exact)?;
+        }
+        let weights = packing::unpack_weights(g, &setting.open(&model.weights)?)?;
+        let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
+        let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
+        let preparing = (resident > 0).then(|| preparing / resident.min(batches.len()) as f64);
+        Ok(Outcome { seconds, queued, matrix_share, preparing, kernels, refreshes, difference, test })
     }
 }
 
-impl Work for Job {
-    type Output = Outcome;
+/// Encrypts a batch.
+fn upload<S: Setting>(setting: &S, g: &Geometry, ledger: Ledger, rows: &Rows) -> Result<Upload<Ct<S>>> {
+    let features = packing::features(g, &rows.features)?
+        .par_iter()
+        .map(|block| setting.seal(block, ledger.fresh_features()))
+        .collect::<Result<_>>()?;
+    let labels = setting.seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
+    Ok(Upload { features, labels, rows: rows.features.rows() })
+}
 
-    fn needs(&self) -> Result<Keys> {
-        Ok(match self.circuit {
-            Circuit::Ours => trainer::keys(
-                self.geometry()?,
-                Ledger::lowest(),
-                self.constants()?,
-                LOG_MOMENTUM_BOUND,
-                self.top_level,
-            )?,
-            Circuit::Paper => paper_trainer::keys(&self.paper()?, self.features, self.top_level, self.iterations)?,
-        })
+/// A batch whose versions are made now and stay, or not.
+fn hold<E: Engine>(
+    engine: &E,
+    trainer: &Trainer<E>,
+    upload: Upload<E::Ciphertext>,
+    stays: bool,
+) -> Result<Held<E::Ciphertext>> {
+    if !stays {
+        return Ok(Held::AsSent(upload));
     }
-
-    fn run<L: Lab>(&self, lab: &L) -> Result<Outcome> {
-        let bar = progress::bar(self.iterations as u64);
-        bar.set_message(format!("iterations ({})", self.circuit.name()));
-        let mut clock = Clock::new(&bar);
-        let (weights, refreshes) = match self.circuit {
-            Circuit::Ours => self.ours(lab, &mut clock)?,
-            Circuit::Paper => (self.paper_s(lab, &mut clock)?, 0),
-        };
-        let (seconds, matrix_share) = (clock.total / self.iterations.max(1) as f64, clock.matrices / clock.total);
-        bar.finish_and_clear();
-        let mut twin = Twin::new(self.initial(), Momentum::Nesterov);
-        for k in 0..self.iterations {
-            let rows = &self.batches[k % self.batches.len()];
-            twin.step(&rows.features, &rows.labels, self.preset.rate, softmax::exact)?;
-        }
-        let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
-        let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
-        Ok(Outcome { seconds, matrix_share, refreshes, difference, test })
-    }
+    Ok(Held::Ready(trainer.batch(engine, &upload.features, upload.labels, upload.rows)?))
 }
 
 struct Outcome {
     seconds: f64,
-    matrix_share: f64,
+    /// Seconds of an iteration until all of its work is queued.
+    queued: f64,
+    /// Seconds of matrix products over all seconds of the steps, where stages were waited for.
+    matrix_share: Option<f64>,
+    kernels: Vec<KernelTime>,
+    /// Seconds of making the versions of a batch, where some were made before the first step.
+    preparing: Option<f64>,
     refreshes: usize,
     difference: f64,
     test: Option<Comparison>,
-}
-
-/// Seconds of iterations, and of their matrix products.
-struct Clock<'a> {
-    bar: &'a indicatif::ProgressBar,
-    start: Instant,
-    last: Instant,
-    total: f64,
-    matrices: f64,
-    failed: Option<Error>,
-}
-
-impl<'a> Clock<'a> {
-    fn new(bar: &'a indicatif::ProgressBar) -> Self {
-        let now = Instant::now();
-        Self { bar, start: now, last: now, total: 0.0, matrices: 0.0, failed: None }
-    }
-
-    fn start(&mut self) {
-        (self.start, self.last) = (Instant::now(), Instant::now());
-    }
-
-    /// A stage ended and its queued work was waited for.
-    fn ended(&mut self, stage: Stage, settled: Result<()>) {
-        self.failed = self.failed.take().or(settled.err());
-        if stage.is_matrix_product() {
-            self.matrices += self.last.elapsed().as_secs_f64();
-        }
-        self.last = Instant::now();
-    }
-
-    fn iterated(&self) {
-        self.bar.inc(1);
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        self.total = self.start.elapsed().as_secs_f64();
-        self.failed.take().map_or(Ok(()), Err)
-    }
 }
 
 /// Predictions of the trained classifier beside its twin's.
@@ -329,70 +293,123 @@ fn compare(rows: &Rows, weights: &Matrix, twin: &Matrix) -> Result<Comparison> {
     })
 }
 
-/// The first `rows` training rows in batches, and the test rows.
-fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
-    let set = |name: &str| npy::dataset(path, name, preset.classes);
-    let (train, test) = (set("train")?, set("test")?);
-    let rows = rows.min(train.rows());
-    let part = |start: usize| {
-        let range = start..rows.min(start + preset.batch);
-        Rows { features: train.features().slice(range.clone()), labels: train.labels()[range].to_vec() }
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let on = |circuit| if circuit == arguments.circuit { arguments.engine } else { EngineKind::Clear };
+    let reports = match arguments.patience {
+        Some(patience) => vec![session::report(arguments, patience)?],
+        None => vec![
+            report(arguments, Circuit::Ours, on(Circuit::Ours))?,
+            report(arguments, Circuit::Paper, on(Circuit::Paper))?,
+        ],
     };
-    let batches = (0..rows).step_by(preset.batch).map(part).collect();
-    Ok((batches, Some(Rows { features: test.features().clone(), labels: test.labels().to_vec() })))
+    if arguments.json {
+        println!("{}", Value::from(reports));
+    } else {
+        print_beside(&reports);
+    }
+    Ok(())
 }
 
-/// Runs iterations of one circuit and describes them as a flat object. They are counted in the clear in any case.
-pub fn report(
-    shape: &str,
-    data: &Data,
-    kind: EngineKind,
-    circuit: Circuit,
-    set: &str,
-    iterations: usize,
-) -> Result<Value> {
-    let params = Params::named(set)?;
-    let job = Job::new(shape, data, circuit, &params, iterations)?;
-    let lab = ClearLab(Clear::new(params.slots(), params.top_level()));
-    let clear = job.run(&lab)?;
-    let outcome = if kind == EngineKind::Clear { clear } else { run_on(&job, kind, set)? };
-    describe(&job, &outcome, &lab.0.books(), kind, &params)
+/// Prints objects side by side, the first one's fields first.
+fn print_beside(objects: &[Value]) {
+    let Some(first) = objects.first().and_then(Value::as_object) else { return };
+    for name in first.keys() {
+        let values: String = objects.iter().map(|object| format!("{:26}", cell(&object[name]))).collect();
+        println!("{name:36} {}", values.trim_end());
+    }
 }
 
-fn describe(job: &Job, outcome: &Outcome, books: &Books, kind: EngineKind, params: &Params) -> Result<Value> {
-    let preset = job.preset;
-    // The row-shifted versions of each batch are made once, outside the iterations: counted apart.
-    let versions = match job.circuit {
-        Circuit::Ours => {
-            let g = job.geometry()?;
-            2 * job.batches.len() * g.blocks() * (g.padded_classes() - 1)
+/// Seconds of steps, and of their matrix products.
+struct Clock {
+    start: Instant,
+    last: Instant,
+    matrices: f64,
+    failed: Option<Error>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { start: Instant::now(), last: Instant::now(), matrices: 0.0, failed: None }
+    }
+
+    /// A stage ended, and whether its queued work could be waited for.
+    fn ended(&mut self, stage: Stage, settled: Result<()>) {
+        self.failed = self.failed.take().or(settled.err());
+        if stage.is_matrix_product() {
+            self.matrices += self.last.elapsed().as_secs_f64();
         }
-        Circuit::Paper => 0,
-    };
-    let per_iteration = |count: u64| count as f64 / job.iterations.max(1) as f64;
-    let validation = preset.validation_rows.div_ceil(preset.batch) as u64;
+        self.last = Instant::now();
+    }
+
+    /// All seconds and those of matrix products.
+    fn stop(self) -> Result<(f64, f64)> {
+        self.failed.map_or(Ok((self.start.elapsed().as_secs_f64(), self.matrices)), Err)
+    }
+}
+
+/// Bytes of an epoch's encrypted validation logits, for the paper's number of rows.
+fn validation_bytes(job: &Job, params: &Params) -> u64 {
+    let ciphertexts = job.preset.validation_rows.div_ceil(job.preset.batch) as u64;
+    ciphertexts * bytes::ciphertext_len(params, params.limbs(0))
+}
+
+/// Runs iterations of a circuit on an engine and describes them as a flat object.
+pub fn report(arguments: &Arguments, circuit: Circuit, engine: EngineKind) -> Result<Value> {
+    match circuit {
+        Circuit::Ours => ours(&Arguments { engine, ..arguments.clone() }),
+        Circuit::Paper => paper::report(arguments, engine),
+    }
+}
+
+/// Runs iterations of our circuit and describes them as a flat object.
+fn ours(arguments: &Arguments) -> Result<Value> {
+    let params = Arc::new(Params::named(&arguments.set)?);
+    let job = Job::new(arguments, params.slots())?;
+    let count = job.batches.len();
+    let kept = if arguments.versions == VersionsKept::Remade { 0 } else { count };
     let mut report = json!({
-        "shape": preset.name,
-        "engine": kind.name(),
-        "circuit": job.circuit.name(),
-        "set": params.name(),
-        "rows": preset.batch,
-        "features": job.features,
-        "classes": preset.classes,
-        "iterations": job.iterations,
-        "bootstraps_per_iteration": per_iteration(books.count(Kind::Bootstrap) - outcome.refreshes as u64),
-        "refreshes": outcome.refreshes,
-        "key_switches_per_iteration": per_iteration(books.key_switches() - versions as u64),
-        "relinearisations_per_iteration": per_iteration(books.count(Kind::Relinearisation)),
-        "products_per_iteration": per_iteration(books.count(Kind::Product)),
-        "levels_per_iteration": job.levels()?,
-        "seconds_per_iteration": outcome.seconds,
-        "matrix_products_share": outcome.matrix_share,
-        "validation_bytes_per_epoch": validation * bytes::ciphertext_len(params, params.limbs(0)),
-        "weights_relative_difference": outcome.difference,
-        "peak_rss_gib": machine::peak_rss_gib(),
+        "shape": arguments.shape,
+        "engine": arguments.engine.name(),
+        "circuit": "ours",
+        "set": arguments.set,
+        "rows": job.preset.batch,
+        "features": job.geometry.features(),
+        "classes": job.preset.classes,
+        "batches": count,
+        "iterations": arguments.iterations,
     });
-    if let Some(test) = &outcome.test {
+    let plain = Plain(Clear::new(params.slots(), params.top_level()));
+    let outcome = match arguments.engine {
+        EngineKind::Clear => job.run(&plain, arguments, kept)?,
+        EngineKind::Cpu => {
+            let owner = Owner::new(&arguments.set)?;
+            let engine = owner.engine(&job.needs(&params)?)?;
+            job.run(&Sealing::new(&owner, &engine), arguments, kept)?
+        }
+        EngineKind::Cuda => on_gpu(arguments, &params, &job, &mut report)?,
+    };
+    let resident = report["batches_resident"].as_u64().map_or(kept, |r| r as usize);
+    count_operations(&job, &params, &mut report)?;
+    report["batches_resident"] = resident.into();
+    report["refreshes"] = outcome.refreshes.into();
+    report["seconds_per_iteration"] = outcome.seconds.into();
+    report["levels_per_iteration"] = (job.constants.depth() + Ledger::DEPTH).into();
+    report["matrix_products_share"] = outcome.matrix_share.into();
+    report["validation_bytes_per_epoch"] = validation_bytes(&job, &params).into();
+    report["queued_s_per_iteration"] = outcome.queued.into();
+    for (name, seconds) in by_kernel(&outcome.kernels) {
+        report[format!("kernel_{name}_s")] = seconds.into();
+    }
+    report["versions_s_per_batch"] = outcome.preparing.into();
+    report["weights_relative_difference"] = outcome.difference.into();
+    report["peak_rss_gib"] = peak_rss_gib().into();
+    if let Some((_, iterations, seconds)) = PAPER.iter().find(|(name, ..)| *name == arguments.shape) {
+        report["paper_iterations"] = (*iterations).into();
+        report["paper_total_s"] = (*seconds).into();
+        report["total_s"] = (*iterations as f64 * outcome.seconds).into();
+    }
+    if let Some(test) = outcome.test {
         report["test_accuracy"] = test.accuracy.into();
         report["twin_accuracy"] = test.twin_accuracy.into();
         report["prediction_disagreement"] = test.disagreement.into();
@@ -400,17 +417,82 @@ fn describe(job: &Job, outcome: &Outcome, books: &Books, kind: EngineKind, param
     Ok(report)
 }
 
-/// Rows of norm about 1 around one centre per class.
-fn clusters(preset: &Preset) -> Rows {
-    let mut state = 5u64;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        state >> 11
+/// The operations of an iteration after the first, counted in the clear.
+fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()> {
+    let engine = Clear::new(params.slots(), params.top_level());
+    let setting = Plain(engine);
+    let trainer = job.trainer(setting.engine())?;
+    let batch = hold(setting.engine(), &trainer, upload(&setting, &job.geometry, job.ledger, &job.batches[0])?, true)?;
+    let batch = batch.ready(setting.engine(), &trainer)?;
+    let first = packing::weights(
+        &job.geometry,
+        &agreement::initial_weights(job.geometry.classes(), job.geometry.features(), 1),
+    )?;
+    let model = Model::new(setting.seal(&first, job.ledger.weights())?, Momentum::Nesterov);
+    let model = trainer.step(setting.engine(), &model, &batch, job.rate)?;
+    setting.engine().take_books();
+    trainer.step(setting.engine(), &model, &batch, job.rate)?;
+    let books = setting.engine().take_books();
+    report["bootstraps_per_iteration"] = books.count(Kind::Bootstrap).into();
+    report["key_switches_per_iteration"] = books.key_switches().into();
+    report["relinearisations_per_iteration"] = books.count(Kind::Relinearisation).into();
+    report["products_per_iteration"] = books.count(Kind::Product).into();
+    Ok(())
+}
+
+/// Seconds of each kernel, over all sizes of its launches.
+fn by_kernel(times: &[KernelTime]) -> BTreeMap<&'static str, f64> {
+    let mut sums = BTreeMap::new();
+    times.iter().for_each(|time| *sums.entry(time.name).or_default() += time.seconds);
+    sums
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Rehearses, says what fits, and trains.
+fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut Value) -> Result<Outcome> {
+    let needs = job.needs(params)?;
+    let gpu = gpu(params, arguments.device)?;
+    let resident = fit(arguments, &gpu, params, &needs, job, job.batches.len(), report)?;
+    let owner = Owner::new(&arguments.set)?;
+    let start = Instant::now();
+    let engine = owner.engine_on(Arc::clone(&gpu), &needs)?;
+    report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
+    let outcome = job.run(&Sealing::new(&owner, &engine), arguments, resident)?;
+    report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
+    Ok(outcome)
+}
+
+/// How many batches' versions stay on the card; an error where not even the rest fits.
+fn fit(
+    arguments: &Arguments,
+    gpu: &CudaBackend,
+    params: &Arc<Params>,
+    needs: &Keys,
+    job: &Job,
+    batches: usize,
+    report: &mut Value,
+) -> Result<usize> {
+    let (start, (free, total)) = (Instant::now(), gpu.memory());
+    let footprint = Footprint::rehearse(params, needs, |engine| job.trainer(engine))?;
+    let most = footprint.resident(batches, free)?;
+    let resident = match arguments.versions {
+        VersionsKept::Auto => most,
+        VersionsKept::Remade => 0,
+        VersionsKept::Resident if most == batches => batches,
+        VersionsKept::Resident => return Err(Error::DoesNotFit { needed: footprint.bytes(batches, batches), free }),
     };
-    let size = 1.0 / (preset.features as f64).sqrt();
-    let mut signed = || next() as f64 / (1u64 << 52) as f64 - 1.0;
-    let centres = Matrix::from_fn(preset.classes, preset.features, |_, _| size * signed());
-    let labels: Vec<usize> = (0..preset.batch).map(|i| (i * 7 + i / 3) % preset.classes).collect();
-    let x = Matrix::from_fn(preset.batch, preset.features, |i, h| centres[(labels[i], h)] + size * signed());
-    Rows { features: x, labels }
+    let bytes = footprint.bytes(batches, resident);
+    eprintln!(
+        "{}: {:.1} GiB of {:.1} GiB free; versions stay for {resident} of {batches} batches",
+        gpu.describe(),
+        bytes as f64 / GIB,
+        free as f64 / GIB
+    );
+    report["device"] = gpu.describe().into();
+    report["device_total_gib"] = (total as f64 / GIB).into();
+    report["device_planned_gib"] = (bytes as f64 / GIB).into();
+    report["planning_s"] = start.elapsed().as_secs_f64().into();
+    report["batches_resident"] = resident.into();
+    Ok(resident)
 }

@@ -1,7 +1,9 @@
 //! `hetal bench matmul`: the paper's comparison of matrix products, counted and timed.
 
-use crate::lab::{ClearLab, EngineKind, Lab, Work, run as run_on};
+use crate::engine::EngineKind;
+use crate::lab::{Ct, Work, run as run_on};
 use crate::progress;
+use crate::setting::{Plain, Setting};
 use crate::table::{Table, cell};
 use crate::{Error, Result};
 use hetal_circuits::clear::{Clear, Keys};
@@ -128,7 +130,7 @@ impl Measured {
     fn new(algorithm: Algorithm, shape: Shape, kind: EngineKind, set: &str) -> Result<Self> {
         let params = Params::named(set)?;
         let product = Product::new(algorithm, shape, &params)?;
-        let lab = ClearLab(Clear::new(params.slots(), params.top_level()));
+        let lab = Plain(Clear::new(params.slots(), params.top_level()));
         let clear = product.run(&lab)?;
         let counts = Counts::from(&lab.0.books());
         let mut measured = Self { algorithm, counts, seconds: None, extrapolated: false, max_error: clear.max_error };
@@ -194,18 +196,18 @@ impl Product {
         LEVEL.min(self.top_level)
     }
 
-    fn sealed<L: Lab>(&self, lab: &L, blocks: &Plain, level: usize) -> Result<Blocks<Ct<L>>> {
+    fn sealed<S: Setting>(&self, lab: &S, blocks: &Packed, level: usize) -> Result<Blocks<Ct<S>>> {
         let rows = blocks.rows().iter().map(|row| row.iter().map(|block| lab.seal(block, level)).collect());
         Ok(Blocks::new(self.unit, rows.collect::<Result<Vec<Vec<_>>>>()?)?)
     }
 
-    fn opened<L: Lab>(&self, lab: &L, blocks: &Blocks<Ct<L>>, rows: usize, columns: usize) -> Result<Matrix> {
+    fn opened<S: Setting>(&self, lab: &S, blocks: &Blocks<Ct<S>>, rows: usize, columns: usize) -> Result<Matrix> {
         let opened = blocks.rows().iter().map(|row| row.iter().map(|block| lab.open(block)).collect());
         Ok(Blocks::new(self.unit, opened.collect::<Result<Vec<Vec<_>>>>()?)?.unpack(rows, columns))
     }
 
     /// Products of matrices in blocks.
-    fn blocks<L: Lab>(&self, lab: &L) -> Result<Timed> {
+    fn blocks<S: Setting>(&self, lab: &S) -> Result<Timed> {
         let (a, b, c, unit) = (self.rows, self.columns, self.classes, self.unit);
         let (engine, x) = (lab.engine(), Self::matrix(self.rows, b, 0.1));
         let xs = Blocks::pack(&x, unit);
@@ -237,10 +239,10 @@ impl Product {
     }
 
     /// Jin et al.'s products, class by class so that few of their many ciphertexts live at a time.
-    fn columns<L: Lab>(&self, lab: &L) -> Result<Timed> {
+    fn columns<S: Setting>(&self, lab: &S) -> Result<Timed> {
         let (engine, slots) = (lab.engine(), lab.engine().slots());
         let x = Self::matrix(self.rows, self.columns, 0.1);
-        let seal = |columns: &[Vec<Complex64>]| -> Result<Vec<Ct<L>>> {
+        let seal = |columns: &[Vec<Complex64>]| -> Result<Vec<Ct<S>>> {
             columns.iter().map(|column| lab.seal(column, self.level_b())).collect()
         };
         let xs = seal(&priv_gd::pack_columns(&x, slots)?)?;
@@ -289,19 +291,18 @@ impl Product {
     }
 }
 
-type Ct<L> = <<L as Lab>::Engine as Engine>::Ciphertext;
-type Plain = Blocks<Vec<Complex64>>;
+type Packed = Blocks<Vec<Complex64>>;
 
 impl Work for Product {
     type Output = Timed;
 
     fn needs(&self) -> Result<Keys> {
-        let lab = ClearLab(Clear::new(self.unit.slots(), self.top_level));
+        let lab = Plain(Clear::new(self.unit.slots(), self.top_level));
         self.run(&lab)?;
         Ok(lab.0.books().keys())
     }
 
-    fn run<L: Lab>(&self, lab: &L) -> Result<Timed> {
+    fn run<S: Setting>(&self, lab: &S) -> Result<Timed> {
         if self.level_a() < 4 {
             return Err(Error::TooFewLevels { needs: 4, has: self.level_a() });
         }
