@@ -54,9 +54,22 @@ struct Fold<P> {
 }
 
 impl<P: Clone> Bootstrapper<P> {
-    /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`.
+    /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`. Without bounds nothing is to be
+    /// bootstrapped, and nothing is encoded.
     pub fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
-        Self::with_layout(evaluator, &Layout::full(evaluator.params()), log_bounds)
+        let layout = Layout::full(evaluator.params());
+        if !log_bounds.is_empty() {
+            return Self::with_layout(evaluator, &layout, log_bounds);
+        }
+        Ok(Self {
+            to_coefficients: Vec::new(),
+            last_to_coefficients: BTreeMap::new(),
+            trace: Vec::new(),
+            to_slots: Vec::new(),
+            raised: layout.raised,
+            exponential: Exponential::new(evaluator.params()),
+            fold: None,
+        })
     }
 
     /// For vectors that repeat after `slots` slots: see [`Bootstrapper::level`] for what is left of the levels.

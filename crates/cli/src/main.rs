@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, ops, params, print_object, selftest, train};
+use hetal_cli::{Result, bench, ops, params, print_object, reproduce, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -25,6 +25,8 @@ enum Command {
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Write the paper's tables and figures again, with its numbers beside ours.
+    Reproduce(reproduce::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -47,6 +49,12 @@ enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Trainings of real features to early stopping, exactly and with the errors of encryption.
+    Accuracy(bench::accuracy::Arguments),
+    /// The paper's comparison of encrypted matrix products: operations and seconds.
+    Matmul(bench::matmul::Arguments),
+    /// The paper's table of softmax errors, measured again, and our softmax beside it.
+    Softmax(bench::softmax::Arguments),
     /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
     Train(train::Arguments),
 }
@@ -91,6 +99,10 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
+        Command::Reproduce(arguments) => reproduce::run(&arguments)?,
+        Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
+        Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
+        Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
         Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,
     }
     Ok(())
