@@ -40,7 +40,7 @@ pub enum VersionsKept {
 }
 
 /// Arguments of `hetal bench train`.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct Arguments {
     /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
     #[arg(long, default_value = "snips")]
@@ -78,6 +78,9 @@ pub struct Arguments {
     /// Which GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
+    /// Only say what device memory the training would take: needs no GPU.
+    #[arg(long)]
+    pub plan: bool,
     /// Time the kernels of one more iteration on the GPU.
     #[arg(long)]
     pub profile: bool,
@@ -265,6 +268,7 @@ fn compare(rows: &Rows, weights: &Matrix, twin: &Matrix) -> Result<Comparison> {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let report = match arguments.patience {
+        _ if arguments.plan => plan(arguments)?,
         Some(patience) => session::report(arguments, patience)?,
         None => report(arguments)?,
     };
@@ -359,6 +363,26 @@ fn by_kernel(times: &[KernelTime]) -> BTreeMap<&'static str, f64> {
 }
 
 const GIB: f64 = (1u64 << 30) as f64;
+
+/// Device memory of a training, by a rehearsal without a card.
+fn plan(arguments: &Arguments) -> Result<Value> {
+    let params = Arc::new(Params::named(&arguments.set)?);
+    let job = Job::new(&Arguments { batches: 1, data: None, ..arguments.clone() }, params.slots())?;
+    let start = Instant::now();
+    let footprint = Footprint::rehearse(&params, &job.needs(&params)?, |engine| job.trainer(engine))?;
+    let gib = |bytes: usize| bytes as f64 / GIB;
+    Ok(json!({
+        "shape": arguments.shape,
+        "set": arguments.set,
+        "batches": arguments.batches,
+        "fixed_gib": gib(footprint.fixed),
+        "upload_gib_per_batch": gib(footprint.upload),
+        "versions_gib_per_batch": gib(footprint.versions),
+        "device_remade_gib": gib(footprint.bytes(arguments.batches, 0)),
+        "device_resident_gib": gib(footprint.bytes(arguments.batches, arguments.batches)),
+        "planning_s": start.elapsed().as_secs_f64(),
+    }))
+}
 
 /// Rehearses, says what fits, and trains.
 fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut Value) -> Result<Outcome> {
