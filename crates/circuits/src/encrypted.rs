@@ -1,9 +1,10 @@
 //! The engine on real ciphertexts, over any backend.
 
 use crate::engine::{Diagonal, Engine, Multiplication};
+use crate::key_list::KeyList;
 use crate::{Bootstrapper, Error, Result, bootstrap, clear};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Pattern, Plaintext};
-use hetal_ring::{Basis, automorphism};
+use hetal_ring::Basis;
 use num_complex::Complex64;
 use std::collections::BTreeMap;
 
@@ -45,20 +46,14 @@ pub struct EncodedMatrix<P> {
 /// The keys an encrypted run of a circuit needs, from what its run in the clear used, those of bootstraps included: each
 /// purpose with the limbs of its largest ciphertext.
 pub fn keys(params: &Params, circuit: &clear::Keys) -> Vec<(KeyId, usize)> {
-    let rotation = |k: i64| KeyId::Galois(automorphism::rotation_to_galois(params.log_n(), k));
-    let conjugation = KeyId::Galois(automorphism::conjugation(params.log_n()));
-    let mut wanted: BTreeMap<(KeyId, usize), usize> = BTreeMap::new();
-    let mut want = |id: KeyId, limbs: usize| {
-        let largest = wanted.entry((id, params.special_for(limbs))).or_default();
-        *largest = limbs.max(*largest);
-    };
-    circuit.rotations.iter().for_each(|&(k, level)| want(rotation(k), params.limbs(level)));
-    circuit.relinearisation.iter().for_each(|&level| want(KeyId::Relinearisation, params.limbs(level)));
-    circuit.conjugation.iter().for_each(|&level| want(conjugation, params.limbs(level)));
+    let mut list = KeyList::new(params);
+    circuit.rotations.iter().for_each(|&(k, level)| list.want_rotation(k, params.limbs(level)));
+    circuit.relinearisation.iter().for_each(|&level| list.want(KeyId::Relinearisation, params.limbs(level)));
+    circuit.conjugation.iter().for_each(|&level| list.want_conjugation(params.limbs(level)));
     if !circuit.bounds.is_empty() {
-        bootstrap::keys(params).into_iter().for_each(|(id, limbs)| want(id, limbs));
+        bootstrap::keys(params).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
     }
-    wanted.into_iter().map(|((id, _), limbs)| (id, limbs)).collect()
+    list.into_vec()
 }
 
 type Ct<B> = Sealed<<B as Backend>::Poly>;
@@ -388,5 +383,18 @@ impl<B: Backend> Engine for Encrypted<B> {
         let bottom = self.drop_to(a, 0)?;
         let inner = self.bootstrapper.bootstrap(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level(), None)
+    }
+
+    fn bootstrap_pair(&self, a: &Ct<B>, b: &Ct<B>, log_bound: u32) -> Result<(Ct<B>, Ct<B>)> {
+        let (a, b) = (self.drop_to(a, 0)?, self.drop_to(b, 0)?);
+        let pair = (&a.inner, &b.inner);
+        let (a, b) = self.bootstrapper.bootstrap_pair(&self.evaluator, pair, log_bound, &self.keys)?;
+        Ok((self.sealed(a, self.top_level(), None)?, self.sealed(b, self.top_level(), None)?))
+    }
+
+    fn bootstrap_precise(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
+        let bottom = self.drop_to(a, 0)?;
+        let inner = self.bootstrapper.bootstrap_precise(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
+        self.sealed(inner, self.top_level() - 1, None)
     }
 }

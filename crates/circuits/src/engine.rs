@@ -133,4 +133,16 @@ pub trait Engine: Sync {
     /// The same slots at [`Engine::top_level`]. Real and imaginary parts are at most `2^log_bound` in magnitude: it is the
     /// caller's duty to make sure, larger values come back wrong.
     fn bootstrap(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
+
+    /// `(a, b)` at [`Engine::top_level`], for vectors of real numbers: both go through one bootstrap.
+    fn bootstrap_pair(
+        &self,
+        a: &Self::Ciphertext,
+        b: &Self::Ciphertext,
+        log_bound: u32,
+    ) -> Result<(Self::Ciphertext, Self::Ciphertext)>;
+
+    /// [`Engine::bootstrap`] twice, the second time of what the first one missed, to the precision of the scale itself. The
+    /// result is one level below the top.
+    fn bootstrap_precise(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
 }

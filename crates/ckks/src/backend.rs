@@ -304,4 +304,7 @@ impl Backend for RnsRing {
     fn divide(&self, a: Poly, drop_q: usize) -> Poly {
         self.divide(a, drop_q)
     }
+    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
+        rayon::join(a, b)
+    }
 }

@@ -352,23 +352,23 @@ impl<B: Backend> Evaluator<B> {
         self.automorphisms(a, &[galois], keys)?.pop().ok_or(Error::Empty("automorphism"))
     }
 
-    /// Raises a ciphertext modulo `q0` to the whole chain, under the sparse secret in between: the message gains small
+    /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the sparse secret in between: the message gains small
     /// multiples of `q0`.
-    pub fn raise_modulus(&self, a: &Ct<B>, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+    pub fn raise_modulus(&self, a: &Ct<B>, limbs: usize, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
         let bottom = self.truncated(a, 1)?;
         let to_sparse = keys.find(KeyId::ToSparse, self.params.key_basis(1))?;
         let u = self.switch(bottom.c1, to_sparse, [Some(&bottom.c0), None]);
         let (c0, c1) = self.backend.divide_pair(u, 0, 1);
 
         // After the lift c1 is a small polynomial: as one digit it needs no base conversion and one pair of the key.
-        let limbs = self.params.chain().len();
-        let from_sparse = keys.find(KeyId::FromSparse, self.params.key_basis(limbs))?;
+        let basis = self.params.key_basis(limbs);
+        let from_sparse = keys.find(KeyId::FromSparse, basis)?;
         let Some((b, a_half)) = from_sparse.digits.first() else {
             return Err(Error::Empty("key from the sparse secret"));
         };
-        let raised = self.backend.raise(&c1, from_sparse.basis);
-        let u0 = self.backend.mul(&raised, b, from_sparse.basis);
-        let u1 = self.backend.mul(&raised, a_half, from_sparse.basis);
+        let raised = self.backend.raise(&c1, basis);
+        let u0 = self.backend.mul(&raised, b, basis);
+        let u1 = self.backend.mul(&raised, a_half, basis);
         let (mut d0, c1) = self.backend.divide_pair((u0, u1), 0, 1);
         self.backend.add_assign(&mut d0, &self.backend.raise(&c0, Self::basis(limbs)));
         Ok(Ciphertext { c0: d0, c1, limbs, scale: a.scale })
