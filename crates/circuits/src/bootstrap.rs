@@ -19,6 +19,7 @@ mod layout;
 
 use crate::key_list::KeyList;
 use crate::{Error, Result};
+pub use dft::Steps;
 use eval_mod::Exponential;
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
 use layout::Layout;
@@ -53,7 +54,16 @@ struct Fold<P> {
 impl<P: Clone> Bootstrapper<P> {
     /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`.
     pub fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
-        Self::with_layout(evaluator, &Layout::full(evaluator.params()), log_bounds)
+        Self::with_steps(evaluator, log_bounds, Steps::default())
+    }
+
+    /// [`Bootstrapper::new`] with other rotations: it needs the keys of [`keys_with_steps`].
+    pub fn with_steps<B: Backend<Poly = P>>(
+        evaluator: &Evaluator<B>,
+        log_bounds: &[u32],
+        steps: Steps,
+    ) -> Result<Self> {
+        Self::with_layout(evaluator, &Layout::full(evaluator.params(), steps), log_bounds)
     }
 
     /// For vectors that repeat after `slots` slots: see [`Bootstrapper::level`] for what is left of the levels.
@@ -309,7 +319,12 @@ impl<P: Clone> Fold<P> {
 
 /// The keys bootstrapping needs: purpose and limbs.
 pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
-    keys_of(params, &Layout::full(params))
+    keys_with_steps(params, Steps::default())
+}
+
+/// The keys of [`Bootstrapper::with_steps`].
+pub fn keys_with_steps(params: &Params, steps: Steps) -> Vec<(KeyId, usize)> {
+    keys_of(params, &Layout::full(params, steps))
 }
 
 /// The keys of [`Bootstrapper::sparse`].

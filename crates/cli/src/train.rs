@@ -11,6 +11,7 @@ use crate::owner::Owner;
 use crate::{Error, Result, progress};
 use data::Rows;
 use hetal_circuits::Engine;
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::{Clear, Keys, Kind};
 use hetal_ckks::Params;
 use hetal_cuda::{CudaBackend, KernelTime};
@@ -75,6 +76,9 @@ pub struct Arguments {
     /// Which row-shifted versions of the features stay in memory.
     #[arg(long, value_enum, default_value = "auto")]
     pub versions: VersionsKept,
+    /// Bootstraps with a third more keys, and faster (on the GPU).
+    #[arg(long)]
+    pub more_keys: bool,
     /// Which GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
@@ -87,6 +91,12 @@ pub struct Arguments {
     /// Print an array of JSON objects.
     #[arg(long)]
     pub json: bool,
+}
+
+impl Arguments {
+    fn steps(&self) -> Steps {
+        if self.more_keys { Steps::FewOuter } else { Steps::FewKeys }
+    }
 }
 
 /// Logits are bounded by this in both directions.
@@ -369,7 +379,8 @@ fn plan(arguments: &Arguments) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let job = Job::new(&Arguments { batches: 1, data: None, ..arguments.clone() }, params.slots())?;
     let start = Instant::now();
-    let footprint = Footprint::rehearse(&params, &job.needs(&params)?, |engine| job.trainer(engine))?;
+    let footprint =
+        Footprint::rehearse(&params, &job.needs(&params)?, arguments.steps(), |engine| job.trainer(engine))?;
     let gib = |bytes: usize| bytes as f64 / GIB;
     Ok(json!({
         "shape": arguments.shape,
@@ -391,7 +402,7 @@ fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut V
     let resident = fit(arguments, &gpu, params, &needs, job, job.batches.len(), report)?;
     let owner = Owner::new(&arguments.set)?;
     let start = Instant::now();
-    let engine = owner.engine_on(Arc::clone(&gpu), &needs)?;
+    let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
     report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
     let outcome = job.run(&Sealing::new(&owner, &engine), arguments, resident)?;
     report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
@@ -409,7 +420,7 @@ fn fit(
     report: &mut Value,
 ) -> Result<usize> {
     let (start, (free, total)) = (Instant::now(), gpu.memory());
-    let footprint = Footprint::rehearse(params, needs, |engine| job.trainer(engine))?;
+    let footprint = Footprint::rehearse(params, needs, arguments.steps(), |engine| job.trainer(engine))?;
     let most = footprint.resident(batches, free)?;
     let resident = match arguments.versions {
         VersionsKept::Auto => most,

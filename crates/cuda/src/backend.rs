@@ -10,7 +10,7 @@ use crate::Result;
 use crate::device::{Device, KernelTime, in_lane, lane};
 use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
-use crate::memory::{Buffer, Health, Pool, Table};
+use crate::memory::{Buffer, CHUNK, Health, Pool, Table};
 use crate::plan::{Constants, Conversion, Transforms};
 use crate::rehearsal::Rehearsal;
 #[cfg(any(test, feature = "emulator"))]
@@ -170,9 +170,11 @@ impl CudaBackend {
         self.pool.peak()
     }
 
-    /// Bytes of device memory that `count` polynomials of so many limbs take.
+    /// Bytes of device memory that many polynomials of so many limbs take, for `count` of them: what is left at the end of
+    /// each chunk is counted in.
     pub fn bytes_of(&self, count: usize, limbs: usize) -> usize {
-        count * limbs * self.limb_bytes()
+        let in_a_chunk = (CHUNK / limbs).max(1);
+        (count * limbs.max(CHUNK) * self.limb_bytes()).div_ceil(in_a_chunk)
     }
 
     /// Bytes of device memory free and in all.

@@ -28,7 +28,7 @@ impl Health {
 }
 
 /// Limbs that are asked of the device at once.
-const CHUNK: usize = 256;
+pub(crate) const CHUNK: usize = 256;
 
 /// Buffers of a device, cut from chunks.
 pub(crate) struct Pool {
