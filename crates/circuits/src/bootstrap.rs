@@ -19,6 +19,7 @@ mod layout;
 
 use crate::key_list::KeyList;
 use crate::{Error, Result};
+pub use dft::Steps;
 use eval_mod::Exponential;
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
 use layout::Layout;
@@ -57,7 +58,16 @@ impl<P: Clone> Bootstrapper<P> {
     /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`. Without bounds nothing is to be
     /// bootstrapped, and nothing is encoded.
     pub fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
-        let layout = Layout::full(evaluator.params());
+        Self::with_steps(evaluator, log_bounds, Steps::default())
+    }
+
+    /// [`Bootstrapper::new`] with other rotations: it needs the keys of [`keys_with_steps`].
+    pub fn with_steps<B: Backend<Poly = P>>(
+        evaluator: &Evaluator<B>,
+        log_bounds: &[u32],
+        steps: Steps,
+    ) -> Result<Self> {
+        let layout = Layout::full(evaluator.params(), steps);
         if !log_bounds.is_empty() {
             return Self::with_layout(evaluator, &layout, log_bounds);
         }
@@ -351,7 +361,12 @@ impl<P: Clone> Fold<P> {
 
 /// The keys bootstrapping needs: purpose and limbs.
 pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
-    keys_of(params, &Layout::full(params))
+    keys_with_steps(params, Steps::default())
+}
+
+/// The keys of [`Bootstrapper::with_steps`].
+pub fn keys_with_steps(params: &Params, steps: Steps) -> Vec<(KeyId, usize)> {
+    keys_of(params, &Layout::full(params, steps))
 }
 
 /// The keys of [`Bootstrapper::sparse`].

@@ -1,5 +1,6 @@
 //! The engine on real ciphertexts, over any backend.
 
+use crate::bootstrap::Steps;
 use crate::engine::{Diagonal, Engine, Multiplication};
 use crate::key_list::KeyList;
 use crate::{Bootstrapper, Error, Result, bootstrap, clear};
@@ -46,12 +47,17 @@ pub struct EncodedMatrix<P> {
 /// The keys an encrypted run of a circuit needs, from what its run in the clear used, those of bootstraps included: each
 /// purpose with the limbs of its largest ciphertext.
 pub fn keys(params: &Params, circuit: &clear::Keys) -> Vec<(KeyId, usize)> {
+    keys_with_steps(params, circuit, Steps::default())
+}
+
+/// [`keys`] for bootstraps with other rotations.
+pub fn keys_with_steps(params: &Params, circuit: &clear::Keys, steps: Steps) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
     circuit.rotations.iter().for_each(|&(k, level)| list.want_rotation(k, params.limbs(level)));
     circuit.relinearisation.iter().for_each(|&level| list.want(KeyId::Relinearisation, params.limbs(level)));
     circuit.conjugation.iter().for_each(|&level| list.want_conjugation(params.limbs(level)));
     if !circuit.bounds.is_empty() {
-        bootstrap::keys(params).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
+        bootstrap::keys_with_steps(params, steps).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
     }
     list.into_vec()
 }

@@ -266,24 +266,13 @@ impl<B: Backend> Evaluator<B> {
     pub fn sum_of_plain_products(&self, terms: &[(&Ct<B>, &Plaintext<B::Poly>)], limbs: usize) -> Result<Ct<B>> {
         let Some((first, plain)) = terms.first() else { return Err(Error::Empty("sum of plain products")) };
         let scale = first.scale * plain.scale;
-        let basis = Self::basis(limbs);
-        let mut out: Option<(B::Poly, B::Poly)> = None;
         for (a, p) in terms {
             self.own("plain product", a)?;
             self.needs("plain product", limbs, a.limbs.min(B::basis(&p.poly).q))?;
             Self::same_scale("sum of plain products", scale, a.scale * p.scale)?;
-            match &mut out {
-                None => {
-                    let mul = |c: &B::Poly| self.backend.mul(c, &p.poly, basis);
-                    out = Some((mul(&a.c0), mul(&a.c1)));
-                }
-                Some((c0, c1)) => {
-                    self.backend.mul_add_assign(c0, &a.c0, &p.poly);
-                    self.backend.mul_add_assign(c1, &a.c1, &p.poly);
-                }
-            }
         }
-        let (c0, c1) = out.ok_or(Error::Empty("sum of plain products"))?;
+        let pairs: Vec<_> = terms.iter().map(|(a, p)| ((&a.c0, &a.c1), &p.poly)).collect();
+        let (c0, c1) = self.backend.plain_sum(&pairs, Self::basis(limbs));
         Ok(Ciphertext { c0, c1, limbs, scale, set: self.params.tag() })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::engine::Place;
 use crate::{Result, progress};
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
@@ -88,15 +89,15 @@ impl Owner {
 
     /// The engine of a circuit that needs what its run in the clear used, on the CPU.
     pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
-        self.engine_on(Arc::clone(&self.ring), needs)
+        self.engine_on(Arc::clone(&self.ring), needs, Steps::FewKeys)
     }
 
     /// The engine of a circuit that needs what its run in the clear used, keys and matrices on a backend.
-    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys) -> Result<Encrypted<B>> {
-        let keys = self.keys_on(&*backend, &encrypted::keys(&self.params, needs))?;
+    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys, steps: Steps) -> Result<Encrypted<B>> {
+        let keys = self.keys_on(&*backend, &encrypted::keys_with_steps(&self.params, needs, steps))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
-        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
+        let bootstrapper = Bootstrapper::with_steps(&evaluator, &needs.bounds, steps)?;
         spinner.finish_and_clear();
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }
