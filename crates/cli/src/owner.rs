@@ -1,13 +1,14 @@
-//! A data owner and a server's engine in one process: what benchmarks run on.
+//! A data owner and a server's engine in one process: what benchmarks and the self-test run on.
 
+use crate::engine::Place;
 use crate::{Result, progress};
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
-use hetal_ckks::{Complex64, EvaluationKeys, Evaluator, KeyId, Params};
+use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_keys::{Decryptor, Encryptor, KeyGenerator, SecretKey};
-use hetal_ring::sampler::{OsSeeds, SeedSource};
+use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
 use hetal_ring::{Basis, Isa, Poly, RnsRing};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The secret and what works with it.
 pub struct Owner {
@@ -19,22 +20,29 @@ pub struct Owner {
     generator: KeyGenerator,
     encryptor: Encryptor,
     decryptor: Decryptor,
+    seeds: Mutex<Box<dyn SeedSource + Send>>,
 }
 
 impl Owner {
     /// A fresh secret of a built-in set.
     pub fn new(set: &str) -> Result<Self> {
+        Self::with_seeds(set, Isa::detect(), Box::new(OsSeeds))
+    }
+
+    /// A secret from given seeds, with given kernels: for the self-test, which compares bytes.
+    pub(crate) fn with_seeds(set: &str, isa: Isa, mut seeds: Box<dyn SeedSource + Send>) -> Result<Self> {
         let params = Arc::new(Params::named(set)?);
-        let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect());
+        let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
         let ring = Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
             name: set.to_owned(),
             reason: format!("{q} is no prime for its ring"),
         })?);
         Ok(Self {
-            secret: SecretKey::generate(&params, &mut OsSeeds),
+            secret: SecretKey::generate(&params, &mut *seeds),
             generator: KeyGenerator::new(Arc::clone(&params), Arc::clone(&ring)),
             encryptor: Encryptor::new(Arc::clone(&params), Arc::clone(&ring)),
             decryptor: Decryptor::new(Arc::clone(&params), Arc::clone(&ring)),
+            seeds: Mutex::new(seeds),
             params,
             ring,
         })
@@ -47,39 +55,46 @@ impl Owner {
 
     /// Makes keys, with a bar.
     pub fn keys(&self, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<Poly>> {
+        self.keys_on(&*self.ring, wanted)
+    }
+
+    /// Makes keys and brings each to a backend, with a bar: no more than one is here at a time.
+    pub fn keys_on<B: Place>(&self, backend: &B, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<B::Poly>> {
         let bar = progress::bar(wanted.len() as u64);
         bar.set_message("keys");
         let mut keys = EvaluationKeys::default();
         for &(id, limbs) in wanted {
-            self.add_key(&mut keys, id, limbs, &mut OsSeeds)?;
+            for SwitchingKey { id, basis, seed, digits } in self.make_keys(id, limbs)? {
+                let digits = digits.into_iter().map(|(b, a)| (backend.bring(b), backend.bring(a))).collect();
+                keys.insert(SwitchingKey { id, basis, seed, digits });
+            }
             bar.inc(1);
         }
+        backend.settle()?;
         bar.finish_and_clear();
         Ok(keys)
     }
 
-    fn add_key(
-        &self,
-        keys: &mut EvaluationKeys<Poly>,
-        id: KeyId,
-        limbs: usize,
-        seeds: &mut dyn SeedSource,
-    ) -> Result<()> {
-        let (generator, secret) = (&self.generator, &self.secret);
-        match id {
-            KeyId::Relinearisation => keys.insert(generator.relinearisation(secret, limbs, seeds)?),
-            KeyId::Galois(galois) => keys.insert(generator.galois(secret, galois, limbs, seeds)?),
-            KeyId::ToSparse => generator.encapsulation(secret, seeds)?.into_iter().for_each(|key| keys.insert(key)),
+    fn make_keys(&self, id: KeyId, limbs: usize) -> Result<Vec<SwitchingKey<Poly>>> {
+        let (generator, secret, seeds) = (&self.generator, &self.secret, &mut Shared(&self.seeds));
+        Ok(match id {
+            KeyId::Relinearisation => vec![generator.relinearisation(secret, limbs, seeds)?],
+            KeyId::Galois(galois) => vec![generator.galois(secret, galois, limbs, seeds)?],
+            KeyId::ToSparse => generator.encapsulation(secret, seeds)?.into(),
             // Made together with the key to the sparse secret, which is then forgotten.
-            KeyId::FromSparse => {}
-        }
-        Ok(())
+            KeyId::FromSparse => Vec::new(),
+        })
     }
 
-    /// The engine of a circuit that needs what its run in the clear used.
+    /// The engine of a circuit that needs what its run in the clear used, on the CPU.
     pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
-        let evaluator = self.evaluator();
-        let keys = self.keys(&encrypted::keys(&self.params, needs))?;
+        self.engine_on(Arc::clone(&self.ring), needs)
+    }
+
+    /// The engine of a circuit that needs what its run in the clear used, keys and matrices on a backend.
+    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys) -> Result<Encrypted<B>> {
+        let keys = self.keys_on(&*backend, &encrypted::keys(&self.params, needs))?;
+        let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
         spinner.finish_and_clear();
@@ -93,19 +108,49 @@ impl Owner {
         values: &[Complex64],
         limbs: usize,
         scale: f64,
-    ) -> Result<hetal_ckks::Ciphertext<Poly>> {
+    ) -> Result<Ciphertext<Poly>> {
         let plain = evaluator.encode(values, scale, Basis { q: limbs, p: 0 })?;
-        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut OsSeeds))
+        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut Shared(&self.seeds)))
     }
 
     /// Encrypts a full vector for an engine, at a usable level.
-    pub fn seal(&self, engine: &Encrypted<RnsRing>, values: &[Complex64], level: usize) -> Result<Sealed<Poly>> {
-        let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
-        Ok(engine.admit(self.encrypt(engine.evaluator(), values, limbs, scale)?)?)
+    pub fn seal<B: Place>(
+        &self,
+        engine: &Encrypted<B>,
+        encoder: &Evaluator<RnsRing>,
+        values: &[Complex64],
+        level: usize,
+    ) -> Result<Sealed<B::Poly>> {
+        let ct = self.encrypt(encoder, values, self.params.limbs(level), self.params.scale(level))?;
+        Ok(engine.admit(carried(&**engine.evaluator().backend(), ct))?)
     }
 
     /// Opens a ciphertext.
-    pub fn open(&self, ct: &hetal_ckks::Ciphertext<Poly>) -> Result<Vec<Complex64>> {
+    pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
         Ok(self.decryptor.decrypt(&self.secret, ct)?.expose())
+    }
+
+    /// Opens a ciphertext that is on a backend.
+    pub fn open_from<B: Backend>(&self, backend: &B, ct: &Ciphertext<B::Poly>) -> Result<Vec<Complex64>> {
+        let fetch = |poly: &B::Poly| -> Result<Poly> {
+            let limbs = backend.download(poly).map_err(hetal_ckks::Error::from)?;
+            let limbs: Vec<&[u64]> = limbs.iter().map(Vec::as_slice).collect();
+            Ok(Backend::upload(&*self.ring, B::basis(poly), &limbs))
+        };
+        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale })
+    }
+}
+
+/// A ciphertext on another backend.
+pub fn carried<B: Place>(backend: &B, ct: Ciphertext<Poly>) -> Ciphertext<B::Poly> {
+    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale }
+}
+
+/// Seeds that several threads take from one source.
+struct Shared<'a>(&'a Mutex<Box<dyn SeedSource + Send>>);
+
+impl SeedSource for Shared<'_> {
+    fn next_seed(&mut self) -> Seed {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).next_seed()
     }
 }

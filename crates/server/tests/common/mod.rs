@@ -166,7 +166,8 @@ impl Owner {
         let mut session = Session::new(agreement, 2, first).unwrap();
         let mut verdicts = VERDICTS.into_iter();
         let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
-        while let Task::Validate { .. } = session::advance(&engine, &mut session, &batches, trainer, |_| true).unwrap()
+        while let Task::Validate { .. } =
+            session::advance(&engine, &mut session, &batches[..], trainer, |_| true).unwrap()
         {
             session.judged(verdicts.next().unwrap()).unwrap();
         }
