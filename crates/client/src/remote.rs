@@ -38,7 +38,8 @@ pub struct Address {
     pub authorities: Vec<u8>,
     /// Who we are.
     pub credentials: Credentials,
-    /// How long a broken connection is tried again before a call fails.
+    /// How long a broken connection is tried again before a call fails. A minute and more lets an upload go on whose old connection the
+    /// server has not yet given up.
     pub persistence: Duration,
 }
 

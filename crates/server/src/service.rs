@@ -51,6 +51,12 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
 }
 
+/// An upload that a stream goes on with.
+enum Begun {
+    Complete(Upload),
+    Partial(Upload, Staged, std::fs::File),
+}
+
 /// What the network layer holds.
 #[derive(Clone)]
 pub struct Handler(pub Arc<Service>);
@@ -217,8 +223,9 @@ impl Handler {
         let name = blob_name(&first.name)?;
         let asked = tenant.clone();
         let begun = self.run(move |service| service.resume_upload(&asked, name, first.offset)).await?;
-        let Some((upload, staged, mut file)) = begun else {
-            return Ok(v1::UploadState { held: first.offset, complete: true });
+        let (upload, staged, mut file) = match begun {
+            Begun::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
+            Begun::Partial(upload, staged, file) => (upload, staged, file),
         };
         let mut held = first.offset;
         let mut part = Some(first);
@@ -400,16 +407,11 @@ impl Service {
         Ok(v1::UploadState { held: self.staging.held(tenant, name)?, complete: false })
     }
 
-    /// The file of a begun upload, whose bytes so far end at `offset`; `None` if it is complete.
-    fn resume_upload(
-        &self,
-        tenant: &Tenant,
-        name: BlobName,
-        offset: u64,
-    ) -> Result<Option<(Upload, Staged, std::fs::File)>> {
+    /// The file of a begun upload, whose bytes so far end at `offset`.
+    fn resume_upload(&self, tenant: &Tenant, name: BlobName, offset: u64) -> Result<Begun> {
         let upload = self.state.upload(tenant, name)?.ok_or(Error::NoBlob { name })?;
         if upload.complete {
-            return Ok(None);
+            return Ok(Begun::Complete(upload));
         }
         let staged = self.staging.enter(tenant, name)?;
         let (file, held) = staged.append()?;
@@ -417,7 +419,7 @@ impl Service {
             let sentence = format!("{held} bytes are here, the upload goes on at {offset}: begin it again");
             return Err(Error::Busy { sentence });
         }
-        Ok(Some((upload, staged, file)))
+        Ok(Begun::Partial(upload, staged, file))
     }
 
     fn finish_upload(&self, tenant: &Tenant, upload: &Upload, staged: &Staged, file: &std::fs::File) -> Result<()> {
