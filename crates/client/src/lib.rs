@@ -2,5 +2,9 @@
 
 mod error;
 pub mod files;
+mod owner;
+pub mod project;
 
 pub use error::{Error, Result};
+pub use owner::{Owner, ring_of};
+pub use project::Project;
