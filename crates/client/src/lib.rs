@@ -4,6 +4,7 @@ mod error;
 pub mod files;
 mod owner;
 pub mod project;
+pub mod remote;
 
 pub use error::{Error, Result};
 pub use owner::{Owner, ring_of};

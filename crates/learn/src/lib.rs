@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod agreement;
+pub mod circuit;
 pub mod dataset;
 mod error;
 pub mod geometry;
@@ -19,6 +20,7 @@ pub mod trainer;
 pub mod twin;
 
 pub use agreement::{Agreement, Limits, Wishes};
+pub use circuit::Circuit;
 pub use dataset::Dataset;
 pub use error::{Error, Result};
 pub use geometry::Geometry;

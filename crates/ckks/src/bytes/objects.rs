@@ -1,8 +1,8 @@
 //! Plaintexts, ciphertexts and public keys.
 
 use super::envelope::Fields;
-use super::{Codec, Kind, Object, Result, Sink, Source, in_range};
-use crate::{Backend, Ciphertext, Plaintext, PublicKey, SeededCiphertext};
+use super::{Codec, Kind, Object, Result, Sink, Source, in_range, poly_len, total_len};
+use crate::{Backend, Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::io::{Read, Write};
@@ -38,6 +38,16 @@ impl Preamble {
         codec.check_scale(self.scale, self.basis)?;
         Ok(self)
     }
+}
+
+/// Bytes of a ciphertext with so many limbs.
+pub fn ciphertext_len(params: &Params, limbs: usize) -> u64 {
+    total_len(Preamble::LEN as u64 + 2 * poly_len(params, Basis { q: limbs, p: 0 }))
+}
+
+/// Bytes of a seeded ciphertext with so many limbs.
+pub fn seeded_ciphertext_len(params: &Params, limbs: usize) -> u64 {
+    total_len((Preamble::LEN + 32) as u64 + poly_len(params, Basis { q: limbs, p: 0 }))
 }
 
 impl<B: Backend> Object<B> for Plaintext<B::Poly> {
