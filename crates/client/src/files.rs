@@ -218,9 +218,10 @@ pub fn parse_table(format: Format, bytes: &[u8], label: Option<&str>) -> Parsed<
     match format {
         Format::Npy => match label {
             None => Ok(Table { features: npy::parse(bytes)?.matrix("the array")?, labels: None }),
-            Some(name) => {
-                Err(Problem::Missing { what: format!("column {name}"), known: "numbers only: give --labels".to_owned() })
-            }
+            Some(name) => Err(Problem::Missing {
+                what: format!("column {name}"),
+                known: "numbers only: give --labels".to_owned(),
+            }),
         },
         Format::Npz => several(npz::parse(bytes)?, label),
         Format::Safetensors => several(safetensors::parse(bytes)?, label),

@@ -131,11 +131,7 @@ impl Owner {
         Ok(made.into_iter().flatten().collect())
     }
 
-    fn generate_group(
-        &self,
-        group: &[(KeyId, usize)],
-        seeds: &mut dyn SeedSource,
-    ) -> Result<Vec<SwitchingKey<Poly>>> {
+    fn generate_group(&self, group: &[(KeyId, usize)], seeds: &mut dyn SeedSource) -> Result<Vec<SwitchingKey<Poly>>> {
         let (generator, secret) = (&self.generator, &self.secret);
         Ok(match *group {
             [(KeyId::ToSparse, _), (KeyId::FromSparse, _)] => generator.encapsulation(secret, seeds)?.into(),

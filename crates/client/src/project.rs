@@ -40,8 +40,8 @@ pub struct KeySet {
     pub blob: String,
     /// Its size.
     pub bytes: u64,
-    /// The layout it was made for: rows of a batch, features, classes.
-    pub layout: (usize, usize, usize),
+    /// The layout it was made for, in words.
+    pub layout: String,
     /// Seconds it took.
     pub seconds: f64,
 }

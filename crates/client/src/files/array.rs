@@ -105,10 +105,16 @@ impl Element {
             Self::Single => floats(|b| f32::from_le_bytes(fixed(b)).into()),
             Self::Double => floats(|b| f64::from_le_bytes(fixed(b))),
             Self::Signed(_) => Values::Integers(bytes.chunks_exact(width).map(signed).collect()),
-            Self::Unsigned(_) => Values::Integers(bytes.chunks_exact(width).map(unsigned).collect::<Option<_>>().ok_or(
-                Problem::Kind { array: "the array".to_owned(), found: "numbers beyond 2^63".to_owned(), must: "less" },
-            )?),
-            Self::Text(_) => Values::Texts(bytes.chunks_exact(width).map(text).collect::<Option<_>>().ok_or_else(wrong)?),
+            Self::Unsigned(_) => Values::Integers(
+                bytes.chunks_exact(width).map(unsigned).collect::<Option<_>>().ok_or(Problem::Kind {
+                    array: "the array".to_owned(),
+                    found: "numbers beyond 2^63".to_owned(),
+                    must: "less",
+                })?,
+            ),
+            Self::Text(_) => {
+                Values::Texts(bytes.chunks_exact(width).map(text).collect::<Option<_>>().ok_or_else(wrong)?)
+            }
         };
         Ok(Array { shape, values })
     }
@@ -130,7 +136,8 @@ fn unsigned(bytes: &[u8]) -> Option<i64> {
 
 /// Code points up to the first zero that no other follows.
 fn text(bytes: &[u8]) -> Option<String> {
-    let text: String = bytes.chunks_exact(4).map(|b| char::from_u32(u32::from_le_bytes(fixed(b)))).collect::<Option<_>>()?;
+    let text: String =
+        bytes.chunks_exact(4).map(|b| char::from_u32(u32::from_le_bytes(fixed(b)))).collect::<Option<_>>()?;
     Some(text.trim_end_matches('\0').to_owned())
 }
 

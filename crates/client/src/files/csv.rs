@@ -57,7 +57,8 @@ impl<'a> Rows<'a> {
         }
         match record.iter().position(|field| field.len() > MAX_FIELD) {
             Some(column) => {
-                let reason = format!("row {}, column {}: a field of more than {MAX_FIELD} bytes", self.count, column + 1);
+                let reason =
+                    format!("row {}, column {}: a field of more than {MAX_FIELD} bytes", self.count, column + 1);
                 Err(Problem::format(FORMAT, reason))
             }
             None => Ok(Some(record)),
@@ -126,7 +127,9 @@ pub fn parse_labels(bytes: &[u8], column: Option<&str>) -> Parsed<Labels> {
     };
     // A file of names has no number in its first line: what looked like a heading is a label, unless it was asked for.
     let mut labels: Vec<String> = match (&rows.heading, rows.columns) {
-        (Some(heading), 1) if !["label", "labels", "class", "y"].contains(&heading[0].to_ascii_lowercase().as_str()) => {
+        (Some(heading), 1)
+            if !["label", "labels", "class", "y"].contains(&heading[0].to_ascii_lowercase().as_str()) =>
+        {
             vec![heading[0].clone()]
         }
         _ => Vec::new(),

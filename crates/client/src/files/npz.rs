@@ -102,7 +102,9 @@ fn array(bytes: &[u8], entry: &Entry<'_>) -> Parsed<Array> {
     let packed = bytes.get(start..start + entry.packed).ok_or_else(|| no("it ends too early"))?;
     let unpacked: std::borrow::Cow<'_, [u8]> = match entry.method {
         0 => packed.into(),
-        8 => decompress_to_vec_with_limit(packed, entry.unpacked).map_err(|_| no("an array cannot be unpacked"))?.into(),
+        8 => {
+            decompress_to_vec_with_limit(packed, entry.unpacked).map_err(|_| no("an array cannot be unpacked"))?.into()
+        }
         _ => return Err(no("an array is packed in a way other than stored or deflated")),
     };
     if unpacked.len() != entry.unpacked || crc32fast::hash(&unpacked) != entry.checksum {
