@@ -1,5 +1,6 @@
 //! What the `hetal` program does, as a library: the program itself only reads its arguments.
 
+pub mod commands;
 pub mod error;
 pub mod machine;
 pub mod npy;

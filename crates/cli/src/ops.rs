@@ -34,7 +34,7 @@ impl Bench {
     }
 
     fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<Poly>> {
-        self.owner.encrypt(&self.evaluator, values, limbs, scale)
+        self.owner.encrypt(values, limbs, scale)
     }
 
     /// Mean and largest error of one bootstrap of `values`, as log2.

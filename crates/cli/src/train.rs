@@ -243,9 +243,8 @@ fn on_gpu(job: &Job, set: &str, iterations: usize) -> Result<Outcome> {
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
     let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
     let engine = Encrypted::new(evaluator, keys, bootstrapper);
-    let encoder = owner.evaluator();
     let seal = |v: &[Complex64], level| {
-        let ct = owner.encrypt(&encoder, v, params.limbs(level), params.scale(level))?;
+        let ct = owner.encrypt(v, params.limbs(level), params.scale(level))?;
         Ok(engine.admit(gpu.upload_ciphertext(&ct))?)
     };
     let open = |ct: &Sealed<CudaPoly>| {

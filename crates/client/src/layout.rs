@@ -78,9 +78,12 @@ impl Layout {
 
     /// Bytes of an encrypted batch with its labels if both halves of every ciphertext were sent.
     pub fn unseeded_batch_bytes(&self) -> u64 {
-        let block = ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()));
-        let labels = ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()));
-        self.geometry().blocks() as u64 * block + labels
+        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
+    }
+
+    /// Bytes of validation rows if both halves of every ciphertext were sent.
+    pub fn unseeded_feature_bytes(&self) -> u64 {
+        self.geometry().blocks() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
     }
 
     /// Bytes of the logits of up to a batch of rows.

@@ -27,10 +27,26 @@ pub struct Settings {
     version: u32,
     /// The parameter set.
     pub set: String,
+    /// The server that was used last.
+    #[serde(default)]
+    pub server: Option<ServerSettings>,
     /// The key set, once it is made.
     pub keys: Option<KeySet>,
     /// What was published under the secret key, once something was.
     pub released: Option<Released>,
+}
+
+/// Where a server is and where the credentials for it are kept; nothing of it is secret.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerSettings {
+    /// `host:port`.
+    pub address: String,
+    /// A file with the certificate authorities (PEM) its certificate must come from.
+    pub authority: PathBuf,
+    /// A file with a token.
+    pub token_file: Option<PathBuf>,
+    /// Files with a certificate and its key (PEM).
+    pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
 /// A key set that was made.
@@ -84,7 +100,7 @@ impl Project {
             Some(settings) => settings,
             None => {
                 let set = set.unwrap_or("full").to_owned();
-                let settings = Settings { version: VERSION, set, keys: None, released: None };
+                let settings = Settings { version: VERSION, set, server: None, keys: None, released: None };
                 write(&path, &settings)?;
                 settings
             }

@@ -32,6 +32,16 @@ impl Labelled {
         }
         Ok(Self { features: table.features, labels })
     }
+
+    /// The first of the rows and of the features.
+    pub fn first(&self, rows: usize, columns: usize) -> Self {
+        let (rows, columns) = (rows.min(self.features.rows()), columns.min(self.features.columns()));
+        let labels = match &self.labels {
+            Labels::Numbers(numbers) => Labels::Numbers(numbers[..rows].to_vec()),
+            Labels::Names(names) => Labels::Names(names[..rows].to_vec()),
+        };
+        Self { features: Matrix::from_fn(rows, columns, |i, h| self.features[(i, h)]), labels }
+    }
 }
 
 /// A classification to learn: rows to train and to validate on, normalised.
@@ -90,7 +100,7 @@ impl Task {
 }
 
 /// The numbers of labels among the classes; a label of none is named with its row.
-pub(crate) fn numbers(labels: &Labels, classes: &[String]) -> Result<Vec<usize>> {
+pub fn numbers(labels: &Labels, classes: &[String]) -> Result<Vec<usize>> {
     let places: BTreeMap<&str, usize> = classes.iter().enumerate().map(|(k, class)| (class.as_str(), k)).collect();
     let place = |(row, label): (usize, &String)| {
         places.get(label.as_str()).copied().ok_or_else(|| Error::UnknownClass { row: row + 1, label: label.clone() })
