@@ -29,7 +29,9 @@ pub enum Error {
     #[error("no server is known in this project: give --server HOST:PORT")]
     NoServer,
     /// Not known whose certificates to trust.
-    #[error("no certificate authority is known in this project: give --authority FILE, which the server's operator has")]
+    #[error(
+        "no certificate authority is known in this project: give --authority FILE, which the server's operator has"
+    )]
     NoAuthority,
     /// Nothing to show to the server.
     #[error("no credentials: give --token-file FILE, or --certificate and --certificate-key, or set HETAL_TOKEN")]

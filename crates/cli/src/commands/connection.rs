@@ -66,9 +66,7 @@ impl Connection {
 /// The address of settings, with the secrets read from their files.
 pub fn address(settings: &ServerSettings) -> Result<Address> {
     let credentials = match (&settings.certificate, &settings.token_file, std::env::var(TOKEN)) {
-        (Some((chain, key)), _, _) => {
-            Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) }
-        }
+        (Some((chain, key)), _, _) => Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) },
         (None, Some(file), _) => {
             let text = Zeroizing::new(read(file)?);
             let text = std::str::from_utf8(&text).map_err(|_| bad(file, "holds no token".to_owned()))?;

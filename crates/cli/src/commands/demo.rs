@@ -146,7 +146,8 @@ fn room(arguments: &Arguments, project: &Project, layout: &Layout, task: &Task, 
     if needs.saturating_sub(there) > free {
         return Err(Error::Disk { folder: arguments.dir.clone(), needs: bytes(needs - there), free: bytes(free) });
     }
-    let base = layout.resident_key_bytes(&keys) as f64 / GIB + BESIDE_KEYS_GIB * layout.params.degree() as f64 / 65536.0;
+    let base =
+        layout.resident_key_bytes(&keys) as f64 / GIB + BESIDE_KEYS_GIB * layout.params.degree() as f64 / 65536.0;
     let available = machine::available_memory_bytes().map_or(MEMORY_GIB, |bytes| bytes as f64 / GIB);
     if available < base {
         steps.line(&format!(

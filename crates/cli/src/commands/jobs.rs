@@ -14,6 +14,7 @@ pub struct Arguments {
     /// The project folder.
     #[arg(long, default_value = FOLDER)]
     pub dir: PathBuf,
+    /// Where the server is.
     #[command(flatten)]
     pub connection: Connection,
     /// Print JSON.
@@ -26,6 +27,7 @@ pub struct Arguments {
 pub struct OneArguments {
     /// The job, as `hetal jobs` names it.
     pub job: String,
+    /// The project and the server.
     #[command(flatten)]
     pub common: Arguments,
 }
@@ -88,7 +90,8 @@ fn value(job: &Job) -> Value {
 }
 
 fn line(job: &Job) -> String {
-    let progress = job.progress.as_ref().map_or_else(String::new, |p| format!(", epoch {}, {} iterations", p.epoch, p.iterations));
+    let progress =
+        job.progress.as_ref().map_or_else(String::new, |p| format!(", epoch {}, {} iterations", p.epoch, p.iterations));
     let reason = if job.reason.is_empty() { String::new() } else { format!(": {}", job.reason) };
     format!("{}  {:20} {}{progress}{reason}", job.id, job.label, state(job.state))
 }

@@ -33,6 +33,7 @@ pub struct ShowArguments {
 /// Arguments of `hetal model export`.
 #[derive(clap::Args, Debug)]
 pub struct ExportArguments {
+    /// The model.
     #[command(flatten)]
     pub show: ShowArguments,
     /// The format.
@@ -74,7 +75,8 @@ fn show(arguments: &ShowArguments) -> Result<()> {
     let project = Project::existing(&arguments.dir)?;
     let model = Model::load(&project.model(&arguments.model)?)?;
     let training = &model.training;
-    let value = json!({ "name": model.name, "classes": model.classes, "features": model.features(), "training": training });
+    let value =
+        json!({ "name": model.name, "classes": model.classes, "features": model.features(), "training": training });
     let text = format!(
         "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the best the {}.\nvalidation: accuracy {:.2} %, loss {:.4} on {} rows",
         model.name,

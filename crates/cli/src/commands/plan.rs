@@ -6,9 +6,9 @@ use super::{bytes, print, seconds};
 use crate::machine::time;
 use crate::{Error, Result, progress};
 use hetal_circuits::clear::{Books, Kind};
+use hetal_ckks::Params;
 use hetal_client::task::{ROW_NORM, VALIDATION_SHARE};
 use hetal_client::{Layout, ring_of};
-use hetal_ckks::Params;
 use hetal_learn::{Limits, Plan, plan};
 use hetal_ring::Basis;
 use serde_json::{Value, json};
@@ -45,6 +45,7 @@ pub struct Arguments {
     /// Validation rows, where no file is given.
     #[arg(long)]
     pub validation_rows: Option<usize>,
+    /// Hyper-parameters to ask for.
     #[command(flatten)]
     pub wishes: WishArguments,
     /// The parameter set.

@@ -31,6 +31,7 @@ pub struct Arguments {
     /// Classify on the server, which sees neither the rows nor the model.
     #[arg(long)]
     pub remote: bool,
+    /// Where the server is.
     #[command(flatten)]
     pub connection: Connection,
     /// Write the predictions here (CSV) instead of to the terminal.
@@ -70,7 +71,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         std::fs::write(path, &lines)
             .map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })?;
     }
-    let one = |(class, probability): &(usize, f64)| json!({ "class": model.classes[*class], "probability": probability });
+    let one =
+        |(class, probability): &(usize, f64)| json!({ "class": model.classes[*class], "probability": probability });
     let value = json!({
         "rows": predictions.len(),
         "remote": arguments.remote,

@@ -18,10 +18,13 @@ pub struct Arguments {
     /// The project folder: secret key, keys, encrypted uploads, models. The same command goes on where it was interrupted.
     #[arg(long, default_value = FOLDER)]
     pub dir: PathBuf,
+    /// Where the server is.
     #[command(flatten)]
     pub connection: Connection,
+    /// The rows.
     #[command(flatten)]
     pub data: Data,
+    /// Hyper-parameters to ask for.
     #[command(flatten)]
     pub wishes: WishArguments,
     /// The name of the model.
@@ -145,8 +148,12 @@ pub fn text(trained: &Trained) -> String {
         100.0 * training.validation_accuracy
     );
     text += &match trained.difference {
-        Some(d) if d < 0.01 => format!("the same training in the clear gives the same weights but for {d:.1e} of the largest\n"),
-        Some(d) => format!("WARNING: the same training in the clear gives other weights ({d:.1e} of the largest): do not trust this server\n"),
+        Some(d) if d < 0.01 => {
+            format!("the same training in the clear gives the same weights but for {d:.1e} of the largest\n")
+        }
+        Some(d) => format!(
+            "WARNING: the same training in the clear gives other weights ({d:.1e} of the largest): do not trust this server\n"
+        ),
         None => "not compared with training in the clear\n".to_owned(),
     };
     text += &format!(

@@ -1,0 +1,140 @@
+//! A job's workbench: keys, circuit and engine on one device, and ciphertexts in and out of blobs.
+
+use crate::blobs::{self, Blobs, Key, Shelf};
+use crate::device::Device;
+use crate::state::Job;
+use crate::work::{Part, Training, blocks_len, labels_len};
+use crate::{Error, Result};
+use hetal_circuits::{Bootstrapper, Encrypted, Engine, Sealed};
+use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
+use hetal_ckks::{Ciphertext, EvaluationKeys, Evaluator, Params, SeededCiphertext};
+use hetal_learn::agreement::initial_weights;
+use hetal_learn::trainer::{Batch, Trainer};
+use hetal_learn::{Circuit, packing};
+use hetal_ring::Basis;
+use hetal_wire::BlobName;
+use std::sync::Arc;
+
+/// The engine of a device.
+pub type EngineOf<D> = Encrypted<D>;
+/// A ciphertext of a device.
+pub type Ct<D> = Sealed<<D as hetal_ckks::Backend>::Poly>;
+
+/// Everything that computes a job.
+pub struct Bench<'a, D: Device> {
+    blobs: &'a dyn Blobs,
+    job: &'a Job,
+    device: Arc<D>,
+    params: Arc<Params>,
+    codec: Codec<D>,
+    /// The circuit of the job's shape.
+    pub circuit: Circuit,
+    /// The engine, with the client's keys.
+    pub engine: EngineOf<D>,
+}
+
+impl<'a, D: Device> Bench<'a, D> {
+    /// Opens the keys, each of which is read when it is first needed, and encodes the bootstrap.
+    pub fn new(blobs: &'a dyn Blobs, job: &'a Job, params: Arc<Params>, device: Arc<D>) -> Result<Self> {
+        let training = job.work.training();
+        let circuit = training.circuit(&params)?;
+        let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
+        let key = Key::new(&job.tenant, Shelf::Uploads, training.keys);
+        let path = blobs.local(&key)?.ok_or(Error::NoBlob { name: training.keys })?;
+        let keys = EvaluationKeys::with_source(Box::new(KeySetFile::open(&codec, &path).map_err(Error::work)?));
+        let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
+        let bounds = circuit.keys(params.top_level()).map_err(Error::work)?.bounds;
+        let bootstrapper = Bootstrapper::new(&evaluator, &bounds).map_err(Error::work)?;
+        let engine = Encrypted::new(evaluator, keys, bootstrapper);
+        Ok(Self { blobs, job, device, params, codec, circuit, engine })
+    }
+
+    /// Whether the device computed everything rightly so far.
+    pub fn check(&self) -> Result<()> {
+        self.device.check()
+    }
+
+    /// The circuit of one range.
+    pub fn trainer(&self, range: f64) -> Result<Trainer<EngineOf<D>>> {
+        self.circuit.trainer(&self.engine, range).map_err(Error::work)
+    }
+
+    /// The public first weights, as a ciphertext that hides nothing.
+    pub fn first_weights(&self, training: &Training) -> Result<Ct<D>> {
+        let geometry = self.circuit.geometry();
+        let weights = initial_weights(training.classes, training.features, training.agreement.seed);
+        let slots = packing::weights(geometry, &weights).map_err(Error::work)?;
+        let level = self.circuit.ledger().weights();
+        let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
+        let basis = Basis { q: limbs, p: 0 };
+        let c0 = self.engine.evaluator().encode(&slots, scale, basis).map_err(Error::work)?.poly;
+        let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale };
+        self.engine.admit(trivial).map_err(Error::work)
+    }
+
+    /// Feature blocks and labels of a batch, with all row-shifted versions.
+    pub fn batch(&self, trainer: &Trainer<EngineOf<D>>, part: &Part) -> Result<Batch<Ct<D>>> {
+        let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
+        let ledger = self.circuit.ledger();
+        let mut levels = vec![ledger.fresh_features(); self.circuit.geometry().blocks()];
+        levels.push(ledger.probabilities());
+        let mut blocks = self.upload(part.blob, size, &levels)?;
+        let labels = blocks.pop().ok_or_else(|| Error::work("a batch without labels"))?;
+        trainer.batch(&self.engine, &blocks, labels, part.rows).map_err(Error::work)
+    }
+
+    /// Feature blocks alone, with all row-shifted versions.
+    pub fn features(&self, trainer: &Trainer<EngineOf<D>>, part: &Part) -> Result<Vec<Vec<Ct<D>>>> {
+        let size = blocks_len(&self.params, &self.circuit);
+        let levels = vec![self.circuit.ledger().fresh_features(); self.circuit.geometry().blocks()];
+        let blocks = self.upload(part.blob, size, &levels)?;
+        trainer.products().versions(&self.engine, &blocks).map_err(Error::work)
+    }
+
+    /// The seeded ciphertexts of an upload: exactly those of these levels.
+    fn upload(&self, name: BlobName, size: u64, levels: &[usize]) -> Result<Vec<Ct<D>>> {
+        let bytes = blobs::read(self.blobs, &Key::new(&self.job.tenant, Shelf::Uploads, name), size)?;
+        let mut rest = &bytes[..];
+        let bad = |reason: String| Error::work(format!("upload {name}: {reason}"));
+        let mut ciphertexts = Vec::with_capacity(levels.len());
+        for &level in levels {
+            let seeded: SeededCiphertext<D::Poly> = self.codec.read(&mut rest).map_err(|e| bad(e.to_string()))?;
+            let whole = seeded.expand(&self.params, &*self.device);
+            let sealed = self.engine.admit(whole).map_err(|e| bad(e.to_string()))?;
+            if self.engine.level(&sealed) != level {
+                return Err(bad(format!("a ciphertext of level {}, not {level}", self.engine.level(&sealed))));
+            }
+            ciphertexts.push(sealed);
+        }
+        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
+    }
+
+    /// Stores a ciphertext among what a job made; gives its name and size.
+    pub fn put(&self, ciphertext: &Ct<D>) -> Result<(BlobName, u64)> {
+        let bytes = self.codec.encode(ciphertext.inner()).map_err(Error::work)?;
+        let name = blobs::name_of(&bytes);
+        self.blobs.put(&Key::new(&self.job.tenant, Shelf::Job(self.job.id), name), &bytes)?;
+        Ok((name, bytes.len() as u64))
+    }
+
+    /// A ciphertext on a shelf, of any usable level.
+    pub fn get(&self, shelf: Shelf, name: BlobName) -> Result<Ct<D>> {
+        let most = ciphertext_len(&self.params, self.params.limbs(self.params.top_level()));
+        let bytes = blobs::read(self.blobs, &Key::new(&self.job.tenant, shelf, name), most)?;
+        let ciphertext = self.codec.decode(&bytes).map_err(|e| Error::work(format!("blob {name}: {e}")))?;
+        self.engine.admit(ciphertext).map_err(|e| Error::work(format!("blob {name}: {e}")))
+    }
+
+    /// Removes a ciphertext from what the job made.
+    pub fn forget(&self, name: BlobName) -> Result<()> {
+        self.blobs.delete(&Key::new(&self.job.tenant, Shelf::Job(self.job.id), name))
+    }
+
+    /// Bytes of a batch with all its versions, in memory.
+    pub fn prepared_bytes(&self) -> u64 {
+        let geometry = self.circuit.geometry();
+        let versions = (geometry.blocks() * geometry.padded_classes()) as u64;
+        let limbs = self.params.limbs(self.circuit.ledger().features()) as u64;
+        versions * 2 * limbs * self.params.degree() as u64 * 8
+    }
+}
