@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let bundle = Bundle::new(arguments.rows, arguments.columns)?;
     let (rows, classes) = (bundle.task.training.rows(), bundle.task.classes.len());
-    let mut steps = Steps::new(arguments.json);
+    let mut steps = Steps::new();
     steps.line(&format!(
         "hetal demo: {rows} sentences of {classes} kinds as vectors of {} numbers. Their owner encrypts them, a server trains on them blindly.\n\
          Interrupt it as you like: the same command goes on. Files: {}",

@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let range = Limits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.features, arguments.classes, range)?;
     let owner = training::owner(&project)?;
-    let mut steps = Steps::new(arguments.json);
+    let mut steps = Steps::new();
     let keys = training::ensure_keys(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
     drop(steps);
     let value = json!({

@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let logits = if arguments.remote {
         let remote = arguments.connection.connect(&mut project)?;
-        let mut steps = Steps::new(arguments.json);
+        let mut steps = Steps::new();
         classification::logits(&project, &remote, &model, &table.features, &mut |step| steps.show(step))?
     } else {
         model.logits(&table.features)?

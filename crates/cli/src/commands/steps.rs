@@ -10,18 +10,23 @@ use std::io::IsTerminal;
 
 /// Shows steps as they happen.
 pub struct Steps {
-    quiet: bool,
     terminal: bool,
     stage: String,
     bar: Option<ProgressBar>,
     rounds: usize,
 }
 
+impl Default for Steps {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Steps {
-    /// Shows nothing if `quiet`.
-    pub fn new(quiet: bool) -> Self {
+    /// On standard error, so that `--json` has standard output for itself.
+    pub fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
-        Self { quiet, terminal, stage: String::new(), bar: None, rounds: 0 }
+        Self { terminal, stage: String::new(), bar: None, rounds: 0 }
     }
 
     /// Shows a step.
@@ -66,15 +71,10 @@ impl Steps {
     /// Shows a line that stays.
     pub fn line(&mut self, text: &str) {
         self.clear();
-        if !self.quiet {
-            eprintln!("{text}");
-        }
+        eprintln!("{text}");
     }
 
     fn bar(&mut self, name: &str, done: u64, all: u64) {
-        if self.quiet {
-            return;
-        }
         if self.stage != name {
             self.clear();
             self.stage = name.to_owned();

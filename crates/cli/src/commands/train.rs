@@ -94,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
     }
-    let mut steps = Steps::new(arguments.json);
+    let mut steps = Steps::new();
     let mut show = |step| steps.show(step);
     let training = Training::open(&mut project, &remote, &task, &options, &mut show)?;
     let mut trained = training.run(&mut show)?;
