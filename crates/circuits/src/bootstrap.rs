@@ -8,69 +8,111 @@
 //! ```
 //!
 //! Slots-to-coefficients comes first, on few limbs: its rounding is then not amplified by the last linear map, and it is
-//! nearly free. The modulus is raised under an ephemeral sparse secret, so that `|I| < K` but with probability 2^-138.
+//! nearly free. The modulus is raised under an ephemeral sparse secret, so that `|I| < K` but with probability 2^-86.
+//!
+//! A vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients, so both halves fit one ciphertext
+//! of `2n` slots: one exponential instead of two, and smaller matrices.
 
 mod dft;
 mod eval_mod;
+mod layout;
 
-use crate::Result;
+use crate::key_list::KeyList;
+use crate::{Error, Result};
 use eval_mod::Exponential;
-use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params};
-use hetal_ring::automorphism;
+use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
+use layout::Layout;
 use std::collections::BTreeMap;
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
 
-/// Everything precomputed for bootstrapping one parameter set.
+/// Everything precomputed for bootstrapping vectors of one length under one parameter set.
 pub struct Bootstrapper<P> {
     /// The slots-to-coefficients matrices but the last.
     to_coefficients: Vec<Matrix<P>>,
     /// The last one, which carries the scaling of each message bound `2^b`.
     last_to_coefficients: BTreeMap<u32, Matrix<P>>,
+    /// Rotations whose sum leaves only the coefficients of the vectors' subring.
+    trace: Vec<i64>,
     to_slots: Vec<Matrix<P>>,
+    /// Limbs the modulus is raised to.
+    raised: usize,
     exponential: Exponential,
+    /// For vectors that repeat.
+    fold: Option<Fold<P>>,
+}
+
+/// How the two halves of a vector that repeats, side by side in twice its slots, become one again.
+struct Fold<P> {
+    slots: i64,
+    /// 1 on the real half, `i` on the imaginary one.
+    units: Plaintext<P>,
+    limbs: usize,
 }
 
 impl<P: Clone> Bootstrapper<P> {
     /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`.
     pub fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
+        Self::with_layout(evaluator, &Layout::full(evaluator.params()), log_bounds)
+    }
+
+    /// For vectors that repeat after `slots` slots: see [`Bootstrapper::level`] for what is left of the levels.
+    pub fn sparse<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, slots: usize, log_bounds: &[u32]) -> Result<Self> {
+        Self::with_layout(evaluator, &Layout::sparse(evaluator.params(), slots)?, log_bounds)
+    }
+
+    fn with_layout<B: Backend<Poly = P>>(
+        evaluator: &Evaluator<B>,
+        layout: &Layout,
+        log_bounds: &[u32],
+    ) -> Result<Self> {
         let params = evaluator.params();
         let literal = params.literal();
-        let bottom = params.limbs(0);
-        let q0 = literal.q0 as f64;
-
-        let shapes = dft::shapes(params.slots(), literal.slots_to_coeffs.len(), false);
-        let (last, first) = shapes.split_last().ok_or(crate::Error::Empty("slots-to-coefficients"))?;
-        let to_coefficients = first
-            .iter()
-            .enumerate()
-            .map(|(k, shape)| shape.encode(evaluator, 1.0, bottom - k))
-            .collect::<Result<_>>()?;
+        let (last, first) =
+            layout.to_coefficients.split_last().ok_or_else(|| Error::NoBootstrap { set: params.name().to_owned() })?;
+        let to_coefficients =
+            first.iter().map(|(shape, limbs)| shape.encode(evaluator, 1.0, *limbs, false)).collect::<Result<_>>()?;
         // Brings a message of the lowest level's scale, divided by its bound, to q0 over the message ratio.
-        let target = q0 / f64::from(1u32 << literal.log_message_ratio);
+        let target = literal.q0 as f64 / f64::from(1u32 << literal.log_message_ratio);
         let last_to_coefficients = log_bounds
             .iter()
             .map(|&b| {
                 let factor = target / params.scale(0) / f64::from(1u32 << b);
-                Ok((b, last.encode(evaluator, factor, 2)?))
+                Ok((b, last.0.encode(evaluator, factor, last.1, false)?))
             })
             .collect::<Result<_>>()?;
-
-        let shapes = dft::shapes(params.slots(), literal.coeffs_to_slots.len(), true);
-        // t = x / (q0 K), and the halves are sums with the conjugate: 1/(2K), spread over the matrices.
-        let factor = libm::pow(0.5 / f64::from(literal.eval_mod.k), 1.0 / shapes.len() as f64);
-        let to_slots = shapes
+        // t = x / (q0 K), the halves are sums with the conjugate, and a trace multiplies by its terms: spread over the matrices.
+        let terms = (1u64 << layout.trace.len()) as f64;
+        let stages = layout.to_slots.len();
+        let factor = libm::pow(0.5 / f64::from(literal.eval_mod.k) / terms, 1.0 / stages as f64);
+        let to_slots = layout
+            .to_slots
             .iter()
             .enumerate()
-            .map(|(k, shape)| shape.encode(evaluator, factor, params.chain().len() - k))
+            .map(|(k, (shape, limbs))| shape.encode(evaluator, factor, *limbs, layout.is_sparse() && k + 1 == stages))
             .collect::<Result<_>>()?;
-        Ok(Self { to_coefficients, last_to_coefficients, to_slots, exponential: Exponential::new(params) })
+        Ok(Self {
+            to_coefficients,
+            last_to_coefficients,
+            trace: layout.trace.clone(),
+            to_slots,
+            raised: layout.raised,
+            exponential: Exponential::new(params),
+            fold: if layout.is_sparse() { Some(Fold::new(evaluator, layout)?) } else { None },
+        })
     }
 
     /// Limbs of all encoded matrices.
     pub fn encoded_limbs(&self) -> usize {
         let matrices = self.to_coefficients.iter().chain(self.last_to_coefficients.values()).chain(&self.to_slots);
         matrices.map(Matrix::encoded_limbs).sum()
+    }
+
+    /// The level of its results: the highest, or one less where the two halves of a vector that repeats had to be put
+    /// together with a usable prime.
+    pub fn level(&self, params: &Params) -> usize {
+        let limbs = self.fold.as_ref().map_or(usize::MAX, |fold| fold.limbs - 1);
+        params.level(limbs).unwrap_or(params.top_level())
     }
 
     /// The message of `a` (level 0, real and imaginary parts at most `2^log_bound`) at the top level.
@@ -93,20 +135,90 @@ impl<P: Clone> Bootstrapper<P> {
         keys: &EvaluationKeys<P>,
         ended: &mut dyn FnMut(&'static str),
     ) -> Result<Ct<B>> {
+        let slots = self.raised_slots(evaluator, a, log_bound, keys, ended)?;
+        let out = if let Some(fold) = &self.fold {
+            let t = self.real_part(evaluator, slots, keys)?;
+            let w = self.exponential.evaluate(evaluator, &t, keys)?;
+            fold.apply(evaluator, twice_imaginary(evaluator, w, keys)?, keys)?
+        } else {
+            let (re, im) = self.halves(evaluator, slots, keys)?;
+            let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
+            recombine(evaluator, re, im, keys)?
+        };
+        ended("eval_mod");
+        Ok(self.times_bound(evaluator, out, log_bound))
+    }
+
+    /// Two vectors of real numbers through one bootstrap.
+    pub fn bootstrap_pair<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        (a, b): (&Ct<B>, &Ct<B>),
+        log_bound: u32,
+        keys: &EvaluationKeys<P>,
+    ) -> Result<(Ct<B>, Ct<B>)> {
+        if self.fold.is_some() {
+            return Err(Error::SparsePair);
+        }
+        let mut packed = b.clone();
+        evaluator.mul_i_assign(&mut packed, 1);
+        evaluator.add_assign(&mut packed, a)?;
+        let slots = self.raised_slots(evaluator, &packed, log_bound, keys, &mut |_| {})?;
+        let (re, im) = self.halves(evaluator, slots, keys)?;
+        let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
+        let finish =
+            |w| -> Result<_> { Ok(self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound)) };
+        Ok((finish(re)?, finish(im)?))
+    }
+
+    /// [`Bootstrapper::bootstrap`], then once more of what it missed, which is `2^residual` times larger by then. The result is
+    /// as precise as its scale allows, one level below [`Bootstrapper::level`].
+    pub fn bootstrap_precise<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        a: &Ct<B>,
+        log_bound: u32,
+        keys: &EvaluationKeys<P>,
+    ) -> Result<Ct<B>> {
+        let params = evaluator.params();
+        // A bootstrap's errors are below 2^-(log scale / 2 + 1) of the bound for every set (full: 2^-22.2, small: 2^-13.9):
+        // enlarged by five bits less they stay in the bound with room to spare.
+        let residual = params.literal().log_scale / 2 - 5;
+        let first = self.bootstrap(evaluator, a, log_bound, keys)?;
+        let (one, zero) = (real(1.0), Complex64::ZERO);
+        let lowered = evaluator.linear_combination(&[(&first, one)], zero, params.limbs(1), params.scale(0))?;
+        let mut missed = evaluator.truncated(a, params.limbs(0))?;
+        evaluator.sub_assign(&mut missed, &lowered)?;
+        evaluator.mul_integer_assign(&mut missed, 1 << residual);
+        let second = self.bootstrap(evaluator, &missed, log_bound, keys)?;
+        let level = self.level(params);
+        let terms = [(&first, one), (&second, real(libm::exp2(-f64::from(residual))))];
+        Ok(evaluator.linear_combination(&terms, zero, params.limbs(level), params.scale(level - 1))?)
+    }
+
+    /// The slots of the raised message, divided by `2 q0 K`.
+    fn raised_slots<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        a: &Ct<B>,
+        log_bound: u32,
+        keys: &EvaluationKeys<P>,
+        ended: &mut dyn FnMut(&'static str),
+    ) -> Result<Ct<B>> {
         let bottom = self.slots_to_coefficients(evaluator, a, log_bound, keys)?;
         ended("slots_to_coefficients");
-        let raised = evaluator.raise_modulus(&bottom, keys)?;
-        ended("raise_modulus");
-        let (re, im) = self.coefficients_to_slots(evaluator, raised, keys)?;
-        ended("coefficients_to_slots");
-        let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
-        let mut out = recombine(evaluator, re, im, keys)?;
-        ended("eval_mod");
-        if log_bound > 0 {
-            evaluator.mul_integer_assign(&mut out, 1 << log_bound);
+        let mut z = evaluator.raise_modulus(&bottom, self.raised, keys)?;
+        for &rotation in &self.trace {
+            let rotated = evaluator.automorphism(&z, evaluator.galois_of_rotation(rotation), keys)?;
+            evaluator.add_assign(&mut z, &rotated)?;
         }
-        out.scale = evaluator.params().scale(evaluator.params().top_level());
-        Ok(out)
+        ended("raise_modulus");
+        z.scale = evaluator.params().literal().q0 as f64;
+        for matrix in &self.to_slots {
+            z = evaluator.sum_of_transforms(&[(&z, matrix)], keys)?;
+        }
+        ended("coefficients_to_slots");
+        Ok(z)
     }
 
     /// A ciphertext modulo `q0` whose coefficients are the slots of `a` (bit-reversed), at `q0` over the message ratio.
@@ -118,10 +230,10 @@ impl<P: Clone> Bootstrapper<P> {
         keys: &EvaluationKeys<P>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
-        let last = self.last_to_coefficients.get(&log_bound).ok_or(crate::Error::NoSuchBound {
-            log_bound,
-            prepared: self.last_to_coefficients.keys().copied().collect(),
-        })?;
+        let last = self
+            .last_to_coefficients
+            .get(&log_bound)
+            .ok_or(Error::NoSuchBound { log_bound, prepared: self.last_to_coefficients.keys().copied().collect() })?;
         let mut ct = evaluator.truncated(a, params.limbs(0))?;
         for matrix in self.to_coefficients.iter().chain([last]) {
             ct = evaluator.sum_of_transforms(&[(&ct, matrix)], keys)?;
@@ -129,18 +241,25 @@ impl<P: Clone> Bootstrapper<P> {
         Ok(ct)
     }
 
-    /// The coefficients divided by `q0 K`, in two ciphertexts of real slots.
-    fn coefficients_to_slots<B: Backend<Poly = P>>(
+    /// Twice the real parts of the slots.
+    fn real_part<B: Backend<Poly = P>>(
         &self,
         evaluator: &Evaluator<B>,
-        raised: Ct<B>,
+        mut z: Ct<B>,
+        keys: &EvaluationKeys<P>,
+    ) -> Result<Ct<B>> {
+        let conjugate = evaluator.automorphism(&z, evaluator.galois_of_conjugation(), keys)?;
+        evaluator.add_assign(&mut z, &conjugate)?;
+        Ok(z)
+    }
+
+    /// Twice the real and twice the imaginary parts of the slots.
+    fn halves<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        z: Ct<B>,
         keys: &EvaluationKeys<P>,
     ) -> Result<(Ct<B>, Ct<B>)> {
-        let mut z = raised;
-        z.scale = evaluator.params().literal().q0 as f64;
-        for matrix in &self.to_slots {
-            z = evaluator.sum_of_transforms(&[(&z, matrix)], keys)?;
-        }
         let conjugate = evaluator.automorphism(&z, evaluator.galois_of_conjugation(), keys)?;
         let mut re = z.clone();
         evaluator.add_assign(&mut re, &conjugate)?;
@@ -149,31 +268,82 @@ impl<P: Clone> Bootstrapper<P> {
         evaluator.mul_i_assign(&mut im, 3);
         Ok((re, im))
     }
+
+    /// The message of a result for messages divided by their bound, at the scale of its level.
+    fn times_bound<B: Backend<Poly = P>>(&self, evaluator: &Evaluator<B>, mut out: Ct<B>, log_bound: u32) -> Ct<B> {
+        if log_bound > 0 {
+            evaluator.mul_integer_assign(&mut out, 1 << log_bound);
+        }
+        out.scale = evaluator.params().scale(self.level(evaluator.params()));
+        out
+    }
+}
+
+impl<P: Clone> Fold<P> {
+    fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, layout: &Layout) -> Result<Self> {
+        let params = evaluator.params();
+        let limbs = layout.after_exponential(params);
+        // The exponential ends at the top level's scale, wherever it ends.
+        let target = params.scale(params.level(limbs - 1).unwrap_or(params.top_level()));
+        let scale = evaluator.last_prime(limbs) * target / params.scale(params.top_level());
+        let mut units = vec![Complex64::ONE; 2 * layout.slots];
+        units.iter_mut().skip(layout.slots).for_each(|u| *u = Complex64::I);
+        let basis = hetal_ring::Basis { q: limbs, p: 0 };
+        Ok(Self { slots: layout.slots as i64, units: evaluator.encode(&units, scale, basis)?, limbs })
+    }
+
+    /// From `(re, im)` side by side to `re + i im` twice.
+    fn apply<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        halves: Ct<B>,
+        keys: &EvaluationKeys<P>,
+    ) -> Result<Ct<B>> {
+        let product = evaluator.sum_of_plain_products(&[(&halves, &self.units)], self.limbs)?;
+        let mut out = evaluator.rescale(product)?;
+        let swapped = evaluator.automorphism(&out, evaluator.galois_of_rotation(self.slots), keys)?;
+        evaluator.add_assign(&mut out, &swapped)?;
+        Ok(out)
+    }
 }
 
 /// The keys bootstrapping needs: purpose and limbs.
 pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
-    let literal = params.literal();
-    let mut wanted: BTreeMap<(KeyId, usize), usize> = BTreeMap::new();
-    let mut want = |id: KeyId, limbs: usize| {
-        let largest = wanted.entry((id, params.special_for(limbs))).or_default();
-        *largest = limbs.max(*largest);
-    };
-    let all = params.chain().len();
-    let low =
-        dft::shapes(params.slots(), literal.slots_to_coeffs.len(), false).into_iter().zip((0..=params.limbs(0)).rev());
-    let high = dft::shapes(params.slots(), literal.coeffs_to_slots.len(), true).into_iter().zip((0..=all).rev());
-    for (shape, limbs) in low.chain(high) {
-        for rotation in shape.rotations() {
-            want(KeyId::Galois(automorphism::rotation_to_galois(params.log_n(), rotation)), limbs);
-        }
+    keys_of(params, &Layout::full(params))
+}
+
+/// The keys of [`Bootstrapper::sparse`].
+pub fn sparse_keys(params: &Params, slots: usize) -> Result<Vec<(KeyId, usize)>> {
+    Ok(keys_of(params, &Layout::sparse(params, slots)?))
+}
+
+fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
+    let mut list = KeyList::new(params);
+    for (shape, limbs) in layout.to_coefficients.iter().chain(&layout.to_slots) {
+        shape.rotations(params.slots()).into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
     }
-    let after_to_slots = all - literal.coeffs_to_slots.len();
-    want(KeyId::Galois(automorphism::conjugation(params.log_n())), after_to_slots);
-    want(KeyId::Relinearisation, after_to_slots);
-    want(KeyId::ToSparse, 1);
-    want(KeyId::FromSparse, all);
-    wanted.into_iter().map(|((id, _), limbs)| (id, limbs)).collect()
+    layout.trace.iter().for_each(|&rotation| list.want_rotation(rotation, layout.raised));
+    if layout.is_sparse() {
+        list.want_rotation(layout.slots as i64, layout.after_exponential(params) - 1);
+    }
+    let after_to_slots = layout.raised - layout.to_slots.len();
+    list.want_conjugation(after_to_slots);
+    list.want(KeyId::Relinearisation, after_to_slots);
+    list.want(KeyId::ToSparse, 1);
+    list.want(KeyId::FromSparse, params.chain().len());
+    list.into_vec()
+}
+
+/// `2 Im(w) = -i (w - conj w)`.
+fn twice_imaginary<B: Backend>(
+    evaluator: &Evaluator<B>,
+    mut w: Ct<B>,
+    keys: &EvaluationKeys<B::Poly>,
+) -> Result<Ct<B>> {
+    let conjugate = evaluator.automorphism(&w, evaluator.galois_of_conjugation(), keys)?;
+    evaluator.sub_assign(&mut w, &conjugate)?;
+    evaluator.mul_i_assign(&mut w, 3);
+    Ok(w)
 }
 
 /// `2 Im(w1) + 2i Im(w2) = -i (w1 + i w2) + i conj(w1 - i w2)`, with one conjugation.

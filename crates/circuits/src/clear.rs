@@ -226,6 +226,12 @@ impl Clear {
         }
         sum
     }
+
+    fn refreshed(&self, a: &Ciphertext, level: usize, sigma: f64) -> Ciphertext {
+        let mut values = a.values.clone();
+        noise::disturb(&mut values, sigma, self.noise.seed);
+        Ciphertext { values, level, partner: None }
+    }
 }
 
 fn require(operation: &'static str, needs: usize, has: usize) -> Result<()> {
@@ -239,9 +245,28 @@ fn ordinary(operation: &'static str, a: &Ciphertext) -> Result<()> {
     }
 }
 
+/// Imaginary parts up to this share of the bound are noise of vectors of real numbers.
+const REAL_ENOUGH: f64 = 1e-3;
+
+/// The bound itself, if all values lie in it.
+fn bound_of_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f64> {
+    const NAME: &str = "a bootstrap";
+    let bound = libm::ldexp(1.0, log_bound.min(1023) as i32);
+    let magnitude = |v: &Complex64| v.re.abs().max(v.im.abs());
+    for a in vectors {
+        ordinary(NAME, a)?;
+        // Written so that a NaN is beyond the bound too.
+        if let Some(slot) = a.values.iter().position(|v| v.is_nan() || magnitude(v) > bound) {
+            return Err(Error::OutOfRange { operation: NAME, slot, value: magnitude(&a.values[slot]), bound });
+        }
+    }
+    Ok(bound)
+}
+
 impl Engine for Clear {
     type Ciphertext = Ciphertext;
     type Plaintext = Plaintext;
+    type Pattern = Vec<Complex64>;
     type Transform = Transform;
 
     fn slots(&self) -> usize {
@@ -326,6 +351,15 @@ impl Engine for Clear {
         self.check_length(values)?;
         self.check_place(place)?;
         Ok(Plaintext { values: values.to_vec(), place })
+    }
+
+    fn pattern(&self, values: &[Complex64]) -> Result<Vec<Complex64>> {
+        self.check_length(values)?;
+        Ok(values.to_vec())
+    }
+
+    fn encode_pattern(&self, pattern: &Vec<Complex64>, factor: f64, place: Multiplication) -> Result<Plaintext> {
+        self.encode(&pattern.iter().map(|z| z * factor).collect::<Vec<_>>(), place)
     }
 
     fn sum_of_plain_products(&self, terms: &[(&Ciphertext, &Plaintext)]) -> Result<Ciphertext> {
@@ -435,17 +469,33 @@ impl Engine for Clear {
     }
 
     fn bootstrap(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
-        const NAME: &str = "a bootstrap";
-        ordinary(NAME, a)?;
-        let bound = libm::ldexp(1.0, log_bound.min(1023) as i32);
-        let magnitude = |v: &Complex64| v.re.abs().max(v.im.abs());
-        // Written so that a NaN is beyond the bound too.
-        if let Some(slot) = a.values.iter().position(|v| v.is_nan() || magnitude(v) > bound) {
-            return Err(Error::OutOfRange { operation: NAME, slot, value: magnitude(&a.values[slot]), bound });
-        }
+        let bound = bound_of_bootstrap(&[a], log_bound)?;
         self.ledger().record_bootstrap(a.level, log_bound);
-        let mut values = a.values.clone();
-        noise::disturb(&mut values, self.noise.bootstrap * bound, self.noise.seed);
-        Ok(Ciphertext { values, level: self.top, partner: None })
+        Ok(self.refreshed(a, self.top, self.noise.bootstrap * bound))
+    }
+
+    fn bootstrap_pair(&self, a: &Ciphertext, b: &Ciphertext, log_bound: u32) -> Result<(Ciphertext, Ciphertext)> {
+        let bound = bound_of_bootstrap(&[a, b], log_bound)?;
+        let imaginary = |v: &Ciphertext| v.values.iter().position(|z| z.im.abs() > REAL_ENOUGH * bound);
+        if let Some((v, slot)) = [a, b].into_iter().find_map(|v| Some((v, imaginary(v)?))) {
+            let value = v.values[slot].im.abs();
+            return Err(Error::OutOfRange { operation: "a real bootstrap", slot, value, bound: REAL_ENOUGH * bound });
+        }
+        self.ledger().record_bootstrap(a.level.min(b.level), log_bound);
+        let refreshed = |v: &Ciphertext| {
+            let mut out = self.refreshed(v, self.top, self.noise.bootstrap * bound);
+            out.values.iter_mut().for_each(|z| z.im = 0.0);
+            out
+        };
+        Ok((refreshed(a), refreshed(b)))
+    }
+
+    fn bootstrap_precise(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
+        bound_of_bootstrap(&[a], log_bound)?;
+        require("a precise bootstrap", 1, self.top)?;
+        self.ledger().record_bootstrap(a.level, log_bound);
+        self.ledger().record_bootstrap(0, log_bound);
+        // What a level drop, the combination and the input's own scale leave.
+        Ok(self.refreshed(a, self.top - 1, 2.0 * self.noise.operation))
     }
 }

@@ -1,9 +1,10 @@
 //! The engine on real ciphertexts, over any backend.
 
 use crate::engine::{Diagonal, Engine, Multiplication};
+use crate::key_list::KeyList;
 use crate::{Bootstrapper, Error, Result, bootstrap, clear};
-use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
-use hetal_ring::{Basis, automorphism};
+use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Pattern, Plaintext};
+use hetal_ring::Basis;
 use num_complex::Complex64;
 use std::collections::BTreeMap;
 
@@ -45,20 +46,14 @@ pub struct EncodedMatrix<P> {
 /// The keys an encrypted run of a circuit needs, from what its run in the clear used, those of bootstraps included: each
 /// purpose with the limbs of its largest ciphertext.
 pub fn keys(params: &Params, circuit: &clear::Keys) -> Vec<(KeyId, usize)> {
-    let rotation = |k: i64| KeyId::Galois(automorphism::rotation_to_galois(params.log_n(), k));
-    let conjugation = KeyId::Galois(automorphism::conjugation(params.log_n()));
-    let mut wanted: BTreeMap<(KeyId, usize), usize> = BTreeMap::new();
-    let mut want = |id: KeyId, limbs: usize| {
-        let largest = wanted.entry((id, params.special_for(limbs))).or_default();
-        *largest = limbs.max(*largest);
-    };
-    circuit.rotations.iter().for_each(|&(k, level)| want(rotation(k), params.limbs(level)));
-    circuit.relinearisation.iter().for_each(|&level| want(KeyId::Relinearisation, params.limbs(level)));
-    circuit.conjugation.iter().for_each(|&level| want(conjugation, params.limbs(level)));
+    let mut list = KeyList::new(params);
+    circuit.rotations.iter().for_each(|&(k, level)| list.want_rotation(k, params.limbs(level)));
+    circuit.relinearisation.iter().for_each(|&level| list.want(KeyId::Relinearisation, params.limbs(level)));
+    circuit.conjugation.iter().for_each(|&level| list.want_conjugation(params.limbs(level)));
     if !circuit.bounds.is_empty() {
-        bootstrap::keys(params).into_iter().for_each(|(id, limbs)| want(id, limbs));
+        bootstrap::keys(params).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
     }
-    wanted.into_iter().map(|((id, _), limbs)| (id, limbs)).collect()
+    list.into_vec()
 }
 
 type Ct<B> = Sealed<<B as Backend>::Poly>;
@@ -110,7 +105,13 @@ impl<B: Backend> Encrypted<B> {
             return Err(hetal_ckks::Error::ScaleMismatch { operation: "engine", left, right }.into());
         }
         inner.scale = scale;
-        Ok(Sealed { inner, level, partner })
+        self.healthy(Sealed { inner, level, partner })
+    }
+
+    /// A result, unless the device behind the backend failed on the way to it: then it means nothing.
+    fn healthy<T>(&self, result: T) -> Result<T> {
+        self.evaluator.backend().health().map_err(hetal_ckks::Error::from)?;
+        Ok(result)
     }
 
     fn needs_level(operation: &'static str, needs: usize, has: usize) -> Result<()> {
@@ -129,7 +130,7 @@ impl<B: Backend> Encrypted<B> {
     fn map(&self, a: &Ct<B>, f: impl FnOnce(&mut Ciphertext<B::Poly>) -> hetal_ckks::Result<()>) -> Result<Ct<B>> {
         let mut out = a.clone();
         f(&mut out.inner)?;
-        Ok(out)
+        self.healthy(out)
     }
 
     fn multiplier_scale(&self, place: Multiplication) -> Result<f64> {
@@ -143,6 +144,15 @@ impl<B: Backend> Encrypted<B> {
         Self::needs_level("plain multiplication", place.at, place.operand)?;
         let q = self.evaluator.last_prime(self.params().limbs(place.at));
         Ok(q * self.scale(place.at - 1, place.partner) / self.params().scale(place.operand))
+    }
+
+    fn multiplier_basis(&self, place: Multiplication) -> Basis {
+        Basis { q: self.params().limbs(place.at), p: 0 }
+    }
+
+    fn check_length(&self, values: &[Complex64]) -> Result<()> {
+        let (got, slots) = (values.len(), self.slots());
+        if got == slots { Ok(()) } else { Err(Error::SlotCount { got, slots }) }
     }
 
     /// Checks that operands have the level their multiplier was encoded for, and that all results can be added.
@@ -184,6 +194,7 @@ impl<B: Backend> Encrypted<B> {
 impl<B: Backend> Engine for Encrypted<B> {
     type Ciphertext = Ct<B>;
     type Plaintext = Encoded<B::Poly>;
+    type Pattern = Pattern<B>;
     type Transform = EncodedMatrix<B::Poly>;
 
     fn slots(&self) -> usize {
@@ -201,13 +212,13 @@ impl<B: Backend> Engine for Encrypted<B> {
     fn add(&self, a: &Ct<B>, b: &Ct<B>) -> Result<Ct<B>> {
         let (mut a, b) = self.aligned("addition", a, b)?;
         self.evaluator.add_assign(&mut a.inner, &b.inner)?;
-        Ok(a)
+        self.healthy(a)
     }
 
     fn sub(&self, a: &Ct<B>, b: &Ct<B>) -> Result<Ct<B>> {
         let (mut a, b) = self.aligned("subtraction", a, b)?;
         self.evaluator.sub_assign(&mut a.inner, &b.inner)?;
-        Ok(a)
+        self.healthy(a)
     }
 
     fn neg(&self, a: &Ct<B>) -> Result<Ct<B>> {
@@ -222,9 +233,7 @@ impl<B: Backend> Engine for Encrypted<B> {
     }
 
     fn add_plain(&self, a: &Ct<B>, values: &[Complex64]) -> Result<Ct<B>> {
-        if values.len() != self.slots() {
-            return Err(Error::SlotCount { got: values.len(), slots: self.slots() });
-        }
+        self.check_length(values)?;
         self.map(a, |a| self.evaluator.add_plain_assign(a, values))
     }
 
@@ -270,12 +279,19 @@ impl<B: Backend> Engine for Encrypted<B> {
     }
 
     fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<Encoded<B::Poly>> {
-        if values.len() != self.slots() {
-            return Err(Error::SlotCount { got: values.len(), slots: self.slots() });
-        }
-        let scale = self.multiplier_scale(place)?;
-        let basis = Basis { q: self.params().limbs(place.at), p: 0 };
-        Ok(Encoded { plain: self.evaluator.encode(values, scale, basis)?, place })
+        self.check_length(values)?;
+        let (scale, basis) = (self.multiplier_scale(place)?, self.multiplier_basis(place));
+        self.healthy(Encoded { plain: self.evaluator.encode(values, scale, basis)?, place })
+    }
+
+    fn pattern(&self, values: &[Complex64]) -> Result<Pattern<B>> {
+        self.check_length(values)?;
+        self.healthy(self.evaluator.pattern(values)?)
+    }
+
+    fn encode_pattern(&self, pattern: &Pattern<B>, factor: f64, place: Multiplication) -> Result<Encoded<B::Poly>> {
+        let (scale, basis) = (self.multiplier_scale(place)?, self.multiplier_basis(place));
+        self.healthy(Encoded { plain: self.evaluator.encode_pattern(pattern, factor, scale, basis)?, place })
     }
 
     fn sum_of_plain_products(&self, terms: &[(&Ct<B>, &Encoded<B::Poly>)]) -> Result<Ct<B>> {
@@ -321,28 +337,28 @@ impl<B: Backend> Engine for Encrypted<B> {
         let galois: Vec<u64> = ks.iter().map(|&k| self.evaluator.galois_of_rotation(k)).collect();
         let rotated = self.evaluator.automorphisms(&a.inner, &galois, &self.keys);
         let rotated = rotated.map_err(|error| self.with_rotation(error, ks, a.level))?;
-        Ok(rotated.into_iter().map(|inner| Sealed { inner, level: a.level, partner: a.partner }).collect())
+        let sealed = |inner| Sealed { inner, level: a.level, partner: a.partner };
+        self.healthy(rotated.into_iter().map(sealed).collect())
     }
 
     fn conjugate(&self, a: &Ct<B>) -> Result<Ct<B>> {
         let inner = self.evaluator.automorphism(&a.inner, self.evaluator.galois_of_conjugation(), &self.keys)?;
-        Ok(Sealed { inner, level: a.level, partner: a.partner })
+        self.healthy(Sealed { inner, level: a.level, partner: a.partner })
     }
 
     fn prepare(&self, diagonals: &[Diagonal], place: Multiplication) -> Result<EncodedMatrix<B::Poly>> {
         let slots = self.slots();
         let mut by_rotation: BTreeMap<i64, Vec<Complex64>> = BTreeMap::new();
         for d in diagonals {
-            if d.values.len() != slots {
-                return Err(Error::SlotCount { got: d.values.len(), slots });
-            }
+            self.check_length(&d.values)?;
             let sum =
                 by_rotation.entry(d.rotation.rem_euclid(slots as i64)).or_insert_with(|| vec![Complex64::ZERO; slots]);
             sum.iter_mut().zip(&d.values).for_each(|(s, v)| *s += v);
         }
         let scale = self.multiplier_scale(place)?;
         let basis = self.params().key_basis(self.params().limbs(place.at));
-        Ok(EncodedMatrix { matrix: self.evaluator.encode_matrix(&by_rotation, |r| r, scale, basis)?, place })
+        let matrix = self.evaluator.encode_matrix(&by_rotation, |r| r, scale, basis)?;
+        self.healthy(EncodedMatrix { matrix, place })
     }
 
     fn transform_many(&self, a: &Ct<B>, matrices: &[&EncodedMatrix<B::Poly>]) -> Result<Vec<Ct<B>>> {
@@ -367,5 +383,18 @@ impl<B: Backend> Engine for Encrypted<B> {
         let bottom = self.drop_to(a, 0)?;
         let inner = self.bootstrapper.bootstrap(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level(), None)
+    }
+
+    fn bootstrap_pair(&self, a: &Ct<B>, b: &Ct<B>, log_bound: u32) -> Result<(Ct<B>, Ct<B>)> {
+        let (a, b) = (self.drop_to(a, 0)?, self.drop_to(b, 0)?);
+        let pair = (&a.inner, &b.inner);
+        let (a, b) = self.bootstrapper.bootstrap_pair(&self.evaluator, pair, log_bound, &self.keys)?;
+        Ok((self.sealed(a, self.top_level(), None)?, self.sealed(b, self.top_level(), None)?))
+    }
+
+    fn bootstrap_precise(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
+        let bottom = self.drop_to(a, 0)?;
+        let inner = self.bootstrapper.bootstrap_precise(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
+        self.sealed(inner, self.top_level() - 1, None)
     }
 }

@@ -50,6 +50,8 @@ pub trait Engine: Sync {
     type Ciphertext: Clone + Send + Sync;
     /// A vector encoded for one [`Multiplication`].
     type Plaintext: Send + Sync;
+    /// A vector to be encoded many times, each time with another factor.
+    type Pattern: Send + Sync;
     /// A matrix encoded for one [`Multiplication`].
     type Transform: Send + Sync;
 
@@ -90,6 +92,10 @@ pub trait Engine: Sync {
 
     /// Encodes a multiplier.
     fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<Self::Plaintext>;
+    /// Prepares a multiplier to be encoded with factors that are not known yet.
+    fn pattern(&self, values: &[Complex64]) -> Result<Self::Pattern>;
+    /// Encodes `factor` times a multiplier.
+    fn encode_pattern(&self, pattern: &Self::Pattern, factor: f64, place: Multiplication) -> Result<Self::Plaintext>;
     /// `sum_k a_k * p_k`, slot by slot; all plaintexts are encoded for the same `at` and `partner`. One level, one rescale, no key-switch.
     fn sum_of_plain_products(&self, terms: &[(&Self::Ciphertext, &Self::Plaintext)]) -> Result<Self::Ciphertext>;
     /// `a * p`, slot by slot. One level, no key-switch.
@@ -127,4 +133,16 @@ pub trait Engine: Sync {
     /// The same slots at [`Engine::top_level`]. Real and imaginary parts are at most `2^log_bound` in magnitude: it is the
     /// caller's duty to make sure, larger values come back wrong.
     fn bootstrap(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
+
+    /// `(a, b)` at [`Engine::top_level`], for vectors of real numbers: both go through one bootstrap.
+    fn bootstrap_pair(
+        &self,
+        a: &Self::Ciphertext,
+        b: &Self::Ciphertext,
+        log_bound: u32,
+    ) -> Result<(Self::Ciphertext, Self::Ciphertext)>;
+
+    /// [`Engine::bootstrap`] twice, the second time of what the first one missed, to the precision of the scale itself. The
+    /// result is one level below the top.
+    fn bootstrap_precise(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
 }

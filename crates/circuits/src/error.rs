@@ -79,6 +79,25 @@ pub enum Error {
         /// Those there are.
         prepared: Vec<u32>,
     },
+    /// A parameter set without primes for a bootstrap.
+    #[error("the set {set} has no primes for a bootstrap")]
+    NoBootstrap {
+        /// Its name.
+        set: String,
+    },
+    /// Vectors of a length no sparse bootstrap is made for.
+    #[error("vectors of {slots} slots have no bootstrap of their own: it takes a power of two from {fewest} to {most}")]
+    NoSparseBootstrap {
+        /// The length asked for.
+        slots: usize,
+        /// The shortest length.
+        fewest: usize,
+        /// The longest length.
+        most: usize,
+    },
+    /// Two real vectors in a bootstrap that has only one half.
+    #[error("a sparse bootstrap takes one complex vector: pack two real ones as real and imaginary parts")]
+    SparsePair,
     /// The scheme refused.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),

@@ -5,6 +5,7 @@ pub mod clear;
 pub mod encrypted;
 pub mod engine;
 mod error;
+mod key_list;
 pub mod polynomial;
 
 pub use bootstrap::Bootstrapper;

@@ -2,16 +2,22 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_circuits::{Bootstrapper, bootstrap};
-use hetal_ckks::{Complex64, EvaluationKeys};
+use hetal_circuits::{Bootstrapper, Error, bootstrap};
+use hetal_ckks::{Complex64, EvaluationKeys, KeyId};
+use hetal_ring::Poly;
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};
+
+fn client_with(wanted: impl FnOnce(&Client) -> Vec<(KeyId, usize)>) -> (Client, EvaluationKeys<Poly>) {
+    let client = Client::new("insecure-toy11", 1);
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, wanted(&client));
+    (client, keys)
+}
 
 #[test]
 fn bootstraps_return_the_message_at_the_top_level() {
-    let client = Client::new("insecure-toy11", 1);
+    let (client, keys) = client_with(|client| bootstrap::keys(&client.params));
     let bootstrapper = Bootstrapper::new(&client.evaluator, &[0, 2]).unwrap();
-    let mut keys = EvaluationKeys::default();
-    client.add_keys(&mut keys, bootstrap::keys(&client.params));
     let slots = client.params.slots();
     let constant = vec![Complex64::new(0.5, -0.25); slots];
     for (name, v) in [("random", complex_vector(slots, 9)), ("constant", constant)] {
@@ -26,5 +32,61 @@ fn bootstraps_return_the_message_at_the_top_level() {
             assert!(max < 2f64.powi(-21), "{name}, bound {bound}: max 2^{:.2}", max.log2());
             assert!(mean < 2f64.powi(-24), "{name}, bound {bound}: mean 2^{:.2}", mean.log2());
         }
+    }
+}
+
+#[test]
+fn two_real_vectors_share_a_bootstrap() {
+    let (client, keys) = client_with(|client| bootstrap::keys(&client.params));
+    let bootstrapper = Bootstrapper::new(&client.evaluator, &[1]).unwrap();
+    let packed = complex_vector(client.params.slots(), 4);
+    let real = |part: fn(&Complex64) -> f64| -> Vec<Complex64> {
+        packed.iter().map(|z| Complex64::new(2.0 * part(z), 0.0)).collect()
+    };
+    let (u, v) = (real(|z| z.re), real(|z| z.im));
+    let (a, b) = (client.encrypt(&u, 0), client.encrypt(&v, 0));
+    let (a, b) = bootstrapper.bootstrap_pair(&client.evaluator, (&a, &b), 1, &keys).unwrap();
+    for (ct, v) in [(a, u), (b, v)] {
+        assert_eq!((ct.limbs, ct.scale), (client.params.limbs(13), client.params.scale(13)));
+        assert!(max_error(&client.decrypt(&ct), &v) < 2f64.powi(-20));
+    }
+}
+
+#[test]
+fn a_precise_bootstrap_reaches_the_precision_of_the_scale() {
+    let (client, keys) = client_with(|client| bootstrap::keys(&client.params));
+    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
+    let v = complex_vector(client.params.slots(), 5);
+    let ct = client.encrypt(&v, 0);
+    let out = bootstrapper.bootstrap_precise(&client.evaluator, &ct, 0, &keys).unwrap();
+    assert_eq!((out.limbs, out.scale), (client.params.limbs(12), client.params.scale(12)));
+    let (fresh, precise) = (max_error(&client.decrypt(&ct), &v), max_error(&client.decrypt(&out), &v));
+    println!("fresh 2^{:.2}, precise 2^{:.2}", fresh.log2(), precise.log2());
+    assert!(precise < 2f64.powi(-29), "2^{:.2}", precise.log2());
+}
+
+#[test]
+fn vectors_that_repeat_have_a_cheaper_bootstrap() {
+    // 64 slots need two of the three matrices and keep all levels, 512 need all and lose one.
+    for (slots, level) in [(64, 13), (512, 12)] {
+        let (client, keys) = client_with(|client| bootstrap::sparse_keys(&client.params, slots).unwrap());
+        let bootstrapper = Bootstrapper::sparse(&client.evaluator, slots, &[0, 3]).unwrap();
+        assert_eq!(bootstrapper.level(&client.params), level);
+        for log_bound in [0, 3] {
+            let bound = f64::from(1 << log_bound);
+            let v: Vec<Complex64> = complex_vector(slots, 6).iter().map(|z| z * bound).collect();
+            let ct = client.encrypt(&v, 0);
+            let out = bootstrapper.bootstrap(&client.evaluator, &ct, log_bound, &keys).unwrap();
+            assert_eq!((out.limbs, out.scale), (client.params.limbs(level), client.params.scale(level)));
+            let everywhere: Vec<Complex64> = v.iter().copied().cycle().take(client.params.slots()).collect();
+            let error = max_error(&client.decrypt(&out), &everywhere) / bound;
+            println!("{slots} slots: max 2^{:.2}", error.log2());
+            assert!(error < 2f64.powi(-22), "{slots} slots: max 2^{:.2}", error.log2());
+        }
+    }
+    let (client, _) = client_with(|_| Vec::new());
+    for slots in [8, 100, 1024] {
+        let refused = Bootstrapper::sparse(&client.evaluator, slots, &[0]).err();
+        assert!(matches!(refused, Some(Error::NoSparseBootstrap { .. })), "{slots}");
     }
 }

@@ -74,6 +74,11 @@ fn circuit<E: Engine>(
     let wide = engine.mul_integer(&a, 4).unwrap();
     note("bootstrap of larger values", &engine.bootstrap(&wide, 2).unwrap());
 
+    note("precise bootstrap", &engine.bootstrap_precise(&a, 0).unwrap());
+    let (re, im) = engine.bootstrap_pair(&real, &engine.neg(&real).unwrap(), 0).unwrap();
+    note("bootstrap of the first of a pair", &re);
+    note("bootstrap of the second of a pair", &im);
+
     let bottom = engine.drop_to(&a, 0).unwrap();
     assert!(matches!(engine.mul(&bottom, &a), Err(Error::OutOfLevels { needs: 1, has: 0, .. })));
     assert!(matches!(engine.drop_to(&low, 3), Err(Error::OutOfLevels { .. })));

@@ -12,14 +12,14 @@ use hetal_ring::{Isa, RnsRing};
 use hetal_testkit::{Client, TempDir, complex_vector};
 
 const ANSWERS: [(&str, &str); 8] = [
-    ("relinearisation key", "5990a24564d97350057c0f61810dd458"),
-    ("Galois key", "fc86f8ba8c94cb9be842f15e655d844c"),
-    ("seeded ciphertext", "21fcbba1c1637a889580d464cc8eeb1b"),
-    ("public-key ciphertext", "076bfdff6bd063429ee488e7db9e7295"),
-    ("product", "8010215ac73e11fe1bc0b01c6dee8454"),
-    ("rotation", "132fe1563b60abf5a60ec3138afedb55"),
-    ("bootstrapping keys", "e83af6fd473bc88dc024b53fd63abc63"),
-    ("bootstrap", "771d9b3ce0984bc62ffddf409a332255"),
+    ("relinearisation key", "2c06b1fba51ec27c281efaa85bb9941c"),
+    ("Galois key", "671c7aaa73ab7dfbe00033eeb231476f"),
+    ("seeded ciphertext", "6db8cdd6c6a5b08b76c78dd0cc17d9c8"),
+    ("public-key ciphertext", "c7107a48576c5ad6c8d3fa80669ba09c"),
+    ("product", "94d1cb3b5c2b2a945c7eab8ecd4e12d0"),
+    ("rotation", "595ba986b8acd666466882d2a76588aa"),
+    ("bootstrapping keys", "fac72814aa451479f5a89de81158e41b"),
+    ("bootstrap", "65e91ef7ea03164560dcef41bd04710d"),
 ];
 
 /// The first 16 bytes of the hash.

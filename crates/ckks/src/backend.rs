@@ -18,22 +18,57 @@ pub type Pair<'a, P> = (&'a P, &'a P);
 /// Constants `x + y X^(n/2)`, one pair of residues for each limb: see [`RnsRing::mul_halves_assign`].
 pub type Halves = Vec<(u64, u64)>;
 
+/// Why a backend cannot go on. Nothing it gave since is valid; what left it before is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// No room.
+    #[error("out of device memory: {needed} bytes more are needed, {free} of {total} are free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        needed: usize,
+        /// Bytes free on the device.
+        free: usize,
+        /// Bytes of the device.
+        total: usize,
+    },
+    /// The device refused or was lost.
+    #[error("the device failed in {operation}: {reason}; what was saved before can be taken up on a working one")]
+    Device {
+        /// What was asked of it.
+        operation: &'static str,
+        /// Its words.
+        reason: String,
+    },
+}
+
 /// Exact arithmetic on polynomials in residue form. See the methods of [`RnsRing`] of the same names for definitions.
 #[allow(missing_docs)]
 pub trait Backend: Send + Sync + 'static {
     type Poly: Clone + Send + Sync;
     type Digits: Send + Sync;
+    /// Real coefficients, kept where the work is done.
+    type Reals: Send + Sync;
 
+    /// The first failure, if there was one. Operations only queue work, so none of them returns one: they do nothing once
+    /// something failed, and whoever uses them looks here at the end of each step. What leaves a backend is checked.
+    fn health(&self) -> Result<(), Failure> {
+        Ok(())
+    }
     fn basis(poly: &Self::Poly) -> Basis;
     fn zero(&self, basis: Basis) -> Self::Poly;
     fn copy_truncated(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
     fn truncate(&self, a: &mut Self::Poly, basis: Basis);
     /// Residues of signed coefficients below 2^62.
     fn lift(&self, basis: Basis, coefficients: &[i64]) -> Self::Poly;
+    /// Keeps the coefficients of a polynomial, one for each power.
+    fn keep(&self, coefficients: &[f64]) -> Self::Reals;
+    /// [`Backend::lift`] of the coefficients times `factor`, rounded to even.
+    fn lift_scaled(&self, basis: Basis, coefficients: &Self::Reals, factor: f64) -> Self::Poly;
     /// From limbs on the host, each residue below its prime.
     fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Self::Poly;
     /// To limbs on the host.
-    fn download(&self, a: &Self::Poly) -> Vec<Vec<u64>>;
+    fn download(&self, a: &Self::Poly) -> Result<Vec<Vec<u64>>, Failure>;
     /// From limbs of `degree` residues that `fill(i, limb)` writes one after the other. Called while keys are loaded, with
     /// a lock held: neither this nor `fill` may wait for a task of a thread pool.
     fn try_from_limbs<E>(
@@ -47,12 +82,12 @@ pub trait Backend: Send + Sync + 'static {
         Ok(self.upload(basis, &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>()))
     }
     /// Shows the limbs one after the other.
-    fn try_for_each_limb<E>(
+    fn try_for_each_limb<E: From<Failure>>(
         &self,
         a: &Self::Poly,
         mut see: impl FnMut(usize, &[u64]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.download(a).iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
+        self.download(a)?.iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
 
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
@@ -151,6 +186,7 @@ pub trait Backend: Send + Sync + 'static {
 impl Backend for RnsRing {
     type Poly = Poly;
     type Digits = Digits;
+    type Reals = Vec<f64>;
 
     fn basis(poly: &Poly) -> Basis {
         poly.basis()
@@ -167,13 +203,20 @@ impl Backend for RnsRing {
     fn lift(&self, basis: Basis, coefficients: &[i64]) -> Poly {
         self.lift(basis, coefficients)
     }
+    fn keep(&self, coefficients: &[f64]) -> Vec<f64> {
+        coefficients.to_vec()
+    }
+    fn lift_scaled(&self, basis: Basis, coefficients: &Vec<f64>, factor: f64) -> Poly {
+        let rounded: Vec<i64> = coefficients.iter().map(|c| (c * factor).round_ties_even() as i64).collect();
+        self.lift(basis, &rounded)
+    }
     fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Poly {
         let mut out = self.zero(basis);
         self.for_each_limb(&mut out, |_, i, limb| limb.copy_from_slice(limbs[i]));
         out
     }
-    fn download(&self, a: &Poly) -> Vec<Vec<u64>> {
-        a.limbs().iter().map(|limb| limb.to_vec()).collect()
+    fn download(&self, a: &Poly) -> Result<Vec<Vec<u64>>, Failure> {
+        Ok(a.limbs().iter().map(|limb| limb.to_vec()).collect())
     }
     fn try_from_limbs<E>(
         &self,
@@ -185,7 +228,11 @@ impl Backend for RnsRing {
         out.limbs_mut().iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
         Ok(out)
     }
-    fn try_for_each_limb<E>(&self, a: &Poly, mut see: impl FnMut(usize, &[u64]) -> Result<(), E>) -> Result<(), E> {
+    fn try_for_each_limb<E: From<Failure>>(
+        &self,
+        a: &Poly,
+        mut see: impl FnMut(usize, &[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
         a.limbs().iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
     fn add_assign(&self, a: &mut Poly, b: &Poly) {
@@ -245,5 +292,8 @@ impl Backend for RnsRing {
     }
     fn divide(&self, a: Poly, drop_q: usize) -> Poly {
         self.divide(a, drop_q)
+    }
+    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
+        rayon::join(a, b)
     }
 }

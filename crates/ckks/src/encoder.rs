@@ -32,6 +32,12 @@ impl Encoder {
 
     /// Integer coefficients of the polynomial whose slots are `scale * values`, rounded.
     pub fn encode(&self, values: &[Complex64], scale: f64) -> Result<Vec<i64>> {
+        let coefficients = self.coefficients(values)?;
+        coefficients.iter().enumerate().map(|(k, &c)| rounded(c, scale, k)).collect()
+    }
+
+    /// Coefficients of the polynomial whose slots are `values`, before they are scaled and rounded.
+    pub fn coefficients(&self, values: &[Complex64]) -> Result<Vec<f64>> {
         let n = values.len();
         if !n.is_power_of_two() || n > self.slots() {
             return Err(Error::SlotCount { got: n, slots: self.slots() });
@@ -39,10 +45,9 @@ impl Encoder {
         let mut work = values.to_vec();
         self.slots_to_coefficients(&mut work);
         let gap = self.slots() / n;
-        let mut out = vec![0; 2 * self.slots()];
+        let mut out = vec![0.0; 2 * self.slots()];
         for (k, z) in work.iter().enumerate() {
-            out[k * gap] = rounded(z.re, scale, k)?;
-            out[self.slots() + k * gap] = rounded(z.im, scale, k)?;
+            (out[k * gap], out[self.slots() + k * gap]) = (z.re, z.im);
         }
         Ok(out)
     }
@@ -145,7 +150,8 @@ fn root_of_unity(k: usize, m: usize) -> Complex64 {
     }
 }
 
-fn rounded(x: f64, scale: f64, index: usize) -> Result<i64> {
+/// `scale * x` as an integer that every backend can lift.
+pub(crate) fn rounded(x: f64, scale: f64, index: usize) -> Result<i64> {
     let scaled = (x * scale).round_ties_even();
     if scaled.abs() < (1i64 << 62) as f64 {
         Ok(scaled as i64)

@@ -88,6 +88,9 @@ pub enum Error {
     /// Bytes that are not what they should be.
     #[error(transparent)]
     Format(#[from] crate::bytes::FormatError),
+    /// The device behind the backend failed.
+    #[error(transparent)]
+    Backend(#[from] crate::backend::Failure),
     /// An operation on nothing.
     #[error("{0} of no operands")]
     Empty(&'static str),

@@ -6,6 +6,7 @@ mod linear;
 pub use linear::{Giant, Matrix};
 
 use crate::backend::{Backend, Halves, Pair};
+use crate::encoder::rounded;
 use crate::{Ciphertext, Encoder, Error, EvaluationKeys, KeyId, Params, Plaintext, Result, SwitchingKey};
 use hetal_ring::{Basis, Modulus, automorphism, prime};
 use num_complex::Complex64;
@@ -21,6 +22,13 @@ pub struct Evaluator<B: Backend> {
     encoder: Encoder,
     /// The primes of the chain, then the special ones, each with the residue of `X^(N/2)`.
     moduli: Vec<(Modulus, u64)>,
+}
+
+/// A vector in the coefficients of its polynomial, where the backend works.
+pub struct Pattern<B: Backend> {
+    reals: B::Reals,
+    /// Place and value of the largest of them.
+    largest: (usize, f64),
 }
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
@@ -59,6 +67,27 @@ impl<B: Backend> Evaluator<B> {
     pub fn encode(&self, values: &[Complex64], scale: f64, basis: Basis) -> Result<Plaintext<B::Poly>> {
         let coefficients = self.encoder.encode(values, scale)?;
         Ok(Plaintext { poly: self.backend.lift(basis, &coefficients), scale })
+    }
+
+    /// A vector to be encoded many times, with other factors.
+    pub fn pattern(&self, values: &[Complex64]) -> Result<Pattern<B>> {
+        let coefficients = self.encoder.coefficients(values)?;
+        let largest = (0..coefficients.len()).max_by(|&a, &b| coefficients[a].abs().total_cmp(&coefficients[b].abs()));
+        let largest = largest.map_or((0, 0.0), |k| (k, coefficients[k]));
+        Ok(Pattern { reals: self.backend.keep(&coefficients), largest })
+    }
+
+    /// Encodes `factor` times a vector modulo the primes of `basis`.
+    pub fn encode_pattern(
+        &self,
+        pattern: &Pattern<B>,
+        factor: f64,
+        scale: f64,
+        basis: Basis,
+    ) -> Result<Plaintext<B::Poly>> {
+        let (index, value) = pattern.largest;
+        rounded(value, factor * scale, index)?;
+        Ok(Plaintext { poly: self.backend.lift_scaled(basis, &pattern.reals, factor * scale), scale })
     }
 
     fn basis(limbs: usize) -> Basis {
@@ -334,23 +363,23 @@ impl<B: Backend> Evaluator<B> {
         self.automorphisms(a, &[galois], keys)?.pop().ok_or(Error::Empty("automorphism"))
     }
 
-    /// Raises a ciphertext modulo `q0` to the whole chain, under the sparse secret in between: the message gains small
+    /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the sparse secret in between: the message gains small
     /// multiples of `q0`.
-    pub fn raise_modulus(&self, a: &Ct<B>, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+    pub fn raise_modulus(&self, a: &Ct<B>, limbs: usize, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
         let bottom = self.truncated(a, 1)?;
         let to_sparse = keys.find(KeyId::ToSparse, self.params.key_basis(1))?;
         let u = self.switch(bottom.c1, to_sparse, [Some(&bottom.c0), None]);
         let (c0, c1) = self.backend.divide_pair(u, 0, 1);
 
         // After the lift c1 is a small polynomial: as one digit it needs no base conversion and one pair of the key.
-        let limbs = self.params.chain().len();
-        let from_sparse = keys.find(KeyId::FromSparse, self.params.key_basis(limbs))?;
+        let basis = self.params.key_basis(limbs);
+        let from_sparse = keys.find(KeyId::FromSparse, basis)?;
         let Some((b, a_half)) = from_sparse.digits.first() else {
             return Err(Error::Empty("key from the sparse secret"));
         };
-        let raised = self.backend.raise(&c1, from_sparse.basis);
-        let u0 = self.backend.mul(&raised, b, from_sparse.basis);
-        let u1 = self.backend.mul(&raised, a_half, from_sparse.basis);
+        let raised = self.backend.raise(&c1, basis);
+        let u0 = self.backend.mul(&raised, b, basis);
+        let u1 = self.backend.mul(&raised, a_half, basis);
         let (mut d0, c1) = self.backend.divide_pair((u0, u1), 0, 1);
         self.backend.add_assign(&mut d0, &self.backend.raise(&c0, Self::basis(limbs)));
         Ok(Ciphertext { c0: d0, c1, limbs, scale: a.scale })

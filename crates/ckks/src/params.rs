@@ -54,8 +54,11 @@ pub struct ParamsLiteral {
 }
 
 /// A digit of a key-switch is at least this many bits below the special primes' product, so that its noise vanishes in
-/// the rounding: `N = 2^16` coefficients of sigma 3.2 add 8 + 2 bits, a centred digit takes one back.
-const DIGIT_MARGIN_BITS: f64 = 8.0;
+/// the rounding: the root of `N` coefficients of sigma 3.2 adds `log N / 2 + 2` bits, a centred uniform digit takes two back.
+fn digit_margin_bits(log_n: u32) -> f64 {
+    f64::from(log_n) / 2.0
+}
+
 /// Most primes of a set, special ones included.
 pub const MAX_PRIMES: usize = 64;
 /// Smallest bit length of a prime, less one: the reductions of signed numbers need 16.
@@ -121,7 +124,9 @@ impl Params {
         if let Some(scale) = scales.iter().find(|s| (libm::log2(**s) - f64::from(literal.log_scale)).abs() > 0.5) {
             return fail(format!("the usable primes let the scale drift to 2^{:.2}", libm::log2(*scale)));
         }
-        let Some(digit_starts) = digit_starts(&chain, log2_product(&literal.special)) else {
+        let Some(digit_starts) =
+            digit_starts(&chain, log2_product(&literal.special) - digit_margin_bits(literal.log_n))
+        else {
             return fail("a prime of the chain is larger than the special primes allow".to_owned());
         };
         let id = identify(&literal);
@@ -236,7 +241,7 @@ impl Params {
         if limbs > kind {
             return all;
         }
-        let bits = log2_product(&self.chain[..kind]) + DIGIT_MARGIN_BITS;
+        let bits = log2_product(&self.chain[..kind]) + digit_margin_bits(self.log_n());
         (1..all).find(|&p| log2_product(&self.literal.special[..p]) >= bits).unwrap_or(all)
     }
 
@@ -299,12 +304,12 @@ fn scales(literal: &ParamsLiteral) -> Vec<f64> {
 
 /// Cuts the chain greedily into digits as long as the special primes allow: fewer digits make smaller keys and fewer
 /// transforms, and small primes share a digit with more of their kind.
-fn digit_starts(chain: &[u64], log_p: f64) -> Option<Vec<usize>> {
+fn digit_starts(chain: &[u64], most_bits: f64) -> Option<Vec<usize>> {
     let mut starts = vec![0];
     let (mut primes, mut bits) = (0, 0.0);
     for (i, &q) in chain.iter().enumerate() {
         let log_q = libm::log2(q as f64);
-        if primes == MAX_DIGIT_PRIMES || bits + log_q + DIGIT_MARGIN_BITS > log_p {
+        if primes == MAX_DIGIT_PRIMES || bits + log_q > most_bits {
             if primes == 0 {
                 return None;
             }
@@ -344,9 +349,11 @@ fn identify(literal: &ParamsLiteral) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-// Degree of the series: its frequency is 2 pi K / 2^r = 25.1, and the first Bessel coefficient left out, J_56(25.1), is
-// below 2^-42. What follows amplifies an error of the series at most 160 times. Up to 55 the quotient by T_32 and T_16
-// is a linear combination, which saves two products of a half against 62.
+// EvalMod of all sets. K: a raised coefficient over q0 is a sum of 33 uniform numbers of [-1/2, 1/2] (the ephemeral
+// secret has weight 32), which exceeds 15 with probability 2 (1.5^33 - 33 0.5^33) / 33! = 2^-102.4: 2^-86 for all
+// coefficients of N = 2^16. Degree: the series' frequency is 2 pi K / 2^3 = 11.8, and the first Bessel coefficient left
+// out, J_32(11.8), is 2^-37.3; what follows amplifies it at most 2^9 times, to 2^-28. Two squarings and degree 55 take as
+// many levels, more relinearisations, and amplify the noise of T_32 more than a squaring does.
 
 /// `full`: 13 usable levels at 132 bits. The toys have the same chain in a ring too small to be secure.
 const fn like_full(name: &'static str, log_n: u32) -> ParamsLiteral {
@@ -395,34 +402,36 @@ const fn like_full(name: &'static str, log_n: u32) -> ParamsLiteral {
             2251799805165569,
             2251799799267329,
         ]),
-        eval_mod: EvalMod { k: 16, degree: 55, squarings: 2, correction: true },
+        eval_mod: EvalMod { k: 15, degree: 31, squarings: 3, correction: true },
     }
 }
 
-/// `small`: half the degree, for inference and low-precision work.
+/// `small`: half the degree, for inference and low-precision work. The squarings of EvalMod come with ever smaller primes:
+/// their noise is amplified less than that of what precedes them, and the bits saved pay for a third
+/// coefficients-to-slots matrix, which takes 126 diagonals where two matrices take 383.
 const SMALL: ParamsLiteral = ParamsLiteral {
     name: Cow::Borrowed("small"),
     log_n: 15,
     secret_weight: 512,
     sparse_weight: 32,
-    log_scale: 33,
+    log_scale: 31,
     log_message_ratio: 9,
     q0: 4398044938241,
-    slots_to_coeffs: Cow::Borrowed(&[8589475841, 8590458881]),
-    usable: Cow::Borrowed(&[8589279233, 8590983169, 8588886017, 8588820481, 8588230657]),
+    slots_to_coeffs: Cow::Borrowed(&[268369921, 268238849]),
+    usable: Cow::Borrowed(&[2146041857, 2148728833, 2148794369, 2146959361, 2147352577]),
     eval_mod_primes: Cow::Borrowed(&[
+        68720066561,
+        274879414273,
+        1099512938497,
         4398043496449,
         4398042972161,
         4398042513409,
         4398042185729,
         4398038450177,
-        4398037794817,
-        4398035304449,
-        4398034911233,
     ]),
-    coeffs_to_slots: Cow::Borrowed(&[4398034845697, 4398034649089]),
+    coeffs_to_slots: Cow::Borrowed(&[4398037794817, 4398035304449, 4398034911233]),
     special: Cow::Borrowed(&[35184368877569, 35184368025601, 35184367828993]),
-    eval_mod: EvalMod { k: 16, degree: 55, squarings: 2, correction: false },
+    eval_mod: EvalMod { k: 15, degree: 31, squarings: 3, correction: false },
 };
 
 /// Every set that has a name.
@@ -468,7 +477,7 @@ mod tests {
         assert!(broken(|l| l.log_n = 15).contains("under 128 bits"));
         assert!(broken(|l| l.q0 += 2).contains("no prime"));
         assert!(broken(|l| l.q0 = 1125899902124033).contains("appears twice"));
-        assert!(broken(|l| l.eval_mod.degree = 31).contains("EvalMod takes 8"));
+        assert!(broken(|l| l.eval_mod.degree = 15).contains("EvalMod takes 8"));
         assert!(broken(|l| l.log_scale = 44).contains("drift"));
         assert!(broken(|l| l.special = Cow::Borrowed(&[])).contains("special"));
         assert!(broken(|l| l.name = "../full".into()).contains("a name is"));

@@ -77,6 +77,24 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// A job larger than the card.
+    #[error(
+        "this training needs {:.1} GiB on the GPU even when versions are made again for each batch, {:.1} GiB are free: \
+         use a larger card, fewer rows, or --engine cpu",
+        gib(*.needed), gib(*.free)
+    )]
+    DoesNotFit {
+        /// Bytes needed at least.
+        needed: usize,
+        /// Bytes free.
+        free: usize,
+    },
+    /// Bytes that should be equal are not.
+    #[error("self-test: {differ} results differ; do not use this engine, and report it with the output of --json")]
+    SelfTest {
+        /// How many.
+        differ: usize,
+    },
     /// The thread pool could not be made.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {
@@ -93,4 +111,8 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+}
+
+fn gib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
 }

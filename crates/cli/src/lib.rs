@@ -1,13 +1,21 @@
 //! What the `hetal` program does, as a library: the program itself only reads its arguments.
 
 pub mod commands;
+pub mod engine;
 pub mod error;
 pub mod machine;
+pub mod memory;
 pub mod npy;
 pub mod ops;
 pub mod owner;
 pub mod params;
 pub mod progress;
+pub mod selftest;
 pub mod train;
 
 pub use error::{Error, Result};
+
+/// Prints a flat object for people, a line for each name.
+pub fn print_object(object: &serde_json::Map<String, serde_json::Value>) {
+    object.iter().for_each(|(name, value)| println!("{name:36} {value}"));
+}

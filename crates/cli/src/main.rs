@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, commands, ops, params, train};
+use hetal_cli::{Result, commands, ops, params, print_object, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -41,6 +41,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Compare an engine with a reference, byte for byte: every operation, a bootstrap, a training iteration.
+    Selftest(selftest::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -53,46 +55,28 @@ enum BenchCommand {
         /// The parameter set.
         #[arg(long, default_value = "full")]
         set: String,
-        /// Threads for the figure `bootstrap_wall_s`.
+        /// Where operations run.
+        #[arg(long, value_enum, default_value = "cpu")]
+        engine: OpsEngine,
+        /// Threads for the figure `bootstrap_wall_s` (on the CPU).
         #[arg(long, default_value_t = 1)]
         threads: usize,
+        /// Which GPU.
+        #[arg(long, default_value_t = 0)]
+        device: usize,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Iterations of encrypted training on random features of a benchmark's shape, beside exact training.
-    Train {
-        /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
-        #[arg(long, default_value = "snips")]
-        shape: String,
-        /// Where iterations run.
-        #[arg(long, value_enum, default_value = "clear")]
-        engine: EngineArgument,
-        /// The parameter set.
-        #[arg(long, default_value = "full")]
-        set: String,
-        /// A folder with features_{train,test}.npy and labels_{train,test}.npy, instead of random features.
-        #[arg(long)]
-        data: Option<std::path::PathBuf>,
-        /// Training rows of it that are used.
-        #[arg(long, default_value_t = 2048)]
-        rows: usize,
-        /// How many iterations.
-        #[arg(long, default_value_t = 1)]
-        iterations: usize,
-        /// Print an array of JSON objects.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
+    Train(train::Arguments),
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum EngineArgument {
-    /// Plain numbers, with exact books.
-    Clear,
-    /// Ciphertexts, on the CPU.
+enum OpsEngine {
+    /// The CPU.
     Cpu,
-    /// Ciphertexts, on an NVIDIA GPU.
+    /// An NVIDIA GPU.
     Cuda,
 }
 
@@ -126,31 +110,19 @@ fn run(arguments: Arguments) -> Result<()> {
                 params::print(&table);
             }
         }
-        Command::Bench(BenchCommand::Ops { set, threads, json }) => {
-            let report = ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?;
+        Command::Selftest(arguments) => selftest::run(&arguments)?,
+        Command::Bench(BenchCommand::Ops { set, engine, threads, device, json }) => {
+            let report = match engine {
+                OpsEngine::Cpu => ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?,
+                OpsEngine::Cuda => ops::report_on_gpu(&set, device)?,
+            };
             if json {
                 println!("{}", serde_json::Value::from(report));
             } else {
                 print_object(&report);
             }
         }
-        Command::Bench(BenchCommand::Train { shape, engine, set, data, rows, iterations, json }) => {
-            let kind = match engine {
-                EngineArgument::Clear => train::EngineKind::Clear,
-                EngineArgument::Cpu => train::EngineKind::Cpu,
-                EngineArgument::Cuda => train::EngineKind::Cuda,
-            };
-            let data = data.map_or(train::Data::Random, |path| train::Data::Folder { path, rows });
-            let report = train::report(&shape, &data, kind, &set, iterations)?;
-            match report.as_object() {
-                Some(object) if !json => print_object(object),
-                _ => println!("{}", serde_json::Value::from(vec![report])),
-            }
-        }
+        Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,
     }
     Ok(())
-}
-
-fn print_object(object: &serde_json::Map<String, serde_json::Value>) {
-    object.iter().for_each(|(name, value)| println!("{name:36} {value}"));
 }

@@ -1,66 +1,127 @@
 //! `hetal bench ops`: the figures of one parameter set.
 
+use crate::engine::{Place, gpu};
 use crate::machine::{peak_rss_gib, time, with_threads};
-use crate::owner::Owner;
+use crate::owner::{Owner, carried};
 use crate::{Result, progress};
 use hetal_circuits::{Bootstrapper, bootstrap};
-use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator};
+use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};
+use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_ring::sampler::{OsSeeds, SeedSource};
-use hetal_ring::{Basis, Poly, RnsRing};
+use hetal_ring::{Basis, RnsRing};
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Limbs in the chain for the figures of single operations.
 const OPERATION_LIMBS: usize = 13;
 
 /// A set with every key the figures need.
-pub struct Bench {
+pub struct Bench<B: Place> {
     owner: Owner,
-    evaluator: Evaluator<RnsRing>,
-    keys: EvaluationKeys<Poly>,
-    bootstrapper: Bootstrapper<Poly>,
+    encoder: Evaluator<RnsRing>,
+    evaluator: Evaluator<B>,
+    keys: EvaluationKeys<B::Poly>,
+    bootstrapper: Bootstrapper<B::Poly>,
+    /// Seconds of making the keys and bringing them to the backend, and of encoding the matrices there.
+    loading: (f64, f64),
 }
 
-impl Bench {
-    /// Makes keys and encodes matrices, with a bar.
+impl Bench<RnsRing> {
+    /// On the CPU.
     pub fn new(set: &str) -> Result<Self> {
         let owner = Owner::new(set)?;
-        let evaluator = owner.evaluator();
-        let keys = owner.keys(&bootstrap::keys(&owner.params))?;
+        let ring = Arc::clone(&owner.ring);
+        Self::on(owner, ring)
+    }
+}
+
+impl<B: Place> Bench<B> {
+    /// Makes keys and encodes matrices, with a bar.
+    fn on(owner: Owner, backend: Arc<B>) -> Result<Self> {
+        let start = Instant::now();
+        let keys = owner.keys_on(&*backend, &bootstrap::keys(&owner.params))?;
+        let keys_s = start.elapsed().as_secs_f64();
+        let evaluator = Evaluator::new(Arc::clone(&owner.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
+        let start = Instant::now();
         let bootstrapper = Bootstrapper::new(&evaluator, &[0])?;
+        evaluator.backend().settle()?;
         spinner.finish_and_clear();
-        Ok(Self { owner, evaluator, keys, bootstrapper })
+        let loading = (keys_s, start.elapsed().as_secs_f64());
+        Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, loading })
     }
 
-    fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<Poly>> {
-        self.owner.encrypt(values, limbs, scale)
+    fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<B::Poly>> {
+        Ok(carried(&**self.evaluator.backend(), self.owner.encrypt(&self.encoder, values, limbs, scale)?))
     }
 
     /// Mean and largest error of one bootstrap of `values`, as log2.
     fn bootstrap_error(&self, values: &[Complex64]) -> Result<(f64, f64)> {
         let ct = self.encrypt(values, self.owner.params.limbs(0), self.owner.params.scale(0))?;
         let out = self.bootstrapper.bootstrap(&self.evaluator, &ct, 0, &self.keys)?;
-        let got = self.owner.open(&out)?;
+        let got = self.owner.open_from(&**self.evaluator.backend(), &out)?;
         let errors: Vec<f64> = got.iter().zip(values).map(|(a, b)| (a - b).norm()).collect();
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         Ok((mean.log2(), errors.iter().copied().fold(0.0, f64::max).log2()))
     }
 
-    /// Seconds of each stage of a bootstrap on one thread.
-    fn stages(&self, ct: &Ciphertext<Poly>) -> Result<Vec<(&'static str, f64)>> {
-        with_threads(1, || {
-            let mut stages = Vec::new();
-            let mut last = Instant::now();
-            let mut ended = |name| {
-                stages.push((name, last.elapsed().as_secs_f64()));
-                last = Instant::now();
-            };
-            self.bootstrapper.bootstrap_observed(&self.evaluator, ct, 0, &self.keys, &mut ended)?;
-            Ok(stages)
-        })?
+    /// Seconds of each stage of a bootstrap, each waited for.
+    fn stages(&self, ct: &Ciphertext<B::Poly>) -> Result<Vec<(&'static str, f64)>> {
+        let mut stages = Vec::new();
+        let mut last = Instant::now();
+        let mut ended = |name| {
+            // A failure is seen below.
+            _ = self.evaluator.backend().settle();
+            stages.push((name, last.elapsed().as_secs_f64()));
+            last = Instant::now();
+        };
+        self.bootstrapper.bootstrap_observed(&self.evaluator, ct, 0, &self.keys, &mut ended)?;
+        self.evaluator.backend().settle()?;
+        Ok(stages)
     }
 
+    /// Errors of bootstraps, as log2: mean and largest over all slots, largest of a constant and of a replicated vector.
+    fn errors(&self, values: &[Complex64]) -> Result<[f64; 4]> {
+        let slots = self.owner.params.slots();
+        let (mean, max) = self.bootstrap_error(values)?;
+        let (_, constant) = self.bootstrap_error(&vec![Complex64::new(0.7, -0.3); slots])?;
+        let repeated: Vec<Complex64> = (0..slots).map(|i| values[i % 64]).collect();
+        let (_, replicated) = self.bootstrap_error(&repeated)?;
+        Ok([mean, max, constant, replicated])
+    }
+
+    /// What every backend's report has: the set, precision and sizes.
+    fn describe(&self, values: &[Complex64], ct: &Ciphertext<B::Poly>) -> Result<Map<String, Value>> {
+        let [mean, max, constant, replicated] = self.errors(values)?;
+        let params = &self.owner.params;
+        let wanted = bootstrap::keys(params);
+        let keys_bytes = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
+        let gib = |limbs: usize| (limbs * params.degree() * 8) as f64 / f64::from(1 << 30);
+        let report = json!({
+            "set": params.name(),
+            "bootstrap_err_mean_log2": mean,
+            "bootstrap_err_max_log2": max,
+            "bootstrap_err_max_constant_log2": constant,
+            "bootstrap_err_max_replicated_log2": replicated,
+            "usable_levels": params.top_level(),
+            "security_bits": params.security().bits(),
+            "keys_resident_gib": gib(self.keys.limbs()),
+            "keys_bytes_gib": keys_bytes as f64 / f64::from(1 << 30),
+            "keys_s": self.loading.0,
+            "matrices_gib": gib(self.bootstrapper.encoded_limbs()),
+            "matrices_s": self.loading.1,
+            "peak_rss_gib": peak_rss_gib(),
+        });
+        let mut report = object(report);
+        for (stage, seconds) in self.stages(ct)? {
+            report.insert(format!("bootstrap_{stage}_s"), seconds.into());
+        }
+        Ok(report)
+    }
+}
+
+impl Bench<RnsRing> {
     /// Microseconds of one forward transform on one thread.
     pub fn ntt_us(&self, runs: usize) -> f64 {
         let mut poly = self.owner.ring.zero(Basis { q: 1, p: 0 });
@@ -85,7 +146,7 @@ impl Bench {
 
     /// Every figure of the set but those of other code, as one flat object.
     pub fn measure(&self, threads: usize) -> Result<Map<String, Value>> {
-        let bar = progress::bar(6);
+        let bar = progress::bar(4);
         let step = |message: &'static str| {
             bar.set_message(message);
             bar.inc(1);
@@ -106,20 +167,11 @@ impl Bench {
             2 => wall_2,
             _ => with_threads(threads, || time(2, run))?.0,
         };
-        let stages = self.stages(&ct)?;
-        step("precision");
-        let (mean, max) = self.bootstrap_error(&values)?;
-        let (_, constant) = self.bootstrap_error(&vec![Complex64::new(0.7, -0.3); slots])?;
-        step("precision");
-        let repeated: Vec<Complex64> = (0..slots).map(|i| values[i % 64]).collect();
-        let (_, replicated) = self.bootstrap_error(&repeated)?;
+        step("precision and stages");
+        let mut report = with_threads(1, || self.describe(&values, &ct))??;
         bar.finish_and_clear();
-        let limb_bytes = self.owner.params.degree() * 8;
-        let keys_bytes = hetal_ckks::bytes::key_set_len(&self.owner.params, &bootstrap::keys(&self.owner.params))
-            .map_err(hetal_ckks::Error::from)?;
-        let gib = |limbs: usize| (limbs * limb_bytes) as f64 / f64::from(1 << 30);
-        let mut report = json!({
-            "set": self.owner.params.name(),
+        report.extend(object(json!({
+            "engine": "cpu",
             "threads": threads,
             "isa": self.owner.ring.isa().name(),
             "ntt_us": self.ntt_us(200),
@@ -130,24 +182,85 @@ impl Bench {
             "bootstrap_cpu_s": cpu_1,
             "bootstrap_wall_1t_s": wall_1,
             "bootstrap_wall_2t_s": wall_2,
-            "bootstrap_err_mean_log2": mean,
-            "bootstrap_err_max_log2": max,
-            "bootstrap_err_max_constant_log2": constant,
-            "bootstrap_err_max_replicated_log2": replicated,
-            "usable_levels": self.owner.params.top_level(),
-            "security_bits": self.owner.params.security().bits(),
-            "keys_resident_gib": gib(self.keys.limbs()),
-            "keys_bytes_gib": keys_bytes as f64 / f64::from(1 << 30),
-            "matrices_gib": gib(self.bootstrapper.encoded_limbs()),
-            "peak_rss_gib": peak_rss_gib(),
-        });
-        for (stage, seconds) in stages {
-            report[format!("bootstrap_{stage}_s")] = seconds.into();
+        })));
+        Ok(report)
+    }
+}
+
+impl Bench<CudaBackend> {
+    /// Every figure of the set on a card, as one flat object.
+    fn measure(&self) -> Result<Map<String, Value>> {
+        let (params, gpu) = (&self.owner.params, self.evaluator.backend());
+        let bar = progress::bar(4);
+        let step = |message: &'static str| {
+            bar.set_message(message);
+            bar.inc(1);
+        };
+        step("transforms");
+        let (forward, inverse) = gpu.time_transforms(128, 100)?;
+        step("single operations");
+        let level_12 = params.limbs(params.top_level().saturating_sub(1));
+        let places = [("", OPERATION_LIMBS), ("_top", params.chain().len()), ("_level12", level_12)];
+        let mut report = Map::new();
+        for (place, limbs) in places {
+            let (mult, rotate) = self.operations_ms(limbs.min(params.chain().len()))?;
+            report.insert(format!("mult_relin_rescale{place}_ms"), mult.into());
+            report.insert(format!("rotate{place}_ms"), rotate.into());
         }
-        match report {
-            Value::Object(map) => Ok(map),
-            _ => Ok(Map::new()),
+        step("bootstrap");
+        let values = uniform_square(params.slots(), &mut OsSeeds);
+        let ct = self.encrypt(&values, params.limbs(0), params.scale(0))?;
+        let run = || Ok(self.bootstrapper.bootstrap(&self.evaluator, &ct, 0, &self.keys)?);
+        let (in_a_row, alone) = (self.seconds(5, &run)?, self.seconds(1, &run)?);
+        step("precision and stages");
+        report.extend(self.describe(&values, &ct)?);
+        bar.finish_and_clear();
+        report.extend(object(json!({
+            "engine": "cuda",
+            "device": gpu.describe(),
+            "ntt_us": 1e6 * forward,
+            "ntt_inverse_us": 1e6 * inverse,
+            "operation_limbs": OPERATION_LIMBS,
+            "bootstrap_wall_s": in_a_row,
+            "bootstrap_wall_alone_s": alone,
+            "device_peak_gib": gpu.peak_bytes() as f64 / f64::from(1 << 30),
+        })));
+        Ok(report)
+    }
+
+    /// Milliseconds of a product with relinearisation and rescale, and of a rotation, among many in a row.
+    fn operations_ms(&self, limbs: usize) -> Result<(f64, f64)> {
+        let (params, gpu) = (&self.owner.params, self.evaluator.backend());
+        let galois = self.evaluator.galois_of_rotation(1);
+        let keys = self.owner.keys_on(&**gpu, &[(KeyId::Relinearisation, limbs), (KeyId::Galois(galois), limbs)])?;
+        let values = uniform_square(params.slots(), &mut OsSeeds);
+        let a = self.encrypt(&values, limbs, params.scale(params.top_level()))?;
+        let product = self.seconds(20, &|| Ok(self.evaluator.sum_of_products(&[(&a, &a)], &keys)?))?;
+        let rotate = self.seconds(20, &|| Ok(self.evaluator.automorphism(&a, galois, &keys)?))?;
+        Ok((1e3 * product, 1e3 * rotate))
+    }
+
+    /// Seconds of one of `repeats` in a row: the best of five means.
+    fn seconds(&self, repeats: u32, run: &dyn Fn() -> Result<Ciphertext<CudaPoly>>) -> Result<f64> {
+        let gpu = self.evaluator.backend();
+        let repeat = |times: u32| (0..times).try_for_each(|_| run().map(drop));
+        repeat(3)?;
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            gpu.settle()?;
+            let start = Instant::now();
+            repeat(repeats)?;
+            gpu.settle()?;
+            best = best.min(start.elapsed().as_secs_f64() / f64::from(repeats));
         }
+        Ok(best)
+    }
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
     }
 }
 
@@ -160,6 +273,13 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
         (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     };
     (0..n).map(|_| Complex64::new(next(), next())).collect()
+}
+
+/// Everything `hetal bench ops --engine cuda` prints about a set.
+pub fn report_on_gpu(set: &str, device: usize) -> Result<Map<String, Value>> {
+    let owner = Owner::new(set)?;
+    let gpu = gpu(&owner.params, device)?;
+    Bench::on(owner, gpu)?.measure()
 }
 
 /// Everything `hetal bench ops` prints about a set. For `full`, the figures `small_*` of the set `small` come from a second

@@ -1,10 +1,12 @@
-//! A data owner and a server's engine in one process: what benchmarks run on.
+//! A data owner and a server's engine in one process: what benchmarks and the self-test run on.
 
+use crate::engine::Place;
 use crate::{Result, progress};
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
-use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params};
-use hetal_ring::{Poly, RnsRing};
+use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
+use hetal_ring::sampler::{OsSeeds, SeedSource};
+use hetal_ring::{Isa, Poly, RnsRing};
 use std::sync::Arc;
 
 /// The secret and what works with it.
@@ -19,8 +21,19 @@ pub struct Owner {
 impl Owner {
     /// A fresh secret of a built-in set.
     pub fn new(set: &str) -> Result<Self> {
-        let inner = hetal_client::Owner::fresh(Arc::new(Params::named(set)?))?;
-        Ok(Self { params: Arc::clone(&inner.params), ring: Arc::clone(&inner.ring), inner })
+        Self::with_seeds(set, Isa::detect(), Box::new(OsSeeds))
+    }
+
+    /// A secret from given seeds, with given kernels: for the self-test, which compares bytes.
+    pub(crate) fn with_seeds(set: &str, isa: Isa, seeds: Box<dyn SeedSource + Send>) -> Result<Self> {
+        let params = Arc::new(Params::named(set)?);
+        let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
+        let ring = Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
+            name: set.to_owned(),
+            reason: format!("{q} is no prime for its ring"),
+        })?);
+        let inner = hetal_client::Owner::with_seeds(Arc::clone(&params), Arc::clone(&ring), seeds);
+        Ok(Self { params, ring, inner })
     }
 
     /// An evaluator of the set.
@@ -30,17 +43,35 @@ impl Owner {
 
     /// Makes keys, with a bar.
     pub fn keys(&self, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<Poly>> {
+        self.keys_on(&*self.ring, wanted)
+    }
+
+    /// Makes keys and brings each to a backend, with a bar: no more than one is here at a time.
+    pub fn keys_on<B: Place>(&self, backend: &B, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<B::Poly>> {
         let bar = progress::bar(wanted.len() as u64);
         bar.set_message("keys");
-        let keys = self.inner.keys(wanted, || bar.inc(1))?;
+        let mut keys = EvaluationKeys::default();
+        for group in hetal_client::groups(wanted) {
+            for SwitchingKey { id, basis, seed, digits } in self.inner.make_keys(group)? {
+                let digits = digits.into_iter().map(|(b, a)| (backend.bring(b), backend.bring(a))).collect();
+                keys.insert(SwitchingKey { id, basis, seed, digits });
+            }
+            bar.inc(group.len() as u64);
+        }
+        backend.settle()?;
         bar.finish_and_clear();
         Ok(keys)
     }
 
-    /// The engine of a circuit that needs what its run in the clear used.
+    /// The engine of a circuit that needs what its run in the clear used, on the CPU.
     pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
-        let evaluator = self.evaluator();
-        let keys = self.keys(&encrypted::keys(&self.params, needs))?;
+        self.engine_on(Arc::clone(&self.ring), needs)
+    }
+
+    /// The engine of a circuit that needs what its run in the clear used, keys and matrices on a backend.
+    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys) -> Result<Encrypted<B>> {
+        let keys = self.keys_on(&*backend, &encrypted::keys(&self.params, needs))?;
+        let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
         spinner.finish_and_clear();
@@ -48,18 +79,45 @@ impl Owner {
     }
 
     /// Encrypts a full vector with some limbs and scale.
-    pub fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<Poly>> {
-        Ok(self.inner.encrypt(values, limbs, scale)?)
+    pub fn encrypt(
+        &self,
+        evaluator: &Evaluator<RnsRing>,
+        values: &[Complex64],
+        limbs: usize,
+        scale: f64,
+    ) -> Result<Ciphertext<Poly>> {
+        Ok(self.inner.encrypt(evaluator, values, limbs, scale)?)
     }
 
     /// Encrypts a full vector for an engine, at a usable level.
-    pub fn seal(&self, engine: &Encrypted<RnsRing>, values: &[Complex64], level: usize) -> Result<Sealed<Poly>> {
-        let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
-        Ok(engine.admit(self.encrypt(values, limbs, scale)?)?)
+    pub fn seal<B: Place>(
+        &self,
+        engine: &Encrypted<B>,
+        encoder: &Evaluator<RnsRing>,
+        values: &[Complex64],
+        level: usize,
+    ) -> Result<Sealed<B::Poly>> {
+        let ct = self.encrypt(encoder, values, self.params.limbs(level), self.params.scale(level))?;
+        Ok(engine.admit(carried(&**engine.evaluator().backend(), ct))?)
     }
 
     /// Opens a ciphertext.
     pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
         Ok(self.inner.open(ct)?.expose())
     }
+
+    /// Opens a ciphertext that is on a backend.
+    pub fn open_from<B: Backend>(&self, backend: &B, ct: &Ciphertext<B::Poly>) -> Result<Vec<Complex64>> {
+        let fetch = |poly: &B::Poly| -> Result<Poly> {
+            let limbs = backend.download(poly).map_err(hetal_ckks::Error::from)?;
+            let limbs: Vec<&[u64]> = limbs.iter().map(Vec::as_slice).collect();
+            Ok(Backend::upload(&*self.ring, B::basis(poly), &limbs))
+        };
+        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale })
+    }
+}
+
+/// A ciphertext on another backend.
+pub fn carried<B: Place>(backend: &B, ct: Ciphertext<Poly>) -> Ciphertext<B::Poly> {
+    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale }
 }

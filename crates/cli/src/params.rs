@@ -17,8 +17,8 @@ struct Precision {
 /// (docs/benchmarks.md).
 const PRECISION: [Precision; 4] = [
     Precision { set: "full", modelled: Some((-25.1, -22.2)), measured: (-25.4, -22.2) },
-    Precision { set: "small", modelled: Some((-15.7, -12.9)), measured: (-15.8, -13.4) },
-    Precision { set: "insecure-toy11", modelled: None, measured: (-27.3, -25.1) },
+    Precision { set: "small", modelled: Some((-15.7, -12.9)), measured: (-16.1, -13.9) },
+    Precision { set: "insecure-toy11", modelled: None, measured: (-27.4, -25.3) },
     Precision { set: "insecure-toy12", modelled: None, measured: (-27.0, -24.7) },
 ];
 
@@ -58,13 +58,23 @@ fn key_limbs(params: &Params, id: KeyId, q: usize) -> usize {
     2 * digits * params.key_basis(q).limbs()
 }
 
-/// Prints the table for people.
+/// Prints the table for people: a column for each set.
 pub fn print(table: &[Value]) {
-    for set in table {
-        let Some(object) = set.as_object() else { continue };
-        for (name, value) in object {
-            println!("{name:28} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
-        }
-        println!();
+    let Some(names) = table.first().and_then(Value::as_object) else { return };
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.as_f64().map_or_else(String::new, short),
+        Value::Array(values) => values.iter().filter_map(Value::as_f64).map(short).collect::<Vec<_>>().join(" / "),
+        _ => "-".to_owned(),
+    };
+    let head = std::iter::once("set");
+    for name in head.chain(names.keys().map(String::as_str).filter(|&name| name != "set")) {
+        let cells: String = table.iter().map(|set| format!("{:>16}", text(&set[name]))).collect();
+        println!("{name:26}{cells}");
     }
+}
+
+/// A number with as many digits as a reader of a table wants.
+fn short(x: f64) -> String {
+    if x.fract() == 0.0 { format!("{x}") } else { format!("{:.2}", x).trim_end_matches('0').to_owned() }
 }

@@ -1,32 +1,89 @@
-//! `hetal bench train`: iterations of encrypted training beside exact training, on random features of a benchmark's shape or
-//! on real ones.
+//! `hetal bench train`: encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
 
+mod data;
+mod session;
+mod setting;
+
+use crate::engine::{EngineKind, gpu};
+use crate::machine::peak_rss_gib;
+use crate::memory::Footprint;
 use crate::owner::Owner;
-use crate::{Error, Result, npy, progress};
-use hetal_circuits::clear::{Clear, Keys};
-use hetal_circuits::{Bootstrapper, Complex64, Encrypted, Engine, Sealed, encrypted};
-use hetal_ckks::{Backend, Ciphertext, Evaluator, Params};
-use hetal_cuda::{CudaBackend, CudaPoly};
+use crate::{Error, Result, progress};
+use data::Rows;
+use hetal_circuits::Engine;
+use hetal_circuits::clear::{Clear, Keys, Kind};
+use hetal_ckks::Params;
+use hetal_cuda::{CudaBackend, KernelTime};
 use hetal_learn::agreement::{self, PRESETS, Preset};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Trainer};
 use hetal_learn::twin::{self, Twin};
-use hetal_learn::{Dataset, Geometry, Ledger, Matrix, judge, packing};
+use hetal_learn::{Batches, Geometry, Held, Ledger, Matrix, Upload, judge, packing};
+use rayon::prelude::*;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use setting::{Plain, Sealing, Setting};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Where iterations run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineKind {
-    /// On plain numbers, with books.
-    Clear,
-    /// On ciphertexts, on this machine's CPU.
-    Cpu,
-    /// On ciphertexts, on its first NVIDIA GPU.
-    Cuda,
+/// Whether the row-shifted versions of all batches stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum VersionsKept {
+    /// As many as fit.
+    Auto,
+    /// All of them.
+    Resident,
+    /// None: they are made again each time a batch's turn comes.
+    Remade,
+}
+
+/// Arguments of `hetal bench train`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
+    #[arg(long, default_value = "snips")]
+    pub shape: String,
+    /// Where iterations run.
+    #[arg(long, value_enum, default_value = "clear")]
+    pub engine: EngineKind,
+    /// The parameter set.
+    #[arg(long, default_value = "full")]
+    pub set: String,
+    /// A folder with features_{train,test}.npy and labels_{train,test}.npy, instead of random features.
+    #[arg(long)]
+    pub data: Option<PathBuf>,
+    /// Training rows of it that are used (without --patience).
+    #[arg(long, default_value_t = 2048)]
+    pub rows: usize,
+    /// Batches of random features.
+    #[arg(long, default_value_t = 1)]
+    pub batches: usize,
+    /// How many iterations.
+    #[arg(long, default_value_t = 1)]
+    pub iterations: usize,
+    /// Train on all rows of --data until so many epochs brought nothing, judged on features_val.npy.
+    #[arg(long, requires = "data")]
+    pub patience: Option<usize>,
+    /// Length that the longest row is brought to (with --patience; by default the best on the validation rows).
+    #[arg(long)]
+    pub row_norm: Option<f64>,
+    /// The learning rate (by default the paper's; with --patience the best on the validation rows).
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Which row-shifted versions of the features stay in memory.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub versions: VersionsKept,
+    /// Which GPU.
+    #[arg(long, default_value_t = 0)]
+    pub device: usize,
+    /// Time the kernels of one more iteration on the GPU.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Logits are bounded by this in both directions.
@@ -34,24 +91,14 @@ const RANGE: f64 = 128.0;
 /// The momentum is bounded by 1 where it is refreshed.
 const LOG_MOMENTUM_BOUND: u32 = 0;
 
-/// Where rows come from.
-pub enum Data {
-    /// One batch around random centres.
-    Random,
-    /// `features_{train,test}.npy` and `labels_{train,test}.npy` of a folder, the first `rows` of the former.
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Training rows used.
-        rows: usize,
-    },
-}
-
-/// Features and their labels.
-struct Rows {
-    features: Matrix,
-    labels: Vec<usize>,
-}
+/// The paper's runs on an A40: iterations and seconds.
+const PAPER: [(&str, usize, f64); 5] = [
+    ("mnist", 364, 3442.0),
+    ("cifar10", 198, 3114.0),
+    ("facemask", 132, 567.0),
+    ("dermamnist", 161, 1137.0),
+    ("snips", 182, 1264.0),
+];
 
 /// The circuit of one shape and its batches, which iterations take in turn.
 struct Job {
@@ -59,85 +106,138 @@ struct Job {
     geometry: Geometry,
     ledger: Ledger,
     constants: Constants,
+    rate: f64,
     batches: Vec<Rows>,
     test: Option<Rows>,
 }
 
 impl Job {
-    fn new(shape: &str, data: &Data, slots: usize) -> Result<Self> {
-        let preset = Preset::named(shape)
-            .ok_or_else(|| Error::Shape { name: shape.to_owned(), known: PRESETS.map(|p| p.name).join(", ") })?;
-        let (batches, test) = match data {
-            Data::Random => (vec![clusters(preset)], None),
-            Data::Folder { path, rows } => load(path, *rows, preset)?,
+    fn new(arguments: &Arguments, slots: usize) -> Result<Self> {
+        let preset = preset(&arguments.shape)?;
+        let (batches, test) = match &arguments.data {
+            None => ((0..arguments.batches.max(1)).map(|k| data::clusters(preset, k as u64)).collect(), None),
+            Some(path) => data::load(path, arguments.rows, preset)?,
         };
-        let features = batches.first().map_or(preset.features, |b| b.features.columns());
+        let features = batches.first().map_or(preset.features, |b: &Rows| b.features.columns());
         Ok(Self {
             preset,
             geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
             ledger: Ledger::lowest(),
             constants: Constants::built_in(preset.classes, RANGE)?,
+            rate: arguments.rate.unwrap_or(preset.rate),
             batches,
             test,
         })
     }
 
-    /// Trains on one engine; `seal` encrypts at a level, `open` decrypts, `settle` waits for work that is still queued.
-    fn run<E: Engine>(
-        &self,
-        engine: &E,
-        iterations: usize,
-        settle: impl Fn() -> Result<()>,
-        seal: impl Fn(&[Complex64], usize) -> Result<E::Ciphertext>,
-        open: impl Fn(&E::Ciphertext) -> Result<Vec<Complex64>>,
-    ) -> Result<Outcome> {
+    /// What the circuit needs prepared.
+    fn needs(&self, params: &Params) -> Result<Keys> {
+        let constants = self.constants.clone();
+        Ok(trainer::keys(self.geometry, self.ledger, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
+    }
+
+    fn trainer<E: Engine>(&self, engine: &E) -> Result<Trainer<E>> {
+        Ok(Trainer::new(engine, self.geometry, self.ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
+    }
+
+    /// Trains; versions stay for the first `resident` batches.
+    fn run<S: Setting>(&self, setting: &S, arguments: &Arguments, resident: usize) -> Result<Outcome> {
+        let iterations = arguments.iterations;
+        let engine = setting.engine();
         let (g, ledger) = (&self.geometry, self.ledger);
-        let bar = progress::bar(iterations as u64 + 2);
+        let bar = progress::bar((iterations + self.batches.len() + 1) as u64);
         bar.set_message("circuit");
-        let trainer = Trainer::new(engine, *g, ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?;
+        let trainer = self.trainer(engine)?;
         bar.inc(1);
         bar.set_message("batches");
-        let seal_batch = |rows: &Rows| -> Result<_> {
-            let blocks: Vec<E::Ciphertext> = packing::features(g, &rows.features)?
-                .iter()
-                .map(|block| seal(block, ledger.fresh_features()))
-                .collect::<Result<_>>()?;
-            let labels = seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
-            Ok(trainer.batch(engine, &blocks, labels, rows.features.rows())?)
+        let mut preparing = 0.0;
+        let mut hold = |(k, rows): (usize, &Rows)| -> Result<Held<_>> {
+            let upload = upload(setting, g, ledger, rows)?;
+            setting.settle()?;
+            let start = Instant::now();
+            let held = hold(engine, &trainer, upload, k < resident)?;
+            setting.settle()?;
+            preparing += start.elapsed().as_secs_f64();
+            bar.inc(1);
+            Ok(held)
         };
-        let batches: Vec<_> = self.batches.iter().map(seal_batch).collect::<Result<_>>()?;
-        bar.inc(1);
+        let batches: Vec<_> = self.batches.iter().enumerate().map(&mut hold).collect::<Result<_>>()?;
         bar.set_message("iterations");
         let initial = agreement::initial_weights(g.classes(), g.features(), 1);
-        let mut model = Model::new(seal(&packing::weights(g, &initial)?, ledger.weights())?, Momentum::Nesterov);
+        let first = setting.seal(&packing::weights(g, &initial)?, ledger.weights())?;
+        let mut model = Model::new(first, Momentum::Nesterov);
         let mut twin = Twin::new(initial, Momentum::Nesterov);
-        settle()?;
+        setting.settle()?;
         let start = Instant::now();
         let mut refreshes = 0;
         for k in 0..iterations {
-            model = trainer.step(engine, &model, &batches[k % batches.len()], self.preset.rate)?;
+            let batch = batches[..].batch(engine, &trainer, k % batches.len())?;
+            model = trainer.step(engine, &model, &batch, self.rate)?;
             if trainer.needs_refresh(&model) {
                 model = trainer.refresh(engine, &model)?;
                 refreshes += 1;
             }
             bar.inc(1);
         }
-        settle()?;
+        let queued = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
+        setting.settle()?;
         let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         bar.finish_and_clear();
+        if arguments.profile {
+            setting.profile(true);
+            trainer.step(engine, &model, &*batches[..].batch(engine, &trainer, 0)?, self.rate)?;
+        }
+        let kernels = setting.profile(false);
         for k in 0..iterations {
             let rows = &self.batches[k % self.batches.len()];
-            twin.step(&rows.features, &rows.labels, self.preset.rate, softmax::exact)?;
+            twin.step(&rows.features, &rows.labels, self.rate, softmax::exact)?;
         }
-        let weights = packing::unpack_weights(g, &open(&model.weights)?)?;
+        let weights = packing::unpack_weights(g, &setting.open(&model.weights)?)?;
         let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
         let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
-        Ok(Outcome { seconds, refreshes, difference, test })
+        let preparing = (resident > 0).then(|| preparing / resident.min(batches.len()) as f64);
+        Ok(Outcome { seconds, queued, preparing, kernels, refreshes, difference, test })
     }
+}
+
+fn preset(shape: &str) -> Result<&'static Preset> {
+    Preset::named(shape)
+        .ok_or_else(|| Error::Shape { name: shape.to_owned(), known: PRESETS.map(|p| p.name).join(", ") })
+}
+
+/// Encrypts a batch.
+fn upload<S: Setting>(setting: &S, g: &Geometry, ledger: Ledger, rows: &Rows) -> Result<Upload<Ct<S>>> {
+    let features = packing::features(g, &rows.features)?
+        .par_iter()
+        .map(|block| setting.seal(block, ledger.fresh_features()))
+        .collect::<Result<_>>()?;
+    let labels = setting.seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
+    Ok(Upload { features, labels, rows: rows.features.rows() })
+}
+
+/// Ciphertexts of a setting.
+type Ct<S> = <<S as Setting>::Engine as Engine>::Ciphertext;
+
+/// A batch whose versions are made now and stay, or not.
+fn hold<E: Engine>(
+    engine: &E,
+    trainer: &Trainer<E>,
+    upload: Upload<E::Ciphertext>,
+    stays: bool,
+) -> Result<Held<E::Ciphertext>> {
+    if !stays {
+        return Ok(Held::AsSent(upload));
+    }
+    Ok(Held::Ready(trainer.batch(engine, &upload.features, upload.labels, upload.rows)?))
 }
 
 struct Outcome {
     seconds: f64,
+    /// Seconds of an iteration until all of its work is queued.
+    queued: f64,
+    kernels: Vec<KernelTime>,
+    /// Seconds of making the versions of a batch, where some were made before the first step.
+    preparing: Option<f64>,
     refreshes: usize,
     difference: f64,
     test: Option<Comparison>,
@@ -162,57 +262,64 @@ fn compare(rows: &Rows, weights: &Matrix, twin: &Matrix) -> Result<Comparison> {
     })
 }
 
-/// The first `rows` training rows in batches, and the test rows.
-fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
-    let set = |name: &str| -> Result<Dataset> {
-        let features = npy::matrix(&path.join(format!("features_{name}.npy")))?;
-        Ok(Dataset::new(features, npy::labels(&path.join(format!("labels_{name}.npy")))?, preset.classes)?)
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let report = match arguments.patience {
+        Some(patience) => session::report(arguments, patience)?,
+        None => report(arguments)?,
     };
-    let (train, test) = (set("train")?, set("test")?);
-    let rows = rows.min(train.rows());
-    let part = |start: usize| {
-        let range = start..rows.min(start + preset.batch);
-        Rows { features: train.features().slice(range.clone()), labels: train.labels()[range].to_vec() }
-    };
-    let batches = (0..rows).step_by(preset.batch).map(part).collect();
-    Ok((batches, Some(Rows { features: test.features().clone(), labels: test.labels().to_vec() })))
+    if arguments.json {
+        println!("{}", Value::from(vec![report]));
+    } else if let Some(object) = report.as_object() {
+        crate::print_object(object);
+    }
+    Ok(())
 }
 
 /// Runs iterations of one shape and describes them as a flat object.
-pub fn report(shape: &str, data: &Data, kind: EngineKind, set: &str, iterations: usize) -> Result<Value> {
-    let params = Params::named(set)?;
-    let job = Job::new(shape, data, params.slots())?;
-    let clear = Clear::new(params.slots(), params.top_level());
-    let seal = |v: &[Complex64], level| Ok(clear.fresh(v, level)?);
-    let outcome = job.run(&clear, iterations, || Ok(()), seal, |ct| Ok(clear.values(ct).to_vec()))?;
-    let books = clear.books();
-    let (outcome, engine) = match kind {
-        EngineKind::Clear => (outcome, "clear"),
-        EngineKind::Cpu => (on_cpu(&job, set, iterations)?, "cpu"),
-        EngineKind::Cuda => (on_gpu(&job, set, iterations)?, "cuda"),
-    };
-    use hetal_circuits::clear::Kind;
-    // The row-shifted versions of each batch are made once, outside the iterations: counted apart.
-    let versions = (2 * job.batches.len() * job.geometry.blocks() * (job.geometry.padded_classes() - 1)) as u64;
-    let per_iteration = |count: u64| count as f64 / iterations.max(1) as f64;
+pub fn report(arguments: &Arguments) -> Result<Value> {
+    let params = Arc::new(Params::named(&arguments.set)?);
+    let job = Job::new(arguments, params.slots())?;
+    let count = job.batches.len();
+    let kept = if arguments.versions == VersionsKept::Remade { 0 } else { count };
     let mut report = json!({
-        "shape": shape,
-        "engine": engine,
+        "shape": arguments.shape,
+        "engine": arguments.engine.name(),
         "circuit": "ours",
-        "set": set,
+        "set": arguments.set,
         "rows": job.preset.batch,
         "features": job.geometry.features(),
         "classes": job.preset.classes,
-        "iterations": iterations,
-        "bootstraps_per_iteration": per_iteration(books.count(Kind::Bootstrap) - outcome.refreshes as u64),
-        "refreshes": outcome.refreshes,
-        "key_switches_per_iteration": per_iteration(books.key_switches() - versions),
-        "relinearisations_per_iteration": per_iteration(books.count(Kind::Relinearisation)),
-        "products_per_iteration": per_iteration(books.count(Kind::Product)),
-        "seconds_per_iteration": outcome.seconds,
-        "weights_relative_difference": outcome.difference,
-        "peak_rss_gib": crate::machine::peak_rss_gib(),
+        "batches": count,
+        "iterations": arguments.iterations,
     });
+    let plain = Plain(Clear::new(params.slots(), params.top_level()));
+    let outcome = match arguments.engine {
+        EngineKind::Clear => job.run(&plain, arguments, kept)?,
+        EngineKind::Cpu => {
+            let owner = Owner::new(&arguments.set)?;
+            let engine = owner.engine(&job.needs(&params)?)?;
+            job.run(&Sealing::new(&owner, &engine), arguments, kept)?
+        }
+        EngineKind::Cuda => on_gpu(arguments, &params, &job, &mut report)?,
+    };
+    let resident = report["batches_resident"].as_u64().map_or(kept, |r| r as usize);
+    count_operations(&job, &params, &mut report)?;
+    report["batches_resident"] = resident.into();
+    report["refreshes"] = outcome.refreshes.into();
+    report["seconds_per_iteration"] = outcome.seconds.into();
+    report["queued_s_per_iteration"] = outcome.queued.into();
+    for (name, seconds) in by_kernel(&outcome.kernels) {
+        report[format!("kernel_{name}_s")] = seconds.into();
+    }
+    report["versions_s_per_batch"] = outcome.preparing.into();
+    report["weights_relative_difference"] = outcome.difference.into();
+    report["peak_rss_gib"] = peak_rss_gib().into();
+    if let Some((_, iterations, seconds)) = PAPER.iter().find(|(name, ..)| *name == arguments.shape) {
+        report["paper_iterations"] = (*iterations).into();
+        report["paper_total_s"] = (*seconds).into();
+        report["total_s"] = (*iterations as f64 * outcome.seconds).into();
+    }
     if let Some(test) = outcome.test {
         report["test_accuracy"] = test.accuracy.into();
         report["twin_accuracy"] = test.twin_accuracy.into();
@@ -221,60 +328,82 @@ pub fn report(shape: &str, data: &Data, kind: EngineKind, set: &str, iterations:
     Ok(report)
 }
 
-/// What the circuit of a job needs prepared.
-fn needs(job: &Job, params: &Params) -> Result<Keys> {
-    let constants = job.constants.clone();
-    Ok(trainer::keys(job.geometry, job.ledger, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
+/// The operations of an iteration after the first, counted in the clear.
+fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()> {
+    let engine = Clear::new(params.slots(), params.top_level());
+    let setting = Plain(engine);
+    let trainer = job.trainer(setting.engine())?;
+    let batch = hold(setting.engine(), &trainer, upload(&setting, &job.geometry, job.ledger, &job.batches[0])?, true)?;
+    let batch = batch.ready(setting.engine(), &trainer)?;
+    let first = packing::weights(
+        &job.geometry,
+        &agreement::initial_weights(job.geometry.classes(), job.geometry.features(), 1),
+    )?;
+    let model = Model::new(setting.seal(&first, job.ledger.weights())?, Momentum::Nesterov);
+    let model = trainer.step(setting.engine(), &model, &batch, job.rate)?;
+    setting.engine().take_books();
+    trainer.step(setting.engine(), &model, &batch, job.rate)?;
+    let books = setting.engine().take_books();
+    report["bootstraps_per_iteration"] = books.count(Kind::Bootstrap).into();
+    report["key_switches_per_iteration"] = books.key_switches().into();
+    report["relinearisations_per_iteration"] = books.count(Kind::Relinearisation).into();
+    report["products_per_iteration"] = books.count(Kind::Product).into();
+    Ok(())
 }
 
-fn on_cpu(job: &Job, set: &str, iterations: usize) -> Result<Outcome> {
-    let owner = Owner::new(set)?;
-    let engine = owner.engine(&needs(job, &owner.params)?)?;
-    let seal = |v: &[Complex64], level| owner.seal(&engine, v, level);
-    job.run(&engine, iterations, || Ok(()), seal, |ct| owner.open(ct.inner()))
+/// Seconds of each kernel, over all sizes of its launches.
+fn by_kernel(times: &[KernelTime]) -> BTreeMap<&'static str, f64> {
+    let mut sums = BTreeMap::new();
+    times.iter().for_each(|time| *sums.entry(time.name).or_default() += time.seconds);
+    sums
 }
 
-fn on_gpu(job: &Job, set: &str, iterations: usize) -> Result<Outcome> {
-    let owner = Owner::new(set)?;
-    let params = &owner.params;
-    let gpu = Arc::new(CudaBackend::open(0, params.log_n(), params.chain(), params.special())?);
-    let needs = needs(job, params)?;
-    let keys = gpu.upload_keys(&owner.keys(&encrypted::keys(params, &needs))?);
-    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
-    let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
-    let engine = Encrypted::new(evaluator, keys, bootstrapper);
-    let seal = |v: &[Complex64], level| {
-        let ct = owner.encrypt(v, params.limbs(level), params.scale(level))?;
-        Ok(engine.admit(gpu.upload_ciphertext(&ct))?)
-    };
-    let open = |ct: &Sealed<CudaPoly>| {
-        let bring = |poly: &CudaPoly| {
-            let limbs = gpu.download(poly);
-            Backend::upload(
-                &*owner.ring,
-                CudaBackend::basis(poly),
-                &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-            )
-        };
-        let ct = ct.inner();
-        owner.open(&Ciphertext { c0: bring(&ct.c0), c1: bring(&ct.c1), limbs: ct.limbs, scale: ct.scale })
-    };
-    let outcome = job.run(&engine, iterations, || Ok(gpu.synchronize()?), seal, open)?;
-    gpu.health()?;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Rehearses, says what fits, and trains.
+fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut Value) -> Result<Outcome> {
+    let needs = job.needs(params)?;
+    let gpu = gpu(params, arguments.device)?;
+    let resident = fit(arguments, &gpu, params, &needs, job, job.batches.len(), report)?;
+    let owner = Owner::new(&arguments.set)?;
+    let start = Instant::now();
+    let engine = owner.engine_on(Arc::clone(&gpu), &needs)?;
+    report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
+    let outcome = job.run(&Sealing::new(&owner, &engine), arguments, resident)?;
+    report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
     Ok(outcome)
 }
 
-/// Rows of norm about 1 around one centre per class.
-fn clusters(preset: &Preset) -> Rows {
-    let mut state = 5u64;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        state >> 11
+/// How many batches' versions stay on the card; an error where not even the rest fits.
+fn fit(
+    arguments: &Arguments,
+    gpu: &CudaBackend,
+    params: &Arc<Params>,
+    needs: &Keys,
+    job: &Job,
+    batches: usize,
+    report: &mut Value,
+) -> Result<usize> {
+    let (start, (free, total)) = (Instant::now(), gpu.memory());
+    let footprint = Footprint::rehearse(params, needs, |engine| job.trainer(engine))?;
+    let most = footprint.resident(batches, free)?;
+    let resident = match arguments.versions {
+        VersionsKept::Auto => most,
+        VersionsKept::Remade => 0,
+        VersionsKept::Resident if most == batches => batches,
+        VersionsKept::Resident => return Err(Error::DoesNotFit { needed: footprint.bytes(batches, batches), free }),
     };
-    let size = 1.0 / (preset.features as f64).sqrt();
-    let mut signed = || next() as f64 / (1u64 << 52) as f64 - 1.0;
-    let centres = Matrix::from_fn(preset.classes, preset.features, |_, _| size * signed());
-    let labels: Vec<usize> = (0..preset.batch).map(|i| (i * 7 + i / 3) % preset.classes).collect();
-    let x = Matrix::from_fn(preset.batch, preset.features, |i, h| centres[(labels[i], h)] + size * signed());
-    Rows { features: x, labels }
+    let bytes = footprint.bytes(batches, resident);
+    eprintln!(
+        "{}: {:.1} GiB of {:.1} GiB free; versions stay for {resident} of {batches} batches",
+        gpu.describe(),
+        bytes as f64 / GIB,
+        free as f64 / GIB
+    );
+    report["device"] = gpu.describe().into();
+    report["device_total_gib"] = (total as f64 / GIB).into();
+    report["device_planned_gib"] = (bytes as f64 / GIB).into();
+    report["planning_s"] = start.elapsed().as_secs_f64().into();
+    report["batches_resident"] = resident.into();
+    Ok(resident)
 }

@@ -19,7 +19,7 @@ pub use error::{Error, Result};
 pub use evaluation::Evaluation;
 pub use layout::Layout;
 pub use model::Model;
-pub use owner::{Owner, ring_of};
+pub use owner::{Owner, groups, ring_of};
 pub use project::Project;
 pub use task::{Labelled, Task};
 pub use training::{Trained, Training};

@@ -2,15 +2,14 @@
 
 use crate::{Error, Result};
 use hetal_ckks::bytes::{Codec, KeySetWriter};
-use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
+use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
 use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Private, SecretKey};
-use hetal_ring::sampler::{OsSeeds, SeedSource};
+use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
 use hetal_ring::{Basis, Isa, Poly, RnsRing};
 use rayon::prelude::*;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// Keys made at once, at most: each of the largest takes 144 MiB, and one more waits while one is written.
 const KEYS_AT_ONCE: usize = 4;
@@ -35,32 +34,45 @@ pub struct Owner {
     generator: KeyGenerator,
     encryptor: Encryptor,
     decryptor: Decryptor,
+    seeds: Mutex<Box<dyn SeedSource + Send>>,
 }
 
 impl Owner {
     /// An owner with a fresh secret.
     pub fn fresh(params: Arc<Params>) -> Result<Self> {
-        let secret = SecretKey::generate(&params, &mut OsSeeds);
-        Self::with_secret(params, secret)
+        let ring = ring_of(&params)?;
+        Ok(Self::with_seeds(params, ring, Box::new(OsSeeds)))
+    }
+
+    /// An owner whose secret and randomness come from given seeds, on given kernels: for tests that compare bytes.
+    pub fn with_seeds(params: Arc<Params>, ring: Arc<RnsRing>, mut seeds: Box<dyn SeedSource + Send>) -> Self {
+        let secret = SecretKey::generate(&params, &mut *seeds);
+        Self::with_secret(params, ring, secret, seeds)
     }
 
     /// The owner of the secret in a file.
     pub fn load(params: Arc<Params>, path: &Path) -> Result<Self> {
         let secret = SecretKey::load(&params, path)?;
-        Self::with_secret(params, secret)
+        let ring = ring_of(&params)?;
+        Ok(Self::with_secret(params, ring, secret, Box::new(OsSeeds)))
     }
 
-    fn with_secret(params: Arc<Params>, secret: SecretKey) -> Result<Self> {
-        let ring = ring_of(&params)?;
-        Ok(Self {
+    fn with_secret(
+        params: Arc<Params>,
+        ring: Arc<RnsRing>,
+        secret: SecretKey,
+        seeds: Box<dyn SeedSource + Send>,
+    ) -> Self {
+        Self {
             evaluator: Evaluator::new(Arc::clone(&params), Arc::clone(&ring)),
             generator: KeyGenerator::new(Arc::clone(&params), Arc::clone(&ring)),
             encryptor: Encryptor::new(Arc::clone(&params), Arc::clone(&ring)),
             decryptor: Decryptor::new(Arc::clone(&params), Arc::clone(&ring)),
             secret,
+            seeds: Mutex::new(seeds),
             params,
             ring,
-        })
+        }
     }
 
     /// Writes the secret to a new file that only its owner can read.
@@ -76,18 +88,6 @@ impl Owner {
     /// Reads and writes the set's objects.
     pub fn codec(&self) -> Codec<RnsRing> {
         Codec::new(Arc::clone(&self.params), Arc::clone(&self.ring))
-    }
-
-    /// Makes the keys `(purpose, limbs)` in memory. `made` is called after each.
-    pub fn keys(&self, wanted: &[(KeyId, usize)], mut made: impl FnMut()) -> Result<EvaluationKeys<Poly>> {
-        let mut keys = EvaluationKeys::default();
-        for group in groups(wanted).chunks(at_once()) {
-            for key in self.generate(group)? {
-                keys.insert(key);
-                made();
-            }
-        }
-        Ok(keys)
     }
 
     /// Writes a set of the keys `(purpose, limbs)`, a few of them in memory at a time: they are made on all threads while the
@@ -126,13 +126,13 @@ impl Owner {
 
     /// Keys of some groups, in order, made side by side.
     fn generate(&self, groups: &[&[(KeyId, usize)]]) -> Result<Vec<SwitchingKey<Poly>>> {
-        let made: Vec<Vec<_>> =
-            groups.par_iter().map(|group| self.generate_group(group, &mut OsSeeds)).collect::<Result<_>>()?;
+        let made: Vec<Vec<_>> = groups.par_iter().map(|group| self.make_keys(group)).collect::<Result<_>>()?;
         Ok(made.into_iter().flatten().collect())
     }
 
-    fn generate_group(&self, group: &[(KeyId, usize)], seeds: &mut dyn SeedSource) -> Result<Vec<SwitchingKey<Poly>>> {
-        let (generator, secret) = (&self.generator, &self.secret);
+    /// Makes one key, or the pair to and from the ephemeral sparse secret.
+    pub fn make_keys(&self, group: &[(KeyId, usize)]) -> Result<Vec<SwitchingKey<Poly>>> {
+        let (generator, secret, seeds) = (&self.generator, &self.secret, &mut Shared(&self.seeds));
         Ok(match *group {
             [(KeyId::ToSparse, _), (KeyId::FromSparse, _)] => generator.encapsulation(secret, seeds)?.into(),
             [(KeyId::Relinearisation, limbs)] => vec![generator.relinearisation(secret, limbs, seeds)?],
@@ -145,13 +145,19 @@ impl Owner {
     pub fn seal(&self, values: &[Complex64], level: usize) -> Result<SeededCiphertext<Poly>> {
         let basis = Basis { q: self.params.limbs(level), p: 0 };
         let plain = self.evaluator.encode(values, self.params.scale(level), basis)?;
-        Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut OsSeeds))
+        Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut Shared(&self.seeds)))
     }
 
     /// Encrypts a full vector with some limbs and scale.
-    pub fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<Poly>> {
-        let plain = self.evaluator.encode(values, scale, Basis { q: limbs, p: 0 })?;
-        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut OsSeeds))
+    pub fn encrypt(
+        &self,
+        evaluator: &Evaluator<RnsRing>,
+        values: &[Complex64],
+        limbs: usize,
+        scale: f64,
+    ) -> Result<Ciphertext<Poly>> {
+        let plain = evaluator.encode(values, scale, Basis { q: limbs, p: 0 })?;
+        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut Shared(&self.seeds)))
     }
 
     /// Opens a ciphertext. What it holds is private: see [`hetal_keys::Release`] before any of it leaves.
@@ -164,8 +170,17 @@ fn at_once() -> usize {
     rayon::current_num_threads().clamp(1, KEYS_AT_ONCE)
 }
 
+/// Seeds that several threads take from one source.
+struct Shared<'a>(&'a Mutex<Box<dyn SeedSource + Send>>);
+
+impl SeedSource for Shared<'_> {
+    fn next_seed(&mut self) -> Seed {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).next_seed()
+    }
+}
+
 /// The keys that are made together: the pair to and from the ephemeral sparse secret, which is then forgotten.
-fn groups(wanted: &[(KeyId, usize)]) -> Vec<&[(KeyId, usize)]> {
+pub fn groups(wanted: &[(KeyId, usize)]) -> Vec<&[(KeyId, usize)]> {
     wanted.chunk_by(|a, b| (a.0, b.0) == (KeyId::ToSparse, KeyId::FromSparse)).collect()
 }
 
@@ -179,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_in_memory_and_on_disk_are_those_asked_for() {
+    fn keys_on_disk_are_those_asked_for() {
         let owner = toy();
         let all = owner.params.chain().len();
         let wanted = [
@@ -198,8 +213,7 @@ mod tests {
         assert_eq!(count.into_inner(), 5);
         assert_eq!(bytes.len() as u64, key_set_len(&owner.params, &wanted).unwrap());
         let read = read_key_set(&owner.codec(), &mut &bytes[..]).unwrap();
-        let kept = owner.keys(&wanted, || ()).unwrap();
-        assert_eq!((read.iter().count(), kept.limbs()), (5, read.limbs()));
+        assert_eq!(read.iter().count(), 5);
         let lone = owner.write_keys(&wanted[..4], &mut Vec::new(), || ());
         assert!(matches!(lone, Err(Error::LoneSparseKey)), "{lone:?}");
     }

@@ -85,8 +85,7 @@ fn ops(options: &Options, set: &str) -> Outcome {
     let cpu = RnsRing::new(params.log_n(), q, p, Isa::detect()).map_err(|q| format!("{q} is no prime"))?;
     let ring = Ring { log_n: params.log_n(), q, p, digit_starts: params.digit_starts() };
     for salt in 1..=(if options.quick { 1 } else { 2 }) {
-        let report = compare(&backend, &cpu, &ring, salt);
-        healthy(&backend)?;
+        let report = compare(&backend, &cpu, &ring, salt).map_err(|e| e.to_string())?;
         println!("  {} results compared, {} differ", report.compared, report.mismatches.len());
         if !report.mismatches.is_empty() {
             return Err(format!("{:?}", &report.mismatches[..report.mismatches.len().min(12)]));

@@ -217,8 +217,9 @@ KERNEL(automorphism, POINT_THREADS, 4, AutomorphismArgs) {
 // Signed coefficients below 2^62 to the work of a forward transform: see `Modulus::reduce_i64`.
 struct LiftArgs {
     const Prime* primes;
-    const i64* coefficients;
+    const i64* coefficients;  // of `lift_scaled`: doubles
     double* out;
+    double factor;
     u32 q, full_q;
 };
 
@@ -236,6 +237,15 @@ KERNEL(lift, POINT_THREADS, 4, LiftArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     DoublePair p = {lift_one(prime, a.coefficients[i]), lift_one(prime, a.coefficients[i + 1])};
+    *(DoublePair*)(a.out + (size_t)limb * N + i) = p;
+}
+
+// The same of real coefficients times a factor, rounded to even.
+KERNEL(lift_scaled, POINT_THREADS, 4, LiftArgs) {
+    const u32 i = entry_of_thread(), limb = blockIdx.y;
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const DoublePair c = *(const DoublePair*)(a.coefficients + i);
+    DoublePair p = {lift_one(prime, (i64)rint(c.x * a.factor)), lift_one(prime, (i64)rint(c.y * a.factor))};
     *(DoublePair*)(a.out + (size_t)limb * N + i) = p;
 }
 

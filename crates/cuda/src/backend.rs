@@ -10,11 +10,12 @@ use crate::Result;
 use crate::device::{Device, KernelTime, in_lane, lane};
 use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
-use crate::memory::{Buffer, Health, Pool, Table};
+use crate::memory::{Buffer, Health, Pool, Table, size_class};
 use crate::plan::{Constants, Conversion, Transforms};
+use crate::rehearsal::Rehearsal;
 use crate::source::Kernel;
 use hetal_ckks::Backend;
-use hetal_ckks::backend::{Halves, Pair, Step};
+use hetal_ckks::backend::{Failure, Halves, Pair, Step};
 use hetal_ring::Basis;
 use key_switch::Added;
 use std::collections::HashMap;
@@ -98,10 +99,20 @@ impl CudaBackend {
         Self::on(Arc::new(crate::ffi::emulator::Emulator::open(log_n)?), log_n, q, p)
     }
 
-    /// The ring on an emulated device with so many bytes of memory.
+    /// The ring on an emulated device that has so many bytes of memory and is lost after so many launches.
     #[cfg(test)]
-    pub(crate) fn emulated_with_memory(log_n: u32, q: &[u64], p: &[u64], bytes: usize) -> Result<Self> {
-        Self::on(Arc::new(crate::ffi::emulator::Emulator::with_memory(log_n, bytes)?), log_n, q, p)
+    pub(crate) fn emulated_with(log_n: u32, q: &[u64], p: &[u64], bytes: usize, launches: usize) -> Result<Self> {
+        Self::on(Arc::new(crate::ffi::emulator::Emulator::with(log_n, bytes, launches)?), log_n, q, p)
+    }
+
+    /// The ring on no device at all: everything is accounted for and nothing is computed, so that a job can be tried for
+    /// the memory it will need. What is downloaded is zero.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Unsupported`] for rings that the kernels are not made for.
+    pub fn rehearsal(log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
+        Self::on(Arc::new(Rehearsal::default()), log_n, q, p)
     }
 
     fn on(device: Arc<dyn Device>, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
@@ -120,15 +131,6 @@ impl CudaBackend {
         })
     }
 
-    /// The first error, if there was one: then no result since is valid.
-    ///
-    /// # Errors
-    ///
-    /// That error.
-    pub fn health(&self) -> Result<()> {
-        self.health.check()
-    }
-
     /// Waits for all work queued so far.
     ///
     /// # Errors
@@ -136,7 +138,7 @@ impl CudaBackend {
     /// The first error, if there was one.
     pub fn synchronize(&self) -> Result<()> {
         self.health.note(self.device.synchronize());
-        self.health()
+        self.health.check()
     }
 
     /// The card and its driver, in words.
@@ -147,6 +149,16 @@ impl CudaBackend {
     /// Bytes of device memory this backend holds for polynomials, in use or not.
     pub fn pool_bytes(&self) -> usize {
         self.pool.held()
+    }
+
+    /// The most bytes it held for polynomials so far.
+    pub fn peak_bytes(&self) -> usize {
+        self.pool.peak()
+    }
+
+    /// Bytes of device memory that `count` polynomials of so many limbs take.
+    pub fn bytes_of(&self, count: usize, limbs: usize) -> usize {
+        count * size_class(limbs) * self.limb_bytes()
     }
 
     /// Bytes of device memory free and in all.
@@ -257,6 +269,12 @@ impl CudaBackend {
 impl Backend for CudaBackend {
     type Poly = CudaPoly;
     type Digits = CudaDigits;
+    /// One limb, whose words are doubles.
+    type Reals = CudaPoly;
+
+    fn health(&self) -> std::result::Result<(), Failure> {
+        Ok(self.health.check()?)
+    }
 
     fn basis(poly: &CudaPoly) -> Basis {
         poly.basis
@@ -286,22 +304,21 @@ impl Backend for CudaBackend {
 
     fn lift(&self, basis: Basis, coefficients: &[i64]) -> CudaPoly {
         assert_eq!(coefficients.len(), 1 << self.constants.log_n);
-        let out = self.uninit(basis);
-        let make = |basis: &Basis| Transforms::of_basis(&self.constants, &self.device, *basis);
-        if let Some(plan) = self.noted(self.lifts.get(basis, make)) {
-            let room = self.pool.take(1);
-            self.upload_bytes(room.address(), bytes_of(coefficients));
-            let args = LiftArgs {
-                primes: self.constants.primes.address(),
-                coefficients: room.address(),
-                out: out.address(),
-                q: basis.q as u32,
-                full_q: self.constants.full.q as u32,
-            };
-            self.launch(Kernel::Lift, basis.limbs(), &args);
-            self.forward(&plan.jobs, out.address());
-        }
+        let room = self.pool.take(1);
+        self.upload_bytes(room.address(), bytes_of(coefficients));
+        self.lifted(basis, room.address(), None)
+    }
+
+    fn keep(&self, coefficients: &[f64]) -> CudaPoly {
+        assert_eq!(coefficients.len(), 1 << self.constants.log_n);
+        let out = self.uninit(Basis { q: 1, p: 0 });
+        self.upload_bytes(out.address(), bytes_of(coefficients));
+        self.settle_upload();
         out
+    }
+
+    fn lift_scaled(&self, basis: Basis, coefficients: &CudaPoly, factor: f64) -> CudaPoly {
+        self.lifted(basis, coefficients.address(), Some(factor))
     }
 
     fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> CudaPoly {
@@ -311,25 +328,20 @@ impl Backend for CudaBackend {
         for (i, limb) in limbs.iter().enumerate() {
             self.upload_bytes(out.address() + (i * self.limb_bytes()) as u64, bytes_of(limb));
         }
-        // A key that one lane loads may be used on another at once.
-        if !self.health.is_broken() {
-            self.noted(self.device.synchronize());
-        }
+        self.settle_upload();
         out
     }
 
-    fn download(&self, a: &CudaPoly) -> Vec<Vec<u64>> {
-        let n = 1usize << self.constants.log_n;
-        (0..a.basis.limbs())
-            .map(|i| {
-                let mut limb = vec![0; n];
-                if !self.health.is_broken() {
-                    let from = a.address() + (i * self.limb_bytes()) as u64;
-                    self.noted(self.device.download(from, &mut limb));
-                }
-                limb
-            })
-            .collect()
+    fn download(&self, a: &CudaPoly) -> std::result::Result<Vec<Vec<u64>>, Failure> {
+        let limb = |i: usize| {
+            self.health.check()?;
+            let mut limb = vec![0; 1 << self.constants.log_n];
+            self.noted(self.device.download(a.address() + (i * self.limb_bytes()) as u64, &mut limb));
+            Ok(limb)
+        };
+        let limbs = (0..a.basis.limbs()).map(limb).collect::<Result<_>>()?;
+        self.health.check()?;
+        Ok(limbs)
     }
 
     fn add_assign(&self, a: &mut CudaPoly, b: &CudaPoly) {
@@ -453,6 +465,33 @@ impl Backend for CudaBackend {
 }
 
 impl CudaBackend {
+    /// The polynomial of coefficients at an address: integers, or doubles to be scaled and rounded.
+    fn lifted(&self, basis: Basis, coefficients: u64, factor: Option<f64>) -> CudaPoly {
+        let out = self.uninit(basis);
+        let make = |basis: &Basis| Transforms::of_basis(&self.constants, &self.device, *basis);
+        if let Some(plan) = self.noted(self.lifts.get(basis, make)) {
+            let args = LiftArgs {
+                primes: self.constants.primes.address(),
+                coefficients,
+                out: out.address(),
+                factor: factor.unwrap_or(0.0),
+                q: basis.q as u32,
+                full_q: self.constants.full.q as u32,
+            };
+            let kernel = if factor.is_some() { Kernel::LiftScaled } else { Kernel::Lift };
+            self.launch(kernel, basis.limbs(), &args);
+            self.forward(&plan.jobs, out.address());
+        }
+        out
+    }
+
+    /// What one lane uploads may be used on another at once.
+    fn settle_upload(&self) {
+        if !self.health.is_broken() {
+            self.noted(self.device.synchronize());
+        }
+    }
+
     fn upload_bytes(&self, to: u64, bytes: &[u8]) {
         if !self.health.is_broken() {
             self.noted(self.device.upload(to, bytes));

@@ -1,5 +1,7 @@
 //! What can go wrong on the way to a GPU and on it.
 
+use hetal_ckks::backend::Failure;
+
 /// An error of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -57,6 +59,16 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::OutOfMemory { needed, free, total } => Self::OutOfMemory { needed, free, total },
+            Error::Driver { operation, reason } => Self::Device { operation, reason },
+            other => Self::Device { operation: "preparing the card", reason: other.to_string() },
+        }
+    }
 }
 
 /// A result of this crate.

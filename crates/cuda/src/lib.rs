@@ -9,6 +9,7 @@ mod error;
 mod ffi;
 mod memory;
 mod plan;
+mod rehearsal;
 pub mod selftest;
 mod source;
 mod transfer;

@@ -34,6 +34,7 @@ pub(crate) struct Pool {
     limb_bytes: usize,
     free: Mutex<Free>,
     held: AtomicUsize,
+    peak: AtomicUsize,
 }
 
 /// Addresses that are free, by size in limbs.
@@ -49,12 +50,24 @@ struct Free {
 
 impl Pool {
     pub(crate) fn new(device: Arc<dyn Device>, health: Arc<Health>, limb_bytes: usize) -> Self {
-        Self { device, health, limb_bytes, free: Mutex::default(), held: AtomicUsize::new(0) }
+        Self {
+            device,
+            health,
+            limb_bytes,
+            free: Mutex::default(),
+            held: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+        }
     }
 
     /// Bytes held from the device.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// The most it ever held.
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
     }
 
     /// A buffer with arbitrary contents; without memory behind it once something failed.
@@ -100,7 +113,8 @@ impl Pool {
             self.trim();
             self.device.allocate(bytes).map_err(|_| error)
         })?;
-        self.held.fetch_add(bytes, Ordering::Relaxed);
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(held, Ordering::Relaxed);
         Ok(address)
     }
 
@@ -123,7 +137,7 @@ impl Drop for Pool {
 }
 
 /// Sizes that buffers are rounded up to, so that one of a few limbs more serves again.
-fn size_class(limbs: usize) -> usize {
+pub(crate) fn size_class(limbs: usize) -> usize {
     let grain = if limbs < 16 { 1 } else { 1 << (limbs / 8).ilog2() };
     limbs.next_multiple_of(grain)
 }
@@ -193,7 +207,7 @@ impl Drop for Table {
 
 #[cfg(test)]
 mod tests {
-    use super::size_class;
+    use super::*;
 
     #[test]
     fn sizes_waste_little() {

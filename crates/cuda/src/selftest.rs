@@ -1,7 +1,7 @@
 //! Every operation on two backends, limb by limb: what anyone with a card can run.
 
 use hetal_ckks::Backend;
-use hetal_ckks::backend::Step;
+use hetal_ckks::backend::{Failure, Step};
 use hetal_ring::Basis;
 
 /// A ring to compare two backends in.
@@ -17,7 +17,7 @@ pub struct Ring<'a> {
 }
 
 /// What an operation gave: a hash of each limb.
-type Outcome = Vec<blake3::Hash>;
+type Outcome = Vec<[u8; 32]>;
 
 /// An operation whose results differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,14 +39,18 @@ pub struct Report {
 
 /// Runs every operation on both backends, at several numbers of limbs, on random residues and on those at the ends of
 /// their ranges. The same salt gives the same inputs.
-pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64) -> Report {
+///
+/// # Errors
+///
+/// The first failure of a device behind one of them.
+pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64) -> Result<Report, Failure> {
     let mut report = Report { compared: 0, mismatches: Vec::new() };
     let full = ring.q.len();
     let mut sizes = vec![full, full.div_ceil(2) + 1, 2, 1];
     sizes.retain(|&q| q <= full);
     sizes.dedup();
     for q in sizes {
-        let (left, right) = (Run::new(a, ring, salt, q).all(), Run::new(b, ring, salt, q).all());
+        let (left, right) = (Run::new(a, ring, salt, q).all()?, Run::new(b, ring, salt, q).all()?);
         for ((operation, x), (_, y)) in left.into_iter().zip(right) {
             report.compared += 1;
             if let Some(limb) = x.iter().zip(&y).position(|(x, y)| x != y).or((x.len() != y.len()).then_some(0)) {
@@ -54,7 +58,17 @@ pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64)
             }
         }
     }
-    report
+    Ok(report)
+}
+
+/// A hash of each limb of a polynomial.
+///
+/// # Errors
+///
+/// The failure of the device it is on.
+pub fn hashes<B: Backend>(backend: &B, poly: &B::Poly) -> Result<Vec<[u8; 32]>, Failure> {
+    let words = |limb: &Vec<u64>| limb.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    Ok(backend.download(poly)?.iter().map(|limb| *blake3::hash(&words(limb)).as_bytes()).collect())
 }
 
 /// One backend's run with polynomials of `q` limbs of the chain.
@@ -71,7 +85,7 @@ impl<'a, B: Backend> Run<'a, B> {
         Self { backend, ring, salt, basis: Basis { q, p: ring.p.len() }, outcomes: Vec::new() }
     }
 
-    fn all(mut self) -> Vec<(String, Outcome)> {
+    fn all(mut self) -> Result<Vec<(String, Outcome)>, Failure> {
         self.copies();
         self.sums_and_products();
         self.constants();
@@ -79,13 +93,13 @@ impl<'a, B: Backend> Run<'a, B> {
         self.divisions();
         self.key_switches();
         self.rotations();
-        self.outcomes
+        self.backend.health()?;
+        Ok(self.outcomes)
     }
 
+    /// Notes a result. A failure on the way to it is seen by `health` at the end.
     fn record(&mut self, operation: &str, poly: &B::Poly) {
-        let words = |limb: &Vec<u64>| limb.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-        let limbs = self.backend.download(poly).iter().map(|limb| blake3::hash(&words(limb))).collect();
-        self.outcomes.push((operation.to_owned(), limbs));
+        self.outcomes.push((operation.to_owned(), hashes(self.backend, poly).unwrap_or_default()));
     }
 
     fn chain(&self) -> Basis {
@@ -139,6 +153,13 @@ impl<'a, B: Backend> Run<'a, B> {
             .collect();
         self.record("lift", &b.lift(basis, &coefficients));
         self.record("lift to the chain", &b.lift(chain, &coefficients));
+        let reals: Vec<f64> = (0..1u64 << self.ring.log_n)
+            .map(|k| [0.0, 0.5, -1.5, 2.5, -0.75, 3e9, -1e12][k as usize % 7] * (1.0 + (k as f64) / 1024.0))
+            .collect();
+        let reals = b.keep(&reals);
+        for factor in [1.0, 1048576.0, 1.0 / 3.0] {
+            self.record("lift scaled", &b.lift_scaled(basis, &reals, factor));
+        }
         self.record("zero", &b.zero(basis));
         let a = self.poly(self.full(), 1);
         self.record("upload", &a);

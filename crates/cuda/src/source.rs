@@ -64,6 +64,7 @@ kernels! {
     LinearSum = "linear_sum",
     Automorphism = "automorphism",
     Lift = "lift",
+    LiftScaled = "lift_scaled",
     TensorSum = "tensor_sum",
     ForwardColumns = "ntt_forward_columns",
     ForwardRows = "ntt_forward_rows",

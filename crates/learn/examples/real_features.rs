@@ -93,7 +93,7 @@ fn train_with_noise(sets: &[Dataset; 3], agreement: &Agreement) -> Trained {
     let mut epochs = 0;
     engine.take_books();
     while let Task::Validate { epoch, .. } =
-        session::advance(&engine, &mut session, &batches, |_| Ok(&trainer), |_| true)?
+        session::advance(&engine, &mut session, &batches[..], |_| Ok(&trainer), |_| true)?
     {
         println!("  epoch {epoch}: {} bootstraps", engine.take_books().count(Kind::Bootstrap));
         let mut logits = Vec::new();

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod agreement;
+pub mod batches;
 pub mod circuit;
 pub mod dataset;
 mod error;
@@ -20,6 +21,7 @@ pub mod trainer;
 pub mod twin;
 
 pub use agreement::{Agreement, Limits, Wishes};
+pub use batches::{Batches, Held, Upload};
 pub use circuit::Circuit;
 pub use dataset::Dataset;
 pub use error::{Error, Result};

@@ -3,6 +3,8 @@
 use crate::packing::mask;
 use crate::{Error, Geometry, Ledger, Result};
 use hetal_circuits::{Diagonal, Engine, Multiplication};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The row-shifted versions `X_b^(-k)[j, i] = X_b[j, (i - k) mod a]` of a batch of features: `versions[b][k]`, `k < c'`.
 pub type Versions<C> = Vec<Vec<C>>;
@@ -24,7 +26,12 @@ pub struct Products<E: Engine> {
     skews: Vec<E::Transform>,
     compact_groups: Vec<E::Plaintext>,
     compact_bias_groups: Vec<E::Plaintext>,
+    /// By the rows of a batch: all but a training's last batch have as many.
+    unskews: Mutex<BTreeMap<usize, Arc<Unskews<E>>>>,
 }
+
+/// For each `D_k` its masks, each with the rotation that comes before it.
+type Unskews<E> = Vec<Vec<(i64, <E as Engine>::Pattern)>>;
 
 impl<E: Engine> Products<E> {
     /// Encodes the masks. The logits come out divided by `scale`.
@@ -50,6 +57,7 @@ impl<E: Engine> Products<E> {
             skews: (0..class_count).map(skew).collect::<hetal_circuits::Result<_>>()?,
             compact_groups: groups(Multiplication::at(ledger.gradient()), all)?,
             compact_bias_groups: groups(Multiplication::at(ledger.gradient()), 1)?,
+            unskews: Mutex::default(),
             geometry,
             ledger,
         })
@@ -148,19 +156,18 @@ impl<E: Engine> Products<E> {
         rows: usize,
         factor: f64,
     ) -> Result<(Vec<E::Ciphertext>, E::Ciphertext)> {
-        let diagonals: Vec<Vec<Diagonal>> =
-            (0..self.geometry.padded_classes()).map(|k| unskew(&self.geometry, k, rows, factor)).collect();
-        let rotations: Vec<i64> = diagonals.iter().flatten().map(|d| d.rotation).collect();
+        let unskews = self.unskews(engine, rows)?;
+        let rotations: Vec<i64> = unskews.iter().flatten().map(|(rotation, _)| *rotation).collect();
         let rotated = engine.rotate_many(differences, &rotations)?;
         let level = self.ledger.probabilities();
         let encode = |place: Multiplication| -> hetal_circuits::Result<Vec<E::Plaintext>> {
-            diagonals.iter().flatten().map(|d| engine.encode(&d.values, place)).collect()
+            unskews.iter().flatten().map(|(_, pattern)| engine.encode_pattern(pattern, factor, place)).collect()
         };
         let masks = encode(Multiplication::for_partner(level, self.ledger.features()))?;
         let pairs: Vec<_> = rotated.iter().zip(&masks).collect();
         let mut rest = pairs.as_slice();
         let mut shifted = Vec::new();
-        for part in &diagonals {
+        for part in unskews.iter() {
             let (terms, others) = rest.split_at(part.len());
             shifted.push(engine.sum_of_plain_products(terms)?);
             rest = others;
@@ -169,6 +176,19 @@ impl<E: Engine> Products<E> {
         let bias_masks = encode(at_one_below(level))?;
         let terms: Vec<_> = rotated.iter().zip(&bias_masks).collect();
         Ok((shifted, engine.sum_of_plain_products(&terms)?))
+    }
+
+    /// The masks that turn differences into `D_k`, for batches of `rows` rows: made once, their factor is another each step.
+    fn unskews(&self, engine: &E, rows: usize) -> Result<Arc<Unskews<E>>> {
+        let mut known = self.unskews.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(unskews) = known.get(&rows) {
+            return Ok(Arc::clone(unskews));
+        }
+        let pattern = |d: Diagonal| Ok((d.rotation, engine.pattern(&d.values)?));
+        let shift = |k| unskew(&self.geometry, k, rows).into_iter().map(pattern).collect::<Result<_>>();
+        let made: Arc<Unskews<E>> = Arc::new((0..self.geometry.padded_classes()).map(shift).collect::<Result<_>>()?);
+        known.insert(rows, Arc::clone(&made));
+        Ok(made)
     }
 
     /// Sums every block over its groups and puts the sums side by side: group `b` of the result is the sum of block `b`. Of the bias only
@@ -253,14 +273,14 @@ fn skew(g: &Geometry, k: usize, value: f64) -> Vec<Diagonal> {
     diagonals
 }
 
-/// `out[j, i] = factor * d[j + k, (i - k) mod a]` where that is a row below `rows` and a real class, 0 elsewhere.
-fn unskew(g: &Geometry, k: usize, rows: usize, factor: f64) -> Vec<Diagonal> {
+/// `out[j, i] = d[j + k, (i - k) mod a]` where that is a row below `rows` and a real class, 0 elsewhere.
+fn unskew(g: &Geometry, k: usize, rows: usize) -> Vec<Diagonal> {
     let (a, by) = (g.rows() as i64, k as i64);
     let real = |j, i| g.class(j, i) < g.classes();
     let mut diagonals =
-        vec![Diagonal { rotation: by * a - by, values: mask(g, factor, |j, i| i >= k && i - k < rows && real(j, i)) }];
+        vec![Diagonal { rotation: by * a - by, values: mask(g, 1.0, |j, i| i >= k && i - k < rows && real(j, i)) }];
     if k > 0 {
-        let wrapped = mask(g, factor, |j, i| i < k && i + g.rows() - k < rows && real(j, i));
+        let wrapped = mask(g, 1.0, |j, i| i < k && i + g.rows() - k < rows && real(j, i));
         diagonals.push(Diagonal { rotation: by * a - by + a, values: wrapped });
     }
     diagonals

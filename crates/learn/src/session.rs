@@ -6,8 +6,8 @@
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
 use crate::nesterov::Pace;
-use crate::trainer::{Batch, Model, REFRESH_BEYOND, Trainer};
-use crate::{Error, Result};
+use crate::trainer::{Model, REFRESH_BEYOND, Trainer};
+use crate::{Batches, Error, Result};
 use hetal_circuits::Engine;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -226,7 +226,7 @@ impl<C: Clone> Session<C> {
 pub fn advance<'t, E: Engine + 't>(
     engine: &E,
     session: &mut Session<E::Ciphertext>,
-    batches: &[Batch<E::Ciphertext>],
+    batches: &(impl Batches<E> + ?Sized),
     trainer: impl Fn(f64) -> Result<&'t Trainer<E>>,
     mut rest: impl FnMut(&Session<E::Ciphertext>) -> bool,
 ) -> Result<Task> {
@@ -234,9 +234,8 @@ pub fn advance<'t, E: Engine + 't>(
         let task = session.task();
         let model = match task {
             Task::Step { batch, rate, range } => {
-                let must = "below the number of batches";
-                let batch = batches.get(batch).ok_or(Error::Invalid { what: "batch", value: batch as f64, must })?;
-                trainer(range)?.step(engine, session.model(), batch, rate)?
+                let trainer = trainer(range)?;
+                trainer.step(engine, session.model(), &*batches.batch(engine, trainer, batch)?, rate)?
             }
             Task::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
             Task::Validate { .. } | Task::Return => return Ok(task),

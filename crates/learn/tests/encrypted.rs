@@ -12,7 +12,7 @@ use hetal_learn::session::{self, Task};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Trainer};
 use hetal_learn::twin::{self, Twin};
-use hetal_learn::{Agreement, Geometry, Judge, Ledger, Limits, Matrix, Session, packing};
+use hetal_learn::{Agreement, Geometry, Held, Judge, Ledger, Limits, Matrix, Session, Upload, packing};
 use hetal_ring::{Poly, RnsRing};
 use hetal_testkit::Client;
 
@@ -90,10 +90,12 @@ fn encrypted_training_stops_early() {
         let blocks = packing::features(&g, &x.slice(r.clone())).unwrap();
         let blocks: Vec<_> = blocks.iter().map(|b| parties.encrypt(b, ledger.fresh_features())).collect();
         let packed = packing::labels(&g, &labels[r.clone()]).unwrap();
-        trainer.batch(engine, &blocks, parties.encrypt(&packed, ledger.probabilities()), r.len()).unwrap()
+        Upload { features: blocks, labels: parties.encrypt(&packed, ledger.probabilities()), rows: r.len() }
     };
-    // The last batch of training rows is shorter.
-    let (batches, validation) = ([upload(0..64), upload(64..120)], upload(120..180));
+    let ready = |u: Upload<_>| trainer.batch(engine, &u.features, u.labels, u.rows).unwrap();
+    // The last batch of training rows is shorter, and its versions are made again in every epoch.
+    let batches = [Held::Ready(ready(upload(0..64))), Held::AsSent(upload(64..120))];
+    let validation = ready(upload(120..180));
     let (patience, rate) = (1, 4.0);
     let agreement = Agreement { batch: 64, rate, patience, max_epochs: 12, ..Limits::default().defaults };
     let initial = initial_weights(classes, features, agreement.seed);
@@ -103,7 +105,7 @@ fn encrypted_training_stops_early() {
     let mut exact = Twin::new(initial, agreement.momentum);
     let mut history = Vec::new();
     while let Task::Validate { epoch, .. } =
-        session::advance(engine, &mut session, &batches, |_| Ok(&trainer), |_| true).unwrap()
+        session::advance(engine, &mut session, &batches[..], |_| Ok(&trainer), |_| true).unwrap()
     {
         let sealed = trainer.logits(engine, &validation.versions, session.weights()).unwrap();
         let opened = packing::unpack_logits(&g, &parties.client.decrypt(sealed.inner()), 60).unwrap();

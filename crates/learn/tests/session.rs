@@ -99,7 +99,9 @@ impl Server {
         mut between: impl FnMut(&Session<Ciphertext>) -> bool,
     ) -> bool {
         loop {
-            match session::advance(&self.engine, session, &self.batches, |_| Ok(&self.trainer), &mut between).unwrap() {
+            match session::advance(&self.engine, session, &self.batches[..], |_| Ok(&self.trainer), &mut between)
+                .unwrap()
+            {
                 Task::Validate { .. } => {
                     let judgement = judge.judge(&self.validation_logits(session), labels).unwrap();
                     session.judged(judgement.verdict).unwrap();

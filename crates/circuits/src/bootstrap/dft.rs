@@ -53,14 +53,14 @@ impl Shape {
         rotation.rem_euclid(self.stride() << log_diagonals.div_ceil(2))
     }
 
-    /// Every rotation that needs a key: the inner and outer steps of the matrix's nonzero diagonals.
-    pub(super) fn rotations(&self) -> BTreeSet<i64> {
+    /// Every rotation of `slots` slots that needs a key: the inner and outer steps of the matrix's nonzero diagonals.
+    pub(super) fn rotations(&self, slots: usize) -> BTreeSet<i64> {
         let mut diagonals = BTreeSet::from([0]);
         for &len in &self.lengths {
             let half = len as i64 / 2;
             diagonals = diagonals.iter().flat_map(|r| [r - half, *r, r + half]).map(|r| self.signed(r)).collect();
         }
-        let steps = diagonals.iter().flat_map(|&r| [self.baby(r), (r - self.baby(r)).rem_euclid(self.n)]);
+        let steps = diagonals.iter().flat_map(|&r| [self.baby(r), (r - self.baby(r)).rem_euclid(slots as i64)]);
         steps.filter(|&r| r != 0).collect()
     }
 
@@ -84,15 +84,24 @@ impl Shape {
     }
 
     /// Encodes `factor` times the matrix for ciphertexts of `limbs` limbs, at exactly the scale of the prime they are then
-    /// rescaled by.
+    /// rescaled by. With `split` the result fills twice the slots, followed by `-i` times itself: the real parts of that are
+    /// the real and the imaginary parts of the result.
     pub(super) fn encode<B: Backend>(
         &self,
         evaluator: &Evaluator<B>,
         factor: f64,
         limbs: usize,
+        split: bool,
     ) -> Result<Matrix<B::Poly>> {
         let mut diagonals = self.diagonals(evaluator.encoder());
         diagonals.values_mut().flatten().for_each(|z| *z *= factor);
+        if split {
+            diagonals.values_mut().for_each(|values| values.extend_from_within(..));
+            diagonals
+                .values_mut()
+                .flat_map(|values| values.iter_mut().skip(self.n as usize))
+                .for_each(|z| *z *= -Complex64::I);
+        }
         let basis = evaluator.params().key_basis(limbs);
         Ok(evaluator.encode_matrix(&diagonals, |r| self.baby(r), evaluator.last_prime(limbs), basis)?)
     }

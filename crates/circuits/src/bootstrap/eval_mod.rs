@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
 /// Chebyshev polynomials below this are kept for the leaves of the series.
-const LEAF_DEGREE: usize = 8;
+const LEAF_DEGREE: usize = 4;
 
 /// The evaluation of `w` from `t`, with `theta = 2 pi K t`.
 pub(super) struct Exponential {
@@ -49,8 +49,8 @@ impl Exponential {
         Ok((re?, im?))
     }
 
-    /// `w(t)`, at exactly the scale of the top level.
-    fn evaluate<B: Backend>(
+    /// `w(t)`, at exactly the scale of the top level, with as many limbs fewer than `t` as EvalMod has primes.
+    pub(super) fn evaluate<B: Backend>(
         &self,
         evaluator: &Evaluator<B>,
         t: &Ct<B>,
@@ -58,14 +58,14 @@ impl Exponential {
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
         // Squares rescale S to S^2/q: roots of the target scale, from the last square back to the series.
-        let top = params.limbs(params.top_level());
+        let end = t.limbs - params.literal().eval_mod_primes.len();
         let squares = self.squarings + usize::from(self.correction.is_some());
         let mut target = params.scale(params.top_level());
-        for limbs in top + 1..=top + squares {
+        for limbs in end + 1..=end + squares {
             target = libm::sqrt(target * evaluator.last_prime(limbs));
         }
         let mut z =
-            Series::new(evaluator, t, self.series.len() - 1, keys)?.evaluate(&self.series, top + squares, target)?;
+            Series::new(evaluator, t, self.series.len() - 1, keys)?.evaluate(&self.series, end + squares, target)?;
         for _ in 0..self.squarings {
             z = evaluator.sum_of_products(&[(&z, &z)], keys)?;
         }
@@ -198,7 +198,7 @@ mod tests {
             let e = Exponential::new(&params);
             let k = f64::from(params.literal().eval_mod.k);
             let ratio = f64::from(1u32 << params.literal().log_message_ratio);
-            for multiple in [-15.0, -3.0, 0.0, 7.0, 15.0] {
+            for multiple in [1.0 - k, -3.0, 0.0, 7.0, k - 1.0] {
                 for message in [-1.0, -0.25, 0.0, 0.7, 1.0] {
                     let t = (multiple + message / ratio) / k;
                     let mut z = evaluate(&e.series, t);

@@ -18,6 +18,9 @@ pub enum FormatError {
         /// Its words.
         message: String,
     },
+    /// The device that holds the object failed.
+    #[error(transparent)]
+    Backend(#[from] crate::backend::Failure),
     /// The input ends inside an object.
     #[error("the input ends inside {part}: it was cut short")]
     Truncated {

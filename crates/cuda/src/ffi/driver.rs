@@ -60,6 +60,11 @@ const NEEDED: [&str; 6] = [
     "cuStreamCreate",
 ];
 
+/// Says which of the needed functions the driver lacks, if one.
+fn require(has: impl Fn(&'static str) -> bool) -> Result<()> {
+    NEEDED.into_iter().find(|&symbol| !has(symbol)).map_or(Ok(()), |symbol| Err(Error::DriverTooOld { symbol }))
+}
+
 impl Driver {
     /// Card number `gpu`, with kernels for degree `2^log_n`.
     pub(crate) fn open(gpu: usize, log_n: u32) -> Result<Self> {
@@ -67,13 +72,8 @@ impl Driver {
         if !unsafe { sys::is_culib_present() } {
             return Err(no_gpu("the NVIDIA driver (libcuda) is not installed"));
         }
-        for symbol in NEEDED {
-            // SAFETY: the library is there; the symbol is looked up and not called.
-            let found = unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) };
-            if found.is_err() {
-                return Err(Error::DriverTooOld { symbol });
-            }
-        }
+        // SAFETY: the library is there; the symbol is looked up and not called.
+        require(|symbol| unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_ok())?;
         result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
         let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;
         let ordinal = i32::try_from(gpu).ok().filter(|&g| g < count);
@@ -85,7 +85,6 @@ impl Driver {
         }
         let driver_version = driver_version();
         let capability = capability(device)?;
-        let code = compiled(capability, log_n, &name, driver_version)?;
         // SAFETY: the device exists; the context is released when the value is dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed("making a context"))?;
         let mut driver = Self {
@@ -106,8 +105,24 @@ impl Driver {
             *stream =
                 result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("making a stream"))?;
         }
-        driver.load(code)?;
+        driver.load_kernels(capability)?;
         Ok(driver)
+    }
+
+    /// Loads the kernels from the cache, or compiles them where it has none that this driver takes.
+    fn load_kernels(&mut self, capability: u32) -> Result<()> {
+        let cache = Cache::of_user();
+        let key = nvrtc::cache_key(capability, self.log_n, &self.name, &self.driver_version.to_string());
+        if let Some(code) = cache.as_ref().and_then(|cache| cache.get(&key))
+            && self.load(code).is_ok()
+        {
+            return Ok(());
+        }
+        let code = nvrtc::compile(capability, self.log_n)?.0;
+        if let Some(cache) = &cache {
+            cache.put(&key, &code);
+        }
+        self.load(code)
     }
 
     fn load(&mut self, mut code: Vec<u8>) -> Result<()> {
@@ -116,12 +131,12 @@ impl Driver {
         // SAFETY: the code came from the compiler (the cache checks that), and the context is current.
         self.module =
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("loading the kernels"))?;
-        for kernel in Kernel::ALL {
+        let find = |kernel: &Kernel| {
             let name = CString::new(kernel.name()).map_err(|_| no_gpu("a kernel without a name"))?;
             // SAFETY: the module was loaded above.
-            let function = unsafe { result::module::get_function(self.module, name) };
-            self.functions.push(function.map_err(failed("finding a kernel"))?);
-        }
+            unsafe { result::module::get_function(self.module, name) }.map_err(failed("finding a kernel"))
+        };
+        self.functions = Kernel::ALL.iter().map(find).collect::<Result<_>>()?;
         Ok(())
     }
 
@@ -191,20 +206,6 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u3
     let value =
         unsafe { result::device::get_attribute(device, which) }.map_err(failed("asking for the card's size"))?;
     Ok(u32::try_from(value).unwrap_or(0))
-}
-
-/// The kernels for a card, from the cache or the compiler.
-fn compiled(capability: u32, log_n: u32, card: &str, driver_version: i32) -> Result<Vec<u8>> {
-    let cache = Cache::of_user();
-    let key = nvrtc::cache_key(capability, log_n, card, &driver_version.to_string());
-    if let Some(code) = cache.as_ref().and_then(|cache| cache.get(&key)) {
-        return Ok(code);
-    }
-    let code = nvrtc::compile(capability, log_n)?.0;
-    if let Some(cache) = &cache {
-        cache.put(&key, &code);
-    }
-    Ok(code)
 }
 
 impl Device for Driver {
@@ -372,5 +373,18 @@ impl Drop for Driver {
             _ = result::primary_ctx::release(self.device);
         }
         CURRENT.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_too_old_is_told_by_what_it_lacks() {
+        require(|_| true).unwrap();
+        let error = require(|symbol| symbol != "cuLaunchKernelEx").unwrap_err();
+        assert_eq!(error, Error::DriverTooOld { symbol: "cuLaunchKernelEx" });
+        assert!(error.to_string().contains("too old") && error.to_string().contains("install"), "{error}");
     }
 }

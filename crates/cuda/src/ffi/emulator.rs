@@ -24,6 +24,8 @@ pub(crate) struct Emulator {
     layouts: Mutex<HashMap<u64, Layout>>,
     /// Bytes it has.
     total: usize,
+    /// Launches until it is lost.
+    launches_left: AtomicUsize,
 }
 
 fn compiler() -> std::ffi::OsString {
@@ -47,16 +49,22 @@ fn failure(reason: impl std::fmt::Display) -> Error {
 impl Emulator {
     /// Compiles the kernels for degree `2^log_n`.
     pub(crate) fn open(log_n: u32) -> Result<Self> {
-        Self::with_memory(log_n, usize::MAX)
+        Self::with(log_n, usize::MAX, usize::MAX)
     }
 
-    /// [`Emulator::open`] with so many bytes of memory.
-    pub(crate) fn with_memory(log_n: u32, total: usize) -> Result<Self> {
+    /// [`Emulator::open`] with so many bytes of memory, to be lost after so many launches.
+    pub(crate) fn with(log_n: u32, total: usize, launches: usize) -> Result<Self> {
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("hetal-emulator-{}-{number}", std::process::id()));
         let library = build(&folder, log_n);
         _ = std::fs::remove_dir_all(&folder);
-        Ok(Self { log_n, library: Mutex::new(library?), layouts: Mutex::default(), total })
+        Ok(Self {
+            log_n,
+            library: Mutex::new(library?),
+            layouts: Mutex::default(),
+            total,
+            launches_left: AtomicUsize::new(launches),
+        })
     }
 }
 
@@ -155,6 +163,10 @@ impl Device for Emulator {
     }
 
     fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
+        let one_less = |left: usize| if left == usize::MAX { Some(left) } else { left.checked_sub(1) };
+        if self.launches_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
+            return Err(Error::Driver { operation: kernel.name(), reason: "the emulated card is lost".to_owned() });
+        }
         let name = CString::new(kernel.name()).map_err(failure)?;
         let (threads, blocks) = kernel.shape(self.log_n);
         let library = self.library.lock().unwrap_or_else(PoisonError::into_inner);

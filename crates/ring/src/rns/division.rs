@@ -1,6 +1,6 @@
 //! Division by primes of the basis, rounded to the nearest: rescale, mod-down, and both at once.
 
-use super::mod_up::{TARGETS_AT_ONCE, words};
+use super::mod_up::{targets_at_once, words};
 use super::{Basis, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
 use crate::kernels;
@@ -27,9 +27,10 @@ impl RnsRing {
             })
             .collect();
         let scaled = words(&scaled);
-        let groups = a.limbs.par_chunks_mut(TARGETS_AT_ONCE).enumerate();
+        let at_once = targets_at_once(to.q);
+        let groups = a.limbs.par_chunks_mut(at_once).enumerate();
         groups.with_min_len(self.grain()).for_each(|(group, limbs)| {
-            let first = group * TARGETS_AT_ONCE;
+            let first = group * at_once;
             let targets: Vec<usize> = (first..first + limbs.len()).collect();
             let remainders = self.converted(&conversion, &scaled, to, &targets);
             for ((limb, mut remainder), i) in limbs.iter_mut().zip(remainders).zip(targets) {

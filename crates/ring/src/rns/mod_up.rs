@@ -7,9 +7,16 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Limbs a conversion makes at a time: enough that reading its sources costs little, few enough that they are still in
+/// Most limbs a conversion makes at a time: enough that reading its sources costs little, few enough that they are still in
 /// the cache when their transforms begin.
-pub(super) const TARGETS_AT_ONCE: usize = 7;
+const TARGETS_AT_ONCE: usize = 7;
+
+/// Limbs a conversion makes at a time when `targets` are to be made in all, so that every thread has as much to do. The
+/// result does not depend on it.
+pub(super) fn targets_at_once(targets: usize) -> usize {
+    let groups = targets.div_ceil(TARGETS_AT_ONCE).next_multiple_of(rayon::current_num_threads());
+    targets.div_ceil(groups).max(1)
+}
 
 /// A polynomial cut into digits: digit `j` is its remainder modulo the product of a few consecutive primes, centred, and
 /// extended to all primes of the basis.
@@ -68,12 +75,13 @@ impl RnsRing {
         let conversions: Vec<Arc<Conversion>> =
             ranges.iter().map(|r| self.conversion(Sources { q_start: r.start, q_end: r.end, p: 0 })).collect();
         let scaled = self.scaled_digits(&a, &ranges, &conversions);
+        let at_once = targets_at_once(ranges.iter().map(|own| basis.limbs() - own.len()).sum());
         let tasks: Vec<(usize, Vec<usize>)> = ranges
             .iter()
             .enumerate()
             .flat_map(|(j, own)| {
                 let others: Vec<usize> = (0..basis.limbs()).filter(|i| !own.contains(i)).collect();
-                others.chunks(TARGETS_AT_ONCE).map(|chunk| (j, chunk.to_vec())).collect::<Vec<_>>()
+                others.chunks(at_once).map(|chunk| (j, chunk.to_vec())).collect::<Vec<_>>()
             })
             .collect();
         let limbs: Vec<Limb> = tasks

@@ -1,0 +1,70 @@
+//! Which matrices a bootstrap has, and at how many limbs each is applied.
+
+use super::dft::{self, Shape};
+use crate::{Error, Result};
+use hetal_ckks::Params;
+
+/// The shape of a bootstrap, before any number of it is computed.
+pub(super) struct Layout {
+    /// Slots after which the vectors repeat.
+    pub(super) slots: usize,
+    /// Each with the limbs it is applied at.
+    pub(super) to_coefficients: Vec<(Shape, usize)>,
+    /// Rotations whose sum, one after the other, leaves the coefficients of the vectors' subring: `2^terms` times.
+    pub(super) trace: Vec<i64>,
+    /// Each with the limbs it is applied at.
+    pub(super) to_slots: Vec<(Shape, usize)>,
+    /// Limbs the modulus is raised to.
+    pub(super) raised: usize,
+}
+
+/// The shortest vectors worth a bootstrap of their own.
+const FEWEST_SLOTS: usize = 16;
+
+impl Layout {
+    /// For all slots.
+    pub(super) fn full(params: &Params) -> Self {
+        let stages = params.literal().coeffs_to_slots.len();
+        Self::new(params, params.slots(), stages, params.chain().len())
+    }
+
+    /// For vectors that repeat after `slots` slots. Shorter vectors need fewer matrices: a prime of theirs then serves to
+    /// put the halves together, else a usable one does.
+    pub(super) fn sparse(params: &Params, slots: usize) -> Result<Self> {
+        let most = params.slots() / 2;
+        if !slots.is_power_of_two() || !(FEWEST_SLOTS..=most).contains(&slots) {
+            return Err(Error::NoSparseBootstrap { slots, fewest: FEWEST_SLOTS, most });
+        }
+        let all = params.literal().coeffs_to_slots.len() as u32;
+        if all == 0 {
+            return Err(Error::NoBootstrap { set: params.name().to_owned() });
+        }
+        let most_butterflies = params.slots().ilog2().div_ceil(all);
+        let stages = slots.ilog2().div_ceil(most_butterflies) as usize;
+        let wanted = params.limbs(params.top_level()) + 1 + params.literal().eval_mod_primes.len() + stages;
+        Ok(Self::new(params, slots, stages, wanted.min(params.chain().len())))
+    }
+
+    fn new(params: &Params, slots: usize, stages: usize, raised: usize) -> Self {
+        let with_limbs = |count, inverse, from: usize| {
+            dft::shapes(slots, count, inverse).into_iter().zip((0..=from).rev()).collect::<Vec<_>>()
+        };
+        let doublings = std::iter::successors(Some(slots), |r| Some(2 * r));
+        Self {
+            slots,
+            to_coefficients: with_limbs(params.literal().slots_to_coeffs.len(), false, params.limbs(0)),
+            trace: doublings.take_while(|&r| r < params.slots()).map(|r| r as i64).collect(),
+            to_slots: with_limbs(stages, true, raised),
+            raised,
+        }
+    }
+
+    pub(super) fn is_sparse(&self) -> bool {
+        !self.trace.is_empty()
+    }
+
+    /// Limbs after the exponential.
+    pub(super) fn after_exponential(&self, params: &Params) -> usize {
+        self.raised - self.to_slots.len() - params.literal().eval_mod_primes.len()
+    }
+}

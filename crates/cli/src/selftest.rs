@@ -1,0 +1,167 @@
+//! `hetal selftest`: every operation, a bootstrap and a training iteration, byte for byte against a reference.
+
+use crate::engine::{Place, gpu};
+use crate::owner::Owner;
+use crate::{Error, Result, progress};
+use hetal_circuits::clear::Keys;
+use hetal_circuits::{Complex64, Engine, Sealed};
+use hetal_ckks::{Backend, Params};
+use hetal_cuda::selftest::{Ring, compare, hashes};
+use hetal_learn::nesterov::Momentum;
+use hetal_learn::softmax::Constants;
+use hetal_learn::trainer::{self, Model, Trainer};
+use hetal_learn::{Geometry, Ledger, Matrix, packing};
+use hetal_ring::sampler::TestSeeds;
+use hetal_ring::{Isa, RnsRing};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tested {
+    /// The CPU's vector kernels, against its scalar ones.
+    Cpu,
+    /// An NVIDIA GPU, against the CPU.
+    Cuda,
+}
+
+/// Arguments of `hetal selftest`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What is tested.
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub engine: Tested,
+    /// The parameter sets (more than one: separated by commas). By default the toy sets, and on a GPU `full` too.
+    #[arg(long, value_delimiter = ',')]
+    pub set: Vec<String>,
+    /// Which GPU.
+    #[arg(long, default_value_t = 0)]
+    pub device: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Names of results with a hash for each limb.
+type Results = Vec<(String, Vec<[u8; 32]>)>;
+
+/// Runs the self-test; a difference is an error.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let toys = ["insecure-toy11", "insecure-toy12"];
+    let defaults = toys.into_iter().chain((arguments.engine == Tested::Cuda).then_some("full"));
+    let sets: Vec<String> =
+        if arguments.set.is_empty() { defaults.map(str::to_owned).collect() } else { arguments.set.clone() };
+    let reports: Vec<Value> = sets.iter().map(|set| test(arguments, set)).collect::<Result<_>>()?;
+    let differ: usize = reports.iter().filter_map(|r| r["differ"].as_array()).map(Vec::len).sum();
+    if arguments.json {
+        println!("{}", Value::from(reports));
+    } else {
+        for report in &reports {
+            let (compared, differ) = (&report["compared"], report["differ"].as_array().map_or(0, Vec::len));
+            println!("{:16} {compared} results compared, {differ} differ", report["set"].as_str().unwrap_or_default());
+        }
+    }
+    if differ > 0 { Err(Error::SelfTest { differ }) } else { Ok(()) }
+}
+
+/// Tests one set.
+fn test(arguments: &Arguments, set: &str) -> Result<Value> {
+    let start = Instant::now();
+    let params = Params::named(set)?;
+    let ((mut compared, mut differ), (ours, theirs), on) = match arguments.engine {
+        Tested::Cpu => {
+            let (vector, scalar) = (ring(&params, Isa::detect())?, ring(&params, Isa::Scalar)?);
+            let name = format!("{} against scalar", Isa::detect().name());
+            let operations = operations(&vector, &scalar, &params)?;
+            let journeys = (journey(set, Isa::detect(), &vector)?, journey(set, Isa::Scalar, &scalar)?);
+            (operations, journeys, name)
+        }
+        Tested::Cuda => {
+            let (card, cpu) = (gpu(&params, arguments.device)?, ring(&params, Isa::detect())?);
+            let operations = operations(&card, &cpu, &params)?;
+            let journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
+            (operations, journeys, card.describe())
+        }
+    };
+    for ((name, ours), (_, theirs)) in ours.into_iter().zip(theirs) {
+        compared += 1;
+        if ours != theirs {
+            differ.push(name);
+        }
+    }
+    Ok(json!({
+        "set": set,
+        "on": on,
+        "compared": compared,
+        "differ": differ,
+        "seconds": start.elapsed().as_secs_f64(),
+    }))
+}
+
+fn ring(params: &Params, isa: Isa) -> Result<Arc<RnsRing>> {
+    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
+    Ok(Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
+        name: params.name().to_owned(),
+        reason: format!("{q} is no prime for its ring"),
+    })?))
+}
+
+/// How many results of single operations were compared, and the names of those that differ.
+fn operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &Params) -> Result<(usize, Vec<String>)> {
+    let spinner = progress::spinner("every operation");
+    let (q, p) = (params.chain(), params.special());
+    let ring = Ring { log_n: params.log_n(), q, p, digit_starts: params.digit_starts() };
+    let report = compare(&**a, &**b, &ring, 1).map_err(hetal_ckks::Error::from)?;
+    spinner.finish_and_clear();
+    let name = |m: hetal_cuda::selftest::Mismatch| format!("{}, limb {}", m.operation, m.limb);
+    Ok((report.compared, report.mismatches.into_iter().map(name).collect()))
+}
+
+/// Keys, ciphertexts, a bootstrap and a whole training iteration on a backend, all from the same seeds each time.
+fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
+    let owner = Owner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
+    let params = &owner.params;
+    let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
+    let g = Geometry::new(params.slots(), rows, features, classes)?;
+    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0)?);
+    let needs: Keys = trainer::keys(g, ledger, constants.clone(), 0, params.top_level())?;
+    let engine = owner.engine_on(Arc::clone(backend), &needs)?;
+    let encoder = owner.evaluator();
+    let seal = |values: &[Complex64], level| owner.seal(&engine, &encoder, values, level);
+    let spinner = progress::spinner("a bootstrap and an iteration");
+    let mut results = Results::new();
+    let mut note = |name: &str, ct: &Sealed<B::Poly>| -> Result<()> {
+        for (half, poly) in [("c0", &ct.inner().c0), ("c1", &ct.inner().c1)] {
+            let hashes = hashes(&**backend, poly).map_err(hetal_ckks::Error::from)?;
+            results.push((format!("{name}, {half}"), hashes));
+        }
+        Ok(())
+    };
+    let slot = |i: usize, period: f64| (i as f64 * 0.37).sin() * (i as f64 / period).cos();
+    let values: Vec<Complex64> = (0..params.slots()).map(|i| Complex64::new(slot(i, 5.0), slot(i, 7.0))).collect();
+    let fresh = seal(&values, 0)?;
+    note("encryption", &fresh)?;
+    note("bootstrap", &engine.bootstrap(&fresh, 0)?)?;
+    let trainer = Trainer::new(&engine, g, ledger, constants, 0)?;
+    let x = Matrix::from_fn(rows, features, |i, j| slot(31 * i + j, 11.0) / (features as f64).sqrt());
+    let labels: Vec<usize> = (0..rows).map(|i| i * i % classes).collect();
+    let blocks = packing::features(&g, &x)?;
+    let blocks: Vec<_> = blocks.iter().map(|b| seal(b, ledger.fresh_features())).collect::<Result<_>>()?;
+    let labels = seal(&packing::labels(&g, &labels)?, ledger.probabilities())?;
+    let batch = trainer.batch(&engine, &blocks, labels, rows)?;
+    for (k, version) in batch.versions.iter().flatten().enumerate() {
+        note(&format!("version {k} of the features"), version)?;
+    }
+    let first = Matrix::from_fn(classes, features + 1, |k, j| slot(97 * k + j, 13.0) / 20.0);
+    let model = Model::new(seal(&packing::weights(&g, &first)?, ledger.weights())?, Momentum::Nesterov);
+    let stepped = trainer.step(&engine, &model, &batch, 1.0)?;
+    let refreshed = trainer.refresh(&engine, &stepped)?;
+    note("weights after an iteration", &stepped.weights)?;
+    for (name, part) in [("lookahead", &stepped.lookahead), ("momentum", &stepped.momentum)] {
+        part.iter().try_for_each(|ct| note(&format!("{name} after an iteration"), ct))?;
+    }
+    refreshed.momentum.iter().try_for_each(|ct| note("momentum refreshed", ct))?;
+    spinner.finish_and_clear();
+    Ok(results)
+}
