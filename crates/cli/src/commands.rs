@@ -44,5 +44,15 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// Security for people.
+pub fn security(params: &hetal_ckks::Params) -> String {
+    let security = params.security();
+    if security.bits() > 0.0 {
+        format!("{security} bits of security")
+    } else {
+        "NO SECURITY: for tests only".to_owned()
+    }
+}
+
 /// Where the data owner's files are, unless told otherwise.
 pub const FOLDER: &str = "hetal-project";

@@ -2,7 +2,7 @@
 
 use super::steps::Steps;
 use super::train::per_iteration;
-use super::{bytes, print, seconds};
+use super::{bytes, print, seconds, security};
 use crate::machine::{self, peak_rss_gib};
 use crate::{Error, Result};
 use hetal_client::files::{Format, parse_table};
@@ -249,8 +249,8 @@ fn text(
          sent               keys {} (made in {}), rows {}\n\
          took               {}, at most {:.1} GiB of memory\n\
          \n\
-         what the server saw: {} ciphertexts' worth of batches ({} rows of {} numbers, {} classes), keys that cannot decrypt, {verdicts} verdicts\n\
-         of two bits each, when things happened. Never a sentence, a vector, a label, a weight or an accuracy.\n\
+         what the server saw: {} of encrypted batches, and that they are {} rows of {} numbers in {} classes; keys that cannot decrypt;\n\
+         {verdicts} verdicts of two bits each; when things happened. Never a sentence, a vector, a label, a weight or an accuracy.\n\
          its files: {}   the owner's (secret key, model): {}\n\
          model: {} (private: `hetal model export` writes what may be published)\n\
          next: hetal predict --dir {} --model {NAME} --features FILE",
@@ -260,7 +260,7 @@ fn text(
         training.iterations,
         training.epochs,
         per_iteration(trained).map_or_else(|| "unknown time".to_owned(), seconds),
-        layout.params.security(),
+        security(&layout.params),
         bytes(trained.key_bytes),
         seconds(trained.key_seconds),
         bytes(trained.row_bytes),

@@ -1,6 +1,6 @@
 //! `hetal doctor`: what this machine can do.
 
-use super::{bytes, print};
+use super::{bytes, print, security};
 use crate::Result;
 use crate::machine::{available_memory_bytes, free_disk_bytes, memory_bytes};
 use hetal_circuits::bootstrap;
@@ -47,7 +47,7 @@ fn report(folder: &Path) -> Result<Value> {
             let needs = server_memory(&params);
             Ok(json!({
                 "set": literal.name,
-                "security": params.security().to_string(),
+                "security": security(&params),
                 "server_memory_bytes": needs,
                 "fits": available.is_none_or(|there| there >= needs),
             }))

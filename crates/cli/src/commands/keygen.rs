@@ -1,7 +1,7 @@
 //! `hetal keygen`: the secret key and the key set of a project, before there are rows.
 
 use super::steps::Steps;
-use super::{FOLDER, bytes, print, seconds};
+use super::{FOLDER, bytes, print, seconds, security};
 use crate::Result;
 use hetal_client::{Layout, Project, training};
 use hetal_learn::Limits;
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "key_bytes": keys.bytes,
         "layout": keys.layout,
         "seconds": keys.seconds,
-        "security": layout.params.security().to_string(),
+        "security": security(&layout.params),
     });
     let text = format!(
         "secret key: {} (mode 0600: keep it, back it up, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bytes(keys.bytes),
         seconds(keys.seconds),
         keys.layout,
-        layout.params.security()
+        security(&layout.params)
     );
     print(arguments.json, &value, &text);
     Ok(())

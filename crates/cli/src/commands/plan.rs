@@ -2,7 +2,7 @@
 
 use super::data::Data;
 use super::train::WishArguments;
-use super::{bytes, print, seconds};
+use super::{bytes, print, seconds, security};
 use crate::machine::time;
 use crate::{Error, Result, progress};
 use hetal_circuits::clear::{Books, Kind};
@@ -121,7 +121,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let iteration = speed.seconds(&plan.iteration);
     Ok(json!({
         "set": params.name(),
-        "security": params.security().to_string(),
+        "security": security(&params),
         "security_bits": params.security().bits(),
         "rows": shape.rows,
         "validation_rows": shape.validation,
