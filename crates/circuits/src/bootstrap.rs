@@ -149,6 +149,24 @@ impl<P: Clone> Bootstrapper<P> {
         Ok(self.times_bound(evaluator, out, log_bound))
     }
 
+    /// [`Bootstrapper::bootstrap`] of a vector of real numbers, which needs one exponential instead of two. Imaginary parts are
+    /// lost.
+    pub fn bootstrap_real<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        a: &Ct<B>,
+        log_bound: u32,
+        keys: &EvaluationKeys<P>,
+    ) -> Result<Ct<B>> {
+        if self.fold.is_some() {
+            return self.bootstrap(evaluator, a, log_bound, keys);
+        }
+        let slots = self.raised_slots(evaluator, a, log_bound, keys, &mut |_| {})?;
+        let t = self.real_part(evaluator, slots, keys)?;
+        let w = self.exponential.evaluate(evaluator, &t, keys)?;
+        Ok(self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound))
+    }
+
     /// Two vectors of real numbers through one bootstrap.
     pub fn bootstrap_pair<B: Backend<Poly = P>>(
         &self,

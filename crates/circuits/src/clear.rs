@@ -227,6 +227,12 @@ impl Clear {
         sum
     }
 
+    fn refreshed_real(&self, a: &Ciphertext, bound: f64) -> Ciphertext {
+        let mut out = self.refreshed(a, self.top, self.noise.bootstrap * bound);
+        out.values.iter_mut().for_each(|z| z.im = 0.0);
+        out
+    }
+
     fn refreshed(&self, a: &Ciphertext, level: usize, sigma: f64) -> Ciphertext {
         let mut values = a.values.clone();
         noise::disturb(&mut values, sigma, self.noise.seed);
@@ -258,6 +264,18 @@ fn bound_of_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f64> {
         // Written so that a NaN is beyond the bound too.
         if let Some(slot) = a.values.iter().position(|v| v.is_nan() || magnitude(v) > bound) {
             return Err(Error::OutOfRange { operation: NAME, slot, value: magnitude(&a.values[slot]), bound });
+        }
+    }
+    Ok(bound)
+}
+
+/// The bound itself, if all values lie in it and are real.
+fn bound_of_real_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f64> {
+    let bound = bound_of_bootstrap(vectors, log_bound)?;
+    for a in vectors {
+        if let Some(slot) = a.values.iter().position(|z| z.im.abs() > REAL_ENOUGH * bound) {
+            let value = a.values[slot].im.abs();
+            return Err(Error::OutOfRange { operation: "a real bootstrap", slot, value, bound: REAL_ENOUGH * bound });
         }
     }
     Ok(bound)
@@ -474,20 +492,16 @@ impl Engine for Clear {
         Ok(self.refreshed(a, self.top, self.noise.bootstrap * bound))
     }
 
+    fn bootstrap_real(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
+        let bound = bound_of_real_bootstrap(&[a], log_bound)?;
+        self.ledger().record_bootstrap(a.level, log_bound);
+        Ok(self.refreshed_real(a, bound))
+    }
+
     fn bootstrap_pair(&self, a: &Ciphertext, b: &Ciphertext, log_bound: u32) -> Result<(Ciphertext, Ciphertext)> {
-        let bound = bound_of_bootstrap(&[a, b], log_bound)?;
-        let imaginary = |v: &Ciphertext| v.values.iter().position(|z| z.im.abs() > REAL_ENOUGH * bound);
-        if let Some((v, slot)) = [a, b].into_iter().find_map(|v| Some((v, imaginary(v)?))) {
-            let value = v.values[slot].im.abs();
-            return Err(Error::OutOfRange { operation: "a real bootstrap", slot, value, bound: REAL_ENOUGH * bound });
-        }
+        let bound = bound_of_real_bootstrap(&[a, b], log_bound)?;
         self.ledger().record_bootstrap(a.level.min(b.level), log_bound);
-        let refreshed = |v: &Ciphertext| {
-            let mut out = self.refreshed(v, self.top, self.noise.bootstrap * bound);
-            out.values.iter_mut().for_each(|z| z.im = 0.0);
-            out
-        };
-        Ok((refreshed(a), refreshed(b)))
+        Ok((self.refreshed_real(a, bound), self.refreshed_real(b, bound)))
     }
 
     fn bootstrap_precise(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {

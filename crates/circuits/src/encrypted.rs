@@ -385,6 +385,12 @@ impl<B: Backend> Engine for Encrypted<B> {
         self.sealed(inner, self.top_level(), None)
     }
 
+    fn bootstrap_real(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
+        let bottom = self.drop_to(a, 0)?;
+        let inner = self.bootstrapper.bootstrap_real(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
+        self.sealed(inner, self.top_level(), None)
+    }
+
     fn bootstrap_pair(&self, a: &Ct<B>, b: &Ct<B>, log_bound: u32) -> Result<(Ct<B>, Ct<B>)> {
         let (a, b) = (self.drop_to(a, 0)?, self.drop_to(b, 0)?);
         let pair = (&a.inner, &b.inner);

@@ -75,6 +75,7 @@ fn circuit<E: Engine>(
     note("bootstrap of larger values", &engine.bootstrap(&wide, 2).unwrap());
 
     note("precise bootstrap", &engine.bootstrap_precise(&a, 0).unwrap());
+    note("bootstrap of real numbers", &engine.bootstrap_real(&real, 1).unwrap());
     let (re, im) = engine.bootstrap_pair(&real, &engine.neg(&real).unwrap(), 0).unwrap();
     note("bootstrap of the first of a pair", &re);
     note("bootstrap of the second of a pair", &im);

@@ -149,7 +149,7 @@ impl<E: Engine> Trainer<E> {
             return Ok(model.clone());
         };
         let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
-        let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
+        let fresh = engine.bootstrap_real(&scaled, self.log_momentum_bound)?;
         let momentum = engine.drop_to(&fresh, self.products.ledger().momentum())?;
         Ok(Model { momentum: Some(momentum), scale: 1.0, ..model.clone() })
     }

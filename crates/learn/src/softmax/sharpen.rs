@@ -43,12 +43,12 @@ impl<E: Engine> Sharpen<E> {
 
     /// The probabilities, from `t = logit / scale` at any level: `t` is bootstrapped first.
     pub fn evaluate(&self, engine: &E, t: &E::Ciphertext) -> Result<E::Ciphertext> {
-        let mut p = self.exponential.evaluate(engine, &engine.bootstrap(t, 0)?)?;
+        let mut p = self.exponential.evaluate(engine, &engine.bootstrap_real(t, 0)?)?;
         // The sum of the classes, where the step before left it.
         let mut sum = None;
         for (j, step) in self.constants.steps.iter().enumerate() {
             if self.schedule.cuts().contains(&j) {
-                p = engine.bootstrap(&p, self.constants.log_bound(j))?;
+                p = engine.bootstrap_real(&p, self.constants.log_bound(j))?;
                 sum = None;
             }
             let sum_wanted = self.wants_sum(j + 1);
