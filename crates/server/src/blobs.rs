@@ -2,12 +2,16 @@
 
 mod local;
 mod memory;
+#[cfg(feature = "s3")]
+mod s3;
 #[cfg(test)]
 mod suite;
 
 pub use local::LocalBlobs;
 pub(crate) use local::sync_folder;
 pub use memory::MemoryBlobs;
+#[cfg(feature = "s3")]
+pub use s3::{S3Blobs, S3Config};
 
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -99,6 +103,14 @@ pub fn read(blobs: &dyn Blobs, key: &Key, most: u64) -> Result<Vec<u8>> {
         return Err(Error::Damaged { what: key.to_string() });
     }
     Ok(bytes)
+}
+
+/// The name of a file's bytes.
+pub(crate) fn name_of_file(path: &Path) -> Result<BlobName> {
+    let mut hasher = blake3::Hasher::new();
+    let hashed = std::fs::File::open(path).and_then(|file| hasher.update_reader(file).map(|_| ()));
+    hashed.map_err(|e| Error::file(path, e))?;
+    Ok(BlobName(*hasher.finalize().as_bytes()))
 }
 
 /// The name of some bytes.

@@ -31,6 +31,9 @@ pub struct Config {
     pub sets: Vec<String>,
     /// Whether sets that protect nothing may be among them.
     pub allow_insecure: bool,
+    /// A bucket that blobs are kept in instead of `folder/blobs`.
+    #[cfg(feature = "s3")]
+    pub s3: Option<crate::blobs::S3Config>,
     /// What computes.
     pub engine: Engine,
     /// Jobs that are computed at the same time.
@@ -138,6 +141,8 @@ impl Default for Config {
             tenants: Vec::new(),
             sets: vec!["full".to_owned()],
             allow_insecure: false,
+            #[cfg(feature = "s3")]
+            s3: None,
             engine: Engine::Auto,
             workers: 1,
             prepared_gib: 2.0,

@@ -74,7 +74,7 @@ pub fn start(config: Config) -> Result<Running> {
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
     let state: Arc<dyn State> = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
-    let blobs: Arc<dyn Blobs> = Arc::new(LocalBlobs::open(&config.folder.join("blobs"))?);
+    let blobs = open_blobs(&config)?;
     let staging = Staging::open(&config.folder.join("staging"), config.bounds.open_uploads)?;
     let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
@@ -98,6 +98,16 @@ pub fn start(config: Config) -> Result<Running> {
         running.workers.push(thread.map_err(|e| Error::System { what: "a worker".to_owned(), reason: e.to_string() })?);
     }
     Ok(running)
+}
+
+/// The store that a configuration asks for.
+fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
+    let folder = config.folder.join("blobs");
+    #[cfg(feature = "s3")]
+    if let Some(s3) = &config.s3 {
+        return Ok(Arc::new(blobs::S3Blobs::open(s3, &folder)?));
+    }
+    Ok(Arc::new(LocalBlobs::open(&folder)?))
 }
 
 /// Makes sure that no other process uses the folder.

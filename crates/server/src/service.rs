@@ -9,10 +9,10 @@ use crate::staging::{Staged, Staging};
 use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
-use crate::work::{self, Checker, Work, blob_name, job_id};
+use crate::work::{Checker, Work, blob_name, job_id};
 use crate::{Error, Result, clock};
 use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, Kind};
-use hetal_ckks::{KeySource, Params};
+use hetal_ckks::{KeyId, KeySource, Params};
 use hetal_learn::{Agreement, Verdict};
 use hetal_wire::v1::hetal_server::Hetal;
 use hetal_wire::{BlobName, JobId, LABEL_BYTES, PART_BYTES, VERSION_ENTRY, v1};
@@ -469,8 +469,8 @@ impl Service {
         };
         let work = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
-                let (training, params) = checker.training(message)?;
-                self.check_keys(tenant, &training, &params)?;
+                let (training, params, keys) = checker.training(message)?;
+                self.check_keys(tenant, training.keys, &params, keys)?;
                 Work::Training(training)
             }
             Some(v1::create_job_request::Work::Classification(message)) => {
@@ -487,13 +487,18 @@ impl Service {
     }
 
     /// The key set has the keys that the shape needs, each once, and no others.
-    fn check_keys(&self, tenant: &Tenant, training: &work::Training, params: &Arc<Params>) -> Result<()> {
-        let key = Key::new(tenant, Shelf::Uploads, training.keys);
-        let path = self.blobs.local(&key)?.ok_or(Error::NoBlob { name: training.keys })?;
+    fn check_keys(
+        &self,
+        tenant: &Tenant,
+        name: BlobName,
+        params: &Arc<Params>,
+        expected: Vec<(KeyId, usize)>,
+    ) -> Result<()> {
+        let path = self.blobs.local(&Key::new(tenant, Shelf::Uploads, name))?.ok_or(Error::NoBlob { name })?;
         let codec = Codec::new(Arc::clone(params), self.sets.ring(params)?);
         let file = KeySetFile::open(&codec, &path).map_err(Error::invalid)?;
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
-        let expected: BTreeSet<_> = work::expected_keys(params, &training.circuit(params)?)?.into_iter().collect();
+        let expected: BTreeSet<_> = expected.into_iter().collect();
         if let Some((id, limbs)) = expected.difference(&found).next() {
             return Err(Error::invalid(format!(
                 "the key set lacks the {id} for {limbs} limbs: make keys for this shape"

@@ -1,5 +1,6 @@
 //! Uploads that are not whole yet: files that grow, each by one stream at a time.
 
+use crate::blobs::name_of_file;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
@@ -80,10 +81,7 @@ impl Staged {
 
     /// Compares its bytes with its name; throws them away if they are others.
     pub fn verify(&self) -> Result<()> {
-        let fail = |e: std::io::Error| Error::file(&self.path, e);
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(File::open(&self.path).map_err(fail)?).map_err(fail)?;
-        if hasher.finalize().as_bytes() == &self.key.1.0 {
+        if name_of_file(&self.path)? == self.key.1 {
             return Ok(());
         }
         self.discard()?;

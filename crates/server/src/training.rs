@@ -2,12 +2,12 @@
 
 use crate::bench::{Bench, Ct, EngineOf};
 use crate::blobs::Shelf;
-use crate::device::Device;
 use crate::metrics::add;
 use crate::state::{Change, JobState};
 use crate::work::{Classification, Part, Training};
 use crate::worker::{Desk, Outcome};
 use crate::{Error, Result};
+use hetal_ckks::Backend;
 use hetal_learn::session::{Record, Task};
 use hetal_learn::trainer::{Batch, Trainer};
 use hetal_learn::{Session, Verdict};
@@ -30,15 +30,15 @@ struct Checkpoint {
 }
 
 /// A training in progress.
-struct Run<'a, D: Device> {
+struct Run<'a, B: Backend> {
     desk: &'a Desk<'a>,
-    bench: &'a Bench<'a, D>,
+    bench: &'a Bench<'a, B>,
     training: &'a Training,
-    session: Session<Ct<D>>,
+    session: Session<Ct<B>>,
     /// The circuit of the range in use.
-    trainer: (f64, Trainer<EngineOf<D>>),
-    batches: Prepared<Batch<Ct<D>>>,
-    validation: Prepared<Vec<Vec<Ct<D>>>>,
+    trainer: (f64, Trainer<EngineOf<B>>),
+    batches: Prepared<Batch<Ct<B>>>,
+    validation: Prepared<Vec<Vec<Ct<B>>>>,
     /// Ciphertexts of the last checkpoint.
     stored: Vec<BlobName>,
     iterations: u64,
@@ -48,7 +48,7 @@ struct Run<'a, D: Device> {
 }
 
 /// Trains, from the last checkpoint on.
-pub fn train<D: Device>(desk: &Desk<'_>, bench: &Bench<'_, D>, training: &Training) -> Result<Outcome> {
+pub fn train<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, training: &Training) -> Result<Outcome> {
     let mut run = Run::resume(desk, bench, training)?;
     loop {
         if let Some(outcome) = desk.interruption()? {
@@ -71,8 +71,8 @@ pub fn train<D: Device>(desk: &Desk<'_>, bench: &Bench<'_, D>, training: &Traini
     }
 }
 
-impl<'a, D: Device> Run<'a, D> {
-    fn resume(desk: &'a Desk<'a>, bench: &'a Bench<'a, D>, training: &'a Training) -> Result<Self> {
+impl<'a, B: Backend> Run<'a, B> {
+    fn resume(desk: &'a Desk<'a>, bench: &'a Bench<'a, B>, training: &'a Training) -> Result<Self> {
         let range = training.agreement.range;
         let (kept_batches, kept_validation) = shares(desk, bench, training);
         let mut run = Self {
@@ -125,8 +125,7 @@ impl<'a, D: Device> Run<'a, D> {
         let (bench, trainer) = (self.bench, &self.trainer.1);
         let part = self.training.batches.get(index).ok_or_else(|| Error::work("a batch that is not there"))?;
         let batch = self.batches.get(index, || bench.batch(trainer, part))?;
-        let model = trainer.step(&bench.engine, self.session.model(), &batch, rate).map_err(Error::work)?;
-        bench.check()?;
+        let model = bench.sound(trainer.step(&bench.engine, self.session.model(), &batch, rate))?;
         self.session.stepped(model).map_err(Error::work)?;
         self.iterations += 1;
         add(&self.desk.metrics.iterations, 1);
@@ -142,8 +141,7 @@ impl<'a, D: Device> Run<'a, D> {
     }
 
     fn refresh(&mut self) -> Result<()> {
-        let model = self.trainer.1.refresh(&self.bench.engine, self.session.model()).map_err(Error::work)?;
-        self.bench.check()?;
+        let model = self.bench.sound(self.trainer.1.refresh(&self.bench.engine, self.session.model()))?;
         self.session.stepped(model).map_err(Error::work)
     }
 
@@ -151,13 +149,12 @@ impl<'a, D: Device> Run<'a, D> {
     fn ask(&mut self, epoch: usize, range: f64) -> Result<()> {
         self.circuit(range)?;
         let (bench, trainer, parts) = (self.bench, &self.trainer.1, &self.training.validation);
-        let expanded = trainer.products().expand(&bench.engine, self.session.weights()).map_err(Error::work)?;
+        let expanded = bench.sound(trainer.products().expand(&bench.engine, self.session.weights()))?;
         let mut logits = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             self.desk.report(self.progress(v1::Phase::Validating, index, parts.len()))?;
             let versions = self.validation.get(index, || bench.features(trainer, part))?;
-            let result = trainer.products().logits(&bench.engine, &versions, &expanded).map_err(Error::work)?;
-            bench.check()?;
+            let result = bench.sound(trainer.products().logits(&bench.engine, &versions, &expanded))?;
             let (blob, size) = bench.put(&result)?;
             logits.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: part.rows as u32 });
         }
@@ -251,7 +248,7 @@ impl<'a, D: Device> Run<'a, D> {
 }
 
 /// Logits of queries under weights that a training left.
-pub fn classify<D: Device>(desk: &Desk<'_>, bench: &Bench<'_, D>, work: &Classification) -> Result<Outcome> {
+pub fn classify<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, work: &Classification) -> Result<Outcome> {
     let trainer = bench.trainer(work.training.agreement.range)?;
     let weights = bench.get(Shelf::Job(work.job), work.weights)?;
     let mut outputs = Vec::new();
@@ -262,8 +259,7 @@ pub fn classify<D: Device>(desk: &Desk<'_>, bench: &Bench<'_, D>, work: &Classif
         let (done, total) = (index as u64, work.queries.len() as u64);
         desk.report(v1::Progress { phase: v1::Phase::Classifying.into(), done, total, epoch: 0, iterations: 0 })?;
         let versions = bench.features(&trainer, part)?;
-        let logits = trainer.logits(&bench.engine, &versions, &weights).map_err(Error::work)?;
-        bench.check()?;
+        let logits = bench.sound(trainer.logits(&bench.engine, &versions, &weights))?;
         let (blob, size) = bench.put(&logits)?;
         outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: part.rows as u32 });
     }
@@ -292,7 +288,7 @@ impl<T> Prepared<T> {
 }
 
 /// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
-fn shares<D: Device>(desk: &Desk<'_>, bench: &Bench<'_, D>, training: &Training) -> (usize, usize) {
+fn shares<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, training: &Training) -> (usize, usize) {
     let budget = (desk.config.prepared_gib * (1u64 << 30) as f64) as u64;
     let fit = usize::try_from(budget / bench.prepared_bytes().max(1)).unwrap_or(usize::MAX);
     let (batches, validation): (&[Part], &[Part]) = (&training.batches, &training.validation);

@@ -5,8 +5,8 @@ use crate::state::{BlobKind, State};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_circuits::encrypted;
-use hetal_ckks::Params;
 use hetal_ckks::bytes::{self, seeded_ciphertext_len};
+use hetal_ckks::{KeyId, Params};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Agreement, Circuit, Limits, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
@@ -132,9 +132,8 @@ pub struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// A training that can run, as far as can be told without reading ciphertexts. The keys are still to be compared with
-    /// [`expected_keys`].
-    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>)> {
+    /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and the keys that it needs.
+    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>, Vec<(KeyId, usize)>)> {
         let params = self.sets.by_id(&message.set)?;
         let training = Training {
             set: params.name().to_owned(),
@@ -154,9 +153,10 @@ impl Checker<'_> {
         let geometry = circuit.geometry();
         self.parts(&training.batches, BlobKind::Batch, blocks + labels, training.agreement.batch)?;
         self.parts(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
-        let keys = bytes::key_set_len(&params, &expected_keys(&params, &circuit)?).map_err(Error::invalid)?;
-        self.uploaded(training.keys, BlobKind::Keys, keys)?;
-        Ok((training, params))
+        let needs = circuit.keys(params.top_level()).map_err(Error::invalid)?;
+        let keys = encrypted::keys(&params, &needs);
+        self.uploaded(training.keys, BlobKind::Keys, bytes::key_set_len(&params, &keys).map_err(Error::invalid)?)?;
+        Ok((training, params, keys))
     }
 
     /// A classification that can run: its training has finished and left those weights.
@@ -247,11 +247,6 @@ pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
 /// Bytes of the labels behind the feature blocks of a batch.
 pub fn labels_len(params: &Params, circuit: &Circuit) -> u64 {
     seeded_ciphertext_len(params, params.limbs(circuit.ledger().probabilities()))
-}
-
-/// The keys that a training of a shape needs, and no others.
-pub fn expected_keys(params: &Params, circuit: &Circuit) -> Result<Vec<(hetal_ckks::KeyId, usize)>> {
-    Ok(encrypted::keys(params, &circuit.keys(params.top_level()).map_err(Error::invalid)?))
 }
 
 /// A blob's name in a message.

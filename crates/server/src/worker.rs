@@ -4,21 +4,24 @@ use crate::bell::Bell;
 use crate::bench::Bench;
 use crate::blobs::Blobs;
 use crate::config::Config;
-use crate::device::{self, Device};
+use crate::device;
 use crate::metrics::{Metrics, add};
 use crate::sets::Sets;
 use crate::state::{Change, Claim, Job, JobState, Lease, State};
 use crate::work::Work;
 use crate::{Error, Result, clock, training};
+use hetal_ckks::Backend;
 use hetal_wire::v1;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often an idle worker looks for jobs that other machines queued.
 const POLL: Duration = Duration::from_secs(1);
+/// How often the reading of keys is told.
+const TELL: Duration = Duration::from_millis(500);
 /// How long a job rests after a fault of the machine.
 const REST: Duration = Duration::from_secs(2);
 
@@ -206,21 +209,25 @@ impl Shop {
         }
         let params = self.sets.by_name(&desk.job.work.training().set)?;
         match device::gpu(self.config.engine, &params)? {
-            Some(gpu) => self.run_on(desk, attempts, Arc::new(gpu)),
-            None => self.run_on(desk, attempts, self.sets.ring(&params)?),
+            Some(gpu) => self.run_on(desk, attempts, gpu.describe(), Arc::new(gpu)),
+            None => self.run_on(desk, attempts, "cpu".to_owned(), self.sets.ring(&params)?),
         }
     }
 
-    fn run_on<D: Device>(&self, desk: &Desk<'_>, attempt: u32, device: Arc<D>) -> Result<Outcome> {
+    fn run_on<B: Backend>(&self, desk: &Desk<'_>, attempt: u32, engine: String, device: Arc<B>) -> Result<Outcome> {
         let params = self.sets.by_name(&desk.job.work.training().set)?;
-        let started = v1::Started { attempt, engine: device.describe() };
-        let preparing = v1::Progress { phase: v1::Phase::Preparing.into(), total: 1, ..v1::Progress::default() };
-        desk.commit(&Change {
-            progress: Some(preparing),
-            event: Some(v1::event::What::Started(started)),
-            ..Change::default()
-        })?;
-        let bench = Bench::new(&*self.blobs, desk.job, params, device)?;
+        let started = v1::Started { attempt, engine };
+        desk.commit(&Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
+        let mut told: Option<Instant> = None;
+        let mut progress = |done: usize, total: usize| {
+            if told.is_some_and(|told| told.elapsed() < TELL) {
+                return Ok(());
+            }
+            told = Some(Instant::now());
+            let (done, total) = (done as u64, total as u64);
+            desk.report(v1::Progress { phase: v1::Phase::Preparing.into(), done, total, epoch: 0, iterations: 0 })
+        };
+        let bench = Bench::new(&*self.blobs, desk.job, params, device, &mut progress)?;
         match &desk.job.work {
             Work::Training(work) => training::train(desk, &bench, work),
             Work::Classification(work) => training::classify(desk, &bench, work),

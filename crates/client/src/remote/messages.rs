@@ -348,7 +348,7 @@ pub enum Happening {
     Queued,
     /// It is computed.
     Started {
-        /// 1 at first, more after interruptions.
+        /// Attempts since the last checkpoint, this one included.
         attempt: u32,
         /// What computes.
         engine: String,

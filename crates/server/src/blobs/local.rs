@@ -29,6 +29,11 @@ impl LocalBlobs {
         Ok(Self { root: root.to_owned(), scratch, counter: AtomicU64::new(0) })
     }
 
+    /// A name of its own in the folder of blobs that are not whole yet.
+    pub(super) fn scratch(&self) -> PathBuf {
+        self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
     fn path(&self, key: &Key) -> PathBuf {
         self.root.join("tenants").join(key.to_string())
     }
@@ -48,7 +53,7 @@ impl Blobs for LocalBlobs {
         if self.len(key)? == Some(bytes.len() as u64) {
             return Ok(());
         }
-        let scratch = self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
+        let scratch = self.scratch();
         let write = || {
             let mut file = File::create_new(&scratch)?;
             file.write_all(bytes)?;
