@@ -18,7 +18,8 @@ pub fn logits(
         return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
     }
     let (classes, training) = (model.classes.len(), &model.training);
-    let range = remote.offer().defaults.range;
+    // The server's circuit for queries is the one the training began with.
+    let range = training.range;
     let layout = Layout::new(params(project)?, training.batch, model.features(), classes, range)?;
     let owner = owner(project)?;
     let normalised = model.normalisation.apply(features)?;

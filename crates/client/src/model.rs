@@ -53,7 +53,7 @@ pub struct Provenance {
     pub patience: usize,
     /// The most rounds that were allowed.
     pub max_epochs: usize,
-    /// Logits lay in `[-range, range]` at the end.
+    /// Logits lay in `[-range, range]` at first.
     pub range: f64,
     /// Epochs that were accepted.
     pub epochs: usize,

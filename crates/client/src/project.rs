@@ -289,6 +289,23 @@ mod tests {
     }
 
     #[test]
+    fn retired_secrets_are_kept_and_nothing_else_is() {
+        let folder = TempDir::new();
+        let mut project = Project::open(folder.path(), None).unwrap();
+        let keys = KeySet { blob: "00".into(), bytes: 1, layout: "any".into(), seconds: 1.0 };
+        for k in 1..=2 {
+            std::fs::write(project.secret(), [k]).unwrap();
+            std::fs::write(project.key_set(), b"keys").unwrap();
+            project.update(|s| s.keys = Some(keys.clone())).unwrap();
+            project.retire_keys().unwrap();
+            assert!(!project.secret().exists() && !project.key_set().exists());
+            assert_eq!(project.settings().keys, None);
+            assert_eq!(std::fs::read(folder.path().join(format!("old/secret-{k}.key"))).unwrap(), [k]);
+        }
+        project.retire_keys().unwrap();
+    }
+
+    #[test]
     fn damaged_state_is_named() {
         let folder = TempDir::new();
         drop(Project::open(folder.path(), None).unwrap());

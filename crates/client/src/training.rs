@@ -569,7 +569,7 @@ impl<'a> Training<'a> {
             rate: terms.rate,
             patience: terms.patience,
             max_epochs: terms.max_epochs,
-            range: record.range,
+            range: terms.range,
             epochs: accepted.count(),
             best_epoch,
             iterations: (record.rounds.len() * self.record.batches.len()) as u64,
