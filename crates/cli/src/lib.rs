@@ -1,6 +1,7 @@
 //! What the `hetal` program does, as a library: the program itself only reads its arguments.
 
 pub mod bench;
+pub mod commands;
 pub mod engine;
 pub mod error;
 pub mod lab;

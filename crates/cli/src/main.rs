@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use hetal_circuits::bootstrap::Steps;
-use hetal_cli::{Result, bench, ops, params, print_object, reproduce, selftest, train};
+use hetal_cli::{Result, bench, commands, ops, params, print_object, reproduce, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -15,6 +15,27 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// See it work: a server on this machine trains on encrypted sentences, at full security (some minutes, 13 GiB of memory).
+    Demo(commands::demo::Arguments),
+    /// What a training will take: bytes, memory, time, security.
+    Plan(commands::plan::Arguments),
+    /// Make a project's secret key and key set before there are rows.
+    Keygen(commands::keygen::Arguments),
+    /// Train a classifier on a server that cannot read the rows.
+    Train(commands::train::Arguments),
+    /// Classify rows, on this machine or encrypted on the server.
+    Predict(commands::predict::Arguments),
+    /// Look at models, export them.
+    #[command(subcommand)]
+    Model(commands::model::Command),
+    /// List our jobs on the server.
+    Jobs(commands::jobs::Arguments),
+    /// Show one job.
+    Status(commands::jobs::OneArguments),
+    /// End one job.
+    Cancel(commands::jobs::OneArguments),
+    /// What this machine can do: CPU, GPU, memory, disk, the sets that fit.
+    Doctor(commands::doctor::Arguments),
     /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
     Params {
         /// Print an array of JSON objects.
@@ -83,6 +104,16 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
+        Command::Demo(arguments) => commands::demo::run(&arguments)?,
+        Command::Plan(arguments) => commands::plan::run(&arguments)?,
+        Command::Keygen(arguments) => commands::keygen::run(&arguments)?,
+        Command::Train(arguments) => commands::train::run(&arguments)?,
+        Command::Predict(arguments) => commands::predict::run(&arguments)?,
+        Command::Model(command) => commands::model::run(&command)?,
+        Command::Jobs(arguments) => commands::jobs::list(&arguments)?,
+        Command::Status(arguments) => commands::jobs::status(&arguments)?,
+        Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,
+        Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
         Command::Params { json } => {
             let table = params::table()?;
             if json {
