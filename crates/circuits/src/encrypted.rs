@@ -120,6 +120,11 @@ impl<B: Backend> Encrypted<B> {
         Ok(result)
     }
 
+    /// What a bootstrap begins with.
+    fn bottom(&self, a: &Ct<B>) -> Result<Ct<B>> {
+        if self.bootstrapper.is_sparse() { Err(Error::SparseEngine) } else { self.drop_to(a, 0) }
+    }
+
     fn needs_level(operation: &'static str, needs: usize, has: usize) -> Result<()> {
         if has < needs { Err(Error::OutOfLevels { operation, needs, has }) } else { Ok(()) }
     }
@@ -386,26 +391,26 @@ impl<B: Backend> Engine for Encrypted<B> {
     }
 
     fn bootstrap(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
-        let bottom = self.drop_to(a, 0)?;
+        let bottom = self.bottom(a)?;
         let inner = self.bootstrapper.bootstrap(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level(), None)
     }
 
     fn bootstrap_real(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
-        let bottom = self.drop_to(a, 0)?;
+        let bottom = self.bottom(a)?;
         let inner = self.bootstrapper.bootstrap_real(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level(), None)
     }
 
     fn bootstrap_pair(&self, a: &Ct<B>, b: &Ct<B>, log_bound: u32) -> Result<(Ct<B>, Ct<B>)> {
-        let (a, b) = (self.drop_to(a, 0)?, self.drop_to(b, 0)?);
+        let (a, b) = (self.bottom(a)?, self.bottom(b)?);
         let pair = (&a.inner, &b.inner);
         let (a, b) = self.bootstrapper.bootstrap_pair(&self.evaluator, pair, log_bound, &self.keys)?;
         Ok((self.sealed(a, self.top_level(), None)?, self.sealed(b, self.top_level(), None)?))
     }
 
     fn bootstrap_precise(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
-        let bottom = self.drop_to(a, 0)?;
+        let bottom = self.bottom(a)?;
         let inner = self.bootstrapper.bootstrap_precise(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level() - 1, None)
     }

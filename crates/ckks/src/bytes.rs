@@ -20,6 +20,7 @@ mod switching_key;
 pub use envelope::{CHECKSUM_LEN, HEADER_LEN, Header, Kind, MAGIC, Sink, Source, VERSION};
 pub use error::{FormatError, Result};
 pub use key_set::{KeySetFile, KeySetReader, KeySetWriter, MAX_KEYS, key_set_len, read_key_set, write_key_set};
+pub use objects::{ciphertext_len, seeded_ciphertext_len};
 
 use crate::{Backend, Params};
 use hetal_ring::Basis;

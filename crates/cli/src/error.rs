@@ -53,6 +53,22 @@ pub enum Error {
         /// How many.
         differ: usize,
     },
+    /// A set whose errors nobody measured.
+    #[error(
+        "the errors of set {set} were not measured: run `hetal bench ops --set {set}` and add them to the table of sets"
+    )]
+    NotMeasured {
+        /// The set.
+        set: String,
+    },
+    /// A set with too few levels for a benchmark.
+    #[error("the benchmark takes {needs} levels, the set has {has}")]
+    TooFewLevels {
+        /// The levels it takes.
+        needs: usize,
+        /// The levels there are.
+        has: usize,
+    },
     /// The thread pool could not be made.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use hetal_circuits::bootstrap::Steps;
-use hetal_cli::{Result, ops, params, print_object, selftest, train};
+use hetal_cli::{Result, bench, ops, params, print_object, reproduce, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -26,6 +26,8 @@ enum Command {
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Write the paper's tables and figures again, with its numbers beside ours.
+    Reproduce(reproduce::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -51,6 +53,12 @@ enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Trainings of real features to early stopping, exactly and with the errors of encryption.
+    Accuracy(bench::accuracy::Arguments),
+    /// The paper's comparison of encrypted matrix products: operations and seconds.
+    Matmul(bench::matmul::Arguments),
+    /// The paper's table of softmax errors, measured again, and our softmax beside it.
+    Softmax(bench::softmax::Arguments),
     /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
     Train(train::Arguments),
 }
@@ -98,6 +106,10 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
+        Command::Reproduce(arguments) => reproduce::run(&arguments)?,
+        Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
+        Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
+        Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
         Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,
     }
     Ok(())

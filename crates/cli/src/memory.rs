@@ -94,7 +94,7 @@ fn keys(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> Evalua
 fn sealed(engine: &Encrypted<CudaBackend>, params: &Params, level: usize) -> Result<Sealed<CudaPoly>> {
     let (limbs, gpu) = (params.limbs(level), engine.evaluator().backend());
     let half = || gpu.zero(Basis { q: limbs, p: 0 });
-    Ok(engine.admit(Ciphertext { c0: half(), c1: half(), limbs, scale: params.scale(level) })?)
+    Ok(engine.admit(Ciphertext { c0: half(), c1: half(), limbs, scale: params.scale(level), set: params.tag() })?)
 }
 
 #[cfg(test)]

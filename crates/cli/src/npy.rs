@@ -1,7 +1,7 @@
 //! NumPy arrays: the features and labels a data owner brings.
 
 use crate::{Error, Result};
-use hetal_learn::Matrix;
+use hetal_learn::{Dataset, Matrix};
 use std::path::Path;
 
 /// Arrays above this many bytes are refused before anything is read.
@@ -45,6 +45,12 @@ pub fn labels(path: &Path) -> Result<Vec<usize>> {
         usize::try_from(x).map_err(|_| bad(path, format!("row {row}: label {x} is negative")))
     };
     array.body.chunks_exact(width).enumerate().map(to_class).collect()
+}
+
+/// The rows `features_NAME.npy` and `labels_NAME.npy` of a folder.
+pub fn dataset(folder: &Path, name: &str, classes: usize) -> Result<Dataset> {
+    let features = matrix(&folder.join(format!("features_{name}.npy")))?;
+    Ok(Dataset::new(features, labels(&folder.join(format!("labels_{name}.npy")))?, classes)?)
 }
 
 fn bad(path: &Path, reason: String) -> Error {

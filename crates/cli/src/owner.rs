@@ -138,13 +138,13 @@ impl Owner {
             let limbs: Vec<&[u64]> = limbs.iter().map(Vec::as_slice).collect();
             Ok(Backend::upload(&*self.ring, B::basis(poly), &limbs))
         };
-        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale })
+        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale, set: ct.set })
     }
 }
 
 /// A ciphertext on another backend.
 pub fn carried<B: Place>(backend: &B, ct: Ciphertext<Poly>) -> Ciphertext<B::Poly> {
-    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale }
+    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale, set: ct.set }
 }
 
 /// Seeds that several threads take from one source.

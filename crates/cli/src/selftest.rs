@@ -156,7 +156,10 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     }
     let first = Matrix::from_fn(classes, features + 1, |k, j| slot(97 * k + j, 13.0) / 20.0);
     let model = Model::new(seal(&packing::weights(&g, &first)?, ledger.weights())?, Momentum::Nesterov);
-    let stepped = trainer.step(&engine, &model, &batch, 1.0)?;
+    // The first step has no momentum yet.
+    let first = trainer.step(&engine, &model, &batch, 1.0)?;
+    note("weights after the first iteration", &first.weights)?;
+    let stepped = trainer.step(&engine, &first, &batch, 1.0)?;
     let refreshed = trainer.refresh(&engine, &stepped)?;
     note("weights after an iteration", &stepped.weights)?;
     for (name, part) in [("lookahead", &stepped.lookahead), ("momentum", &stepped.momentum)] {
