@@ -269,3 +269,16 @@ fn key_sets_stream_one_key_at_a_time() {
     assert!(reader.read().unwrap().is_none());
     reader.finish().unwrap();
 }
+
+#[test]
+fn lengths_are_known_before_anything_is_encrypted() {
+    let client = Client::of(tiny_params(), 1, hetal_ring::Isa::detect());
+    let (params, codec) = (&client.params, client.codec());
+    let values = vec![Default::default(); params.slots()];
+    for level in 0..=params.top_level() {
+        let limbs = params.limbs(level);
+        let (whole, seeded) = (client.encrypt(&values, level), client.encrypt_seeded(&values, level));
+        assert_eq!(codec.encode(&whole).unwrap().len() as u64, bytes::ciphertext_len(params, limbs));
+        assert_eq!(codec.encode(&seeded).unwrap().len() as u64, bytes::seeded_ciphertext_len(params, limbs));
+    }
+}

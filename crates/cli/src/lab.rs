@@ -5,6 +5,7 @@ use crate::engine::{EngineKind, gpu};
 use crate::owner::Owner;
 use crate::setting::{Plain, Sealing, Setting};
 use hetal_circuits::Engine;
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::{Clear, Keys};
 use hetal_ckks::Params;
 
@@ -32,6 +33,6 @@ pub fn run<W: Work>(work: &W, kind: EngineKind, set: &str) -> Result<W::Output> 
         let engine = owner.engine(&work.needs()?)?;
         return work.run(&Sealing::new(&owner, &engine));
     }
-    let engine = owner.engine_on(gpu(&owner.params, 0)?, &work.needs()?)?;
+    let engine = owner.engine_on(gpu(&owner.params, 0)?, &work.needs()?, Steps::default())?;
     work.run(&Sealing::new(&owner, &engine))
 }

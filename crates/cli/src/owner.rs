@@ -2,6 +2,7 @@
 
 use crate::engine::Place;
 use crate::{Result, progress};
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
@@ -88,15 +89,15 @@ impl Owner {
 
     /// The engine of a circuit that needs what its run in the clear used, on the CPU.
     pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
-        self.engine_on(Arc::clone(&self.ring), needs)
+        self.engine_on(Arc::clone(&self.ring), needs, Steps::FewKeys)
     }
 
     /// The engine of a circuit that needs what its run in the clear used, keys and matrices on a backend.
-    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys) -> Result<Encrypted<B>> {
-        let keys = self.keys_on(&*backend, &encrypted::keys(&self.params, needs))?;
+    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys, steps: Steps) -> Result<Encrypted<B>> {
+        let keys = self.keys_on(&*backend, &encrypted::keys_with_steps(&self.params, needs, steps))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
-        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
+        let bootstrapper = Bootstrapper::with_steps(&evaluator, &needs.bounds, steps)?;
         spinner.finish_and_clear();
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }
@@ -137,13 +138,13 @@ impl Owner {
             let limbs: Vec<&[u64]> = limbs.iter().map(Vec::as_slice).collect();
             Ok(Backend::upload(&*self.ring, B::basis(poly), &limbs))
         };
-        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale })
+        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale, set: ct.set })
     }
 }
 
 /// A ciphertext on another backend.
 pub fn carried<B: Place>(backend: &B, ct: Ciphertext<Poly>) -> Ciphertext<B::Poly> {
-    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale }
+    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale, set: ct.set }
 }
 
 /// Seeds that several threads take from one source.

@@ -17,6 +17,7 @@ use crate::table::cell;
 use crate::{Error, Result, progress};
 use data::Rows;
 use hetal_circuits::Engine;
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::{Clear, Keys, Kind};
 use hetal_ckks::{Params, bytes};
 use hetal_cuda::{CudaBackend, KernelTime};
@@ -102,15 +103,27 @@ pub struct Arguments {
     /// Which row-shifted versions of the features stay in memory.
     #[arg(long, value_enum, default_value = "auto")]
     pub versions: VersionsKept,
+    /// Bootstraps with a third more keys, and faster (on the GPU).
+    #[arg(long)]
+    pub more_keys: bool,
     /// Which GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
+    /// Only say what device memory the training would take: needs no GPU.
+    #[arg(long)]
+    pub plan: bool,
     /// Time the kernels of one more iteration on the GPU.
     #[arg(long)]
     pub profile: bool,
     /// Print an array of JSON objects.
     #[arg(long)]
     pub json: bool,
+}
+
+impl Arguments {
+    fn steps(&self) -> Steps {
+        if self.more_keys { Steps::FewOuter } else { Steps::FewKeys }
+    }
 }
 
 /// Logits are bounded by this in both directions.
@@ -297,6 +310,7 @@ fn compare(rows: &Rows, weights: &Matrix, twin: &Matrix) -> Result<Comparison> {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let on = |circuit| if circuit == arguments.circuit { arguments.engine } else { EngineKind::Clear };
     let reports = match arguments.patience {
+        _ if arguments.plan => vec![plan(arguments)?],
         Some(patience) => vec![session::report(arguments, patience)?],
         None => vec![
             report(arguments, Circuit::Ours, on(Circuit::Ours))?,
@@ -449,6 +463,27 @@ fn by_kernel(times: &[KernelTime]) -> BTreeMap<&'static str, f64> {
 
 const GIB: f64 = (1u64 << 30) as f64;
 
+/// Device memory of a training, by a rehearsal without a card.
+fn plan(arguments: &Arguments) -> Result<Value> {
+    let params = Arc::new(Params::named(&arguments.set)?);
+    let job = Job::new(&Arguments { batches: 1, data: None, ..arguments.clone() }, params.slots())?;
+    let start = Instant::now();
+    let footprint =
+        Footprint::rehearse(&params, &job.needs(&params)?, arguments.steps(), |engine| job.trainer(engine))?;
+    let gib = |bytes: usize| bytes as f64 / GIB;
+    Ok(json!({
+        "shape": arguments.shape,
+        "set": arguments.set,
+        "batches": arguments.batches,
+        "fixed_gib": gib(footprint.fixed),
+        "upload_gib_per_batch": gib(footprint.upload),
+        "versions_gib_per_batch": gib(footprint.versions),
+        "device_remade_gib": gib(footprint.bytes(arguments.batches, 0)),
+        "device_resident_gib": gib(footprint.bytes(arguments.batches, arguments.batches)),
+        "planning_s": start.elapsed().as_secs_f64(),
+    }))
+}
+
 /// Rehearses, says what fits, and trains.
 fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut Value) -> Result<Outcome> {
     let needs = job.needs(params)?;
@@ -456,7 +491,7 @@ fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut V
     let resident = fit(arguments, &gpu, params, &needs, job, job.batches.len(), report)?;
     let owner = Owner::new(&arguments.set)?;
     let start = Instant::now();
-    let engine = owner.engine_on(Arc::clone(&gpu), &needs)?;
+    let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
     report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
     let outcome = job.run(&Sealing::new(&owner, &engine), arguments, resident)?;
     report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
@@ -474,7 +509,7 @@ fn fit(
     report: &mut Value,
 ) -> Result<usize> {
     let (start, (free, total)) = (Instant::now(), gpu.memory());
-    let footprint = Footprint::rehearse(params, needs, |engine| job.trainer(engine))?;
+    let footprint = Footprint::rehearse(params, needs, arguments.steps(), |engine| job.trainer(engine))?;
     let most = footprint.resident(batches, free)?;
     let resident = match arguments.versions {
         VersionsKept::Auto => most,

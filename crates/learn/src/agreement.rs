@@ -136,7 +136,7 @@ impl Limits {
         let max_epochs = wishes.max_epochs.unwrap_or(defaults.max_epochs);
         within("a batch", batch as f64, self.batch.0 as f64, self.batch.1 as f64)?;
         within("a learning rate", rate, self.rate.0, self.rate.1)?;
-        within("a patience", patience as f64, 0.0, self.patience as f64)?;
+        within("a patience", patience as f64, 1.0, self.patience as f64)?;
         within("a number of epochs", max_epochs as f64, 1.0, self.max_epochs as f64)?;
         let momentum = wishes.momentum.unwrap_or(defaults.momentum);
         let rate_hidden = self.hide_rate;

@@ -2,6 +2,7 @@
 
 pub mod agreement;
 pub mod batches;
+pub mod circuit;
 pub mod dataset;
 mod error;
 pub mod geometry;
@@ -21,6 +22,7 @@ pub mod twin;
 
 pub use agreement::{Agreement, Limits, Wishes};
 pub use batches::{Batches, Held, Upload};
+pub use circuit::Circuit;
 pub use dataset::Dataset;
 pub use error::{Error, Result};
 pub use geometry::Geometry;

@@ -40,6 +40,16 @@ impl Preamble {
     }
 }
 
+/// Bytes of a ciphertext with so many limbs.
+pub fn ciphertext_len(params: &Params, limbs: usize) -> u64 {
+    total_len(Preamble::LEN as u64 + 2 * poly_len(params, Basis { q: limbs, p: 0 }))
+}
+
+/// Bytes of a seeded ciphertext with so many limbs.
+pub fn seeded_ciphertext_len(params: &Params, limbs: usize) -> u64 {
+    total_len((Preamble::LEN + 32) as u64 + poly_len(params, Basis { q: limbs, p: 0 }))
+}
+
 impl<B: Backend> Object<B> for Plaintext<B::Poly> {
     const KIND: Kind = Kind::Plaintext;
 
@@ -96,7 +106,7 @@ impl<B: Backend> Object<B> for Ciphertext<B::Poly> {
         let Preamble { basis, scale } = Preamble::read(codec, 0, input)?;
         input.require_len(ciphertext_body(&codec.params, basis))?;
         let c0 = codec.read_poly(basis, input)?;
-        Ok(Self { c0, c1: codec.read_poly(basis, input)?, limbs: basis.q, scale })
+        Ok(Self { c0, c1: codec.read_poly(basis, input)?, limbs: basis.q, scale, set: codec.params().tag() })
     }
 }
 

@@ -178,7 +178,7 @@ fn run(
             report["batches_resident"] = resident.into();
             let owner = Owner::new(&arguments.set)?;
             let start = Instant::now();
-            let engine = owner.engine_on(Arc::clone(&gpu), &needs)?;
+            let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
             report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
             let run = train(&Sealing::new(&owner, &engine), job, sets, agreement, resident)?;
             report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();

@@ -1,0 +1,251 @@
+//! A server, as its client sees it: blocking calls over one TLS connection that is made again when it breaks.
+
+mod error;
+mod messages;
+mod tls;
+mod transfer;
+mod watch;
+
+pub use error::{Error, Result};
+pub use hetal_wire::{BlobName, JobId};
+pub use messages::{
+    Batch, BlobKind, Bounds, Classification, Event, Happening, Job, JobState, Offer, Output, Phase, Progress, Terms,
+    Training, Validation,
+};
+pub use transfer::Uploaded;
+pub use watch::Watch;
+
+use hetal_learn::Verdict;
+use hetal_wire::v1::hetal_client::HetalClient;
+use hetal_wire::{VERSION, VERSION_ENTRY, v1};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use zeroize::Zeroizing;
+
+/// Where a server is and how it knows us.
+#[derive(Clone)]
+pub struct Address {
+    /// `host:port`.
+    pub server: String,
+    /// The certificate authorities (PEM) that the server's certificate must come from.
+    pub authorities: Vec<u8>,
+    /// Who we are.
+    pub credentials: Credentials,
+    /// How long a broken connection is tried again before a call fails. A minute and more lets an upload go on whose old connection the
+    /// server has not yet given up.
+    pub persistence: Duration,
+}
+
+/// What a server knows a client by.
+#[derive(Clone)]
+pub enum Credentials {
+    /// A bearer token.
+    Token(Zeroizing<String>),
+    /// A certificate and its key (PEM).
+    Certificate {
+        /// The certificate, then those that lead to its authority.
+        chain: Vec<u8>,
+        /// Its key.
+        key: Zeroizing<Vec<u8>>,
+    },
+}
+
+/// A verdict is sent this long after its validation became known, so that its time tells nothing about the logits.
+pub const VERDICT_DELAY: Duration = Duration::from_secs(2);
+
+type Rpc = HetalClient<InterceptedService<Channel, Papers>>;
+
+/// A connected server.
+pub struct Remote {
+    runtime: Arc<Runtime>,
+    rpc: Rpc,
+    server: String,
+    persistence: Duration,
+    offer: Offer,
+}
+
+impl Remote {
+    /// Connects, agrees on a version and learns what the server offers.
+    pub fn connect(address: &Address) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime =
+            Arc::new(runtime.map_err(|e| Error::System { what: "a thread for the network", reason: e.to_string() })?);
+        let papers = Papers::new(&address.credentials)?;
+        let channel = runtime.block_on(async { tls::channel(address) })?;
+        let rpc = HetalClient::with_interceptor(channel, papers)
+            .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
+            .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
+        let (server, persistence) = (address.server.clone(), address.persistence);
+        let mut remote = Self { runtime, rpc, server, persistence, offer: Offer::default() };
+        let program = format!("hetal {}", env!("CARGO_PKG_VERSION"));
+        let hello = v1::HelloRequest { oldest: VERSION, newest: VERSION, program };
+        let offer = remote.call(|mut rpc| {
+            let hello = hello.clone();
+            async move { rpc.hello(hello).await }
+        })?;
+        remote.offer = Offer::parse(offer)?;
+        Ok(remote)
+    }
+
+    /// What the server offers.
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Queues a training. The same `request` (16 random bytes, kept by the caller) never makes a second job.
+    pub fn train(&self, request: [u8; 16], label: &str, training: &Training) -> Result<Job> {
+        self.create(request, label, v1::create_job_request::Work::Training(training.to_message()))
+    }
+
+    /// Queues a classification under weights that a training left on the server.
+    pub fn classify(&self, request: [u8; 16], label: &str, classification: &Classification) -> Result<Job> {
+        self.create(request, label, v1::create_job_request::Work::Classification(classification.to_message()))
+    }
+
+    fn create(&self, request: [u8; 16], label: &str, work: v1::create_job_request::Work) -> Result<Job> {
+        let request_id = request.to_vec().into();
+        let message = v1::CreateJobRequest { request_id, label: label.to_owned(), work: Some(work) };
+        Job::parse(self.call(|mut rpc| {
+            let message = message.clone();
+            async move { rpc.create_job(message).await }
+        })?)
+    }
+
+    /// All jobs of this tenant, the newest first.
+    pub fn jobs(&self) -> Result<Vec<Job>> {
+        let list = self.call(|mut rpc| async move { rpc.list_jobs(v1::ListJobsRequest {}).await })?;
+        list.jobs.into_iter().map(Job::parse).collect()
+    }
+
+    /// One job.
+    pub fn job(&self, id: JobId) -> Result<Job> {
+        Job::parse(self.call(|mut rpc| async move { rpc.get_job(job_request(id)).await })?)
+    }
+
+    /// Ends a job. What it made stays until it is deleted.
+    pub fn cancel(&self, id: JobId) -> Result<Job> {
+        Job::parse(self.call(|mut rpc| async move { rpc.cancel_job(job_request(id)).await })?)
+    }
+
+    /// Deletes a job that has ended, and everything it made.
+    pub fn delete(&self, id: JobId) -> Result<()> {
+        self.call(|mut rpc| async move { rpc.delete_job(job_request(id)).await }).map(|_| ())
+    }
+
+    /// Deletes an uploaded blob that no job uses.
+    pub fn delete_upload(&self, name: BlobName) -> Result<()> {
+        let message = || v1::DeleteUploadRequest { name: name.to_vec().into() };
+        self.call(|mut rpc| async move { rpc.delete_upload(message()).await }).map(|_| ())
+    }
+
+    /// The events of a job after the number `after`, as they happen.
+    pub fn watch(&self, job: JobId, after: u64) -> Watch<'_> {
+        Watch::new(self, job, after)
+    }
+
+    /// Gives a verdict. It leaves [`VERDICT_DELAY`] after the validation became known, or a whole multiple of it where judging took
+    /// longer, in a message of fixed size.
+    pub fn judge(&self, job: JobId, validation: &Validation, verdict: Verdict) -> Result<()> {
+        self.judge_after(job, validation, verdict, VERDICT_DELAY)
+    }
+
+    /// [`Remote::judge`] with a delay of one's own: tests have no time to lose.
+    pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
+        let waited = validation.received.elapsed();
+        let periods = waited.as_nanos().checked_div(delay.as_nanos()).map_or(0, |n| n as u32 + 1);
+        std::thread::sleep((delay * periods).saturating_sub(waited));
+        let verdict = match verdict {
+            Verdict::Continue => v1::Verdict::Continue,
+            Verdict::Stop => v1::Verdict::Stop,
+            Verdict::LowerRate => v1::Verdict::LowerRate,
+            Verdict::WidenRange => v1::Verdict::WidenRange,
+        };
+        let message = v1::JudgeRequest { job: job.to_vec().into(), round: validation.round, verdict: verdict.into() };
+        self.call(|mut rpc| {
+            let message = message.clone();
+            async move { rpc.judge(message).await }
+        })
+        .map(|_| ())
+    }
+
+    /// Makes a call, again and again while the connection is broken and the caller's persistence lasts.
+    fn call<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
+        &self,
+        call: impl Fn(Rpc) -> F,
+    ) -> Result<T> {
+        let mut patience = Patience::new(self.persistence);
+        loop {
+            match self.runtime.block_on(call(self.rpc.clone())) {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) => patience.wait(self, status)?,
+            }
+        }
+    }
+}
+
+fn job_request(id: JobId) -> v1::JobRequest {
+    v1::JobRequest { id: id.to_vec().into() }
+}
+
+/// Waits between attempts, longer each time.
+struct Patience {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    fn new(persistence: Duration) -> Self {
+        Self { until: Instant::now() + persistence, pause: Duration::from_millis(50) }
+    }
+
+    /// Sleeps before the next attempt, or gives the error that ends them.
+    fn wait(&mut self, remote: &Remote, status: Status) -> Result<()> {
+        let broken =
+            matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Aborted | Code::DeadlineExceeded);
+        if !broken || Instant::now() + self.pause > self.until {
+            return Err(Error::of(&remote.server, status));
+        }
+        std::thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(Duration::from_secs(5));
+        Ok(())
+    }
+}
+
+/// What every request shows: the protocol's version and, where there is one, a token.
+#[derive(Clone)]
+struct Papers {
+    version: MetadataValue<Ascii>,
+    token: Option<MetadataValue<Ascii>>,
+}
+
+impl Papers {
+    fn new(credentials: &Credentials) -> Result<Self> {
+        let token = match credentials {
+            Credentials::Token(token) => {
+                let text = Zeroizing::new(format!("Bearer {}", token.trim()));
+                let mut value: MetadataValue<Ascii> = text.parse().map_err(|_| Error::Token)?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            Credentials::Certificate { .. } => None,
+        };
+        Ok(Self { version: MetadataValue::from(VERSION), token })
+    }
+}
+
+impl Interceptor for Papers {
+    fn call(&mut self, mut request: Request<()>) -> std::result::Result<Request<()>, Status> {
+        request.metadata_mut().insert(VERSION_ENTRY, self.version.clone());
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}

@@ -1,0 +1,215 @@
+//! Blobs on their way: uploads that go on where they stopped, downloads that are checked.
+
+use super::{BlobKind, BlobName, Error, JobId, Output, Patience, Remote, Result};
+use hetal_wire::{PART_BYTES, v1};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tonic::{Code, Status};
+
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What an upload came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uploaded {
+    /// The blob's name.
+    pub name: BlobName,
+    /// Its bytes.
+    pub size: u64,
+    /// Bytes sent by this call, before framing: none where the server had them.
+    pub sent: u64,
+}
+
+impl Remote {
+    /// Uploads a file, as far as the server does not hold it yet. `progress` is told the bytes the server has and all bytes.
+    pub fn upload(&self, kind: BlobKind, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
+        let (name, size) = name_of(path)?;
+        let mut patience = Patience::new(self.persistence);
+        let mut uploaded = Uploaded { name, size, sent: 0 };
+        loop {
+            match self.try_upload(kind, path, &mut uploaded, progress) {
+                Ok(Ok(())) => return Ok(uploaded),
+                // The server threw damaged bytes away: they are sent again.
+                Ok(Err(status)) if status.code() == Code::DataLoss => {
+                    patience.wait(self, Status::aborted(status.message()))?;
+                }
+                Ok(Err(status)) => patience.wait(self, status)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One attempt: an inner error may pass when tried again.
+    fn try_upload(
+        &self,
+        kind: BlobKind,
+        path: &Path,
+        uploaded: &mut Uploaded,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<std::result::Result<(), Status>> {
+        let Uploaded { name, size, .. } = *uploaded;
+        let begin = v1::BeginUploadRequest { name: name.to_vec().into(), kind: kind.to_message().into(), size };
+        let state = match self.runtime.block_on(self.rpc.clone().begin_upload(begin)) {
+            Ok(state) => state.into_inner(),
+            Err(status) => return Ok(Err(status)),
+        };
+        if state.held > size {
+            return Err(Error::protocol(format!("it holds {} bytes of a blob of {size}", state.held)));
+        }
+        progress(state.held, size);
+        if state.complete {
+            return Ok(Ok(()));
+        }
+        let parts = Parts::open(path, name, state.held)?;
+        let read = Arc::clone(&parts.read);
+        let mut rpc = self.rpc.clone();
+        let outcome = self.runtime.block_on(async {
+            let call = rpc.upload(tokio_stream::iter(parts));
+            tokio::pin!(call);
+            loop {
+                match tokio::time::timeout(TICK, &mut call).await {
+                    Ok(outcome) => return outcome,
+                    Err(_) => progress(read.load(Ordering::Relaxed).min(size), size),
+                }
+            }
+        });
+        uploaded.sent += read.load(Ordering::Relaxed).saturating_sub(state.held);
+        match outcome {
+            Ok(state) if state.get_ref().complete => {
+                progress(size, size);
+                Ok(Ok(()))
+            }
+            Ok(_) => Ok(Err(Status::unavailable("the upload ended early"))),
+            Err(status) => Ok(Err(status)),
+        }
+    }
+
+    /// Downloads a blob that a job made into a file; a part that is there already is not downloaded again. `expected` is the size that
+    /// such an object has: a server that announces another is not listened to.
+    pub fn download(
+        &self,
+        job: JobId,
+        output: &Output,
+        expected: u64,
+        path: &Path,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        if output.size != expected {
+            return Err(Error::Size { announced: output.size, expected });
+        }
+        if path.exists() && name_of(path)? == (output.blob, expected) {
+            return Ok(());
+        }
+        let part = partial(path);
+        let mut patience = Patience::new(self.persistence);
+        let mut retried = false;
+        loop {
+            if let Err(status) = self.try_download(job, output, &part, progress)? {
+                patience.wait(self, status)?;
+                continue;
+            }
+            if name_of(&part)? == (output.blob, expected) {
+                return std::fs::rename(&part, path).map_err(|e| Error::file(path, &e));
+            }
+            // An old part may have been damaged here: once more from the start.
+            std::fs::remove_file(&part).map_err(|e| Error::file(&part, &e))?;
+            if std::mem::replace(&mut retried, true) {
+                return Err(Error::Damaged { blob: output.blob });
+            }
+        }
+    }
+
+    fn try_download(
+        &self,
+        job: JobId,
+        output: &Output,
+        part: &Path,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<std::result::Result<(), Status>> {
+        let mut file = File::options().create(true).append(true).open(part).map_err(|e| Error::file(part, &e))?;
+        let mut held = file.metadata().map_err(|e| Error::file(part, &e))?.len();
+        let request = v1::DownloadRequest { job: job.to_vec().into(), blob: output.blob.to_vec().into(), offset: held };
+        if held >= output.size {
+            return Ok(Ok(()));
+        }
+        self.runtime.block_on(async {
+            let mut stream = match self.rpc.clone().download(request).await {
+                Ok(stream) => stream.into_inner(),
+                Err(status) => return Ok(Err(status)),
+            };
+            loop {
+                match stream.message().await {
+                    Ok(Some(message)) => {
+                        held += message.data.len() as u64;
+                        if held > output.size {
+                            return Err(Error::Size { announced: held, expected: output.size });
+                        }
+                        file.write_all(&message.data).map_err(|e| Error::file(part, &e))?;
+                        progress(held, output.size);
+                    }
+                    Ok(None) if held == output.size => {
+                        return file.sync_all().map(|()| Ok(())).map_err(|e| Error::file(part, &e));
+                    }
+                    Ok(None) => return Ok(Err(Status::unavailable("the download ended early"))),
+                    Err(status) => return Ok(Err(status)),
+                }
+            }
+        })
+    }
+}
+
+/// The name and length of a file's bytes.
+fn name_of(path: &Path) -> Result<(BlobName, u64)> {
+    let fail = |e: std::io::Error| Error::file(path, &e);
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path).map_err(fail)?).map_err(fail)?;
+    Ok((BlobName(*hasher.finalize().as_bytes()), hasher.count()))
+}
+
+/// Where a download is kept until it is whole.
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+/// The rest of a file, part by part.
+struct Parts {
+    file: File,
+    name: BlobName,
+    offset: u64,
+    first: bool,
+    /// Bytes of the file up to the end of the last part.
+    read: Arc<AtomicU64>,
+}
+
+impl Parts {
+    fn open(path: &Path, name: BlobName, offset: u64) -> Result<Self> {
+        let fail = |e: std::io::Error| Error::file(path, &e);
+        let mut file = File::open(path).map_err(fail)?;
+        file.seek(SeekFrom::Start(offset)).map_err(fail)?;
+        Ok(Self { file, name, offset, first: true, read: Arc::new(AtomicU64::new(offset)) })
+    }
+}
+
+impl Iterator for Parts {
+    type Item = v1::UploadPart;
+
+    /// A file that cannot be read any more ends the stream early; the server then says that bytes are missing.
+    fn next(&mut self) -> Option<v1::UploadPart> {
+        let mut data = Vec::with_capacity(PART_BYTES);
+        let count = (&self.file).take(PART_BYTES as u64).read_to_end(&mut data).unwrap_or(0);
+        let first = std::mem::replace(&mut self.first, false);
+        if count == 0 && !first {
+            return None;
+        }
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        let name = if first { self.name.to_vec() } else { Vec::new() };
+        let offset = if first { self.offset } else { 0 };
+        Some(v1::UploadPart { name: name.into(), offset, data: data.into() })
+    }
+}

@@ -1,0 +1,67 @@
+//! The events of a job.
+
+use super::{Error, Event, Happening, JobId, Patience, Remote, Result};
+use hetal_wire::v1;
+use tonic::Streaming;
+
+/// The events of one job, one after the other. A broken stream is opened again after the last event that was seen.
+pub struct Watch<'a> {
+    remote: &'a Remote,
+    job: JobId,
+    after: u64,
+    ended: bool,
+    stream: Option<Streaming<v1::Event>>,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(remote: &'a Remote, job: JobId, after: u64) -> Self {
+        Self { remote, job, after, ended: false, stream: None }
+    }
+
+    /// Waits for the next event. `None` once the job has ended.
+    pub fn next_event(&mut self) -> Result<Option<Event>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut patience = Patience::new(self.remote.persistence);
+        loop {
+            match self.remote.runtime.block_on(message(self.remote, self.job, self.after, &mut self.stream)) {
+                Ok(Some(event)) => return self.accept(Event::parse(event)?).map(Some),
+                Ok(None) => {
+                    self.stream = None;
+                    patience.wait(self.remote, tonic::Status::unavailable("the server ended the stream"))?;
+                }
+                Err(status) => {
+                    self.stream = None;
+                    patience.wait(self.remote, status)?;
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, event: Event) -> Result<Event> {
+        let progress = matches!(event.what, Happening::Progress(_));
+        if event.sequence != self.after + u64::from(!progress) {
+            return Err(Error::protocol(format!("event {} after event {}", event.sequence, self.after)));
+        }
+        self.after = event.sequence;
+        self.ended = event.what.is_last();
+        Ok(event)
+    }
+}
+
+async fn message(
+    remote: &Remote,
+    job: JobId,
+    after: u64,
+    stream: &mut Option<Streaming<v1::Event>>,
+) -> std::result::Result<Option<v1::Event>, tonic::Status> {
+    let open = match stream {
+        Some(open) => open,
+        None => {
+            let request = v1::WatchRequest { job: job.to_vec().into(), after };
+            stream.insert(remote.rpc.clone().watch(request).await?.into_inner())
+        }
+    };
+    open.message().await
+}

@@ -1,0 +1,107 @@
+//! What client and server both derive from the shape of a training alone: its layout, its levels, its keys.
+
+use crate::judge::RANGES;
+use crate::softmax::Constants;
+use crate::trainer::{self, Trainer};
+use crate::{Geometry, Ledger, Result};
+use hetal_circuits::Engine;
+use hetal_circuits::clear::Keys;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`.
+pub const LOG_MOMENTUM_BOUND: u32 = 0;
+
+/// The circuit of a training, over every range that the client may widen it to.
+///
+/// ```
+/// let circuit = hetal_learn::Circuit::new(1024, 64, 12, 3, 128.0).unwrap();
+/// assert_eq!(circuit.ranges(), [128.0, 512.0]);
+/// assert!(!circuit.keys(13).unwrap().rotations.is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Circuit {
+    geometry: Geometry,
+    ledger: Ledger,
+    ranges: Vec<f64>,
+}
+
+impl Circuit {
+    /// The circuit of batches of `batch` rows on `slots` slots, whose logits lie in `[-range, range]` at first.
+    pub fn new(slots: usize, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
+        let geometry = Geometry::new(slots, batch, features, classes)?;
+        let ranges: Vec<f64> = RANGES.into_iter().filter(|&r| r >= range).collect();
+        if ranges.first() != Some(&range) {
+            return Err(crate::Error::NoConstants { classes, range });
+        }
+        Ok(Self { geometry, ledger: Ledger::lowest(), ranges })
+    }
+
+    /// The layout.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The levels.
+    pub fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    /// The range of logits it begins with, and those it can be widened to.
+    pub fn ranges(&self) -> &[f64] {
+        &self.ranges
+    }
+
+    /// What logits are divided by under a range.
+    pub fn scale(&self, range: f64) -> Result<f64> {
+        Ok(self.constants(range)?.scale)
+    }
+
+    fn constants(&self, range: f64) -> Result<Constants> {
+        Constants::built_in(self.geometry.classes(), range)
+    }
+
+    /// Encodes the circuit of one range.
+    pub fn trainer<E: Engine>(&self, engine: &E, range: f64) -> Result<Trainer<E>> {
+        Trainer::new(engine, self.geometry, self.ledger, self.constants(range)?, LOG_MOMENTUM_BOUND)
+    }
+
+    /// The switching keys of the whole training, those inside bootstraps apart, on an engine of `top_level` levels.
+    pub fn keys(&self, top_level: usize) -> Result<Keys> {
+        let (mut rotations, mut bounds) = (BTreeMap::new(), BTreeSet::new());
+        let (mut relinearisation, mut conjugation) = (None, None);
+        for &range in &self.ranges {
+            let constants = self.constants(range)?;
+            let keys = trainer::keys(self.geometry, self.ledger, constants, LOG_MOMENTUM_BOUND, top_level)?;
+            for (rotation, level) in keys.rotations {
+                let highest = rotations.entry(rotation).or_insert(level);
+                *highest = level.max(*highest);
+            }
+            relinearisation = relinearisation.max(keys.relinearisation);
+            conjugation = conjugation.max(keys.conjugation);
+            bounds.extend(keys.bounds);
+        }
+        let (rotations, bounds) = (rotations.into_iter().collect(), bounds.into_iter().collect());
+        Ok(Keys { rotations, relinearisation, conjugation, bounds })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_serve_every_range() {
+        let circuit = Circuit::new(1024, 64, 12, 3, 32.0).unwrap();
+        let all = circuit.keys(13).unwrap();
+        for &range in circuit.ranges() {
+            let constants = circuit.constants(range).unwrap();
+            let keys = trainer::keys(*circuit.geometry(), circuit.ledger(), constants, LOG_MOMENTUM_BOUND, 13).unwrap();
+            assert!(keys.bounds.iter().all(|b| all.bounds.contains(b)));
+            assert!(keys.rotations.iter().all(|(k, level)| all.rotations.iter().any(|(l, m)| k == l && m >= level)));
+            assert!(keys.relinearisation <= all.relinearisation && keys.conjugation <= all.conjugation);
+        }
+        assert!(Circuit::new(1024, 64, 12, 3, 100.0).is_err());
+        assert!(Circuit::new(1024, 64, 12, 3, f64::NAN).is_err());
+    }
+}

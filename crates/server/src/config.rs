@@ -1,0 +1,213 @@
+//! How a server is set up: a file in TOML, and what flags and environment say over it.
+
+use crate::tenants::TenantConfig;
+use crate::{Error, Result};
+use hetal_learn::Limits;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Everything an operator can choose.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where everything is kept.
+    pub folder: PathBuf,
+    /// Where clients are served.
+    pub address: SocketAddr,
+    /// Where health and metrics are served, in plain HTTP: not for the public.
+    pub metrics: Option<SocketAddr>,
+    /// The server's certificate chain (PEM). Without one, an authority and a certificate are made in `folder/tls`.
+    pub certificate: Option<PathBuf>,
+    /// The certificate's key (PEM).
+    pub key: Option<PathBuf>,
+    /// Names and addresses in a certificate that is made.
+    pub names: Vec<String>,
+    /// Authorities of client certificates (PEM), for tenants that are known by one.
+    pub client_authorities: Option<PathBuf>,
+    /// Who may use it.
+    pub tenants: Vec<TenantConfig>,
+    /// Names of the parameter sets it accepts.
+    pub sets: Vec<String>,
+    /// Whether sets that protect nothing may be among them.
+    pub allow_insecure: bool,
+    /// A bucket that blobs are kept in instead of `folder/blobs`.
+    #[cfg(feature = "s3")]
+    pub s3: Option<crate::blobs::S3Config>,
+    /// What computes.
+    pub engine: Engine,
+    /// Jobs that are computed at the same time.
+    pub workers: usize,
+    /// GiB of prepared batches that are kept; others are prepared each time they are needed.
+    pub prepared_gib: f64,
+    /// Iterations between checkpoints; the end of an epoch always is one.
+    pub checkpoint_every: u64,
+    /// Seconds after which a worker that does not report is taken for dead.
+    pub lease_seconds: u64,
+    /// Seconds a job keeps its worker while it waits for a verdict.
+    pub warm_seconds: u64,
+    /// Whether learning rates, momentum and seed are kept from clients.
+    pub hide_hyperparameters: bool,
+    /// Hyper-parameters: defaults and bounds.
+    pub hyperparameters: Limits,
+    /// The most of everything.
+    pub bounds: Bounds,
+}
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// A GPU if there is one.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU.
+    Cuda,
+}
+
+impl std::str::FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda),
+            _ => Err(format!("{text:?} is none of auto, cpu and cuda")),
+        }
+    }
+}
+
+/// The most of everything that comes from outside.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bounds {
+    /// Bytes of one upload.
+    pub blob_bytes: u64,
+    /// Bytes of all uploads of a tenant.
+    pub tenant_bytes: u64,
+    /// Uploads of a tenant.
+    pub uploads: u64,
+    /// Uploads of a tenant at the same time.
+    pub open_uploads: usize,
+    /// Jobs of a tenant that have not ended.
+    pub jobs: u64,
+    /// Jobs of a tenant that are kept.
+    pub kept_jobs: u64,
+    /// Batches of a job.
+    pub batches: usize,
+    /// Connections at the same time.
+    pub connections: usize,
+    /// Requests of one connection at the same time.
+    pub requests: u32,
+    /// Seconds for a connection to come up, and between the parts of an upload.
+    pub idle_seconds: u64,
+    /// Attempts at a job without a checkpoint in between.
+    pub attempts: u32,
+    /// Hours from a job's beginning to its end.
+    pub job_hours: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            blob_bytes: 16 << 30,
+            tenant_bytes: 128 << 30,
+            uploads: 10_000,
+            open_uploads: 8,
+            jobs: 16,
+            kept_jobs: 1000,
+            batches: 4096,
+            connections: 1024,
+            requests: 64,
+            idle_seconds: 60,
+            attempts: 25,
+            job_hours: 24 * 14,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            folder: PathBuf::from("hetal-server"),
+            address: SocketAddr::from(([127, 0, 0, 1], 7443)),
+            metrics: None,
+            certificate: None,
+            key: None,
+            names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into(),
+            client_authorities: None,
+            tenants: Vec::new(),
+            sets: vec!["full".to_owned()],
+            allow_insecure: false,
+            #[cfg(feature = "s3")]
+            s3: None,
+            engine: Engine::Auto,
+            workers: 1,
+            prepared_gib: 2.0,
+            checkpoint_every: 4,
+            lease_seconds: 60,
+            warm_seconds: 600,
+            hide_hyperparameters: false,
+            hyperparameters: Limits::default(),
+            bounds: Bounds::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The configuration in a file; what it does not say is left at its default.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
+        let config = toml::from_str(&text);
+        config.map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.to_string().trim_end()) })
+    }
+
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |reason: &str| Err(Error::Config { reason: reason.to_owned() });
+        if self.tenants.is_empty() {
+            return refuse("there are no tenants: `hetal-server token NAME` makes one");
+        }
+        if self.tenants.iter().any(|t| t.certificate.is_some()) && self.client_authorities.is_none() {
+            return refuse("a tenant is known by a certificate, but client_authorities is not set");
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            return refuse("certificate and key belong together");
+        }
+        if self.workers == 0 || self.checkpoint_every == 0 || self.lease_seconds < 3 || self.bounds.connections == 0 {
+            return refuse("workers, checkpoint_every and connections are at least 1, lease_seconds at least 3");
+        }
+        if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
+            return refuse("prepared_gib is not a number of GiB");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_differs_from_the_defaults() {
+        let text = format!(
+            "address = \"0.0.0.0:443\"\nsets = [\"full\"]\n[bounds]\njobs = 3\n[[tenants]]\nname = \"ann\"\ntoken = \"{}\"\n",
+            "ab".repeat(32)
+        );
+        let config: Config = toml::from_str(&text).unwrap();
+        config.check().unwrap();
+        assert_eq!((config.bounds.jobs, config.bounds.uploads), (3, 10_000));
+        for bad in [
+            "addres = 1",
+            "[bounds]\njob = 1",
+            "[[tenants]]\nname = \"A\"",
+            "[[tenants]]\nname = \"a\"\ntoken = \"12\"",
+        ] {
+            assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
+        }
+        assert!(Config::default().check().unwrap_err().to_string().contains("no tenants"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What can go wrong in a server, and what its clients are told of it.
+
+use hetal_wire::{BlobName, JobId};
+use std::path::Path;
+use tonic::Status;
+
+/// The result of something a server does.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The client speaks another version. The sentence is for the client.
+    #[error("{sentence}")]
+    Version {
+        /// What the client is told.
+        sentence: String,
+    },
+    /// No tenant has these credentials.
+    #[error("the credentials are not known here, or no longer")]
+    Credentials,
+    /// A request that makes no sense or asks for what is not allowed.
+    #[error("{sentence}")]
+    Invalid {
+        /// What is wrong with it.
+        sentence: String,
+    },
+    /// The tenant has no such blob.
+    #[error("there is no blob {name}: upload it")]
+    NoBlob {
+        /// Its name.
+        name: BlobName,
+    },
+    /// The tenant has no such job.
+    #[error("there is no job {id}")]
+    NoJob {
+        /// Its name.
+        id: JobId,
+    },
+    /// Right in itself, but not now.
+    #[error("{sentence}")]
+    NotNow {
+        /// Why not.
+        sentence: String,
+    },
+    /// Someone else is doing the same: try again.
+    #[error("{sentence}")]
+    Busy {
+        /// Who.
+        sentence: String,
+    },
+    /// A limit is reached.
+    #[error("{sentence}")]
+    Limit {
+        /// Which, and what would help.
+        sentence: String,
+    },
+    /// Bytes are not those they are named after.
+    #[error("the bytes of {what} are not those they are named after: they were damaged")]
+    Damaged {
+        /// Which.
+        what: String,
+    },
+    /// A worker lost its lease: another one has the job.
+    #[error("the lease was lost")]
+    Fenced,
+    /// The blob store failed.
+    #[error("blob {key}: {reason}")]
+    Blobs {
+        /// Which blob.
+        key: String,
+        /// What the store said.
+        reason: String,
+    },
+    /// The database failed.
+    #[error("the state: {reason}")]
+    State {
+        /// What it said.
+        reason: String,
+    },
+    /// A file or the system failed.
+    #[error("{what}: {reason}")]
+    System {
+        /// Which file, or what was attempted.
+        what: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The configuration cannot be used.
+    #[error("configuration: {reason}")]
+    Config {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The computation failed.
+    #[error("{reason}")]
+    Work {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// A request that makes no sense.
+    pub fn invalid(sentence: impl ToString) -> Self {
+        Self::Invalid { sentence: sentence.to_string() }
+    }
+
+    /// A file that failed.
+    pub fn file(path: &Path, error: impl ToString) -> Self {
+        Self::System { what: path.display().to_string(), reason: error.to_string() }
+    }
+
+    /// A computation that failed.
+    pub fn work(reason: impl ToString) -> Self {
+        Self::Work { reason: reason.to_string() }
+    }
+
+    /// Whether trying again later may help: the fault is the machine's, not the request's.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Blobs { .. } | Self::State { .. } | Self::System { .. } | Self::Busy { .. })
+    }
+
+    /// What a client is told of it. Faults of the machine stay in the log: they may name files.
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Blobs { .. } | Self::State { .. } | Self::System { .. } | Self::Config { .. } => {
+                "the server has a fault of its own; its operator finds it in the log".to_owned()
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let sentence = error.sentence();
+        match error {
+            Error::Version { .. } | Error::NotNow { .. } => Status::failed_precondition(sentence),
+            Error::Credentials => Status::unauthenticated(sentence),
+            Error::Invalid { .. } => Status::invalid_argument(sentence),
+            Error::NoBlob { .. } | Error::NoJob { .. } => Status::not_found(sentence),
+            Error::Busy { .. } | Error::Fenced => Status::aborted(sentence),
+            Error::Limit { .. } => Status::resource_exhausted(sentence),
+            Error::Damaged { .. } => Status::data_loss(sentence),
+            Error::Blobs { .. } | Error::State { .. } | Error::System { .. } | Error::Config { .. } => {
+                tracing::error!(fault = %error, "a request failed");
+                Status::internal(sentence)
+            }
+            Error::Work { .. } => Status::internal(sentence),
+        }
+    }
+}

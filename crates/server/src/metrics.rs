@@ -1,0 +1,136 @@
+//! Health and metrics in plain HTTP, for the operator's monitoring.
+
+use crate::state::State;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Counters of a server since it started.
+pub struct Metrics {
+    started: Instant,
+    /// Set while it no longer takes work.
+    pub draining: AtomicBool,
+    /// Requests.
+    pub requests: AtomicU64,
+    /// Requests that were refused or failed.
+    pub refusals: AtomicU64,
+    /// Bytes of blobs received.
+    pub received_bytes: AtomicU64,
+    /// Bytes of blobs sent.
+    pub sent_bytes: AtomicU64,
+    /// Training iterations.
+    pub iterations: AtomicU64,
+    /// Microseconds in training iterations.
+    pub iteration_micros: AtomicU64,
+    /// Checkpoints.
+    pub checkpoints: AtomicU64,
+    /// Jobs that failed.
+    pub failures: AtomicU64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            started: Instant::now(),
+            draining: AtomicBool::new(false),
+            requests: zero(),
+            refusals: zero(),
+            received_bytes: zero(),
+            sent_bytes: zero(),
+            iterations: zero(),
+            iteration_micros: zero(),
+            checkpoints: zero(),
+            failures: zero(),
+        }
+    }
+}
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+impl Metrics {
+    /// The text that Prometheus reads.
+    fn text(&self, state: &dyn State) -> String {
+        let mut text = String::new();
+        let seconds = self.started.elapsed().as_secs_f64();
+        let _ = writeln!(text, "# TYPE hetal_uptime_seconds gauge\nhetal_uptime_seconds {seconds:.3}");
+        let counters = [
+            ("requests_total", &self.requests),
+            ("refusals_total", &self.refusals),
+            ("received_bytes_total", &self.received_bytes),
+            ("sent_bytes_total", &self.sent_bytes),
+            ("iterations_total", &self.iterations),
+            ("checkpoints_total", &self.checkpoints),
+            ("job_failures_total", &self.failures),
+        ];
+        for (name, counter) in counters {
+            let value = counter.load(Ordering::Relaxed);
+            let _ = writeln!(text, "# TYPE hetal_{name} counter\nhetal_{name} {value}");
+        }
+        let spent = self.iteration_micros.load(Ordering::Relaxed) as f64 / 1e6;
+        let _ = writeln!(text, "# TYPE hetal_iteration_seconds_total counter\nhetal_iteration_seconds_total {spent}");
+        let _ = writeln!(text, "# TYPE hetal_jobs gauge");
+        for (state, count) in state.census().unwrap_or_default() {
+            let name = format!("{state:?}").to_lowercase();
+            let _ = writeln!(text, "hetal_jobs{{state=\"{name}\"}} {count}");
+        }
+        text
+    }
+
+    /// The status line's code and the body for a path.
+    fn answer(&self, path: &str, state: &dyn State) -> (&'static str, String) {
+        match path {
+            "/metrics" => ("200 OK", self.text(state)),
+            "/healthz" => match state.census() {
+                Ok(_) => ("200 OK", "ok\n".to_owned()),
+                Err(_) => ("503 Service Unavailable", "the state cannot be read\n".to_owned()),
+            },
+            "/readyz" if self.draining.load(Ordering::Relaxed) => ("503 Service Unavailable", "draining\n".to_owned()),
+            "/readyz" => ("200 OK", "ready\n".to_owned()),
+            _ => ("404 Not Found", "there are /healthz, /readyz and /metrics\n".to_owned()),
+        }
+    }
+}
+
+/// Serves health and metrics for ever.
+pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, state: Arc<dyn State>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let (metrics, state) = (Arc::clone(&metrics), Arc::clone(&state));
+        tokio::spawn(
+            async move { tokio::time::timeout(Duration::from_secs(5), respond(stream, &metrics, &*state)).await },
+        );
+    }
+}
+
+async fn respond(mut stream: TcpStream, metrics: &Metrics, state: &dyn State) -> std::io::Result<()> {
+    let mut head = [0; 4096];
+    let mut len = 0;
+    while len < head.len() && !head[..len].windows(4).any(|w| w == b"\r\n\r\n") {
+        match stream.read(&mut head[len..]).await? {
+            0 => return Ok(()),
+            count => len += count,
+        }
+    }
+    let line = String::from_utf8_lossy(&head[..len]);
+    let mut words = line.split_whitespace();
+    let (status, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some(path)) => metrics.answer(path, state),
+        _ => ("405 Method Not Allowed", String::new()),
+    };
+    let reply = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(reply.as_bytes()).await?;
+    stream.shutdown().await
+}

@@ -1,0 +1,559 @@
+//! The protocol's requests, one function each: who asks, what exactly, then the state and the blobs.
+
+use crate::bell::Bell;
+use crate::blobs::{Blobs, Key, Shelf};
+use crate::config::Config;
+use crate::metrics::{Metrics, add};
+use crate::sets::Sets;
+use crate::staging::{Staged, Staging};
+use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
+use crate::tenants::{Tenant, Tenants};
+use crate::tls::Peer;
+use crate::work::{Checker, Work, blob_name, job_id};
+use crate::{Error, Result, clock};
+use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, Kind};
+use hetal_ckks::{KeyId, KeySource, Params};
+use hetal_learn::{Agreement, Verdict};
+use hetal_wire::v1::hetal_server::Hetal;
+use hetal_wire::{BlobName, JobId, LABEL_BYTES, PART_BYTES, VERSION_ENTRY, v1};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Messages of a stream that wait for a slow client.
+const STREAM_DEPTH: usize = 4;
+/// How often watchers look for changes made by other machines.
+const POLL: Duration = Duration::from_secs(1);
+/// Events that are read at once.
+const EVENTS_AT_ONCE: usize = 64;
+
+/// Everything requests work on.
+pub struct Service {
+    /// The configuration.
+    pub config: Config,
+    /// Who may ask.
+    pub tenants: Tenants,
+    /// What is accepted.
+    pub sets: Arc<Sets>,
+    /// What is remembered.
+    pub state: Arc<dyn State>,
+    /// Where bytes are.
+    pub blobs: Arc<dyn Blobs>,
+    /// Where bytes come first.
+    pub staging: Staging,
+    /// Rung after changes.
+    pub bell: Arc<Bell>,
+    /// Counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// An upload that a stream goes on with.
+enum Begun {
+    Complete(Upload),
+    Partial(Upload, Staged, std::fs::File),
+}
+
+/// What the network layer holds.
+#[derive(Clone)]
+pub struct Handler(pub Arc<Service>);
+
+impl Handler {
+    /// The tenant who asks, after the protocol's version: an old client is told so even with old credentials.
+    fn admit<T>(&self, name: &'static str, request: &Request<T>) -> Result<Tenant> {
+        add(&self.0.metrics.requests, 1);
+        let admitted = self.0.identify(request);
+        match &admitted {
+            Ok(tenant) => tracing::info!(%tenant, request = name, "request"),
+            Err(error) => {
+                add(&self.0.metrics.refusals, 1);
+                tracing::info!(request = name, %error, "refused");
+            }
+        }
+        admitted
+    }
+
+    /// Runs what blocks away from the network's threads.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+    ) -> std::result::Result<T, Status> {
+        let service = Arc::clone(&self.0);
+        let outcome = tokio::task::spawn_blocking(move || work(&service)).await;
+        let outcome = outcome.unwrap_or_else(|e| Err(Error::work(format!("a request broke off: {e}"))));
+        outcome.map_err(|error| {
+            add(&self.0.metrics.refusals, 1);
+            tracing::info!(%error, "refused");
+            error.into()
+        })
+    }
+}
+
+type Reply<T> = std::result::Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Hetal for Handler {
+    type WatchStream = ReceiverStream<std::result::Result<v1::Event, Status>>;
+    type DownloadStream = ReceiverStream<std::result::Result<v1::DownloadPart, Status>>;
+
+    async fn hello(&self, request: Request<v1::HelloRequest>) -> Reply<v1::Offer> {
+        let hello = request.get_ref();
+        hetal_wire::negotiate(hello.oldest, hello.newest).map_err(|sentence| Error::Version { sentence })?;
+        self.admit("hello", &request)?;
+        Ok(Response::new(self.0.offer()))
+    }
+
+    async fn begin_upload(&self, request: Request<v1::BeginUploadRequest>) -> Reply<v1::UploadState> {
+        let tenant = self.admit("begin upload", &request)?;
+        let message = request.into_inner();
+        self.run(move |service| service.begin_upload(&tenant, &message)).await.map(Response::new)
+    }
+
+    async fn upload(&self, request: Request<Streaming<v1::UploadPart>>) -> Reply<v1::UploadState> {
+        let tenant = self.admit("upload", &request)?;
+        self.receive(tenant, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn delete_upload(&self, request: Request<v1::DeleteUploadRequest>) -> Reply<v1::Done> {
+        let tenant = self.admit("delete upload", &request)?;
+        let message = request.into_inner();
+        let done = self.run(move |service| service.delete_upload(&tenant, blob_name(&message.name)?)).await;
+        done.map(|()| Response::new(v1::Done {}))
+    }
+
+    async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
+        let tenant = self.admit("create job", &request)?;
+        let message = request.into_inner();
+        self.run(move |service| service.create_job(&tenant, &message)).await.map(Response::new)
+    }
+
+    async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Reply<v1::JobList> {
+        let tenant = self.admit("list jobs", &request)?;
+        let jobs =
+            self.run(move |service| Ok(service.state.jobs(&tenant)?.iter().map(|job| service.describe(job)).collect()));
+        Ok(Response::new(v1::JobList { jobs: jobs.await? }))
+    }
+
+    async fn get_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Job> {
+        let tenant = self.admit("get job", &request)?;
+        let id = job_id(&request.get_ref().id)?;
+        self.run(move |service| Ok(service.describe(&service.state.job(&tenant, id)?))).await.map(Response::new)
+    }
+
+    async fn cancel_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Job> {
+        let tenant = self.admit("cancel job", &request)?;
+        let id = job_id(&request.get_ref().id)?;
+        let job = self.run(move |service| {
+            let job = service.state.cancel_job(&tenant, id, clock::millis())?;
+            service.bell.ring();
+            Ok(service.describe(&job))
+        });
+        job.await.map(Response::new)
+    }
+
+    async fn delete_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Done> {
+        let tenant = self.admit("delete job", &request)?;
+        let id = job_id(&request.get_ref().id)?;
+        self.run(move |service| service.delete_job(&tenant, id)).await.map(|()| Response::new(v1::Done {}))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
+        let tenant = self.admit("watch", &request)?;
+        let (id, after) = (job_id(&request.get_ref().job)?, request.get_ref().after);
+        // The job must be there before the stream begins.
+        let asked = tenant.clone();
+        self.run(move |service| service.state.job(&asked, id)).await?;
+        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+        let handler = self.clone();
+        tokio::spawn(async move {
+            if let Err(status) = handler.tell(&tenant, id, after, &sender).await {
+                let _ = sender.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn judge(&self, request: Request<v1::JudgeRequest>) -> Reply<v1::Done> {
+        let tenant = self.admit("judge", &request)?;
+        let message = request.into_inner();
+        let verdict = match message.verdict() {
+            v1::Verdict::Continue => Verdict::Continue,
+            v1::Verdict::Stop => Verdict::Stop,
+            v1::Verdict::LowerRate => Verdict::LowerRate,
+            v1::Verdict::WidenRange => Verdict::WidenRange,
+            v1::Verdict::Unspecified => return Err(Error::invalid("that is no verdict").into()),
+        };
+        let done = self.run(move |service| {
+            service.state.judge(&tenant, job_id(&message.job)?, message.round, verdict)?;
+            service.bell.ring();
+            Ok(())
+        });
+        done.await.map(|()| Response::new(v1::Done {}))
+    }
+
+    async fn download(&self, request: Request<v1::DownloadRequest>) -> Reply<Self::DownloadStream> {
+        let tenant = self.admit("download", &request)?;
+        let message = request.into_inner();
+        let reader = self.run(move |service| service.open_output(&tenant, &message)).await?;
+        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+        let handler = self.clone();
+        tokio::task::spawn_blocking(move || handler.0.send_parts(reader, &sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+impl Handler {
+    /// Takes the parts of an upload. Whatever ends the stream, the bytes that came stay.
+    async fn receive(
+        &self,
+        tenant: Tenant,
+        mut stream: Streaming<v1::UploadPart>,
+    ) -> std::result::Result<v1::UploadState, Status> {
+        let idle = Duration::from_secs(self.0.config.bounds.idle_seconds);
+        let next =
+            async |stream: &mut Streaming<v1::UploadPart>| match tokio::time::timeout(idle, stream.message()).await {
+                Ok(part) => part,
+                Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
+            };
+        let first =
+            next(&mut stream).await?.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
+        let name = blob_name(&first.name)?;
+        let asked = tenant.clone();
+        let begun = self.run(move |service| service.resume_upload(&asked, name, first.offset)).await?;
+        let (upload, staged, mut file) = match begun {
+            Begun::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
+            Begun::Partial(upload, staged, file) => (upload, staged, file),
+        };
+        let mut held = first.offset;
+        let mut part = Some(first);
+        while let Some(v1::UploadPart { data, .. }) = part {
+            held = held.saturating_add(data.len() as u64);
+            if data.len() > PART_BYTES || held > upload.size {
+                return Err(Error::invalid(format!("a part too long: {} bytes belong to the blob", upload.size)).into());
+            }
+            add(&self.0.metrics.received_bytes, data.len() as u64);
+            let path = staged.path().to_owned();
+            file = self.run(move |_| file.write_all(&data).map(|()| file).map_err(|e| Error::file(&path, e))).await?;
+            part = if held == upload.size { None } else { next(&mut stream).await? };
+        }
+        if held < upload.size {
+            return Ok(v1::UploadState { held, complete: false });
+        }
+        self.run(move |service| service.finish_upload(&tenant, &upload, &staged, &file)).await?;
+        Ok(v1::UploadState { held, complete: true })
+    }
+
+    /// Sends events after a number, and progress as it changes, until the job has ended or nobody listens.
+    async fn tell(
+        &self,
+        tenant: &Tenant,
+        id: JobId,
+        mut after: u64,
+        out: &mpsc::Sender<std::result::Result<v1::Event, Status>>,
+    ) -> std::result::Result<(), Status> {
+        let mut bell = self.0.bell.listen();
+        let mut told = None;
+        loop {
+            bell.mark_unchanged();
+            let asked = tenant.clone();
+            let (job, events) = self
+                .run(move |service| {
+                    let events = service.state.events(&asked, id, after, EVENTS_AT_ONCE)?;
+                    Ok((service.state.job(&asked, id)?, events))
+                })
+                .await?;
+            let more = events.len() == EVENTS_AT_ONCE;
+            for event in events {
+                after = event.sequence;
+                if out.send(Ok(event)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            if more {
+                continue;
+            }
+            if job.state.has_ended() && after >= job.sequence {
+                return Ok(());
+            }
+            if job.progress != told && job.state == JobState::Running && after == job.sequence {
+                told = job.progress;
+                let what = told.map(v1::event::What::Progress);
+                if out.send(Ok(v1::Event { sequence: after, what })).await.is_err() {
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                _ = tokio::time::timeout(POLL, bell.changed()) => {}
+                () = out.closed() => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Service {
+    fn identify<T>(&self, request: &Request<T>) -> Result<Tenant> {
+        let version = request.metadata().get(VERSION_ENTRY).and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
+        hetal_wire::negotiate(version.unwrap_or(0), version.unwrap_or(0))
+            .map_err(|sentence| Error::Version { sentence })?;
+        let certificate = request.extensions().get::<Peer>().and_then(|peer| peer.certificate);
+        let token = request.metadata().get("authorization").and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
+        self.tenants.identify(certificate, token, clock::millis() / 1000)
+    }
+
+    fn quota(&self) -> Quota {
+        let bounds = &self.config.bounds;
+        Quota { bytes: bounds.tenant_bytes, uploads: bounds.uploads, jobs: bounds.jobs, kept_jobs: bounds.kept_jobs }
+    }
+
+    fn offer(&self) -> v1::Offer {
+        let (limits, bounds) = (&self.config.hyperparameters, &self.config.bounds);
+        let shown = |value: f64| (!self.config.hide_hyperparameters).then_some(value);
+        let set = |p: &Arc<Params>| v1::ParameterSet { id: p.id().to_vec().into(), name: p.name().to_owned() };
+        v1::Offer {
+            version: hetal_wire::VERSION,
+            program: format!("hetal-server {}", env!("CARGO_PKG_VERSION")),
+            sets: self.sets.iter().map(set).collect(),
+            defaults: Some(self.terms(&limits.defaults)),
+            bounds: Some(v1::Bounds {
+                batch_least: limits.batch.0 as u32,
+                batch_most: limits.batch.1 as u32,
+                patience_most: limits.patience as u32,
+                epochs_most: limits.max_epochs as u32,
+                blob_bytes_most: bounds.blob_bytes,
+                tenant_bytes_most: bounds.tenant_bytes,
+                part_bytes_most: PART_BYTES as u32,
+                batches_most: bounds.batches as u32,
+                rate_least: shown(limits.rate.0),
+                rate_most: shown(limits.rate.1),
+            }),
+        }
+    }
+
+    /// What a client is told of an agreement.
+    fn terms(&self, agreement: &Agreement) -> v1::Terms {
+        use hetal_learn::nesterov::Momentum;
+        let hide = self.config.hide_hyperparameters;
+        let momentum = match agreement.momentum {
+            _ if hide => v1::Momentum::Unspecified,
+            Momentum::None => v1::Momentum::None,
+            Momentum::Nesterov => v1::Momentum::Nesterov,
+        };
+        v1::Terms {
+            batch: agreement.batch as u32,
+            patience: agreement.patience as u32,
+            max_epochs: agreement.max_epochs as u32,
+            range: agreement.range,
+            rate: (!hide).then_some(agreement.rate),
+            lowering: (!hide).then_some(agreement.lowering),
+            momentum: momentum.into(),
+            seed: (!hide).then_some(agreement.seed),
+        }
+    }
+
+    fn describe(&self, job: &Job) -> v1::Job {
+        let state = match job.state {
+            JobState::Queued => v1::JobState::Queued,
+            JobState::Running => v1::JobState::Running,
+            JobState::Waiting => v1::JobState::Waiting,
+            JobState::Finished => v1::JobState::Finished,
+            JobState::Failed => v1::JobState::Failed,
+            JobState::Cancelled => v1::JobState::Cancelled,
+        };
+        let terms = match &job.work {
+            Work::Training(training) => Some(self.terms(&training.agreement)),
+            Work::Classification(_) => None,
+        };
+        v1::Job {
+            id: job.id.to_vec().into(),
+            label: job.label.clone(),
+            state: state.into(),
+            terms,
+            progress: job.progress,
+            created: job.created / 1000,
+            updated: job.updated / 1000,
+            reason: job.reason.clone(),
+            sequence: job.sequence,
+        }
+    }
+
+    fn begin_upload(&self, tenant: &Tenant, message: &v1::BeginUploadRequest) -> Result<v1::UploadState> {
+        let name = blob_name(&message.name)?;
+        let kind = match message.kind() {
+            v1::BlobKind::Keys => BlobKind::Keys,
+            v1::BlobKind::Batch => BlobKind::Batch,
+            v1::BlobKind::Features => BlobKind::Features,
+            v1::BlobKind::Unspecified => return Err(Error::invalid("a blob of no kind")),
+        };
+        let most = self.config.bounds.blob_bytes;
+        if message.size < HEADER_LEN as u64 || message.size > most {
+            return Err(Error::invalid(format!(
+                "a blob of {} bytes: {HEADER_LEN} to {most} are allowed",
+                message.size
+            )));
+        }
+        let wanted = Upload { name, kind, size: message.size, complete: false };
+        let upload = self.state.begin_upload(tenant, &wanted, &self.quota())?;
+        if upload.complete {
+            return Ok(v1::UploadState { held: upload.size, complete: true });
+        }
+        // A server that ended between taking the blob over and remembering that it did: it had been checked.
+        if self.blobs.len(&Key::new(tenant, Shelf::Uploads, name))? == Some(upload.size) {
+            self.state.complete_upload(tenant, name)?;
+            return Ok(v1::UploadState { held: upload.size, complete: true });
+        }
+        Ok(v1::UploadState { held: self.staging.held(tenant, name)?, complete: false })
+    }
+
+    /// The file of a begun upload, whose bytes so far end at `offset`.
+    fn resume_upload(&self, tenant: &Tenant, name: BlobName, offset: u64) -> Result<Begun> {
+        let upload = self.state.upload(tenant, name)?.ok_or(Error::NoBlob { name })?;
+        if upload.complete {
+            return Ok(Begun::Complete(upload));
+        }
+        let staged = self.staging.enter(tenant, name)?;
+        let (file, held) = staged.append()?;
+        if held != offset {
+            let sentence = format!("{held} bytes are here, the upload goes on at {offset}: begin it again");
+            return Err(Error::Busy { sentence });
+        }
+        Ok(Begun::Partial(upload, staged, file))
+    }
+
+    fn finish_upload(&self, tenant: &Tenant, upload: &Upload, staged: &Staged, file: &std::fs::File) -> Result<()> {
+        file.sync_all().map_err(|e| Error::file(staged.path(), e))?;
+        staged.verify()?;
+        if let Err(error) = self.inspect(upload, staged) {
+            // The right bytes of the wrong thing: nothing will make them useful.
+            staged.discard()?;
+            self.state.delete_upload(tenant, upload.name)?;
+            return Err(error);
+        }
+        self.blobs.adopt(&Key::new(tenant, Shelf::Uploads, upload.name), staged.path())?;
+        self.state.complete_upload(tenant, upload.name)
+    }
+
+    /// Looks at how an upload begins: an object of its kind and of an accepted parameter set.
+    fn inspect(&self, upload: &Upload, staged: &Staged) -> Result<()> {
+        let mut start = [0; HEADER_LEN];
+        let mut file = std::fs::File::open(staged.path()).map_err(|e| Error::file(staged.path(), e))?;
+        file.read_exact(&mut start).map_err(|e| Error::file(staged.path(), e))?;
+        let kind = match upload.kind {
+            BlobKind::Keys => Kind::KeySet,
+            BlobKind::Batch | BlobKind::Features => Kind::SeededCiphertext,
+        };
+        let header = Header::parse(&start, kind).map_err(Error::invalid)?;
+        self.sets.by_id(&header.params).map(|_| ())
+    }
+
+    fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        let staged = self.staging.enter(tenant, name)?;
+        self.state.delete_upload(tenant, name)?;
+        staged.discard()?;
+        self.blobs.delete(&Key::new(tenant, Shelf::Uploads, name))
+    }
+
+    fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest) -> Result<v1::Job> {
+        let request = (&*message.request_id).try_into();
+        let request: [u8; 16] = request.map_err(|_| Error::invalid("a request's id is 16 random bytes"))?;
+        if message.label.len() > LABEL_BYTES || message.label.chars().any(char::is_control) {
+            return Err(Error::invalid(format!("a label is at most {LABEL_BYTES} bytes of text")));
+        }
+        let checker = Checker {
+            sets: &self.sets,
+            limits: &self.config.hyperparameters,
+            hide: self.config.hide_hyperparameters,
+            batches_most: self.config.bounds.batches,
+            state: &*self.state,
+            tenant,
+        };
+        let work = match &message.work {
+            Some(v1::create_job_request::Work::Training(message)) => {
+                let (training, params, keys) = checker.training(message)?;
+                self.check_keys(tenant, training.keys, &params, keys)?;
+                Work::Training(training)
+            }
+            Some(v1::create_job_request::Work::Classification(message)) => {
+                Work::Classification(checker.classification(message)?)
+            }
+            None => return Err(Error::invalid("a job without work")),
+        };
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
+        let new = NewJob { id: JobId(id), request, label: message.label.clone(), work };
+        let job = self.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
+        self.bell.ring();
+        Ok(self.describe(&job))
+    }
+
+    /// The key set has the keys that the shape needs, each once, and no others.
+    fn check_keys(
+        &self,
+        tenant: &Tenant,
+        name: BlobName,
+        params: &Arc<Params>,
+        expected: Vec<(KeyId, usize)>,
+    ) -> Result<()> {
+        let path = self.blobs.local(&Key::new(tenant, Shelf::Uploads, name))?.ok_or(Error::NoBlob { name })?;
+        let codec = Codec::new(Arc::clone(params), self.sets.ring(params)?);
+        let file = KeySetFile::open(&codec, &path).map_err(Error::invalid)?;
+        let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
+        let expected: BTreeSet<_> = expected.into_iter().collect();
+        if let Some((id, limbs)) = expected.difference(&found).next() {
+            return Err(Error::invalid(format!(
+                "the key set lacks the {id} for {limbs} limbs: make keys for this shape"
+            )));
+        }
+        match found.difference(&expected).next() {
+            Some((id, limbs)) => {
+                Err(Error::invalid(format!("the key set has a {id} for {limbs} limbs that nothing needs")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
+        if !self.state.job(tenant, id)?.state.has_ended() {
+            return Err(Error::NotNow { sentence: "the job has not ended: cancel it first".to_owned() });
+        }
+        // Blobs first: if this is interrupted, the job is still there to be deleted again.
+        for name in self.blobs.list(tenant, Shelf::Job(id))? {
+            self.blobs.delete(&Key::new(tenant, Shelf::Job(id), name))?;
+        }
+        self.state.delete_job(tenant, id)
+    }
+
+    fn open_output(&self, tenant: &Tenant, message: &v1::DownloadRequest) -> Result<Box<dyn Read + Send>> {
+        let (id, name) = (job_id(&message.job)?, blob_name(&message.blob)?);
+        self.state.job(tenant, id)?;
+        let reader = self.blobs.open(&Key::new(tenant, Shelf::Job(id), name), message.offset)?;
+        reader.ok_or(Error::NoBlob { name })
+    }
+
+    fn send_parts(
+        &self,
+        mut reader: Box<dyn Read + Send>,
+        out: &mpsc::Sender<std::result::Result<v1::DownloadPart, Status>>,
+    ) {
+        loop {
+            let mut data = Vec::with_capacity(PART_BYTES);
+            let part = match reader.by_ref().take(PART_BYTES as u64).read_to_end(&mut data) {
+                Ok(0) => return,
+                Ok(count) => {
+                    add(&self.metrics.sent_bytes, count as u64);
+                    Ok(v1::DownloadPart { data: data.into() })
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a blob cannot be read");
+                    Err(Status::unavailable("the blob cannot be read now"))
+                }
+            };
+            let ended = part.is_err();
+            if out.blocking_send(part).is_err() || ended {
+                return;
+            }
+        }
+    }
+}

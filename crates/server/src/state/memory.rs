@@ -1,0 +1,263 @@
+//! The state in memory, for tests and simulations.
+
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A state that is gone with the process.
+#[derive(Default)]
+pub struct MemoryState(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    uploads: BTreeMap<(Tenant, BlobName), Upload>,
+    /// In the order in which they were made.
+    jobs: Vec<Entry>,
+    turn: u64,
+}
+
+struct Entry {
+    job: Job,
+    request: [u8; 16],
+    uses: BTreeSet<BlobName>,
+    events: Vec<v1::Event>,
+    verdicts: BTreeMap<u32, Verdict>,
+    worker: Option<String>,
+    token: u64,
+    until: Millis,
+    attempts: u32,
+    turn: u64,
+}
+
+impl Entry {
+    fn tell(&mut self, what: v1::event::What) {
+        self.job.sequence += 1;
+        self.events.push(v1::Event { sequence: self.job.sequence, what: Some(what) });
+    }
+
+    fn is_claimable(&self, now: Millis) -> bool {
+        let ready = match self.job.state {
+            JobState::Queued | JobState::Running => true,
+            JobState::Waiting => self.verdicts.contains_key(&self.job.round),
+            _ => false,
+        };
+        ready && self.until <= now
+    }
+}
+
+impl Inner {
+    fn find(&mut self, tenant: &Tenant, id: JobId) -> Result<&mut Entry> {
+        self.jobs.iter_mut().find(|e| e.job.id == id && e.job.tenant == *tenant).ok_or(Error::NoJob { id })
+    }
+
+    fn leased(&mut self, lease: &Lease) -> Result<&mut Entry> {
+        let holds = |e: &&mut Entry| e.job.id == lease.job && e.token == lease.token && e.worker.is_some();
+        self.jobs.iter_mut().find(holds).ok_or(Error::Fenced)
+    }
+
+    fn of<'a>(&'a self, tenant: &'a Tenant) -> impl Iterator<Item = &'a Entry> {
+        self.jobs.iter().filter(|e| e.job.tenant == *tenant)
+    }
+}
+
+impl MemoryState {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State for MemoryState {
+    fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload> {
+        let mut inner = self.lock();
+        let key = (tenant.clone(), upload.name);
+        if let Some(found) = inner.uploads.get(&key) {
+            return same_upload(upload, found.clone());
+        }
+        let mine = || inner.uploads.iter().filter(|((t, _), _)| t == tenant).map(|(_, u)| u.size);
+        check_upload_quota(quota, upload, mine().count() as u64, mine().sum())?;
+        inner.uploads.insert(key, upload.clone());
+        Ok(upload.clone())
+    }
+
+    fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
+        Ok(self.lock().uploads.get(&(tenant.clone(), name)).cloned())
+    }
+
+    fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        let mut inner = self.lock();
+        inner.uploads.get_mut(&(tenant.clone(), name)).ok_or(Error::NoBlob { name })?.complete = true;
+        Ok(())
+    }
+
+    fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        let mut inner = self.lock();
+        if inner.of(tenant).any(|e| e.uses.contains(&name)) {
+            return Err(in_use(name));
+        }
+        inner.uploads.remove(&(tenant.clone(), name)).map(|_| ()).ok_or(Error::NoBlob { name })
+    }
+
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job> {
+        let mut inner = self.lock();
+        if let Some(found) = inner.of(tenant).find(|e| e.request == job.request) {
+            return Ok(found.job.clone());
+        }
+        let open = inner.of(tenant).filter(|e| !e.job.state.has_ended()).count() as u64;
+        check_job_quota(quota, open, inner.of(tenant).count() as u64)?;
+        let mut entry = Entry {
+            job: Job {
+                id: job.id,
+                tenant: tenant.clone(),
+                label: job.label.clone(),
+                work: job.work.clone(),
+                state: JobState::Queued,
+                round: 0,
+                checkpoint: None,
+                progress: None,
+                reason: String::new(),
+                cancel: false,
+                created: now,
+                updated: now,
+                sequence: 0,
+            },
+            request: job.request,
+            uses: job.work.uploads().collect(),
+            events: Vec::new(),
+            verdicts: BTreeMap::new(),
+            worker: None,
+            token: 0,
+            until: 0,
+            attempts: 0,
+            turn: 0,
+        };
+        entry.tell(v1::event::What::Queued(v1::Queued {}));
+        let job = entry.job.clone();
+        inner.jobs.push(entry);
+        Ok(job)
+    }
+
+    fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
+        self.lock().find(tenant, id).map(|e| e.job.clone())
+    }
+
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>> {
+        let mut jobs: Vec<_> = self.lock().of(tenant).map(|e| e.job.clone()).collect();
+        jobs.reverse();
+        Ok(jobs)
+    }
+
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+        let mut inner = self.lock();
+        let entry = inner.find(tenant, id)?;
+        if !entry.job.state.has_ended() {
+            (entry.job.cancel, entry.job.updated) = (true, now);
+            if entry.until <= now {
+                entry.job.state = JobState::Cancelled;
+                entry.token += 1;
+                entry.tell(v1::event::What::Cancelled(v1::Cancelled {}));
+            }
+        }
+        Ok(entry.job.clone())
+    }
+
+    fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
+        let mut inner = self.lock();
+        if !inner.find(tenant, id)?.job.state.has_ended() {
+            return Err(still_running());
+        }
+        inner.jobs.retain(|e| e.job.id != id);
+        Ok(())
+    }
+
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+        let mut inner = self.lock();
+        let events = &inner.find(tenant, id)?.events;
+        Ok(events.iter().filter(|e| e.sequence > after).take(most).cloned().collect())
+    }
+
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+        let mut inner = self.lock();
+        let entry = inner.find(tenant, id)?;
+        check_verdict(&entry.job, round, verdict, entry.verdicts.get(&round).copied())?;
+        entry.verdicts.insert(round, verdict);
+        Ok(())
+    }
+
+    fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
+        let mut inner = self.lock();
+        let rank = |(index, entry): &(usize, &Entry)| {
+            let running = inner.of(&entry.job.tenant).filter(|e| e.until > now).count();
+            let served = inner.of(&entry.job.tenant).map(|e| e.turn).max();
+            (running, served, *index)
+        };
+        let ready = inner.jobs.iter().enumerate().filter(|(_, e)| e.is_claimable(now));
+        let Some((index, _)) = ready.min_by_key(rank) else { return Ok(None) };
+        inner.turn += 1;
+        let turn = inner.turn;
+        let entry = &mut inner.jobs[index];
+        entry.worker = Some(worker.to_owned());
+        (entry.until, entry.turn, entry.job.state) = (until, turn, JobState::Running);
+        entry.token += 1;
+        entry.attempts += 1;
+        let lease = Lease { job: entry.job.id, token: entry.token };
+        Ok(Some(Claim { lease, job: entry.job.clone(), attempts: entry.attempts }))
+    }
+
+    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
+        let mut inner = self.lock();
+        let entry = inner.leased(lease)?;
+        entry.until = until;
+        Ok(entry.job.cancel)
+    }
+
+    fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
+        let mut inner = self.lock();
+        let entry = inner.leased(lease)?;
+        let job = &mut entry.job;
+        job.updated = now;
+        job.state = change.state.unwrap_or(job.state);
+        job.round = change.round.unwrap_or(job.round);
+        job.progress = change.progress.or(job.progress);
+        if let Some(reason) = &change.reason {
+            job.reason.clone_from(reason);
+        }
+        if change.checkpoint.is_some() {
+            job.checkpoint.clone_from(&change.checkpoint);
+            entry.attempts = 0;
+        }
+        if change.release {
+            (entry.worker, entry.until) = (None, 0);
+        }
+        if let Some(what) = &change.event {
+            entry.tell(what.clone());
+        }
+        Ok(())
+    }
+
+    fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {
+        let inner = self.lock();
+        Ok(inner.jobs.iter().find(|e| e.job.id == job).and_then(|e| e.verdicts.get(&round).copied()))
+    }
+
+    fn release_worker(&self, worker: &str) -> Result<()> {
+        for entry in self.lock().jobs.iter_mut().filter(|e| e.worker.as_deref() == Some(worker)) {
+            (entry.worker, entry.until) = (None, 0);
+            entry.token += 1;
+        }
+        Ok(())
+    }
+
+    fn census(&self) -> Result<Vec<(JobState, u64)>> {
+        let inner = self.lock();
+        let states = [
+            JobState::Queued,
+            JobState::Running,
+            JobState::Waiting,
+            JobState::Finished,
+            JobState::Failed,
+            JobState::Cancelled,
+        ];
+        let counted = states.map(|state| (state, inner.jobs.iter().filter(|e| e.job.state == state).count() as u64));
+        Ok(counted.into_iter().filter(|(_, n)| *n > 0).collect())
+    }
+}

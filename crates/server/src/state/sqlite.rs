@@ -1,0 +1,407 @@
+//! The state in an SQLite database. Every change is one transaction, on disk when it returns.
+
+use super::*;
+use prost::Message;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// A database.
+pub struct SqliteState(Mutex<Connection>);
+
+/// The tables of version 1. `turn` counts claims, so that tenants can be served in turn whatever the clock does.
+const SCHEMA: &str = "
+CREATE TABLE uploads (
+    tenant TEXT NOT NULL, name BLOB NOT NULL, kind INTEGER NOT NULL, size INTEGER NOT NULL, complete INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE, tenant TEXT NOT NULL, request BLOB NOT NULL, label TEXT NOT NULL, work TEXT NOT NULL,
+    state INTEGER NOT NULL, round INTEGER NOT NULL DEFAULT 0, checkpoint TEXT, progress BLOB,
+    reason TEXT NOT NULL DEFAULT '', cancel INTEGER NOT NULL DEFAULT 0,
+    created INTEGER NOT NULL, updated INTEGER NOT NULL, sequence INTEGER NOT NULL DEFAULT 0,
+    worker TEXT, token INTEGER NOT NULL DEFAULT 0, until INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, request)
+) STRICT;
+CREATE TABLE uses (
+    job BLOB NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, tenant TEXT NOT NULL, name BLOB NOT NULL,
+    PRIMARY KEY (tenant, name, job)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE events (
+    job BLOB NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, sequence INTEGER NOT NULL, event BLOB NOT NULL,
+    PRIMARY KEY (job, sequence)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE verdicts (
+    job BLOB NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, round INTEGER NOT NULL, verdict INTEGER NOT NULL,
+    PRIMARY KEY (job, round)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 1;
+";
+
+const STATES: [JobState; 6] =
+    [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
+const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
+const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
+
+const JOB: &str =
+    "id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence";
+/// Jobs that have not ended and that a worker can do something for.
+const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND EXISTS
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)) AND until <= ?1";
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::State { reason: error.to_string() }
+    }
+}
+
+fn corrupt(what: &str) -> Error {
+    Error::State { reason: format!("{what} in the database makes no sense: restore it from a backup") }
+}
+
+/// The number of one of `all`, as it is stored.
+fn number<T: PartialEq>(all: &[T], value: T) -> i64 {
+    all.iter().position(|v| *v == value).map_or(-1, |n| n as i64)
+}
+
+fn numbered<T: Copy>(all: &[T], number: i64, what: &str) -> Result<T> {
+    usize::try_from(number).ok().and_then(|n| all.get(n)).copied().ok_or_else(|| corrupt(what))
+}
+
+impl SqliteState {
+    /// The database in a file, which is made if it is not there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let connection = Connection::open(path)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        // With a write-ahead log only FULL makes every transaction survive a power cut.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        Self::prepare(connection)
+    }
+
+    /// A database that is gone with the process.
+    pub fn in_memory() -> Result<Self> {
+        Self::prepare(Connection::open_in_memory()?)
+    }
+
+    fn prepare(mut connection: Connection) -> Result<Self> {
+        connection.pragma_update(None, "foreign_keys", true)?;
+        connection.busy_timeout(std::time::Duration::from_secs(10))?;
+        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        match version {
+            0 => {
+                let transaction = connection.transaction()?;
+                transaction.execute_batch(SCHEMA)?;
+                transaction.commit()?;
+            }
+            1 => {}
+            _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
+        }
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    /// Runs a transaction.
+    fn write<T>(&self, change: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        let mut connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let value = change(&transaction)?;
+        transaction.commit()?;
+        Ok(value)
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn find_upload(db: &Connection, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
+    let sql = "SELECT kind, size, complete FROM uploads WHERE tenant = ?1 AND name = ?2";
+    let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?));
+    let found = db.query_row(sql, params![tenant.as_str(), name.0], row).optional()?;
+    let parse = |(kind, size, complete): (i64, i64, bool)| {
+        Ok(Upload { name, kind: numbered(&KINDS, kind, "an upload's kind")?, size: size as u64, complete })
+    };
+    found.map(parse).transpose()
+}
+
+/// A job's columns before they are parsed.
+struct RawJob {
+    id: Vec<u8>,
+    tenant: String,
+    label: String,
+    work: String,
+    state: i64,
+    round: u32,
+    checkpoint: Option<String>,
+    progress: Option<Vec<u8>>,
+    reason: String,
+    cancel: bool,
+    created: i64,
+    updated: i64,
+    sequence: i64,
+}
+
+impl RawJob {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            tenant: row.get(1)?,
+            label: row.get(2)?,
+            work: row.get(3)?,
+            state: row.get(4)?,
+            round: row.get(5)?,
+            checkpoint: row.get(6)?,
+            progress: row.get(7)?,
+            reason: row.get(8)?,
+            cancel: row.get(9)?,
+            created: row.get(10)?,
+            updated: row.get(11)?,
+            sequence: row.get(12)?,
+        })
+    }
+
+    fn parse(self) -> Result<Job> {
+        let progress = self.progress.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+        Ok(Job {
+            id: JobId::try_from(&self.id[..]).map_err(|_| corrupt("a job's id"))?,
+            tenant: Tenant::try_from(self.tenant).map_err(|_| corrupt("a tenant"))?,
+            label: self.label,
+            work: serde_json::from_str(&self.work).map_err(|_| corrupt("a job's work"))?,
+            state: numbered(&STATES, self.state, "a job's state")?,
+            round: self.round,
+            checkpoint: self.checkpoint,
+            progress: progress.map_err(|_| corrupt("a job's progress"))?,
+            reason: self.reason,
+            cancel: self.cancel,
+            created: self.created as u64,
+            updated: self.updated as u64,
+            sequence: self.sequence as u64,
+        })
+    }
+}
+
+fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
+    let sql = format!("SELECT {JOB} FROM jobs WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], RawJob::read).optional()?;
+    found.ok_or(Error::NoJob { id })?.parse()
+}
+
+fn add_event(db: &Connection, id: JobId, what: v1::event::What) -> Result<()> {
+    let sql = "UPDATE jobs SET sequence = sequence + 1 WHERE id = ?1 RETURNING sequence";
+    let sequence: i64 = db.query_row(sql, [&id.0[..]], |row| row.get(0))?;
+    let event = v1::Event { sequence: sequence as u64, what: Some(what) };
+    db.execute("INSERT INTO events VALUES (?1, ?2, ?3)", params![id.0, sequence, event.encode_to_vec()])?;
+    Ok(())
+}
+
+fn find_verdict(db: &Connection, id: JobId, round: u32) -> Result<Option<Verdict>> {
+    let sql = "SELECT verdict FROM verdicts WHERE job = ?1 AND round = ?2";
+    let found = db.query_row(sql, params![id.0, round], |row| row.get::<_, i64>(0)).optional()?;
+    found.map(|n| numbered(&VERDICTS, n, "a verdict")).transpose()
+}
+
+fn count(db: &Connection, sql: &str, tenant: &Tenant) -> Result<u64> {
+    Ok(db.query_row(sql, [tenant.as_str()], |row| row.get::<_, i64>(0))? as u64)
+}
+
+impl State for SqliteState {
+    fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload> {
+        self.write(|db| {
+            if let Some(found) = find_upload(db, tenant, upload.name)? {
+                return same_upload(upload, found);
+            }
+            let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
+            let bytes = count(db, "SELECT COALESCE(SUM(size), 0) FROM uploads WHERE tenant = ?1", tenant)?;
+            check_upload_quota(quota, upload, uploads, bytes)?;
+            let kind = number(&KINDS, upload.kind);
+            let values = params![tenant.as_str(), upload.name.0, kind, upload.size as i64, upload.complete];
+            db.execute("INSERT INTO uploads VALUES (?1, ?2, ?3, ?4, ?5)", values)?;
+            Ok(upload.clone())
+        })
+    }
+
+    fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
+        self.read(|db| find_upload(db, tenant, name))
+    }
+
+    fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|db| {
+            let sql = "UPDATE uploads SET complete = 1 WHERE tenant = ?1 AND name = ?2";
+            match db.execute(sql, params![tenant.as_str(), name.0])? {
+                0 => Err(Error::NoBlob { name }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|db| {
+            let sql = "SELECT COUNT(*) FROM uses WHERE tenant = ?1 AND name = ?2";
+            let uses: i64 = db.query_row(sql, params![tenant.as_str(), name.0], |row| row.get(0))?;
+            if uses > 0 {
+                return Err(in_use(name));
+            }
+            let sql = "DELETE FROM uploads WHERE tenant = ?1 AND name = ?2";
+            match db.execute(sql, params![tenant.as_str(), name.0])? {
+                0 => Err(Error::NoBlob { name }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job> {
+        self.write(|db| {
+            let sql = "SELECT id FROM jobs WHERE tenant = ?1 AND request = ?2";
+            let values = params![tenant.as_str(), job.request];
+            if let Some(id) = db.query_row(sql, values, |row| row.get::<_, [u8; 16]>(0)).optional()? {
+                return find_job(db, tenant, JobId(id));
+            }
+            let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
+            let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
+            check_job_quota(quota, open, all)?;
+            let work = serde_json::to_string(&job.work).map_err(|e| Error::State { reason: e.to_string() })?;
+            let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
+                VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?6)";
+            db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, now as i64])?;
+            for name in job.work.uploads() {
+                let sql = "INSERT OR IGNORE INTO uses (job, tenant, name) VALUES (?1, ?2, ?3)";
+                db.execute(sql, params![job.id.0, tenant.as_str(), name.0])?;
+            }
+            add_event(db, job.id, v1::event::What::Queued(v1::Queued {}))?;
+            find_job(db, tenant, job.id)
+        })
+    }
+
+    fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
+        self.read(|db| find_job(db, tenant, id))
+    }
+
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>> {
+        self.read(|db| {
+            let mut rows = db.prepare(&format!("SELECT {JOB} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
+            let rows = rows.query_map([tenant.as_str()], RawJob::read)?;
+            rows.map(|row| row?.parse()).collect()
+        })
+    }
+
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+        self.write(|db| {
+            if !find_job(db, tenant, id)?.state.has_ended() {
+                db.execute("UPDATE jobs SET cancel = 1, updated = ?2 WHERE id = ?1", params![id.0, now as i64])?;
+                let sql = "UPDATE jobs SET state = 5, token = token + 1 WHERE id = ?1 AND until <= ?2";
+                if db.execute(sql, params![id.0, now as i64])? > 0 {
+                    add_event(db, id, v1::event::What::Cancelled(v1::Cancelled {}))?;
+                }
+            }
+            find_job(db, tenant, id)
+        })
+    }
+
+    fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
+        self.write(|db| {
+            if !find_job(db, tenant, id)?.state.has_ended() {
+                return Err(still_running());
+            }
+            db.execute("DELETE FROM jobs WHERE id = ?1", [&id.0[..]])?;
+            Ok(())
+        })
+    }
+
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+        self.read(|db| {
+            find_job(db, tenant, id)?;
+            let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
+            let mut rows = db.prepare(sql)?;
+            let after = i64::try_from(after).unwrap_or(i64::MAX);
+            let rows = rows.query_map(params![id.0, after, most as i64], |row| row.get::<_, Vec<u8>>(0))?;
+            rows.map(|row| v1::Event::decode(&row?[..]).map_err(|_| corrupt("an event"))).collect()
+        })
+    }
+
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+        self.write(|db| {
+            let job = find_job(db, tenant, id)?;
+            check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
+            let sql = "INSERT OR IGNORE INTO verdicts VALUES (?1, ?2, ?3)";
+            db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])?;
+            Ok(())
+        })
+    }
+
+    fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
+        self.write(|db| {
+            let sql = format!(
+                "SELECT {JOB} FROM jobs j WHERE {CLAIMABLE} ORDER BY
+                    (SELECT COUNT(*) FROM jobs r WHERE r.tenant = j.tenant AND r.until > ?1),
+                    (SELECT MAX(r.turn) FROM jobs r WHERE r.tenant = j.tenant), number LIMIT 1"
+            );
+            let found = db.query_row(&sql, [now as i64], RawJob::read).optional()?;
+            let Some(job) = found.map(RawJob::parse).transpose()? else { return Ok(None) };
+            let sql = "UPDATE jobs SET worker = ?2, until = ?3, token = token + 1, attempts = attempts + 1, state = 1,
+                turn = (SELECT MAX(turn) FROM jobs) + 1 WHERE id = ?1 RETURNING token, attempts";
+            let values = params![job.id.0, worker, until as i64];
+            let (token, attempts): (i64, u32) = db.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let lease = Lease { job: job.id, token: token as u64 };
+            Ok(Some(Claim { lease, job: Job { state: JobState::Running, ..job }, attempts }))
+        })
+    }
+
+    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
+        self.write(|db| {
+            let sql = "UPDATE jobs SET until = ?3 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING cancel";
+            let values = params![lease.job.0, lease.token as i64, until as i64];
+            db.query_row(sql, values, |row| row.get(0)).optional()?.ok_or(Error::Fenced)
+        })
+    }
+
+    fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
+        self.write(|db| {
+            let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
+                checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
+                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, attempts, 0)
+                WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
+            let values = params![
+                lease.job.0,
+                lease.token as i64,
+                now as i64,
+                change.state.map(|state| number(&STATES, state)),
+                change.round,
+                change.checkpoint,
+                change.progress.as_ref().map(|progress| progress.encode_to_vec()),
+                change.reason,
+            ];
+            if db.execute(sql, values)? == 0 {
+                return Err(Error::Fenced);
+            }
+            if change.release {
+                db.execute("UPDATE jobs SET worker = NULL, until = 0 WHERE id = ?1", [&lease.job.0[..]])?;
+            }
+            change.event.clone().map_or(Ok(()), |what| add_event(db, lease.job, what))
+        })
+    }
+
+    fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {
+        self.read(|db| find_verdict(db, job, round))
+    }
+
+    fn release_worker(&self, worker: &str) -> Result<()> {
+        self.write(|db| {
+            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1 WHERE worker = ?1";
+            db.execute(sql, [worker])?;
+            Ok(())
+        })
+    }
+
+    fn census(&self) -> Result<Vec<(JobState, u64)>> {
+        self.read(|db| {
+            let mut rows = db.prepare("SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state")?;
+            let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
+            rows.map(|row| {
+                let (state, count) = row?;
+                Ok((numbered(&STATES, state, "a job's state")?, count as u64))
+            })
+            .collect()
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! What every state must do.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::work::{Part, Training};
+use hetal_learn::Limits;
+use hetal_testkit::TempDir;
+use v1::event::What;
+
+const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
+
+fn tenant(name: &str) -> Tenant {
+    name.to_owned().try_into().unwrap()
+}
+
+fn upload(n: u8, size: u64) -> Upload {
+    Upload { name: BlobName([n; 32]), kind: BlobKind::Batch, size, complete: false }
+}
+
+fn new_job(n: u8) -> NewJob {
+    let part = |n| Part { blob: BlobName([n; 32]), rows: 5 };
+    let work = Work::Training(Training {
+        set: "full".to_owned(),
+        features: 4,
+        classes: 3,
+        keys: BlobName([1; 32]),
+        batches: vec![part(2), part(2)],
+        validation: vec![part(3)],
+        agreement: Limits::default().defaults,
+    });
+    NewJob { id: JobId([n; 16]), request: [n; 16], label: format!("job {n}"), work }
+}
+
+fn kinds(events: &[v1::Event]) -> Vec<(u64, &'static str)> {
+    let name = |what: &Option<What>| match what {
+        Some(What::Queued(_)) => "queued",
+        Some(What::Started(_)) => "started",
+        Some(What::Judged(_)) => "judged",
+        Some(What::Failed(_)) => "failed",
+        Some(What::Cancelled(_)) => "cancelled",
+        _ => "other",
+    };
+    events.iter().map(|e| (e.sequence, name(&e.what))).collect()
+}
+
+fn uploads(state: &dyn State) {
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    assert_eq!(state.upload(&ann, BlobName([1; 32])).unwrap(), None);
+    assert_eq!(state.begin_upload(&ann, &upload(1, 60), &QUOTA).unwrap(), upload(1, 60));
+    // Once more: the same. With another size: refused.
+    assert_eq!(state.begin_upload(&ann, &upload(1, 60), &QUOTA).unwrap(), upload(1, 60));
+    assert!(matches!(state.begin_upload(&ann, &upload(1, 61), &QUOTA), Err(Error::Invalid { .. })));
+    assert!(matches!(state.begin_upload(&ann, &upload(2, 41), &QUOTA), Err(Error::Limit { .. })));
+    assert!(matches!(state.begin_upload(&ann, &upload(2, u64::MAX >> 1), &QUOTA), Err(Error::Limit { .. })));
+    state.begin_upload(&ann, &upload(2, 20), &QUOTA).unwrap();
+    state.begin_upload(&ann, &upload(3, 20), &QUOTA).unwrap();
+    assert!(matches!(state.begin_upload(&ann, &upload(4, 0), &QUOTA), Err(Error::Limit { .. })));
+    state.complete_upload(&ann, BlobName([1; 32])).unwrap();
+    assert!(state.upload(&ann, BlobName([1; 32])).unwrap().unwrap().complete);
+    // Another tenant has neither the blob nor the bill.
+    assert_eq!(state.upload(&bob, BlobName([1; 32])).unwrap(), None);
+    assert_eq!(state.complete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
+    assert_eq!(state.delete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
+    state.begin_upload(&bob, &upload(1, 99), &QUOTA).unwrap();
+}
+
+fn jobs(state: &dyn State) {
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    let first = state.create_job(&ann, &new_job(1), &QUOTA, 10).unwrap();
+    assert_eq!((first.state, first.created, first.sequence), (JobState::Queued, 10, 1));
+    assert_eq!(first.work, new_job(1).work);
+    // The same request under another name is the same job.
+    let again = NewJob { id: JobId([99; 16]), ..new_job(1) };
+    assert_eq!(state.create_job(&ann, &again, &QUOTA, 11).unwrap(), first);
+    state.create_job(&ann, &new_job(2), &QUOTA, 12).unwrap();
+    state.create_job(&ann, &new_job(3), &QUOTA, 13).unwrap();
+    assert!(matches!(state.create_job(&ann, &new_job(4), &QUOTA, 14), Err(Error::Limit { .. })));
+    let ids: Vec<_> = state.jobs(&ann).unwrap().iter().map(|job| job.id.0[0]).collect();
+    assert_eq!(ids, [3, 2, 1]);
+    assert_eq!(kinds(&state.events(&ann, first.id, 0, 10).unwrap()), [(1, "queued")]);
+    // Uploads that a job uses stay.
+    assert!(matches!(state.delete_upload(&ann, BlobName([1; 32])), Err(Error::NotNow { .. })));
+    // Nobody else sees it.
+    let unknown = || Error::NoJob { id: first.id };
+    assert_eq!(state.job(&bob, first.id), Err(unknown()));
+    assert_eq!(state.events(&bob, first.id, 0, 10), Err(unknown()));
+    assert_eq!(state.cancel_job(&bob, first.id, 20), Err(unknown()));
+    assert_eq!(state.delete_job(&bob, first.id), Err(unknown()));
+    assert_eq!(state.judge(&bob, first.id, 1, Verdict::Stop), Err(unknown()));
+    assert!(state.jobs(&bob).unwrap().is_empty());
+    // Cancelled while nobody works on it: at once, and for good.
+    assert!(matches!(state.delete_job(&ann, JobId([2; 16])), Err(Error::NotNow { .. })));
+    assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 20).unwrap().state, JobState::Cancelled);
+    assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 21).unwrap().sequence, 2);
+    assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 1, 10).unwrap()), [(2, "cancelled")]);
+    // An ended job leaves room for another, until too many are kept.
+    state.create_job(&ann, &new_job(4), &QUOTA, 22).unwrap();
+    state.cancel_job(&ann, JobId([4; 16]), 23).unwrap();
+    assert!(matches!(state.create_job(&ann, &new_job(5), &QUOTA, 24), Err(Error::Limit { .. })));
+    state.delete_job(&ann, JobId([2; 16])).unwrap();
+    assert_eq!(state.job(&ann, JobId([2; 16])), Err(Error::NoJob { id: JobId([2; 16]) }));
+    state.delete_job(&ann, JobId([4; 16])).unwrap();
+}
+
+/// Turns of tenants: jobs 1 and 3 of ann, then one of bob, which is younger but comes between.
+fn turns(state: &dyn State) {
+    let bob = tenant("bob");
+    state.create_job(&bob, &new_job(11), &QUOTA, 30).unwrap();
+    let claim = |now| state.claim("worker", now, now + 100).unwrap();
+    let (a, b, c) = (claim(100).unwrap(), claim(100).unwrap(), claim(100).unwrap());
+    assert_eq!([&a, &b, &c].map(|claim| claim.job.id.0[0]), [1, 11, 3]);
+    assert_eq!((a.attempts, a.job.state), (1, JobState::Running));
+    assert_eq!(claim(199), None);
+    // Leases end unless they are renewed; then the job is another's, and the first worker can do nothing more.
+    assert!(!state.renew(&a.lease, 300).unwrap());
+    let again = claim(200).unwrap();
+    assert!(again.job.id == b.job.id || again.job.id == c.job.id);
+    let late = if again.job.id == b.job.id { b } else { c };
+    assert!(again.lease.token > late.lease.token && again.attempts == 2);
+    let change = Change { state: Some(JobState::Finished), ..Change::default() };
+    assert_eq!(state.commit(&late.lease, &change, 201), Err(Error::Fenced));
+    assert_eq!(state.renew(&late.lease, 900), Err(Error::Fenced));
+    // A worker that is known to be dead loses all.
+    state.release_worker("worker").unwrap();
+    assert_eq!(state.renew(&again.lease, 900), Err(Error::Fenced));
+    assert_eq!(state.renew(&a.lease, 900), Err(Error::Fenced));
+    let mut ids: Vec<_> = (0..3).map(|_| claim(202).unwrap().job.id.0[0]).collect();
+    ids.sort();
+    assert_eq!(ids, [1, 3, 11]);
+    state.release_worker("worker").unwrap();
+}
+
+/// A job through a verdict to its end.
+fn life(state: &dyn State) {
+    let ann = tenant("ann");
+    state.cancel_job(&tenant("bob"), JobId([11; 16]), 300).unwrap();
+    state.cancel_job(&ann, JobId([3; 16]), 300).unwrap();
+    let claim = state.claim("worker", 300, 400).unwrap().unwrap();
+    let id = claim.job.id;
+    assert_eq!(id.0[0], 1);
+    let commit = |lease: &Lease, change: Change| state.commit(lease, &change, 310);
+    let progress = v1::Progress { done: 3, total: 7, ..v1::Progress::default() };
+    commit(&claim.lease, Change { progress: Some(progress), ..Change::default() }).unwrap();
+    let before = state.job(&ann, id).unwrap();
+    assert_eq!((before.progress, before.checkpoint, before.state), (Some(progress), None, JobState::Running));
+    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
+    let waiting = Change {
+        state: Some(JobState::Waiting),
+        round: Some(1),
+        checkpoint: Some("here".to_owned()),
+        event: Some(What::Started(v1::Started::default())),
+        release: true,
+        ..Change::default()
+    };
+    commit(&claim.lease, waiting).unwrap();
+    assert_eq!(commit(&claim.lease, Change::default()), Err(Error::Fenced));
+    let job = state.job(&ann, id).unwrap();
+    assert_eq!((job.state, job.checkpoint.as_deref(), job.progress), (JobState::Waiting, Some("here"), Some(progress)));
+    // Without a verdict there is nothing to do.
+    assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
+    assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::NotNow { .. })));
+    assert_eq!(state.verdict(id, 1).unwrap(), None);
+    state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
+    state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
+    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
+    assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
+    let claim = state.claim("worker", 330, 430).unwrap().unwrap();
+    // A checkpoint was made since the last claim.
+    assert_eq!((claim.job.id, claim.attempts), (id, 1));
+    // An owner who cancels a job in work is heard at the next renewal.
+    assert_eq!(state.cancel_job(&ann, id, 340).unwrap().state, JobState::Running);
+    assert!(state.renew(&claim.lease, 500).unwrap());
+    let failed = Change {
+        state: Some(JobState::Failed),
+        reason: Some("tired".to_owned()),
+        event: Some(What::Failed(v1::Failed { reason: "tired".to_owned() })),
+        release: true,
+        ..Change::default()
+    };
+    commit(&claim.lease, failed).unwrap();
+    let job = state.job(&ann, id).unwrap();
+    assert_eq!((job.state, job.reason.as_str(), job.sequence), (JobState::Failed, "tired", 3));
+    assert_eq!(kinds(&state.events(&ann, id, 1, 1).unwrap()), [(2, "started")]);
+    assert_eq!(kinds(&state.events(&ann, id, 2, 9).unwrap()), [(3, "failed")]);
+    assert_eq!(state.claim("worker", 999, 1000).unwrap(), None);
+    assert_eq!(state.census().unwrap(), [(JobState::Failed, 1), (JobState::Cancelled, 2)]);
+    state.delete_job(&ann, id).unwrap();
+    state.delete_job(&ann, JobId([3; 16])).unwrap();
+    state.delete_upload(&ann, BlobName([1; 32])).unwrap();
+}
+
+/// Everything that is asked of a state, on an empty one.
+fn check(state: &dyn State) {
+    uploads(state);
+    jobs(state);
+    turns(state);
+    life(state);
+}
+
+#[test]
+fn memory_is_a_state() {
+    check(&MemoryState::default());
+}
+
+#[test]
+fn sqlite_is_a_state_in_memory() {
+    check(&SqliteState::in_memory().unwrap());
+}
+
+#[test]
+fn sqlite_is_a_state_that_lasts() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    uploads(&state);
+    drop(state);
+    let state = SqliteState::open(&path).unwrap();
+    jobs(&state);
+    drop(state);
+    let state = SqliteState::open(&path).unwrap();
+    turns(&state);
+    drop(state);
+    life(&SqliteState::open(&path).unwrap());
+}
+
+/// Many tenants with many jobs and few workers: whoever asks for little is not kept waiting by whoever asks for much.
+#[test]
+fn a_busy_tenant_does_not_starve_others() {
+    for state in [&MemoryState::default() as &dyn State, &SqliteState::in_memory().unwrap()] {
+        let quota = Quota { jobs: 100, kept_jobs: 100, ..QUOTA };
+        for n in 0..20 {
+            state.create_job(&tenant("greedy"), &new_job(n), &quota, 0).unwrap();
+        }
+        state.create_job(&tenant("modest"), &new_job(50), &quota, 0).unwrap();
+        let mut order = Vec::new();
+        for _ in 0..21 {
+            let claim = state.claim("worker", 1, 2).unwrap().unwrap();
+            order.push(claim.job.id.0[0]);
+            let ended = Change { state: Some(JobState::Finished), release: true, ..Change::default() };
+            state.commit(&claim.lease, &ended, 1).unwrap();
+        }
+        assert!(order.iter().position(|&n| n == 50).unwrap() <= 1, "{order:?}");
+        assert_eq!(order.iter().filter(|&&n| n != 50).copied().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,164 @@
+//! Who may use a server.
+
+use crate::{Error, Result};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::fmt;
+
+/// A tenant's name: 1 to 32 of a-z, 0-9 and -, so that it can be a folder.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Tenant(String);
+
+impl Tenant {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Tenant {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if (1..=32).contains(&name.len()) && name.chars().all(plain) {
+            return Ok(Self(name));
+        }
+        Err(Error::Config { reason: format!("{name:?} is no tenant's name: 1 to 32 of a-z, 0-9 and -") })
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A tenant in the configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantConfig {
+    /// Its name.
+    pub name: Tenant,
+    /// BLAKE3 of its bearer token, in hexadecimal: what `hetal-server token` prints.
+    #[serde(default)]
+    pub token: Option<Fingerprint>,
+    /// BLAKE3 of its client certificate (DER), in hexadecimal.
+    #[serde(default)]
+    pub certificate: Option<Fingerprint>,
+    /// Seconds since 1970 after which it is no longer known.
+    #[serde(default)]
+    pub expires: Option<u64>,
+}
+
+/// A hash of something a tenant shows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Of a token or a certificate.
+    pub fn of(shown: &[u8]) -> Self {
+        Self(*blake3::hash(shown).as_bytes())
+    }
+}
+
+impl TryFrom<String> for Fingerprint {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        let hash = blake3::Hash::from_hex(&text);
+        let reason = || "a token or certificate is given by 64 hexadecimal digits: see `hetal-server token`".to_owned();
+        hash.map(|h| Self(*h.as_bytes())).map_err(|_| Error::Config { reason: reason() })
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// All tenants, by what they show. Only hashes are kept and compared: a look-up's time says nothing about a token.
+#[derive(Debug, Default)]
+pub struct Tenants {
+    tokens: HashMap<Fingerprint, (Tenant, u64)>,
+    certificates: HashMap<Fingerprint, (Tenant, u64)>,
+}
+
+impl Tenants {
+    /// The tenants of a configuration.
+    pub fn new(configs: &[TenantConfig]) -> Result<Self> {
+        let mut tenants = Self::default();
+        for config in configs {
+            let entry = (config.name.clone(), config.expires.unwrap_or(u64::MAX));
+            let twice = |what| Error::Config { reason: format!("two tenants share the {what} of {}", config.name) };
+            if let Some(token) = config.token
+                && tenants.tokens.insert(token, entry.clone()).is_some()
+            {
+                return Err(twice("token"));
+            }
+            if let Some(certificate) = config.certificate
+                && tenants.certificates.insert(certificate, entry).is_some()
+            {
+                return Err(twice("certificate"));
+            }
+        }
+        Ok(tenants)
+    }
+
+    /// Whether some tenant shows a certificate.
+    pub fn use_certificates(&self) -> bool {
+        !self.certificates.is_empty()
+    }
+
+    /// The tenant of a certificate (by its fingerprint) or else of a token, at a time in seconds since 1970.
+    pub fn identify(&self, certificate: Option<Fingerprint>, token: Option<&str>, now: u64) -> Result<Tenant> {
+        let by_certificate = certificate.and_then(|shown| self.certificates.get(&shown));
+        let by_token = token.and_then(|shown| self.tokens.get(&Fingerprint::of(shown.as_bytes())));
+        match by_certificate.or(by_token) {
+            Some((tenant, expires)) if now < *expires => Ok(tenant.clone()),
+            _ => Err(Error::Credentials),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn config(name: &str, token: Option<&str>, expires: Option<u64>) -> TenantConfig {
+        let token = token.map(|t| Fingerprint::of(t.as_bytes()));
+        TenantConfig { name: name.to_owned().try_into().unwrap(), token, certificate: None, expires }
+    }
+
+    #[test]
+    fn tenants_are_known_by_what_they_show() {
+        let mut second = config("second", None, None);
+        second.certificate = Some(Fingerprint::of(b"certificate"));
+        let tenants = Tenants::new(&[config("first", Some("abc"), Some(100)), second]).unwrap();
+        assert_eq!(tenants.identify(None, Some("abc"), 99).unwrap().as_str(), "first");
+        assert_eq!(tenants.identify(Some(Fingerprint::of(b"certificate")), None, 99).unwrap().as_str(), "second");
+        // Expired, wrong, a certificate's hash as a token, nothing.
+        assert_eq!(tenants.identify(None, Some("abc"), 100), Err(Error::Credentials));
+        assert_eq!(tenants.identify(None, Some("abd"), 99), Err(Error::Credentials));
+        assert_eq!(tenants.identify(Some(Fingerprint::of(b"abc")), Some("certificate"), 99), Err(Error::Credentials));
+        assert_eq!(tenants.identify(None, None, 99), Err(Error::Credentials));
+        assert!(Tenants::new(&[config("a", Some("x"), None), config("b", Some("x"), None)]).is_err());
+    }
+
+    #[test]
+    fn a_name_is_a_folder_and_nothing_else() {
+        for bad in ["", "..", "a/b", "A", "a b", &"a".repeat(33)] {
+            assert!(Tenant::try_from(bad.to_owned()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A training on the server: the session of `learn`, driven over blobs and state, and taken up again wherever it stopped.
+
+use crate::bench::{Bench, Ct, EngineOf};
+use crate::blobs::Shelf;
+use crate::metrics::add;
+use crate::state::{Change, JobState};
+use crate::work::{Classification, Part, Training};
+use crate::worker::{Desk, Outcome};
+use crate::{Error, Result};
+use hetal_ckks::Backend;
+use hetal_learn::session::{Record, Task};
+use hetal_learn::trainer::{Batch, Trainer};
+use hetal_learn::{Session, Verdict};
+use hetal_wire::{BlobName, v1};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where a training goes on.
+#[derive(Serialize, Deserialize)]
+struct Checkpoint {
+    session: Record,
+    /// Its ciphertexts, in the session's order.
+    ciphertexts: Vec<String>,
+    iterations: u64,
+    /// Validations so far.
+    round: u32,
+    /// Whether the client was asked about the last of them and its verdict has not been taken yet.
+    asked: bool,
+}
+
+/// A training in progress.
+struct Run<'a, B: Backend> {
+    desk: &'a Desk<'a>,
+    bench: &'a Bench<'a, B>,
+    training: &'a Training,
+    session: Session<Ct<B>>,
+    /// The circuit of the range in use.
+    trainer: (f64, Trainer<EngineOf<B>>),
+    batches: Prepared<Batch<Ct<B>>>,
+    validation: Prepared<Vec<Vec<Ct<B>>>>,
+    /// Ciphertexts of the last checkpoint.
+    stored: Vec<BlobName>,
+    iterations: u64,
+    since_checkpoint: u64,
+    round: u32,
+    asked: bool,
+}
+
+/// Trains, from the last checkpoint on.
+pub fn train<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, training: &Training) -> Result<Outcome> {
+    let mut run = Run::resume(desk, bench, training)?;
+    loop {
+        if let Some(outcome) = desk.interruption()? {
+            return run.interrupt(outcome);
+        }
+        match run.session.task() {
+            Task::Step { batch, rate, range } => run.step(batch, rate, range)?,
+            Task::Refresh => run.refresh()?,
+            Task::Validate { epoch, range } => {
+                if !run.asked {
+                    run.ask(epoch, range)?;
+                }
+                match run.verdict()? {
+                    Ok(verdict) => run.judged(verdict)?,
+                    Err(outcome) => return Ok(outcome),
+                }
+            }
+            Task::Return => return run.finish(),
+        }
+    }
+}
+
+impl<'a, B: Backend> Run<'a, B> {
+    fn resume(desk: &'a Desk<'a>, bench: &'a Bench<'a, B>, training: &'a Training) -> Result<Self> {
+        let range = training.agreement.range;
+        let (kept_batches, kept_validation) = shares(desk, bench, training);
+        let mut run = Self {
+            desk,
+            bench,
+            training,
+            session: Session::new(training.agreement.clone(), training.batches.len(), bench.first_weights(training)?)
+                .map_err(Error::work)?,
+            trainer: (range, bench.trainer(range)?),
+            batches: Prepared::new(kept_batches),
+            validation: Prepared::new(kept_validation),
+            stored: Vec::new(),
+            iterations: 0,
+            since_checkpoint: 0,
+            round: 0,
+            asked: false,
+        };
+        let Some(text) = &desk.job.checkpoint else { return Ok(run) };
+        let broken = |e: &dyn std::fmt::Display| Error::work(format!("the checkpoint makes no sense: {e}"));
+        let checkpoint: Checkpoint = serde_json::from_str(text).map_err(|e| broken(&e))?;
+        for name in &checkpoint.ciphertexts {
+            run.stored.push(name.parse().map_err(|e| broken(&e))?);
+        }
+        let load = |&name: &BlobName| bench.get(Shelf::Job(desk.job.id), name);
+        let ciphertexts = run.stored.iter().map(load).collect::<Result<_>>()?;
+        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(|e| broken(&e))?;
+        (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
+        Ok(run)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.session.kept().last().map_or(0, |(epoch, _)| epoch as u32) + 1
+    }
+
+    fn progress(&self, phase: v1::Phase, done: usize, total: usize) -> v1::Progress {
+        let (done, total) = (done as u64, total as u64);
+        v1::Progress { phase: phase.into(), done, total, epoch: self.epoch(), iterations: self.iterations }
+    }
+
+    fn circuit(&mut self, range: f64) -> Result<()> {
+        if self.trainer.0 != range {
+            self.trainer = (range, self.bench.trainer(range)?);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, index: usize, rate: f64, range: f64) -> Result<()> {
+        let start = Instant::now();
+        self.circuit(range)?;
+        let (bench, trainer) = (self.bench, &self.trainer.1);
+        let part = self.training.batches.get(index).ok_or_else(|| Error::work("a batch that is not there"))?;
+        let batch = self.batches.get(index, || bench.batch(trainer, part))?;
+        let model = bench.sound(trainer.step(&bench.engine, self.session.model(), &batch, rate))?;
+        self.session.stepped(model).map_err(Error::work)?;
+        self.iterations += 1;
+        add(&self.desk.metrics.iterations, 1);
+        add(&self.desk.metrics.iteration_micros, start.elapsed().as_micros() as u64);
+        self.desk.report(self.progress(v1::Phase::Training, index + 1, self.training.batches.len()))?;
+        self.since_checkpoint += 1;
+        // At the end of an epoch the checkpoint comes with the logits.
+        let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
+        if training && self.since_checkpoint >= self.desk.config.checkpoint_every {
+            self.save(Change::default())?;
+        }
+        Ok(())
+    }
+
+    fn refresh(&mut self) -> Result<()> {
+        let model = self.bench.sound(self.trainer.1.refresh(&self.bench.engine, self.session.model()))?;
+        self.session.stepped(model).map_err(Error::work)
+    }
+
+    /// Computes the validation logits and asks the client about them: from then on the job waits, whatever happens to this server.
+    fn ask(&mut self, epoch: usize, range: f64) -> Result<()> {
+        self.circuit(range)?;
+        let (bench, trainer, parts) = (self.bench, &self.trainer.1, &self.training.validation);
+        let expanded = bench.sound(trainer.products().expand(&bench.engine, self.session.weights()))?;
+        let mut logits = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            self.desk.report(self.progress(v1::Phase::Validating, index, parts.len()))?;
+            let versions = self.validation.get(index, || bench.features(trainer, part))?;
+            let result = bench.sound(trainer.products().logits(&bench.engine, &versions, &expanded))?;
+            let (blob, size) = bench.put(&result)?;
+            logits.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: part.rows as u32 });
+        }
+        self.round += 1;
+        self.asked = true;
+        let validation = v1::Validation { round: self.round, epoch: epoch as u32, range, logits };
+        self.save(Change {
+            state: Some(JobState::Waiting),
+            round: Some(self.round),
+            event: Some(v1::event::What::Validation(validation)),
+            ..Change::default()
+        })
+    }
+
+    /// Waits for the verdict: for a while here, then in the queue, where the job needs no memory.
+    fn verdict(&self) -> Result<std::result::Result<Verdict, Outcome>> {
+        let until = Instant::now() + Duration::from_secs(self.desk.config.warm_seconds);
+        loop {
+            let heard = self.desk.bell.count();
+            if let Some(verdict) = self.desk.state.verdict(self.desk.job.id, self.round)? {
+                return Ok(Ok(verdict));
+            }
+            if let Some(outcome) = self.desk.interruption()? {
+                return Ok(Err(outcome));
+            }
+            if Instant::now() >= until {
+                return Ok(Err(Outcome::Waiting));
+            }
+            self.desk.bell.wait(heard, Duration::from_millis(500));
+        }
+    }
+
+    fn judged(&mut self, verdict: Verdict) -> Result<()> {
+        self.session.judged(verdict).map_err(Error::work)?;
+        // Repeated epochs cost as much as others and tell the server as much: they count.
+        if self.round as usize >= self.training.agreement.max_epochs {
+            self.session.abort();
+        }
+        self.asked = false;
+        let event = v1::event::What::Judged(v1::Judged { round: self.round });
+        self.save(Change { state: Some(JobState::Running), event: Some(event), ..Change::default() })
+    }
+
+    /// Writes a checkpoint and whatever else changes with it; then the ciphertexts of the last one that are not in this one can go.
+    fn save(&mut self, change: Change) -> Result<()> {
+        let (session, ciphertexts) = self.session.checkpoint();
+        let mut names = Vec::new();
+        for ciphertext in ciphertexts {
+            names.push(self.bench.put(ciphertext)?.0);
+        }
+        let checkpoint = Checkpoint {
+            session,
+            ciphertexts: names.iter().map(BlobName::to_string).collect(),
+            iterations: self.iterations,
+            round: self.round,
+            asked: self.asked,
+        };
+        let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::work)?;
+        self.desk.commit(&Change { checkpoint: Some(checkpoint), ..change })?;
+        add(&self.desk.metrics.checkpoints, 1);
+        self.since_checkpoint = 0;
+        for name in std::mem::replace(&mut self.stored, names) {
+            if !self.stored.contains(&name) {
+                self.bench.forget(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what was done before another worker takes over.
+    fn interrupt(&mut self, outcome: Outcome) -> Result<Outcome> {
+        let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
+        if outcome == Outcome::Released && training && self.since_checkpoint > 0 {
+            self.save(Change::default())?;
+        }
+        Ok(outcome)
+    }
+
+    fn finish(&mut self) -> Result<Outcome> {
+        let mut outputs = Vec::new();
+        for (epoch, weights) in self.session.kept() {
+            let (blob, size) = self.bench.put(weights)?;
+            outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: 0 });
+        }
+        let is_output = |name: &BlobName| outputs.iter().any(|output| output.blob[..] == name.0);
+        let others: Vec<_> = self.stored.iter().filter(|name| !is_output(name)).copied().collect();
+        self.desk.finish(outputs)?;
+        others.into_iter().try_for_each(|name| self.bench.forget(name))?;
+        Ok(Outcome::Ended)
+    }
+}
+
+/// Logits of queries under weights that a training left.
+pub fn classify<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, work: &Classification) -> Result<Outcome> {
+    let trainer = bench.trainer(work.training.agreement.range)?;
+    let weights = bench.get(Shelf::Job(work.job), work.weights)?;
+    let mut outputs = Vec::new();
+    for (index, part) in work.queries.iter().enumerate() {
+        if let Some(outcome) = desk.interruption()? {
+            return Ok(outcome);
+        }
+        let (done, total) = (index as u64, work.queries.len() as u64);
+        desk.report(v1::Progress { phase: v1::Phase::Classifying.into(), done, total, epoch: 0, iterations: 0 })?;
+        let versions = bench.features(&trainer, part)?;
+        let logits = bench.sound(trainer.logits(&bench.engine, &versions, &weights))?;
+        let (blob, size) = bench.put(&logits)?;
+        outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: part.rows as u32 });
+    }
+    desk.finish(outputs)?;
+    Ok(Outcome::Ended)
+}
+
+/// Batches that were prepared: the first so many are kept, the others made each time. Batches come round and round, so keeping the most
+/// recent ones would keep none that is needed next.
+struct Prepared<T> {
+    kept: Vec<Option<Arc<T>>>,
+}
+
+impl<T> Prepared<T> {
+    fn new(most: usize) -> Self {
+        Self { kept: (0..most).map(|_| None).collect() }
+    }
+
+    fn get(&mut self, index: usize, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        match self.kept.get_mut(index) {
+            None => Ok(Arc::new(make()?)),
+            Some(Some(kept)) => Ok(Arc::clone(kept)),
+            Some(place) => Ok(Arc::clone(place.insert(Arc::new(make()?)))),
+        }
+    }
+}
+
+/// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
+fn shares<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, training: &Training) -> (usize, usize) {
+    let budget = (desk.config.prepared_gib * (1u64 << 30) as f64) as u64;
+    let fit = usize::try_from(budget / bench.prepared_bytes().max(1)).unwrap_or(usize::MAX);
+    let (batches, validation): (&[Part], &[Part]) = (&training.batches, &training.validation);
+    if batches.len() + validation.len() <= fit {
+        return (batches.len(), validation.len());
+    }
+    let batches = batches.len().min(fit.saturating_sub(1));
+    (batches, validation.len().min(fit.saturating_sub(1 + batches)))
+}

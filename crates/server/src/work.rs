@@ -1,0 +1,265 @@
+//! What a job is to do, checked: the request of a client becomes this or an error.
+
+use crate::sets::Sets;
+use crate::state::{BlobKind, State};
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use hetal_circuits::encrypted;
+use hetal_ckks::bytes::{self, seeded_ciphertext_len};
+use hetal_ckks::{KeyId, Params};
+use hetal_learn::nesterov::Momentum;
+use hetal_learn::{Agreement, Circuit, Limits, Wishes};
+use hetal_wire::{BlobName, JobId, v1};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// What a job is to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Work {
+    /// To train.
+    Training(Training),
+    /// To classify.
+    Classification(Classification),
+}
+
+/// A training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Training {
+    /// Name of the parameter set.
+    pub set: String,
+    /// Features of a row.
+    pub features: usize,
+    /// Classes.
+    pub classes: usize,
+    /// The key set.
+    #[serde(with = "text")]
+    pub keys: BlobName,
+    /// Feature blocks and labels.
+    pub batches: Vec<Part>,
+    /// Feature blocks.
+    pub validation: Vec<Part>,
+    /// The hyper-parameters.
+    pub agreement: Agreement,
+}
+
+/// A classification with the weights, keys and shape of a training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Classification {
+    /// The training's job.
+    #[serde(with = "text")]
+    pub job: JobId,
+    /// What it was to do.
+    pub training: Training,
+    /// One of its outputs.
+    #[serde(with = "text")]
+    pub weights: BlobName,
+    /// Feature blocks.
+    pub queries: Vec<Part>,
+}
+
+/// Rows in an uploaded blob.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// The blob.
+    #[serde(with = "text")]
+    pub blob: BlobName,
+    /// Its rows that are not padding.
+    pub rows: usize,
+}
+
+/// Names as text.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub fn serialize<T: Display, S: Serializer>(name: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(name)
+    }
+
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl Work {
+    /// The uploads it needs for as long as it exists.
+    pub fn uploads(&self) -> impl Iterator<Item = BlobName> {
+        let (training, queries) = match self {
+            Self::Training(training) => (training, &[][..]),
+            Self::Classification(work) => (&work.training, &work.queries[..]),
+        };
+        let batches = match self {
+            Self::Training(training) => &training.batches[..],
+            Self::Classification(_) => &[],
+        };
+        let validation = if batches.is_empty() { &[][..] } else { &training.validation[..] };
+        let parts = batches.iter().chain(validation).chain(queries).map(|part| part.blob);
+        std::iter::once(training.keys).chain(parts)
+    }
+
+    /// The training it is or belongs to.
+    pub fn training(&self) -> &Training {
+        match self {
+            Self::Training(training) => training,
+            Self::Classification(work) => &work.training,
+        }
+    }
+}
+
+impl Training {
+    /// The circuit of its shape.
+    pub fn circuit(&self, params: &Params) -> Result<Circuit> {
+        let Agreement { batch, range, .. } = self.agreement;
+        Circuit::new(params.slots(), batch, self.features, self.classes, range).map_err(Error::invalid)
+    }
+}
+
+/// What requests are checked against.
+pub struct Checker<'a> {
+    /// The parameter sets that are allowed.
+    pub sets: &'a Sets,
+    /// The hyper-parameters that are allowed.
+    pub limits: &'a Limits,
+    /// Whether clients are told hyper-parameters.
+    pub hide: bool,
+    /// The most batches of a job.
+    pub batches_most: usize,
+    /// Where uploads are known.
+    pub state: &'a dyn State,
+    /// Whose request it is.
+    pub tenant: &'a Tenant,
+}
+
+impl Checker<'_> {
+    /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and the keys that it needs.
+    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>, Vec<(KeyId, usize)>)> {
+        let params = self.sets.by_id(&message.set)?;
+        let training = Training {
+            set: params.name().to_owned(),
+            features: message.features as usize,
+            classes: message.classes as usize,
+            keys: blob_name(&message.keys)?,
+            batches: parts(&message.batches)?,
+            validation: parts(&message.validation)?,
+            agreement: self.agree(message.wishes.as_ref())?,
+        };
+        if training.batches.is_empty() || training.validation.is_empty() {
+            return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
+        }
+        self.count(training.batches.len() + training.validation.len())?;
+        let circuit = training.circuit(&params)?;
+        let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
+        let geometry = circuit.geometry();
+        self.parts(&training.batches, BlobKind::Batch, blocks + labels, training.agreement.batch)?;
+        self.parts(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
+        let needs = circuit.keys(params.top_level()).map_err(Error::invalid)?;
+        let keys = encrypted::keys(&params, &needs);
+        self.uploaded(training.keys, BlobKind::Keys, bytes::key_set_len(&params, &keys).map_err(Error::invalid)?)?;
+        Ok((training, params, keys))
+    }
+
+    /// A classification that can run: its training has finished and left those weights.
+    pub fn classification(&self, message: &v1::Classification) -> Result<Classification> {
+        let id = job_id(&message.job)?;
+        let Work::Training(training) = self.state.job(self.tenant, id)?.work else {
+            return Err(Error::invalid(format!("job {id} is no training")));
+        };
+        let weights = blob_name(&message.weights)?;
+        let events = self.state.events(self.tenant, id, 0, usize::MAX >> 1)?;
+        let is_output = |event: &v1::Event| match &event.what {
+            Some(v1::event::What::Finished(finished)) => finished.outputs.iter().any(|o| o.blob[..] == weights.0),
+            _ => false,
+        };
+        if !events.iter().any(is_output) {
+            return Err(Error::NoBlob { name: weights });
+        }
+        let params = self.sets.by_name(&training.set)?;
+        let circuit = training.circuit(&params)?;
+        let queries = parts(&message.queries)?;
+        if queries.is_empty() {
+            return Err(Error::invalid("there are no queries"));
+        }
+        self.count(queries.len())?;
+        self.parts(&queries, BlobKind::Features, blocks_len(&params, &circuit), circuit.geometry().rows())?;
+        Ok(Classification { job: id, training, weights, queries })
+    }
+
+    fn agree(&self, message: Option<&v1::Wishes>) -> Result<Agreement> {
+        let message = message.copied().unwrap_or_default();
+        let momentum = match message.momentum() {
+            v1::Momentum::Unspecified => None,
+            v1::Momentum::None => Some(Momentum::None),
+            v1::Momentum::Nesterov => Some(Momentum::Nesterov),
+        };
+        let wishes = Wishes {
+            batch: message.batch.map(|n| n as usize),
+            rate: message.rate,
+            momentum,
+            patience: message.patience.map(|n| n as usize),
+            max_epochs: message.max_epochs.map(|n| n as usize),
+        };
+        self.limits.agree(&wishes).map_err(|error| match error {
+            // The bounds are hyper-parameters too.
+            hetal_learn::Error::NotAllowed { what: "a learning rate", asked, .. } if self.hide => {
+                Error::invalid(format!("a learning rate of {asked} is not allowed here"))
+            }
+            error => Error::invalid(error),
+        })
+    }
+
+    fn count(&self, batches: usize) -> Result<()> {
+        if batches <= self.batches_most {
+            return Ok(());
+        }
+        Err(Error::Limit { sentence: format!("{batches} batches, at most {} are allowed", self.batches_most) })
+    }
+
+    fn parts(&self, parts: &[Part], kind: BlobKind, size: u64, rows: usize) -> Result<()> {
+        for part in parts {
+            if part.rows == 0 || part.rows > rows {
+                return Err(Error::invalid(format!("{} rows in blob {}, 1 to {rows} fit", part.rows, part.blob)));
+            }
+            self.uploaded(part.blob, kind, size)?;
+        }
+        Ok(())
+    }
+
+    fn uploaded(&self, name: BlobName, kind: BlobKind, size: u64) -> Result<()> {
+        let found = self.state.upload(self.tenant, name)?.filter(|upload| upload.complete);
+        let found = found.ok_or(Error::NoBlob { name })?;
+        if (found.kind, found.size) == (kind, size) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape",
+            found.kind, found.size
+        )))
+    }
+}
+
+/// Bytes of a blob of feature blocks.
+pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
+    let limbs = params.limbs(circuit.ledger().fresh_features());
+    circuit.geometry().blocks() as u64 * seeded_ciphertext_len(params, limbs)
+}
+
+/// Bytes of the labels behind the feature blocks of a batch.
+pub fn labels_len(params: &Params, circuit: &Circuit) -> u64 {
+    seeded_ciphertext_len(params, params.limbs(circuit.ledger().probabilities()))
+}
+
+/// A blob's name in a message.
+pub fn blob_name(bytes: &[u8]) -> Result<BlobName> {
+    BlobName::try_from(bytes).map_err(Error::invalid)
+}
+
+/// A job's name in a message.
+pub fn job_id(bytes: &[u8]) -> Result<JobId> {
+    JobId::try_from(bytes).map_err(Error::invalid)
+}
+
+fn parts(messages: &[v1::Rows]) -> Result<Vec<Part>> {
+    let part = |message: &v1::Rows| Ok(Part { blob: blob_name(&message.blob)?, rows: message.rows as usize });
+    messages.iter().map(part).collect()
+}

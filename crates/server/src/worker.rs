@@ -1,0 +1,236 @@
+//! Workers: threads that take jobs from the queue, one at a time, hold them by leases and run them.
+
+use crate::bell::Bell;
+use crate::bench::Bench;
+use crate::blobs::Blobs;
+use crate::config::Config;
+use crate::device;
+use crate::metrics::{Metrics, add};
+use crate::sets::Sets;
+use crate::state::{Change, Claim, Job, JobState, Lease, State};
+use crate::work::Work;
+use crate::{Error, Result, clock, training};
+use hetal_ckks::Backend;
+use hetal_wire::v1;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How often an idle worker looks for jobs that other machines queued.
+const POLL: Duration = Duration::from_secs(1);
+/// How often the reading of keys is told.
+const TELL: Duration = Duration::from_millis(500);
+/// How long a job rests after a fault of the machine.
+const REST: Duration = Duration::from_secs(2);
+
+/// What all workers of a server share.
+pub struct Shop {
+    /// The configuration.
+    pub config: Config,
+    /// The parameter sets.
+    pub sets: Arc<Sets>,
+    /// What is remembered.
+    pub state: Arc<dyn State>,
+    /// Where bytes are.
+    pub blobs: Arc<dyn Blobs>,
+    /// Rung after changes.
+    pub bell: Arc<Bell>,
+    /// Counted.
+    pub metrics: Arc<Metrics>,
+    /// The name that leases are held by.
+    pub name: String,
+    /// Set when workers shall stop.
+    pub draining: AtomicBool,
+}
+
+/// How an attempt at a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The job has ended.
+    Ended,
+    /// Its owner wants it to end.
+    Cancelled,
+    /// It waits for a verdict, without a worker.
+    Waiting,
+    /// This server stops; the job goes back to the queue.
+    Released,
+}
+
+/// One attempt at one job: what it may read and change.
+pub struct Desk<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// What is remembered.
+    pub state: &'a dyn State,
+    /// Rung after changes.
+    pub bell: &'a Bell,
+    /// Counted.
+    pub metrics: &'a Metrics,
+    /// The job.
+    pub job: &'a Job,
+    lease: Lease,
+    draining: &'a AtomicBool,
+    cancelled: AtomicBool,
+    fenced: AtomicBool,
+}
+
+impl Desk<'_> {
+    /// Changes the job, if it is still ours.
+    pub fn commit(&self, change: &Change) -> Result<()> {
+        self.state.commit(&self.lease, change, clock::millis())?;
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Tells how far the job is.
+    pub fn report(&self, progress: v1::Progress) -> Result<()> {
+        self.commit(&Change { progress: Some(progress), ..Change::default() })
+    }
+
+    /// Ends the job with its results.
+    pub fn finish(&self, outputs: Vec<v1::Output>) -> Result<()> {
+        let event = Some(v1::event::What::Finished(v1::Finished { outputs }));
+        self.commit(&Change { state: Some(JobState::Finished), event, release: true, ..Change::default() })
+    }
+
+    /// Whether the attempt must end: its owner's wish, the server's end, a lost lease, too much time.
+    pub fn interruption(&self) -> Result<Option<Outcome>> {
+        if self.fenced.load(Ordering::Relaxed) {
+            return Err(Error::Fenced);
+        }
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Ok(Some(Outcome::Cancelled));
+        }
+        if self.draining.load(Ordering::Relaxed) {
+            return Ok(Some(Outcome::Released));
+        }
+        let hours = self.config.bounds.job_hours;
+        if clock::millis().saturating_sub(self.job.created) > hours.saturating_mul(3_600_000) {
+            return Err(Error::work(format!("the job took longer than {hours} hours")));
+        }
+        Ok(None)
+    }
+
+    /// Extends the lease until told to stop.
+    fn keep_alive(&self, stop: mpsc::Receiver<()>) {
+        let lease = Duration::from_secs(self.config.lease_seconds);
+        // Short enough for an owner who cancels, long enough not to matter.
+        let pause = (lease / 3).min(Duration::from_secs(2));
+        while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
+            match self.state.renew(&self.lease, clock::millis() + lease.as_millis() as u64) {
+                Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
+                Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
+                // The next renewal may pass; if none does, the lease ends and others take over.
+                Err(error) => tracing::warn!(job = %self.job.id, %error, "a lease could not be renewed"),
+            }
+        }
+    }
+}
+
+impl Shop {
+    /// Takes jobs until the server stops.
+    pub fn work(&self) {
+        while !self.draining.load(Ordering::Relaxed) {
+            let heard = self.bell.count();
+            let now = clock::millis();
+            match self.state.claim(&self.name, now, now + 1000 * self.config.lease_seconds) {
+                Ok(Some(claim)) => self.attempt(&claim),
+                Ok(None) => self.bell.wait(heard, POLL),
+                Err(error) => {
+                    tracing::error!(%error, "no job could be taken");
+                    self.bell.wait(heard, REST);
+                }
+            }
+        }
+    }
+
+    fn attempt(&self, claim: &Claim) {
+        let desk = Desk {
+            config: &self.config,
+            state: &*self.state,
+            bell: &self.bell,
+            metrics: &self.metrics,
+            job: &claim.job,
+            lease: claim.lease,
+            draining: &self.draining,
+            cancelled: AtomicBool::new(claim.job.cancel),
+            fenced: AtomicBool::new(false),
+        };
+        let (job, tenant) = (claim.job.id, &claim.job.tenant);
+        tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
+        let (stop, stopped) = mpsc::channel();
+        let outcome = std::thread::scope(|scope| {
+            let desk = &desk;
+            scope.spawn(move || desk.keep_alive(stopped));
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.run(desk, claim.attempts)));
+            drop(stop);
+            outcome.unwrap_or_else(|_| Err(Error::work("the computation broke off: this is a fault of the server")))
+        });
+        tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
+        if let Err(error) = self.settle(&desk, claim.attempts, outcome) {
+            tracing::warn!(%job, %error, "the end of an attempt could not be remembered");
+        }
+    }
+
+    /// What an attempt's end means for the job.
+    fn settle(&self, desk: &Desk<'_>, attempts: u32, outcome: Result<Outcome>) -> Result<()> {
+        let release = Change { release: true, ..Change::default() };
+        match outcome {
+            Ok(Outcome::Ended) | Err(Error::Fenced) => Ok(()),
+            Ok(Outcome::Released) => desk.commit(&release),
+            Ok(Outcome::Waiting) => desk.commit(&Change { state: Some(JobState::Waiting), ..release }),
+            Ok(Outcome::Cancelled) => {
+                let event = Some(v1::event::What::Cancelled(v1::Cancelled {}));
+                desk.commit(&Change { state: Some(JobState::Cancelled), event, ..release })
+            }
+            Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
+                tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
+                std::thread::sleep(REST);
+                desk.commit(&release)
+            }
+            Err(error) => {
+                add(&self.metrics.failures, 1);
+                tracing::error!(job = %desk.job.id, %error, "job failed");
+                let reason = error.sentence();
+                let event = Some(v1::event::What::Failed(v1::Failed { reason: reason.clone() }));
+                desk.commit(&Change { state: Some(JobState::Failed), reason: Some(reason), event, ..release })
+            }
+        }
+    }
+
+    fn run(&self, desk: &Desk<'_>, attempts: u32) -> Result<Outcome> {
+        if attempts > self.config.bounds.attempts {
+            return Err(Error::work(format!("{attempts} attempts brought the job no further")));
+        }
+        if let Some(outcome) = desk.interruption()? {
+            return Ok(outcome);
+        }
+        let params = self.sets.by_name(&desk.job.work.training().set)?;
+        match device::gpu(self.config.engine, &params)? {
+            Some(gpu) => self.run_on(desk, attempts, gpu.describe(), Arc::new(gpu)),
+            None => self.run_on(desk, attempts, "cpu".to_owned(), self.sets.ring(&params)?),
+        }
+    }
+
+    fn run_on<B: Backend>(&self, desk: &Desk<'_>, attempt: u32, engine: String, device: Arc<B>) -> Result<Outcome> {
+        let params = self.sets.by_name(&desk.job.work.training().set)?;
+        let started = v1::Started { attempt, engine };
+        desk.commit(&Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
+        let mut told: Option<Instant> = None;
+        let mut progress = |done: usize, total: usize| {
+            if told.is_some_and(|told| told.elapsed() < TELL) {
+                return Ok(());
+            }
+            told = Some(Instant::now());
+            let (done, total) = (done as u64, total as u64);
+            desk.report(v1::Progress { phase: v1::Phase::Preparing.into(), done, total, epoch: 0, iterations: 0 })
+        };
+        let bench = Bench::new(&*self.blobs, desk.job, params, device, &mut progress)?;
+        match &desk.job.work {
+            Work::Training(work) => training::train(desk, &bench, work),
+            Work::Classification(work) => training::classify(desk, &bench, work),
+        }
+    }
+}

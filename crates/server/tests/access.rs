@@ -1,0 +1,361 @@
+//! Who gets in, what they see, and what becomes of connections and uploads that go wrong.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::{TOKEN, address, config, owner, tenant};
+use hetal_client::remote::{Address, Batch, BlobKind, Credentials, Error, Remote};
+use hetal_learn::Wishes;
+use hetal_server::tenants::{Fingerprint, TenantConfig};
+use hetal_server::{Config, Running, start};
+use hetal_testkit::TempDir;
+use hetal_wire::v1;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A server with small bounds.
+fn server(folder: &Path) -> Running {
+    start(config(folder)).unwrap()
+}
+
+fn quickly(running: &Running, token: &str) -> Address {
+    Address { persistence: Duration::ZERO, ..address(running, token) }
+}
+
+#[test]
+fn only_known_credentials_get_in() {
+    let dir = TempDir::new();
+    let expired = TenantConfig { expires: Some(1), ..tenant("late", "expired") };
+    let mut config = config(dir.path());
+    config.tenants.push(expired);
+    let running = start(config).unwrap();
+    Remote::connect(&quickly(&running, TOKEN)).unwrap();
+    for token in ["", "wrong", "expired", &format!("{TOKEN} "), &TOKEN[1..]] {
+        let refused = Remote::connect(&quickly(&running, token)).err();
+        // Spaces around a token are not part of it.
+        assert_eq!(refused.is_none(), token.trim() == TOKEN, "{token:?}: {refused:?}");
+        assert!(matches!(refused, None | Some(Error::Credentials { .. })), "{token:?}: {refused:?}");
+    }
+    // A server whose certificate comes from somewhere else is not talked to.
+    let other = TempDir::new();
+    let foreign = server(other.path());
+    let address = Address { server: foreign.address().to_string(), ..quickly(&running, TOKEN) };
+    assert!(matches!(Remote::connect(&address), Err(Error::Unreachable { .. })));
+}
+
+#[test]
+fn certificates_stand_for_tenants() {
+    let dir = TempDir::new();
+    let authority = |name: &str| {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    };
+    let (ours, theirs) = (authority("ours"), authority("theirs"));
+    let certificate = |issuer: &CertifiedIssuer<'_, KeyPair>| {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(["carol".to_owned()]).unwrap().signed_by(&key, issuer).unwrap();
+        let fingerprint = Fingerprint::of(certificate.der());
+        let chain = certificate.pem().into_bytes();
+        (fingerprint, Credentials::Certificate { chain, key: key.serialize_pem().into_bytes().into() })
+    };
+    let (known, credentials) = certificate(&ours);
+    let (_, unknown) = certificate(&ours);
+    let (forged, forger) = certificate(&theirs);
+    let authorities = dir.path().join("clients.pem");
+    std::fs::write(&authorities, ours.pem()).unwrap();
+    let carol = |certificate| TenantConfig { token: None, certificate: Some(certificate), ..tenant("carol", "") };
+    let config = Config {
+        client_authorities: Some(authorities),
+        tenants: vec![
+            tenant("ann", TOKEN),
+            carol(known),
+            TenantConfig { name: "mallory".to_owned().try_into().unwrap(), ..carol(forged) },
+        ],
+        ..config(&dir.path().join("server"))
+    };
+    let running = start(config).unwrap();
+    let connect = |credentials| Remote::connect(&Address { credentials, ..quickly(&running, TOKEN) });
+    connect(credentials).unwrap();
+    connect(Credentials::Token(TOKEN.to_owned().into())).unwrap();
+    assert!(matches!(connect(unknown), Err(Error::Credentials { .. })));
+    // Not even TLS comes up with a certificate of another authority.
+    assert!(matches!(connect(forger), Err(Error::Unreachable { .. })));
+}
+
+#[test]
+fn older_tls_is_refused() {
+    let dir = TempDir::new();
+    let running = server(dir.path());
+    // A client hello of TLS 1.2: random bytes, one cipher suite of that version, no extensions.
+    let mut hello = vec![0x03, 0x03];
+    hello.extend([7; 32]);
+    hello.extend([0, 0, 2, 0xc0, 0x2f, 1, 0]);
+    let mut record = vec![22, 3, 1, 0, hello.len() as u8 + 4, 1, 0, 0, hello.len() as u8];
+    record.extend(hello);
+    let mut stream = TcpStream::connect(running.address()).unwrap();
+    stream.write_all(&record).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    // A fatal alert about the version (70), or about what every hello of TLS 1.3 has and this one lacks (109).
+    assert!(answer.len() == 7 && answer[0] == 21 && answer[5] == 2 && [70, 109, 40].contains(&answer[6]), "{answer:?}");
+}
+
+/// Requests as another program would make them.
+fn raw<T>(running: &Running, version: &str, call: impl AsyncFnOnce(RawClient) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let pem = std::fs::read(running.authority().unwrap()).unwrap();
+    let server = running.address();
+    runtime.block_on(async {
+        use rustls::pki_types::{CertificateDer, pem::PemObject};
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider);
+        let mut tls = builder
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+        let connect = tower::service_fn(move |_| {
+            let connector = connector.clone();
+            async move {
+                let tcp = tokio::net::TcpStream::connect(server).await?;
+                let tls = connector.connect("localhost".try_into().unwrap(), tcp).await?;
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
+            }
+        });
+        let channel =
+            tonic::transport::Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap();
+        let version = version.parse().unwrap();
+        let papers = move |mut request: tonic::Request<()>| {
+            request.metadata_mut().insert("hetal-protocol", tonic::metadata::MetadataValue::clone(&version));
+            request.metadata_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
+            Ok(request)
+        };
+        call(v1::hetal_client::HetalClient::with_interceptor(channel, Box::new(papers))).await
+    })
+}
+
+type Papers = Box<dyn FnMut(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> + Send>;
+type RawClient =
+    v1::hetal_client::HetalClient<tonic::service::interceptor::InterceptedService<tonic::transport::Channel, Papers>>;
+
+#[test]
+fn other_versions_get_a_sentence() {
+    let dir = TempDir::new();
+    let running = server(dir.path());
+    let hello = |oldest, newest| v1::HelloRequest { oldest, newest, program: String::new() };
+    let old = raw(&running, "1", async |mut rpc| rpc.hello(hello(0, 0)).await.unwrap_err());
+    assert!(old.code() == tonic::Code::FailedPrecondition && old.message().contains("update the client"), "{old:?}");
+    let new = raw(&running, "1", async |mut rpc| rpc.hello(hello(2, 9)).await.unwrap_err());
+    assert!(new.message().contains("operator"), "{new:?}");
+    // Later requests say their version too; one that does not, or says another, is told so and not misread.
+    for version in ["0", "2", "x"] {
+        let refused = raw(&running, version, async |mut rpc| rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap_err());
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{version}: {refused:?}");
+    }
+    raw(&running, "1", async |mut rpc| rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap());
+}
+
+#[test]
+fn tenants_do_not_see_each_other() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let running = server(dir.path());
+    let ann = Remote::connect(&quickly(&running, TOKEN)).unwrap();
+    let bob = Remote::connect(&quickly(&running, "another token")).unwrap();
+    let training = owner.upload(&ann);
+    let job = ann.train([1; 16], "secret project", &training).unwrap();
+    let not_found = |error: Option<Error>| matches!(error, Some(Error::NotFound { .. }));
+    assert!(bob.jobs().unwrap().is_empty());
+    assert!(not_found(bob.job(job.id).err()));
+    assert!(not_found(bob.cancel(job.id).err()));
+    assert!(not_found(bob.delete(job.id).err()));
+    assert!(not_found(bob.watch(job.id, 0).next_event().err()));
+    assert!(not_found(bob.delete_upload(training.keys).err()));
+    // What ann uploaded is no blob of bob's: it cannot be trained on, and uploading it takes as long as if nobody had it.
+    assert!(not_found(bob.train([2; 16], "", &training).err()));
+    let sent = bob.upload(BlobKind::Features, &owner.path("validation"), &mut |_, _| {}).unwrap();
+    assert_eq!(sent.sent, sent.size);
+    // An answer about a job of another tenant is the answer about one that never was.
+    let sentence = |id| match bob.job(id) {
+        Err(Error::NotFound { sentence, .. }) => sentence.replace(&id.to_string(), "ID"),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sentence(job.id), sentence(hetal_client::remote::JobId([9; 16])));
+    ann.cancel(job.id).unwrap();
+}
+
+#[test]
+fn nonsense_is_refused_before_it_costs_anything() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let mut config = config(dir.path());
+    config.hide_hyperparameters = true;
+    config.bounds.blob_bytes = 1 << 28;
+    config.bounds.batches = 3;
+    let running = start(config).unwrap();
+    let remote = Remote::connect(&quickly(&running, TOKEN)).unwrap();
+    assert_eq!((remote.offer().bounds.rate, remote.offer().defaults.rate), (None, None));
+    let file = dir.path().join("file");
+    let upload = |kind, bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        remote.upload(kind, &file, &mut |_, _| {})
+    };
+    let refused = |error: Option<Error>| matches!(error, Some(Error::Refused { .. }));
+    let batch = std::fs::read(owner.path("batch0")).unwrap();
+    assert!(refused(upload(BlobKind::Batch, b"short").err()));
+    assert!(refused(upload(BlobKind::Batch, &[7; 100]).err()));
+    assert!(refused(upload(BlobKind::Keys, &batch).err()));
+    // A ciphertext of a set that is not accepted.
+    let mut foreign = batch.clone();
+    foreign[24] ^= 1;
+    assert!(refused(upload(BlobKind::Batch, &foreign).err()));
+    let mut training = owner.upload(&remote);
+    let attempt = |change: &dyn Fn(&mut hetal_client::remote::Training)| {
+        let mut changed = training.clone();
+        change(&mut changed);
+        remote.train([3; 16], "", &changed).err()
+    };
+    assert!(refused(attempt(&|t| t.set[0] ^= 1)));
+    assert!(refused(attempt(&|t| t.classes = 1)));
+    assert!(refused(attempt(&|t| t.features = 4_000_000_000)));
+    assert!(refused(attempt(&|t| t.batches.clear())));
+    assert!(refused(attempt(&|t| t.batches[0].rows = 65)));
+    assert!(refused(attempt(&|t| t.batches[0].rows = 0)));
+    assert!(refused(attempt(&|t| t.validation = vec![t.batches[0]])));
+    assert!(refused(attempt(&|t| t.keys = t.batches[0].blob)));
+    assert!(matches!(attempt(&|t| t.batches = vec![t.batches[0]; 3]), Some(Error::Limit { .. })));
+    assert!(matches!(attempt(&|t| t.keys.0[0] ^= 1), Some(Error::NotFound { .. })));
+    // Keys for another number of classes.
+    assert!(refused(attempt(&|t| t.classes = 5)));
+    // Bounds of hidden hyper-parameters are hidden too.
+    let rate = attempt(&|t| t.wishes = Wishes { rate: Some(1e9), ..common::wishes() });
+    assert!(matches!(&rate, Some(Error::Refused { sentence, .. }) if !sentence.contains(" to ")), "{rate:?}");
+    // A job that was accepted and turns out to hold nonsense fails alone, with a reason.
+    let mut damaged = batch.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let blob = upload(BlobKind::Batch, &damaged).unwrap().name;
+    training.batches[1] = Batch { blob, rows: 50 };
+    let job = remote.train([4; 16], "", &training).unwrap();
+    let mut watch = remote.watch(job.id, 0);
+    let last = std::iter::from_fn(|| watch.next_event().unwrap()).last().unwrap();
+    assert!(
+        matches!(&last.what, hetal_client::remote::Happening::Failed { reason } if reason.contains("checksum")),
+        "{last:?}"
+    );
+}
+
+/// Forwards connections and cuts the first one after a number of bytes from the client.
+fn cutting_proxy(server: std::net::SocketAddr, after: u64) -> (std::net::SocketAddr, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, connections) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
+    let counter = Arc::clone(&connections);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+            let left = if counter.fetch_add(1, Ordering::SeqCst) == 0 { after } else { u64::MAX };
+            let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || forward(from, to, left));
+            std::thread::spawn(move || forward(server, client, u64::MAX));
+        }
+    });
+    (address, connections)
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, mut left: u64) {
+    let mut buffer = [0; 16 << 10];
+    while let Ok(count) = from.read(&mut buffer) {
+        if count == 0 || left < count as u64 || to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+        left -= count as u64;
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn an_upload_that_is_cut_goes_on_where_it_stopped() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let running = server(dir.path());
+    let size = std::fs::metadata(owner.path("keys")).unwrap().len();
+    let (proxy, connections) = cutting_proxy(running.address(), size / 2);
+    let remote = Remote::connect(&Address { server: proxy.to_string(), ..address(&running, TOKEN) }).unwrap();
+    let uploaded = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |_, _| {}).unwrap();
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+    // Some parts were on their way when the connection was cut; from the start again it would have been half of it.
+    assert!(uploaded.sent > size && uploaded.sent < size + size / 3, "{uploaded:?}");
+    // Not sent a third time.
+    assert_eq!(remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |_, _| {}).unwrap().sent, 0);
+}
+
+#[test]
+fn a_download_that_was_cut_goes_on_and_is_checked() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let running = server(dir.path());
+    let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
+    let mut watch = remote.watch(job.id, 0);
+    let output = loop {
+        if let hetal_client::remote::Happening::Validation(validation) = watch.next_event().unwrap().unwrap().what {
+            break validation.logits[0];
+        }
+    };
+    let path = dir.path().join("logits");
+    let download = || remote.download(job.id, &output, owner.logits_len(), &path, &mut |_, _| {});
+    download().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    assert_eq!(blake3::hash(&whole).as_bytes(), &output.blob.0);
+    let part = dir.path().join("logits.part");
+    // Half of it, and half of something else.
+    for start in [&whole[..whole.len() / 2], &vec![7; whole.len() / 2]] {
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&part, start).unwrap();
+        download().unwrap();
+        assert!(std::fs::read(&path).unwrap() == whole && !part.exists());
+    }
+    let wrong = remote.download(job.id, &output, owner.logits_len() + 1, &path, &mut |_, _| {});
+    assert!(matches!(wrong, Err(Error::Size { .. })));
+    remote.cancel(job.id).unwrap();
+}
+
+fn get(running: &Running, path: &str) -> String {
+    let mut stream = TcpStream::connect(running.metrics_address().unwrap()).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn health_and_metrics_are_served() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let running = start(Config { metrics: Some("127.0.0.1:0".parse().unwrap()), ..config(dir.path()) }).unwrap();
+    assert!(get(&running, "/healthz").starts_with("HTTP/1.1 200") && get(&running, "/readyz").contains("ready"));
+    let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let sent = remote.upload(BlobKind::Batch, &owner.path("batch0"), &mut |_, _| {}).unwrap().sent;
+    let metrics = get(&running, "/metrics");
+    assert!(metrics.contains(&format!("hetal_received_bytes_total {sent}\n")), "{metrics}");
+    assert!(metrics.contains("hetal_requests_total 3\n"), "{metrics}");
+    assert!(get(&running, "/").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn a_folder_serves_one_server() {
+    let dir = TempDir::new();
+    let running = server(dir.path());
+    let second = start(config(dir.path())).err().unwrap();
+    assert!(second.to_string().contains("another server"), "{second}");
+    running.stop();
+    server(dir.path());
+    // Insecure sets need the operator's word.
+    let secure = Config { allow_insecure: false, ..config(&dir.path().join("other")) };
+    assert!(start(secure).err().unwrap().to_string().contains("--allow-insecure"));
+}

@@ -1,0 +1,243 @@
+//! A data owner with toy keys, the server it talks to, and the training it would do without one.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+
+use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
+use hetal_ckks::bytes::{self, ciphertext_len};
+use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphertext};
+use hetal_client::remote::{Address, BlobKind, Credentials, Happening, Remote, Training, Validation};
+use hetal_client::remote::{Batch, BlobName, Event, JobId, Output};
+use hetal_learn::agreement::initial_weights;
+use hetal_learn::session::{self, Task};
+use hetal_learn::trainer::Trainer;
+use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, packing};
+use hetal_ring::{Basis, Poly, RnsRing};
+use hetal_server::config::Engine;
+use hetal_server::tenants::{Fingerprint, TenantConfig};
+use hetal_server::{Config, Running};
+use hetal_testkit::{Client, TempDir};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+pub const BATCH: usize = 64;
+pub const FEATURES: usize = 12;
+pub const CLASSES: usize = 3;
+pub const VALIDATION: usize = 40;
+/// One of each kind, and an end.
+pub const VERDICTS: [Verdict; 5] =
+    [Verdict::Continue, Verdict::WidenRange, Verdict::LowerRate, Verdict::Continue, Verdict::Stop];
+
+/// A data owner: secret, keys and encrypted data on disk.
+pub struct Owner {
+    pub client: Client,
+    pub circuit: Circuit,
+    folder: TempDir,
+    pub rows: [usize; 2],
+}
+
+/// The owner that all tests of a binary share: keys take a while.
+pub fn owner() -> &'static Owner {
+    static OWNER: OnceLock<Owner> = OnceLock::new();
+    OWNER.get_or_init(|| Owner::new(7))
+}
+
+pub fn wishes() -> Wishes {
+    Wishes { batch: Some(BATCH), rate: Some(1.0), patience: Some(1), max_epochs: Some(6), ..Wishes::default() }
+}
+
+pub fn agreement() -> Agreement {
+    Limits::default().agree(&wishes()).unwrap()
+}
+
+impl Owner {
+    pub fn new(label: u64) -> Self {
+        let client = Client::new("insecure-toy11", label);
+        let circuit = Circuit::new(client.params.slots(), BATCH, FEATURES, CLASSES, 128.0).unwrap();
+        let mut keys = EvaluationKeys::default();
+        let needs = circuit.keys(client.params.top_level()).unwrap();
+        client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
+        let owner = Self { client, circuit, folder: TempDir::new(), rows: [64, 50] };
+        let mut file = std::fs::File::create(owner.path("keys")).unwrap();
+        bytes::write_key_set(&owner.client.codec(), &keys, &mut file).unwrap();
+        let mut state = label;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        };
+        for (name, rows, labelled) in
+            [("batch0", owner.rows[0], true), ("batch1", owner.rows[1], true), ("validation", VALIDATION, false)]
+        {
+            let labels: Vec<usize> = (0..rows).map(|i| (i * 5 + i / 7) % CLASSES).collect();
+            let x =
+                Matrix::from_fn(rows, FEATURES, |i, h| 0.3 * next() + if h % CLASSES == labels[i] { 0.3 } else { 0.0 });
+            owner.write_batch(name, &x, labelled.then_some(&labels[..]));
+        }
+        owner
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write_batch(&self, name: &str, x: &Matrix, labels: Option<&[usize]>) {
+        let (g, ledger, codec) = (self.circuit.geometry(), self.circuit.ledger(), self.client.codec());
+        let mut bytes = Vec::new();
+        for block in packing::features(g, x).unwrap() {
+            codec.write(&self.client.encrypt_seeded(&block, ledger.fresh_features()), &mut bytes).unwrap();
+        }
+        if let Some(labels) = labels {
+            let labels = packing::labels(g, labels).unwrap();
+            codec.write(&self.client.encrypt_seeded(&labels, ledger.probabilities()), &mut bytes).unwrap();
+        }
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    /// Uploads everything and describes the training.
+    pub fn upload(&self, remote: &Remote) -> Training {
+        let send = |kind, name: &str| remote.upload(kind, &self.path(name), &mut |_, _| {}).unwrap().name;
+        let batch = |kind, name, rows| Batch { blob: send(kind, name), rows };
+        Training {
+            set: *self.client.params.id(),
+            features: FEATURES,
+            classes: CLASSES,
+            keys: send(BlobKind::Keys, "keys"),
+            batches: vec![
+                batch(BlobKind::Batch, "batch0", self.rows[0]),
+                batch(BlobKind::Batch, "batch1", self.rows[1]),
+            ],
+            validation: vec![batch(BlobKind::Features, "validation", VALIDATION)],
+            wishes: wishes(),
+        }
+    }
+
+    pub fn logits_len(&self) -> u64 {
+        let params = &self.client.params;
+        ciphertext_len(params, params.limbs(self.circuit.ledger().logits()))
+    }
+
+    pub fn weights_len(&self) -> u64 {
+        let params = &self.client.params;
+        ciphertext_len(params, params.limbs(self.circuit.ledger().weights()))
+    }
+
+    /// Decrypted logits in a downloaded file.
+    pub fn open_logits(&self, path: &Path, rows: usize, range: f64) -> Matrix {
+        let ciphertext: Ciphertext<Poly> = self.client.codec().decode(&std::fs::read(path).unwrap()).unwrap();
+        let opened = packing::unpack_logits(self.circuit.geometry(), &self.client.decrypt(&ciphertext), rows).unwrap();
+        let scale = self.circuit.scale(range).unwrap();
+        Matrix::from_fn(rows, CLASSES, |i, k| scale * opened[(i, k)])
+    }
+
+    /// What the server would compute, in this process and without blobs, state or network: epochs and names of the weights.
+    pub fn reference(&self) -> &'static [(usize, BlobName)] {
+        static REFERENCE: OnceLock<Vec<(usize, BlobName)>> = OnceLock::new();
+        REFERENCE.get_or_init(|| self.train_here())
+    }
+
+    fn train_here(&self) -> Vec<(usize, BlobName)> {
+        let (params, codec) = (&self.client.params, self.client.codec());
+        let keys = bytes::read_key_set(&codec, &mut &std::fs::read(self.path("keys")).unwrap()[..]).unwrap();
+        let evaluator = Evaluator::new(params.clone(), self.client.ring.clone());
+        let bounds = self.circuit.keys(params.top_level()).unwrap().bounds;
+        let bootstrapper = Bootstrapper::new(&evaluator, &bounds).unwrap();
+        let engine = Encrypted::new(evaluator, keys, bootstrapper);
+        let trainers: Vec<(f64, Trainer<Encrypted<RnsRing>>)> =
+            self.circuit.ranges().iter().map(|&r| (r, self.circuit.trainer(&engine, r).unwrap())).collect();
+        let load = |name: &str| -> Vec<Sealed<Poly>> {
+            let bytes = std::fs::read(self.path(name)).unwrap();
+            let mut rest = &bytes[..];
+            let mut all = Vec::new();
+            while !rest.is_empty() {
+                let seeded: SeededCiphertext<Poly> = codec.read(&mut rest).unwrap();
+                all.push(engine.admit(seeded.expand(params, &*self.client.ring)).unwrap());
+            }
+            all
+        };
+        let batch = |name: &str, rows: usize| {
+            let mut blocks = load(name);
+            let labels = blocks.pop().unwrap();
+            trainers[0].1.batch(&engine, &blocks, labels, rows).unwrap()
+        };
+        let batches = [batch("batch0", self.rows[0]), batch("batch1", self.rows[1])];
+        let agreement = agreement();
+        let weights =
+            packing::weights(self.circuit.geometry(), &initial_weights(CLASSES, FEATURES, agreement.seed)).unwrap();
+        let first = self.trivial(&engine, &weights);
+        let mut session = Session::new(agreement, 2, first).unwrap();
+        let mut verdicts = VERDICTS.into_iter();
+        let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
+        while let Task::Validate { .. } =
+            session::advance(&engine, &mut session, &batches[..], trainer, |_| true).unwrap()
+        {
+            session.judged(verdicts.next().unwrap()).unwrap();
+        }
+        let name = |ct: &Sealed<Poly>| BlobName(*blake3::hash(&codec.encode(ct.inner()).unwrap()).as_bytes());
+        session.kept().map(|(epoch, weights)| (epoch, name(weights))).collect()
+    }
+
+    fn trivial(&self, engine: &Encrypted<RnsRing>, slots: &[Complex64]) -> Sealed<Poly> {
+        let (params, level) = (&self.client.params, self.circuit.ledger().weights());
+        let basis = Basis { q: params.limbs(level), p: 0 };
+        let c0 = engine.evaluator().encode(slots, params.scale(level), basis).unwrap().poly;
+        let c1 = self.client.ring.zero(basis);
+        engine.admit(Ciphertext { c0, c1, limbs: basis.q, scale: params.scale(level) }).unwrap()
+    }
+}
+
+pub const TOKEN: &str = "a token that only tests know";
+
+pub fn tenant(name: &str, token: &str) -> TenantConfig {
+    TenantConfig {
+        name: name.to_owned().try_into().unwrap(),
+        token: Some(Fingerprint::of(token.as_bytes())),
+        certificate: None,
+        expires: None,
+    }
+}
+
+/// A server's configuration for toy sets, in a folder.
+pub fn config(folder: &Path) -> Config {
+    Config {
+        folder: folder.to_owned(),
+        address: "127.0.0.1:0".parse().unwrap(),
+        tenants: vec![tenant("ann", TOKEN), tenant("bob", "another token")],
+        sets: vec!["insecure-toy11".to_owned()],
+        allow_insecure: true,
+        engine: Engine::Cpu,
+        checkpoint_every: 1,
+        ..Config::default()
+    }
+}
+
+pub fn address(running: &Running, token: &str) -> Address {
+    Address {
+        server: running.address().to_string(),
+        authorities: std::fs::read(running.authority().unwrap()).unwrap(),
+        credentials: Credentials::Token(token.to_owned().into()),
+        persistence: Duration::from_secs(20),
+    }
+}
+
+/// Follows a training to its end with the fixed verdicts; `seen` sees every event first.
+pub fn follow(remote: &Remote, job: JobId, mut seen: impl FnMut(&Event)) -> Vec<Output> {
+    let mut watch = remote.watch(job, 0);
+    while let Some(event) = watch.next_event().unwrap() {
+        seen(&event);
+        match event.what {
+            Happening::Validation(validation) => judge(remote, job, &validation),
+            Happening::Finished(outputs) => return outputs,
+            Happening::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+    panic!("the job was cancelled");
+}
+
+pub fn judge(remote: &Remote, job: JobId, validation: &Validation) {
+    let verdict = VERDICTS[validation.round as usize - 1];
+    remote.judge_after(job, validation, verdict, Duration::ZERO).unwrap();
+}
+
+pub fn names(outputs: &[Output]) -> Vec<(usize, BlobName)> {
+    outputs.iter().map(|output| (output.epoch, output.blob)).collect()
+}

@@ -1,0 +1,56 @@
+#![doc = include_str!("../README.md")]
+
+mod names;
+
+pub use names::{BlobName, JobId, NameError};
+
+/// The messages and the service, as `proto/hetal.proto` describes them.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::panic)]
+pub mod v1 {
+    tonic::include_proto!("hetal.v1");
+}
+
+/// The version of the protocol that this program speaks.
+pub const VERSION: u32 = 1;
+/// The metadata entry of every request that names the version it speaks.
+pub const VERSION_ENTRY: &str = "hetal-protocol";
+/// Bytes of a blob in one message of a stream.
+pub const PART_BYTES: usize = 256 << 10;
+/// Most bytes of any message: a part with its frame, or a job with thousands of batches.
+pub const MESSAGE_BYTES: usize = 1 << 20;
+/// Most bytes of a label or of a program's name.
+pub const LABEL_BYTES: usize = 64;
+
+/// Whether both ends can talk, and the sentence that says why not: one that an older or newer client can show as it is.
+pub fn negotiate(oldest: u32, newest: u32) -> Result<u32, String> {
+    if (oldest..=newest).contains(&VERSION) {
+        return Ok(VERSION);
+    }
+    let what = if newest < VERSION { "update the client" } else { "ask the server's operator to update it" };
+    Err(format!(
+        "the client speaks versions {oldest} to {newest} of the protocol, this server version {VERSION}: {what}"
+    ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn versions_meet_or_a_sentence_says_who_must_update() {
+        assert_eq!(negotiate(1, 3), Ok(1));
+        assert!(negotiate(0, 0).unwrap_err().contains("update the client"));
+        assert!(negotiate(2, 3).unwrap_err().contains("operator"));
+        assert!(negotiate(3, 0).is_err());
+    }
+
+    #[test]
+    fn every_verdict_has_the_same_size() {
+        let size = |round, verdict| v1::JudgeRequest { job: vec![7; 16].into(), round, verdict }.encoded_len();
+        let sizes: Vec<_> =
+            [1, 2, 255, 70_000, u32::MAX].iter().flat_map(|&r| (1..=4).map(move |v| size(r, v))).collect();
+        assert!(sizes.iter().all(|&s| s == sizes[0]), "{sizes:?}");
+    }
+}
