@@ -40,16 +40,6 @@ impl Preamble {
     }
 }
 
-/// Bytes of a ciphertext with so many limbs.
-pub fn ciphertext_len(params: &Params, limbs: usize) -> u64 {
-    total_len(Preamble::LEN as u64 + 2 * poly_len(params, Basis { q: limbs, p: 0 }))
-}
-
-/// Bytes of a seeded ciphertext with so many limbs.
-pub fn seeded_ciphertext_len(params: &Params, limbs: usize) -> u64 {
-    total_len((Preamble::LEN + 32) as u64 + poly_len(params, Basis { q: limbs, p: 0 }))
-}
-
 impl<B: Backend> Object<B> for Plaintext<B::Poly> {
     const KIND: Kind = Kind::Plaintext;
 
