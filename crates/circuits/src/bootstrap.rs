@@ -19,12 +19,16 @@ mod layout;
 
 use crate::key_list::KeyList;
 use crate::{Error, Result};
+pub use dft::Steps;
 use eval_mod::Exponential;
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
 use layout::Layout;
 use std::collections::BTreeMap;
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
+
+/// Larger bounds leave no bit of a message: bootstraps are precise to some 2^-25 of the bound.
+const LARGEST_LOG_BOUND: u32 = 24;
 
 /// Everything precomputed for bootstrapping vectors of one length under one parameter set.
 pub struct Bootstrapper<P> {
@@ -51,9 +55,31 @@ struct Fold<P> {
 }
 
 impl<P: Clone> Bootstrapper<P> {
-    /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`.
+    /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`. Without bounds nothing is to be
+    /// bootstrapped, and nothing is encoded.
     pub fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
-        Self::with_layout(evaluator, &Layout::full(evaluator.params()), log_bounds)
+        Self::with_steps(evaluator, log_bounds, Steps::default())
+    }
+
+    /// [`Bootstrapper::new`] with other rotations: it needs the keys of [`keys_with_steps`].
+    pub fn with_steps<B: Backend<Poly = P>>(
+        evaluator: &Evaluator<B>,
+        log_bounds: &[u32],
+        steps: Steps,
+    ) -> Result<Self> {
+        let layout = Layout::full(evaluator.params(), steps);
+        if !log_bounds.is_empty() {
+            return Self::with_layout(evaluator, &layout, log_bounds);
+        }
+        Ok(Self {
+            to_coefficients: Vec::new(),
+            last_to_coefficients: BTreeMap::new(),
+            trace: Vec::new(),
+            to_slots: Vec::new(),
+            raised: layout.raised,
+            exponential: Exponential::new(evaluator.params()),
+            fold: None,
+        })
     }
 
     /// For vectors that repeat after `slots` slots: see [`Bootstrapper::level`] for what is left of the levels.
@@ -68,6 +94,9 @@ impl<P: Clone> Bootstrapper<P> {
     ) -> Result<Self> {
         let params = evaluator.params();
         let literal = params.literal();
+        if let Some(&log_bound) = log_bounds.iter().find(|&&b| b > LARGEST_LOG_BOUND) {
+            return Err(Error::BoundTooLarge { log_bound, largest: LARGEST_LOG_BOUND });
+        }
         let (last, first) =
             layout.to_coefficients.split_last().ok_or_else(|| Error::NoBootstrap { set: params.name().to_owned() })?;
         let to_coefficients =
@@ -106,6 +135,11 @@ impl<P: Clone> Bootstrapper<P> {
     pub fn encoded_limbs(&self) -> usize {
         let matrices = self.to_coefficients.iter().chain(self.last_to_coefficients.values()).chain(&self.to_slots);
         matrices.map(Matrix::encoded_limbs).sum()
+    }
+
+    /// Whether it only takes vectors that repeat.
+    pub fn is_sparse(&self) -> bool {
+        self.fold.is_some()
     }
 
     /// The level of its results: the highest, or one less where the two halves of a vector that repeats had to be put
@@ -199,9 +233,9 @@ impl<P: Clone> Bootstrapper<P> {
         keys: &EvaluationKeys<P>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
-        // A bootstrap's errors are below 2^-(log scale / 2 + 1) of the bound for every set (full: 2^-22.2, small: 2^-13.9):
-        // enlarged by five bits less they stay in the bound with room to spare.
-        let residual = params.literal().log_scale / 2 - 5;
+        // Errors are at most 2^-22.9 of the bound for full (scale 2^42), 2^-13.9 for small (2^31): enlarged by so many bits, 16 and
+        // 10, they stay well within the bound.
+        let residual = (params.literal().log_scale / 2).saturating_sub(5);
         let first = self.bootstrap(evaluator, a, log_bound, keys)?;
         let (one, zero) = (real(1.0), Complex64::ZERO);
         let lowered = evaluator.linear_combination(&[(&first, one)], zero, params.limbs(1), params.scale(0))?;
@@ -327,7 +361,12 @@ impl<P: Clone> Fold<P> {
 
 /// The keys bootstrapping needs: purpose and limbs.
 pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
-    keys_of(params, &Layout::full(params))
+    keys_with_steps(params, Steps::default())
+}
+
+/// The keys of [`Bootstrapper::with_steps`].
+pub fn keys_with_steps(params: &Params, steps: Steps) -> Vec<(KeyId, usize)> {
+    keys_of(params, &Layout::full(params, steps))
 }
 
 /// The keys of [`Bootstrapper::sparse`].

@@ -501,7 +501,13 @@ impl Engine for Clear {
     fn bootstrap_pair(&self, a: &Ciphertext, b: &Ciphertext, log_bound: u32) -> Result<(Ciphertext, Ciphertext)> {
         let bound = bound_of_real_bootstrap(&[a, b], log_bound)?;
         self.ledger().record_bootstrap(a.level.min(b.level), log_bound);
-        Ok((self.refreshed_real(a, bound), self.refreshed_real(b, bound)))
+        // As one complex vector they leave their imaginary parts in each other.
+        let packed: Vec<Complex64> = a.values.iter().zip(&b.values).map(|(a, b)| a + Complex64::I * b).collect();
+        let part = |part: fn(&Complex64) -> f64| {
+            let values = packed.iter().map(|z| Complex64::new(part(z), 0.0)).collect();
+            self.refreshed_real(&Ciphertext { values, level: 0, partner: None }, bound)
+        };
+        Ok((part(|z| z.re), part(|z| z.im)))
     }
 
     fn bootstrap_precise(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {

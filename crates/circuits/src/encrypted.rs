@@ -1,5 +1,6 @@
 //! The engine on real ciphertexts, over any backend.
 
+use crate::bootstrap::Steps;
 use crate::engine::{Diagonal, Engine, Multiplication};
 use crate::key_list::KeyList;
 use crate::{Bootstrapper, Error, Result, bootstrap, clear};
@@ -46,12 +47,17 @@ pub struct EncodedMatrix<P> {
 /// The keys an encrypted run of a circuit needs, from what its run in the clear used, those of bootstraps included: each
 /// purpose with the limbs of its largest ciphertext.
 pub fn keys(params: &Params, circuit: &clear::Keys) -> Vec<(KeyId, usize)> {
+    keys_with_steps(params, circuit, Steps::default())
+}
+
+/// [`keys`] for bootstraps with other rotations.
+pub fn keys_with_steps(params: &Params, circuit: &clear::Keys, steps: Steps) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
     circuit.rotations.iter().for_each(|&(k, level)| list.want_rotation(k, params.limbs(level)));
     circuit.relinearisation.iter().for_each(|&level| list.want(KeyId::Relinearisation, params.limbs(level)));
     circuit.conjugation.iter().for_each(|&level| list.want_conjugation(params.limbs(level)));
     if !circuit.bounds.is_empty() {
-        bootstrap::keys(params).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
+        bootstrap::keys_with_steps(params, steps).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
     }
     list.into_vec()
 }
@@ -112,6 +118,11 @@ impl<B: Backend> Encrypted<B> {
     fn healthy<T>(&self, result: T) -> Result<T> {
         self.evaluator.backend().health().map_err(hetal_ckks::Error::from)?;
         Ok(result)
+    }
+
+    /// What a bootstrap begins with.
+    fn bottom(&self, a: &Ct<B>) -> Result<Ct<B>> {
+        if self.bootstrapper.is_sparse() { Err(Error::SparseEngine) } else { self.drop_to(a, 0) }
     }
 
     fn needs_level(operation: &'static str, needs: usize, has: usize) -> Result<()> {
@@ -380,26 +391,26 @@ impl<B: Backend> Engine for Encrypted<B> {
     }
 
     fn bootstrap(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
-        let bottom = self.drop_to(a, 0)?;
+        let bottom = self.bottom(a)?;
         let inner = self.bootstrapper.bootstrap(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level(), None)
     }
 
     fn bootstrap_real(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
-        let bottom = self.drop_to(a, 0)?;
+        let bottom = self.bottom(a)?;
         let inner = self.bootstrapper.bootstrap_real(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level(), None)
     }
 
     fn bootstrap_pair(&self, a: &Ct<B>, b: &Ct<B>, log_bound: u32) -> Result<(Ct<B>, Ct<B>)> {
-        let (a, b) = (self.drop_to(a, 0)?, self.drop_to(b, 0)?);
+        let (a, b) = (self.bottom(a)?, self.bottom(b)?);
         let pair = (&a.inner, &b.inner);
         let (a, b) = self.bootstrapper.bootstrap_pair(&self.evaluator, pair, log_bound, &self.keys)?;
         Ok((self.sealed(a, self.top_level(), None)?, self.sealed(b, self.top_level(), None)?))
     }
 
     fn bootstrap_precise(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {
-        let bottom = self.drop_to(a, 0)?;
+        let bottom = self.bottom(a)?;
         let inner = self.bootstrapper.bootstrap_precise(&self.evaluator, &bottom.inner, log_bound, &self.keys)?;
         self.sealed(inner, self.top_level() - 1, None)
     }

@@ -95,6 +95,17 @@ pub enum Error {
         /// The longest length.
         most: usize,
     },
+    /// A message bound that no circuit needs.
+    #[error("messages up to 2^{log_bound} cannot be bootstrapped: the largest bound is 2^{largest}")]
+    BoundTooLarge {
+        /// The bound asked for.
+        log_bound: u32,
+        /// The largest.
+        largest: u32,
+    },
+    /// An engine whose bootstrap only takes vectors that repeat.
+    #[error("the engine's bootstrap was made for vectors that repeat: use Bootstrapper::new")]
+    SparseEngine,
     /// Two real vectors in a bootstrap that has only one half.
     #[error("a sparse bootstrap takes one complex vector: pack two real ones as real and imaginary parts")]
     SparsePair,

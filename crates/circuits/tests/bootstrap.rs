@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use hetal_circuits::{Bootstrapper, Error, bootstrap};
-use hetal_ckks::{Complex64, EvaluationKeys, KeyId};
-use hetal_ring::Poly;
+use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
+use hetal_ring::{Isa, Poly};
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};
 
 fn client_with(wanted: impl FnOnce(&Client) -> Vec<(KeyId, usize)>) -> (Client, EvaluationKeys<Poly>) {
@@ -33,6 +33,46 @@ fn bootstraps_return_the_message_at_the_top_level() {
             assert!(mean < 2f64.powi(-24), "{name}, bound {bound}: mean 2^{:.2}", mean.log2());
         }
     }
+}
+
+/// The chain of `small` has other primes in every part, and no correction of the sine.
+#[test]
+fn the_chain_of_small_bootstraps_in_every_way() {
+    let literal = Params::named("small").unwrap().literal().clone();
+    let params = Params::new(ParamsLiteral { name: "insecure-small11".into(), log_n: 11, ..literal }).unwrap();
+    let client = Client::of(params, 2, Isa::detect());
+    let (evaluator, slots) = (&client.evaluator, client.params.slots());
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, bootstrap::keys(&client.params));
+    let full = Bootstrapper::new(evaluator, &[0]).unwrap();
+    let real = |z: &Complex64| Complex64::new(z.re, 0.0);
+    let v = complex_vector(slots, 8);
+    let u: Vec<Complex64> = v.iter().map(real).collect();
+    let (a, b) = (client.encrypt(&v, 0), client.encrypt(&u, 0));
+    let pair = full.bootstrap_pair(evaluator, (&b, &b), 0, &keys).unwrap();
+    // The sine alone is off by theta^2/6 = 2^-15.3 at 1.
+    for (name, ct, exact) in [
+        ("complex", full.bootstrap(evaluator, &a, 0, &keys).unwrap(), &v),
+        ("real", full.bootstrap_real(evaluator, &b, 0, &keys).unwrap(), &u),
+        ("first", pair.0, &u),
+        ("second", pair.1, &u),
+    ] {
+        assert_eq!(ct.limbs, client.params.limbs(5));
+        let error = max_error(&client.decrypt(&ct), exact);
+        println!("{name}: max 2^{:.2}", error.log2());
+        assert!(error < 2f64.powf(-14.5), "{name}: 2^{:.2}", error.log2());
+    }
+    let precise = full.bootstrap_precise(evaluator, &a, 0, &keys).unwrap();
+    assert_eq!(precise.limbs, client.params.limbs(4));
+    let error = max_error(&client.decrypt(&precise), &v);
+    assert!(error < 2f64.powi(-18), "precise: 2^{:.2}", error.log2());
+
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, bootstrap::sparse_keys(&client.params, 64).unwrap());
+    let sparse = Bootstrapper::sparse(evaluator, 64, &[0]).unwrap();
+    let out = sparse.bootstrap(evaluator, &client.encrypt(&v[..64], 0), 0, &keys).unwrap();
+    let repeated: Vec<Complex64> = v[..64].iter().copied().cycle().take(slots).collect();
+    assert!(max_error(&client.decrypt(&out), &repeated) < 2f64.powf(-14.5));
 }
 
 #[test]

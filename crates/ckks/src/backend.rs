@@ -163,6 +163,17 @@ pub trait Backend: Send + Sync + 'static {
         (s0, s1)
     }
 
+    /// `sum_k a_k p_k` over pairs; nothing is zero.
+    fn plain_sum(&self, terms: &[(Pair<'_, Self::Poly>, &Self::Poly)], basis: Basis) -> (Self::Poly, Self::Poly) {
+        let Some((((a0, a1), p), rest)) = terms.split_first() else { return (self.zero(basis), self.zero(basis)) };
+        let (mut s0, mut s1) = (self.mul(a0, p, basis), self.mul(a1, p, basis));
+        for ((a0, a1), p) in rest {
+            self.mul_add_assign(&mut s0, a0, p);
+            self.mul_add_assign(&mut s1, a1, p);
+        }
+        (s0, s1)
+    }
+
     /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero.
     fn add_switched(
         &self,

@@ -17,7 +17,13 @@ pub struct Ciphertext<P> {
     pub limbs: usize,
     /// The factor on the message.
     pub scale: f64,
+    /// The parameter set it belongs to.
+    pub set: SetTag,
 }
+
+/// Tells the objects of different parameter sets apart: see [`Params::tag`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetTag(pub(crate) u64);
 
 /// An encoded vector: `scale * message` modulo some primes.
 #[derive(Clone)]
@@ -44,7 +50,7 @@ impl<P: Clone + Send + Sync> SeededCiphertext<P> {
     pub fn expand<B: Backend<Poly = P>>(self, params: &Params, backend: &B) -> Ciphertext<P> {
         let basis = B::basis(&self.c0);
         let c1 = expand_seed(params, backend, &self.seed, 0, basis);
-        Ciphertext { c0: self.c0, c1, limbs: basis.q, scale: self.scale }
+        Ciphertext { c0: self.c0, c1, limbs: basis.q, scale: self.scale, set: params.tag() }
     }
 }
 

@@ -34,10 +34,26 @@ pub enum Error {
         limit: f64,
     },
     /// Operands of different parameter sets.
-    #[error("{operation}: operands of different parameter sets")]
+    #[error("{operation}: a ciphertext of another parameter set than {set}")]
     MixedParams {
         /// What was asked for.
         operation: &'static str,
+        /// The evaluator's set.
+        set: String,
+    },
+    /// Matrices to be summed that were encoded for different numbers of limbs.
+    #[error("sum of transforms: matrices encoded for {first} and for {other} limbs")]
+    MixedMatrices {
+        /// Limbs of the first.
+        first: usize,
+        /// Limbs of the other.
+        other: usize,
+    },
+    /// A number that is no automorphism of the ring.
+    #[error("X -> X^{element} is no automorphism: the exponent must be odd")]
+    NotGalois {
+        /// The exponent.
+        element: u64,
     },
     /// Too few limbs left.
     #[error("{operation} needs {needs} limbs, has {has}: bootstrap first")]

@@ -101,15 +101,26 @@ impl<B: Backend> Evaluator<B> {
 
     /// A copy with fewer limbs, the scale unchanged.
     pub fn truncated(&self, a: &Ct<B>, limbs: usize) -> Result<Ct<B>> {
+        self.own("truncation", a)?;
         if limbs == 0 || limbs > a.limbs {
             return Err(Error::OutOfLimbs { operation: "truncation", needs: limbs, has: a.limbs });
         }
         let cut = |p: &B::Poly| self.backend.copy_truncated(p, Self::basis(limbs));
-        Ok(Ciphertext { c0: cut(&a.c0), c1: cut(&a.c1), limbs, scale: a.scale })
+        Ok(Ciphertext { c0: cut(&a.c0), c1: cut(&a.c1), limbs, scale: a.scale, set: a.set })
+    }
+
+    /// Refuses ciphertexts of another parameter set.
+    fn own(&self, operation: &'static str, a: &Ct<B>) -> Result<()> {
+        if a.set == self.params.tag() {
+            Ok(())
+        } else {
+            Err(Error::MixedParams { operation, set: self.params.name().to_owned() })
+        }
     }
 
     fn same_scale(operation: &'static str, a: f64, b: f64) -> Result<()> {
-        if (a / b - 1.0).abs() > SCALE_TOLERANCE {
+        // Written so that scales that are no numbers do not match either.
+        if !((a / b - 1.0).abs() <= SCALE_TOLERANCE) {
             return Err(Error::ScaleMismatch { operation, left: libm::log2(a), right: libm::log2(b) });
         }
         Ok(())
@@ -133,6 +144,8 @@ impl<B: Backend> Evaluator<B> {
 
     /// Checks scales and truncates `a` to `b`'s limbs where it has more.
     fn lower_to(&self, a: &mut Ct<B>, b: &Ct<B>, operation: &'static str) -> Result<()> {
+        self.own(operation, a)?;
+        self.own(operation, b)?;
         Self::same_scale(operation, a.scale, b.scale)?;
         if a.limbs > b.limbs {
             self.backend.truncate(&mut a.c0, Self::basis(b.limbs));
@@ -222,7 +235,7 @@ impl<B: Backend> Evaluator<B> {
         let terms = self.linear_terms(terms, target * q, limbs)?;
         let constant = self.constant_unless_zero(constant, target * q, limbs)?;
         let (c0, c1) = self.backend.linear_sum(None, Self::basis(limbs), &terms, constant.as_ref());
-        let mut out = self.rescale(Ciphertext { c0, c1, limbs, scale: target * q })?;
+        let mut out = self.rescale(Ciphertext { c0, c1, limbs, scale: target * q, set: self.params.tag() })?;
         out.scale = target;
         Ok(out)
     }
@@ -230,6 +243,7 @@ impl<B: Backend> Evaluator<B> {
     /// Ciphertexts and the constants that bring their multiples to the scale given.
     fn linear_terms<'a>(&self, terms: &[(&'a Ct<B>, Complex64)], scale: f64, limbs: usize) -> Result<Vec<Term<'a, B>>> {
         let term = |&(a, c): &(&'a Ct<B>, Complex64)| {
+            self.own("linear combination", a)?;
             self.needs("linear combination", limbs, a.limbs)?;
             Ok(((&a.c0, &a.c1), self.constant(c, scale / a.scale, limbs)?))
         };
@@ -245,31 +259,21 @@ impl<B: Backend> Evaluator<B> {
         self.needs("rescale", 2, a.limbs)?;
         let scale = a.scale / self.last_prime(a.limbs);
         let (c0, c1) = self.backend.divide_pair((a.c0, a.c1), 1, 1);
-        Ok(Ciphertext { c0, c1, limbs: a.limbs - 1, scale })
+        Ok(Ciphertext { c0, c1, limbs: a.limbs - 1, scale, set: a.set })
     }
 
     /// `sum_k a_k p_k` at `limbs` limbs, without rescale; all products have one scale.
     pub fn sum_of_plain_products(&self, terms: &[(&Ct<B>, &Plaintext<B::Poly>)], limbs: usize) -> Result<Ct<B>> {
         let Some((first, plain)) = terms.first() else { return Err(Error::Empty("sum of plain products")) };
         let scale = first.scale * plain.scale;
-        let basis = Self::basis(limbs);
-        let mut out: Option<(B::Poly, B::Poly)> = None;
         for (a, p) in terms {
+            self.own("plain product", a)?;
             self.needs("plain product", limbs, a.limbs.min(B::basis(&p.poly).q))?;
             Self::same_scale("sum of plain products", scale, a.scale * p.scale)?;
-            match &mut out {
-                None => {
-                    let mul = |c: &B::Poly| self.backend.mul(c, &p.poly, basis);
-                    out = Some((mul(&a.c0), mul(&a.c1)));
-                }
-                Some((c0, c1)) => {
-                    self.backend.mul_add_assign(c0, &a.c0, &p.poly);
-                    self.backend.mul_add_assign(c1, &a.c1, &p.poly);
-                }
-            }
         }
-        let (c0, c1) = out.ok_or(Error::Empty("sum of plain products"))?;
-        Ok(Ciphertext { c0, c1, limbs, scale })
+        let pairs: Vec<_> = terms.iter().map(|(a, p)| ((&a.c0, &a.c1), &p.poly)).collect();
+        let (c0, c1) = self.backend.plain_sum(&pairs, Self::basis(limbs));
+        Ok(Ciphertext { c0, c1, limbs, scale, set: self.params.tag() })
     }
 
     /// `sum_k a_k b_k` at the lowest operand's limbs, with one relinearisation and one rescale.
@@ -292,6 +296,8 @@ impl<B: Backend> Evaluator<B> {
         self.needs("multiplication", 2, limbs)?;
         let scale = first.scale * second.scale;
         for (a, b) in products {
+            self.own("multiplication", a)?;
+            self.own("multiplication", b)?;
             Self::same_scale("sum of products", scale, a.scale * b.scale)?;
         }
         let key = keys.find(KeyId::Relinearisation, self.params.key_basis(limbs))?;
@@ -313,7 +319,8 @@ impl<B: Backend> Evaluator<B> {
         let u = self.switch(d2, key, [Some(&d0), Some(&d1)]);
         drop((d0, d1));
         let (c0, c1) = self.backend.divide_pair(u, 1, 1);
-        Ok(Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) })
+        let (scale, set) = (scale / self.last_prime(limbs), self.params.tag());
+        Ok(Ciphertext { c0, c1, limbs: limbs - 1, scale, set })
     }
 
     /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes,
@@ -335,16 +342,20 @@ impl<B: Backend> Evaluator<B> {
 
     /// Many automorphisms of one ciphertext, sharing its digits.
     pub fn automorphisms(&self, a: &Ct<B>, galois: &[u64], keys: &EvaluationKeys<B::Poly>) -> Result<Vec<Ct<B>>> {
+        self.own("automorphism", a)?;
         let lookup = |basis: Basis| -> Result<Vec<Option<&Arc<SwitchingKey<B::Poly>>>>> {
             let key = |&g: &u64| if g == 1 { Ok(None) } else { keys.find(KeyId::Galois(g), basis).map(Some) };
             galois.iter().map(key).collect()
         };
         // At the lowest level a key made for higher ones, with all special primes, serves too.
         let mut basis = self.params.key_basis(a.limbs);
-        let found = lookup(basis).or_else(|_| {
-            basis.p = self.params.full_basis().p;
-            lookup(basis)
-        })?;
+        let found = match lookup(basis) {
+            Err(Error::MissingKey { .. }) => {
+                basis.p = self.params.full_basis().p;
+                lookup(basis)?
+            }
+            found => found?,
+        };
         if found.iter().all(Option::is_none) {
             return Ok(vec![a.clone(); galois.len()]);
         }
@@ -353,7 +364,7 @@ impl<B: Backend> Evaluator<B> {
             let Some(key) = key else { return a.clone() };
             let u = self.backend.inner_product_plus(&digits, &key.digits, [Some(&a.c0), None]);
             let (c0, c1) = self.backend.divide_pair(u, 0, g);
-            Ciphertext { c0, c1, limbs: a.limbs, scale: a.scale }
+            Ciphertext { c0, c1, limbs: a.limbs, scale: a.scale, set: a.set }
         };
         Ok(galois.iter().zip(found).map(apply).collect())
     }
@@ -382,6 +393,6 @@ impl<B: Backend> Evaluator<B> {
         let u1 = self.backend.mul(&raised, a_half, basis);
         let (mut d0, c1) = self.backend.divide_pair((u0, u1), 0, 1);
         self.backend.add_assign(&mut d0, &self.backend.raise(&c0, Self::basis(limbs)));
-        Ok(Ciphertext { c0: d0, c1, limbs, scale: a.scale })
+        Ok(Ciphertext { c0: d0, c1, limbs, scale: a.scale, set: a.set })
     }
 }

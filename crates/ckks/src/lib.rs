@@ -11,7 +11,7 @@ pub mod params;
 pub mod security;
 
 pub use backend::Backend;
-pub use ciphertext::{Ciphertext, Plaintext, PublicKey, SeededCiphertext};
+pub use ciphertext::{Ciphertext, Plaintext, PublicKey, SeededCiphertext, SetTag};
 pub use encoder::Encoder;
 pub use error::{Error, Result};
 pub use evaluation_key::{EvaluationKeys, KeyId, KeySource, SwitchingKey};

@@ -1,7 +1,7 @@
 //! Parameter sets: a literal a person can write, and the validated set made of it.
 
 use crate::security::{self, Security};
-use crate::{Error, Result};
+use crate::{Error, Result, SetTag};
 use hetal_ring::{Basis, Modulus};
 use std::borrow::Cow;
 
@@ -67,6 +67,8 @@ const MIN_PRIME_BITS: u32 = 16;
 pub const MAX_NAME: usize = 64;
 /// Most primes of a digit: what one base conversion takes.
 const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
+/// Most digits: what one inner product takes.
+const MAX_DIGITS: usize = hetal_ring::kernels::MAX_DOT_TERMS;
 
 /// A validated parameter set.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,6 +122,12 @@ impl Params {
         if literal.eval_mod_primes.len() != needed {
             return fail(format!("EvalMod takes {needed} primes, {} are given", literal.eval_mod_primes.len()));
         }
+        let matrices = [&literal.slots_to_coeffs, &literal.coeffs_to_slots];
+        if matrices.iter().any(|primes| primes.is_empty() != (needed == 0)) {
+            return fail(
+                "a bootstrap needs primes for both kinds of matrices and for EvalMod, or there is none".to_owned(),
+            );
+        }
         let scales = scales(&literal);
         if let Some(scale) = scales.iter().find(|s| (libm::log2(**s) - f64::from(literal.log_scale)).abs() > 0.5) {
             return fail(format!("the usable primes let the scale drift to 2^{:.2}", libm::log2(*scale)));
@@ -129,11 +137,22 @@ impl Params {
         else {
             return fail("a prime of the chain is larger than the special primes allow".to_owned());
         };
+        if literal.special.len() + 1 > MAX_DIGIT_PRIMES || digit_starts.len() > MAX_DIGITS {
+            let (special, digits) = (literal.special.len(), digit_starts.len());
+            return fail(format!(
+                "{special} special primes and {digits} digits: at most {} and {MAX_DIGITS}",
+                MAX_DIGIT_PRIMES - 1
+            ));
+        }
         let id = identify(&literal);
         let params = Self { literal, chain, moduli, scales, digit_starts, id };
         if !params.is_insecure_by_name() {
             let (log_n, weight) = (params.log_n(), params.literal.secret_weight);
             security::require(params.name(), log_n, weight, params.log_qp(params.full_basis()))?;
+            if !params.literal.eval_mod_primes.is_empty() {
+                let log_qp = params.log_qp(params.key_basis(1));
+                security::require("the ephemeral secret", log_n, params.literal.sparse_weight, log_qp)?;
+            }
         }
         Ok(params)
     }
@@ -166,6 +185,12 @@ impl Params {
     /// A hash of every number in it: objects of different sets never mix.
     pub fn id(&self) -> &[u8; 32] {
         &self.id
+    }
+
+    /// The beginning of [`Params::id`], which ciphertexts carry.
+    pub fn tag(&self) -> SetTag {
+        let [a, b, c, d, e, f, g, h, ..] = self.id;
+        SetTag(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
     }
 
     /// Log of the ring degree.
@@ -478,6 +503,7 @@ mod tests {
         assert!(broken(|l| l.q0 += 2).contains("no prime"));
         assert!(broken(|l| l.q0 = 1125899902124033).contains("appears twice"));
         assert!(broken(|l| l.eval_mod.degree = 15).contains("EvalMod takes 8"));
+        assert!(broken(|l| l.coeffs_to_slots = Cow::Borrowed(&[])).contains("both kinds"));
         assert!(broken(|l| l.log_scale = 44).contains("drift"));
         assert!(broken(|l| l.special = Cow::Borrowed(&[])).contains("special"));
         assert!(broken(|l| l.name = "../full".into()).contains("a name is"));
@@ -487,6 +513,11 @@ mod tests {
         assert!(broken(|l| l.eval_mod.squarings = usize::MAX).contains("squarings"));
         assert!(broken(|l| l.q0 = 2).contains("below 2^16"));
         assert!(broken(|l| l.usable = vec![4398044938241; 100].into()).contains("more than 64"));
+        assert!(broken(|l| l.sparse_weight = 16).contains("ephemeral"));
+        assert!(broken(|l| l.special = l.special[..2].to_vec().into()).contains("digits"));
+        assert!(
+            broken(|l| l.special.to_mut().extend(hetal_ring::prime::ntt_primes_below(45, 16, 2))).contains("special")
+        );
         assert!(Params::named("huge").unwrap_err().to_string().contains("insecure-toy11"));
     }
 
@@ -495,5 +526,7 @@ mod tests {
         let toy = Params::named("insecure-toy11").unwrap();
         assert_eq!(toy.security(), Security::None);
         assert_ne!(toy.id(), Params::named("insecure-toy12").unwrap().id());
+        let renamed = Params::new(like_full("insecure-other", 11)).unwrap();
+        assert_eq!((toy.id(), toy.tag()), (renamed.id(), renamed.tag()));
     }
 }

@@ -19,6 +19,48 @@ pub enum Error {
     /// Training refused.
     #[error(transparent)]
     Learn(#[from] hetal_learn::Error),
+    /// The data owner's side refused.
+    #[error(transparent)]
+    Client(#[from] hetal_client::Error),
+    /// The embedded server failed.
+    #[error(transparent)]
+    Server(#[from] hetal_server::Error),
+    /// Not known where the server is.
+    #[error("no server is known in this project: give --server HOST:PORT")]
+    NoServer,
+    /// Not known whose certificates to trust.
+    #[error(
+        "no certificate authority is known in this project: give --authority FILE, which the server's operator has"
+    )]
+    NoAuthority,
+    /// Nothing to show to the server.
+    #[error("no credentials: give --token-file FILE, or --certificate and --certificate-key, or set HETAL_TOKEN")]
+    NoCredentials,
+    /// A job's name that is none.
+    #[error("{name:?} is no job: `hetal jobs` lists them")]
+    JobName {
+        /// What was given.
+        name: String,
+    },
+    /// A disk that is too full.
+    #[error("{} needs {needs} of disk, {free} are free: make room or choose another --dir", .folder.display())]
+    Disk {
+        /// The folder.
+        folder: std::path::PathBuf,
+        /// What is needed.
+        needs: String,
+        /// What there is.
+        free: String,
+    },
+    /// A plan of nothing.
+    #[error("nothing to plan: give --features FILE (with labels), or --rows, --columns and --classes")]
+    NothingToPlan,
+    /// The system gave no random bytes.
+    #[error("the system gives no random bytes: {reason}")]
+    Randomness {
+        /// Its words.
+        reason: String,
+    },
     /// A file that cannot be used.
     #[error("{path}: {reason}")]
     File {
@@ -52,6 +94,22 @@ pub enum Error {
     SelfTest {
         /// How many.
         differ: usize,
+    },
+    /// A set whose errors nobody measured.
+    #[error(
+        "the errors of set {set} were not measured: run `hetal bench ops --set {set}` and add them to the table of sets"
+    )]
+    NotMeasured {
+        /// The set.
+        set: String,
+    },
+    /// A set with too few levels for a benchmark.
+    #[error("the benchmark takes {needs} levels, the set has {has}")]
+    TooFewLevels {
+        /// The levels it takes.
+        needs: usize,
+        /// The levels there are.
+        has: usize,
     },
     /// The thread pool could not be made.
     #[error("cannot start {threads} threads: {reason}")]

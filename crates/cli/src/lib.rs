@@ -1,15 +1,25 @@
 //! What the `hetal` program does, as a library: the program itself only reads its arguments.
 
+pub mod bench;
+pub mod commands;
 pub mod engine;
 pub mod error;
+pub mod lab;
 pub mod machine;
 pub mod memory;
+pub mod noise;
 pub mod npy;
 pub mod ops;
 pub mod owner;
 pub mod params;
+pub mod plan;
 pub mod progress;
+pub mod reproduce;
 pub mod selftest;
+pub mod setting;
+pub mod study;
+pub mod svg;
+pub mod table;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -10,6 +10,43 @@ pub fn peak_rss_gib() -> f64 {
     kib / f64::from(1 << 20)
 }
 
+/// A field of `/proc/meminfo` in bytes; `None` where the system does not tell.
+fn meminfo(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Memory that programs can still have.
+pub fn available_memory_bytes() -> Option<u64> {
+    meminfo("MemAvailable")
+}
+
+/// All memory.
+pub fn memory_bytes() -> Option<u64> {
+    meminfo("MemTotal")
+}
+
+/// Free bytes on the disk of a folder; `None` where the system does not tell.
+#[cfg(unix)]
+pub fn free_disk_bytes(folder: &std::path::Path) -> Option<u64> {
+    let path = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(folder.as_os_str())).ok()?;
+    let mut stat: std::mem::MaybeUninit<libc::statvfs> = std::mem::MaybeUninit::uninit();
+    // SAFETY: the path ends in a zero, and the pointer is to memory of the right size.
+    if unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded, so it has filled the structure.
+    let stat = unsafe { stat.assume_init() };
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Free bytes on the disk of a folder; `None` where the system does not tell.
+#[cfg(not(unix))]
+pub fn free_disk_bytes(_folder: &std::path::Path) -> Option<u64> {
+    None
+}
+
 /// CPU time of this process, all threads.
 pub fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,7 +1,8 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, ops, params, print_object, selftest, train};
+use hetal_circuits::bootstrap::Steps;
+use hetal_cli::{Result, bench, commands, ops, params, print_object, reproduce, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -14,6 +15,27 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// See it work: a server on this machine trains on encrypted sentences, at full security (some minutes, 13 GiB of memory).
+    Demo(commands::demo::Arguments),
+    /// What a training will take: bytes, memory, time, security.
+    Plan(commands::plan::Arguments),
+    /// Make a project's secret key and key set before there are rows.
+    Keygen(commands::keygen::Arguments),
+    /// Train a classifier on a server that cannot read the rows.
+    Train(commands::train::Arguments),
+    /// Classify rows, on this machine or encrypted on the server.
+    Predict(commands::predict::Arguments),
+    /// Look at models, export them.
+    #[command(subcommand)]
+    Model(commands::model::Command),
+    /// List our jobs on the server.
+    Jobs(commands::jobs::Arguments),
+    /// Show one job.
+    Status(commands::jobs::OneArguments),
+    /// End one job.
+    Cancel(commands::jobs::OneArguments),
+    /// What this machine can do: CPU, GPU, memory, disk, the sets that fit.
+    Doctor(commands::doctor::Arguments),
     /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
     Params {
         /// Print an array of JSON objects.
@@ -25,6 +47,8 @@ enum Command {
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Write the paper's tables and figures again, with its numbers beside ours.
+    Reproduce(reproduce::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -40,6 +64,9 @@ enum BenchCommand {
         /// Threads for the figure `bootstrap_wall_s` (on the CPU).
         #[arg(long, default_value_t = 1)]
         threads: usize,
+        /// Bootstraps with a third more keys, and faster (on the GPU).
+        #[arg(long)]
+        more_keys: bool,
         /// Which GPU.
         #[arg(long, default_value_t = 0)]
         device: usize,
@@ -47,6 +74,12 @@ enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Trainings of real features to early stopping, exactly and with the errors of encryption.
+    Accuracy(bench::accuracy::Arguments),
+    /// The paper's comparison of encrypted matrix products: operations and seconds.
+    Matmul(bench::matmul::Arguments),
+    /// The paper's table of softmax errors, measured again, and our softmax beside it.
+    Softmax(bench::softmax::Arguments),
     /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
     Train(train::Arguments),
 }
@@ -71,6 +104,16 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
+        Command::Demo(arguments) => commands::demo::run(&arguments)?,
+        Command::Plan(arguments) => commands::plan::run(&arguments)?,
+        Command::Keygen(arguments) => commands::keygen::run(&arguments)?,
+        Command::Train(arguments) => commands::train::run(&arguments)?,
+        Command::Predict(arguments) => commands::predict::run(&arguments)?,
+        Command::Model(command) => commands::model::run(&command)?,
+        Command::Jobs(arguments) => commands::jobs::list(&arguments)?,
+        Command::Status(arguments) => commands::jobs::status(&arguments)?,
+        Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,
+        Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
         Command::Params { json } => {
             let table = params::table()?;
             if json {
@@ -80,10 +123,13 @@ fn run(arguments: Arguments) -> Result<()> {
             }
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
-        Command::Bench(BenchCommand::Ops { set, engine, threads, device, json }) => {
+        Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
             let report = match engine {
                 OpsEngine::Cpu => ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?,
-                OpsEngine::Cuda => ops::report_on_gpu(&set, device)?,
+                OpsEngine::Cuda => {
+                    let steps = if more_keys { Steps::FewOuter } else { Steps::FewKeys };
+                    ops::report_on_gpu(&set, device, steps)?
+                }
             };
             if json {
                 println!("{}", serde_json::Value::from(report));
@@ -91,6 +137,10 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
+        Command::Reproduce(arguments) => reproduce::run(&arguments)?,
+        Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
+        Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
+        Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
         Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,
     }
     Ok(())

@@ -4,6 +4,7 @@ use crate::engine::{Place, gpu};
 use crate::machine::{peak_rss_gib, time, with_threads};
 use crate::owner::{Owner, carried};
 use crate::{Result, progress};
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};
 use hetal_cuda::{CudaBackend, CudaPoly};
@@ -25,6 +26,7 @@ pub struct Bench<B: Place> {
     bootstrapper: Bootstrapper<B::Poly>,
     /// Seconds of making the keys and bringing them to the backend, and of encoding the matrices there.
     loading: (f64, f64),
+    steps: Steps,
 }
 
 impl Bench<RnsRing> {
@@ -32,24 +34,24 @@ impl Bench<RnsRing> {
     pub fn new(set: &str) -> Result<Self> {
         let owner = Owner::new(set)?;
         let ring = Arc::clone(&owner.ring);
-        Self::on(owner, ring)
+        Self::on(owner, ring, Steps::FewKeys)
     }
 }
 
 impl<B: Place> Bench<B> {
     /// Makes keys and encodes matrices, with a bar.
-    fn on(owner: Owner, backend: Arc<B>) -> Result<Self> {
+    fn on(owner: Owner, backend: Arc<B>, steps: Steps) -> Result<Self> {
         let start = Instant::now();
-        let keys = owner.keys_on(&*backend, &bootstrap::keys(&owner.params))?;
+        let keys = owner.keys_on(&*backend, &bootstrap::keys_with_steps(&owner.params, steps))?;
         let keys_s = start.elapsed().as_secs_f64();
         let evaluator = Evaluator::new(Arc::clone(&owner.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
         let start = Instant::now();
-        let bootstrapper = Bootstrapper::new(&evaluator, &[0])?;
+        let bootstrapper = Bootstrapper::with_steps(&evaluator, &[0], steps)?;
         evaluator.backend().settle()?;
         spinner.finish_and_clear();
         let loading = (keys_s, start.elapsed().as_secs_f64());
-        Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, loading })
+        Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, loading, steps })
     }
 
     fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<B::Poly>> {
@@ -95,7 +97,7 @@ impl<B: Place> Bench<B> {
     fn describe(&self, values: &[Complex64], ct: &Ciphertext<B::Poly>) -> Result<Map<String, Value>> {
         let [mean, max, constant, replicated] = self.errors(values)?;
         let params = &self.owner.params;
-        let wanted = bootstrap::keys(params);
+        let wanted = bootstrap::keys_with_steps(params, self.steps);
         let keys_bytes = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
         let gib = |limbs: usize| (limbs * params.degree() * 8) as f64 / f64::from(1 << 30);
         let report = json!({
@@ -276,10 +278,10 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
 }
 
 /// Everything `hetal bench ops --engine cuda` prints about a set.
-pub fn report_on_gpu(set: &str, device: usize) -> Result<Map<String, Value>> {
+pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<String, Value>> {
     let owner = Owner::new(set)?;
     let gpu = gpu(&owner.params, device)?;
-    Bench::on(owner, gpu)?.measure()
+    Bench::on(owner, gpu, steps)?.measure()
 }
 
 /// Everything `hetal bench ops` prints about a set. For `full`, the figures `small_*` of the set `small` come from a second

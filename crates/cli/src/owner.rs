@@ -2,13 +2,13 @@
 
 use crate::engine::Place;
 use crate::{Result, progress};
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
-use hetal_keys::{Decryptor, Encryptor, KeyGenerator, SecretKey};
-use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
-use hetal_ring::{Basis, Isa, Poly, RnsRing};
-use std::sync::{Arc, Mutex, PoisonError};
+use hetal_ring::sampler::{OsSeeds, SeedSource};
+use hetal_ring::{Isa, Poly, RnsRing};
+use std::sync::Arc;
 
 /// The secret and what works with it.
 pub struct Owner {
@@ -16,11 +16,7 @@ pub struct Owner {
     pub params: Arc<Params>,
     /// Its ring.
     pub ring: Arc<RnsRing>,
-    secret: SecretKey,
-    generator: KeyGenerator,
-    encryptor: Encryptor,
-    decryptor: Decryptor,
-    seeds: Mutex<Box<dyn SeedSource + Send>>,
+    inner: hetal_client::Owner,
 }
 
 impl Owner {
@@ -30,27 +26,20 @@ impl Owner {
     }
 
     /// A secret from given seeds, with given kernels: for the self-test, which compares bytes.
-    pub(crate) fn with_seeds(set: &str, isa: Isa, mut seeds: Box<dyn SeedSource + Send>) -> Result<Self> {
+    pub(crate) fn with_seeds(set: &str, isa: Isa, seeds: Box<dyn SeedSource + Send>) -> Result<Self> {
         let params = Arc::new(Params::named(set)?);
         let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
         let ring = Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
             name: set.to_owned(),
             reason: format!("{q} is no prime for its ring"),
         })?);
-        Ok(Self {
-            secret: SecretKey::generate(&params, &mut *seeds),
-            generator: KeyGenerator::new(Arc::clone(&params), Arc::clone(&ring)),
-            encryptor: Encryptor::new(Arc::clone(&params), Arc::clone(&ring)),
-            decryptor: Decryptor::new(Arc::clone(&params), Arc::clone(&ring)),
-            seeds: Mutex::new(seeds),
-            params,
-            ring,
-        })
+        let inner = hetal_client::Owner::with_seeds(Arc::clone(&params), Arc::clone(&ring), seeds);
+        Ok(Self { params, ring, inner })
     }
 
     /// An evaluator of the set.
     pub fn evaluator(&self) -> Evaluator<RnsRing> {
-        Evaluator::new(Arc::clone(&self.params), Arc::clone(&self.ring))
+        self.inner.evaluator()
     }
 
     /// Makes keys, with a bar.
@@ -63,40 +52,29 @@ impl Owner {
         let bar = progress::bar(wanted.len() as u64);
         bar.set_message("keys");
         let mut keys = EvaluationKeys::default();
-        for &(id, limbs) in wanted {
-            for SwitchingKey { id, basis, seed, digits } in self.make_keys(id, limbs)? {
+        for group in hetal_client::groups(wanted) {
+            for SwitchingKey { id, basis, seed, digits } in self.inner.make_keys(group)? {
                 let digits = digits.into_iter().map(|(b, a)| (backend.bring(b), backend.bring(a))).collect();
                 keys.insert(SwitchingKey { id, basis, seed, digits });
             }
-            bar.inc(1);
+            bar.inc(group.len() as u64);
         }
         backend.settle()?;
         bar.finish_and_clear();
         Ok(keys)
     }
 
-    fn make_keys(&self, id: KeyId, limbs: usize) -> Result<Vec<SwitchingKey<Poly>>> {
-        let (generator, secret, seeds) = (&self.generator, &self.secret, &mut Shared(&self.seeds));
-        Ok(match id {
-            KeyId::Relinearisation => vec![generator.relinearisation(secret, limbs, seeds)?],
-            KeyId::Galois(galois) => vec![generator.galois(secret, galois, limbs, seeds)?],
-            KeyId::ToSparse => generator.encapsulation(secret, seeds)?.into(),
-            // Made together with the key to the sparse secret, which is then forgotten.
-            KeyId::FromSparse => Vec::new(),
-        })
-    }
-
     /// The engine of a circuit that needs what its run in the clear used, on the CPU.
     pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
-        self.engine_on(Arc::clone(&self.ring), needs)
+        self.engine_on(Arc::clone(&self.ring), needs, Steps::FewKeys)
     }
 
     /// The engine of a circuit that needs what its run in the clear used, keys and matrices on a backend.
-    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys) -> Result<Encrypted<B>> {
-        let keys = self.keys_on(&*backend, &encrypted::keys(&self.params, needs))?;
+    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys, steps: Steps) -> Result<Encrypted<B>> {
+        let keys = self.keys_on(&*backend, &encrypted::keys_with_steps(&self.params, needs, steps))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
-        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
+        let bootstrapper = Bootstrapper::with_steps(&evaluator, &needs.bounds, steps)?;
         spinner.finish_and_clear();
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }
@@ -109,8 +87,7 @@ impl Owner {
         limbs: usize,
         scale: f64,
     ) -> Result<Ciphertext<Poly>> {
-        let plain = evaluator.encode(values, scale, Basis { q: limbs, p: 0 })?;
-        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut Shared(&self.seeds)))
+        Ok(self.inner.encrypt(evaluator, values, limbs, scale)?)
     }
 
     /// Encrypts a full vector for an engine, at a usable level.
@@ -127,7 +104,7 @@ impl Owner {
 
     /// Opens a ciphertext.
     pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
-        Ok(self.decryptor.decrypt(&self.secret, ct)?.expose())
+        Ok(self.inner.open(ct)?.expose())
     }
 
     /// Opens a ciphertext that is on a backend.
@@ -137,20 +114,11 @@ impl Owner {
             let limbs: Vec<&[u64]> = limbs.iter().map(Vec::as_slice).collect();
             Ok(Backend::upload(&*self.ring, B::basis(poly), &limbs))
         };
-        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale })
+        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale, set: ct.set })
     }
 }
 
 /// A ciphertext on another backend.
 pub fn carried<B: Place>(backend: &B, ct: Ciphertext<Poly>) -> Ciphertext<B::Poly> {
-    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale }
-}
-
-/// Seeds that several threads take from one source.
-struct Shared<'a>(&'a Mutex<Box<dyn SeedSource + Send>>);
-
-impl SeedSource for Shared<'_> {
-    fn next_seed(&mut self) -> Seed {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).next_seed()
-    }
+    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale, set: ct.set }
 }

@@ -22,6 +22,11 @@ const PRECISION: [Precision; 4] = [
     Precision { set: "insecure-toy12", modelled: None, measured: (-27.0, -24.7) },
 ];
 
+/// Mean and largest error of a bootstrap of a set over its slots, as log2, where it was measured.
+pub fn measured_precision(set: &str) -> Option<(f64, f64)> {
+    PRECISION.iter().find(|p| p.set == set).map(|p| p.measured)
+}
+
 /// One flat object per set.
 pub fn table() -> Result<Vec<Value>> {
     BUILT_IN.iter().map(|literal| describe(&Params::named(&literal.name)?)).collect()
@@ -32,7 +37,7 @@ fn describe(params: &Params) -> Result<Value> {
     let limbs: usize = wanted.iter().map(|&(id, q)| key_limbs(params, id, q)).sum();
     let bytes = limbs * params.degree() * 8;
     let stored = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
-    let precision = PRECISION.iter().find(|p| p.set == params.name());
+    let modelled = PRECISION.iter().find(|p| p.set == params.name()).and_then(|p| p.modelled);
     let pair = |values: Option<(f64, f64)>| values.map(|(mean, max)| json!([mean, max]));
     Ok(json!({
         "set": params.name(),
@@ -48,8 +53,8 @@ fn describe(params: &Params) -> Result<Value> {
         "bootstrap_keys": wanted.len(),
         "bootstrap_keys_gib": bytes as f64 / f64::from(1 << 30),
         "bootstrap_keys_bytes_gib": stored as f64 / f64::from(1 << 30),
-        "precision_modelled_log2": pair(precision.and_then(|p| p.modelled)),
-        "precision_measured_log2": pair(precision.map(|p| p.measured)),
+        "precision_modelled_log2": pair(modelled),
+        "precision_measured_log2": pair(measured_precision(params.name())),
     }))
 }
 

@@ -3,6 +3,7 @@
 use crate::engine::{Place, gpu};
 use crate::owner::Owner;
 use crate::{Error, Result, progress};
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Complex64, Engine, Sealed};
 use hetal_ckks::{Backend, Params};
@@ -126,7 +127,7 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     let g = Geometry::new(params.slots(), rows, features, classes)?;
     let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0)?);
     let needs: Keys = trainer::keys(g, ledger, constants.clone(), 0, params.top_level())?;
-    let engine = owner.engine_on(Arc::clone(backend), &needs)?;
+    let engine = owner.engine_on(Arc::clone(backend), &needs, Steps::FewKeys)?;
     let encoder = owner.evaluator();
     let seal = |values: &[Complex64], level| owner.seal(&engine, &encoder, values, level);
     let spinner = progress::spinner("a bootstrap and an iteration");
@@ -155,7 +156,10 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     }
     let first = Matrix::from_fn(classes, features + 1, |k, j| slot(97 * k + j, 13.0) / 20.0);
     let model = Model::new(seal(&packing::weights(&g, &first)?, ledger.weights())?, Momentum::Nesterov);
-    let stepped = trainer.step(&engine, &model, &batch, 1.0)?;
+    // The first step has no momentum yet.
+    let first = trainer.step(&engine, &model, &batch, 1.0)?;
+    note("weights after the first iteration", &first.weights)?;
+    let stepped = trainer.step(&engine, &first, &batch, 1.0)?;
     let refreshed = trainer.refresh(&engine, &stepped)?;
     note("weights after an iteration", &stepped.weights)?;
     for (name, part) in [("lookahead", &stepped.lookahead), ("momentum", &stepped.momentum)] {

@@ -1,28 +1,34 @@
 //! `hetal bench train`: encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
 
 mod data;
+mod paper;
 mod session;
-mod setting;
+
+pub use session::with_noise;
 
 use crate::engine::{EngineKind, gpu};
+use crate::lab::Ct;
 use crate::machine::peak_rss_gib;
 use crate::memory::Footprint;
 use crate::owner::Owner;
+use crate::setting::{Plain, Sealing, Setting};
+use crate::study::preset;
+use crate::table::cell;
 use crate::{Error, Result, progress};
 use data::Rows;
 use hetal_circuits::Engine;
+use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::{Clear, Keys, Kind};
-use hetal_ckks::Params;
+use hetal_ckks::{Params, bytes};
 use hetal_cuda::{CudaBackend, KernelTime};
-use hetal_learn::agreement::{self, PRESETS, Preset};
+use hetal_learn::agreement::{self, Preset};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::{self, Constants};
-use hetal_learn::trainer::{self, Model, Trainer};
+use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Batches, Geometry, Held, Ledger, Matrix, Upload, judge, packing};
 use rayon::prelude::*;
 use serde_json::{Value, json};
-use setting::{Plain, Sealing, Setting};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,8 +45,27 @@ pub enum VersionsKept {
     Remade,
 }
 
+/// Whose circuit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Circuit {
+    /// The classifier in one ciphertext, normalise-and-sharpen.
+    Ours,
+    /// DiagABT, ASoftmax, DiagATB, weights tiled over many ciphertexts.
+    Paper,
+}
+
+impl Circuit {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Circuit::Ours => "ours",
+            Circuit::Paper => "paper",
+        }
+    }
+}
+
 /// Arguments of `hetal bench train`.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct Arguments {
     /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
     #[arg(long, default_value = "snips")]
@@ -48,6 +73,9 @@ pub struct Arguments {
     /// Where iterations run.
     #[arg(long, value_enum, default_value = "clear")]
     pub engine: EngineKind,
+    /// Whose circuit runs there; the other one runs in the clear beside it.
+    #[arg(long, value_enum, default_value = "ours")]
+    pub circuit: Circuit,
     /// The parameter set.
     #[arg(long, default_value = "full")]
     pub set: String,
@@ -75,9 +103,15 @@ pub struct Arguments {
     /// Which row-shifted versions of the features stay in memory.
     #[arg(long, value_enum, default_value = "auto")]
     pub versions: VersionsKept,
+    /// Bootstraps with a third more keys, and faster (on the GPU).
+    #[arg(long)]
+    pub more_keys: bool,
     /// Which GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
+    /// Only say what device memory the training would take: needs no GPU.
+    #[arg(long)]
+    pub plan: bool,
     /// Time the kernels of one more iteration on the GPU.
     #[arg(long)]
     pub profile: bool,
@@ -86,10 +120,16 @@ pub struct Arguments {
     pub json: bool,
 }
 
+impl Arguments {
+    fn steps(&self) -> Steps {
+        if self.more_keys { Steps::FewOuter } else { Steps::FewKeys }
+    }
+}
+
 /// Logits are bounded by this in both directions.
 const RANGE: f64 = 128.0;
-/// The momentum is bounded by 1 where it is refreshed.
-const LOG_MOMENTUM_BOUND: u32 = 0;
+/// The momentum is bounded by 4 where it is refreshed.
+const LOG_MOMENTUM_BOUND: u32 = 2;
 
 /// The paper's runs on an A40: iterations and seconds.
 const PAPER: [(&str, usize, f64); 5] = [
@@ -169,10 +209,14 @@ impl Job {
         let mut twin = Twin::new(initial, Momentum::Nesterov);
         setting.settle()?;
         let start = Instant::now();
+        // Work on a card is queued: waiting for each stage would slow it down, so its shares are those of the profiled iteration.
+        let mut clock = Clock::start();
+        let waits = arguments.engine != EngineKind::Cuda;
         let mut refreshes = 0;
         for k in 0..iterations {
             let batch = batches[..].batch(engine, &trainer, k % batches.len())?;
-            model = trainer.step(engine, &model, &batch, self.rate)?;
+            let mut ended = |stage| clock.ended(stage, Ok(()));
+            model = trainer.step_observed(engine, &model, &batch, self.rate, &mut ended)?;
             if trainer.needs_refresh(&model) {
                 model = trainer.refresh(engine, &model)?;
                 refreshes += 1;
@@ -182,10 +226,16 @@ impl Job {
         let queued = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         setting.settle()?;
         let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
+        let share = |(total, matrices): (f64, f64)| matrices / total;
+        let mut matrix_share = if waits { Some(share(clock.stop()?)) } else { None };
         bar.finish_and_clear();
         if arguments.profile {
             setting.profile(true);
-            trainer.step(engine, &model, &*batches[..].batch(engine, &trainer, 0)?, self.rate)?;
+            let batch = batches[..].batch(engine, &trainer, 0)?;
+            let mut clock = Clock::start();
+            let mut ended = |stage| clock.ended(stage, setting.settle());
+            trainer.step_observed(engine, &model, &batch, self.rate, &mut ended)?;
+            matrix_share = Some(share(clock.stop()?));
         }
         let kernels = setting.profile(false);
         for k in 0..iterations {
@@ -196,13 +246,8 @@ impl Job {
         let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
         let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
         let preparing = (resident > 0).then(|| preparing / resident.min(batches.len()) as f64);
-        Ok(Outcome { seconds, queued, preparing, kernels, refreshes, difference, test })
+        Ok(Outcome { seconds, queued, matrix_share, preparing, kernels, refreshes, difference, test })
     }
-}
-
-fn preset(shape: &str) -> Result<&'static Preset> {
-    Preset::named(shape)
-        .ok_or_else(|| Error::Shape { name: shape.to_owned(), known: PRESETS.map(|p| p.name).join(", ") })
 }
 
 /// Encrypts a batch.
@@ -214,9 +259,6 @@ fn upload<S: Setting>(setting: &S, g: &Geometry, ledger: Ledger, rows: &Rows) ->
     let labels = setting.seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
     Ok(Upload { features, labels, rows: rows.features.rows() })
 }
-
-/// Ciphertexts of a setting.
-type Ct<S> = <<S as Setting>::Engine as Engine>::Ciphertext;
 
 /// A batch whose versions are made now and stay, or not.
 fn hold<E: Engine>(
@@ -235,6 +277,8 @@ struct Outcome {
     seconds: f64,
     /// Seconds of an iteration until all of its work is queued.
     queued: f64,
+    /// Seconds of matrix products over all seconds of the steps, where stages were waited for.
+    matrix_share: Option<f64>,
     kernels: Vec<KernelTime>,
     /// Seconds of making the versions of a batch, where some were made before the first step.
     preparing: Option<f64>,
@@ -264,20 +308,76 @@ fn compare(rows: &Rows, weights: &Matrix, twin: &Matrix) -> Result<Comparison> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let report = match arguments.patience {
-        Some(patience) => session::report(arguments, patience)?,
-        None => report(arguments)?,
+    let on = |circuit| if circuit == arguments.circuit { arguments.engine } else { EngineKind::Clear };
+    let reports = match arguments.patience {
+        _ if arguments.plan => vec![plan(arguments)?],
+        Some(patience) => vec![session::report(arguments, patience)?],
+        None => vec![
+            report(arguments, Circuit::Ours, on(Circuit::Ours))?,
+            report(arguments, Circuit::Paper, on(Circuit::Paper))?,
+        ],
     };
     if arguments.json {
-        println!("{}", Value::from(vec![report]));
-    } else if let Some(object) = report.as_object() {
-        crate::print_object(object);
+        println!("{}", Value::from(reports));
+    } else {
+        print_beside(&reports);
     }
     Ok(())
 }
 
-/// Runs iterations of one shape and describes them as a flat object.
-pub fn report(arguments: &Arguments) -> Result<Value> {
+/// Prints objects side by side, the first one's fields first.
+fn print_beside(objects: &[Value]) {
+    let Some(first) = objects.first().and_then(Value::as_object) else { return };
+    for name in first.keys() {
+        let values: String = objects.iter().map(|object| format!("{:26}", cell(&object[name]))).collect();
+        println!("{name:36} {}", values.trim_end());
+    }
+}
+
+/// Seconds of steps, and of their matrix products.
+struct Clock {
+    start: Instant,
+    last: Instant,
+    matrices: f64,
+    failed: Option<Error>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { start: Instant::now(), last: Instant::now(), matrices: 0.0, failed: None }
+    }
+
+    /// A stage ended, and whether its queued work could be waited for.
+    fn ended(&mut self, stage: Stage, settled: Result<()>) {
+        self.failed = self.failed.take().or(settled.err());
+        if stage.is_matrix_product() {
+            self.matrices += self.last.elapsed().as_secs_f64();
+        }
+        self.last = Instant::now();
+    }
+
+    /// All seconds and those of matrix products.
+    fn stop(self) -> Result<(f64, f64)> {
+        self.failed.map_or(Ok((self.start.elapsed().as_secs_f64(), self.matrices)), Err)
+    }
+}
+
+/// Bytes of an epoch's encrypted validation logits, for the paper's number of rows.
+fn validation_bytes(job: &Job, params: &Params) -> u64 {
+    let ciphertexts = job.preset.validation_rows.div_ceil(job.preset.batch) as u64;
+    ciphertexts * bytes::ciphertext_len(params, params.limbs(0))
+}
+
+/// Runs iterations of a circuit on an engine and describes them as a flat object.
+pub fn report(arguments: &Arguments, circuit: Circuit, engine: EngineKind) -> Result<Value> {
+    match circuit {
+        Circuit::Ours => ours(&Arguments { engine, ..arguments.clone() }),
+        Circuit::Paper => paper::report(arguments, engine),
+    }
+}
+
+/// Runs iterations of our circuit and describes them as a flat object.
+fn ours(arguments: &Arguments) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let job = Job::new(arguments, params.slots())?;
     let count = job.batches.len();
@@ -308,6 +408,9 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     report["batches_resident"] = resident.into();
     report["refreshes"] = outcome.refreshes.into();
     report["seconds_per_iteration"] = outcome.seconds.into();
+    report["levels_per_iteration"] = (job.constants.depth() + Ledger::DEPTH).into();
+    report["matrix_products_share"] = outcome.matrix_share.into();
+    report["validation_bytes_per_epoch"] = validation_bytes(&job, &params).into();
     report["queued_s_per_iteration"] = outcome.queued.into();
     for (name, seconds) in by_kernel(&outcome.kernels) {
         report[format!("kernel_{name}_s")] = seconds.into();
@@ -360,6 +463,27 @@ fn by_kernel(times: &[KernelTime]) -> BTreeMap<&'static str, f64> {
 
 const GIB: f64 = (1u64 << 30) as f64;
 
+/// Device memory of a training, by a rehearsal without a card.
+fn plan(arguments: &Arguments) -> Result<Value> {
+    let params = Arc::new(Params::named(&arguments.set)?);
+    let job = Job::new(&Arguments { batches: 1, data: None, ..arguments.clone() }, params.slots())?;
+    let start = Instant::now();
+    let footprint =
+        Footprint::rehearse(&params, &job.needs(&params)?, arguments.steps(), |engine| job.trainer(engine))?;
+    let gib = |bytes: usize| bytes as f64 / GIB;
+    Ok(json!({
+        "shape": arguments.shape,
+        "set": arguments.set,
+        "batches": arguments.batches,
+        "fixed_gib": gib(footprint.fixed),
+        "upload_gib_per_batch": gib(footprint.upload),
+        "versions_gib_per_batch": gib(footprint.versions),
+        "device_remade_gib": gib(footprint.bytes(arguments.batches, 0)),
+        "device_resident_gib": gib(footprint.bytes(arguments.batches, arguments.batches)),
+        "planning_s": start.elapsed().as_secs_f64(),
+    }))
+}
+
 /// Rehearses, says what fits, and trains.
 fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut Value) -> Result<Outcome> {
     let needs = job.needs(params)?;
@@ -367,7 +491,7 @@ fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut V
     let resident = fit(arguments, &gpu, params, &needs, job, job.batches.len(), report)?;
     let owner = Owner::new(&arguments.set)?;
     let start = Instant::now();
-    let engine = owner.engine_on(Arc::clone(&gpu), &needs)?;
+    let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
     report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
     let outcome = job.run(&Sealing::new(&owner, &engine), arguments, resident)?;
     report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
@@ -385,7 +509,7 @@ fn fit(
     report: &mut Value,
 ) -> Result<usize> {
     let (start, (free, total)) = (Instant::now(), gpu.memory());
-    let footprint = Footprint::rehearse(params, needs, |engine| job.trainer(engine))?;
+    let footprint = Footprint::rehearse(params, needs, arguments.steps(), |engine| job.trainer(engine))?;
     let most = footprint.resident(batches, free)?;
     let resident = match arguments.versions {
         VersionsKept::Auto => most,

@@ -1,3 +1,26 @@
 #![doc = include_str!("../README.md")]
 
+pub mod classification;
+mod error;
+pub mod evaluation;
+pub mod export;
+pub mod files;
+mod layout;
+pub mod model;
+mod owner;
+pub mod project;
+pub mod reference;
 pub mod remote;
+pub mod task;
+pub mod training;
+mod uploads;
+
+pub use error::{Error, Result};
+pub use evaluation::Evaluation;
+pub use layout::Layout;
+pub use model::Model;
+pub use owner::{Owner, groups, ring_of};
+pub use project::Project;
+pub use task::{Labelled, Task};
+pub use training::{Trained, Training};
+pub use uploads::Upload;

@@ -94,6 +94,11 @@ impl Remote {
         Ok(remote)
     }
 
+    /// Where the server is.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
     /// What the server offers.
     pub fn offer(&self) -> &Offer {
         &self.offer

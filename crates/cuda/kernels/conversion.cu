@@ -12,17 +12,17 @@ struct Group {
 };
 
 struct Target {
-    double q, inverse;
-    double hats[MAX_SOURCES];
-    double minus_product;
-    u32 to, unused;
+    num q, inverse;
+    num hats[MAX_SOURCES];
+    num minus_product;
+    u32 to, shift;
 };
 
 struct ConvertArgs {
     const Group* groups;
     const Target* targets;
-    const double* y;
-    double* out;
+    const num* y;
+    num* out;
 };
 
 // Targets are dealt to the blocks of a group (blockIdx.z of gridDim.z). `WIDE`: a source and a target have 51 bits; then
@@ -30,56 +30,56 @@ struct ConvertArgs {
 template <int SOURCES, bool WIDE>
 __device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& group, const Target* shared) {
     const u32 i = 2 * (blockIdx.x * CONVERT_THREADS + threadIdx.x);
-    double y[SOURCES][2], v[2] = {0.0, 0.0};
+    num y[SOURCES][2];
+    double v[2] = {0.0, 0.0};
 #pragma unroll
     for (int k = 0; k < SOURCES; k++) {
-        DoublePair p = {0.0, 0.0};
-        if (!WIDE || k < group.sources) p = *(const DoublePair*)(a.y + (size_t)(group.from + k) * N + i);
+        NumPair p = {0, 0};
+        if (!WIDE || k < group.sources) p = *(const NumPair*)(a.y + (size_t)(group.from + k) * N + i);
         y[k][0] = p.x;
         y[k][1] = p.y;
     }
 #pragma unroll
     for (int k = 0; k < SOURCES; k++) {
         const double inverse = group.inverses[k];
-        v[0] = __fma_rn(y[k][0], inverse, v[0]);
-        v[1] = __fma_rn(y[k][1], inverse, v[1]);
+        v[0] = __fma_rn((double)y[k][0], inverse, v[0]);
+        v[1] = __fma_rn((double)y[k][1], inverse, v[1]);
     }
     v[0] = rint(v[0]);
     v[1] = rint(v[1]);
-    const double base = WIDE ? LARGE_BASE : 1.5 * TWO_103;
+    const num base = signed_base(WIDE);
     // Stores below could change what is behind a reference: the count is read once.
     const u32 targets = group.targets;
     for (u32 t = blockIdx.z; t < targets; t += gridDim.z) {
         const Target& target = shared[t];
-        const Field f = {target.q, target.inverse};
+        const Field f = field_of(target.q, target.inverse, target.shift);
         Sum sums[2];
 #pragma unroll
         for (int k = 0; k < SOURCES; k++) {
-            const double hat = target.hats[k];
+            const num hat = target.hats[k];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                if (WIDE && k > 0 && k % 3 == 0) sums[e].low = reduce(f, sums[e].low);
+                if (WIDE && k > 0 && k % 3 == 0) ease(f, sums[e]);
                 if (k == 0) sums[e] = first_product(base, y[k][e], hat);
                 else add_product(sums[e], y[k][e], hat);
             }
         }
-        DoublePair out;
+        NumPair out;
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            double low = __fma_rn(v[e], target.minus_product, reduce(f, sums[e].low));
-            double x = reduce(f, high_mod(f, sums[e], base) + low);
+            num x = sum_plus(f, sums[e], base, v[e], target.minus_product);
             if (e == 0) out.x = x;
             else out.y = x;
         }
-        *(DoublePair*)(a.out + (size_t)target.to * N + i) = out;
+        *(NumPair*)(a.out + (size_t)target.to * N + i) = out;
     }
 }
 
 // The constants of a group's targets, for all threads of a block.
 __device__ __forceinline__ void load_targets(const ConvertArgs& a, const Group& group, Target* shared) {
-    const double* from = (const double*)(a.targets + group.first_target);
-    for (u32 k = threadIdx.x; k < group.targets * (sizeof(Target) / sizeof(double)); k += CONVERT_THREADS)
-        ((double*)shared)[k] = from[k];
+    const u64* from = (const u64*)(a.targets + group.first_target);
+    for (u32 k = threadIdx.x; k < group.targets * (sizeof(Target) / sizeof(u64)); k += CONVERT_THREADS)
+        ((u64*)shared)[k] = from[k];
     __syncthreads();
 }
 

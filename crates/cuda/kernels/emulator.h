@@ -30,6 +30,7 @@ static inline long long __double_as_longlong(double x) {
     std::memcpy(&i, &x, 8);
     return i;
 }
+static inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
 static inline unsigned __brev(unsigned x) {
     unsigned r = 0;
     for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);

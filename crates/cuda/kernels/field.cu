@@ -1,4 +1,4 @@
-// Arithmetic modulo a prime q < 2^51 on integers held exactly in doubles. The bounds are proved in crates/ring/src/simd.rs
+// Arithmetic modulo a prime q < 2^51. The bounds of that in doubles are proved in crates/ring/src/simd.rs
 // and the files that use it; the operations and their order here are the same. Sources are compiled with --fmad=false:
 // a product is fused with a sum only where __fma_rn says so.
 
@@ -36,21 +36,121 @@ struct __align__(16) Pair {
     u64 x, y;
 };
 
+// Numbers modulo a prime, in registers and in work between kernels: integers held exactly in doubles where the card has as
+// many units for those, else 64-bit integers. Residues of polynomials are u64 in [0, q) either way, and the same.
+#ifdef HETAL_INTEGER
+typedef i64 num;
+#else
+typedef double num;
+#endif
+
+struct __align__(16) NumPair {
+    num x, y;
+};
+
 struct __align__(16) DoublePair {
     double x, y;
 };
 
-// A prime of the ring. Classes: 0 below 2^47, 1 below 2^50, 2 below 2^51.
+// A prime of the ring. Classes: 0 below 2^47, 1 below 2^50, 2 below 2^51; all are 0 for integers, which need no such care.
 struct Prime {
-    double q, inverse;
+    num q, inverse;
     u64 value;
-    u32 size_class, unused;
+    u32 size_class, shift;
 };
 
 #define SMALL 0
 #define MEDIUM 1
 #define LARGE 2
 
+#ifdef HETAL_INTEGER
+// The constant `inverse` is floor(2^(bits + 62) / q), `shift` is bits - 2. For |p| < 2^(2 bits + 10), p = t 2^shift + rest,
+// the high half of t times `inverse` is p / q, or less by at most 1.5 and a bit: of t, rest is less than half of q, and each of
+// the two roundings down takes less than one (the first, of a constant above 2^62, next to nothing).
+struct Field {
+    i64 q, inverse;
+    u32 shift;
+};
+
+__device__ __forceinline__ Field field_of(i64 q, i64 inverse, u32 shift) {
+    Field f = {q, inverse, shift};
+    return f;
+}
+
+// The residue in [0, q) of high 2^64 + low.
+__device__ __forceinline__ i64 mod_wide(const Field& f, i64 high, u64 low) {
+    i64 t = (i64)((u64)high << (64 - f.shift) | low >> f.shift);
+    i64 r = (i64)(low - (u64)__mul64hi(t, f.inverse) * (u64)f.q);
+    return r >= f.q ? r - f.q : r;
+}
+
+// Of |x| < 2^62.
+__device__ __forceinline__ i64 reduce(const Field& f, i64 x) {
+    i64 r = x - __mul64hi(x >> f.shift, f.inverse) * f.q;
+    return r >= f.q ? r - f.q : r;
+}
+
+__device__ __forceinline__ i64 mul(const Field& f, i64 a, i64 b) {
+    return mod_wide(f, __mul64hi(a, b), (u64)a * (u64)b);
+}
+
+__device__ __forceinline__ i64 to_num(u64 x) {
+    return (i64)x;
+}
+
+__device__ __forceinline__ u64 to_residue(const Field& f, i64 x) {
+    return (u64)(x < 0 ? x + f.q : x);
+}
+
+struct Sum {
+    i64 high;
+    u64 low;
+};
+
+__device__ __forceinline__ Sum new_sum(i64) {
+    Sum s = {0, 0};
+    return s;
+}
+
+__device__ __forceinline__ void add_product(Sum& s, i64 x, i64 y) {
+    u64 low = (u64)x * (u64)y;
+    s.low += low;
+    s.high += __mul64hi(x, y) + (i64)(s.low < low);
+}
+
+__device__ __forceinline__ Sum first_product(i64, i64 x, i64 y) {
+    Sum s = {__mul64hi(x, y), (u64)x * (u64)y};
+    return s;
+}
+
+__device__ __forceinline__ i64 first_base(bool) {
+    return 0;
+}
+
+__device__ __forceinline__ i64 signed_base(bool) {
+    return 0;
+}
+
+__device__ __forceinline__ void ease(const Field&, Sum&) {}
+
+__device__ __forceinline__ i64 sum_mod(const Field& f, const Sum& s, i64) {
+    return mod_wide(f, s.high, s.low);
+}
+
+__device__ __forceinline__ i64 sum_plus(const Field& f, Sum s, i64 base, double v, i64 y) {
+    add_product(s, (i64)v, y);
+    return sum_mod(f, s, base);
+}
+
+__device__ __forceinline__ Sum restart(const Field& f, const Sum& s, i64 base) {
+    Sum next = {0, (u64)sum_mod(f, s, base)};
+    return next;
+}
+
+__device__ __forceinline__ i64 start_of(const Sum& s) {
+    return (i64)s.low;
+}
+#else
 #define TWO_52 4503599627370496.0
 #define ROUNDER 6755399441055744.0  // 1.5 2^52
 #define TWO_103 10141204801825835211973625643008.0
@@ -60,8 +160,8 @@ struct Field {
     double q, inverse;
 };
 
-__device__ __forceinline__ Field field_of(const Prime& p) {
-    Field f = {p.q, p.inverse};
+__device__ __forceinline__ Field field_of(double q, double inverse, u32) {
+    Field f = {q, inverse};
     return f;
 }
 
@@ -78,7 +178,7 @@ __device__ __forceinline__ double mul(const Field& f, double a, double b) {
     return __fma_rn(-c, f.q, h) + l;
 }
 
-__device__ __forceinline__ double to_double(u64 x) {
+__device__ __forceinline__ double to_num(u64 x) {
     return __longlong_as_double((i64)(x | 0x4330000000000000ull)) - TWO_52;
 }
 
@@ -86,34 +186,6 @@ __device__ __forceinline__ double to_double(u64 x) {
 __device__ __forceinline__ u64 to_residue(const Field& f, double x) {
     double lift = x < 0.0 ? TWO_52 + f.q : TWO_52;
     return (u64)__double_as_longlong(x + lift) ^ 0x4330000000000000ull;
-}
-
-// A pair that is read once: it does not push others out of the caches.
-__device__ __forceinline__ Pair load_once(const u64* p) {
-#ifndef HETAL_EMULATOR
-    ulonglong2 v = __ldcs((const ulonglong2*)p);
-    Pair pair = {v.x, v.y};
-    return pair;
-#else
-    return *(const Pair*)p;
-#endif
-}
-
-__device__ __forceinline__ u64 load_one_once(const u64* p) {
-#ifndef HETAL_EMULATOR
-    return __ldcs(p);
-#else
-    return *p;
-#endif
-}
-
-__device__ __forceinline__ u64 add_mod(u64 q, u64 a, u64 b) {
-    u64 s = a + b;
-    return s >= q ? s - q : s;
-}
-
-__device__ __forceinline__ u64 sub_mod(u64 q, u64 a, u64 b) {
-    return a >= b ? a - b : a + q - b;
 }
 
 // An exact sum of products: see `Sum` in crates/ring/src/kernels/vector.rs.
@@ -145,10 +217,78 @@ __device__ __forceinline__ double high_mod(const Field& f, const Sum& s, double 
     return __fma_rn(-c, f.q, high);
 }
 
+// What sums of products of residues begin with.
+__device__ __forceinline__ double first_base(bool large) {
+    return large ? LARGE_BASE : TWO_103;
+}
+
+// What sums of products of either sign begin with.
+__device__ __forceinline__ double signed_base(bool large) {
+    return large ? LARGE_BASE : 1.5 * TWO_103;
+}
+
+// Reduces the low part of a sum, in the middle of it.
+__device__ __forceinline__ void ease(const Field& f, Sum& s) {
+    s.low = reduce(f, s.low);
+}
+
+__device__ __forceinline__ double sum_mod(const Field& f, const Sum& s, double base) {
+    return high_mod(f, s, base) + reduce(f, s.low);
+}
+
+// A sum plus v times y, for a small integer v: centred.
+__device__ __forceinline__ double sum_plus(const Field& f, const Sum& s, double base, double v, double y) {
+    double low = __fma_rn(v, y, reduce(f, s.low));
+    return reduce(f, high_mod(f, s, base) + low);
+}
+
+// A sum as the start of the next one, and what it is.
+__device__ __forceinline__ Sum restart(const Field& f, const Sum& s, double base) {
+    Sum next = {base, reduce(f, sum_mod(f, s, base))};
+    return next;
+}
+
+__device__ __forceinline__ double start_of(const Sum& s) {
+    return s.low;
+}
+#endif
+
+__device__ __forceinline__ Field field_of(const Prime& p) {
+    return field_of(p.q, p.inverse, p.shift);
+}
+
+// A pair that is read once: it does not push others out of the caches.
+__device__ __forceinline__ Pair load_once(const u64* p) {
+#ifndef HETAL_EMULATOR
+    ulonglong2 v = __ldcs((const ulonglong2*)p);
+    Pair pair = {v.x, v.y};
+    return pair;
+#else
+    return *(const Pair*)p;
+#endif
+}
+
+__device__ __forceinline__ u64 load_one_once(const u64* p) {
+#ifndef HETAL_EMULATOR
+    return __ldcs(p);
+#else
+    return *p;
+#endif
+}
+
+__device__ __forceinline__ u64 add_mod(u64 q, u64 a, u64 b) {
+    u64 s = a + b;
+    return s >= q ? s - q : s;
+}
+
+__device__ __forceinline__ u64 sub_mod(u64 q, u64 a, u64 b) {
+    return a >= b ? a - b : a + q - b;
+}
+
 // Sums of products of residues. Moduli of 51 bits take 4 products at a time with one factor centred, others 8.
 struct Dot {
     Field f;
-    double base, half;
+    num base, half;
     bool large;
 };
 
@@ -156,24 +296,24 @@ __device__ __forceinline__ Dot new_dot(const Prime& p) {
     Dot d;
     d.f = field_of(p);
     d.large = p.size_class == LARGE;
-    d.base = d.large ? LARGE_BASE : TWO_103;
-    d.half = (double)(i64)(p.value / 2);
+    d.base = first_base(d.large);
+    d.half = (num)(i64)(p.value / 2);
     return d;
 }
 
 // A factor as the sums want it.
-__device__ __forceinline__ double factor(const Dot& d, u64 x) {
-    double v = to_double(x);
+__device__ __forceinline__ num factor(const Dot& d, u64 x) {
+    num v = to_num(x);
     return d.large && v > d.half ? v - d.f.q : v;
 }
 
 // Moves a full sum to its total, which is reduced before.
-__device__ __forceinline__ void flush(const Dot& d, Sum& s, double& total) {
-    total = reduce(d.f, total) + (high_mod(d.f, s, d.base) + reduce(d.f, s.low));
+__device__ __forceinline__ void flush(const Dot& d, Sum& s, num& total) {
+    total = reduce(d.f, total) + sum_mod(d.f, s, d.base);
     s = new_sum(d.base);
 }
 
-__device__ __forceinline__ u64 finish(const Dot& d, double total) {
+__device__ __forceinline__ u64 finish(const Dot& d, num total) {
     return to_residue(d.f, reduce(d.f, total));
 }
 

@@ -26,7 +26,7 @@ struct KeyArgs {
 // Both sums of one key at two neighbouring entries, `x` the digits there.
 template <int DIGITS>
 __device__ __forceinline__ void dot_key(
-    const Dot& dot, const double (*x)[2], const KeyArgs& key, size_t place, double (*totals)[2]) {
+    const Dot& dot, const num (*x)[2], const KeyArgs& key, size_t place, num (*totals)[2]) {
     Pair y[DIGITS][2];
 #pragma unroll
     for (int j = 0; j < DIGITS; j++)
@@ -38,14 +38,14 @@ __device__ __forceinline__ void dot_key(
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             sums[h][e] = new_sum(dot.base);
-            totals[h][e] = 0.0;
+            totals[h][e] = 0;
         }
 #pragma unroll
     for (int j = 0; j < DIGITS; j++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            add_product(sums[h][0], x[j][0], to_double(y[j][h].x));
-            add_product(sums[h][1], x[j][1], to_double(y[j][h].y));
+            add_product(sums[h][0], x[j][0], to_num(y[j][h].x));
+            add_product(sums[h][1], x[j][1], to_num(y[j][h].y));
             if (j == 3 && DIGITS > 4 && dot.large) {
                 flush(dot, sums[h][0], totals[h][0]);
                 flush(dot, sums[h][1], totals[h][1]);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void dot_key(
 }
 
 template <int DIGITS>
-__device__ __forceinline__ void load_digits(const Dot& dot, const DigitsArgs& d, u32 limb, u32 i, double (*x)[2]) {
+__device__ __forceinline__ void load_digits(const Dot& dot, const DigitsArgs& d, u32 limb, u32 i, num (*x)[2]) {
 #pragma unroll
     for (int j = 0; j < DIGITS; j++) {
         Pair p = load_pair(digit_limb(d, j, limb), i);
@@ -76,7 +76,7 @@ struct InnerProductArgs {
     const u64* accumulator[2];
     const u64* lifted[2];
     const u64* plain;
-    const double* special_product;  // centred, for each prime of the chain
+    const num* special_product;  // centred, for each prime of the chain
     u32 q, full_q, key_q, plain_q;
     u32 inverse, unused;  // entry `i` goes to the place permuted(i, inverse)
     DigitsArgs digits;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
     const u32 place = permuted(i, a.inverse);
     // Everything that is added comes with the first loads.
     Pair lifted[2] = {{0, 0}, {0, 0}}, before[2] = {{0, 0}, {0, 0}}, plain = {0, 0};
-    double product = 0.0;
+    num product = 0;
     if (limb < a.q) {
         product = a.special_product[limb];
 #pragma unroll
@@ -102,16 +102,16 @@ __device__ __forceinline__ void inner_product_of(const InnerProductArgs& a) {
 #pragma unroll
     for (int h = 0; h < 2; h++)
         if (a.accumulator[h]) before[h] = load_pair(a.accumulator[h] + (size_t)limb * N, place & ~1u);
-    double x[DIGITS][2], totals[2][2];
+    num x[DIGITS][2], totals[2][2];
     load_digits<DIGITS>(dot, a.digits, limb, i, x);
     dot_key<DIGITS>(dot, x, a.key, (size_t)prime_of(limb, a.q, a.key_q) * N + i, totals);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        totals[h][0] = reduce(dot.f, totals[h][0]) + mul(dot.f, to_double(lifted[h].x), product);
-        totals[h][1] = reduce(dot.f, totals[h][1]) + mul(dot.f, to_double(lifted[h].y), product);
+        totals[h][0] = reduce(dot.f, totals[h][0]) + mul(dot.f, to_num(lifted[h].x), product);
+        totals[h][1] = reduce(dot.f, totals[h][1]) + mul(dot.f, to_num(lifted[h].y), product);
         if (h == 0) {
-            totals[h][0] += to_double(plain.x);
-            totals[h][1] += to_double(plain.y);
+            totals[h][0] += to_num(plain.x);
+            totals[h][1] += to_num(plain.y);
         }
         u64 first = finish(dot, totals[h][0]), second = finish(dot, totals[h][1]);
         u64* out = a.out[h] + (size_t)limb * N;
@@ -150,7 +150,7 @@ struct StepArgs {
 struct RotatedArgs {
     const Prime* primes;
     const u64* c0;
-    const double* special_product;  // centred, for each prime of the chain
+    const num* special_product;  // centred, for each prime of the chain
     u64* rotated;
     u32 q, full_q, first, steps_count;
     DigitsArgs digits;
@@ -165,27 +165,27 @@ template <int DIGITS>
 __device__ __forceinline__ void rotated_of(const RotatedArgs& a) {
     const u32 i = entry_of_thread(), limb = a.first + blockIdx.y;
     const Dot dot = new_dot(a.primes[prime_of(limb, a.q, a.full_q)]);
-    double x[DIGITS][2];
+    num x[DIGITS][2];
     load_digits<DIGITS>(dot, a.digits, limb, i, x);
     const bool in_chain = limb < a.q;
-    double lifted[2] = {0.0, 0.0}, product = 0.0;
+    num lifted[2] = {0, 0}, product = 0;
     if (in_chain) {
         product = a.special_product[limb];
         Pair c = load_pair(a.c0 + (size_t)limb * N, i);
-        lifted[0] = mul(dot.f, to_double(c.x), product);
-        lifted[1] = mul(dot.f, to_double(c.y), product);
+        lifted[0] = mul(dot.f, to_num(c.x), product);
+        lifted[1] = mul(dot.f, to_num(c.y), product);
     }
     for (u32 b = 0; b < a.steps_count; b++) {
         const StepArgs& step = a.steps[b];
         u64* out0 = a.rotated + ((size_t)(2 * b) * gridDim.y + blockIdx.y) * N;
         u64* out1 = out0 + (size_t)gridDim.y * N;
-        double totals[2][2];
+        num totals[2][2];
         if (step.is_identity) {
             Pair c = {0, 0};
             if (in_chain) c = load_pair(a.digits.source + (size_t)limb * N, i);
-            totals[0][0] = totals[0][1] = 0.0;
-            totals[1][0] = mul(dot.f, to_double(c.x), product);
-            totals[1][1] = mul(dot.f, to_double(c.y), product);
+            totals[0][0] = totals[0][1] = 0;
+            totals[1][0] = mul(dot.f, to_num(c.x), product);
+            totals[1][1] = mul(dot.f, to_num(c.y), product);
         } else {
             dot_key<DIGITS>(dot, x, step.key, (size_t)prime_of(limb, a.q, step.key_q) * N + i, totals);
         }
@@ -233,7 +233,7 @@ __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
         const u32 end = min(start + group, a.steps_count);
 #pragma unroll 2
         for (u32 b = start; b < end; b++) {
-            const double x0 = factor(dot, rotated[2 * b * stride]), x1 = factor(dot, rotated[(2 * b + 1) * stride]);
+            const num x0 = factor(dot, rotated[2 * b * stride]), x1 = factor(dot, rotated[(2 * b + 1) * stride]);
             u64 w[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
@@ -243,17 +243,15 @@ __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
             }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                add_product(sums[r][0], x0, to_double(w[r]));
-                add_product(sums[r][1], x1, to_double(w[r]));
+                add_product(sums[r][0], x0, to_num(w[r]));
+                add_product(sums[r][1], x1, to_num(w[r]));
             }
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                sums[r][h].low =
-                    reduce(dot.f, high_mod(dot.f, sums[r][h], dot.base) + reduce(dot.f, sums[r][h].low));
-                sums[r][h].high = dot.base;
+                sums[r][h] = restart(dot.f, sums[r][h], dot.base);
             }
     }
 #pragma unroll
@@ -262,7 +260,7 @@ __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 u64* out = a.out[r][h] + (size_t)limb * N + i;
-                u64 x = to_residue(dot.f, sums[r][h].low);
+                u64 x = to_residue(dot.f, start_of(sums[r][h]));
                 *out = a.accumulate ? add_mod(prime.value, x, *out) : x;
             }
 }

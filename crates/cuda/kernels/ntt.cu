@@ -10,9 +10,9 @@
 #define LAST 2
 
 #define ROW 256
-#define ROOTS (5 * (N / 16))  // doubles of one prime
+#define ROOTS (5 * (N / 16))  // numbers of one prime
 #define ROW_THREADS (N / 16 < 256 ? N / 16 : 256)
-#define ROW_PADDED 272  // 17 doubles for 16, so that both directions of an exchange are free of bank conflicts
+#define ROW_PADDED 272  // 17 numbers for 16, so that both directions of an exchange are free of bank conflicts
 
 // Columns: 2^(UPPER + LOWER) rows; a thread has 2^UPPER values.
 #define LOG_ROWS (LOG_N - 8)
@@ -24,15 +24,15 @@
 // One transform of a batch: its prime, its places in the buffers, and the constants of its end.
 struct Job {
     u32 prime, group, from, to;
-    double scale, scaled_root;
+    num scale, scaled_root;
 };
 
 struct NttArgs {
     const Prime* primes;
-    const double* roots;
+    const num* roots;
     const Job* jobs;
     // Coefficients or half-done transforms, `Job::from` (backward: `Job::to`) counted in limbs.
-    double* work;
+    num* work;
     // Values, by `Job::group`; places counted in limbs.
     const u64* in[2];
     u64* out[2];
@@ -41,17 +41,17 @@ struct NttArgs {
 
 template <int CLASS, int PLACE>
 __device__ __forceinline__ void forward4(
-    const Field& f, double& x0, double& x1, double& x2, double& x3, double w1, double w2, double w3) {
+    const Field& f, num& x0, num& x1, num& x2, num& x3, num w1, num w2, num w3) {
     if (CLASS == MEDIUM && PLACE == MIDDLE) x0 = reduce(f, x0);
     if (CLASS == LARGE && PLACE != FIRST) x1 = reduce(f, x1);
-    double t2 = mul(f, x2, w1), t3 = mul(f, x3, w1);
-    double y0 = x0 + t2, y2 = x0 - t2;
-    double y1 = x1 + t3, y3 = x1 - t3;
+    num t2 = mul(f, x2, w1), t3 = mul(f, x3, w1);
+    num y0 = x0 + t2, y2 = x0 - t2;
+    num y1 = x1 + t3, y3 = x1 - t3;
     if (CLASS == LARGE && PLACE != LAST) {
         y0 = reduce(f, y0);
         y2 = reduce(f, y2);
     }
-    double t1 = mul(f, y1, w2);
+    num t1 = mul(f, y1, w2);
     t3 = mul(f, y3, w3);
     x0 = y0 + t1;
     x1 = y0 - t1;
@@ -60,40 +60,40 @@ __device__ __forceinline__ void forward4(
 }
 
 template <int CLASS, bool IS_FIRST>
-__device__ __forceinline__ void forward2(const Field& f, double& x0, double& x1, double w) {
-    double low = CLASS == LARGE && !IS_FIRST ? reduce(f, x0) : x0;
-    double t = mul(f, x1, w);
+__device__ __forceinline__ void forward2(const Field& f, num& x0, num& x1, num w) {
+    num low = CLASS == LARGE && !IS_FIRST ? reduce(f, x0) : x0;
+    num t = mul(f, x1, w);
     x0 = low + t;
     x1 = low - t;
 }
 
 template <int CLASS>
 __device__ __forceinline__ void inverse4(
-    const Field& f, double& x0, double& x1, double& x2, double& x3, double w1, double w2, double w3) {
-    double s0 = x0 + x1, s1 = x2 + x3;
-    double d0 = mul(f, x1 - x0, w2), d1 = mul(f, x3 - x2, w3);
+    const Field& f, num& x0, num& x1, num& x2, num& x3, num w1, num w2, num w3) {
+    num s0 = x0 + x1, s1 = x2 + x3;
+    num d0 = mul(f, x1 - x0, w2), d1 = mul(f, x3 - x2, w3);
     x0 = reduce(f, s0 + s1);
     x1 = d0 + d1;
     if (CLASS != SMALL) x1 = reduce(f, x1);
-    double difference = s1 - s0;
+    num difference = s1 - s0;
     if (CLASS == LARGE) difference = reduce(f, difference);
     x2 = mul(f, difference, w1);
     x3 = mul(f, d1 - d0, w1);
 }
 
 template <int CLASS>
-__device__ __forceinline__ void inverse2(const Field& f, double& x0, double& x1, double w) {
-    double difference = x1 - x0;
+__device__ __forceinline__ void inverse2(const Field& f, num& x0, num& x1, num w) {
+    num difference = x1 - x0;
     x0 = reduce(f, x0 + x1);
     x1 = mul(f, difference, w);
 }
 
 template <int CLASS>
-__device__ __forceinline__ void inverse_last4(const Field& f, double& x0, double& x1, double& x2, double& x3, double w2,
-                                              double w3, double scale, double scaled_root) {
-    double s0 = x0 + x1, s1 = x2 + x3;
-    double d0 = mul(f, x1 - x0, w2), d1 = mul(f, x3 - x2, w3);
-    double sum = s0 + s1, difference = s1 - s0;
+__device__ __forceinline__ void inverse_last4(const Field& f, num& x0, num& x1, num& x2, num& x3, num w2,
+                                              num w3, num scale, num scaled_root) {
+    num s0 = x0 + x1, s1 = x2 + x3;
+    num d0 = mul(f, x1 - x0, w2), d1 = mul(f, x3 - x2, w3);
+    num sum = s0 + s1, difference = s1 - s0;
     if (CLASS == LARGE) {
         sum = reduce(f, sum);
         difference = reduce(f, difference);
@@ -106,22 +106,22 @@ __device__ __forceinline__ void inverse_last4(const Field& f, double& x0, double
 
 // Where the roots of a register block are: node `node` of the heap, or the leaves' own table.
 struct Nodes {
-    const double* roots;
+    const num* roots;
     u32 node;
-    __device__ __forceinline__ double at(u32 k, u32 level) const { return __ldg(roots + (node << level) + k); }
+    __device__ __forceinline__ num at(u32 k, u32 level) const { return __ldg(roots + (node << level) + k); }
 };
 
 // Four roots of each thread's own, and the products of them with those of the first seven nodes.
 struct Leaves {
-    double own[4];
+    num own[4];
     Field f;
-    const double* roots;
-    __device__ __forceinline__ double at(u32 k, u32 level) const {
+    const num* roots;
+    __device__ __forceinline__ num at(u32 k, u32 level) const {
         return k == 0 ? own[level] : reduce(f, mul(f, own[level], __ldg(roots + k)));
     }
 };
 
-__device__ __forceinline__ Leaves leaves_of(const Field& f, const double* roots, u32 i) {
+__device__ __forceinline__ Leaves leaves_of(const Field& f, const num* roots, u32 i) {
     Leaves leaves;
     leaves.f = f;
     leaves.roots = roots;
@@ -132,14 +132,14 @@ __device__ __forceinline__ Leaves leaves_of(const Field& f, const double* roots,
 
 // Two stages on 2^LOG values, from `LEVEL` on: block `k` of a stage has the root `at(k, level)`.
 template <int CLASS, int LOG, int LEVEL, int PLACE, class Roots>
-__device__ __forceinline__ void forward_pair(const Field& f, double* x, const Roots& w) {
+__device__ __forceinline__ void forward_pair(const Field& f, num* x, const Roots& w) {
     const int quarter = 1 << (LOG - LEVEL - 2);
 #pragma unroll
     for (int k = 0; k < 1 << LEVEL; k++) {
-        double w1 = w.at(k, LEVEL), w2 = w.at(2 * k, LEVEL + 1), w3 = w.at(2 * k + 1, LEVEL + 1);
+        num w1 = w.at(k, LEVEL), w2 = w.at(2 * k, LEVEL + 1), w3 = w.at(2 * k + 1, LEVEL + 1);
 #pragma unroll
         for (int i = 0; i < quarter; i++) {
-            double* p = x + 4 * quarter * k + i;
+            num* p = x + 4 * quarter * k + i;
             forward4<CLASS, PLACE>(f, p[0], p[quarter], p[2 * quarter], p[3 * quarter], w1, w2, w3);
         }
     }
@@ -147,9 +147,9 @@ __device__ __forceinline__ void forward_pair(const Field& f, double* x, const Ro
 
 // `LOG` stages on 2^LOG values.
 template <int CLASS, int LOG, int PLACE, class Roots>
-__device__ __forceinline__ void forward_block(const Field& f, double* x, const Roots& w) {
+__device__ __forceinline__ void forward_block(const Field& f, num* x, const Roots& w) {
     if constexpr (LOG % 2 == 1) {
-        double root = w.at(0, 0);
+        num root = w.at(0, 0);
 #pragma unroll
         for (int i = 0; i < (1 << LOG) / 2; i++)
             forward2<CLASS, PLACE == FIRST>(f, x[i], x[i + (1 << LOG) / 2], root);
@@ -163,16 +163,16 @@ __device__ __forceinline__ void forward_block(const Field& f, double* x, const R
 // Two inverse stages, with the roots of the mirrored blocks; the last two of all (`SCALED`) with the scale.
 template <int CLASS, int LOG, int LEVEL, bool SCALED, class Roots>
 __device__ __forceinline__ void inverse_pair(
-    const Field& f, double* x, const Roots& w, double scale, double scaled_root) {
+    const Field& f, num* x, const Roots& w, num scale, num scaled_root) {
     const int quarter = 1 << (LOG - LEVEL - 2);
 #pragma unroll
     for (int k = 0; k < 1 << LEVEL; k++) {
         const int mirror = (1 << LEVEL) - 1 - k;
-        double w2 = w.at(2 * mirror + 1, LEVEL + 1), w3 = w.at(2 * mirror, LEVEL + 1);
-        double w1 = SCALED ? 0.0 : w.at(mirror, LEVEL);
+        num w2 = w.at(2 * mirror + 1, LEVEL + 1), w3 = w.at(2 * mirror, LEVEL + 1);
+        num w1 = SCALED ? num(0) : w.at(mirror, LEVEL);
 #pragma unroll
         for (int i = 0; i < quarter; i++) {
-            double* p = x + 4 * quarter * k + i;
+            num* p = x + 4 * quarter * k + i;
             if constexpr (SCALED)
                 inverse_last4<CLASS>(f, p[0], p[quarter], p[2 * quarter], p[3 * quarter], w2, w3, scale, scaled_root);
             else
@@ -184,17 +184,17 @@ __device__ __forceinline__ void inverse_pair(
 // `LOG` inverse stages on 2^LOG values; the last of all transforms' stages if `SCALED`.
 template <int CLASS, int LOG, bool SCALED, class Roots>
 __device__ __forceinline__ void inverse_block(
-    const Field& f, double* x, const Roots& w, double scale, double scaled_root) {
+    const Field& f, num* x, const Roots& w, num scale, num scaled_root) {
     constexpr int START = LOG % 2, PAIRS = LOG / 2;
     if constexpr (PAIRS >= 2) inverse_pair<CLASS, LOG, START + 2, false>(f, x, w, scale, scaled_root);
     if constexpr (PAIRS >= 1) inverse_pair<CLASS, LOG, START, SCALED && START == 0>(f, x, w, scale, scaled_root);
     if constexpr (START == 1) {
         const int half = (1 << LOG) / 2;
-        double root = SCALED ? 0.0 : w.at(0, 0);
+        num root = SCALED ? num(0) : w.at(0, 0);
 #pragma unroll
         for (int i = 0; i < half; i++) {
             if (SCALED) {
-                double sum = x[i] + x[i + half], difference = x[i + half] - x[i];
+                num sum = x[i] + x[i + half], difference = x[i + half] - x[i];
                 x[i] = mul(f, sum, scale);
                 x[i + half] = mul(f, difference, scaled_root);
             } else {
@@ -204,18 +204,18 @@ __device__ __forceinline__ void inverse_block(
     }
 }
 
-__device__ __forceinline__ const double* roots_of(const NttArgs& a, const Job& job) {
+__device__ __forceinline__ const num* roots_of(const NttArgs& a, const Job& job) {
     return a.roots + (size_t)job.prime * ROOTS;
 }
 
 // The first stages: from coefficients, |x| <= q, in place.
 template <int CLASS>
-__device__ __forceinline__ void forward_columns(const NttArgs& a, const Job& job, double* shared) {
+__device__ __forceinline__ void forward_columns(const NttArgs& a, const Job& job, num* shared) {
     const Field f = field_of(a.primes[job.prime]);
-    const double* roots = roots_of(a, job);
+    const num* roots = roots_of(a, job);
     const u32 column = threadIdx.x % COLUMNS, k = threadIdx.x / COLUMNS;
-    double* data = a.work + (size_t)job.from * N + blockIdx.x * COLUMNS + column;
-    double x[1 << UPPER];
+    num* data = a.work + (size_t)job.from * N + blockIdx.x * COLUMNS + column;
+    num x[1 << UPPER];
 #pragma unroll
     for (int j = 0; j < 1 << UPPER; j++) x[j] = data[(k + (j << LOWER)) * ROW];
     Nodes top = {roots, 1};
@@ -227,7 +227,7 @@ __device__ __forceinline__ void forward_columns(const NttArgs& a, const Job& job
 #pragma unroll
         for (int u = 0; u < 1 << (UPPER - LOWER); u++) {
             const u32 group = k + (u << LOWER);
-            double* y = x + (u << LOWER);
+            num* y = x + (u << LOWER);
 #pragma unroll
             for (int j = 0; j < 1 << LOWER; j++) y[j] = shared[((group << LOWER) + j) * COLUMNS + column];
             Nodes nodes = {roots, (1u << UPPER) + group};
@@ -244,14 +244,14 @@ __device__ __forceinline__ void forward_columns(const NttArgs& a, const Job& job
 
 // The last inverse stages, in place: coefficients times the scale, centred.
 template <int CLASS>
-__device__ __forceinline__ void inverse_columns(const NttArgs& a, const Job& job, double* shared) {
+__device__ __forceinline__ void inverse_columns(const NttArgs& a, const Job& job, num* shared) {
     const Prime prime = a.primes[job.prime];
     const Field f = field_of(prime);
-    const double half = (double)(i64)(prime.value / 2);
-    const double* roots = roots_of(a, job);
+    const num half = (num)(i64)(prime.value / 2);
+    const num* roots = roots_of(a, job);
     const u32 column = threadIdx.x % COLUMNS, k = threadIdx.x / COLUMNS;
-    double* data = a.work + (size_t)job.to * N + blockIdx.x * COLUMNS + column;
-    double x[1 << UPPER];
+    num* data = a.work + (size_t)job.to * N + blockIdx.x * COLUMNS + column;
+    num x[1 << UPPER];
 #pragma unroll
     for (int u = 0; u < 1 << (UPPER - LOWER); u++) {
         const u32 group = k + (u << LOWER);
@@ -262,9 +262,9 @@ __device__ __forceinline__ void inverse_columns(const NttArgs& a, const Job& job
 #pragma unroll
         for (int u = 0; u < 1 << (UPPER - LOWER); u++) {
             const u32 group = k + (u << LOWER);
-            double* y = x + (u << LOWER);
+            num* y = x + (u << LOWER);
             Nodes nodes = {roots, (2u << UPPER) - 1 - group};
-            inverse_block<CLASS, LOWER, false>(f, y, nodes, 0.0, 0.0);
+            inverse_block<CLASS, LOWER, false>(f, y, nodes, num(0), num(0));
 #pragma unroll
             for (int j = 0; j < 1 << LOWER; j++) shared[((group << LOWER) + j) * COLUMNS + column] = y[j];
         }
@@ -276,7 +276,7 @@ __device__ __forceinline__ void inverse_columns(const NttArgs& a, const Job& job
     inverse_block<CLASS, UPPER, true>(f, x, top, job.scale, job.scaled_root);
 #pragma unroll
     for (int j = 0; j < 1 << UPPER; j++) {
-        double y = x[j];
+        num y = x[j];
         y = y > half ? y - f.q : y < -half ? y + f.q : y;
         data[(k + (j << LOWER)) * ROW] = y;
     }
@@ -289,13 +289,13 @@ __device__ __forceinline__ u32 padded(u32 e) {
 
 // The last stages, to values. `DIVIDE`: `(in - value) scale` instead of the value.
 template <int CLASS, bool DIVIDE>
-__device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, double* shared) {
+__device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, num* shared) {
     const Field f = field_of(a.primes[job.prime]);
-    const double* roots = roots_of(a, job);
+    const num* roots = roots_of(a, job);
     const u32 k = threadIdx.x % 16, row = blockIdx.x * (ROW_THREADS / 16) + threadIdx.x / 16;
-    const double* data = a.work + (size_t)job.from * N + row * ROW;
-    double* exchange = shared + (threadIdx.x / 16) * ROW_PADDED;
-    double x[16];
+    const num* data = a.work + (size_t)job.from * N + row * ROW;
+    num* exchange = shared + (threadIdx.x / 16) * ROW_PADDED;
+    num x[16];
 #pragma unroll
     for (int j = 0; j < 16; j++) x[j] = data[k + 16 * j];
     const Leaves leaves = leaves_of(f, roots, row * 16 + k);
@@ -315,12 +315,12 @@ __device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, d
         // All at once, before anything is written.
         const u64* in = a.in[job.group] + (size_t)job.to * N + row * ROW;
 #pragma unroll
-        for (int j = 0; j < 16; j++) x[j] = to_double(in[k + 16 * j]);
+        for (int j = 0; j < 16; j++) x[j] = to_num(in[k + 16 * j]);
     }
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) {
-        double value = exchange[padded(k + 16 * j)];
+        num value = exchange[padded(k + 16 * j)];
         x[j] = DIVIDE ? mul(f, x[j] - value, job.scale) : value;
     }
     if (DIVIDE && a.inverse != 1) {
@@ -334,21 +334,21 @@ __device__ __forceinline__ void forward_rows(const NttArgs& a, const Job& job, d
 
 // The first inverse stages, from values.
 template <int CLASS>
-__device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, double* shared) {
+__device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, num* shared) {
     const Field f = field_of(a.primes[job.prime]);
-    const double* roots = roots_of(a, job);
+    const num* roots = roots_of(a, job);
     const u32 k = threadIdx.x % 16, row = blockIdx.x * (ROW_THREADS / 16) + threadIdx.x / 16;
     const u64* in = a.in[job.group] + (size_t)job.from * N + row * ROW;
-    double* data = a.work + (size_t)job.to * N + row * ROW;
-    double* exchange = shared + (threadIdx.x / 16) * ROW_PADDED;
-    double x[16];
+    num* data = a.work + (size_t)job.to * N + row * ROW;
+    num* exchange = shared + (threadIdx.x / 16) * ROW_PADDED;
+    num x[16];
 #pragma unroll
-    for (int j = 0; j < 16; j++) exchange[padded(k + 16 * j)] = to_double(in[k + 16 * j]);
+    for (int j = 0; j < 16; j++) exchange[padded(k + 16 * j)] = to_num(in[k + 16 * j]);
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) x[j] = exchange[padded(16 * k + j)];
     const Leaves leaves = leaves_of(f, roots, N / 16 - 1 - (row * 16 + k));
-    inverse_block<CLASS, 4, false>(f, x, leaves, 0.0, 0.0);
+    inverse_block<CLASS, 4, false>(f, x, leaves, num(0), num(0));
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) exchange[padded(16 * k + j)] = x[j];
@@ -356,7 +356,7 @@ __device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, d
 #pragma unroll
     for (int j = 0; j < 16; j++) x[j] = exchange[padded(k + 16 * j)];
     Nodes nodes = {roots, 2 * (N / ROW) - 1 - row};
-    inverse_block<CLASS, 4, false>(f, x, nodes, 0.0, 0.0);
+    inverse_block<CLASS, 4, false>(f, x, nodes, num(0), num(0));
 #pragma unroll
     for (int j = 0; j < 16; j++) data[k + 16 * j] = x[j];
 }
@@ -373,35 +373,35 @@ __device__ __forceinline__ void inverse_rows(const NttArgs& a, const Job& job, d
     else body(LARGE)
 
 SYNC_KERNEL(ntt_forward_columns, COLUMN_THREADS, NTT_BLOCKS, NttArgs) {
-    __shared__ double shared[COLUMNS << LOG_ROWS];
+    __shared__ num shared[COLUMNS << LOG_ROWS];
 #define BODY(CLASS) forward_columns<CLASS>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
 SYNC_KERNEL(ntt_inverse_columns, COLUMN_THREADS, NTT_BLOCKS, NttArgs) {
-    __shared__ double shared[COLUMNS << LOG_ROWS];
+    __shared__ num shared[COLUMNS << LOG_ROWS];
 #define BODY(CLASS) inverse_columns<CLASS>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
 SYNC_KERNEL(ntt_forward_rows, ROW_THREADS, NTT_BLOCKS, NttArgs) {
-    __shared__ double shared[ROW_THREADS / 16 * ROW_PADDED];
+    __shared__ num shared[ROW_THREADS / 16 * ROW_PADDED];
 #define BODY(CLASS) forward_rows<CLASS, false>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
 SYNC_KERNEL(ntt_forward_rows_divide, ROW_THREADS, NTT_BLOCKS, NttArgs) {
-    __shared__ double shared[ROW_THREADS / 16 * ROW_PADDED];
+    __shared__ num shared[ROW_THREADS / 16 * ROW_PADDED];
 #define BODY(CLASS) forward_rows<CLASS, true>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY
 }
 
 SYNC_KERNEL(ntt_inverse_rows, ROW_THREADS, NTT_BLOCKS, NttArgs) {
-    __shared__ double shared[ROW_THREADS / 16 * ROW_PADDED];
+    __shared__ num shared[ROW_THREADS / 16 * ROW_PADDED];
 #define BODY(CLASS) inverse_rows<CLASS>(a, job, shared)
     BY_CLASS(BODY);
 #undef BODY

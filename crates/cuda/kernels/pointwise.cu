@@ -64,7 +64,7 @@ KERNEL(neg, POINT_THREADS, 4, BinaryArgs) {
 }
 
 __device__ __forceinline__ u64 product(const Field& f, u64 x, u64 y) {
-    return to_residue(f, mul(f, to_double(x), to_double(y)));
+    return to_residue(f, mul(f, to_num(x), to_num(y)));
 }
 
 KERNEL(multiply, POINT_THREADS, 4, BinaryArgs) {
@@ -96,20 +96,20 @@ struct HalvesArgs {
     const u64* a;
     const u64* accumulator;
     u32 q, full_q, a_q, unused;
-    double constants[MAX_LIMBS][2];
+    num constants[MAX_LIMBS][2];
 };
 
-__device__ __forceinline__ double half_constant(const HalvesArgs& a, u32 i) {
+__device__ __forceinline__ num half_constant(const HalvesArgs& a, u32 i) {
     return a.constants[blockIdx.y][i < N / 2 ? 0 : 1];
 }
 
 KERNEL(multiply_halves, POINT_THREADS, 4, HalvesArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Field f = field_of(a.primes[prime_of(limb, a.q, a.full_q)]);
-    const double c = half_constant(a, i);
+    const num c = half_constant(a, i);
     Pair x = load_pair(a.a + (size_t)prime_of(limb, a.q, a.a_q) * N, i);
-    store_pair(a.out + (size_t)limb * N, i, to_residue(f, mul(f, to_double(x.x), c)),
-               to_residue(f, mul(f, to_double(x.y), c)));
+    store_pair(a.out + (size_t)limb * N, i, to_residue(f, mul(f, to_num(x.x), c)),
+               to_residue(f, mul(f, to_num(x.y), c)));
 }
 
 KERNEL(multiply_halves_add, POINT_THREADS, 4, HalvesArgs) {
@@ -117,11 +117,11 @@ KERNEL(multiply_halves_add, POINT_THREADS, 4, HalvesArgs) {
     const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Field f = field_of(prime);
     const u64 q = prime.value;
-    const double c = half_constant(a, i);
+    const num c = half_constant(a, i);
     Pair x = load_pair(a.a + (size_t)prime_of(limb, a.q, a.a_q) * N, i);
     Pair y = load_pair(a.accumulator + (size_t)limb * N, i);
-    store_pair(a.out + (size_t)limb * N, i, add_mod(q, y.x, to_residue(f, mul(f, to_double(x.x), c))),
-               add_mod(q, y.y, to_residue(f, mul(f, to_double(x.y), c))));
+    store_pair(a.out + (size_t)limb * N, i, add_mod(q, y.x, to_residue(f, mul(f, to_num(x.x), c))),
+               add_mod(q, y.y, to_residue(f, mul(f, to_num(x.y), c))));
 }
 
 KERNEL(add_halves, POINT_THREADS, 4, HalvesArgs) {
@@ -145,7 +145,7 @@ struct LinearArgs {
     u32 limbs, unused;
     const u64* terms[MAX_LINEAR][2];
     u32 chain[MAX_LINEAR];  // primes of the chain of each term
-    double constants[MAX_CONSTANTS][2];
+    num constants[MAX_CONSTANTS][2];
 };
 
 KERNEL(linear_sum, POINT_THREADS, 4, LinearArgs) {
@@ -153,28 +153,28 @@ KERNEL(linear_sum, POINT_THREADS, 4, LinearArgs) {
     const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     Dot dot = new_dot(prime);
     // Products with centred constants have both signs.
-    dot.base = dot.large ? LARGE_BASE : 1.5 * TWO_103;
+    dot.base = signed_base(dot.large);
     const u32 group = dot.large ? 4 : 8;
     Sum sums[2][2];
-    double totals[2][2];
+    num totals[2][2];
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             sums[h][e] = new_sum(dot.base);
-            totals[h][e] = 0.0;
+            totals[h][e] = 0;
         }
     for (u32 start = 0; start < a.count; start += group) {
         const u32 end = min(start + group, a.count);
 #pragma unroll 4
         for (u32 k = start; k < end; k++) {
-            const double c = a.constants[k * a.limbs + limb][half];
+            const num c = a.constants[k * a.limbs + limb][half];
             const size_t place = (size_t)prime_of(limb, a.q, a.chain[k]) * N;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 Pair x = load_pair(a.terms[k][h] + place, i);
-                add_product(sums[h][0], to_double(x.x), c);
-                add_product(sums[h][1], to_double(x.y), c);
+                add_product(sums[h][0], to_num(x.x), c);
+                add_product(sums[h][1], to_num(x.y), c);
             }
         }
 #pragma unroll
@@ -218,12 +218,15 @@ KERNEL(automorphism, POINT_THREADS, 4, AutomorphismArgs) {
 struct LiftArgs {
     const Prime* primes;
     const i64* coefficients;  // of `lift_scaled`: doubles
-    double* out;
+    num* out;
     double factor;
     u32 q, full_q;
 };
 
-__device__ __forceinline__ double lift_one(const Prime& prime, i64 z) {
+__device__ __forceinline__ num lift_one(const Prime& prime, i64 z) {
+#ifdef HETAL_INTEGER
+    return reduce(field_of(prime), z);
+#else
     const i64 q = (i64)prime.value;
     i64 r = z - (i64)((double)z * prime.inverse) * q;
     r += q & (r >> 63);
@@ -231,13 +234,14 @@ __device__ __forceinline__ double lift_one(const Prime& prime, i64 z) {
     r -= q & ((q - 1 - r) >> 63);
     r -= q & ((q - 1 - r) >> 63);
     return (double)r;
+#endif
 }
 
 KERNEL(lift, POINT_THREADS, 4, LiftArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
-    DoublePair p = {lift_one(prime, a.coefficients[i]), lift_one(prime, a.coefficients[i + 1])};
-    *(DoublePair*)(a.out + (size_t)limb * N + i) = p;
+    NumPair p = {lift_one(prime, a.coefficients[i]), lift_one(prime, a.coefficients[i + 1])};
+    *(NumPair*)(a.out + (size_t)limb * N + i) = p;
 }
 
 // The same of real coefficients times a factor, rounded to even.
@@ -245,8 +249,8 @@ KERNEL(lift_scaled, POINT_THREADS, 4, LiftArgs) {
     const u32 i = entry_of_thread(), limb = blockIdx.y;
     const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const DoublePair c = *(const DoublePair*)(a.coefficients + i);
-    DoublePair p = {lift_one(prime, (i64)rint(c.x * a.factor)), lift_one(prime, (i64)rint(c.y * a.factor))};
-    *(DoublePair*)(a.out + (size_t)limb * N + i) = p;
+    NumPair p = {lift_one(prime, (i64)rint(c.x * a.factor)), lift_one(prime, (i64)rint(c.y * a.factor))};
+    *(NumPair*)(a.out + (size_t)limb * N + i) = p;
 }
 
 // Sums of products of pairs: (sum a0 b0, sum a0 b1 + a1 b0, sum a1 b1).
@@ -269,13 +273,13 @@ KERNEL(tensor_sum, POINT_THREADS, 4, TensorArgs) {
     const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
     const Dot dot = new_dot(prime);
     Sum sums[3][2];
-    double totals[3][2];
+    num totals[3][2];
 #pragma unroll
     for (int s = 0; s < 3; s++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             sums[s][e] = new_sum(dot.base);
-            totals[s][e] = 0.0;
+            totals[s][e] = 0;
         }
     // The middle sum takes two products a term.
     const u32 full = dot.large ? 2 : 4;
@@ -291,8 +295,8 @@ KERNEL(tensor_sum, POINT_THREADS, 4, TensorArgs) {
         }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            double a0 = factor(dot, v[0][e]), a1 = factor(dot, v[1][e]);
-            double b0 = to_double(v[2][e]), b1 = to_double(v[3][e]);
+            num a0 = factor(dot, v[0][e]), a1 = factor(dot, v[1][e]);
+            num b0 = to_num(v[2][e]), b1 = to_num(v[3][e]);
             add_product(sums[0][e], a0, b0);
             add_product(sums[1][e], a0, b1);
             add_product(sums[1][e], a1, b0);
@@ -310,6 +314,67 @@ KERNEL(tensor_sum, POINT_THREADS, 4, TensorArgs) {
     for (int s = 0; s < 3; s++) {
         u64* out = a.out[s] + (size_t)limb * N;
         u64 x = finish(dot, totals[s][0]), y = finish(dot, totals[s][1]);
+        if (a.accumulate) {
+            Pair before = load_pair(out, i);
+            x = add_mod(prime.value, x, before.x);
+            y = add_mod(prime.value, y, before.y);
+        }
+        store_pair(out, i, x, y);
+    }
+}
+
+// Sums of products of pairs with single polynomials: (sum a0 b, sum a1 b).
+struct PlainTerm {
+    const u64* factors[3];  // a0, a1, b
+    u32 chain[3], unused;   // their primes of the chain
+};
+
+struct PlainArgs {
+    const Prime* primes;
+    u64* out[2];
+    u32 q, full_q, count, accumulate;
+    PlainTerm terms[MAX_TERMS];
+};
+
+KERNEL(plain_sum, POINT_THREADS, 4, PlainArgs) {
+    const u32 i = entry_of_thread(), limb = blockIdx.y;
+    const Prime prime = a.primes[prime_of(limb, a.q, a.full_q)];
+    const Dot dot = new_dot(prime);
+    Sum sums[2][2];
+    num totals[2][2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            sums[h][e] = new_sum(dot.base);
+            totals[h][e] = 0;
+        }
+    const u32 group = dot.large ? 4 : 8;
+    for (u32 start = 0; start < a.count; start += group) {
+        const u32 end = min(start + group, a.count);
+#pragma unroll 2
+        for (u32 k = start; k < end; k++) {
+            const PlainTerm& term = a.terms[k];
+            Pair v[3];
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                v[j] = load_pair(term.factors[j] + (size_t)prime_of(limb, a.q, term.chain[j]) * N, i);
+            const num b0 = factor(dot, v[2].x), b1 = factor(dot, v[2].y);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                add_product(sums[h][0], to_num(v[h].x), b0);
+                add_product(sums[h][1], to_num(v[h].y), b1);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) flush(dot, sums[h][e], totals[h][e]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        u64* out = a.out[h] + (size_t)limb * N;
+        u64 x = finish(dot, totals[h][0]), y = finish(dot, totals[h][1]);
         if (a.accumulate) {
             Pair before = load_pair(out, i);
             x = add_mod(prime.value, x, before.x);

@@ -10,9 +10,11 @@ use crate::Result;
 use crate::device::{Device, KernelTime, in_lane, lane};
 use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
-use crate::memory::{Buffer, Health, Pool, Table, size_class};
+use crate::memory::{Buffer, CHUNK, Health, Pool, Table};
 use crate::plan::{Constants, Conversion, Transforms};
 use crate::rehearsal::Rehearsal;
+#[cfg(any(test, feature = "emulator"))]
+use crate::source::Arithmetic;
 use crate::source::Kernel;
 use hetal_ckks::Backend;
 use hetal_ckks::backend::{Failure, Halves, Pair, Step};
@@ -96,13 +98,25 @@ impl CudaBackend {
     /// The ring on an emulated device, compiled by the system's C++ compiler.
     #[cfg(any(test, feature = "emulator"))]
     pub fn emulated(log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
-        Self::on(Arc::new(crate::ffi::emulator::Emulator::open(log_n)?), log_n, q, p)
+        Self::emulated_by(Arithmetic::Fp64, log_n, q, p)
+    }
+
+    /// [`CudaBackend::emulated`] with a given arithmetic.
+    #[cfg(any(test, feature = "emulator"))]
+    pub fn emulated_by(arithmetic: Arithmetic, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
+        Self::on(Arc::new(crate::ffi::emulator::Emulator::open(log_n, arithmetic)?), log_n, q, p)
     }
 
     /// The ring on an emulated device that has so many bytes of memory and is lost after so many launches.
     #[cfg(test)]
-    pub(crate) fn emulated_with(log_n: u32, q: &[u64], p: &[u64], bytes: usize, launches: usize) -> Result<Self> {
-        Self::on(Arc::new(crate::ffi::emulator::Emulator::with(log_n, bytes, launches)?), log_n, q, p)
+    pub(crate) fn emulated_with(
+        log_n: u32,
+        q: &[u64],
+        p: &[u64],
+        bytes: usize,
+        launches: Arc<std::sync::atomic::AtomicUsize>,
+    ) -> Result<Self> {
+        Self::on(Arc::new(crate::ffi::emulator::Emulator::with(log_n, Arithmetic::Fp64, bytes, launches)?), log_n, q, p)
     }
 
     /// The ring on no device at all: everything is accounted for and nothing is computed, so that a job can be tried for
@@ -156,9 +170,11 @@ impl CudaBackend {
         self.pool.peak()
     }
 
-    /// Bytes of device memory that `count` polynomials of so many limbs take.
+    /// Bytes of device memory that many polynomials of so many limbs take, for `count` of them: what is left at the end of
+    /// each chunk is counted in.
     pub fn bytes_of(&self, count: usize, limbs: usize) -> usize {
-        count * size_class(limbs) * self.limb_bytes()
+        let in_a_chunk = (CHUNK / limbs).max(1);
+        (count * limbs.max(CHUNK) * self.limb_bytes()).div_ceil(in_a_chunk)
     }
 
     /// Bytes of device memory free and in all.
@@ -420,7 +436,7 @@ impl Backend for CudaBackend {
             return (a(), b());
         }
         // Queueing is quick: one after the other from this thread. (A second thread cost more than it won.)
-        self.noted(self.device.fork());
+        self.noted(self.pool.lend(|| self.device.fork()));
         let fork = Fork(self);
         let out = (in_lane(1, a), in_lane(2, b));
         drop(fork);
@@ -440,6 +456,13 @@ impl Backend for CudaBackend {
         constant: Option<&Halves>,
     ) -> (CudaPoly, CudaPoly) {
         self.sum_of_multiples(start, basis, terms, constant)
+    }
+
+    fn plain_sum(&self, terms: &[(Pair<'_, CudaPoly>, &CudaPoly)], basis: Basis) -> (CudaPoly, CudaPoly) {
+        if terms.is_empty() {
+            return (self.zero(basis), self.zero(basis));
+        }
+        self.sum_of_plain_products(terms, basis)
     }
 
     fn inner_product_plus(

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::ffi::arguments::Arguments;
-use crate::source::Kernel;
+use crate::source::{Arithmetic, Kernel};
 use std::cell::Cell;
 
 /// Time a kernel took, over all its launches since profiling began.
@@ -44,6 +44,8 @@ pub(crate) fn in_lane<T>(lane: usize, f: impl FnOnce() -> T) -> T {
 
 /// Memory and kernels of one card. Everything is queued, in order, on the thread's lane.
 pub(crate) trait Device: Send + Sync {
+    /// What its kernels compute with.
+    fn arithmetic(&self) -> Arithmetic;
     /// Blocks of 256 threads and 64 registers that run at once.
     fn blocks_at_once(&self) -> u32;
     /// Lanes 1 and 2 wait for what lane 0 has queued.

@@ -17,6 +17,7 @@ mod transfer;
 pub use backend::{CudaBackend, CudaDigits, CudaPoly};
 pub use device::KernelTime;
 pub use error::{Error, Result};
+pub use source::Arithmetic;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use crate::device::{Device, LANES, lane};
 use crate::ffi::arguments::{Plain, bytes_of};
 use crate::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -27,7 +27,10 @@ impl Health {
     }
 }
 
-/// Buffers of a device.
+/// Limbs that are asked of the device at once.
+pub(crate) const CHUNK: usize = 256;
+
+/// Buffers of a device, cut from chunks.
 pub(crate) struct Pool {
     device: Arc<dyn Device>,
     health: Arc<Health>,
@@ -37,27 +40,70 @@ pub(crate) struct Pool {
     peak: AtomicUsize,
 }
 
-/// Addresses that are free, by size in limbs.
+/// What is free on each lane.
 ///
 /// What was queued on a lane before a buffer came back runs before what its next owner queues there, so a buffer goes
-/// to the lane it was taken on. Outside of forks lane 0 comes after all others, and takes every buffer. One that a
-/// forked lane gives back but did not take may still be in use on another: it waits for the end of the fork.
+/// to the lane it was taken on. A fork comes after everything on lane 0 and lends what is free there to either side; lane 0
+/// goes on after both sides and takes back all that is free. A buffer that a side gives back but did not take may still be
+/// in use on the other: it waits for the end of the fork.
 #[derive(Default)]
 struct Free {
-    lanes: [BTreeMap<usize, Vec<u64>>; LANES],
-    waiting: Vec<(usize, u64)>,
+    lanes: [Ranges; LANES],
+    lent: Ranges,
+    waiting: Ranges,
+    /// Every chunk's address and limbs.
+    chunks: BTreeMap<u64, usize>,
+}
+
+/// Ranges of free limbs: by address, and by size. Neighbours are one range, as long as a chunk does not end between them.
+#[derive(Default)]
+struct Ranges {
+    places: BTreeMap<u64, usize>,
+    sizes: BTreeSet<(usize, u64)>,
+}
+
+impl Ranges {
+    fn insert(&mut self, address: u64, limbs: usize) {
+        self.places.insert(address, limbs);
+        self.sizes.insert((limbs, address));
+    }
+
+    fn remove(&mut self, address: u64, limbs: usize) {
+        self.places.remove(&address);
+        self.sizes.remove(&(limbs, address));
+    }
+
+    /// The first limbs of the smallest range that has as many.
+    fn take(&mut self, limbs: usize, limb_bytes: usize) -> Option<u64> {
+        let &(size, address) = self.sizes.range((limbs, 0)..).next()?;
+        self.remove(address, size);
+        if size > limbs {
+            self.insert(address + (limbs * limb_bytes) as u64, size - limbs);
+        }
+        Some(address)
+    }
+
+    /// Adds a range, joined with its neighbours.
+    fn give(&mut self, mut address: u64, mut limbs: usize, limb_bytes: usize, chunks: &BTreeMap<u64, usize>) {
+        let end = |address: u64, limbs: usize| address + (limbs * limb_bytes) as u64;
+        let after = end(address, limbs);
+        if let Some(&next) = self.places.get(&after).filter(|_| !chunks.contains_key(&after)) {
+            self.remove(after, next);
+            limbs += next;
+        }
+        let before = self.places.range(..address).next_back().map(|(&place, &size)| (place, size));
+        if let Some((place, size)) = before.filter(|&(p, s)| end(p, s) == address && !chunks.contains_key(&address)) {
+            self.remove(place, size);
+            (address, limbs) = (place, size + limbs);
+        }
+        self.insert(address, limbs);
+    }
 }
 
 impl Pool {
     pub(crate) fn new(device: Arc<dyn Device>, health: Arc<Health>, limb_bytes: usize) -> Self {
-        Self {
-            device,
-            health,
-            limb_bytes,
-            free: Mutex::default(),
-            held: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
-        }
+        let (held, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { device, health, limb_bytes, free: Mutex::default(), held, peak }
     }
 
     /// Bytes held from the device.
@@ -72,10 +118,8 @@ impl Pool {
 
     /// A buffer with arbitrary contents; without memory behind it once something failed.
     pub(crate) fn take(self: &Arc<Self>, limbs: usize) -> Buffer {
-        let limbs = size_class(limbs);
         let lane = lane();
-        let known = self.free().lanes[lane].get_mut(&limbs).and_then(Vec::pop);
-        let address = known.or_else(|| self.health.note(self.allocate(limbs))).unwrap_or(0);
+        let address = self.find(lane, limbs).or_else(|| self.health.note(self.allocate(lane, limbs))).unwrap_or(0);
         Buffer { address, limbs, lane, pool: Arc::clone(self) }
     }
 
@@ -83,63 +127,88 @@ impl Pool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_back(&self, buffer: &Buffer) {
+    fn find(&self, lane: usize, limbs: usize) -> Option<u64> {
         let mut free = self.free();
-        match lane() {
-            lane if lane == 0 || lane == buffer.lane => {
-                free.lanes[lane].entry(buffer.limbs).or_default().push(buffer.address);
-            }
-            _ => free.waiting.push((buffer.limbs, buffer.address)),
-        }
+        let own = free.lanes[lane].take(limbs, self.limb_bytes);
+        if own.is_some() || lane == 0 { own } else { free.lent.take(limbs, self.limb_bytes) }
     }
 
-    /// Ends a fork: `join` makes lane 0 wait for the others, and then what waited for that is free.
-    pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
-        // Before: what comes to wait later may be in use by work that this join does not wait for.
-        let waiting = std::mem::take(&mut self.free().waiting);
-        let out = join();
-        let mut free = self.free();
-        for (limbs, address) in waiting {
-            free.lanes[0].entry(limbs).or_default().push(address);
-        }
+    fn give_back(&self, buffer: &Buffer) {
+        let Free { lanes, waiting, chunks, .. } = &mut *self.free();
+        let lane = lane();
+        let list = if lane == 0 || lane == buffer.lane { &mut lanes[lane] } else { waiting };
+        list.give(buffer.address, buffer.limbs, self.limb_bytes, chunks);
+    }
+
+    /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before is then free on them.
+    pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
+        let lent = std::mem::take(&mut self.free().lanes[0]);
+        let out = fork();
+        let Free { lent: place, chunks, .. } = &mut *self.free();
+        self.pour(lent, place, chunks);
         out
     }
 
-    fn allocate(&self, limbs: usize) -> Result<u64> {
+    /// Ends a fork: `join` makes lane 0 wait for the others, and what was free on them before is then free on it.
+    pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
+        // Before: what comes back later may be in use by work that this join does not wait for.
+        let back = {
+            let Free { lanes: [_, first, second], lent, waiting, .. } = &mut *self.free();
+            [first, second, lent, waiting].map(std::mem::take)
+        };
+        let out = join();
+        let Free { lanes: [place, ..], chunks, .. } = &mut *self.free();
+        back.into_iter().for_each(|ranges| self.pour(ranges, place, chunks));
+        out
+    }
+
+    fn pour(&self, from: Ranges, to: &mut Ranges, chunks: &BTreeMap<u64, usize>) {
+        if to.places.is_empty() {
+            *to = from;
+            return;
+        }
+        from.places.into_iter().for_each(|(address, limbs)| to.give(address, limbs, self.limb_bytes, chunks));
+    }
+
+    /// The first limbs of a new chunk; of one that has no more, where there is no room for a whole one.
+    fn allocate(&self, lane: usize, limbs: usize) -> Result<u64> {
         self.health.check()?;
-        let bytes = limbs * self.limb_bytes;
-        let address = self.device.allocate(bytes).or_else(|error| {
-            // Perhaps the room is in buffers of other sizes.
+        let ask = |limbs: usize| self.device.allocate(limbs * self.limb_bytes).map(|address| (address, limbs));
+        let (address, size) = ask(limbs.max(CHUNK)).or_else(|_| {
+            // Perhaps there is room in chunks that are free.
             self.trim();
-            self.device.allocate(bytes).map_err(|_| error)
+            ask(limbs)
         })?;
+        let bytes = size * self.limb_bytes;
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak.fetch_max(held, Ordering::Relaxed);
+        let Free { lanes, chunks, .. } = &mut *self.free();
+        chunks.insert(address, size);
+        if size > limbs {
+            lanes[lane].give(address + (limbs * self.limb_bytes) as u64, size - limbs, self.limb_bytes, chunks);
+        }
         Ok(address)
     }
 
-    /// Gives unused buffers back to the device.
+    /// Gives chunks that are free back to the device.
     pub(crate) fn trim(&self) {
-        let free = std::mem::take(&mut self.free().lanes);
-        for (limbs, addresses) in free.into_iter().flatten() {
-            for address in addresses {
-                self.device.free(address);
-                self.held.fetch_sub(limbs * self.limb_bytes, Ordering::Relaxed);
-            }
-        }
+        let Free { lanes, lent, chunks, .. } = &mut *self.free();
+        chunks.retain(|&address, &mut limbs| {
+            let mut all = lanes.iter_mut().chain([&mut *lent]);
+            let Some(ranges) = all.find(|ranges| ranges.places.get(&address) == Some(&limbs)) else { return true };
+            ranges.remove(address, limbs);
+            self.device.free(address);
+            self.held.fetch_sub(limbs * self.limb_bytes, Ordering::Relaxed);
+            false
+        });
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.trim();
+        let chunks = std::mem::take(&mut self.free().chunks);
+        chunks.into_keys().for_each(|address| self.device.free(address));
     }
-}
-
-/// Sizes that buffers are rounded up to, so that one of a few limbs more serves again.
-pub(crate) fn size_class(limbs: usize) -> usize {
-    let grain = if limbs < 16 { 1 } else { 1 << (limbs / 8).ilog2() };
-    limbs.next_multiple_of(grain)
 }
 
 /// Limbs of device memory. Returns to its pool when dropped.
@@ -210,11 +279,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_waste_little() {
-        for limbs in 1..2000 {
-            let class = size_class(limbs);
-            assert!(class >= limbs && class - limbs <= limbs / 8, "{limbs} -> {class}");
-            assert_eq!(size_class(class), class);
+    fn neighbours_become_one_range_but_not_across_chunks() {
+        let chunks = BTreeMap::from([(1000, 8), (1080, 8)]);
+        let mut ranges = Ranges::default();
+        for (address, limbs) in [(1000, 2), (1050, 3), (1080, 8), (1020, 3)] {
+            ranges.give(address, limbs, 10, &chunks);
         }
+        assert_eq!(ranges.places, BTreeMap::from([(1000, 8), (1080, 8)]));
+        // The smallest that is large enough, from its start.
+        ranges.remove(1080, 8);
+        ranges.give(1110, 5, 10, &chunks);
+        assert_eq!(ranges.take(4, 10), Some(1110));
+        assert_eq!(ranges.take(6, 10), Some(1000));
+        assert_eq!(ranges.take(6, 10), None);
+        assert_eq!(ranges.places, BTreeMap::from([(1060, 2), (1150, 1)]));
+        assert_eq!(ranges.sizes, BTreeSet::from([(2, 1060), (1, 1150)]));
     }
 }

@@ -1,9 +1,9 @@
 //! Constants of the ring, and the batches of transforms and conversions behind an operation, made once for each shape.
 
 use crate::device::Device;
-use crate::ffi::arguments::{Group, Job, Prime, Target};
+use crate::ffi::arguments::{Group, Job, Prime, Target, Word};
 use crate::memory::Table;
-use crate::source::{Kernel, LOG_N, MAX_LIMBS, MAX_SOURCES};
+use crate::source::{Arithmetic, Kernel, LOG_N, MAX_LIMBS, MAX_SOURCES};
 use crate::{Error, Result};
 use hetal_ring::{Basis, Modulus, ntt, prime};
 use rayon::prelude::*;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 /// The primes of a ring and their tables on the device.
 pub(crate) struct Constants {
+    pub(crate) arithmetic: Arithmetic,
     pub(crate) log_n: u32,
     pub(crate) full: Basis,
     moduli: Vec<Modulus>,
@@ -39,9 +40,11 @@ impl Constants {
                 root.ok_or_else(|| unsupported(format!("{value} is no prime of 17 to 51 bits that is 1 mod 2N")))
             })
             .collect::<Result<_>>()?;
-        let primes: Vec<Prime> = found.iter().map(|(m, _)| prime_constants(m)).collect();
-        let roots: Vec<f64> = found.par_iter().flat_map_iter(|(m, psi)| roots(m, *psi, log_n)).collect();
+        let arithmetic = device.arithmetic();
+        let primes: Vec<Prime> = found.iter().map(|(m, _)| prime_constants(arithmetic, m)).collect();
+        let roots: Vec<Word> = found.par_iter().flat_map_iter(|(m, psi)| roots(arithmetic, m, *psi, log_n)).collect();
         Ok(Self {
+            arithmetic,
             log_n,
             full: Basis { q: q.len(), p: p.len() },
             first_roots: found.iter().map(|(m, psi)| m.pow(*psi, 1 << (log_n - 1))).collect(),
@@ -62,15 +65,20 @@ impl Constants {
     }
 
     /// The product of the first `p` special primes modulo each prime of the chain, centred.
-    pub(crate) fn special_products(&self, p: usize) -> Vec<f64> {
+    pub(crate) fn special_products(&self, p: usize) -> Vec<Word> {
         let special = &self.moduli[self.full.q..self.full.q + p];
-        self.moduli[..self.full.q].iter().map(|q| q.center(product(q, special.iter())) as f64).collect()
+        self.moduli[..self.full.q].iter().map(|q| self.centred(q, product(q, special.iter()))).collect()
+    }
+
+    /// A residue as a number of the kernels, centred.
+    pub(crate) fn centred(&self, m: &Modulus, x: u64) -> Word {
+        self.arithmetic.word(m.center(x))
     }
 
     /// Batches of transforms of limbs of the given primes, in place, to measure.
     pub(crate) fn benchmark_jobs(&self, device: &Arc<dyn Device>, numbers: &[usize]) -> Result<(Table, Table)> {
         let places = || numbers.iter().enumerate();
-        let forward: Vec<Job> = places().map(|(i, &number)| forward_job(number, 0, i, i, 0.0)).collect();
+        let forward: Vec<Job> = places().map(|(i, &number)| forward_job(number, 0, i, i, 0)).collect();
         let inverse: Vec<Job> = places().map(|(i, &number)| self.inverse_job(number, 1, 0, i, i)).collect();
         Ok((Table::new(device, &forward)?, Table::new(device, &inverse)?))
     }
@@ -84,29 +92,35 @@ impl Constants {
             group: group as u32,
             from: from as u32,
             to: to as u32,
-            scale: m.center(scale) as f64,
-            scaled_root: m.center(m.mul(scale, self.first_roots[number])) as f64,
+            scale: self.centred(m, scale),
+            scaled_root: self.centred(m, m.mul(scale, self.first_roots[number])),
         }
     }
 }
 
-fn prime_constants(m: &Modulus) -> Prime {
+fn prime_constants(arithmetic: Arithmetic, m: &Modulus) -> Prime {
     let size_class = match m.bits() {
+        _ if arithmetic == Arithmetic::Integer => 0,
         ..=47 => 0,
         48..=50 => 1,
         _ => 2,
     };
-    let q = m.value() as f64;
-    Prime { q, inverse: 1.0 / q, value: m.value(), size_class, unused: 0 }
+    let (q, inverse) = (arithmetic.word(m.value() as i64), arithmetic.inverse(m));
+    Prime { q, inverse, value: m.value(), size_class, shift: shift(m) }
+}
+
+/// Bits that integers drop before they are divided by a prime.
+fn shift(m: &Modulus) -> u32 {
+    m.bits() - 2
 }
 
 /// The roots of one prime in the order of `kernels/ntt.cu`.
-fn roots(m: &Modulus, psi: u64, log_n: u32) -> Vec<f64> {
+fn roots(arithmetic: Arithmetic, m: &Modulus, psi: u64, log_n: u32) -> Vec<Word> {
     let n = 1usize << log_n;
-    let mut powers = vec![0.0; n];
+    let mut powers = vec![0; n];
     let mut power = 1;
     for k in 0..n {
-        powers[ntt::bit_reverse(k, log_n)] = m.center(power) as f64;
+        powers[ntt::bit_reverse(k, log_n)] = arithmetic.word(m.center(power));
         power = m.mul(power, psi);
     }
     let leaves = n / 16;
@@ -130,13 +144,13 @@ impl Transforms {
     /// Every limb of a polynomial, in its place.
     pub(crate) fn of_basis(constants: &Constants, device: &Arc<dyn Device>, basis: Basis) -> Result<Self> {
         let jobs: Vec<Job> =
-            (0..basis.limbs()).map(|i| forward_job(constants.number(basis.q, i), 0, i, i, 0.0)).collect();
+            (0..basis.limbs()).map(|i| forward_job(constants.number(basis.q, i), 0, i, i, 0)).collect();
         Ok(Self { jobs: Table::new(device, &jobs)? })
     }
 }
 
-fn forward_job(number: usize, group: usize, from: usize, to: usize, scale: f64) -> Job {
-    Job { prime: number as u32, group: group as u32, from: from as u32, to: to as u32, scale, scaled_root: 0.0 }
+fn forward_job(number: usize, group: usize, from: usize, to: usize, scale: Word) -> Job {
+    Job { prime: number as u32, group: group as u32, from: from as u32, to: to as u32, scale, scaled_root: 0 }
 }
 
 /// Inverse transforms of source limbs, conversions of their coefficients to other primes, and forward transforms there.
@@ -186,22 +200,22 @@ impl Builder {
 
     /// One more target of the last group: prime `number`, at limb `to` of the work. Returns the inverse of the sources'
     /// product, centred.
-    fn target(&mut self, constants: &Constants, sources: &[usize], number: usize, to: usize) -> f64 {
+    fn target(&mut self, constants: &Constants, sources: &[usize], number: usize, to: usize) -> Word {
         let moduli = &constants.moduli;
         let t = &moduli[number];
-        let mut hats = [0.0; MAX_SOURCES];
+        let mut hats = [0; MAX_SOURCES];
         for (hat, &source) in hats.iter_mut().zip(sources) {
-            *hat = t.center(product(t, sources.iter().filter(|&&s| s != source).map(|&s| &moduli[s]))) as f64;
+            *hat = constants.centred(t, product(t, sources.iter().filter(|&&s| s != source).map(|&s| &moduli[s])));
             self.wide |= moduli[source].bits() + t.bits() > 101;
         }
         let all = product(t, sources.iter().map(|&s| &moduli[s]));
-        let minus_product = t.center(t.neg(all)) as f64;
-        let q = t.value() as f64;
-        self.targets.push(Target { q, inverse: 1.0 / q, hats, minus_product, to: to as u32, unused: 0 });
+        let minus_product = constants.centred(t, t.neg(all));
+        let (q, inverse) = (constants.arithmetic.word(t.value() as i64), constants.arithmetic.inverse(t));
+        self.targets.push(Target { q, inverse, hats, minus_product, to: to as u32, shift: shift(t) });
         if let Some(group) = self.groups.last_mut() {
             group.targets += 1;
         }
-        t.center(t.inv(all)) as f64
+        constants.centred(t, t.inv(all))
     }
 
     fn build(self, constants: &Constants, device: &Arc<dyn Device>) -> Result<Conversion> {
@@ -242,7 +256,7 @@ impl Conversion {
             for i in (0..basis.limbs()).filter(|i| !range.contains(i)) {
                 let (number, to) = (constants.number(basis.q, i), j * basis.limbs() + i);
                 builder.target(constants, &sources, number, to);
-                builder.forward.push(forward_job(number, 0, to, to, 0.0));
+                builder.forward.push(forward_job(number, 0, to, to, 0));
             }
         }
         builder.build(constants, device)
@@ -277,7 +291,7 @@ impl Conversion {
         for i in 1..basis.limbs() {
             let number = constants.number(basis.q, i);
             builder.target(constants, &[0], number, i);
-            builder.forward.push(forward_job(number, 0, i, i, 0.0));
+            builder.forward.push(forward_job(number, 0, i, i, 0));
         }
         builder.build(constants, device)
     }

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::device::{Device, KernelTime};
 use crate::ffi::arguments::Arguments;
-use crate::source::Kernel;
+use crate::source::{Arithmetic, Kernel};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// It gives addresses that nothing is behind, none twice.
@@ -13,6 +13,10 @@ pub(crate) struct Rehearsal {
 }
 
 impl Device for Rehearsal {
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::Fp64
+    }
+
     fn blocks_at_once(&self) -> u32 {
         1
     }

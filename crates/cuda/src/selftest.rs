@@ -252,6 +252,12 @@ impl<'a, B: Backend> Run<'a, B> {
             for d in b.tensor_sum(&terms, chain) {
                 self.record("tensor sum", &d);
             }
+            let plain: Vec<_> = (0..count).map(|k| ((pick(k), pick(k + 1)), pick(2 * k + 1))).collect();
+            let (s0, s1) = b.plain_sum(&plain, chain);
+            self.record("plain sum 0", &s0);
+            self.record("plain sum 1", &s1);
+            let plain: Vec<_> = (0..count).map(|_| ((&edge, &edge), &edge)).collect();
+            self.record("plain sum of squares", &b.plain_sum(&plain, chain).0);
             let terms: Vec<_> = (0..count).map(|_| ((&edge, &edge), (&edge, &edge))).collect();
             for d in b.tensor_sum(&terms, chain) {
                 self.record("tensor sum of squares", &d);

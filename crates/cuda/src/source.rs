@@ -1,5 +1,7 @@
 //! The kernels' source, and the shapes of their launches.
 
+use hetal_ring::Modulus;
+
 /// All kernels, as one translation unit.
 pub(crate) const SOURCE: &str = concat!(
     include_str!("../kernels/field.cu"),
@@ -12,12 +14,64 @@ pub(crate) const SOURCE: &str = concat!(
 /// Degrees the kernels are written for.
 pub(crate) const LOG_N: std::ops::RangeInclusive<u32> = 10..=17;
 
+/// What kernels compute with. Both give the same residues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Doubles, with fused multiply-add: for cards with as many units for them as for floats of 32 bits, or half as many.
+    Fp64,
+    /// 64-bit integers, for the others.
+    Integer,
+}
+
+impl Arithmetic {
+    /// The faster one on a card of compute capability `capability` (90 for 9.0): the large chips of each generation (P100, V100,
+    /// A100, H100, H200, B200) have many units for doubles.
+    pub(crate) fn of_card(capability: u32) -> Self {
+        if [60, 70, 80, 90, 100].contains(&capability) { Self::Fp64 } else { Self::Integer }
+    }
+
+    /// The one of a name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Fp64, Self::Integer].into_iter().find(|a| a.name() == name)
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fp64 => "fp64",
+            Self::Integer => "integer",
+        }
+    }
+
+    /// The definitions that choose it and the degree in the sources.
+    pub(crate) fn definitions(self, log_n: u32) -> Vec<String> {
+        let chosen = (self == Self::Integer).then(|| "-DHETAL_INTEGER".to_owned());
+        std::iter::once(format!("-DLOG_N={log_n}")).chain(chosen).collect()
+    }
+
+    /// A number as the kernels read it.
+    pub(crate) fn word(self, x: i64) -> u64 {
+        match self {
+            Self::Fp64 => (x as f64).to_bits(),
+            Self::Integer => x as u64,
+        }
+    }
+
+    /// What stands for `1/q`: see `Field` in the sources.
+    pub(crate) fn inverse(self, q: &Modulus) -> u64 {
+        match self {
+            Self::Fp64 => (1.0 / q.value() as f64).to_bits(),
+            Self::Integer => ((1u128 << (q.bits() + 62)) / u128::from(q.value())) as u64,
+        }
+    }
+}
+
 /// Options of every compilation. Products and sums are fused only where the source says so.
-pub(crate) fn options(log_n: u32) -> Vec<String> {
+pub(crate) fn options(log_n: u32, arithmetic: Arithmetic) -> Vec<String> {
     ["--std=c++17", "--fmad=false", "--device-as-default-execution-space"]
         .iter()
         .map(|&o| o.to_owned())
-        .chain([format!("-DLOG_N={log_n}")])
+        .chain(arithmetic.definitions(log_n))
         .collect()
 }
 
@@ -66,6 +120,7 @@ kernels! {
     Lift = "lift",
     LiftScaled = "lift_scaled",
     TensorSum = "tensor_sum",
+    PlainSum = "plain_sum",
     ForwardColumns = "ntt_forward_columns",
     ForwardRows = "ntt_forward_rows",
     ForwardRowsDivide = "ntt_forward_rows_divide",

@@ -2,16 +2,23 @@
 
 use crate::ffi::emulator::is_present;
 use crate::selftest::{Ring, compare};
-use crate::{CudaBackend, Error};
-use hetal_circuits::{Bootstrapper, bootstrap};
+use crate::{Arithmetic, CudaBackend, Error};
+use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
 use hetal_ckks::backend::Failure;
+use hetal_ckks::bytes::{Codec, FormatError};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
+use hetal_learn::softmax::Constants;
+use hetal_learn::trainer::{self, Trainer};
+use hetal_learn::{Geometry, Held, Ledger, Limits, Session, Upload, session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{Client, complex_vector};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn backends(log_n: u32, q: &[u64], p: &[u64]) -> (CudaBackend, RnsRing) {
-    (CudaBackend::emulated(log_n, q, p).unwrap(), RnsRing::new(log_n, q, p, Isa::detect()).unwrap())
+const ARITHMETICS: [Arithmetic; 2] = [Arithmetic::Fp64, Arithmetic::Integer];
+
+fn launches(count: usize) -> Arc<AtomicUsize> {
+    Arc::new(AtomicUsize::new(count))
 }
 
 #[test]
@@ -21,10 +28,13 @@ fn every_operation_gives_the_cpus_bytes_at_a_toy_set() {
     }
     let params = Params::named("insecure-toy11").unwrap();
     let ring = Ring { log_n: 11, q: params.chain(), p: params.special(), digit_starts: params.digit_starts() };
-    let (gpu, cpu) = backends(11, ring.q, ring.p);
-    let report = compare(&gpu, &cpu, &ring, 1).unwrap();
-    assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
-    assert!(report.compared > 800, "{}", report.compared);
+    let cpu = RnsRing::new(11, ring.q, ring.p, Isa::detect()).unwrap();
+    for arithmetic in ARITHMETICS {
+        let gpu = CudaBackend::emulated_by(arithmetic, 11, ring.q, ring.p).unwrap();
+        let report = compare(&gpu, &cpu, &ring, 1).unwrap();
+        assert!(report.mismatches.is_empty(), "{arithmetic:?}: {:#?}", report.mismatches);
+        assert!(report.compared > 800, "{}", report.compared);
+    }
 }
 
 /// Small, medium and large primes, in every order that matters: the widest conversions and products.
@@ -38,9 +48,13 @@ fn every_size_of_prime_gives_the_cpus_bytes() {
         let q = [primes(51, 3), primes(50, 2), primes(20, 1), primes(47, 1), primes(48, 1)].concat();
         let p = primes(51, 6)[3..].to_vec();
         let ring = Ring { log_n, q: &q, p: &p, digit_starts: &[0, 2, 4, 5, 6, 7] };
-        let (gpu, cpu) = backends(log_n, &q, &p);
-        let report = compare(&gpu, &cpu, &ring, u64::from(log_n)).unwrap();
-        assert!(report.mismatches.is_empty(), "log n {log_n}: {:#?}", report.mismatches);
+        // The larger degree is for the transforms' other shapes, which both have in common.
+        for &arithmetic in &ARITHMETICS[..if log_n == 10 { 2 } else { 1 }] {
+            let gpu = CudaBackend::emulated_by(arithmetic, log_n, &q, &p).unwrap();
+            let cpu = RnsRing::new(log_n, &q, &p, Isa::detect()).unwrap();
+            let report = compare(&gpu, &cpu, &ring, u64::from(log_n)).unwrap();
+            assert!(report.mismatches.is_empty(), "{arithmetic:?}, log n {log_n}: {:#?}", report.mismatches);
+        }
     }
 }
 
@@ -51,14 +65,17 @@ fn transforms_of_every_degree_give_the_cpus_bytes() {
     }
     for log_n in 10..=17 {
         let q: Vec<u64> = [40, 50, 51].iter().map(|&bits| prime::ntt_primes_below(bits, log_n, 1)[0]).collect();
-        let (gpu, cpu) = backends(log_n, &q, &[]);
-        let basis = Basis { q: 3, p: 0 };
-        let n = 1i64 << log_n;
-        let coefficients: Vec<i64> = (0..n).map(|k| k.wrapping_mul(0x1234_5678_9abc_def1) >> 2).collect();
-        let (a, b) = (Backend::lift(&gpu, basis, &coefficients), Backend::lift(&cpu, basis, &coefficients));
-        assert_eq!(gpu.download(&a), cpu.download(&b), "forward, log n {log_n}");
-        let (a, b) = (Backend::divide(&gpu, a, 2), Backend::divide(&cpu, b, 2));
-        assert_eq!(gpu.download(&a), cpu.download(&b), "backward, log n {log_n}");
+        for &arithmetic in &ARITHMETICS[..if [10, 13, 17].contains(&log_n) { 2 } else { 1 }] {
+            let gpu = CudaBackend::emulated_by(arithmetic, log_n, &q, &[]).unwrap();
+            let cpu = RnsRing::new(log_n, &q, &[], Isa::detect()).unwrap();
+            let basis = Basis { q: 3, p: 0 };
+            let n = 1i64 << log_n;
+            let coefficients: Vec<i64> = (0..n).map(|k| k.wrapping_mul(0x1234_5678_9abc_def1) >> 2).collect();
+            let (a, b) = (Backend::lift(&gpu, basis, &coefficients), Backend::lift(&cpu, basis, &coefficients));
+            assert_eq!(gpu.download(&a), cpu.download(&b), "forward, {arithmetic:?}, log n {log_n}");
+            let (a, b) = (Backend::divide(&gpu, a, 2), Backend::divide(&cpu, b, 2));
+            assert_eq!(gpu.download(&a), cpu.download(&b), "backward, {arithmetic:?}, log n {log_n}");
+        }
     }
 }
 
@@ -78,12 +95,21 @@ fn a_bootstrap_gives_the_cpus_bytes() {
     let gpu = Arc::new(CudaBackend::emulated(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
     let on_gpu = Bootstrapper::new(&evaluator, &[0]).unwrap();
-    let keys = gpu.upload_keys(&keys);
+    let host_keys = keys;
+    let keys = gpu.upload_keys(&host_keys);
     let out: Ciphertext<_> = on_gpu.bootstrap(&evaluator, &gpu.upload_ciphertext(&ct), 0, &keys).unwrap();
     gpu.health().unwrap();
     assert_eq!((out.limbs, out.scale), (expected.limbs, expected.scale));
     assert_eq!(gpu.download(&out.c0), client.ring.download(&expected.c0));
     assert_eq!(gpu.download(&out.c1), client.ring.download(&expected.c1));
+
+    // A rehearsal without a card counts the same memory.
+    let rehearsal = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special()).unwrap());
+    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&rehearsal));
+    let rehearsed = Bootstrapper::new(&evaluator, &[0]).unwrap();
+    let keys = rehearsal.upload_keys(&host_keys);
+    rehearsed.bootstrap(&evaluator, &rehearsal.upload_ciphertext(&ct), 0, &keys).unwrap();
+    assert_eq!(rehearsal.peak_bytes(), gpu.peak_bytes());
 }
 
 #[test]
@@ -115,7 +141,7 @@ fn out_of_memory_is_told_and_kept() {
         return;
     }
     let q = prime::ntt_primes_below(50, 10, 4);
-    let gpu = CudaBackend::emulated_with(10, &q, &[], 1 << 20, usize::MAX).unwrap();
+    let gpu = CudaBackend::emulated_with(10, &q, &[], 1 << 20, launches(usize::MAX)).unwrap();
     let basis = Basis { q: 4, p: 0 };
     let first = gpu.zero(basis);
     gpu.health().unwrap();
@@ -164,4 +190,65 @@ fn sides_of_a_fork_do_not_share_buffers() {
     );
     assert!(first != second && first != address(&outer) && second != address(&outer));
     assert_eq!(address(&gpu.zero(basis)), lent);
+}
+
+/// What a side of a fork gave is used again by later forks.
+#[test]
+fn memory_does_not_grow_with_forks() {
+    let q = prime::ntt_primes_below(50, 10, 3);
+    let gpu = CudaBackend::rehearsal(10, &q, &[]).unwrap();
+    let basis = Basis { q: 3, p: 0 };
+    let fork = || gpu.join(|| (gpu.zero(basis), gpu.zero(basis)), || gpu.zero(basis));
+    drop(fork());
+    let held = gpu.pool_bytes();
+    for _ in 0..10 {
+        let kept = fork();
+        drop(kept);
+    }
+    assert_eq!(gpu.pool_bytes(), held);
+}
+
+/// A card is lost in the middle of a step: the step is an error, the session stays where it was, nothing false is written,
+/// and the checkpoint from before goes on elsewhere.
+#[test]
+fn a_lost_card_loses_nothing() {
+    if !is_present() {
+        return;
+    }
+    let g = Geometry::new(1024, 64, 12, 3).unwrap();
+    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(3, 128.0).unwrap());
+    let client = Client::new("insecure-toy11", 9);
+    let params = &client.params;
+    let needs = trainer::keys(g, ledger, constants.clone(), 0, params.top_level()).unwrap();
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, encrypted::keys(params, &needs));
+    let left = launches(usize::MAX);
+    let gpu = CudaBackend::emulated_with(11, params.chain(), params.special(), usize::MAX, Arc::clone(&left)).unwrap();
+    let gpu = Arc::new(gpu);
+    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
+    let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).unwrap();
+    let engine = Encrypted::new(evaluator, gpu.upload_keys(&keys), bootstrapper);
+    let seal = |level| engine.admit(gpu.upload_ciphertext(&client.encrypt(&complex_vector(1024, 4), level))).unwrap();
+    let trainer = Trainer::new(&engine, g, ledger, constants, 0).unwrap();
+    let features = (0..g.blocks()).map(|_| seal(ledger.fresh_features())).collect();
+    let batches = [Held::AsSent(Upload { features, labels: seal(ledger.probabilities()), rows: 64 })];
+    let mut session = Session::new(Limits::default().defaults, 1, seal(ledger.weights())).unwrap();
+    let codec = Codec::new(Arc::clone(params), Arc::clone(&gpu));
+    let (record, ciphertexts) = session.checkpoint();
+    let saved: Vec<Vec<u8>> = ciphertexts.iter().map(|ct| codec.encode(ct.inner()).unwrap()).collect();
+
+    left.store(100, Ordering::Relaxed);
+    let lost = session::advance(&engine, &mut session, &batches[..], |_| Ok(&trainer), |_| true).unwrap_err();
+    let hetal_learn::Error::Circuit(hetal_circuits::Error::Scheme(hetal_ckks::Error::Backend(found))) = lost else {
+        panic!("{lost}");
+    };
+    assert!(found.to_string().contains("the emulated card is lost"), "{found}");
+    assert_eq!(session.checkpoint().0, record);
+    assert!(matches!(codec.encode(session.weights().inner()), Err(FormatError::Backend(Failure::Device { .. }))));
+
+    let on_cpu = client.codec();
+    let again: Vec<Ciphertext<_>> = saved.iter().map(|bytes| on_cpu.decode(bytes).unwrap()).collect();
+    let resumed = Session::resume(record, again).unwrap();
+    assert_eq!(resumed.task(), session.task());
+    assert_eq!(saved[0], on_cpu.encode(resumed.weights()).unwrap());
 }

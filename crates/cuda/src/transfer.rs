@@ -13,7 +13,13 @@ impl CudaBackend {
 
     /// A ciphertext of the CPU's ring on the device.
     pub fn upload_ciphertext(&self, a: &Ciphertext<Poly>) -> Ciphertext<CudaPoly> {
-        Ciphertext { c0: self.upload_poly(&a.c0), c1: self.upload_poly(&a.c1), limbs: a.limbs, scale: a.scale }
+        Ciphertext {
+            c0: self.upload_poly(&a.c0),
+            c1: self.upload_poly(&a.c1),
+            limbs: a.limbs,
+            scale: a.scale,
+            set: a.set,
+        }
     }
 
     /// A switching key of the CPU's ring on the device.

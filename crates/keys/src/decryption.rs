@@ -2,9 +2,10 @@
 
 use crate::secret::SecretPoly;
 use crate::{Private, SecretKey};
-use hetal_ckks::{Ciphertext, Complex64, Encoder, Params, Result};
+use hetal_ckks::{Ciphertext, Complex64, Encoder, Error, Params, Result};
 use hetal_ring::{Basis, Poly, RnsRing};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Opens ciphertexts.
 ///
@@ -24,7 +25,10 @@ impl Decryptor {
 
     /// The slots of the message, noise included.
     pub fn decrypt(&self, secret: &SecretKey, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
-        let coefficients = self.coefficients(secret, ct);
+        if ct.set != self.params.tag() {
+            return Err(Error::MixedParams { operation: "decryption", set: self.params.name().to_owned() });
+        }
+        let coefficients = Zeroizing::new(self.coefficients(secret, ct));
         Ok(Private::new(self.encoder.decode(&coefficients, self.params.slots())?))
     }
 

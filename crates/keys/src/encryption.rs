@@ -1,7 +1,7 @@
 //! Encryption, with the secret key (half the bytes) or the public one.
 
-use crate::{KeyGenerator, SecretKey};
-use hetal_ckks::{Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext};
+use crate::{Error, KeyGenerator, Result, SecretKey};
+use hetal_ckks::{Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext, SetTag};
 use hetal_ring::sampler::{self, Seed, SeedSource};
 use hetal_ring::{Basis, Poly, RnsRing};
 use std::sync::Arc;
@@ -12,13 +12,14 @@ pub struct Encryptor {
     ring: Arc<RnsRing>,
     generator: KeyGenerator,
     degree: usize,
+    set: SetTag,
 }
 
 impl Encryptor {
     /// An encryptor for a parameter set.
     pub fn new(params: Arc<Params>, ring: Arc<RnsRing>) -> Self {
-        let degree = params.degree();
-        Self { generator: KeyGenerator::new(params, Arc::clone(&ring)), ring, degree }
+        let (degree, set) = (params.degree(), params.tag());
+        Self { generator: KeyGenerator::new(params, Arc::clone(&ring)), ring, degree, set }
     }
 
     /// Encrypts with the secret key; the uniform half stays a seed. Every call uses two fresh seeds.
@@ -43,7 +44,7 @@ impl Encryptor {
     ) -> Ciphertext<Poly> {
         let SeededCiphertext { c0, seed, scale } = self.encrypt_seeded(secret, message, seeds);
         let basis = c0.basis();
-        Ciphertext { c0, c1: self.ring.uniform(&seed, 0, basis), limbs: basis.q, scale }
+        Ciphertext { c0, c1: self.ring.uniform(&seed, 0, basis), limbs: basis.q, scale, set: self.set }
     }
 
     /// A public key for plaintexts of up to `limbs` limbs.
@@ -54,14 +55,17 @@ impl Encryptor {
         PublicKey { b, a: self.ring.uniform(&public, 0, basis), seed: public }
     }
 
-    /// Encrypts with the public key: `(v b + e0 + m, v a + e1)` for a fresh ternary `v`.
+    /// Encrypts with the public key: `(v b + e0 + m, v a + e1)` for a fresh ternary `v`. The key must have the message's primes.
     pub fn encrypt_public(
         &self,
         key: &PublicKey<Poly>,
         message: &Plaintext<Poly>,
         seeds: &mut dyn SeedSource,
-    ) -> Ciphertext<Poly> {
+    ) -> Result<Ciphertext<Poly>> {
         let basis = message.poly.basis();
+        if basis.p > 0 || key.b.basis().q < basis.q {
+            return Err(Error::PublicKey { needs: basis.limbs(), has: key.b.basis().q });
+        }
         let (ephemeral, errors) = (seeds.next_seed(), seeds.next_seed());
         let mut v = sampler::ternary_uniform(&ephemeral, self.degree);
         let lifted = crate::secret::SecretPoly::new(&self.ring, basis, &v);
@@ -71,7 +75,7 @@ impl Encryptor {
         self.ring.add_assign(&mut c0, &message.poly);
         let mut c1 = self.generator.error(&errors, 1, basis);
         self.ring.mul_add_assign(&mut c1, &lifted.0, &key.a);
-        Ciphertext { c0, c1, limbs: basis.q, scale: message.scale }
+        Ok(Ciphertext { c0, c1, limbs: basis.q, scale: message.scale, set: self.set })
     }
 
     /// `-a s + e (+ m)`.
@@ -83,11 +87,8 @@ impl Encryptor {
         basis: Basis,
         message: Option<&Poly>,
     ) -> Poly {
-        let mut c0 = self.ring.uniform(public, 0, basis);
-        let s = secret.lift(&self.ring, basis);
-        c0 = self.ring.mul(&c0, &s.0, basis);
-        self.ring.neg_assign(&mut c0);
-        self.ring.add_assign(&mut c0, &self.generator.error(private, 0, basis));
+        let a = self.ring.uniform(public, 0, basis);
+        let mut c0 = self.generator.masked_error(private, 0, &a, &secret.lift(&self.ring, basis), |_, _, _| {});
         if let Some(m) = message {
             self.ring.add_assign(&mut c0, m);
         }

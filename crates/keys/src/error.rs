@@ -95,6 +95,22 @@ pub enum Error {
         /// The value.
         value: f64,
     },
+    /// A public key for fewer primes than a message has, or a message over special primes.
+    #[error("the message has {needs} primes, the public key {has} of the chain: encode the message over fewer")]
+    PublicKey {
+        /// Primes of the message.
+        needs: usize,
+        /// Primes of the key.
+        has: usize,
+    },
+    /// Decrypted values that are not numbers, or not as many as the exact ones.
+    #[error("{got} decrypted values, {expected} exact ones, all finite: nothing can be said about the noise otherwise")]
+    NoEstimate {
+        /// Decrypted values.
+        got: usize,
+        /// Exact ones.
+        expected: usize,
+    },
     /// The scheme refused.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod decryption;
+pub mod durable;
 mod encryption;
 mod error;
 mod private;

@@ -18,7 +18,10 @@ use zeroize::Zeroize;
 
 /// The sampler's numbers, rounded to a sixteenth of their standard deviation, differ from exact ones with at most this
 /// probability, as log2: an error of 2^-48 on average moves one over a boundary with probability 2^-44.
-const LOG_SAMPLER_ERROR: f64 = -43.0;
+///
+/// It counts on both sides of the comparison, so two bits are kept for it: `2^-security` of the flooding and as much of the sampler
+/// stay below `1.5 * 2^-security`.
+const LOG_SAMPLER_ERROR: f64 = -41.0;
 /// Largest multiple of the step that doubles hold with all their neighbours.
 const LARGEST_MULTIPLE: f64 = (1u64 << 52) as f64;
 
@@ -35,7 +38,8 @@ pub struct ReleasePolicy {
     pub error: f64,
 }
 
-/// Releases numbers under one secret key, as many as its policy says.
+/// Releases numbers under one secret key, as many as its policy says. The count lives as long as this value: whoever releases again
+/// after a restart keeps [`Release::left`] beside the key, written before anything is published.
 ///
 /// ```
 /// use hetal_keys::{Private, Release, ReleasePolicy};
@@ -69,10 +73,11 @@ impl Release {
         }
         let log_numbers = libm::log2(numbers as f64);
         if LOG_SAMPLER_ERROR + log_numbers > -f64::from(security) {
-            return Err(Error::Policy("security and the logarithm of the numbers exceed 43 bits together"));
+            return Err(Error::Policy("security and the logarithm of the numbers exceed 41 bits together"));
         }
         let sigma = noise * libm::exp2(f64::from(security)) * libm::sqrt(numbers as f64);
-        if sigma > error {
+        // Not a number is not precise enough either.
+        if !(sigma <= error) {
             return Err(Error::TooImprecise { error: sigma, wanted: error });
         }
         let step = power_of_two_below(noise);
@@ -100,7 +105,7 @@ impl Release {
         let values = values.peek();
         let wanted = values.len() as u64;
         let left = self.left.checked_sub(wanted).ok_or(Error::Exhausted { wanted, left: self.left })?;
-        let in_steps: Vec<f64> = values.iter().map(|x| (x / self.step).round()).collect();
+        let mut in_steps: Vec<f64> = values.iter().map(|x| (x / self.step).round()).collect();
         // Not a number is not within either.
         let within = |x: &f64| x.abs() <= LARGEST_MULTIPLE;
         if let Some(index) = in_steps.iter().position(|x| !within(x)) {
@@ -111,6 +116,7 @@ impl Release {
         normal_into(&seeds.next_seed(), Domain::Flooding, &mut flood);
         let published = in_steps.iter().zip(&flood).map(|(x, z)| self.flooded(*x, *z)).collect();
         flood.zeroize();
+        in_steps.zeroize();
         Ok(published)
     }
 
@@ -130,9 +136,13 @@ fn power_of_two_below(x: f64) -> f64 {
 
 /// A bound on the noise of decrypted slots, from values whose exact result is known: four times the largest difference
 /// seen in a real or imaginary part, two bits for what other inputs may do.
-pub fn estimate_noise(decrypted: &Private<Vec<Complex64>>, exact: &[Complex64]) -> f64 {
-    let differences = decrypted.peek().iter().zip(exact).map(|(a, b)| a - b);
-    4.0 * differences.map(|d| d.re.abs().max(d.im.abs())).fold(0.0, f64::max)
+pub fn estimate_noise(decrypted: &Private<Vec<Complex64>>, exact: &[Complex64]) -> Result<f64> {
+    let decrypted = decrypted.peek();
+    let differences: Vec<Complex64> = decrypted.iter().zip(exact).map(|(a, b)| a - b).collect();
+    if decrypted.len() != exact.len() || differences.iter().any(|d| !d.is_finite()) {
+        return Err(Error::NoEstimate { got: decrypted.len(), expected: exact.len() });
+    }
+    Ok(4.0 * differences.iter().map(|d| d.re.abs().max(d.im.abs())).fold(0.0, f64::max))
 }
 
 #[cfg(test)]
@@ -198,6 +208,16 @@ mod tests {
             assert!(matches!(error, Error::NotReleasable { index: 1, .. }), "{error}");
         }
         assert_eq!(release.left(), POLICY.numbers, "a refusal costs nothing");
+    }
+
+    #[test]
+    fn noise_is_not_estimated_from_what_is_no_number() {
+        let exact = [Complex64::ONE; 2];
+        let estimate = |values: Vec<Complex64>| estimate_noise(&Private::new(values), &exact);
+        assert!((estimate(vec![Complex64::new(1.25, 0.0), Complex64::ONE]).unwrap() - 1.0).abs() < 1e-12);
+        for values in [vec![Complex64::ONE], vec![Complex64::ONE, Complex64::new(f64::NAN, 0.0)]] {
+            assert!(matches!(estimate(values), Err(Error::NoEstimate { .. })));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub struct SecretKey {
 }
 
 impl SecretKey {
-    /// A fresh secret of the set's weight (or all of a ring that is smaller than it).
+    /// A fresh secret of the set's weight.
     pub fn generate(params: &Params, seeds: &mut dyn SeedSource) -> Self {
         Self::of_weight(params, params.literal().secret_weight, seeds)
     }
@@ -22,8 +22,7 @@ impl SecretKey {
     }
 
     fn of_weight(params: &Params, weight: usize, seeds: &mut dyn SeedSource) -> Self {
-        let n = params.degree();
-        Self { coefficients: sampler::ternary_fixed_weight(&seeds.next_seed(), n, weight.min(n)) }
+        Self { coefficients: sampler::ternary_fixed_weight(&seeds.next_seed(), params.degree(), weight) }
     }
 
     /// The secret with these coefficients, each -1, 0 or 1.

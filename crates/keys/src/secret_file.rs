@@ -1,12 +1,12 @@
 //! The secret key in a file that only its owner can read. `docs/formats.md` has the bytes.
 
+use crate::durable::{NewFile, create_new};
 use crate::{Error, Result, SecretKey};
 use hetal_ckks::Params;
 use hetal_ckks::bytes::FormatError;
-use hetal_ring::sampler::{OsSeeds, SeedSource};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use zeroize::{Zeroize, Zeroizing};
 
 /// Unlike the public objects' first bytes, so that none of their readers takes a secret key for its own.
@@ -16,8 +16,6 @@ const VERSION: u16 = 1;
 const PROTECTION_NONE: u16 = 0;
 const HEADER_LEN: usize = 56;
 const CHECKSUM_LEN: usize = 32;
-#[cfg(unix)]
-const OWNER_ONLY: u32 = 0o600;
 
 impl SecretKey {
     /// Writes the key to a new file that only its owner can read. It is there as a whole or not at all, also after a
@@ -29,14 +27,16 @@ impl SecretKey {
             ErrorKind::AlreadyExists => Error::Exists { path: path.to_owned() },
             _ => io("creating", path, &error),
         })?;
-        let temporary = temporary_name(path);
-        let saved = write_durably(&temporary, path, &bytes);
-        if saved.is_err() {
+        let write = || {
+            let mut file = NewFile::create(path)?;
+            file.write_all(&bytes)?;
+            file.finish()
+        };
+        write().map_err(|error| {
             // Of what was begun nothing is worth keeping; the error that matters is the first.
-            let _ = std::fs::remove_file(&temporary);
             let _ = std::fs::remove_file(path);
-        }
-        saved
+            io("writing", path, &error)
+        })
     }
 
     /// Reads a key of `params` from a file that no one else may read.
@@ -152,48 +152,6 @@ fn check_header(params: &Params, path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Error {
     Error::Io { operation, path: path.to_owned(), kind: error.kind(), message: error.to_string() }
-}
-
-/// A file that was not there, readable by its owner only from its first moment on.
-fn create_new(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, OWNER_ONLY);
-    options.open(path)
-}
-
-/// A name next to `path` that nothing has.
-fn temporary_name(path: &Path) -> PathBuf {
-    let seed = OsSeeds.next_seed();
-    let random = u64::from_le_bytes(std::array::from_fn(|k| seed.0[k]));
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{random:016x}.tmp"));
-    path.with_file_name(name)
-}
-
-/// Writes a new file, waits until it is on the disk, and gives it its name.
-fn write_durably(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = create_new(temporary).map_err(|error| io("creating", temporary, &error))?;
-    file.write_all(bytes).map_err(|error| io("writing", temporary, &error))?;
-    file.sync_all().map_err(|error| io("writing", temporary, &error))?;
-    std::fs::rename(temporary, path).map_err(|error| io("naming", path, &error))?;
-    sync_folder(path)
-}
-
-/// Makes the new name last. Folders can be synced on unix only.
-#[cfg(unix)]
-fn sync_folder(path: &Path) -> Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| io("writing", folder, &error))
-}
-
-#[cfg(not(unix))]
-fn sync_folder(_path: &Path) -> Result<()> {
-    Ok(())
 }
 
 #[cfg(unix)]

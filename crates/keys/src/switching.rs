@@ -4,7 +4,7 @@ use crate::SecretKey;
 use crate::secret::SecretPoly;
 use hetal_ckks::{KeyId, Params, Result, SwitchingKey, security};
 use hetal_ring::sampler::{Domain, Gaussian, Seed, SeedSource};
-use hetal_ring::{Basis, Poly, RnsRing, automorphism, kernels};
+use hetal_ring::{Basis, Modulus, Poly, RnsRing, automorphism, kernels};
 use std::sync::Arc;
 use zeroize::Zeroize;
 
@@ -42,6 +42,9 @@ impl KeyGenerator {
         limbs: usize,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<Poly>> {
+        if galois % 2 == 0 {
+            return Err(hetal_ckks::Error::NotGalois { element: galois });
+        }
         let basis = self.params.key_basis(limbs);
         let inverse = automorphism::inverse(self.params.log_n(), galois);
         let mut turned = automorphism::on_coefficients(secret.coefficients(), inverse);
@@ -101,24 +104,39 @@ impl KeyGenerator {
             .map(|(j, (&start, end))| {
                 let digit = j as u32;
                 let a = self.ring.uniform(&public, digit, basis);
-                let mut b = self.error(&private, digit, basis);
-                let isa = self.ring.isa();
-                self.ring.for_each_limb(&mut b, |table, i, limb| {
-                    let q = table.modulus();
-                    let mut mask = a.limbs()[i].clone();
-                    kernels::mul_assign(isa, q, &mut mask, &target.0.limbs()[i]);
-                    kernels::sub_assign(isa, q, limb, &mask);
-                    // With the public half, this product gives the secret away.
-                    mask.zeroize();
+                let b = self.masked_error(&private, digit, &a, target, |q, i, limb| {
                     if (start..end).contains(&i) {
                         let p = self.ring.special_product(basis.p, q);
-                        kernels::mul_scalar_add_assign(isa, q, limb, &source.0.limbs()[i], p);
+                        kernels::mul_scalar_add_assign(self.ring.isa(), q, limb, &source.0.limbs()[i], p);
                     }
                 });
                 (b, a)
             })
             .collect();
         Ok(SwitchingKey { id, basis, seed: public, digits })
+    }
+
+    /// `e - a t`, and what `finish(modulus, i, limb)` adds to limb `i` of it.
+    pub(crate) fn masked_error(
+        &self,
+        private: &Seed,
+        index: u32,
+        a: &Poly,
+        target: &SecretPoly,
+        finish: impl Fn(&Modulus, usize, &mut [u64]) + Sync + Send,
+    ) -> Poly {
+        let mut b = self.error(private, index, a.basis());
+        let isa = self.ring.isa();
+        self.ring.for_each_limb(&mut b, |table, i, limb| {
+            let q = table.modulus();
+            let mut mask = a.limbs()[i].clone();
+            kernels::mul_assign(isa, q, &mut mask, &target.0.limbs()[i]);
+            kernels::sub_assign(isa, q, limb, &mask);
+            // With the public half, this product gives the secret away; the error alone never lies in the pool.
+            mask.zeroize();
+            finish(q, i, limb);
+        });
+        b
     }
 
     /// An error polynomial in the NTT domain.

@@ -3,8 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId};
+use hetal_keys::Encryptor;
+use hetal_ring::Basis;
+use hetal_ring::sampler::TestSeeds;
 use hetal_testkit::{Client, complex_vector, max_error};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const TOLERANCE: f64 = 1e-7;
 
@@ -142,4 +146,29 @@ fn matrices_with_and_without_giant_steps() {
         let doubled: Vec<_> = expected.iter().map(|z| z * 2.0).collect();
         assert!(max_error(&client.decrypt(&sum), &doubled) < 2e-6, "giants: {with_giants}");
     }
+}
+
+#[test]
+fn ciphertexts_of_another_set_are_refused() {
+    let (one, other) = (Client::new("insecure-toy11", 1), Client::new("insecure-toy12", 1));
+    let (mut a, b) = (one.encrypt(&complex_vector(1024, 1), 3), other.encrypt(&complex_vector(2048, 1), 3));
+    let (e, keys) = (&one.evaluator, EvaluationKeys::default());
+    let mixed = |result: hetal_ckks::Result<()>| matches!(result, Err(hetal_ckks::Error::MixedParams { .. }));
+    assert!(mixed(e.add_assign(&mut a, &b)));
+    assert!(mixed(e.sum_of_products(&[(&b, &b)], &keys).map(drop)));
+    assert!(mixed(e.automorphism(&b, 5, &keys).map(drop)));
+    assert!(mixed(e.truncated(&b, 2).map(drop)));
+    assert!(mixed(e.linear_combination(&[(&b, Complex64::ONE)], Complex64::ZERO, 4, b.scale).map(drop)));
+}
+
+#[test]
+fn a_public_key_must_have_the_message_s_primes() {
+    let client = Client::new("insecure-toy11", 1);
+    let message =
+        client.evaluator.encode(&complex_vector(1024, 1), client.params.scale(3), Basis { q: 7, p: 0 }).unwrap();
+    let encryptor = Encryptor::new(Arc::clone(&client.params), Arc::clone(&client.ring));
+    let result = encryptor.encrypt_public(&client.public_key(6), &message, &mut TestSeeds::insecure(1));
+    assert!(matches!(result.err(), Some(hetal_keys::Error::PublicKey { needs: 7, has: 6 })));
+    let even = client.generator.galois(&client.secret, 4, 2, &mut TestSeeds::insecure(1));
+    assert!(matches!(even.err(), Some(hetal_ckks::Error::NotGalois { element: 4 })));
 }

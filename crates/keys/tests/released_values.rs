@@ -42,7 +42,7 @@ fn a_published_raw_decryption_gives_the_key_away_and_a_released_one_does_not() {
     let stolen = open_with(&client, &s, &client.encrypt(&vec![Complex64::I; 1024], 0));
     assert!(stolen.iter().all(|z| (z - Complex64::I).norm() < 1e-6), "and reads other ciphertexts with it");
 
-    let noise = estimate_noise(&decrypted, &values);
+    let noise = estimate_noise(&decrypted, &values).unwrap();
     let policy = ReleasePolicy { noise, numbers: 2048, security: 10, error: 1e-2 };
     let mut release = Release::new(policy).unwrap();
     let parts = |pick: fn(&Complex64) -> f64| Private::new(decrypted.peek().iter().map(pick).collect::<Vec<f64>>());

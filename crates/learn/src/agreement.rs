@@ -23,6 +23,54 @@ pub struct Agreement {
     pub range: f64,
     /// Seed of the first weights.
     pub seed: u64,
+    /// Whether the operator keeps the learning rates to himself.
+    #[serde(default)]
+    pub rate_hidden: bool,
+}
+
+impl Agreement {
+    /// What the client is told: everything, but hidden rates.
+    pub fn published(&self) -> Published {
+        let shown = |rate: f64| (!self.rate_hidden).then_some(rate);
+        Published {
+            batch: self.batch,
+            rate: shown(self.rate),
+            lowering: shown(self.lowering),
+            momentum: self.momentum,
+            patience: self.patience,
+            max_epochs: self.max_epochs,
+            range: self.range,
+            seed: self.seed,
+        }
+    }
+}
+
+/// An agreement as the client and the model's manifest have it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// Rows of a batch.
+    pub batch: usize,
+    /// The first learning rate; `None`: hidden.
+    pub rate: Option<f64>,
+    /// What "lower the rate" multiplies it by; `None`: hidden.
+    pub lowering: Option<f64>,
+    /// How gradients become steps.
+    pub momentum: Momentum,
+    /// Epochs without improvement before the client stops.
+    pub patience: usize,
+    /// Epochs after which the server stops.
+    pub max_epochs: usize,
+    /// Logits lie in `[-range, range]` at first.
+    pub range: f64,
+    /// Seed of the first weights.
+    pub seed: u64,
+}
+
+impl Published {
+    /// The rate a plain twin would need, or why there can be none.
+    pub fn twin_rate(&self) -> Result<f64> {
+        self.rate.ok_or(Error::RateHidden)
+    }
 }
 
 /// What a client asks for; `None` leaves it to the server.
@@ -53,6 +101,9 @@ pub struct Limits {
     pub patience: usize,
     /// The most epochs.
     pub max_epochs: usize,
+    /// Whether clients may not wish for a rate, nor learn it.
+    #[serde(default)]
+    pub hide_rate: bool,
 }
 
 impl Default for Limits {
@@ -66,8 +117,9 @@ impl Default for Limits {
             max_epochs: 50,
             range: 128.0,
             seed: 0,
+            rate_hidden: false,
         };
-        Self { defaults, batch: (1, 2048), rate: (1e-4, 8.0), patience: 10, max_epochs: 200 }
+        Self { defaults, batch: (1, 2048), rate: (1e-4, 8.0), patience: 10, max_epochs: 200, hide_rate: false }
     }
 }
 
@@ -75,16 +127,20 @@ impl Limits {
     /// The agreement for some wishes, or the first wish that is not allowed.
     pub fn agree(&self, wishes: &Wishes) -> Result<Agreement> {
         let defaults = &self.defaults;
+        if self.hide_rate && wishes.rate.is_some() {
+            return Err(Error::RateHidden);
+        }
         let batch = wishes.batch.unwrap_or(defaults.batch);
         let rate = wishes.rate.unwrap_or(defaults.rate);
         let patience = wishes.patience.unwrap_or(defaults.patience);
         let max_epochs = wishes.max_epochs.unwrap_or(defaults.max_epochs);
         within("a batch", batch as f64, self.batch.0 as f64, self.batch.1 as f64)?;
         within("a learning rate", rate, self.rate.0, self.rate.1)?;
-        within("a patience", patience as f64, 0.0, self.patience as f64)?;
+        within("a patience", patience as f64, 1.0, self.patience as f64)?;
         within("a number of epochs", max_epochs as f64, 1.0, self.max_epochs as f64)?;
         let momentum = wishes.momentum.unwrap_or(defaults.momentum);
-        Ok(Agreement { batch, rate, momentum, patience, max_epochs, ..defaults.clone() })
+        let rate_hidden = self.hide_rate;
+        Ok(Agreement { batch, rate, momentum, patience, max_epochs, rate_hidden, ..defaults.clone() })
     }
 }
 
@@ -106,6 +162,10 @@ pub struct Preset {
     pub classes: usize,
     /// The learning rate.
     pub rate: f64,
+    /// Rows the paper trains on.
+    pub training_rows: usize,
+    /// Rows it validates on.
+    pub validation_rows: usize,
     /// Epochs it took the paper, of which the last [`Preset::PATIENCE`] brought nothing.
     pub epochs: usize,
 }
@@ -125,17 +185,29 @@ impl Preset {
     }
 }
 
+const fn preset(
+    name: &'static str,
+    batch: usize,
+    features: usize,
+    classes: usize,
+    rate: f64,
+    epochs: usize,
+    (training_rows, validation_rows): (usize, usize),
+) -> Preset {
+    Preset { name, batch, features, classes, rate, epochs, training_rows, validation_rows }
+}
+
 /// The paper's tables of hyper-parameters, for ViT-Base (or MPNet) and ViT-Large.
 pub const PRESETS: [Preset; 9] = [
-    Preset { name: "mnist", batch: 1024, features: 768, classes: 10, rate: 2.0, epochs: 7 },
-    Preset { name: "cifar10", batch: 2048, features: 768, classes: 10, rate: 1.0, epochs: 9 },
-    Preset { name: "facemask", batch: 512, features: 768, classes: 3, rate: 0.5, epochs: 22 },
-    Preset { name: "dermamnist", batch: 1024, features: 768, classes: 7, rate: 0.3, epochs: 23 },
-    Preset { name: "snips", batch: 1024, features: 768, classes: 7, rate: 1.0, epochs: 14 },
-    Preset { name: "mnist-large", batch: 1024, features: 1024, classes: 10, rate: 0.05, epochs: 7 },
-    Preset { name: "cifar10-large", batch: 2048, features: 1024, classes: 10, rate: 0.1, epochs: 7 },
-    Preset { name: "facemask-large", batch: 512, features: 1024, classes: 3, rate: 0.1, epochs: 10 },
-    Preset { name: "dermamnist-large", batch: 1024, features: 1024, classes: 7, rate: 0.03, epochs: 15 },
+    preset("mnist", 1024, 768, 10, 2.0, 7, (52500, 7500)),
+    preset("cifar10", 2048, 768, 10, 1.0, 9, (43750, 6250)),
+    preset("facemask", 512, 768, 3, 0.5, 22, (2849, 408)),
+    preset("dermamnist", 1024, 768, 7, 0.3, 23, (7007, 1003)),
+    preset("snips", 1024, 768, 7, 1.0, 14, (13084, 700)),
+    preset("mnist-large", 1024, 1024, 10, 0.05, 7, (52500, 7500)),
+    preset("cifar10-large", 2048, 1024, 10, 0.1, 7, (43750, 6250)),
+    preset("facemask-large", 512, 1024, 3, 0.1, 10, (2849, 408)),
+    preset("dermamnist-large", 1024, 1024, 7, 0.03, 15, (7007, 1003)),
 ];
 
 /// The first weights (classes x features + 1): uniform in `[-1/sqrt(f), 1/sqrt(f))`, the bias 0, from a public seed (SplitMix64).
@@ -174,6 +246,26 @@ mod tests {
         ] {
             assert!(matches!(limits.agree(&wishes), Err(Error::NotAllowed { .. })), "{wishes:?}");
         }
+    }
+
+    #[test]
+    fn a_hidden_rate_stays_hidden() {
+        let open = Limits::default();
+        let published = open.agree(&Wishes::default()).unwrap().published();
+        assert_eq!(published.twin_rate(), Ok(open.defaults.rate));
+        let hidden = Limits { hide_rate: true, ..open };
+        let agreement = hidden.agree(&Wishes::default()).unwrap();
+        let published = agreement.published();
+        assert_eq!((agreement.rate, published.rate, published.lowering), (1.0, None, None));
+        assert_eq!(
+            published.twin_rate().unwrap_err().to_string().split(':').next(),
+            Some("the operator hides the learning rates")
+        );
+        let manifest = serde_json::to_string(&published).unwrap();
+        assert!(manifest.contains("\"rate\":null"), "{manifest}");
+        // A wish would tell what is allowed.
+        let wish = Wishes { rate: Some(1.0), ..Wishes::default() };
+        assert_eq!(hidden.agree(&wish), Err(Error::RateHidden));
     }
 
     #[test]

@@ -11,8 +11,12 @@ pub struct Dataset {
     classes: usize,
 }
 
+/// The largest magnitude of a feature before normalisation: sums of squares of any number of them stay exact enough.
+pub const MAX_FEATURE: f64 = 1e6;
+
 impl Dataset {
-    /// Checks that there are rows, that every feature is finite and that every label is below `classes`.
+    /// Checks that there are rows and columns, that every feature is finite and at most [`MAX_FEATURE`], and that every label is below
+    /// `classes`.
     pub fn new(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
         if features.rows() == 0 {
             return Err(Error::NoRows);
@@ -20,9 +24,18 @@ impl Dataset {
         if features.rows() != labels.len() {
             return Err(Error::LabelCount { rows: features.rows(), labels: labels.len() });
         }
-        if let Some(place) = features.values().iter().position(|v| !v.is_finite()) {
+        if features.columns() == 0 {
+            return Err(Error::Invalid { what: "features of a row", value: 0.0, must: "at least 1" });
+        }
+        // Written so that a NaN is found too.
+        let good = |v: &f64| v.abs() <= MAX_FEATURE;
+        if let Some(place) = features.values().iter().position(|v| !good(v)) {
             let (row, column) = (place / features.columns(), place % features.columns());
-            return Err(Error::NotFinite { row, column, value: features[(row, column)] });
+            let value = features[(row, column)];
+            return Err(match value.is_finite() {
+                true => Error::OutOfRange { row, column, value, limit: MAX_FEATURE },
+                false => Error::NotFinite { row, column, value },
+            });
         }
         if let Some(row) = labels.iter().position(|&label| label >= classes) {
             return Err(Error::Label { row, label: labels[row], classes });
@@ -93,6 +106,12 @@ mod tests {
         x[(2, 1)] = f64::INFINITY;
         let infinite = Dataset::new(x, vec![0; 4], 2).unwrap_err();
         assert_eq!(infinite.to_string(), "row 2, column 1: inf is not a finite number");
+        let mut x = features();
+        x[(1, 2)] = -2e6;
+        let large = Dataset::new(x, vec![0; 4], 2).unwrap_err();
+        let said = "row 1, column 2: -2e6 is out of range, must be at most 1e6 in magnitude: rescale the features";
+        assert_eq!(large.to_string(), said);
+        assert!(matches!(Dataset::new(Matrix::zeros(4, 0), vec![0; 4], 2), Err(Error::Invalid { .. })));
         let label = Dataset::new(features(), vec![0, 1, 0, 2], 2);
         assert_eq!(label, Err(Error::Label { row: 3, label: 2, classes: 2 }));
         assert_eq!(Dataset::new(Matrix::zeros(0, 3), vec![], 2), Err(Error::NoRows));

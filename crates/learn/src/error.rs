@@ -86,6 +86,23 @@ pub enum Error {
         /// What is there.
         value: f64,
     },
+    /// A feature too large for anything to be computed with.
+    #[error(
+        "row {row}, column {column}: {value:e} is out of range, must be at most {limit:e} in magnitude: rescale the features"
+    )]
+    OutOfRange {
+        /// The row.
+        row: usize,
+        /// The column.
+        column: usize,
+        /// What is there.
+        value: f64,
+        /// The largest magnitude.
+        limit: f64,
+    },
+    /// The rate schedule was not published.
+    #[error("the operator hides the learning rates: a plain twin of this training cannot be computed")]
+    RateHidden,
     /// A row longer than the guard allows after normalisation; its largest feature is named.
     #[error(
         "row {row}: length {norm:.3} is beyond the guard of {guard:.3} (largest in column {column}): normalise on data like it, or leave it out"

@@ -62,6 +62,22 @@ impl Normalisation {
         Ok(folded)
     }
 
+    /// Weights for normalised features, from weights for features as they are: the inverse of [`Normalisation::fold`].
+    pub fn unfold(&self, weights: &Matrix) -> Result<Matrix> {
+        weights.require("weights to unfold", usize::MAX, self.shift.len() + 1)?;
+        let features = self.shift.len();
+        let moved = |k: usize| weights.row(k).iter().zip(&self.shift).map(|(w, s)| w * s).sum::<f64>();
+        Ok(Matrix::from_fn(weights.rows(), features + 1, |k, h| match h {
+            _ if h == features => weights[(k, h)] + moved(k),
+            _ => weights[(k, h)] / self.factor,
+        }))
+    }
+
+    /// How long the longest training row became.
+    pub fn row_norm(&self) -> f64 {
+        self.row_norm
+    }
+
     fn row(&self, row: &[f64]) -> Vec<f64> {
         row.iter().zip(&self.shift).map(|(x, s)| self.factor * (x - s)).collect()
     }
@@ -104,6 +120,8 @@ mod tests {
         let before = twin::logits(&normalisation.apply(&x).unwrap(), &w).unwrap();
         let after = twin::logits(&x, &normalisation.fold(&w).unwrap()).unwrap();
         assert!(before.max_difference(&after) < 1e-12);
+        let back = normalisation.unfold(&normalisation.fold(&w).unwrap()).unwrap();
+        assert!(back.max_difference(&w) < 1e-12);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod blocks;
 pub mod col_major;
+pub mod counts;
 pub mod diag_abt;
 pub mod diag_atb;
 pub mod priv_gd;
@@ -14,6 +15,7 @@ pub mod trainer;
 
 pub use blocks::{Blocks, Unit};
 pub use col_major::col_major;
+pub use counts::{Algorithm, Counts};
 pub use diag_abt::diag_abt;
 pub use diag_atb::{Branch, diag_atb};
 pub use row_major::row_major;

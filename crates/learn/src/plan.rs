@@ -8,8 +8,16 @@ use hetal_circuits::clear::{Books, Clear, Keys, Kind};
 
 /// What a plan must know about a parameter set and a machine.
 pub trait Machine {
-    /// Bytes of a ciphertext of a level.
+    /// Bytes of a ciphertext of a level, as it is sent and stored.
     fn ciphertext_bytes(&self, level: usize) -> u64;
+    /// Bytes of a freshly encrypted ciphertext of a level: half of it can be a seed.
+    fn upload_bytes(&self, level: usize) -> u64 {
+        self.ciphertext_bytes(level)
+    }
+    /// Bytes of a ciphertext of a level in memory.
+    fn resident_bytes(&self, level: usize) -> u64 {
+        self.ciphertext_bytes(level)
+    }
     /// Bytes of a switching key for a level.
     fn key_bytes(&self, level: usize) -> u64;
     /// Seconds of one operation at a level; `None` where it was not measured.
@@ -50,7 +58,7 @@ pub struct Plan {
     pub iteration: Books,
     /// Operations of one batch's validation logits (once per epoch).
     pub validation: Books,
-    /// Keys of the whole training, those inside bootstraps apart.
+    /// Keys of the whole training, those of every range it may be widened to included, those inside bootstraps apart.
     pub keys: Keys,
     /// Batches of validation rows.
     pub validation_batches: usize,
@@ -75,7 +83,7 @@ impl Plan {
         let iteration = engine.take_books();
         trainer.logits(&engine, &batch.versions, &second.weights)?;
         let validation = engine.take_books();
-        let keys = crate::trainer::keys(geometry, ledger, constants.clone(), 0, top_level)?;
+        let keys = crate::trainer::keys_of_session(geometry, ledger, task.range, 0, top_level)?;
         let batches = task.rows.div_ceil(task.batch);
         let validation_batches = task.validation_rows.div_ceil(geometry.rows());
         Ok(Self { geometry, ledger, constants, batches, preparation, iteration, validation, keys, validation_batches })
@@ -93,16 +101,16 @@ impl Plan {
 
     /// Bytes of all encrypted features and labels, as sent: versions are made by the server.
     pub fn upload_bytes(&self, machine: &impl Machine) -> u64 {
-        let features = self.geometry.blocks() as u64 * machine.ciphertext_bytes(self.ledger.fresh_features());
-        let labels = machine.ciphertext_bytes(self.ledger.probabilities());
+        let features = self.geometry.blocks() as u64 * machine.upload_bytes(self.ledger.fresh_features());
+        let labels = machine.upload_bytes(self.ledger.probabilities());
         self.batches as u64 * (features + labels) + self.validation_batches as u64 * features
     }
 
     /// Bytes of all batches on the server with every row-shifted version kept.
     pub fn resident_bytes(&self, machine: &impl Machine) -> u64 {
         let versions = (self.geometry.blocks() * self.geometry.padded_classes()) as u64;
-        let batch = versions * machine.ciphertext_bytes(self.ledger.features());
-        let labels = machine.ciphertext_bytes(self.ledger.probabilities());
+        let batch = versions * machine.resident_bytes(self.ledger.features());
+        let labels = machine.resident_bytes(self.ledger.probabilities());
         self.batches as u64 * (batch + labels) + self.validation_batches as u64 * batch
     }
 

@@ -160,21 +160,21 @@ impl<E: Engine> Products<E> {
         let rotations: Vec<i64> = unskews.iter().flatten().map(|(rotation, _)| *rotation).collect();
         let rotated = engine.rotate_many(differences, &rotations)?;
         let level = self.ledger.probabilities();
-        let encode = |place: Multiplication| -> hetal_circuits::Result<Vec<E::Plaintext>> {
-            unskews.iter().flatten().map(|(_, pattern)| engine.encode_pattern(pattern, factor, place)).collect()
+        let encode = |part: &[(i64, E::Pattern)], place| -> hetal_circuits::Result<Vec<E::Plaintext>> {
+            part.iter().map(|(_, pattern)| engine.encode_pattern(pattern, factor, place)).collect()
         };
-        let masks = encode(Multiplication::for_partner(level, self.ledger.features()))?;
-        let pairs: Vec<_> = rotated.iter().zip(&masks).collect();
-        let mut rest = pairs.as_slice();
+        let mut rest = rotated.as_slice();
         let mut shifted = Vec::new();
         for part in unskews.iter() {
             let (terms, others) = rest.split_at(part.len());
-            shifted.push(engine.sum_of_plain_products(terms)?);
+            let masks = encode(part, Multiplication::for_partner(level, self.ledger.features()))?;
+            shifted.push(engine.sum_of_plain_products(&terms.iter().zip(&masks).collect::<Vec<_>>())?);
             rest = others;
         }
         // The bias meets no features: the same masks once more, for an ordinary result at the gradient's level.
-        let bias_masks = encode(at_one_below(level))?;
-        let terms: Vec<_> = rotated.iter().zip(&bias_masks).collect();
+        let masks: Vec<Vec<_>> =
+            unskews.iter().map(|part| encode(part, at_one_below(level))).collect::<hetal_circuits::Result<_>>()?;
+        let terms: Vec<_> = rotated.iter().zip(masks.iter().flatten()).collect();
         Ok((shifted, engine.sum_of_plain_products(&terms)?))
     }
 

@@ -12,6 +12,9 @@ use hetal_circuits::Engine;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
+/// Epochs that a client may have repeated in a training, whatever it says afterwards: work on a server ends.
+pub const MOST_REPEATS: usize = 8;
+
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Task {
@@ -66,6 +69,7 @@ pub struct Session<C> {
     batch: usize,
     rate: f64,
     range: f64,
+    repeats: usize,
     phase: Phase,
 }
 
@@ -85,6 +89,7 @@ impl<C: Clone> Session<C> {
             batch: 0,
             rate: agreement.rate,
             range: agreement.range,
+            repeats: 0,
             phase: Phase::Training,
             agreement,
         })
@@ -136,20 +141,27 @@ impl<C: Clone> Session<C> {
         Ok(())
     }
 
-    /// The client's verdict on the epoch.
+    /// The client's verdict on the epoch. Asking for more repeats than [`MOST_REPEATS`], or for a range that there is none beyond, is a
+    /// stop.
     pub fn judged(&mut self, verdict: Verdict) -> Result<()> {
         self.expect(Phase::Judging, "a verdict")?;
-        match verdict {
-            Verdict::Continue | Verdict::Stop => self.accept(verdict == Verdict::Stop),
-            Verdict::LowerRate => self.repeat(self.rate * self.agreement.lowering, self.range),
-            Verdict::WidenRange => self.repeat(self.rate, wider(self.range).unwrap_or(self.range)),
+        match (verdict, wider(self.range)) {
+            (Verdict::LowerRate, _) if self.repeats < MOST_REPEATS => {
+                self.repeat(self.rate * self.agreement.lowering, self.range);
+            }
+            (Verdict::WidenRange, Some(range)) if self.repeats < MOST_REPEATS => self.repeat(self.rate, range),
+            (verdict, _) => self.accept(verdict != Verdict::Continue),
         }
         Ok(())
     }
 
-    /// Ends the session at once, from any state: an abort is a stop.
+    /// Ends the session at once, from any state: an abort is a stop. An epoch that waits for its verdict is kept, one that is under
+    /// way is not; before the first epoch ended there is nothing to return.
     pub fn abort(&mut self) {
-        self.phase = Phase::Finished;
+        match self.phase {
+            Phase::Judging => self.accept(true),
+            Phase::Training | Phase::Finished => self.phase = Phase::Finished,
+        }
     }
 
     fn needs_refresh(&self) -> bool {
@@ -170,6 +182,7 @@ impl<C: Clone> Session<C> {
 
     /// Rolls back to the start of the epoch.
     fn repeat(&mut self, rate: f64, range: f64) {
+        self.repeats += 1;
         self.model = self.epoch_start.clone();
         (self.rate, self.range, self.batch, self.phase) = (rate, range, 0, Phase::Training);
     }
@@ -190,6 +203,7 @@ impl<C: Clone> Session<C> {
             batch: self.batch,
             rate: self.rate,
             range: self.range,
+            repeats: self.repeats,
             phase: self.phase,
         };
         let models = ciphertexts(&self.model).chain(ciphertexts(&self.epoch_start));
@@ -216,6 +230,7 @@ impl<C: Clone> Session<C> {
             batch: record.batch,
             rate: record.rate,
             range: record.range,
+            repeats: record.repeats,
             phase: record.phase,
         })
     }
@@ -259,6 +274,7 @@ pub struct Record {
     batch: usize,
     rate: f64,
     range: f64,
+    repeats: usize,
     phase: Phase,
 }
 
@@ -334,9 +350,53 @@ mod tests {
         epoch(&mut s);
         s.judged(Verdict::Stop).unwrap();
         assert_eq!((s.task(), s.kept().count()), (Task::Return, 1));
-        let mut aborted = session(3, 10);
-        aborted.abort();
-        assert_eq!(aborted.task(), Task::Return);
+    }
+
+    #[test]
+    fn an_abort_is_a_stop() {
+        let mut at_once = session(3, 10);
+        at_once.abort();
+        assert_eq!((at_once.task(), at_once.kept().count()), (Task::Return, 0));
+        let mut waiting = session(3, 10);
+        epoch(&mut waiting);
+        waiting.abort();
+        assert_eq!((waiting.task(), waiting.kept().collect::<Vec<_>>()), (Task::Return, vec![(1, &2)]));
+        waiting.abort();
+        assert_eq!(waiting.kept().count(), 1);
+    }
+
+    #[test]
+    fn no_client_holds_a_session_forever() {
+        for verdict in [Verdict::LowerRate, Verdict::WidenRange] {
+            let mut s = session(3, 10);
+            let mut rounds = 0;
+            while s.task() != Task::Return {
+                epoch(&mut s);
+                s.judged(verdict).unwrap();
+                rounds += 1;
+            }
+            assert!(rounds <= MOST_REPEATS + 1, "{verdict:?}: {rounds}");
+            assert_eq!(s.kept().count(), 1);
+        }
+    }
+
+    /// Whatever the patience, the best epoch is among those that are returned.
+    #[test]
+    fn the_best_epoch_is_kept() {
+        for patience in 1..=3 {
+            let (mut s, mut judge) = (session(patience, 10), crate::Judge::new(patience, 128.0, 3));
+            let labels = [0];
+            for quality in [1.0, 3.0, 2.0, 1.5, 1.0, 0.5] {
+                epoch(&mut s);
+                let logits = crate::Matrix::from_fn(1, 2, |_, k| if k == 0 { quality } else { 0.0 });
+                s.judged(judge.judge(&logits, &labels).unwrap().verdict).unwrap();
+                if s.task() == Task::Return {
+                    break;
+                }
+            }
+            assert_eq!((s.task(), judge.best_epoch()), (Task::Return, Some(2)));
+            assert!(s.kept().any(|(epoch, _)| epoch == 2), "patience {patience}");
+        }
     }
 
     #[test]

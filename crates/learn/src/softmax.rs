@@ -3,6 +3,7 @@
 pub mod baselines;
 pub mod constants;
 pub mod measure;
+pub mod number;
 mod remez;
 pub mod schedule;
 pub mod search;

@@ -40,6 +40,26 @@ impl<C> Model<C> {
     }
 }
 
+/// The stages of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The matrix product `X W^T`.
+    Logits,
+    /// The softmax, bootstraps included.
+    Softmax,
+    /// The matrix product `D^T X`.
+    Gradient,
+    /// The new weights.
+    Descent,
+}
+
+impl Stage {
+    /// Whether it is a product of matrices.
+    pub fn is_matrix_product(self) -> bool {
+        matches!(self, Stage::Logits | Stage::Gradient)
+    }
+}
+
 /// Momentum is refreshed when `1 / scale` passes this: its value, divided by the scale, grows as fast.
 pub const REFRESH_BEYOND: f64 = 4096.0;
 
@@ -108,13 +128,30 @@ impl<E: Engine> Trainer<E> {
         batch: &Batch<E::Ciphertext>,
         rate: f64,
     ) -> Result<Model<E::Ciphertext>> {
+        self.step_observed(engine, model, batch, rate, &mut |_| {})
+    }
+
+    /// [`Trainer::step`], which names each stage as it ends: for profiles.
+    pub fn step_observed(
+        &self,
+        engine: &E,
+        model: &Model<E::Ciphertext>,
+        batch: &Batch<E::Ciphertext>,
+        rate: f64,
+        ended: &mut dyn FnMut(Stage),
+    ) -> Result<Model<E::Ciphertext>> {
         let at = model.lookahead.as_ref().unwrap_or(&model.weights);
         let logits = self.logits(engine, &batch.versions, at)?;
+        ended(Stage::Logits);
         let probabilities = self.softmax.evaluate(engine, &logits)?;
+        ended(Stage::Softmax);
         let differences = engine.sub(&probabilities, &batch.labels)?;
         let factor = rate / (batch.rows as f64 * model.scale);
         let gradient = self.products.gradient(engine, &batch.versions, &differences, batch.rows, factor)?;
-        self.descend(engine, model, &gradient)
+        ended(Stage::Gradient);
+        let model = self.descend(engine, model, &gradient)?;
+        ended(Stage::Descent);
+        Ok(model)
     }
 
     /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, where the gradient comes divided by `B` already.
@@ -149,7 +186,8 @@ impl<E: Engine> Trainer<E> {
             return Ok(model.clone());
         };
         let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
-        let fresh = engine.bootstrap_real(&scaled, self.log_momentum_bound)?;
+        // Two features a slot: the momentum is not real.
+        let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
         let momentum = engine.drop_to(&fresh, self.products.ledger().momentum())?;
         Ok(Model { momentum: Some(momentum), scale: 1.0, ..model.clone() })
     }
@@ -176,4 +214,40 @@ pub fn keys(
     }
     trainer.refresh(&engine, &model)?;
     Ok(engine.books().keys())
+}
+
+/// The keys of [`keys`] for a session that starts with a range and may be widened to every larger one ([`crate::judge::RANGES`]).
+pub fn keys_of_session(
+    geometry: Geometry,
+    ledger: Ledger,
+    range: f64,
+    log_momentum_bound: u32,
+    top_level: usize,
+) -> Result<Keys> {
+    let mut ranges = vec![range];
+    while let Some(wider) = ranges.last().and_then(|&range| crate::judge::wider(range)) {
+        ranges.push(wider);
+    }
+    let mut all = Keys::default();
+    for range in ranges {
+        let constants = Constants::built_in(geometry.classes(), range)?;
+        all = union(all, keys(geometry, ledger, constants, log_momentum_bound, top_level)?);
+    }
+    Ok(all)
+}
+
+/// The keys of both circuits, each at the highest level either uses it at.
+fn union(a: Keys, b: Keys) -> Keys {
+    let mut rotations = std::collections::BTreeMap::new();
+    for (rotation, level) in a.rotations.into_iter().chain(b.rotations) {
+        let highest = rotations.entry(rotation).or_insert(level);
+        *highest = level.max(*highest);
+    }
+    let bounds: std::collections::BTreeSet<u32> = a.bounds.into_iter().chain(b.bounds).collect();
+    Keys {
+        rotations: rotations.into_iter().collect(),
+        relinearisation: a.relinearisation.max(b.relinearisation),
+        conjugation: a.conjugation.max(b.conjugation),
+        bounds: bounds.into_iter().collect(),
+    }
 }

@@ -27,9 +27,17 @@ impl Twin {
         &self.lookahead
     }
 
-    /// One step `W' = V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a batch, with any row softmax.
-    pub fn step(&mut self, x: &Matrix, labels: &[usize], rate: f64, softmax: impl Fn(&mut [f64])) -> Result<()> {
+    /// One step `W' = V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a batch, with any row softmax. Returns the
+    /// smallest and the largest logit the softmax met.
+    pub fn step(
+        &mut self,
+        x: &Matrix,
+        labels: &[usize],
+        rate: f64,
+        softmax: impl Fn(&mut [f64]),
+    ) -> Result<(f64, f64)> {
         let mut differences = logits(x, &self.lookahead)?;
+        let range = differences.values().iter().fold((0.0f64, 0.0f64), |(low, high), &v| (low.min(v), high.max(v)));
         for (i, &label) in labels.iter().enumerate().take(differences.rows()) {
             let row = differences.row_mut(i);
             softmax(row);
@@ -46,7 +54,7 @@ impl Twin {
         self.lookahead =
             Matrix::from_fn(rows, columns, |k, h| weights[(k, h)] + beta * (weights[(k, h)] - self.weights[(k, h)]));
         self.weights = weights;
-        Ok(())
+        Ok(range)
     }
 }
 

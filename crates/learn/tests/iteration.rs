@@ -125,3 +125,23 @@ fn keys_are_those_an_iteration_uses() {
     // Of the logits, of probabilities, of the momentum.
     assert_eq!(keys.bounds, [0, 1, 3]);
 }
+
+/// The keys of a session serve every range it may be widened to, and no more levels than one of them asks for.
+#[test]
+fn keys_of_a_session_serve_every_range() {
+    let (g, ledger) = (Geometry::new(2048, 64, 30, 5).unwrap(), Ledger::lowest());
+    let all = trainer::keys_of_session(g, ledger, 32.0, 3, TOP).unwrap();
+    let each: Vec<_> = [32.0, 128.0, 512.0]
+        .map(|range| trainer::keys(g, ledger, Constants::built_in(5, range).unwrap(), 3, TOP).unwrap())
+        .into();
+    for &(rotation, level) in &all.rotations {
+        let levels = each.iter().flat_map(|keys| &keys.rotations).filter(|(k, _)| *k == rotation);
+        assert_eq!(levels.map(|&(_, level)| level).max(), Some(level), "{rotation}");
+    }
+    for keys in &each {
+        assert!(keys.rotations.iter().all(|(k, _)| all.rotations.iter().any(|(other, _)| other == k)));
+        assert!(keys.relinearisation <= all.relinearisation && keys.bounds.iter().all(|b| all.bounds.contains(b)));
+    }
+    // Widening alone asks for less than starting narrow.
+    assert_eq!(trainer::keys_of_session(g, ledger, 512.0, 3, TOP).unwrap(), each[2]);
+}

@@ -4,9 +4,10 @@
 mod common;
 
 use common::Random;
-use hetal_circuits::clear::{Books, Ciphertext, Kind};
+use hetal_circuits::clear::{Ciphertext, Kind};
 use hetal_circuits::{Clear, Engine};
 use hetal_learn::nesterov::Momentum;
+use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
 use hetal_learn::paper::softmax::PaperSoftmax;
 use hetal_learn::paper::trainer::PaperBatch;
 use hetal_learn::paper::{Blocks, Branch, PaperTrainer, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
@@ -33,79 +34,31 @@ fn product_of_transposed(a: &Matrix, b: &Matrix) -> Matrix {
     Matrix::from_fn(a.columns(), b.columns(), |i, j| (0..a.rows()).map(|k| a[(k, i)] * b[(k, j)]).sum())
 }
 
-/// CMult, Mult, Rot as the paper counts them.
-fn counts(books: &Books) -> (u64, u64, u64) {
-    let constant = books.count(Kind::PlainProduct) + books.count(Kind::ConstantProduct);
-    (constant, books.count(Kind::Product), books.count(Kind::Rotation) + books.count(Kind::HoistedRotation))
+/// Takes the books and compares them with the paper's corrected table.
+fn check_counts(engine: &Clear, algorithm: Algorithm, shape: Shape) {
+    assert_eq!(Some(Counts::from(&engine.take_books())), algorithm.printed(shape), "{algorithm:?} {shape:?}");
 }
-
-struct Row {
-    shape: (usize, usize, usize),
-    col_major: (u64, u64, u64),
-    diag_abt: (u64, u64, u64),
-    row_major: (u64, u64, u64),
-    diag_atb: [(u64, u64, u64); 2],
-}
-
-/// The paper's table `matnum_fixed`.
-const TABLE: [Row; 5] = [
-    Row {
-        shape: (128, 128, 4),
-        col_major: (8, 4, 63),
-        diag_abt: (4, 2, 34),
-        row_major: (8, 4, 63),
-        diag_atb: [(4, 2, 18), (4, 2, 18)],
-    },
-    Row {
-        shape: (256, 256, 8),
-        col_major: (24, 16, 191),
-        diag_abt: (8, 8, 64),
-        row_major: (24, 16, 191),
-        diag_atb: [(12, 8, 72), (15, 8, 75)],
-    },
-    Row {
-        shape: (512, 769, 4),
-        col_major: (56, 52, 495),
-        diag_abt: (4, 26, 50),
-        row_major: (56, 52, 495),
-        diag_atb: [(28, 26, 238), (40, 26, 250)],
-    },
-    Row {
-        shape: (1024, 769, 8),
-        col_major: (208, 200, 2047),
-        diag_abt: (8, 100, 140),
-        row_major: (208, 200, 2047),
-        diag_atb: [(104, 100, 1008), (176, 100, 1080)],
-    },
-    Row {
-        shape: (2048, 769, 16),
-        col_major: (800, 784, 8703),
-        diag_abt: (16, 392, 456),
-        row_major: (800, 784, 8703),
-        diag_atb: [(400, 392, 4328), (736, 392, 4664)],
-    },
-];
 
 #[test]
 fn products_by_diagonals_are_exact_and_cost_what_the_table_says() {
-    for row in TABLE {
-        let (a, b, c) = row.shape;
+    for shape in SHAPES {
+        let (a, b, c) = shape;
         let (engine, unit) = (Clear::new(32768, LEVEL), Unit::new(a, 32768 / a).unwrap());
         let mut random = Random(a as u64);
         let (x, w, d) = (random.matrix(a, b, 1.0), random.matrix(c, b, 1.0), random.matrix(a, c, 1.0));
         let xs = encrypt(&engine, &Blocks::pack(&x, unit), LEVEL);
         let ws = encrypt(&engine, &Blocks::pack_tiled_down(&w, c, unit).unwrap(), LEVEL);
         let product = diag_abt(&engine, &xs, &ws, c, 0.5).unwrap();
-        assert_eq!(counts(&engine.take_books()), row.diag_abt, "DiagABT {:?}", row.shape);
+        check_counts(&engine, Algorithm::DiagAbt, shape);
         let exact = transposed_product(&x, &w);
         // The result is tiled to the right.
         let tiled = Matrix::from_fn(a, unit.columns(), |i, j| 0.5 * exact[(i, j % c)]);
         assert!(decrypt(&engine, &product, a, unit.columns()).max_difference(&tiled) < 1e-9);
         let ds = encrypt(&engine, &Blocks::pack_tiled_right(&d, c, unit).unwrap(), LEVEL);
         let exact = product_of_transposed(&d, &x);
-        for (branch, expected) in [Branch::RotateA, Branch::RotateB].into_iter().zip(row.diag_atb) {
+        for branch in [Branch::RotateA, Branch::RotateB] {
             let product = diag_atb(&engine, &ds, &xs, c, 2.0, Some(branch)).unwrap();
-            assert_eq!(counts(&engine.take_books()), expected, "DiagATB {branch:?} {:?}", row.shape);
+            check_counts(&engine, Algorithm::DiagAtb(branch), shape);
             let tiled = Matrix::from_fn(a, b, |i, j| 2.0 * exact[(i % c, j)]);
             assert!(decrypt(&engine, &product, a, b).max_difference(&tiled) < 1e-9);
         }
@@ -115,27 +68,27 @@ fn products_by_diagonals_are_exact_and_cost_what_the_table_says() {
 #[test]
 fn crockett_s_products_are_exact_and_cost_what_the_table_says() {
     // The last shape takes seconds: see `large_products_cost_what_the_table_says`.
-    TABLE[..4].iter().for_each(check_crockett);
+    SHAPES[..4].iter().copied().for_each(check_crockett);
 }
 
 /// `cargo test --release -p hetal-learn --test paper -- --ignored`
 #[test]
 #[ignore = "takes seconds"]
 fn large_products_cost_what_the_table_says() {
-    TABLE[4..].iter().for_each(check_crockett);
+    SHAPES[4..].iter().copied().for_each(check_crockett);
 }
 
-fn check_crockett(row: &Row) {
-    let (a, b, c) = row.shape;
+fn check_crockett(shape: Shape) {
+    let (a, b, c) = shape;
     let (engine, unit) = (Clear::new(32768, LEVEL), Unit::new(a, 32768 / a).unwrap());
     let mut random = Random(a as u64);
     let (x, w, d) = (random.matrix(a, b, 1.0), random.matrix(c, b, 1.0), random.matrix(a, c, 1.0));
     let xs = encrypt(&engine, &Blocks::pack(&x, unit), LEVEL);
     let product = col_major(&engine, &xs, &encrypt(&engine, &Blocks::pack(&w, unit), LEVEL), c).unwrap();
-    assert_eq!(counts(&engine.take_books()), row.col_major, "ColMajor {:?}", row.shape);
+    check_counts(&engine, Algorithm::ColMajor, shape);
     assert!(decrypt(&engine, &product, a, c).max_difference(&transposed_product(&x, &w)) < 1e-9);
     let product = row_major(&engine, &encrypt(&engine, &Blocks::pack(&d, unit), LEVEL), &xs, c).unwrap();
-    assert_eq!(counts(&engine.take_books()), row.row_major, "RowMajor {:?}", row.shape);
+    check_counts(&engine, Algorithm::RowMajor, shape);
     assert!(decrypt(&engine, &product, c, b).max_difference(&product_of_transposed(&d, &x)) < 1e-9);
 }
 
@@ -189,12 +142,19 @@ fn privgd_is_exact_and_costs_what_the_table_says() {
         .map(|row| row.iter().map(|v| engine.fresh(v, 1).unwrap()).collect())
         .collect();
     let logits = priv_gd::abt(&engine, &columns(&x), &replicated).unwrap();
-    assert_eq!(counts(&engine.take_books()), (0, (b * c) as u64, 0));
+    let products = (b * c) as u64;
+    assert_eq!(Counts::from(&engine.take_books()), Counts { cmult: 0, mult: products, rot: 0 });
     let exact = transposed_product(&x, &w);
     let got = Matrix::from_fn(a, c, |i, k| engine.values(&logits[k])[i].re);
     assert!(got.max_difference(&exact) < 1e-12);
     let gradient = priv_gd::atb(&engine, &columns(&d), &columns(&x)).unwrap();
-    assert_eq!(counts(&engine.take_books()), (0, (b * c) as u64, (b * c * 5) as u64));
+    assert_eq!(Counts::from(&engine.take_books()), Counts { cmult: 0, mult: products, rot: 5 * products });
+    // At 32768 slots a sum takes 15 rotations: the table's numbers.
+    for (a, b, c) in SHAPES {
+        let products = (b * c) as u64;
+        let [abt, atb] = [Algorithm::PrivGdAbt, Algorithm::PrivGdAtb].map(|x| x.printed((a, b, c)).unwrap());
+        assert_eq!((abt.mult, abt.rot, atb.mult, atb.rot), (products, 0, products, 15 * products));
+    }
     let got = Matrix::from_fn(c, b, |k, j| engine.values(&gradient[k][j])[slots - 1].re);
     assert!(got.max_difference(&product_of_transposed(&d, &x)) < 1e-12);
 }
@@ -287,4 +247,22 @@ fn the_paper_s_iteration_bootstraps_often() {
     let books = engine.books();
     let (bootstraps, switches) = (books.count(Kind::Bootstrap) / steps, books.key_switches() / steps);
     assert!((9..40).contains(&bootstraps) && (300..600).contains(&switches), "{bootstraps}, {switches}");
+}
+
+/// With all its levels an iteration needs no bootstrap, and ends with none left.
+#[test]
+fn the_paper_s_iteration_takes_the_levels_it_says() {
+    for classes in [3, 7] {
+        let trainer = PaperTrainer::new(1024, 32, classes, 3).unwrap();
+        let top = trainer.levels();
+        let engine = Clear::new(1024, top);
+        let (x, labels) = Random(8).clusters(30, 12, classes);
+        let (blocks, packed_labels) = trainer.pack(&x, &labels).unwrap();
+        let labels = engine.fresh(&packed_labels, top).unwrap();
+        let batch = PaperBatch { features: encrypt(&engine, &blocks, top), labels, rows: 30 };
+        let weights = encrypt(&engine, &trainer.pack_weights(&Matrix::zeros(classes, 13)).unwrap(), top);
+        let model = trainer.model(weights, Momentum::Nesterov);
+        let model = trainer.step(&engine, &model, &batch, 0.5).unwrap();
+        assert_eq!((engine.books().count(Kind::Bootstrap), engine.level(&model.lookahead.rows()[0][0])), (0, 0));
+    }
 }

@@ -130,7 +130,7 @@ impl Words {
     /// Uniform below `bound`: words cut to its bit length, those at or above it thrown away.
     #[inline]
     fn below(&mut self, bound: u64) -> u64 {
-        let mask = u64::MAX >> (bound - 1).leading_zeros();
+        let mask = u64::MAX.checked_shr((bound - 1).leading_zeros()).unwrap_or(0);
         loop {
             let x = self.next() & mask;
             if x < bound {
@@ -195,7 +195,7 @@ pub fn ternary_uniform(seed: &Seed, n: usize) -> Vec<i8> {
 /// Discrete Gaussian of standard deviation [`SIGMA`] by inversion: integer comparisons with a fixed table, every entry
 /// of it for every sample, so time and memory accesses do not depend on the result.
 pub struct Gaussian {
-    /// `floor(2^63 P(|x| <= k))`.
+    /// `2^63 P(|x| <= k)`, rounded up.
     thresholds: [u64; TAIL],
 }
 
@@ -301,6 +301,7 @@ mod tests {
 
     #[test]
     fn ternary_has_its_weight_and_balance() {
+        assert!(ternary_fixed_weight(&seed(4), 64, 64).iter().all(|c| c.abs() == 1));
         let s = ternary_fixed_weight(&seed(4), 1 << 16, 512);
         assert_eq!(s.iter().filter(|&&x| x != 0).count(), 512);
         let plus = s.iter().filter(|&&x| x == 1).count();

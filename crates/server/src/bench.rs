@@ -83,7 +83,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
         let basis = Basis { q: limbs, p: 0 };
         let c0 = self.engine.evaluator().encode(&slots, scale, basis).map_err(Error::work)?.poly;
-        let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale };
+        let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
         self.engine.admit(trivial).map_err(Error::work)
     }
 

@@ -83,7 +83,7 @@ impl Client {
     pub fn encrypt_public(&self, key: &PublicKey<Poly>, values: &[Complex64], level: usize) -> Ciphertext<Poly> {
         let basis = Basis { q: self.params.limbs(level), p: 0 };
         let plain = self.evaluator.encode(values, self.params.scale(level), basis).unwrap();
-        self.encryptor.encrypt_public(key, &plain, &mut *self.seeds.lock().unwrap())
+        self.encryptor.encrypt_public(key, &plain, &mut *self.seeds.lock().unwrap()).unwrap()
     }
 
     /// A public key.
@@ -154,7 +154,9 @@ pub fn complex_vector(n: usize, salt: u64) -> Vec<Complex64> {
 /// The largest difference of two vectors.
 pub fn max_error(a: &[Complex64], b: &[Complex64]) -> f64 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(x, y)| (x - y).norm()).fold(0.0, f64::max)
+    let differences = a.iter().zip(b).map(|(x, y)| (x - y).norm());
+    // A maximum passes over what is not a number.
+    differences.inspect(|d| assert!(!d.is_nan(), "not a number")).fold(0.0, f64::max)
 }
 
 /// The mean difference of two vectors.

@@ -9,11 +9,22 @@ pub(super) struct Shape {
     n: i64,
     lengths: Vec<usize>,
     inverse: bool,
+    steps: Steps,
+}
+
+/// How a rotation is made of an inner and an outer one. Inner ones share their digits, outer ones each cost a whole key-switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steps {
+    /// As many inner as outer ones, or twice as many: fewest keys.
+    #[default]
+    FewKeys,
+    /// Twice as many inner ones as that: faster, with a third more keys.
+    FewOuter,
 }
 
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short ones first from
 /// (bit-reversed) coefficients to slots, long ones first for the inverse.
-pub(super) fn shapes(n: usize, count: usize, inverse: bool) -> Vec<Shape> {
+pub(super) fn shapes(n: usize, count: usize, inverse: bool, steps: Steps) -> Vec<Shape> {
     let mut lengths: Vec<usize> = (1..=n.ilog2()).map(|k| 1 << k).collect();
     if inverse {
         lengths.reverse();
@@ -23,7 +34,7 @@ pub(super) fn shapes(n: usize, count: usize, inverse: bool) -> Vec<Shape> {
         .map(|k| {
             let (now, later) = rest.split_at(rest.len().div_ceil(count - k));
             rest = later;
-            Shape { n: n as i64, lengths: now.to_vec(), inverse }
+            Shape { n: n as i64, lengths: now.to_vec(), inverse, steps }
         })
         .collect()
 }
@@ -45,12 +56,12 @@ impl Shape {
         if !self.wraps() && r >= self.n / 2 { r - self.n } else { r }
     }
 
-    /// The inner step of a rotation. Inner steps share their digits, outer ones each cost a whole key-switch: about the
-    /// root of the number of diagonals of inner steps, rounded up, keeps keys few and outer steps fewer.
+    /// The inner step of a rotation: there are about as many as the root of the number of diagonals, rounded up.
     fn baby(&self, rotation: i64) -> i64 {
         let levels = self.lengths.len() as u32;
         let log_diagonals = if self.wraps() { levels } else { levels + 1 };
-        rotation.rem_euclid(self.stride() << log_diagonals.div_ceil(2))
+        let log_inner = log_diagonals.div_ceil(2) + u32::from(self.steps == Steps::FewOuter);
+        rotation.rem_euclid(self.stride() << log_inner)
     }
 
     /// Every rotation of `slots` slots that needs a key: the inner and outer steps of the matrix's nonzero diagonals.
@@ -122,8 +133,8 @@ mod tests {
     fn groups_invert_each_other_and_stay_sparse() {
         let encoder = Encoder::new(11);
         let x: Vec<Complex64> = (0..1024).map(|k| Complex64::new(f64::from(k % 7), f64::from(k % 5))).collect();
-        let there = shapes(1024, 3, false).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
-        let back = shapes(1024, 3, true).iter().fold(there, |x, g| apply(g, &encoder, &x));
+        let there = shapes(1024, 3, false, Steps::FewKeys).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
+        let back = shapes(1024, 3, true, Steps::FewKeys).iter().fold(there, |x, g| apply(g, &encoder, &x));
         assert!(back.iter().zip(&x).all(|(a, b)| (a - b).norm() < 1e-9));
     }
 }

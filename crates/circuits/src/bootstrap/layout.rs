@@ -1,6 +1,6 @@
 //! Which matrices a bootstrap has, and at how many limbs each is applied.
 
-use super::dft::{self, Shape};
+use super::dft::{self, Shape, Steps};
 use crate::{Error, Result};
 use hetal_ckks::Params;
 
@@ -23,9 +23,9 @@ const FEWEST_SLOTS: usize = 16;
 
 impl Layout {
     /// For all slots.
-    pub(super) fn full(params: &Params) -> Self {
+    pub(super) fn full(params: &Params, steps: Steps) -> Self {
         let stages = params.literal().coeffs_to_slots.len();
-        Self::new(params, params.slots(), stages, params.chain().len())
+        Self::new(params, params.slots(), stages, params.chain().len(), steps)
     }
 
     /// For vectors that repeat after `slots` slots. Shorter vectors need fewer matrices: a prime of theirs then serves to
@@ -42,12 +42,12 @@ impl Layout {
         let most_butterflies = params.slots().ilog2().div_ceil(all);
         let stages = slots.ilog2().div_ceil(most_butterflies) as usize;
         let wanted = params.limbs(params.top_level()) + 1 + params.literal().eval_mod_primes.len() + stages;
-        Ok(Self::new(params, slots, stages, wanted.min(params.chain().len())))
+        Ok(Self::new(params, slots, stages, wanted.min(params.chain().len()), Steps::FewKeys))
     }
 
-    fn new(params: &Params, slots: usize, stages: usize, raised: usize) -> Self {
+    fn new(params: &Params, slots: usize, stages: usize, raised: usize, steps: Steps) -> Self {
         let with_limbs = |count, inverse, from: usize| {
-            dft::shapes(slots, count, inverse).into_iter().zip((0..=from).rev()).collect::<Vec<_>>()
+            dft::shapes(slots, count, inverse, steps).into_iter().zip((0..=from).rev()).collect::<Vec<_>>()
         };
         let doublings = std::iter::successors(Some(slots), |r| Some(2 * r));
         Self {

@@ -40,16 +40,6 @@ impl Preamble {
     }
 }
 
-/// Bytes of a ciphertext with so many limbs.
-pub fn ciphertext_len(params: &Params, limbs: usize) -> u64 {
-    total_len(Preamble::LEN as u64 + 2 * poly_len(params, Basis { q: limbs, p: 0 }))
-}
-
-/// Bytes of a seeded ciphertext with so many limbs.
-pub fn seeded_ciphertext_len(params: &Params, limbs: usize) -> u64 {
-    total_len((Preamble::LEN + 32) as u64 + poly_len(params, Basis { q: limbs, p: 0 }))
-}
-
 impl<B: Backend> Object<B> for Plaintext<B::Poly> {
     const KIND: Kind = Kind::Plaintext;
 
@@ -70,12 +60,30 @@ impl<B: Backend> Object<B> for Plaintext<B::Poly> {
     }
 }
 
+fn ciphertext_body(params: &Params, basis: Basis) -> u64 {
+    Preamble::LEN as u64 + 2 * poly_len(params, basis)
+}
+
+fn seeded_body(params: &Params, basis: Basis) -> u64 {
+    (Preamble::LEN + 32) as u64 + poly_len(params, basis)
+}
+
+/// Bytes of a ciphertext of some limbs.
+pub fn ciphertext_len(params: &Params, limbs: usize) -> u64 {
+    total_len(ciphertext_body(params, Basis { q: limbs, p: 0 }))
+}
+
+/// Bytes of a freshly encrypted ciphertext of some limbs, its uniform half a seed.
+pub fn seeded_ciphertext_len(params: &Params, limbs: usize) -> u64 {
+    total_len(seeded_body(params, Basis { q: limbs, p: 0 }))
+}
+
 impl<B: Backend> Object<B> for Ciphertext<B::Poly> {
     const KIND: Kind = Kind::Ciphertext;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         let basis = Preamble { basis: B::basis(&self.c0), scale: self.scale }.checked(codec)?.basis;
-        Ok(Preamble::LEN as u64 + 2 * codec.poly_len(basis))
+        Ok(ciphertext_body(&codec.params, basis))
     }
 
     fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
@@ -86,9 +94,9 @@ impl<B: Backend> Object<B> for Ciphertext<B::Poly> {
 
     fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
         let Preamble { basis, scale } = Preamble::read(codec, 0, input)?;
-        input.require_len(Preamble::LEN as u64 + 2 * codec.poly_len(basis))?;
+        input.require_len(ciphertext_body(&codec.params, basis))?;
         let c0 = codec.read_poly(basis, input)?;
-        Ok(Self { c0, c1: codec.read_poly(basis, input)?, limbs: basis.q, scale })
+        Ok(Self { c0, c1: codec.read_poly(basis, input)?, limbs: basis.q, scale, set: codec.params().tag() })
     }
 }
 
@@ -97,7 +105,7 @@ impl<B: Backend> Object<B> for SeededCiphertext<B::Poly> {
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         let basis = Preamble { basis: B::basis(&self.c0), scale: self.scale }.checked(codec)?.basis;
-        Ok((Preamble::LEN + 32) as u64 + codec.poly_len(basis))
+        Ok(seeded_body(&codec.params, basis))
     }
 
     fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
@@ -108,7 +116,7 @@ impl<B: Backend> Object<B> for SeededCiphertext<B::Poly> {
 
     fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
         let Preamble { basis, scale } = Preamble::read(codec, 0, input)?;
-        input.require_len((Preamble::LEN + 32) as u64 + codec.poly_len(basis))?;
+        input.require_len(seeded_body(&codec.params, basis))?;
         let seed = Seed(input.array("a seed")?);
         Ok(Self { c0: codec.read_poly(basis, input)?, seed, scale })
     }

@@ -145,6 +145,7 @@ impl<B: Backend> Evaluator<B> {
         rows: &[Vec<Option<&B::Poly>>],
         keys: &EvaluationKeys<B::Poly>,
     ) -> Result<Vec<(B::Poly, B::Poly)>> {
+        self.own("linear transform", a)?;
         self.needs("linear transform", basis.q, a.limbs)?;
         let chosen: Vec<(u64, Option<&Arc<SwitchingKey<B::Poly>>>)> = babies
             .iter()
@@ -171,6 +172,9 @@ impl<B: Backend> Evaluator<B> {
         let mut acc = None;
         for (a, m) in terms {
             Self::same_scale("sum of transforms", scale, a.scale * m.scale)?;
+            if m.basis != matrix.basis {
+                return Err(Error::MixedMatrices { first: matrix.basis.q, other: m.basis.q });
+            }
             self.accumulate(&mut acc, a, m, keys)?;
         }
         let (u0, u1) = acc.ok_or(Error::Empty("sum of transforms"))?;
@@ -205,6 +209,7 @@ impl<B: Backend> Evaluator<B> {
     fn finish(&self, u0: B::Poly, u1: B::Poly, scale: f64) -> Ct<B> {
         let limbs = B::basis(&u0).q;
         let (c0, c1) = self.backend().divide_pair((u0, u1), 1, 1);
-        Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs) }
+        let set = self.params().tag();
+        Ciphertext { c0, c1, limbs: limbs - 1, scale: scale / self.last_prime(limbs), set }
     }
 }

@@ -18,15 +18,10 @@ impl Rows {
     }
 }
 
-/// `features_{name}.npy` and `labels_{name}.npy` of a folder.
-pub(super) fn set(path: &Path, name: &str, classes: usize) -> Result<Dataset> {
-    let features = npy::matrix(&path.join(format!("features_{name}.npy")))?;
-    Ok(Dataset::new(features, npy::labels(&path.join(format!("labels_{name}.npy")))?, classes)?)
-}
-
 /// The first `rows` training rows in batches, and the test rows.
 pub(super) fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
-    let (train, test) = (set(path, "train", preset.classes)?, set(path, "test", preset.classes)?);
+    let set = |name| npy::dataset(path, name, preset.classes);
+    let (train, test) = (set("train")?, set("test")?);
     let rows = rows.min(train.rows());
     let batch = |start: usize| Rows::of(&train, start..rows.min(start + preset.batch));
     let batches = (0..rows).step_by(preset.batch).map(batch).collect();

@@ -1,135 +1,23 @@
 //! A whole training to early stopping: the server's session and the client's judge in one process, and the same in the clear.
 
-use super::data::{Rows, set};
-use super::setting::{Plain, Sealing, Setting};
-use super::{Arguments, GIB, Job, RANGE, compare, fit, hold, preset, upload};
+use super::data::Rows;
+use super::{Arguments, GIB, Job, compare, fit, hold, upload};
 use crate::engine::{EngineKind, gpu};
 use crate::machine::peak_rss_gib;
 use crate::owner::Owner;
+use crate::setting::{Plain, Sealing, Setting};
+use crate::study::{Follow, RATES, ROW_NORMS, Sets, Trained, choose, preset};
 use crate::{Result, progress};
-use hetal_circuits::Clear;
+use hetal_circuits::clear::{Clear, Noise};
 use hetal_ckks::Params;
-use hetal_learn::agreement::{Preset, initial_weights};
+use hetal_learn::agreement::initial_weights;
 use hetal_learn::session::{self, Task};
-use hetal_learn::softmax::{self, Constants};
-use hetal_learn::twin::{self, Twin};
-use hetal_learn::{
-    Agreement, Dataset, Geometry, Held, Judge, Ledger, Limits, Matrix, Normalisation, Session, Verdict, packing,
-};
-use rayon::prelude::*;
+use hetal_learn::softmax::Constants;
+use hetal_learn::{Agreement, Geometry, Held, Ledger, Matrix, Session, Wishes, packing};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Lengths of the longest row that are tried where none is given.
-const ROW_NORMS: [f64; 5] = [1.0, 2.0, 3.0, 5.0, 8.0];
-/// Multiples of the paper's learning rate that are tried where none is given.
-const RATE_FACTORS: [f64; 3] = [0.5, 1.0, 2.0];
-
-/// Rows to train on, to judge by, and to test on at the very end.
-struct Sets {
-    train: Dataset,
-    validation: Dataset,
-    test: Dataset,
-}
-
-impl Sets {
-    fn load(path: &Path, preset: &Preset) -> Result<Self> {
-        let set = |name| set(path, name, preset.classes);
-        Ok(Self { train: set("train")?, validation: set("val")?, test: set("test")? })
-    }
-
-    fn normalised(&self, row_norm: f64) -> Result<Self> {
-        let normalisation = Normalisation::fit(self.train.features(), row_norm)?;
-        let apply = |set: &Dataset| Ok::<_, crate::Error>(set.with_features(normalisation.apply(set.features())?)?);
-        Ok(Self { train: apply(&self.train)?, validation: apply(&self.validation)?, test: apply(&self.test)? })
-    }
-}
-
-/// A finished training.
-struct Trained {
-    weights: Matrix,
-    best_epoch: usize,
-    epochs: usize,
-    /// The lowest loss on the validation rows, and the accuracy there.
-    loss: f64,
-    accuracy: f64,
-}
-
-/// Keeps the best of the epochs judged so far.
-struct Best {
-    judge: Judge,
-    kept: Option<(f64, f64)>,
-    epochs: usize,
-}
-
-impl Best {
-    fn new(agreement: &Agreement) -> Self {
-        Self { judge: Judge::new(agreement.patience, agreement.range, 3), kept: None, epochs: 0 }
-    }
-
-    /// The verdict on an epoch, and whether it is the best so far.
-    fn judge(&mut self, logits: &Matrix, labels: &[usize]) -> Result<(Verdict, bool)> {
-        let before = self.judge.best_epoch();
-        let judgement = self.judge.judge(logits, labels)?;
-        self.epochs += 1;
-        let better = self.judge.best_epoch() != before;
-        if better {
-            self.kept = Some((judgement.loss, judgement.accuracy));
-        }
-        Ok((judgement.verdict, better))
-    }
-
-    fn trained(self, weights: Matrix) -> Trained {
-        let (loss, accuracy) = self.kept.unwrap_or((f64::NAN, 0.0));
-        Trained { weights, best_epoch: self.judge.best_epoch().unwrap_or(0), epochs: self.epochs, loss, accuracy }
-    }
-}
-
-/// Trains exactly, with the same rules.
-fn train_exactly(sets: &Sets, agreement: &Agreement) -> Result<Trained> {
-    let (train, validation) = (&sets.train, &sets.validation);
-    let first = initial_weights(train.classes(), train.features().columns(), agreement.seed);
-    let (mut twin, mut best) = (Twin::new(first.clone(), agreement.momentum), Best::new(agreement));
-    let mut weights = first;
-    for _ in 0..agreement.max_epochs {
-        for r in train.batches(agreement.batch)? {
-            twin.step(&train.features().slice(r.clone()), &train.labels()[r], agreement.rate, softmax::exact)?;
-        }
-        let (verdict, better) =
-            best.judge(&twin::logits(validation.features(), twin.weights())?, validation.labels())?;
-        if better {
-            weights = twin.weights().clone();
-        }
-        if verdict != Verdict::Continue {
-            break;
-        }
-    }
-    Ok(best.trained(weights))
-}
-
-/// The length of rows and the rate whose exact training has the lowest loss on the validation rows: the client's choice, on its own
-/// plain data, before anything is encrypted. The test rows are not looked at.
-fn choose(sets: &Sets, arguments: &Arguments, agreement: &Agreement) -> Result<(f64, f64)> {
-    let norms = arguments.row_norm.map_or(ROW_NORMS.to_vec(), |norm| vec![norm]);
-    let rates = arguments.rate.map_or(RATE_FACTORS.map(|f| f * agreement.rate).to_vec(), |rate| vec![rate]);
-    let all: Vec<(f64, f64)> = norms.iter().flat_map(|&norm| rates.iter().map(move |&rate| (norm, rate))).collect();
-    if let [only] = all[..] {
-        return Ok(only);
-    }
-    let bar = progress::bar(all.len() as u64);
-    bar.set_message("choosing by validation");
-    let judged = all.par_iter().map(|&(norm, rate)| {
-        let trained = train_exactly(&sets.normalised(norm)?, &Agreement { rate, ..agreement.clone() })?;
-        bar.inc(1);
-        Ok((trained.loss, (norm, rate)))
-    });
-    let judged: Vec<(f64, (f64, f64))> = judged.collect::<Result<_>>()?;
-    bar.finish_and_clear();
-    let best = judged.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-    Ok(best.map_or((1.0, agreement.rate), |(_, chosen)| chosen))
-}
 
 /// What the encrypted training did beside its result.
 struct Run {
@@ -154,10 +42,10 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
     let validation = ranges.into_iter().map(|r| upload(setting, g, ledger, &Rows::of(&sets.validation, r)));
     let validation: Vec<Held<_>> = validation.map(|upload| Ok(Held::AsSent(upload?))).collect::<Result<_>>()?;
     bar.finish_and_clear();
-    let first = initial_weights(g.classes(), g.features(), agreement.seed);
-    let first = setting.seal(&packing::weights(g, &first)?, ledger.weights())?;
+    let initial = initial_weights(g.classes(), g.features(), agreement.seed);
+    let first = setting.seal(&packing::weights(g, &initial)?, ledger.weights())?;
     let mut session = Session::new(agreement.clone(), batches.len(), first)?;
-    let (mut best, mut steps, mut validating) = (Best::new(agreement), 0, 0.0);
+    let (mut follow, mut steps, mut validating) = (Follow::new(agreement, initial), 0, 0.0);
     setting.settle()?;
     let start = Instant::now();
     let bar = progress::bar((agreement.max_epochs * batches.len()) as u64);
@@ -182,37 +70,50 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
             logits.extend(rows.values().iter().map(|v| v * job.constants.scale));
         }
         let logits = Matrix::new(sets.validation.rows(), g.classes(), logits)?;
-        let (verdict, _) = best.judge(&logits, sets.validation.labels())?;
+        let weights = || Ok(packing::unpack_weights(g, &setting.open(session.weights())?)?);
+        let verdict = follow.epoch(&logits, &sets.validation, weights)?;
         session.judged(verdict)?;
         validating += asked.elapsed().as_secs_f64();
     }
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    let epoch = best.judge.best_epoch();
-    let kept = session.kept().find(|(kept, _)| Some(*kept) == epoch).map_or(session.weights(), |(_, weights)| weights);
-    let weights = packing::unpack_weights(g, &setting.open(kept)?)?;
-    Ok(Run { trained: best.trained(weights), seconds, steps, validating })
+    Ok(Run { trained: follow.trained, seconds, steps, validating })
+}
+
+/// The circuit and batches of a training.
+fn job(sets: &Sets, agreement: &Agreement, slots: usize) -> Result<Job> {
+    let (classes, features) = (sets.train.classes(), sets.train.features().columns());
+    let ranges = sets.train.batches(agreement.batch)?;
+    Ok(Job {
+        preset: sets.preset,
+        geometry: Geometry::new(slots, agreement.batch, features, classes)?,
+        ledger: Ledger::lowest(),
+        constants: Constants::built_in(classes, agreement.range)?,
+        rate: agreement.rate,
+        batches: ranges.into_iter().map(|r| Rows::of(&sets.train, r)).collect(),
+        test: Some(Rows::of(&sets.test, 0..sets.test.rows())),
+    })
+}
+
+/// Trains by our circuit on plain numbers that get the errors of a set's operations.
+pub fn with_noise(sets: &Sets, agreement: &Agreement, noise: Noise, set: &str) -> Result<Trained> {
+    let params = Params::named(set)?;
+    let job = job(sets, agreement, params.slots())?;
+    let engine = Clear::with_noise(params.slots(), params.top_level(), noise);
+    Ok(train(&Plain(engine), &job, sets, agreement, job.batches.len())?.trained)
 }
 
 /// Trains and describes it as a flat object.
 pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
-    let preset = preset(&arguments.shape)?;
     let params = Arc::new(Params::named(&arguments.set)?);
-    let raw = Sets::load(arguments.data.as_deref().unwrap_or(Path::new(".")), preset)?;
-    let wished =
-        Agreement { batch: preset.batch, rate: preset.rate, patience, range: RANGE, ..Limits::default().defaults };
-    let (row_norm, rate) = choose(&raw, arguments, &wished)?;
+    let raw = Sets::load(arguments.data.as_deref().unwrap_or(Path::new(".")), preset(&arguments.shape)?)?;
+    let wished = raw.agreement(&Wishes { patience: Some(patience), ..Wishes::default() })?;
+    let row_norms = arguments.row_norm.map_or(ROW_NORMS.to_vec(), |norm| vec![norm]);
+    let rates = arguments.rate.map_or(RATES.to_vec(), |rate| vec![rate]);
+    let choice = choose(&raw, &wished, &row_norms, &rates)?;
+    let &(row_norm, rate, ref exact) = choice.best();
     let (sets, agreement) = (raw.normalised(row_norm)?, Agreement { rate, ..wished });
-    let ranges = sets.train.batches(agreement.batch)?;
-    let job = Job {
-        preset,
-        geometry: Geometry::new(params.slots(), preset.batch, sets.train.features().columns(), preset.classes)?,
-        ledger: Ledger::lowest(),
-        constants: Constants::built_in(preset.classes, RANGE)?,
-        rate,
-        batches: ranges.into_iter().map(|r| Rows::of(&sets.train, r)).collect(),
-        test: Some(Rows::of(&sets.test, 0..sets.test.rows())),
-    };
+    let job = job(&sets, &agreement, params.slots())?;
     let mut report = json!({
         "shape": arguments.shape,
         "engine": arguments.engine.name(),
@@ -225,7 +126,6 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
         "rate": rate,
     });
     let run = run(arguments, &params, &job, &sets, &agreement, &mut report)?;
-    let exact = train_exactly(&sets, &agreement)?;
     let test = Rows::of(&sets.test, 0..sets.test.rows());
     let compared = compare(&test, &run.trained.weights, &exact.weights)?;
     let difference = run.trained.weights.max_difference(&exact.weights) / exact.weights.max_magnitude();
@@ -239,7 +139,7 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
         "validating_s": run.validating,
         "validation_loss": run.trained.loss,
         "twin_validation_loss": exact.loss,
-        "validation_accuracy": run.trained.accuracy,
+        "validation_accuracy": run.trained.validation_accuracy,
         "test_accuracy": compared.accuracy,
         "twin_accuracy": compared.twin_accuracy,
         "prediction_disagreement": compared.disagreement,
@@ -278,7 +178,7 @@ fn run(
             report["batches_resident"] = resident.into();
             let owner = Owner::new(&arguments.set)?;
             let start = Instant::now();
-            let engine = owner.engine_on(Arc::clone(&gpu), &needs)?;
+            let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
             report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
             let run = train(&Sealing::new(&owner, &engine), job, sets, agreement, resident)?;
             report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();

@@ -1,7 +1,10 @@
 //! Operations entry by entry.
 
 use super::{CudaBackend, CudaPoly};
-use crate::ffi::arguments::{AutomorphismArgs, BinaryArgs, HalvesArgs, LinearArgs, MulAddArgs, TensorArgs, TensorTerm};
+use crate::ffi::arguments::{
+    AutomorphismArgs, BinaryArgs, HalvesArgs, LinearArgs, MulAddArgs, PlainArgs, PlainTerm, TensorArgs, TensorTerm,
+    Word,
+};
 use crate::source::{Kernel, MAX_CONSTANTS, MAX_LIMBS, MAX_LINEAR, MAX_TERMS};
 use hetal_ckks::backend::{Halves, Pair};
 use hetal_ring::Basis;
@@ -62,15 +65,15 @@ impl CudaBackend {
             full_q: self.constants.full.q as u32,
             a_q: a.1.q as u32,
             unused: 0,
-            constants: [[0.0; 2]; MAX_LIMBS],
+            constants: [[0; 2]; MAX_LIMBS],
         }
     }
 
     /// Sets constants for products: centred.
-    fn set_factors(&self, row: &mut [[f64; 2]], basis: Basis, halves: &[(u64, u64)]) {
+    fn set_factors(&self, row: &mut [[Word; 2]], basis: Basis, halves: &[(u64, u64)]) {
         for (i, constants) in row[..basis.limbs()].iter_mut().enumerate() {
             let m = self.constants.modulus(basis, i);
-            let centred = |x: u64| m.center(x % m.value()) as f64;
+            let centred = |x: u64| self.constants.centred(m, x % m.value());
             *constants = [centred(halves[i].0), centred(halves[i].1)];
         }
     }
@@ -96,7 +99,7 @@ impl CudaBackend {
         let (before, out) = self.rewrite(a);
         let mut args = self.halves_args(basis, out, (before.address(), basis), 0);
         for (constants, &(x, y)) in args.constants[..basis.limbs()].iter_mut().zip(halves) {
-            *constants = [x as f64, y as f64];
+            *constants = [self.constants.arithmetic.word(x as i64), self.constants.arithmetic.word(y as i64)];
         }
         self.launch(Kernel::AddHalves, basis.limbs(), &args);
     }
@@ -142,7 +145,8 @@ impl CudaBackend {
             if let Some(constant) = constant {
                 args.has_constant = 1;
                 let row = &mut args.constants[chunk.len() * basis.limbs()..][..basis.limbs()];
-                row.iter_mut().zip(constant).for_each(|(c, &(x, y))| *c = [x as f64, y as f64]);
+                let word = |x: u64| self.constants.arithmetic.word(x as i64);
+                row.iter_mut().zip(constant).for_each(|(c, &(x, y))| *c = [word(x), word(y)]);
             }
             self.launch(Kernel::LinearSum, basis.limbs(), &args);
             sum = Some(out);
@@ -170,7 +174,7 @@ impl CudaBackend {
             unused: 0,
             terms: [[0; 2]; MAX_LINEAR],
             chain: [0; MAX_LINEAR],
-            constants: [[0.0; 2]; MAX_CONSTANTS],
+            constants: [[0; 2]; MAX_CONSTANTS],
         }
     }
 
@@ -204,6 +208,32 @@ impl CudaBackend {
                     TensorTerm { factors: factors.map(CudaPoly::address), chain: factors.map(|f| f.basis.q as u32) };
             }
             self.launch(Kernel::TensorSum, basis.limbs(), &args);
+        }
+        out
+    }
+
+    pub(super) fn sum_of_plain_products(
+        &self,
+        terms: &[(Pair<'_, CudaPoly>, &CudaPoly)],
+        basis: Basis,
+    ) -> (CudaPoly, CudaPoly) {
+        let out = (self.uninit(basis), self.uninit(basis));
+        for (number, chunk) in terms.chunks(MAX_TERMS).enumerate() {
+            let mut args = PlainArgs {
+                primes: self.constants.primes.address(),
+                out: [out.0.address(), out.1.address()],
+                q: basis.q as u32,
+                full_q: self.constants.full.q as u32,
+                count: chunk.len() as u32,
+                accumulate: u32::from(number > 0),
+                terms: [PlainTerm { factors: [0; 3], chain: [0; 3], unused: 0 }; MAX_TERMS],
+            };
+            for (term, &((a0, a1), b)) in args.terms.iter_mut().zip(chunk) {
+                let factors = [a0, a1, b];
+                assert!(factors.iter().all(|f| basis.q <= f.basis.q && basis.p <= f.basis.p));
+                (term.factors, term.chain) = (factors.map(CudaPoly::address), factors.map(|f| f.basis.q as u32));
+            }
+            self.launch(Kernel::PlainSum, basis.limbs(), &args);
         }
         out
     }

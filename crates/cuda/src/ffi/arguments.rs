@@ -6,6 +6,9 @@ use std::ffi::c_void;
 /// A device address.
 pub(crate) type Address = u64;
 
+/// A number modulo a prime, as the kernels' arithmetic reads it: see `Arithmetic::word`.
+pub(crate) type Word = u64;
+
 /// The one argument of a kernel.
 ///
 /// # Safety
@@ -55,9 +58,9 @@ unsafe impl Plain for f64 {}
 
 plain_structs! {
     /// A prime of the ring.
-    struct Prime { q: f64, inverse: f64, value: u64, size_class: u32, unused: u32, }
+    struct Prime { q: Word, inverse: Word, value: u64, size_class: u32, shift: u32, }
     /// One transform of a batch.
-    struct Job { prime: u32, group: u32, from: u32, to: u32, scale: f64, scaled_root: f64, }
+    struct Job { prime: u32, group: u32, from: u32, to: u32, scale: Word, scaled_root: Word, }
     /// The source primes of a conversion.
     struct Group {
         sources: u32, from: u32, first_target: u32, targets: u32,
@@ -65,8 +68,8 @@ plain_structs! {
     }
     /// A target prime of a conversion.
     struct Target {
-        q: f64, inverse: f64, hats: [f64; MAX_SOURCES], minus_product: f64,
-        to: u32, unused: u32,
+        q: Word, inverse: Word, hats: [Word; MAX_SOURCES], minus_product: Word,
+        to: u32, shift: u32,
     }
 
     struct NttArgs {
@@ -83,13 +86,13 @@ plain_structs! {
     struct HalvesArgs {
         primes: Address, out: Address, a: Address, accumulator: Address,
         q: u32, full_q: u32, a_q: u32, unused: u32,
-        constants: [[f64; 2]; MAX_LIMBS],
+        constants: [[Word; 2]; MAX_LIMBS],
     }
     struct LinearArgs {
         primes: Address, out: [Address; 2], start: [Address; 2],
         q: u32, full_q: u32, count: u32, has_constant: u32, limbs: u32, unused: u32,
         terms: [[Address; 2]; MAX_LINEAR], chain: [u32; MAX_LINEAR],
-        constants: [[f64; 2]; MAX_CONSTANTS],
+        constants: [[Word; 2]; MAX_CONSTANTS],
     }
     struct AutomorphismArgs { out: Address, a: Address, galois: u32, unused: u32, }
     struct LiftArgs { primes: Address, coefficients: Address, out: Address, factor: f64, q: u32, full_q: u32, }
@@ -98,6 +101,12 @@ plain_structs! {
         primes: Address, out: [Address; 3],
         q: u32, full_q: u32, count: u32, accumulate: u32,
         terms: [TensorTerm; MAX_TERMS],
+    }
+    struct PlainTerm { factors: [Address; 3], chain: [u32; 3], unused: u32, }
+    struct PlainArgs {
+        primes: Address, out: [Address; 2],
+        q: u32, full_q: u32, count: u32, accumulate: u32,
+        terms: [PlainTerm; MAX_TERMS],
     }
     struct DigitsArgs {
         source: Address, extended: Address, count: u32, limbs: u32,

@@ -4,7 +4,7 @@ use super::arguments::Arguments;
 use super::nvrtc;
 use crate::cache::Cache;
 use crate::device::{Device, KernelTime, LANES, lane};
-use crate::source::Kernel;
+use crate::source::{Arithmetic, Kernel};
 use crate::{Error, Result};
 use cudarc::driver::{result, sys};
 use std::cell::Cell;
@@ -20,6 +20,7 @@ pub(crate) struct Driver {
     name: String,
     driver_version: i32,
     log_n: u32,
+    arithmetic: Arithmetic,
     /// Whether a kernel may be brought to the card while the one before it is still running, which they know to wait for.
     overlaps: bool,
     device: sys::CUdevice,
@@ -91,6 +92,7 @@ impl Driver {
             name,
             driver_version,
             log_n,
+            arithmetic: chosen()?.unwrap_or(Arithmetic::of_card(capability)),
             overlaps: capability >= 90,
             device,
             context,
@@ -112,13 +114,14 @@ impl Driver {
     /// Loads the kernels from the cache, or compiles them where it has none that this driver takes.
     fn load_kernels(&mut self, capability: u32) -> Result<()> {
         let cache = Cache::of_user();
-        let key = nvrtc::cache_key(capability, self.log_n, &self.name, &self.driver_version.to_string());
+        let key =
+            nvrtc::cache_key(capability, self.log_n, self.arithmetic, &self.name, &self.driver_version.to_string());
         if let Some(code) = cache.as_ref().and_then(|cache| cache.get(&key))
             && self.load(code).is_ok()
         {
             return Ok(());
         }
-        let code = nvrtc::compile(capability, self.log_n)?.0;
+        let code = nvrtc::compile(capability, self.log_n, self.arithmetic)?.0;
         if let Some(cache) = &cache {
             cache.put(&key, &code);
         }
@@ -208,11 +211,26 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u3
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
+/// Names the arithmetic to use instead of the card's own.
+const ARITHMETIC_VARIABLE: &str = "HETAL_CUDA_ARITHMETIC";
+
+/// The arithmetic that the user asked for.
+fn chosen() -> Result<Option<Arithmetic>> {
+    let Some(name) = std::env::var(ARITHMETIC_VARIABLE).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
+    let reason = || format!("{ARITHMETIC_VARIABLE} is {name}, must be fp64 or integer");
+    Arithmetic::named(&name).map(Some).ok_or_else(|| Error::Unsupported { reason: reason() })
+}
+
 impl Device for Driver {
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
     fn describe(&self) -> String {
         let (major, minor) = nvrtc::version();
         let version = self.driver_version;
-        format!("{}, driver for CUDA {}.{}, NVRTC {major}.{minor}", self.name, version / 1000, version % 1000 / 10)
+        let (cuda, arithmetic) = (format!("{}.{}", version / 1000, version % 1000 / 10), self.arithmetic.name());
+        format!("{}, driver for CUDA {cuda}, NVRTC {major}.{minor}, {arithmetic}", self.name)
     }
 
     fn memory(&self) -> (usize, usize) {

@@ -2,7 +2,7 @@
 
 use super::arguments::Arguments;
 use crate::device::{Device, KernelTime};
-use crate::source::{Kernel, SOURCE};
+use crate::source::{Arithmetic, Kernel, SOURCE};
 use crate::{Error, Result};
 use std::alloc::Layout;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const HEADER: &str = include_str!("../../kernels/emulator.h");
 
@@ -22,10 +22,11 @@ pub(crate) struct Emulator {
     /// One launch at a time: a block's shared memory is static.
     library: Mutex<libloading::Library>,
     layouts: Mutex<HashMap<u64, Layout>>,
+    arithmetic: Arithmetic,
     /// Bytes it has.
     total: usize,
     /// Launches until it is lost.
-    launches_left: AtomicUsize,
+    launches_left: Arc<AtomicUsize>,
 }
 
 fn compiler() -> std::ffi::OsString {
@@ -48,37 +49,36 @@ fn failure(reason: impl std::fmt::Display) -> Error {
 
 impl Emulator {
     /// Compiles the kernels for degree `2^log_n`.
-    pub(crate) fn open(log_n: u32) -> Result<Self> {
-        Self::with(log_n, usize::MAX, usize::MAX)
+    pub(crate) fn open(log_n: u32, arithmetic: Arithmetic) -> Result<Self> {
+        Self::with(log_n, arithmetic, usize::MAX, Arc::new(AtomicUsize::new(usize::MAX)))
     }
 
     /// [`Emulator::open`] with so many bytes of memory, to be lost after so many launches.
-    pub(crate) fn with(log_n: u32, total: usize, launches: usize) -> Result<Self> {
+    pub(crate) fn with(
+        log_n: u32,
+        arithmetic: Arithmetic,
+        total: usize,
+        launches_left: Arc<AtomicUsize>,
+    ) -> Result<Self> {
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("hetal-emulator-{}-{number}", std::process::id()));
-        let library = build(&folder, log_n);
+        let library = build(&folder, log_n, arithmetic);
         _ = std::fs::remove_dir_all(&folder);
-        Ok(Self {
-            log_n,
-            library: Mutex::new(library?),
-            layouts: Mutex::default(),
-            total,
-            launches_left: AtomicUsize::new(launches),
-        })
+        Ok(Self { log_n, arithmetic, library: Mutex::new(library?), layouts: Mutex::default(), total, launches_left })
     }
 }
 
 /// Emulators of this process so far: each is built in a folder of its own.
 static OPENED: AtomicUsize = AtomicUsize::new(0);
 
-fn build(folder: &PathBuf, log_n: u32) -> Result<libloading::Library> {
+fn build(folder: &PathBuf, log_n: u32, arithmetic: Arithmetic) -> Result<libloading::Library> {
     std::fs::create_dir_all(folder).map_err(failure)?;
     let (header, source, out) = (folder.join("emulator.h"), folder.join("kernels.cc"), folder.join("kernels.so"));
     std::fs::write(&header, HEADER).map_err(failure)?;
     std::fs::write(&source, SOURCE).map_err(failure)?;
     let done = Command::new(compiler())
         .args(["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-w"])
-        .arg(format!("-DLOG_N={log_n}"))
+        .args(arithmetic.definitions(log_n))
         .arg("-include")
         .args([&header, &source])
         .arg("-o")
@@ -93,6 +93,10 @@ fn build(folder: &PathBuf, log_n: u32) -> Result<libloading::Library> {
 }
 
 impl Device for Emulator {
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
     fn describe(&self) -> String {
         "emulated on the CPU".to_owned()
     }

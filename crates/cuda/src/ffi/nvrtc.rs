@@ -1,6 +1,6 @@
 //! The run-time compiler.
 
-use crate::source::{SOURCE, options};
+use crate::source::{Arithmetic, SOURCE, options};
 use crate::{Error, Result, cache};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -76,9 +76,9 @@ fn target(capability: u32) -> (String, bool) {
 }
 
 /// Compiles the kernels for a card of compute capability `capability` (90 for 9.0).
-pub(crate) fn compile(capability: u32, log_n: u32) -> Result<Compiled> {
+pub(crate) fn compile(capability: u32, log_n: u32, arithmetic: Arithmetic) -> Result<Compiled> {
     let (target, is_native) = target(capability);
-    let mut all = options(log_n);
+    let mut all = options(log_n, arithmetic);
     all.push(format!("--gpu-architecture={target}"));
     let failure = |log: String| Error::Compile { target: target.clone(), log };
     let source = CString::new(SOURCE).map_err(|e| failure(e.to_string()))?;
@@ -95,8 +95,9 @@ pub(crate) fn compile(capability: u32, log_n: u32) -> Result<Compiled> {
 }
 
 /// The identity of what [`compile`] gives, for the cache.
-pub(crate) fn cache_key(capability: u32, log_n: u32, card: &str, driver: &str) -> blake3::Hash {
-    let (target, options, (major, minor)) = (target(capability).0, options(log_n).join(" "), version());
+pub(crate) fn cache_key(capability: u32, log_n: u32, arithmetic: Arithmetic, card: &str, driver: &str) -> blake3::Hash {
+    let (target, options) = (target(capability).0, options(log_n, arithmetic).join(" "));
+    let (major, minor) = version();
     cache::key(&[SOURCE, &options, &target, card, driver, &format!("nvrtc {major}.{minor}")])
 }
 
@@ -145,8 +146,11 @@ mod tests {
             println!("skipped: libnvrtc not found");
             return;
         }
-        for (capability, log_n) in [(80, 16), (90, 16), (90, *LOG_N.start()), (90, *LOG_N.end())] {
-            let code = compile(capability, log_n).unwrap().0;
+        let (fp64, integer) = (Arithmetic::Fp64, Arithmetic::Integer);
+        let (least, most) = (*LOG_N.start(), *LOG_N.end());
+        let cases = [(90, 16, fp64), (90, least, fp64), (80, most, fp64), (89, 16, integer)];
+        for (capability, log_n, arithmetic) in cases {
+            let code = compile(capability, log_n, arithmetic).unwrap().0;
             assert!(code.starts_with(b"\x7fELF"));
             for kernel in crate::source::Kernel::ALL {
                 let name = format!(".text.{}\0", kernel.name());

@@ -1,7 +1,7 @@
 //! `ASoftmax`: the paper's row-wise softmax (algorithm 1, corrected), with bootstraps where levels run out.
 
 use super::blocks::{Kit, Unit};
-use crate::softmax::baselines::{EXPONENTIAL_9, Extension, INVERSE, SIGN_F, SIGN_G};
+use crate::softmax::baselines::{EXPONENTIAL_9, Extension, INVERSE, SIGN_F, SIGN_G, paper_levels};
 use crate::{Error, Result};
 use hetal_circuits::polynomial::{Basis, Polynomial, evaluate};
 use hetal_circuits::{Complex64, Engine};
@@ -33,8 +33,7 @@ impl PaperSoftmax {
 
     /// Its levels: `44 + 10 log2 c'` with the correction.
     pub fn depth(&self) -> usize {
-        let rounds = self.padded().ilog2() as usize;
-        1 + 10 * rounds + 2 + 2 * self.extension.index + 3 * usize::from(self.precise) + 7 + 1 + 1 + INVERSE.1 + 3
+        paper_levels(self.classes, self.extension.index, self.precise)
     }
 
     fn padded(&self) -> usize {

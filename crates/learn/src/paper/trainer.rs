@@ -4,8 +4,26 @@ use super::blocks::{Blocks, Unit};
 use super::softmax::PaperSoftmax;
 use super::{diag_abt, diag_atb};
 use crate::nesterov::{Momentum, Pace};
+use crate::trainer::Stage;
 use crate::{Error, Matrix, Result};
+use hetal_circuits::clear::{Clear, Keys};
 use hetal_circuits::{Complex64, Engine};
+
+/// The switching keys and bootstraps of some iterations, found by running them in the clear.
+pub fn keys(trainer: &PaperTrainer, features: usize, top_level: usize, iterations: usize) -> Result<Keys> {
+    let engine = Clear::new(trainer.unit.slots(), top_level);
+    let zeros = vec![Complex64::ZERO; trainer.unit.slots()];
+    let weights = trainer.pack_weights(&Matrix::zeros(trainer.classes, features + 1))?;
+    let fresh = |_: &Vec<Complex64>| Ok(engine.fresh(&zeros, top_level)?);
+    let (blocks, _) = trainer.pack(&Matrix::zeros(trainer.unit.rows(), features), &[])?;
+    let (features, labels) = (blocks.map(fresh)?, engine.fresh(&zeros, top_level)?);
+    let batch = PaperBatch { features, labels, rows: trainer.unit.rows() };
+    let mut model = trainer.model(weights.map(fresh)?, Momentum::Nesterov);
+    for _ in 0..iterations {
+        model = trainer.step(&engine, &model, &batch, 1.0)?;
+    }
+    Ok(engine.books().keys())
+}
 
 /// The paper's circuit for batches of one block of rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,9 +57,9 @@ pub struct PaperModel<C> {
 }
 
 /// Levels of the weights before an iteration: `DiagABT` takes three.
-const WEIGHTS: usize = 4;
-/// Levels `DiagATB` takes of the differences, with the mask of padded rows and the last addition's scaling.
-const DIFFERENCES: usize = 5;
+const WEIGHTS: usize = 3;
+/// Levels of the differences: `DiagATB` takes three of them, as its features have more, the combination of weights one.
+const DIFFERENCES: usize = 4;
 
 impl PaperTrainer {
     /// The circuit for `rows` rows a batch, a power of two, and `classes` classes. Weights are at most `2^log_weight_bound`.
@@ -51,6 +69,11 @@ impl PaperTrainer {
         }
         let unit = Unit::new(rows, slots / rows)?;
         Ok(Self { unit, classes, softmax: PaperSoftmax::new(unit, classes, true)?, log_weight_bound })
+    }
+
+    /// Levels of an iteration.
+    pub fn levels(&self) -> usize {
+        WEIGHTS + self.softmax.depth() + DIFFERENCES
     }
 
     /// The block shape.
@@ -85,17 +108,35 @@ impl PaperTrainer {
         batch: &PaperBatch<E::Ciphertext>,
         rate: f64,
     ) -> Result<PaperModel<E::Ciphertext>> {
+        self.step_observed(engine, model, batch, rate, &mut |_| {})
+    }
+
+    /// [`PaperTrainer::step`], which names each stage as it ends: for profiles. Bootstraps of weights count as descent.
+    pub fn step_observed<E: Engine>(
+        &self,
+        engine: &E,
+        model: &PaperModel<E::Ciphertext>,
+        batch: &PaperBatch<E::Ciphertext>,
+        rate: f64,
+        ended: &mut dyn FnMut(Stage),
+    ) -> Result<PaperModel<E::Ciphertext>> {
         let padded = self.classes.next_power_of_two();
         let lookahead = self.with_levels(engine, &model.lookahead, WEIGHTS)?;
+        ended(Stage::Descent);
         let logits = diag_abt(engine, &batch.features, &lookahead, padded, 1.0)?;
+        ended(Stage::Logits);
         let mut probabilities = self.softmax.evaluate(engine, &logits.rows()[0][0])?;
         if engine.level(&probabilities) < DIFFERENCES {
             probabilities = engine.bootstrap(&probabilities, 1)?;
         }
+        ended(Stage::Softmax);
         // Padded rows of the features are 0, ones included: they add nothing to the gradient.
         let differences = Blocks::new(self.unit, vec![vec![engine.sub(&probabilities, &batch.labels)?]])?;
         let gradient = diag_atb(engine, &differences, &batch.features, padded, rate / batch.rows as f64, None)?;
-        self.descend(engine, model, &lookahead, &gradient)
+        ended(Stage::Gradient);
+        let model = self.descend(engine, model, &lookahead, &gradient)?;
+        ended(Stage::Descent);
+        Ok(model)
     }
 
     /// `W' = V - G`, `V' = (1 + beta) W' - beta W`.

@@ -4,6 +4,8 @@
 //! raises all to a power, so the ratios of the classes stay those of a softmax of growing sharpness, and the last steps
 //! bring the sum `s` of the classes to 1.
 
+use super::Schedule;
+use super::number::{Number, sum};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -115,12 +117,28 @@ impl Constants {
     }
 
     /// The approximation of a row of logits, in place.
-    pub fn evaluate(&self, row: &mut [f64]) {
+    pub fn evaluate<T: Number>(&self, row: &mut [T]) {
         self.evaluate_disturbed(row, |_, _| {});
     }
 
+    /// The approximation of a row of logits, in place, with `disturb(values, bound)` called where a schedule bootstraps values up to
+    /// `bound`, the logits (before everything else) included.
+    pub fn evaluate_bootstrapped<T: Number>(
+        &self,
+        schedule: &Schedule,
+        row: &mut [T],
+        mut disturb: impl FnMut(&mut [T], f64),
+    ) {
+        disturb(row, self.scale);
+        self.evaluate_disturbed(row, |j, p| {
+            if schedule.cuts().contains(&j) {
+                disturb(p, libm::ldexp(1.0, self.log_bound(j) as i32));
+            }
+        });
+    }
+
     /// The approximation of a row of logits, in place, with `disturb(step, p)` called before each step.
-    pub fn evaluate_disturbed(&self, row: &mut [f64], mut disturb: impl FnMut(usize, &mut [f64])) {
+    pub fn evaluate_disturbed<T: Number>(&self, row: &mut [T], mut disturb: impl FnMut(usize, &mut [T])) {
         row.iter_mut().for_each(|x| *x = chebyshev(&self.exponential, *x / self.scale));
         for (j, step) in self.steps.iter().enumerate() {
             disturb(j, row);
@@ -130,25 +148,25 @@ impl Constants {
 }
 
 /// One step on plain numbers.
-pub(crate) fn apply(step: &Step, p: &mut [f64]) {
-    let s: f64 = p.iter().sum();
+pub(crate) fn apply<T: Number>(step: &Step, p: &mut [T]) {
+    let s = sum(p);
     match step {
-        Step::Normalise(a) => p.iter_mut().for_each(|p| *p *= a - s),
-        Step::Square => p.iter_mut().for_each(|p| *p *= *p),
+        Step::Normalise(a) => p.iter_mut().for_each(|p| *p = *p * (T::from(*a) - s)),
+        Step::Square => p.iter_mut().for_each(|p| *p = *p * *p),
         Step::Sharpen(quadratics) => {
-            let factor: f64 = quadratics.iter().map(|[b, g]| s * s + b * s + g).product();
+            let factor = quadratics.iter().fold(T::from(1.0), |f, &[b, g]| f * (s * s + s * b + g));
             p.iter_mut().for_each(|p| *p = *p * *p * factor);
         }
     }
 }
 
 /// `sum_k c_k T_k(t)` (Clenshaw).
-pub(crate) fn chebyshev(coefficients: &[f64], t: f64) -> f64 {
-    let (mut b1, mut b2) = (0.0, 0.0);
-    for c in coefficients.iter().skip(1).rev() {
-        (b1, b2) = (c + 2.0 * t * b1 - b2, b1);
+pub(crate) fn chebyshev<T: Number>(coefficients: &[f64], t: T) -> T {
+    let (mut b1, mut b2) = (T::from(0.0), T::from(0.0));
+    for &c in coefficients.iter().skip(1).rev() {
+        (b1, b2) = (T::from(c) + t * 2.0 * b1 - b2, b1);
     }
-    coefficients.first().unwrap_or(&0.0) + t * b1 - b2
+    T::from(coefficients.first().copied().unwrap_or(0.0)) + t * b1 - b2
 }
 
 #[cfg(test)]

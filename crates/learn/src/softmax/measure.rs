@@ -1,5 +1,6 @@
 //! How far an approximation is from softmax.
 
+use super::number::{self, LANES, Lanes};
 use super::{Constants, Method, Schedule, exact};
 use rayon::prelude::*;
 
@@ -59,31 +60,38 @@ impl Sampler {
     /// The largest error of a probability over `rows` rows of each kind, when every bootstrap of a schedule makes Gaussian
     /// errors of deviation `sigma` (times the power of two that bounds its values), that of the logits included.
     pub fn max_error_with_noise(&mut self, rows: usize, constants: &Constants, schedule: &Schedule, sigma: f64) -> f64 {
-        let mut noise = Self { state: self.state ^ 0x5eed, ..*self };
+        let noise = std::cell::RefCell::new(Self { state: self.state ^ 0x5eed, ..*self });
+        let disturb = |p: &mut [f64], bound: f64| {
+            p.iter_mut().for_each(|p| *p += sigma * bound * noise.borrow_mut().gaussians().0);
+        };
         let mut worst: f64 = 0.0;
         for _ in 0..rows {
             for row in [self.uniform(), self.near_tie()] {
-                let noise = std::cell::RefCell::new(&mut noise);
-                let approximation = |row: &mut [f64]| {
-                    let disturb = |p: &mut [f64], size: f64| {
-                        p.iter_mut().for_each(|p| *p += size * noise.borrow_mut().gaussian());
-                    };
-                    disturb(row, sigma * constants.scale);
-                    constants.evaluate_disturbed(row, |j, p| {
-                        if schedule.cuts().contains(&j) {
-                            disturb(p, libm::ldexp(sigma, constants.log_bound(j) as i32));
-                        }
-                    });
-                };
-                worst = worst.max(error(&row, approximation));
+                worst = worst.max(error(&row, |row| constants.evaluate_bootstrapped(schedule, row, disturb)));
             }
         }
         worst
     }
 
-    fn gaussian(&mut self) -> f64 {
+    /// Rows of independent uniform logits, side by side.
+    fn uniform_lanes(&mut self) -> Vec<Lanes> {
+        (0..self.classes).map(|_| Lanes::from(0.0).map(|_| self.signed() * self.range)).collect()
+    }
+
+    /// Adds Gaussian errors of deviation `sigma`.
+    fn disturb_lanes(&mut self, row: &mut [Lanes], sigma: f64) {
+        for x in row.iter_mut().flat_map(|lanes| lanes.0.as_chunks_mut::<2>().0) {
+            let (a, b) = self.gaussians();
+            x[0] += sigma * a;
+            x[1] += sigma * b;
+        }
+    }
+
+    /// Two independent standard normals (Box and Muller).
+    fn gaussians(&mut self) -> (f64, f64) {
         let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
-        radius * libm::cos(core::f64::consts::TAU * self.unit())
+        let (sin, cos) = libm::sincos(core::f64::consts::TAU * self.unit());
+        (radius * cos, radius * sin)
     }
 
     fn next(&mut self) -> u64 {
@@ -116,13 +124,53 @@ pub fn error(row: &[f64], approximation: impl Fn(&mut [f64])) -> f64 {
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, larger)
 }
 
-/// The largest and the average error over some rows, where the error of a row is that of its worst class.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Errors of some rows, where the error of a row is that of its worst class.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// The largest.
+    /// The largest; infinite where an approximation was not a number.
     pub max: f64,
+    /// Their sum.
+    pub sum: f64,
+    /// Number of rows.
+    pub rows: u64,
+}
+
+impl Errors {
     /// The average.
-    pub average: f64,
+    pub fn average(&self) -> f64 {
+        self.sum / self.rows.max(1) as f64
+    }
+
+    /// The errors of both.
+    pub fn and(&self, other: &Self) -> Self {
+        Self { max: self.max.max(other.max), sum: self.sum + other.sum, rows: self.rows + other.rows }
+    }
+
+    fn count(&mut self, error: f64) {
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        *self = self.and(&Self { max: error, sum: error, rows: 1 });
+    }
+}
+
+/// An approximation to be measured.
+#[derive(Clone, Debug)]
+pub enum Candidate {
+    /// As it is.
+    Clean(Method),
+    /// Normalise-and-sharpen with bootstraps of Gaussian errors of a deviation (times the power of two that bounds their values),
+    /// that of the logits included.
+    Noisy(Constants, Schedule, f64),
+}
+
+impl Candidate {
+    fn evaluate(&self, row: &mut [Lanes], noise: &mut Sampler) {
+        match self {
+            Candidate::Clean(method) => method.evaluate(row),
+            Candidate::Noisy(constants, schedule, sigma) => {
+                constants.evaluate_bootstrapped(schedule, row, |p, bound| noise.disturb_lanes(p, sigma * bound));
+            }
+        }
+    }
 }
 
 /// The boxes `[-r, r]^c` the paper samples.
@@ -131,45 +179,113 @@ pub const BOXES: [f64; 4] = [4.0, 8.0, 32.0, 128.0];
 /// Rows drawn by one generator: small enough to share among threads.
 const CHUNK: usize = 1 << 14;
 
-/// The errors of a method by the paper's cumulative sampling: `rows` uniform rows on each of its boxes up to `range`, from a seed.
-pub fn cumulative(method: &Method, classes: usize, range: f64, rows: usize, seed: u64) -> Errors {
-    let boxes = BOXES.iter().filter(|&&size| size <= range);
-    let chunks: Vec<(f64, usize, u64)> = boxes
-        .enumerate()
-        .flat_map(|(b, &size)| {
-            let chunk =
-                move |n: usize| (size, CHUNK.min(rows - n * CHUNK), seed ^ ((b as u64) << 56 | (n as u64) << 24));
-            (0..rows.div_ceil(CHUNK)).map(chunk)
+/// The errors of candidates on the same `rows` (rounded up to a whole number of lanes) uniform rows of a box, from a seed, on all
+/// threads. `done` is told of rows that are done.
+pub fn uniform(
+    candidates: &[Candidate],
+    classes: usize,
+    size: f64,
+    rows: usize,
+    seed: u64,
+    done: impl Fn(usize) + Sync,
+) -> Vec<Errors> {
+    let chunk = |n: usize| {
+        let rows = CHUNK.min(rows - n * CHUNK);
+        // Each chunk and box starts somewhere else in the generator's sequence.
+        let mut start = Sampler::new(classes, size, seed ^ size.to_bits().rotate_left(17) ^ (n as u64) << 20);
+        let mut sampler = Sampler::new(classes, size, start.next());
+        let mut noise = Sampler::new(classes, size, start.next());
+        let mut errors = vec![Errors::default(); candidates.len()];
+        for _ in 0..rows.div_ceil(LANES) {
+            let row = sampler.uniform_lanes();
+            let exact = exact_lanes(&row);
+            for (candidate, errors) in candidates.iter().zip(&mut errors) {
+                let mut p = row.clone();
+                candidate.evaluate(&mut p, &mut noise);
+                worst_class(&p, &exact).0.into_iter().for_each(|error| errors.count(error));
+            }
+        }
+        done(rows);
+        errors
+    };
+    // In the order of the chunks, so that sums do not depend on threads.
+    let chunks: Vec<Vec<Errors>> = (0..rows.div_ceil(CHUNK)).into_par_iter().map(chunk).collect();
+    let total = |c: usize| chunks.iter().fold(Errors::default(), |sum, chunk| sum.and(&chunk[c]));
+    (0..candidates.len()).map(total).collect()
+}
+
+/// The errors on each of the paper's boxes accumulated: `result[candidate][b]` is that of `rows` uniform rows on each of the first
+/// `b + 1` boxes.
+pub fn cumulative(
+    candidates: &[Candidate],
+    classes: usize,
+    rows: usize,
+    seed: u64,
+    done: impl Fn(usize) + Sync,
+) -> Vec<[Errors; BOXES.len()]> {
+    let boxes = BOXES.map(|size| uniform(candidates, classes, size, rows, seed, &done));
+    let accumulated = |candidate: usize| {
+        let mut sum = Errors::default();
+        std::array::from_fn(|b| {
+            sum = sum.and(&boxes[b][candidate]);
+            sum
         })
-        .collect();
-    let measured: Vec<(f64, f64)> = chunks
-        .par_iter()
-        .map(|&(size, rows, seed)| {
-            let mut sampler = Sampler::new(classes, size, seed);
-            let errors = (0..rows).map(|_| error(&sampler.uniform(), |row| method.evaluate(row)));
-            errors.fold((0.0, 0.0), |(max, sum): (f64, f64), e| (max.max(e), sum + e))
-        })
-        .collect();
-    let total: usize = chunks.iter().map(|&(_, rows, _)| rows).sum();
-    let max = measured.iter().fold(0.0, |m: f64, &(max, _)| m.max(max));
-    Errors { max, average: measured.iter().map(|&(_, sum)| sum).sum::<f64>() / total.max(1) as f64 }
+    };
+    (0..candidates.len()).map(accumulated).collect()
+}
+
+fn exact_lanes(row: &[Lanes]) -> Vec<Lanes> {
+    let max = row.iter().fold(Lanes::from(f64::NEG_INFINITY), |m, &x| m.zip(x, f64::max));
+    let powers: Vec<Lanes> = row.iter().map(|&x| (x - max).map(libm::exp)).collect();
+    let inverse = number::sum(&powers).map(|s| 1.0 / s);
+    powers.into_iter().map(|p| p * inverse).collect()
+}
+
+fn worst_class(p: &[Lanes], exact: &[Lanes]) -> Lanes {
+    let larger = |m: f64, d: f64| if d > m || d.is_nan() { d } else { m };
+    p.iter().zip(exact).fold(Lanes::from(0.0), |m, (&p, &exact)| m.zip((p - exact).map(f64::abs), larger))
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn exact_softmax_has_no_error() {
-        let errors = cumulative(&Method::Exact, 5, 32.0, 20_000, 1);
-        assert_eq!(errors, Errors { max: 0.0, average: 0.0 });
+    fn rows_side_by_side_have_the_errors_of_single_rows() {
+        let constants = Constants::built_in(5, 128.0).unwrap();
+        let methods = [Method::Lee, Method::Hong, Method::Jin, Method::PaperNorm, Method::PaperPrecise];
+        for method in methods.into_iter().chain([Method::Sharpen(constants)]) {
+            let mut sampler = Sampler::new(5, 4.0, 9);
+            let row = sampler.uniform_lanes();
+            let mut p = row.clone();
+            method.evaluate(&mut p);
+            let together = worst_class(&p, &exact_lanes(&row));
+            for n in 0..LANES {
+                let single: Vec<f64> = row.iter().map(|x| x.0[n]).collect();
+                assert!((error(&single, |row| method.evaluate(row)) - together.0[n]).abs() < 1e-15);
+            }
+        }
     }
 
     #[test]
     fn the_same_seed_gives_the_same_errors() {
-        let run = |seed| cumulative(&Method::Hong, 3, 8.0, 40_000, seed);
+        let constants = Constants::built_in(3, 128.0).unwrap();
+        let schedule = Schedule::new(&constants, 13, 7).unwrap();
+        let candidates = [Candidate::Clean(Method::Hong), Candidate::Noisy(constants, schedule, 1e-6)];
+        let run = |seed| cumulative(&candidates, 3, 40_000, seed, |_| {});
         assert_eq!(run(1), run(1));
-        assert_ne!(run(1), run(2));
+        let (one, two) = (run(1), run(2));
+        assert!(one.iter().zip(&two).all(|(a, b)| a[0].sum != b[0].sum));
+        assert_eq!(one[0].map(|e| e.rows), [40_000, 80_000, 120_000, 160_000]);
+        // Noise is seen: without it, the error would be below 1e-6.
+        assert!(one[1][3].max > 1e-6);
+    }
+
+    #[test]
+    fn what_is_no_number_is_an_infinite_error() {
+        let errors = cumulative(&[Candidate::Clean(Method::Lee)], 3, 64, 1, |_| {});
+        assert!(errors[0][0].max < 1.0 && errors[0][3].max.is_infinite() && errors[0][3].average().is_infinite());
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Owner {
         let basis = Basis { q: params.limbs(level), p: 0 };
         let c0 = engine.evaluator().encode(slots, params.scale(level), basis).unwrap().poly;
         let c1 = self.client.ring.zero(basis);
-        engine.admit(Ciphertext { c0, c1, limbs: basis.q, scale: params.scale(level) }).unwrap()
+        engine.admit(Ciphertext { c0, c1, limbs: basis.q, scale: params.scale(level), set: params.tag() }).unwrap()
     }
 }
 

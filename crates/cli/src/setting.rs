@@ -9,9 +9,11 @@ use hetal_cuda::KernelTime;
 use hetal_ring::RnsRing;
 
 /// Both sides of a training in one process.
-pub(super) trait Setting: Sync {
+pub trait Setting: Sync {
+    /// The engine.
     type Engine: Engine;
 
+    /// The engine.
     fn engine(&self) -> &Self::Engine;
     /// Encrypts at a level.
     fn seal(&self, values: &[Complex64], level: usize) -> Result<<Self::Engine as Engine>::Ciphertext>;
@@ -24,7 +26,10 @@ pub(super) trait Setting: Sync {
 }
 
 /// Plain numbers.
-pub(super) struct Plain(pub(super) Clear);
+pub struct Plain(
+    /// The engine.
+    pub Clear,
+);
 
 impl Setting for Plain {
     type Engine = Clear;
@@ -51,14 +56,15 @@ impl Setting for Plain {
 }
 
 /// Ciphertexts on a backend.
-pub(super) struct Sealing<'a, B: Place> {
+pub struct Sealing<'a, B: Place> {
     owner: &'a Owner,
     engine: &'a Encrypted<B>,
     encoder: Evaluator<RnsRing>,
 }
 
 impl<'a, B: Place> Sealing<'a, B> {
-    pub(super) fn new(owner: &'a Owner, engine: &'a Encrypted<B>) -> Self {
+    /// An engine with the owner of its keys.
+    pub fn new(owner: &'a Owner, engine: &'a Encrypted<B>) -> Self {
         Self { owner, engine, encoder: owner.evaluator() }
     }
 }

@@ -1,0 +1,17 @@
+//! Benchmarks that reproduce the paper's tables.
+
+pub mod accuracy;
+pub mod matmul;
+pub mod softmax;
+
+use crate::table::Table;
+use serde_json::Value;
+
+/// Prints the objects of a report: as JSON, or as the table made of them.
+fn show(objects: &[Value], json: bool, table: impl Fn(&[Value]) -> Table) {
+    if json {
+        println!("{}", Value::from(objects));
+    } else {
+        print!("{}", table(objects));
+    }
+}

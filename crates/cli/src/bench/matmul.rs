@@ -1,0 +1,394 @@
+//! `hetal bench matmul`: the paper's comparison of matrix products, counted and timed.
+
+use crate::engine::EngineKind;
+use crate::lab::{Ct, Work, run as run_on};
+use crate::progress;
+use crate::setting::{Plain, Setting};
+use crate::table::{Table, cell};
+use crate::{Error, Result};
+use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::{Complex64, Engine};
+use hetal_ckks::Params;
+use hetal_learn::Matrix;
+use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
+use hetal_learn::paper::{Blocks, Branch, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// What `hetal bench matmul` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Where products run; their operations are counted in the clear in any case.
+    #[arg(long, value_enum, default_value = "clear")]
+    pub engine: EngineKind,
+    /// The parameter set.
+    #[arg(long, default_value = "full")]
+    pub set: String,
+    /// A shape a,b,c instead of the paper's five, for example 512,769,4.
+    #[arg(long, value_parser = parse_shape)]
+    pub shape: Option<Shape>,
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let shapes = arguments.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
+    let mut objects = Vec::new();
+    for shape in shapes {
+        objects.extend(report(shape, arguments.engine, &arguments.set)?);
+    }
+    super::show(&objects, arguments.json, table);
+    Ok(())
+}
+
+fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
+    let numbers: Vec<usize> = text.split(',').filter_map(|n| n.trim().parse().ok()).collect();
+    match numbers[..] {
+        [a, b, c] if a.is_power_of_two() && b > 0 && c.is_power_of_two() && c > 1 => Ok((a, b, c)),
+        _ => Err("must be three numbers a,b,c; a and c powers of two, c at least 2".to_owned()),
+    }
+}
+
+/// The paper's level of both matrices; the branch `A<B` has its `A` one below.
+const LEVEL: usize = 12;
+/// PrivGD's seconds are measured on this many columns of `B` and scaled: in full it would take hours.
+const TIMED_COLUMNS: usize = 64;
+
+/// Seconds the paper printed (`tab:matmul_comp`), its own estimates for PrivGD. Columns in the order of [`Algorithm::ALL`]; the
+/// other branch of DiagATB was not timed.
+const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
+    [Some(0.8192), Some(0.1104), Some(0.0601), Some(10.0352), Some(0.1171), Some(0.0415), None],
+    [Some(3.2768), Some(0.3203), Some(0.1211), Some(40.1408), Some(0.3167), Some(0.1239), None],
+    [Some(4.9216), Some(0.7609), Some(0.1223), Some(60.2896), Some(0.7176), Some(0.3343), None],
+    [Some(9.8432), Some(3.0428), Some(0.3710), Some(120.5792), Some(2.8546), Some(1.2558), None],
+    [Some(19.6864), Some(12.6251), Some(1.2376), Some(241.1584), Some(11.8220), Some(4.9970), None],
+];
+
+/// Every algorithm on one shape, as flat objects.
+pub fn report(shape: Shape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
+    let (a, b, c) = shape;
+    let bar = progress::bar(Algorithm::ALL.len() as u64);
+    let mut rows = Vec::new();
+    for algorithm in Algorithm::ALL {
+        bar.set_message(format!("{a} x {b} x {c}: {}", algorithm.name()));
+        rows.push(Measured::new(algorithm, shape, kind, set)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let diagonal = |abt: bool| rows.iter().find(|r| r.algorithm == diagonal(abt)).and_then(|r| r.seconds);
+    let printed = |algorithm: Algorithm| printed_seconds(algorithm, shape);
+    let object = |row: &Measured| {
+        let abt = row.algorithm.is_abt();
+        let ratio = |x: Option<f64>, y: Option<f64>| Some(x? / y?);
+        let paper = printed(row.algorithm);
+        json!({
+            "algorithm": row.algorithm.name(),
+            "a": a,
+            "b": b,
+            "c": c,
+            "branch": row.algorithm.branch(),
+            "cmult": row.counts.cmult,
+            "mult": row.counts.mult,
+            "rot": row.counts.rot,
+            "counts_as_printed": row.algorithm.printed(shape).map(|printed| printed == row.counts),
+            "engine": kind.name(),
+            "set": set,
+            "seconds": row.seconds,
+            "extrapolated": row.extrapolated,
+            "diagonal_speedup": ratio(row.seconds, diagonal(abt)),
+            "paper_seconds": paper,
+            "paper_diagonal_speedup": ratio(paper, printed(self::diagonal(abt))),
+            "max_error": row.max_error,
+        })
+    };
+    Ok(rows.iter().map(object).collect())
+}
+
+/// The paper's algorithm for a product.
+fn diagonal(abt: bool) -> Algorithm {
+    if abt { Algorithm::DiagAbt } else { Algorithm::DiagAtb(Branch::RotateA) }
+}
+
+fn printed_seconds(algorithm: Algorithm, shape: Shape) -> Option<f64> {
+    let row = SHAPES.iter().position(|&s| s == shape)?;
+    let column = Algorithm::ALL.iter().position(|&a| a == algorithm)?;
+    PRINTED_SECONDS[row][column]
+}
+
+/// One algorithm on one shape.
+struct Measured {
+    algorithm: Algorithm,
+    counts: Counts,
+    seconds: Option<f64>,
+    extrapolated: bool,
+    max_error: f64,
+}
+
+impl Measured {
+    fn new(algorithm: Algorithm, shape: Shape, kind: EngineKind, set: &str) -> Result<Self> {
+        let params = Params::named(set)?;
+        let product = Product::new(algorithm, shape, &params)?;
+        let lab = Plain(Clear::new(params.slots(), params.top_level()));
+        let clear = product.run(&lab)?;
+        let counts = Counts::from(&lab.0.books());
+        let mut measured = Self { algorithm, counts, seconds: None, extrapolated: false, max_error: clear.max_error };
+        if kind != EngineKind::Clear {
+            let part = product.timed();
+            let timed = run_on(&part, kind, set)?;
+            measured.extrapolated = part.columns < product.columns;
+            measured.seconds = Some(timed.seconds * product.columns as f64 / part.columns as f64);
+            measured.max_error = timed.max_error;
+        }
+        Ok(measured)
+    }
+}
+
+/// One algorithm with its matrices.
+pub struct Product {
+    algorithm: Algorithm,
+    rows: usize,
+    /// Columns of the large matrix.
+    columns: usize,
+    classes: usize,
+    unit: Unit,
+    top_level: usize,
+}
+
+/// What a product took.
+pub struct Timed {
+    /// Seconds without encryption and decryption.
+    pub seconds: f64,
+    /// The largest error of an entry.
+    pub max_error: f64,
+}
+
+impl Product {
+    /// The product of a shape on a parameter set; blocks have as many rows as `A` (or all slots allow).
+    pub fn new(algorithm: Algorithm, (rows, columns, classes): Shape, params: &Params) -> Result<Self> {
+        let block_rows = rows.min(params.slots() / classes.max(1));
+        let unit = Unit::new(block_rows, params.slots() / block_rows)?;
+        Ok(Self { algorithm, rows, columns, classes, unit, top_level: params.top_level() })
+    }
+
+    /// The same, or as much of it as is timed.
+    fn timed(&self) -> Self {
+        let columns = match self.algorithm {
+            Algorithm::PrivGdAbt | Algorithm::PrivGdAtb => self.columns.min(TIMED_COLUMNS),
+            _ => self.columns,
+        };
+        Self { columns, ..*self }
+    }
+
+    /// A fixed matrix of numbers in `[-1, 1]`, another one for each salt.
+    fn matrix(rows: usize, columns: usize, salt: f64) -> Matrix {
+        Matrix::from_fn(rows, columns, |i, j| (salt + 1.3 * i as f64 + 0.7 * (i * j) as f64).sin())
+    }
+
+    /// `A`'s level.
+    fn level_a(&self) -> usize {
+        let top = LEVEL.min(self.top_level);
+        if self.algorithm == Algorithm::DiagAtb(Branch::RotateB) { top - 1 } else { top }
+    }
+
+    fn level_b(&self) -> usize {
+        LEVEL.min(self.top_level)
+    }
+
+    fn sealed<S: Setting>(&self, lab: &S, blocks: &Packed, level: usize) -> Result<Blocks<Ct<S>>> {
+        let rows = blocks.rows().iter().map(|row| row.iter().map(|block| lab.seal(block, level)).collect());
+        Ok(Blocks::new(self.unit, rows.collect::<Result<Vec<Vec<_>>>>()?)?)
+    }
+
+    fn opened<S: Setting>(&self, lab: &S, blocks: &Blocks<Ct<S>>, rows: usize, columns: usize) -> Result<Matrix> {
+        let opened = blocks.rows().iter().map(|row| row.iter().map(|block| lab.open(block)).collect());
+        Ok(Blocks::new(self.unit, opened.collect::<Result<Vec<Vec<_>>>>()?)?.unpack(rows, columns))
+    }
+
+    /// Products of matrices in blocks.
+    fn blocks<S: Setting>(&self, lab: &S) -> Result<Timed> {
+        let (a, b, c, unit) = (self.rows, self.columns, self.classes, self.unit);
+        let (engine, x) = (lab.engine(), Self::matrix(self.rows, b, 0.1));
+        let xs = Blocks::pack(&x, unit);
+        let abt = self.algorithm.is_abt();
+        let small = if abt { Self::matrix(c, b, 0.2) } else { Self::matrix(a, c, 0.3) };
+        let packed = match self.algorithm {
+            Algorithm::DiagAbt => Blocks::pack_tiled_down(&small, c, unit)?,
+            Algorithm::DiagAtb(_) => Blocks::pack_tiled_right(&small, c, unit)?,
+            _ => Blocks::pack(&small, unit),
+        };
+        // A B^T has the large matrix first, A^T B second.
+        let (level_x, level_small) =
+            if abt { (self.level_a(), self.level_b()) } else { (self.level_b(), self.level_a()) };
+        let (xs, small_sealed) = (self.sealed(lab, &xs, level_x)?, self.sealed(lab, &packed, level_small)?);
+        lab.settle()?;
+        let start = Instant::now();
+        let product = match self.algorithm {
+            Algorithm::DiagAbt => diag_abt(engine, &xs, &small_sealed, c, 1.0),
+            Algorithm::ColMajor => col_major(engine, &xs, &small_sealed, c),
+            // The levels choose the branch.
+            Algorithm::DiagAtb(_) => diag_atb(engine, &small_sealed, &xs, c, 1.0, None),
+            _ => row_major(engine, &small_sealed, &xs, c),
+        }?;
+        lab.settle()?;
+        let seconds = start.elapsed().as_secs_f64();
+        let exact = if abt { abt_exact(&x, &small) } else { atb_exact(&small, &x) };
+        let opened = self.opened(lab, &product, exact.rows(), exact.columns())?;
+        Ok(Timed { seconds, max_error: opened.max_difference(&exact) })
+    }
+
+    /// Jin et al.'s products, class by class so that few of their many ciphertexts live at a time.
+    fn columns<S: Setting>(&self, lab: &S) -> Result<Timed> {
+        let (engine, slots) = (lab.engine(), lab.engine().slots());
+        let x = Self::matrix(self.rows, self.columns, 0.1);
+        let seal = |columns: &[Vec<Complex64>]| -> Result<Vec<Ct<S>>> {
+            columns.iter().map(|column| lab.seal(column, self.level_b())).collect()
+        };
+        let xs = seal(&priv_gd::pack_columns(&x, slots)?)?;
+        let (mut seconds, mut max_error) = (0.0, 0.0f64);
+        for class in 0..self.classes {
+            let bar = progress::spinner("PrivGD");
+            let small = Self::matrix(self.classes, self.columns.max(self.rows), 0.2);
+            let (small, exact) = if self.algorithm.is_abt() {
+                let row = small.slice(class..class + 1);
+                let row = Matrix::from_fn(1, self.columns, |_, j| row[(0, j)]);
+                (row.clone(), abt_exact(&x, &row))
+            } else {
+                let column = Matrix::from_fn(self.rows, 1, |i, _| small[(class, i)]);
+                (column.clone(), atb_exact(&column, &x))
+            };
+            let values = if self.algorithm.is_abt() {
+                let replicated: Vec<_> =
+                    priv_gd::pack_replicated(&small, slots).iter().map(|row| seal(row)).collect::<Result<_>>()?;
+                lab.settle()?;
+                let start = Instant::now();
+                let product = priv_gd::abt(engine, &xs, &replicated)?;
+                lab.settle()?;
+                seconds += start.elapsed().as_secs_f64();
+                let opened = lab.open(&product[0])?;
+                Matrix::from_fn(self.rows, 1, |i, _| opened[i].re)
+            } else {
+                let column = seal(&priv_gd::pack_columns(&small, slots)?)?;
+                // Entry by entry: all of them at once would be gigabytes.
+                let mut row = Vec::new();
+                for x in xs.chunks(8) {
+                    lab.settle()?;
+                    let start = Instant::now();
+                    let product = priv_gd::atb(engine, &column, x)?;
+                    lab.settle()?;
+                    seconds += start.elapsed().as_secs_f64();
+                    for entry in &product[0] {
+                        row.push(lab.open(entry)?[0].re);
+                    }
+                }
+                Matrix::from_fn(1, self.columns, |_, j| row[j])
+            };
+            max_error = max_error.max(values.max_difference(&exact));
+            bar.finish_and_clear();
+        }
+        Ok(Timed { seconds, max_error })
+    }
+}
+
+type Packed = Blocks<Vec<Complex64>>;
+
+impl Work for Product {
+    type Output = Timed;
+
+    fn needs(&self) -> Result<Keys> {
+        let lab = Plain(Clear::new(self.unit.slots(), self.top_level));
+        self.run(&lab)?;
+        Ok(lab.0.books().keys())
+    }
+
+    fn run<S: Setting>(&self, lab: &S) -> Result<Timed> {
+        if self.level_a() < 4 {
+            return Err(Error::TooFewLevels { needs: 4, has: self.level_a() });
+        }
+        match self.algorithm {
+            Algorithm::PrivGdAbt | Algorithm::PrivGdAtb => self.columns(lab),
+            _ => self.blocks(lab),
+        }
+    }
+}
+
+fn abt_exact(a: &Matrix, b: &Matrix) -> Matrix {
+    Matrix::from_fn(a.rows(), b.rows(), |i, j| a.row(i).iter().zip(b.row(j)).map(|(x, y)| x * y).sum())
+}
+
+fn atb_exact(a: &Matrix, b: &Matrix) -> Matrix {
+    Matrix::from_fn(a.columns(), b.columns(), |i, j| (0..a.rows()).map(|k| a[(k, i)] * b[(k, j)]).sum())
+}
+
+/// The objects of a report as a table.
+pub fn table(objects: &[Value]) -> Table {
+    let mut table = Table::new(&[
+        "a, b, c",
+        "algorithm",
+        "CMult",
+        "Mult",
+        "Rot",
+        "as printed",
+        "seconds",
+        "over Diag",
+        "paper's s",
+        "over Diag",
+        "max error",
+    ]);
+    for object in objects {
+        let text = |name: &str| cell(&object[name]);
+        let branch = object["branch"].as_str().map_or(String::new(), |b| format!(" ({b})"));
+        let star = if object["extrapolated"] == true { " *" } else { "" };
+        table.push(vec![
+            format!("{}, {}, {}", text("a"), text("b"), text("c")),
+            text("algorithm") + &branch,
+            text("cmult"),
+            text("mult"),
+            text("rot"),
+            text("counts_as_printed"),
+            text("seconds") + star,
+            text("diagonal_speedup"),
+            text("paper_seconds"),
+            text("paper_diagonal_speedup"),
+            text("max_error"),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_the_corrected_table() {
+        let objects = report(SHAPES[0], EngineKind::Clear, "full").unwrap();
+        assert_eq!(objects.len(), Algorithm::ALL.len());
+        for object in &objects {
+            assert!(object["counts_as_printed"] == true && object["seconds"].is_null(), "{object}");
+            assert!(object["max_error"].as_f64().unwrap() < 1e-10, "{object}");
+        }
+    }
+
+    /// Every algorithm under encryption, several blocks to the right; PrivGD on fewer columns than asked for.
+    #[test]
+    fn encrypted_products_are_exact_and_timed() {
+        let objects = report((32, 70, 4), EngineKind::Cpu, "insecure-toy11").unwrap();
+        for object in &objects {
+            assert!(object["max_error"].as_f64().unwrap() < 1e-6, "{object}");
+            assert!(object["seconds"].as_f64().unwrap() > 0.0 && object["counts_as_printed"].is_null());
+            let column_wise = object["algorithm"].as_str().unwrap().starts_with("PrivGD");
+            assert_eq!(object["extrapolated"], column_wise, "{object}");
+        }
+    }
+
+    #[test]
+    fn shapes_parse_or_say_what_they_must_be() {
+        assert_eq!(parse_shape("512,769,4"), Ok((512, 769, 4)));
+        for text in ["", "512,769", "512,769,3", "100,10,4", "4,4,4,4"] {
+            assert!(parse_shape(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The commands of the data owner.
+
+pub mod connection;
+pub mod data;
+pub mod demo;
+pub mod doctor;
+pub mod jobs;
+pub mod keygen;
+pub mod model;
+pub mod plan;
+pub mod predict;
+pub mod steps;
+pub mod train;
+
+use serde_json::Value;
+
+/// Prints a result: one line of JSON, or the text for people.
+pub fn print(json: bool, value: &Value, text: &str) {
+    if json {
+        println!("{value}");
+    } else {
+        println!("{}", text.trim_end());
+    }
+}
+
+/// Bytes for people.
+pub fn bytes(count: u64) -> String {
+    let count = count as f64;
+    match count {
+        _ if count >= 1e9 => format!("{:.2} GB", count / 1e9),
+        _ if count >= 1e6 => format!("{:.1} MB", count / 1e6),
+        _ if count >= 1e3 => format!("{:.1} kB", count / 1e3),
+        _ => format!("{count} bytes"),
+    }
+}
+
+/// Seconds for people.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 5400.0 => format!("{:.1} h", s / 3600.0),
+        s if s >= 90.0 => format!("{:.1} min", s / 60.0),
+        s if s >= 9.95 => format!("{s:.0} s"),
+        s => format!("{s:.1} s"),
+    }
+}
+
+/// Security for people.
+pub fn security(params: &hetal_ckks::Params) -> String {
+    let security = params.security();
+    if security.bits() > 0.0 {
+        format!("{security} bits of security")
+    } else {
+        "NO SECURITY: for tests only".to_owned()
+    }
+}
+
+/// Where the data owner's files are, unless told otherwise.
+pub const FOLDER: &str = "hetal-project";

@@ -1,0 +1,119 @@
+//! `hetal doctor`: what this machine can do.
+
+use super::{bytes, print, security};
+use crate::Result;
+use crate::machine::{available_memory_bytes, free_disk_bytes, memory_bytes};
+use hetal_circuits::bootstrap;
+use hetal_ckks::params::BUILT_IN;
+use hetal_ckks::{KeyId, Params};
+use hetal_cuda::CudaBackend;
+use hetal_ring::Isa;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Arguments of `hetal doctor`.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// The folder whose disk is looked at.
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Memory beside the keys: matrices of the bootstrap, the circuit, two batches and work, as a share of the keys'.
+const BESIDE_KEYS: f64 = 1.0;
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let value = report(&arguments.dir)?;
+    print(arguments.json, &value, &text(&value));
+    Ok(())
+}
+
+fn report(folder: &Path) -> Result<Value> {
+    let gpu = {
+        let params = Params::named("full")?;
+        CudaBackend::open(0, params.log_n(), params.chain(), params.special())
+            .map(|gpu| json!({ "name": gpu.describe(), "memory_bytes": gpu.memory().1 }))
+            .map_err(|e| e.to_string())
+    };
+    let available = available_memory_bytes();
+    let sets: Vec<Value> = BUILT_IN
+        .iter()
+        .map(|literal| {
+            let params = Params::named(&literal.name)?;
+            let needs = server_memory(&params);
+            Ok(json!({
+                "set": literal.name,
+                "security": security(&params),
+                "server_memory_bytes": needs,
+                "fits": available.is_none_or(|there| there >= needs),
+            }))
+        })
+        .collect::<Result<_>>()?;
+    Ok(json!({
+        "threads": std::thread::available_parallelism().map_or(1, usize::from),
+        "kernels": Isa::detect().name(),
+        "features": cpu_features(),
+        "gpu": gpu.as_ref().ok(),
+        "no_gpu_because": gpu.as_ref().err(),
+        "memory_bytes": memory_bytes(),
+        "available_memory_bytes": available,
+        "free_disk_bytes": free_disk_bytes(folder),
+        "sets": sets,
+    }))
+}
+
+/// What a server needs to train under a set: the keys of its bootstrap, and as much again.
+fn server_memory(params: &Params) -> u64 {
+    let limbs = |&(id, q): &(KeyId, usize)| 2 * id.digit_starts(params, q).len() * params.key_basis(q).limbs();
+    let keys = bootstrap::keys(params).iter().map(limbs).sum::<usize>() * params.degree() * 8;
+    (keys as f64 * (1.0 + BESIDE_KEYS)) as u64
+}
+
+#[cfg(target_arch = "x86_64")]
+fn cpu_features() -> Vec<&'static str> {
+    let known = [
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("avx512dq", is_x86_feature_detected!("avx512dq")),
+        ("avx512ifma", is_x86_feature_detected!("avx512ifma")),
+    ];
+    known.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cpu_features() -> Vec<&'static str> {
+    Vec::new()
+}
+
+fn text(report: &Value) -> String {
+    let size = |value: &Value| value.as_u64().map_or_else(|| "unknown".to_owned(), bytes);
+    let list = |value: &Value| {
+        let texts = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+        texts.collect::<Vec<_>>().join(", ")
+    };
+    let mut text = format!(
+        "CPU      {} threads; kernels: {} (of: {})\nGPU      {}\nmemory   {}, of which {} are free\ndisk     {} free\n",
+        report["threads"],
+        report["kernels"].as_str().unwrap_or_default(),
+        list(&report["features"]),
+        report["gpu"]["name"].as_str().or(report["no_gpu_because"].as_str()).unwrap_or_default(),
+        size(&report["memory_bytes"]),
+        size(&report["available_memory_bytes"]),
+        size(&report["free_disk_bytes"]),
+    );
+    for set in report["sets"].as_array().into_iter().flatten() {
+        let fits = if set["fits"].as_bool() == Some(true) { "fits" } else { "does not fit in the free memory" };
+        text += &format!(
+            "set      {}: {}; a server takes about {}: {fits}\n",
+            set["set"].as_str().unwrap_or_default(),
+            set["security"].as_str().unwrap_or_default(),
+            size(&set["server_memory_bytes"]),
+        );
+    }
+    text + "A data owner needs far less: 1 GiB of memory, and disk for keys and encrypted rows (`hetal plan` says how much)."
+}

@@ -1,0 +1,97 @@
+//! `hetal jobs`, `hetal status` and `hetal cancel`: what the server does for us.
+
+use super::connection::Connection;
+use super::{FOLDER, print};
+use crate::{Error, Result};
+use hetal_client::Project;
+use hetal_client::remote::{Job, JobId, JobState};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Arguments of `hetal jobs`.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// The project folder.
+    #[arg(long, default_value = FOLDER)]
+    pub dir: PathBuf,
+    /// Where the server is.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `hetal status` and `hetal cancel`.
+#[derive(clap::Args, Debug)]
+pub struct OneArguments {
+    /// The job, as `hetal jobs` names it.
+    pub job: String,
+    /// The project and the server.
+    #[command(flatten)]
+    pub common: Arguments,
+}
+
+/// Lists jobs.
+pub fn list(arguments: &Arguments) -> Result<()> {
+    let mut project = Project::existing(&arguments.dir)?;
+    let remote = arguments.connection.connect(&mut project)?;
+    let jobs = remote.jobs().map_err(hetal_client::Error::from)?;
+    let text: String = jobs.iter().map(|job| line(job) + "\n").collect();
+    let text = if jobs.is_empty() { "no jobs".to_owned() } else { text };
+    print(arguments.json, &Value::from(jobs.iter().map(value).collect::<Vec<_>>()), &text);
+    Ok(())
+}
+
+/// Shows one job.
+pub fn status(arguments: &OneArguments) -> Result<()> {
+    one(arguments, |remote, id| remote.job(id))
+}
+
+/// Ends one job.
+pub fn cancel(arguments: &OneArguments) -> Result<()> {
+    one(arguments, |remote, id| remote.cancel(id))
+}
+
+fn one(
+    arguments: &OneArguments,
+    call: impl FnOnce(&hetal_client::remote::Remote, JobId) -> hetal_client::remote::Result<Job>,
+) -> Result<()> {
+    let id: JobId = arguments.job.parse().map_err(|_| Error::JobName { name: arguments.job.clone() })?;
+    let mut project = Project::existing(&arguments.common.dir)?;
+    let remote = arguments.common.connection.connect(&mut project)?;
+    let job = call(&remote, id).map_err(hetal_client::Error::from)?;
+    print(arguments.common.json, &value(&job), &line(&job));
+    Ok(())
+}
+
+fn state(state: JobState) -> &'static str {
+    match state {
+        JobState::Queued => "queued",
+        JobState::Running => "running",
+        JobState::Waiting => "waiting for a verdict",
+        JobState::Finished => "finished",
+        JobState::Failed => "failed",
+        JobState::Cancelled => "cancelled",
+    }
+}
+
+fn value(job: &Job) -> Value {
+    json!({
+        "job": job.id.to_string(),
+        "label": job.label,
+        "state": state(job.state),
+        "epoch": job.progress.as_ref().map(|p| p.epoch),
+        "iterations": job.progress.as_ref().map(|p| p.iterations),
+        "created": job.created,
+        "updated": job.updated,
+        "reason": job.reason,
+    })
+}
+
+fn line(job: &Job) -> String {
+    let progress =
+        job.progress.as_ref().map_or_else(String::new, |p| format!(", epoch {}, {} iterations", p.epoch, p.iterations));
+    let reason = if job.reason.is_empty() { String::new() } else { format!(": {}", job.reason) };
+    format!("{}  {:20} {}{progress}{reason}", job.id, job.label, state(job.state))
+}

@@ -1,0 +1,126 @@
+//! `hetal model`: what a model is, and what may be published of it.
+
+use super::{FOLDER, print};
+use crate::{Error, Result};
+use hetal_client::export::{self, Format};
+use hetal_client::{Model, Project};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Commands about models.
+#[derive(clap::Subcommand, Debug)]
+pub enum Command {
+    /// Show a model: classes, training, accuracy.
+    Show(ShowArguments),
+    /// Write a model that may be published: with noise that hides what exact decryptions tell about the secret key.
+    Export(ExportArguments),
+}
+
+/// Arguments of `hetal model show`.
+#[derive(clap::Args, Debug)]
+pub struct ShowArguments {
+    /// The project folder.
+    #[arg(long, default_value = FOLDER)]
+    pub dir: PathBuf,
+    /// The name of the model.
+    #[arg(long, default_value = "model")]
+    pub model: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `hetal model export`.
+#[derive(clap::Args, Debug)]
+pub struct ExportArguments {
+    /// The model.
+    #[command(flatten)]
+    pub show: ShowArguments,
+    /// The format.
+    #[arg(long, value_enum)]
+    pub format: FormatArgument,
+    /// The file to write.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// Models of this size that will ever be published under this secret key (fixed by the first export).
+    #[arg(long, requires = "security")]
+    pub models: Option<u64>,
+    /// Published values tell nothing about the secret key but with probability 2^-SECURITY (fixed by the first export).
+    #[arg(long, requires = "models")]
+    pub security: Option<u32>,
+}
+
+/// A format, on the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum FormatArgument {
+    /// `weights`, `bias`, class names in the metadata.
+    Safetensors,
+    /// NumPy arrays `coef`, `intercept`, `classes`.
+    Npz,
+    /// A graph from features to probabilities and classes.
+    Onnx,
+    /// JSON whose fields scikit-learn's LogisticRegression takes.
+    Sklearn,
+}
+
+/// Runs a command.
+pub fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Show(arguments) => show(arguments),
+        Command::Export(arguments) => write(arguments),
+    }
+}
+
+fn show(arguments: &ShowArguments) -> Result<()> {
+    let project = Project::existing(&arguments.dir)?;
+    let model = Model::load(&project.model(&arguments.model)?)?;
+    let training = &model.training;
+    let value =
+        json!({ "name": model.name, "classes": model.classes, "features": model.features(), "training": training });
+    let text = format!(
+        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the best the {}.\nvalidation: accuracy {:.2} %, loss {:.4} on {} rows",
+        model.name,
+        model.features(),
+        model.classes.len(),
+        model.classes.join(", "),
+        training.rows,
+        training.batch,
+        training.epochs,
+        training.best_epoch,
+        100.0 * training.validation_accuracy,
+        training.validation_loss,
+        training.validation_rows
+    );
+    print(arguments.json, &value, &text);
+    Ok(())
+}
+
+fn write(arguments: &ExportArguments) -> Result<()> {
+    let mut project = Project::existing(&arguments.show.dir)?;
+    let model = Model::load(&project.model(&arguments.show.model)?)?;
+    let policy = arguments.models.zip(arguments.security);
+    let (published, _) = export::publish(&mut project, &model, policy)?;
+    let format = match arguments.format {
+        FormatArgument::Safetensors => Format::Safetensors,
+        FormatArgument::Npz => Format::Npz,
+        FormatArgument::Onnx => Format::Onnx,
+        FormatArgument::Sklearn => Format::Sklearn,
+    };
+    std::fs::write(&arguments.out, published.bytes(format))
+        .map_err(|e| Error::File { path: arguments.out.display().to_string(), reason: e.to_string() })?;
+    let left = project.settings().released.map_or(0, |released| released.left);
+    let value = json!({
+        "file": arguments.out,
+        "sigma": published.sigma,
+        "security": published.security,
+        "numbers_left": left,
+    });
+    let text = format!(
+        "{}: may be published. To hide the secret key (advantage at most 2^-{}), each weight got noise of {:.1e}; {left} more numbers may be published under it",
+        arguments.out.display(),
+        published.security,
+        published.sigma
+    );
+    print(arguments.show.json, &value, &text);
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! `hetal plan`: what a training will take, before anything is encrypted.
+
+use super::data::Data;
+use super::train::WishArguments;
+use super::{bytes, print, seconds, security};
+use crate::machine::time;
+use crate::{Error, Result, progress};
+use hetal_circuits::clear::{Books, Kind};
+use hetal_ckks::Params;
+use hetal_client::task::{ROW_NORM, VALIDATION_SHARE};
+use hetal_client::{Layout, ring_of};
+use hetal_learn::{Limits, Plan, plan};
+use hetal_ring::Basis;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Arguments of `hetal plan`: rows as for `hetal train`, or their numbers.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// Features of the training rows: .npy, .npz, .safetensors or .csv.
+    #[arg(long)]
+    pub features: Option<PathBuf>,
+    /// Labels of the training rows.
+    #[arg(long)]
+    pub labels: Option<String>,
+    /// The column or array of the feature file that holds the labels.
+    #[arg(long, conflicts_with = "labels")]
+    pub label_column: Option<String>,
+    /// Features of rows to validate on.
+    #[arg(long)]
+    pub validation: Option<PathBuf>,
+    /// Labels of those rows.
+    #[arg(long)]
+    pub validation_labels: Option<String>,
+    /// Training rows, where no file is given.
+    #[arg(long)]
+    pub rows: Option<usize>,
+    /// Features of a row, where no file is given.
+    #[arg(long)]
+    pub columns: Option<usize>,
+    /// Classes, where no file is given.
+    #[arg(long)]
+    pub classes: Option<usize>,
+    /// Validation rows, where no file is given.
+    #[arg(long)]
+    pub validation_rows: Option<usize>,
+    /// Hyper-parameters to ask for.
+    #[command(flatten)]
+    pub wishes: WishArguments,
+    /// The parameter set.
+    #[arg(long, default_value = "full")]
+    pub set: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Rows, validation rows, features, classes.
+struct Shape {
+    rows: usize,
+    validation: usize,
+    features: usize,
+    classes: usize,
+}
+
+impl Arguments {
+    fn shape(&self) -> Result<Shape> {
+        if let Some(features) = self.features.clone() {
+            let data = Data {
+                features,
+                labels: self.labels.clone(),
+                label_column: self.label_column.clone(),
+                validation: self.validation.clone(),
+                validation_labels: self.validation_labels.clone(),
+                row_norm: ROW_NORM,
+                manifest: None,
+            };
+            let task = data.task()?;
+            let (rows, validation) = (task.training.rows(), task.validation.rows());
+            return Ok(Shape { rows, validation, features: task.features(), classes: task.classes.len() });
+        }
+        let (Some(all), Some(features), Some(classes)) = (self.rows, self.columns, self.classes) else {
+            return Err(Error::NothingToPlan);
+        };
+        let aside = all / VALIDATION_SHARE;
+        let (rows, validation) = self.validation_rows.map_or((all - aside, aside), |validation| (all, validation));
+        Ok(Shape { rows, validation, features, classes })
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let value = report(arguments)?;
+    print(arguments.json, &value, &text(&value));
+    Ok(())
+}
+
+/// The plan as one object; bytes are those of payloads, before the network frames them.
+pub fn report(arguments: &Arguments) -> Result<Value> {
+    let shape = arguments.shape()?;
+    let params = Arc::new(Params::named(&arguments.set)?);
+    let spinner = progress::spinner("planning");
+    let agreement = Limits::default().agree(&arguments.wishes.wishes())?;
+    let batch = agreement.batch.min(shape.rows.max(1));
+    let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
+    let keys = layout.keys()?;
+    let task = plan::Task {
+        rows: shape.rows,
+        validation_rows: shape.validation,
+        batch,
+        features: shape.features,
+        classes: shape.classes,
+        range: agreement.range,
+    };
+    let plan = Plan::new(&task, params.slots(), params.top_level())?;
+    let (batches, validation) = (plan.batches as u64, plan.validation_batches as u64);
+    let speed = Speed::measure(Arc::clone(&params))?;
+    spinner.finish_and_clear();
+    let rows = batches * layout.batch_bytes() + validation * layout.feature_bytes();
+    let iteration = speed.seconds(&plan.iteration);
+    Ok(json!({
+        "set": params.name(),
+        "security": security(&params),
+        "security_bits": params.security().bits(),
+        "rows": shape.rows,
+        "validation_rows": shape.validation,
+        "features": shape.features,
+        "classes": shape.classes,
+        "batch": batch,
+        "batches": batches,
+        "softmax_error": plan.constants.error,
+        "keys": keys.len(),
+        "key_bytes": layout.key_bytes(&keys)?,
+        "upload_bytes": rows,
+        "upload_bytes_unseeded": rows + batches * (layout.unseeded_batch_bytes() - layout.batch_bytes())
+            + validation * (layout.unseeded_feature_bytes() - layout.feature_bytes()),
+        "download_bytes_per_epoch": validation * layout.logit_bytes(),
+        "download_bytes_at_the_end": layout.weight_bytes(),
+        "owner_disk_bytes": layout.key_bytes(&keys)? + rows,
+        "server_key_memory_bytes": layout.resident_key_bytes(&keys),
+        "server_batch_memory_bytes": (batches + validation) * layout.version_bytes(),
+        "bootstraps_per_iteration": plan.bootstraps(),
+        "key_switches_per_iteration": plan.key_switches(),
+        "seconds_per_iteration_here": iteration,
+        "seconds_per_epoch_here": batches as f64 * iteration + validation as f64 * speed.seconds(&plan.validation),
+        "max_epochs": agreement.max_epochs,
+    }))
+}
+
+fn text(plan: &Value) -> String {
+    let number = |name: &str| plan[name].as_u64().unwrap_or(0);
+    let size = |name: &str| bytes(number(name));
+    let time = |name: &str| seconds(plan[name].as_f64().unwrap_or(0.0));
+    format!(
+        "{} training rows and {} validation rows of {} features, {} classes\n\
+         {} batches of {} rows; parameter set {} ({})\n\
+         \n\
+         sent once          keys {} ({} of them), rows {} (without seeds {})\n\
+         received           {} an epoch, {} at the end\n\
+         disk of the owner  {}\n\
+         server's memory    keys {}, all batches prepared {} (remade one by one where that is too much)\n\
+         an iteration       {} bootstraps, {} key switches; about {} on this machine's CPU\n\
+         an epoch           about {} on this machine's CPU; at most {} epochs\n\
+         softmax            error at most {:.1e}",
+        number("rows"),
+        number("validation_rows"),
+        number("features"),
+        number("classes"),
+        number("batches"),
+        number("batch"),
+        plan["set"].as_str().unwrap_or_default(),
+        plan["security"].as_str().unwrap_or_default(),
+        size("key_bytes"),
+        number("keys"),
+        size("upload_bytes"),
+        size("upload_bytes_unseeded"),
+        size("download_bytes_per_epoch"),
+        size("download_bytes_at_the_end"),
+        size("owner_disk_bytes"),
+        size("server_key_memory_bytes"),
+        size("server_batch_memory_bytes"),
+        number("bootstraps_per_iteration"),
+        number("key_switches_per_iteration"),
+        time("seconds_per_iteration_here"),
+        time("seconds_per_epoch_here"),
+        number("max_epochs"),
+        plan["softmax_error"].as_f64().unwrap_or(0.0),
+    )
+}
+
+/// How fast this machine is: the time of a transform, by which all else is estimated.
+struct Speed {
+    params: Arc<Params>,
+    transform_s: f64,
+    threads: f64,
+}
+
+impl Speed {
+    fn measure(params: Arc<Params>) -> Result<Self> {
+        let ring = ring_of(&params)?;
+        let mut poly = ring.zero(Basis { q: 1, p: 0 });
+        poly.limbs_mut()[0].iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
+        let (isa, table) = (ring.isa(), ring.table(poly.basis(), 0));
+        let transform_s = time(50, || table.forward(isa, &mut poly.limbs_mut()[0])).1;
+        // Two threads on two cores take 0.6 of one thread's time.
+        Ok(Self { params, transform_s, threads: (rayon::current_num_threads() as f64).powf(0.8) })
+    }
+
+    /// An estimate, good to half as much again: operations in units of a transform, as measured at `full` (docs/benchmarks.md).
+    fn seconds(&self, books: &Books) -> f64 {
+        let units: f64 = books.entries().map(|(kind, level, count)| count as f64 * self.units(kind, level)).sum();
+        units * self.transform_s / self.threads
+    }
+
+    fn units(&self, kind: Kind, level: usize) -> f64 {
+        let limbs = self.params.limbs(level) as f64;
+        let switch = 5.0 * (limbs + 7.0) * self.params.digits(self.params.limbs(level)) as f64;
+        match kind {
+            Kind::Bootstrap => 35_000.0,
+            Kind::Rotation | Kind::Conjugation | Kind::Relinearisation => switch,
+            Kind::HoistedRotation => 0.6 * switch,
+            Kind::Rescale | Kind::Drop => 2.0 * limbs,
+            _ => 0.5 * limbs,
+        }
+    }
+}

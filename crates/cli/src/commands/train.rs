@@ -1,0 +1,190 @@
+//! `hetal train`: a classifier from features that the server cannot read.
+
+use super::connection::Connection;
+use super::data::Data;
+use super::steps::Steps;
+use super::{FOLDER, bytes, print, seconds};
+use crate::Result;
+use hetal_client::training::{Options, Trained, Training};
+use hetal_client::{Project, model};
+use hetal_learn::Wishes;
+use hetal_learn::nesterov::Momentum;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Arguments of `hetal train`.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// The project folder: secret key, keys, encrypted uploads, models. The same command goes on where it was interrupted.
+    #[arg(long, default_value = FOLDER)]
+    pub dir: PathBuf,
+    /// Where the server is.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// The rows.
+    #[command(flatten)]
+    pub data: Data,
+    /// Hyper-parameters to ask for.
+    #[command(flatten)]
+    pub wishes: WishArguments,
+    /// The name of the model.
+    #[arg(long, default_value = "model")]
+    pub name: String,
+    /// Replace a model or an interrupted training of this name.
+    #[arg(long)]
+    pub replace: bool,
+    /// Make a new secret key and key set; the old secret key is kept in the folder `old`.
+    #[arg(long)]
+    pub fresh_keys: bool,
+    /// Do not repeat the training in the clear on this machine to compare (such a model cannot be exported).
+    #[arg(long)]
+    pub no_check: bool,
+    /// The parameter set.
+    #[arg(long, hide = true)]
+    pub set: Option<String>,
+    /// Milliseconds from logits to verdict.
+    #[arg(long, hide = true)]
+    pub verdict_delay_ms: Option<u64>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Hyper-parameters to ask the server for; it has defaults for all.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct WishArguments {
+    /// Rows of a batch.
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// The learning rate.
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Epochs without improvement before training stops.
+    #[arg(long)]
+    pub patience: Option<usize>,
+    /// The most epochs.
+    #[arg(long)]
+    pub epochs: Option<usize>,
+    /// Plain gradient descent instead of Nesterov's momentum.
+    #[arg(long)]
+    pub no_momentum: bool,
+}
+
+impl WishArguments {
+    /// As the server understands them.
+    pub fn wishes(&self) -> Wishes {
+        let momentum = self.no_momentum.then_some(Momentum::None);
+        Wishes { batch: self.batch, rate: self.rate, momentum, patience: self.patience, max_epochs: self.epochs }
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let task = arguments.data.task()?;
+    let extraction = arguments.data.extraction()?;
+    let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
+    if arguments.fresh_keys {
+        project.retire_keys()?;
+    }
+    let remote = arguments.connection.connect(&mut project)?;
+    let mut options = Options::new(&arguments.name);
+    options.wishes = arguments.wishes.wishes();
+    options.check = !arguments.no_check;
+    options.replace = arguments.replace;
+    if let Some(ms) = arguments.verdict_delay_ms {
+        options.verdict_delay = std::time::Duration::from_millis(ms);
+    }
+    let mut steps = Steps::new();
+    let mut show = |step| steps.show(step);
+    let training = Training::open(&mut project, &remote, &task, &options, &mut show)?;
+    let mut trained = training.run(&mut show)?;
+    drop(steps);
+    if extraction.is_some() {
+        trained.model.extraction = extraction;
+        trained.model.save(&trained.path)?;
+    }
+    print(arguments.json, &report(&trained), &text(&trained));
+    Ok(())
+}
+
+/// What a training came to, for machines.
+pub fn report(trained: &Trained) -> Value {
+    let training = &trained.model.training;
+    json!({
+        "model": trained.model.name,
+        "model_path": trained.path,
+        "classes": trained.model.classes,
+        "features": trained.model.features(),
+        "validation_accuracy": training.validation_accuracy,
+        "validation_loss": training.validation_loss,
+        "epochs": training.epochs,
+        "best_epoch": training.best_epoch,
+        "iterations": training.iterations,
+        "twin_relative_difference": trained.difference,
+        "key_bytes": trained.key_bytes,
+        "upload_bytes": trained.row_bytes,
+        "sent_key_bytes": trained.sent.0,
+        "sent_row_bytes": trained.sent.1,
+        "wall_s": trained.seconds.all,
+        "seconds_per_iteration": per_iteration(trained),
+        "job": training.job,
+    })
+}
+
+/// Seconds of an iteration as the client saw them.
+pub fn per_iteration(trained: &Trained) -> Option<f64> {
+    let (seconds, count) = trained.seconds.iterations;
+    (count > 0).then(|| seconds / count as f64)
+}
+
+/// What a training came to, for people.
+pub fn text(trained: &Trained) -> String {
+    let training = &trained.model.training;
+    let mut text = format!(
+        "trained: {} epochs, best the {}{}; validation accuracy {:.2} %\n",
+        training.epochs,
+        training.best_epoch,
+        ordinal(training.best_epoch),
+        100.0 * training.validation_accuracy
+    );
+    text += &match trained.difference {
+        Some(d) if d < 0.01 => {
+            format!("the same training in the clear gives the same weights but for {d:.1e} of the largest\n")
+        }
+        Some(d) => format!(
+            "WARNING: the same training in the clear gives other weights ({d:.1e} of the largest): do not trust this server\n"
+        ),
+        None => "not compared with training in the clear\n".to_owned(),
+    };
+    text += &format!(
+        "sent: keys {}, rows {}; took {}\n",
+        bytes(trained.sent.0),
+        bytes(trained.sent.1),
+        seconds(trained.seconds.all)
+    );
+    text + &format!(
+        "saved: {} (private: `hetal model export` writes what may be published)\nnext: hetal predict --features FILE --model {}\n",
+        trained.path.display(),
+        trained.model.name
+    )
+}
+
+fn ordinal(n: usize) -> &'static str {
+    match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    }
+}
+
+/// The likeliest class of each row and its probability.
+pub fn likeliest(logits: &hetal_learn::Matrix) -> Vec<(usize, f64)> {
+    let probabilities = model::probabilities(logits);
+    let row = |i| {
+        let class = hetal_learn::judge::predicted(probabilities.row(i));
+        (class, probabilities[(i, class)])
+    };
+    (0..probabilities.rows()).map(row).collect()
+}

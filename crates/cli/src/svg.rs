@@ -1,0 +1,118 @@
+//! Line plots as SVG.
+
+use std::fmt::Write;
+
+/// A band between two lines over steps.
+pub struct Band {
+    /// What it is called.
+    pub name: String,
+    /// `(low, high)` of each step.
+    pub values: Vec<(f64, f64)>,
+}
+
+/// Bands over a common axis of steps.
+pub struct Plot<'a> {
+    /// What it shows.
+    pub title: &'a str,
+    /// The axis of steps.
+    pub steps: &'a str,
+    /// Heights with a line of their own.
+    pub marks: &'a [f64],
+    /// What is drawn.
+    pub bands: Vec<Band>,
+}
+
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 420.0;
+const MARGIN: f64 = 48.0;
+const COLOURS: [&str; 5] = ["#b5179e", "#2a9d4a", "#1d6fd1", "#e08a00", "#c1121f"];
+/// Points drawn of a line; longer ones are thinned.
+const POINTS: usize = 800;
+
+impl Plot<'_> {
+    /// The picture.
+    pub fn svg(&self) -> String {
+        let all = || self.bands.iter().flat_map(|band| &band.values);
+        let low = all().fold(0.0f64, |m, v| m.min(v.0)) * 1.1;
+        let high = all().fold(1.0f64, |m, v| m.max(v.1)) * 1.1;
+        let steps = self.bands.iter().map(|band| band.values.len()).max().unwrap_or(1).max(2);
+        let x = |step: usize| MARGIN + (WIDTH - 2.0 * MARGIN) * step as f64 / (steps - 1) as f64;
+        let y = |value: f64| HEIGHT - MARGIN - (HEIGHT - 2.0 * MARGIN) * (value - low) / (high - low);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n<text x=\"{}\" y=\"24\" text-anchor=\"middle\" font-size=\"14\">{}</text>\n",
+            WIDTH / 2.0,
+            self.title
+        );
+        for &mark in self.marks.iter().filter(|&&mark| low <= mark && mark <= high) {
+            let (y, end) = (y(mark), WIDTH - MARGIN);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{MARGIN} {y:.1}H{end}\" stroke=\"#bbb\" stroke-width=\"0.5\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{mark}</text>",
+                MARGIN - 6.0,
+                y + 4.0
+            );
+        }
+        for step in [0, steps / 2, steps - 1] {
+            let _ = writeln!(
+                svg,
+                "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                x(step),
+                HEIGHT - MARGIN + 18.0,
+                step + 1
+            );
+        }
+        let (middle, bottom) = (WIDTH / 2.0, HEIGHT - 10.0);
+        let _ = writeln!(svg, "<text x=\"{middle}\" y=\"{bottom}\" text-anchor=\"middle\">{}</text>", self.steps);
+        for (n, band) in self.bands.iter().enumerate() {
+            let colour = COLOURS[n % COLOURS.len()];
+            let every = band.values.len().div_ceil(POINTS).max(1);
+            for part in [|v: &(f64, f64)| v.0, |v: &(f64, f64)| v.1] {
+                let points: String = band
+                    .values
+                    .iter()
+                    .enumerate()
+                    .step_by(every)
+                    .map(|(step, v)| format!("{:.1},{:.1} ", x(step), y(part(v))))
+                    .collect();
+                let _ = writeln!(
+                    svg,
+                    "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\"/>",
+                    points.trim_end()
+                );
+            }
+            let _ = writeln!(
+                svg,
+                "<text x=\"{}\" y=\"{}\" fill=\"{colour}\">{}</text>",
+                MARGIN + 10.0,
+                MARGIN + 16.0 * (n as f64 + 1.0),
+                band.name
+            );
+        }
+        svg + "</svg>\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plot_has_two_lines_a_band_and_stays_inside() {
+        let band = |name: &str, n: usize| Band {
+            name: name.to_owned(),
+            values: (0..n).map(|i| (-(i as f64), 2.0 * i as f64)).collect(),
+        };
+        let plot = Plot { title: "t", steps: "s", marks: &[8.0, 1e9], bands: vec![band("a", 10), band("b", 5000)] };
+        let svg = plot.svg();
+        assert_eq!(svg.matches("<polyline").count(), 4);
+        assert_eq!(svg.matches("stroke=\"#bbb\"").count(), 1);
+        let coordinates = svg.split('"').filter(|part| part.contains(',') && !part.contains('<'));
+        for pair in coordinates.flat_map(|part| part.split(' ')) {
+            let inside = pair.split_once(',').is_some_and(|(x, y)| {
+                let inside = |v: &str, end: f64| v.parse::<f64>().is_ok_and(|v| (0.0..=end).contains(&v));
+                inside(x, WIDTH) && inside(y, HEIGHT)
+            });
+            assert!(inside, "{pair}");
+        }
+    }
+}

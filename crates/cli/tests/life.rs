@@ -1,0 +1,354 @@
+//! The program from its first key to its last prediction, at toy sets, through its command line.
+#![allow(clippy::unwrap_used)]
+
+use hetal_client::files::{Labels, npy, npz};
+use hetal_client::{Model, export};
+use hetal_server::tenants::{Fingerprint, TenantConfig};
+use hetal_server::{Config, Running};
+use hetal_testkit::TempDir;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const SET: &str = "insecure-toy11";
+const TOKEN: &str = "a token for tests only";
+
+fn hetal(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hetal")).args(arguments).output().unwrap()
+}
+
+/// The JSON of a command that succeeds.
+fn json(arguments: &[&str]) -> Value {
+    let output = hetal(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The error of a command that fails.
+fn error(arguments: &[&str]) -> String {
+    let output = hetal(arguments);
+    assert!(!output.status.success(), "{arguments:?} should fail");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+const DEMO: [&str; 13] = [
+    "demo",
+    "--json",
+    "--set",
+    SET,
+    "--columns",
+    "32",
+    "--rows",
+    "128",
+    "--batch",
+    "64",
+    "--verdict-delay-ms",
+    "0",
+    "--dir",
+];
+
+#[test]
+fn the_demo_trains_and_its_sizes_are_those_planned() {
+    let folder = TempDir::new();
+    let dir = text(folder.path());
+    let report = json(&[&DEMO[..], &[dir]].concat());
+    let number = |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{name} is missing: {report}"));
+    for name in ["wall_s", "seconds_per_iteration", "peak_rss_gib", "security_bits"] {
+        assert!(number(name) >= 0.0);
+    }
+    assert_eq!((number("iterations"), number("epochs")), (4.0, 2.0));
+    assert!((number("test_accuracy") - number("twin_accuracy")).abs() <= 0.003, "{report}");
+    assert!(number("test_accuracy") > 0.5, "{report}");
+    assert!(number("weights_relative_difference") < 1e-3, "{report}");
+    let model = PathBuf::from(report["model_path"].as_str().unwrap());
+    assert!(Model::load(&model).is_ok());
+
+    // The plan knew every byte.
+    let plan = json(&[
+        "plan",
+        "--json",
+        "--set",
+        SET,
+        "--rows",
+        "128",
+        "--validation-rows",
+        "511",
+        "--columns",
+        "32",
+        "--classes",
+        "7",
+        "--batch",
+        "64",
+    ]);
+    assert_eq!((&plan["key_bytes"], &plan["upload_bytes"]), (&report["key_bytes"], &report["upload_bytes"]));
+    let halved = plan["upload_bytes"].as_f64().unwrap() / plan["upload_bytes_unseeded"].as_f64().unwrap();
+    assert!((halved - 0.5).abs() < 0.01, "{halved}");
+    let job: Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("owner/jobs/demo/job.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&job["sent"][0], &job["sent"][1]),
+        (&plan["key_bytes"], &plan["upload_bytes"]),
+        "bytes that really left"
+    );
+
+    // A second run trains again, with the keys and rows that the server has.
+    let again = json(&[&DEMO[..], &[dir]].concat());
+    assert_eq!(again["test_accuracy"], report["test_accuracy"]);
+    let job: Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("owner/jobs/demo/job.json")).unwrap()).unwrap();
+    assert_eq!((job["sent"][0].as_u64(), job["sent"][1].as_u64()), (Some(0), Some(0)));
+    // The secret key is nowhere on the server's side.
+    let secret = std::fs::read(folder.path().join("owner/secret.key")).unwrap();
+    let body = &secret[56..secret.len() - 32];
+    let mut looked_at = 0;
+    for file in files(&folder.path().join("server")) {
+        let bytes = std::fs::read(&file).unwrap();
+        looked_at += bytes.len();
+        assert!(!bytes.windows(body.len()).any(|window| window == body), "{}", file.display());
+    }
+    assert!(looked_at > 1 << 20);
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Interrupted again and again, wherever it happens to be, the demo still ends.
+#[test]
+fn a_demo_that_is_killed_goes_on() {
+    let folder = TempDir::new();
+    let arguments = [&DEMO[..], &[text(folder.path())]].concat();
+    for pause in [300, 1500, 4000] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hetal"))
+            .args(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+    let report = json(&arguments);
+    assert!(report["weights_relative_difference"].as_f64().unwrap() < 1e-3, "{report}");
+}
+
+/// A server in this process, and what a client needs to reach it.
+struct Server {
+    running: Running,
+    authority: PathBuf,
+    token: PathBuf,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Self {
+        let tenant = TenantConfig {
+            name: "test".to_owned().try_into().unwrap(),
+            token: Some(Fingerprint::of(TOKEN.as_bytes())),
+            certificate: None,
+            expires: None,
+        };
+        let running = hetal_server::start(Config {
+            folder: folder.join("server"),
+            address: "127.0.0.1:0".parse().unwrap(),
+            tenants: vec![tenant],
+            sets: vec![SET.to_owned()],
+            allow_insecure: true,
+            engine: hetal_server::config::Engine::Cpu,
+            ..Config::default()
+        })
+        .unwrap();
+        let token = folder.join("token");
+        std::fs::write(&token, TOKEN).unwrap();
+        Self { authority: running.authority().unwrap().to_owned(), running, token }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let server = format!("127.0.0.1:{}", self.running.address().port());
+        ["--server", &server, "--authority", text(&self.authority), "--token-file", text(&self.token)]
+            .map(str::to_owned)
+            .to_vec()
+    }
+}
+
+/// A table of three clusters with names.
+fn table(rows: usize) -> String {
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as f64 / (1u64 << 31) as f64 - 0.5
+    };
+    let mut lines = String::from("a,b,c,d,e,f,kind\n");
+    for row in 0..rows {
+        let class = (row * 7 + row / 5) % 3;
+        let numbers: String =
+            (0..6).map(|j| format!("{:.4},", f64::from(u8::from(j % 3 == class)) * 1.5 + next())).collect();
+        lines += &format!("{numbers}{}\n", ["ant", "bee", "cat, big"][class].replace(", ", "-"));
+    }
+    lines
+}
+
+fn train_arguments<'a>(dir: &'a str, features: &'a str, server: &'a [String]) -> Vec<&'a str> {
+    let mut arguments = vec![
+        "train",
+        "--json",
+        "--set",
+        SET,
+        "--dir",
+        dir,
+        "--features",
+        features,
+        "--label-column",
+        "kind",
+        "--batch",
+        "64",
+        "--epochs",
+        "2",
+        "--rate",
+        "2",
+        "--verdict-delay-ms",
+        "0",
+    ];
+    arguments.extend(server.iter().map(String::as_str));
+    arguments
+}
+
+#[test]
+fn a_project_from_keys_to_published_models() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (dir, features) = (text(&dir), text(&features));
+    let to_server = server.arguments();
+
+    let keys =
+        json(&["keygen", "--json", "--set", SET, "--dir", dir, "--features", "6", "--classes", "3", "--batch", "64"]);
+    let trained = json(&train_arguments(dir, features, &to_server));
+    assert_eq!(trained["key_bytes"], keys["key_bytes"], "the keys made before are those used");
+    assert!(trained["validation_accuracy"].as_f64().unwrap() > 0.9, "{trained}");
+    assert!(error(&train_arguments(dir, features, &to_server)).contains("--replace"));
+
+    let local = json(&["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    assert!(local["evaluation"]["accuracy"].as_f64().unwrap() > 0.9);
+    assert_eq!(local["evaluation"]["confusion"].as_array().unwrap().len(), 3);
+    let remote =
+        json(&["predict", "--json", "--remote", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    let classes = |report: &Value| -> Vec<Value> {
+        report["predictions"].as_array().unwrap().iter().map(|p| p["class"].clone()).collect()
+    };
+    assert_eq!(classes(&remote), classes(&local), "the server's blind predictions are the model's");
+
+    let jobs = json(&["jobs", "--json", "--dir", dir]);
+    let job = jobs.as_array().unwrap().iter().find(|job| job["job"] == trained["job"]).unwrap();
+    assert_eq!(job["state"], "finished");
+    let status = json(&["status", trained["job"].as_str().unwrap(), "--json", "--dir", dir]);
+    assert_eq!(status["state"], "finished");
+    assert!(error(&["status", "zz", "--dir", dir]).contains("hetal jobs"));
+
+    let exported = |format: &str| {
+        let path = folder.path().join(format!("m.{format}"));
+        json(&["model", "export", "--json", "--dir", dir, "--format", format, "--out", text(&path)]);
+        std::fs::read(path).unwrap()
+    };
+    let arrays = npz::parse(&exported("npz")).unwrap();
+    let coefficients = arrays.iter().find(|(name, _)| name == "coef").unwrap().1.matrix("coef").unwrap();
+    let (onnx, _, names) = export::read_gemm(&exported("onnx")).unwrap();
+    assert_eq!(names, ["ant", "bee", "cat-big"]);
+    assert!(onnx.iter().zip(coefficients.values()).all(|(a, b)| *a == *b as f32));
+    let json_model: Value = serde_json::from_slice(&exported("sklearn")).unwrap();
+    assert_eq!(json_model["coef"][2][5].as_f64().unwrap(), coefficients[(2, 5)]);
+    assert!(exported("safetensors").len() > 3 * 6 * 8);
+    let exact = Model::load(&Path::new(dir).join("models/model.json")).unwrap();
+    assert!(exact.weights.concat().iter().zip(coefficients.values()).all(|(a, b)| a != b), "exact weights left");
+
+    // Another shape needs other keys, and says so.
+    let wide = folder.path().join("wide.npz");
+    let (values, names) = (npy::write_doubles(&[8, 9], &[0.5; 72]), Labels::Numbers(vec![0, 1, 0, 1, 0, 1, 0, 1]));
+    std::fs::write(&wide, npz::write(&[("x", values), ("y", npy::write_texts(&names.texts()))])).unwrap();
+    let other = error(&["train", "--dir", dir, "--features", text(&wide), "--name", "other"]);
+    assert!(other.contains("--fresh-keys"), "{other}");
+}
+
+/// Waits until something is so; the child must not end before.
+fn wait_until(child: &mut Child, what: &str, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(child.try_wait().unwrap().is_none(), "ended before: {what}");
+        assert!(start.elapsed() < Duration::from_secs(300), "{what} never happened");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A client killed at every stage of a training resumes; what was encrypted once is what the server gets, and there is one job.
+#[test]
+fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let to_server = server.arguments();
+    let arguments = train_arguments(text(&dir), text(&features), &to_server);
+    let record =
+        || -> Option<Value> { serde_json::from_slice(&std::fs::read(dir.join("jobs/model/job.json")).ok()?).ok() };
+    let judged = |count: usize| {
+        record().is_some_and(|r| r["job"]["rounds"].as_array().is_some_and(|rounds| rounds.len() >= count))
+    };
+    type Stage<'a> = (&'a str, Box<dyn Fn() -> bool + 'a>);
+    let stages: Vec<Stage<'_>> = vec![
+        ("a secret key", Box::new(|| dir.join("secret.key").exists())),
+        ("a key set begun", Box::new(|| unfinished(&dir))),
+        ("a key set", Box::new(|| dir.join("keys.hetal").exists())),
+        ("a batch", Box::new(|| dir.join("jobs/model/batch-0000.ct").exists())),
+        ("all rows", Box::new(|| record().is_some())),
+        ("a job asked for", Box::new(|| record().is_some_and(|r| r["job"]["request"].is_string()))),
+        ("a job", Box::new(|| record().is_some_and(|r| r["job"]["id"].is_string()))),
+        ("a round", Box::new(|| judged(1))),
+        ("another round", Box::new(|| judged(2))),
+    ];
+    let mut blobs = None;
+    for (what, ready) in stages {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hetal"))
+            .args(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until(&mut child, what, &ready);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if let Some(record) = record() {
+            let now = (record["batches"].clone(), record["validation"].clone());
+            assert_eq!(*blobs.get_or_insert(now.clone()), now, "rows were encrypted twice, killed at: {what}");
+        }
+    }
+    let trained = json(&arguments);
+    assert!(trained["twin_relative_difference"].as_f64().unwrap() < 1e-3, "{trained}");
+    assert_eq!(json(&["jobs", "--json", "--dir", text(&dir)]).as_array().unwrap().len(), 1);
+}
+
+fn unfinished(folder: &Path) -> bool {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| name.to_string_lossy().starts_with("keys.hetal."))
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let folder = TempDir::new();
+    let dir = folder.path().join("p");
+    assert!(error(&["predict", "--dir", text(&dir), "--features", "x.npy"]).contains("train first"));
+    assert!(error(&["plan"]).contains("--rows"));
+    let rows = folder.path().join("rows.csv");
+    std::fs::write(&rows, "a,b,kind\n1,2,x\n3,oops,y\n").unwrap();
+    let wrong = error(&["plan", "--features", text(&rows), "--label-column", "kind"]);
+    assert!(wrong.contains("rows.csv") && wrong.contains("row 2") && wrong.contains("column b"), "{wrong}");
+    let report = json(&["doctor", "--json"]);
+    assert!(report["threads"].as_u64().unwrap() >= 1 && report["sets"].as_array().unwrap().len() >= 4);
+}

@@ -1,0 +1,203 @@
+//! What can go wrong on the data owner's side.
+
+use crate::files::Problem;
+use std::path::PathBuf;
+
+/// The result of an operation of the data owner.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong on the data owner's side, and what would help.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file of features or labels that cannot be used.
+    #[error("{}: {problem}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// The system failed.
+    #[error("{operation} {}: {message}", .path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's words.
+        message: String,
+    },
+    /// A folder that another program works in.
+    #[error("another hetal works in {}: wait for it or stop it, or choose another --dir", .folder.display())]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A folder that is no project.
+    #[error("{} is no project folder: give the --dir of an earlier command, or train first", .folder.display())]
+    NoProject {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A project of another parameter set.
+    #[error("the project in {} has parameter set {has}, not {asked}: choose another --dir", .folder.display())]
+    OtherSet {
+        /// The folder.
+        folder: PathBuf,
+        /// Its set.
+        has: String,
+        /// The set asked for.
+        asked: String,
+    },
+    /// A file of a newer program.
+    #[error("{} has version {found}, this program knows {known}: use a newer one", .path.display())]
+    NewerFile {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest known.
+        known: u32,
+    },
+    /// A state file that cannot be understood.
+    #[error("{} is damaged: {reason}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A name that is none.
+    #[error("{name:?} is no name: take letters, digits, - and _, at most 64")]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    /// Rows without labels.
+    #[error("the features come without labels: give --labels FILE or --label-column NAME")]
+    NoLabels,
+    /// A label that no training row has.
+    #[error("row {row}: no training row has the label {label:?}")]
+    UnknownClass {
+        /// The row, counted from 1.
+        row: usize,
+        /// Its label.
+        label: String,
+    },
+    /// Nothing can be set aside for validation.
+    #[error("every class has one row only, so none can be set aside: give rows for validation, or more rows")]
+    TooFewRows,
+    /// A model file that is not there.
+    #[error("there is no model {}: train one first, or give the name of another", .path.display())]
+    NoModel {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// Rows of another kind than the model was trained on.
+    #[error("rows have {found} features, the model was trained on {expected}: extract them in the same way")]
+    FeatureCount {
+        /// Features of the rows.
+        found: usize,
+        /// Features of the model.
+        expected: usize,
+    },
+    /// A project whose keys are for another shape.
+    #[error(
+        "this project's keys are for {has}, this training needs {needs}: use another --dir, or --fresh-keys for a new secret key"
+    )]
+    OtherKeys {
+        /// What they were made for.
+        has: String,
+        /// What is needed.
+        needs: String,
+    },
+    /// A training of the same name with other rows or wishes was interrupted.
+    #[error(
+        "a training named {name} with other rows or settings was interrupted: finish it with those, give this one another --name, or \
+         --replace it"
+    )]
+    OtherTraining {
+        /// The name.
+        name: String,
+    },
+    /// A model of this name is there.
+    #[error("there is a model named {name}: give another --name, or --replace it")]
+    ModelExists {
+        /// The name.
+        name: String,
+    },
+    /// The server does not know the parameter set.
+    #[error("the server does not accept parameter set {set}; it accepts {offered}")]
+    SetRefused {
+        /// The set.
+        set: String,
+        /// What it accepts.
+        offered: String,
+    },
+    /// What no honest server sends. It was told to stop, as it would be after any last epoch.
+    #[error("the server sent what no honest server sends: {what}. The training was stopped; do not trust this server")]
+    Hostile {
+        /// What it sent.
+        what: String,
+    },
+    /// A name in a state file that is none.
+    #[error("the training's record is damaged: {what}. Start again with --replace")]
+    Protocol {
+        /// What is wrong.
+        what: String,
+    },
+    /// The server gave up.
+    #[error(
+        "the server could not finish the job: {reason}. Run the command again to start anew with the rows already sent"
+    )]
+    JobFailed {
+        /// Its words.
+        reason: String,
+    },
+    /// The job was cancelled.
+    #[error("the job was cancelled. Run the command again to start anew with the rows already sent")]
+    JobCancelled,
+    /// No epoch was accepted.
+    #[error("no epoch ended with logits in range: try a lower --rate")]
+    NothingLearned,
+    /// A model that was never compared with exact training.
+    #[error(
+        "nobody knows how noisy this model is, because it was trained without a check: train it again without --no-check"
+    )]
+    NoiseUnknown,
+    /// A model noisier than those for which the release was planned.
+    #[error(
+        "this model's noise of {noise:e} is above the {released:e} that releases under this key count on: use --fresh-keys"
+    )]
+    Noisier {
+        /// Its bound.
+        noise: f64,
+        /// What was planned for.
+        released: f64,
+    },
+    /// The server or the way to it.
+    #[error(transparent)]
+    Remote(#[from] crate::remote::Error),
+    /// A key to or from the ephemeral secret without its partner.
+    #[error("the keys to and from the sparse secret are made together")]
+    LoneSparseKey,
+    /// A thread ended before its work did.
+    #[error("the work was interrupted")]
+    Interrupted,
+    /// The scheme refused.
+    #[error(transparent)]
+    Scheme(#[from] hetal_ckks::Error),
+    /// The secret key is missing, damaged or unsafe.
+    #[error(transparent)]
+    Keys(#[from] hetal_keys::Error),
+    /// Training refused.
+    #[error(transparent)]
+    Learn(#[from] hetal_learn::Error),
+}
+
+impl Error {
+    pub(crate) fn hostile(what: impl Into<String>) -> Self {
+        Self::Hostile { what: what.into() }
+    }
+}

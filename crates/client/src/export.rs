@@ -1,0 +1,228 @@
+//! Models that may leave their owner.
+//!
+//! The server holds ciphertexts of the weights, so their exact decryptions give the secret key away. What is exported went through
+//! [`hetal_keys::Release`]: noise that hides the decryption's own is added once, and every format holds the same released numbers.
+
+mod onnx;
+
+use crate::files::{npy, npz, safetensors};
+use crate::project::Released;
+use crate::{Error, Model, Project, Result, project};
+use hetal_keys::{Private, Release, ReleasePolicy};
+use hetal_learn::Matrix;
+use hetal_ring::sampler::OsSeeds;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::path::PathBuf;
+
+pub use onnx::{read_gemm, write as write_onnx};
+
+/// Models of this size that a secret key is good for, unless its owner says otherwise.
+pub const MODELS: u64 = 4;
+/// What an observer learns about the secret key raises his chances by at most 2 to the minus this, unless its owner says otherwise.
+pub const SECURITY: u32 = 10;
+/// A logit of the longest training row may be off by this (standard deviation).
+const LOGIT_ERROR: f64 = 2.0;
+
+/// A format to export to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `weights` (classes x features), `bias`, class names in the metadata.
+    Safetensors,
+    /// `coef`, `intercept`, `classes` as NumPy arrays.
+    Npz,
+    /// A graph from features to probabilities.
+    Onnx,
+    /// JSON whose fields scikit-learn's `LogisticRegression` takes.
+    Sklearn,
+}
+
+/// A classifier that may be published.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// The names of the classes.
+    pub classes: Vec<String>,
+    /// For each class a weight for each feature.
+    pub weights: Vec<Vec<f64>>,
+    /// For each class its bias.
+    pub bias: Vec<f64>,
+    /// Standard deviation of what was added to each weight for normalised features.
+    pub sigma: f64,
+    /// Bits of security of the release.
+    pub security: u32,
+    /// Blake3 of the exact weights it was made from.
+    source: String,
+}
+
+/// What may be published of a model: made at the first time, the same ever after.
+pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>) -> Result<(Published, PathBuf)> {
+    let path = project.model(&model.name)?.with_extension("released");
+    let source = fingerprint(model);
+    if let Some(published) = project::read::<Published>(&path)?
+        && published.source == source
+    {
+        return Ok((published, path));
+    }
+    let noise = model.noise.ok_or(Error::NoiseUnknown)?;
+    let normalised = model.normalisation.unfold(&model.matrix())?;
+    let numbers = normalised.values().len() as u64;
+    let row_norm = model.normalisation.row_norm().max(1.0);
+    let state = match project.settings().released {
+        Some(state) => state,
+        None => {
+            let (models, security) = policy.unwrap_or((MODELS, SECURITY));
+            let numbers = models.max(1) * numbers;
+            Released { noise, numbers, security, left: numbers }
+        }
+    };
+    if noise > state.noise {
+        return Err(Error::Noisier { noise, released: state.noise });
+    }
+    let Released { noise, numbers: all, security, .. } = state;
+    let error = LOGIT_ERROR / row_norm;
+    let mut release = Release::new(ReleasePolicy { noise, numbers: all, security, error })?;
+    let left =
+        state.left.checked_sub(numbers).ok_or(hetal_keys::Error::Exhausted { wanted: numbers, left: state.left })?;
+    // Counted before anything is made, so that a kill cannot make it free.
+    project.update(|settings| settings.released = Some(Released { left, ..state }))?;
+    let values = release.publish(&Private::new(normalised.values().to_vec()), &mut OsSeeds)?;
+    let folded = model.normalisation.fold(&Matrix::new(normalised.rows(), normalised.columns(), values)?)?;
+    let features = folded.columns() - 1;
+    let published = Published {
+        classes: model.classes.clone(),
+        weights: (0..folded.rows()).map(|k| folded.row(k)[..features].to_vec()).collect(),
+        bias: (0..folded.rows()).map(|k| folded[(k, features)]).collect(),
+        sigma: release.sigma(),
+        security: state.security,
+        source,
+    };
+    project::write(&path, &published)?;
+    Ok((published, path))
+}
+
+fn fingerprint(model: &Model) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for x in model.weights.iter().flatten().chain(&model.bias) {
+        hasher.update(&x.to_le_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+impl Published {
+    /// Classes x features + 1, the bias last.
+    pub fn matrix(&self) -> Matrix {
+        let features = self.weights.first().map_or(0, Vec::len);
+        Matrix::from_fn(
+            self.classes.len(),
+            features + 1,
+            |k, h| {
+                if h == features { self.bias[k] } else { self.weights[k][h] }
+            },
+        )
+    }
+
+    /// Its bytes in a format.
+    pub fn bytes(&self, format: Format) -> Vec<u8> {
+        let (classes, features) = (self.classes.len(), self.weights.first().map_or(0, Vec::len));
+        let flat: Vec<f64> = self.weights.iter().flatten().copied().collect();
+        match format {
+            Format::Safetensors => {
+                let names = serde_json::Value::from(self.classes.clone()).to_string();
+                let metadata = [("classes".to_owned(), names), ("format".to_owned(), "hetal".to_owned())].into();
+                let arrays: [(&str, &[usize], &[f64]); 2] =
+                    [("weights", &[classes, features], &flat), ("bias", &[classes], &self.bias)];
+                safetensors::write(&arrays, &metadata)
+            }
+            Format::Npz => {
+                let (coef, intercept) = self.sklearn();
+                let coef_flat: Vec<f64> = coef.concat();
+                npz::write(&[
+                    ("coef", npy::write_doubles(&[coef.len(), features], &coef_flat)),
+                    ("intercept", npy::write_doubles(&[intercept.len()], &intercept)),
+                    ("classes", npy::write_texts(&self.classes)),
+                ])
+            }
+            Format::Onnx => onnx::write(&self.classes, &self.weights, &self.bias),
+            Format::Sklearn => {
+                let (coef, intercept) = self.sklearn();
+                let value = json!({ "coef": coef, "intercept": intercept, "classes": self.classes });
+                value.to_string().into_bytes()
+            }
+        }
+    }
+
+    /// Coefficients as scikit-learn keeps them: of two classes only the difference.
+    fn sklearn(&self) -> (Vec<Vec<f64>>, Vec<f64>) {
+        match (&self.weights[..], &self.bias[..]) {
+            ([no, yes], [b_no, b_yes]) => (vec![yes.iter().zip(no).map(|(a, b)| a - b).collect()], vec![b_yes - b_no]),
+            _ => (self.weights.clone(), self.bias.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tests::model;
+    use hetal_testkit::TempDir;
+
+    fn published(folder: &TempDir) -> (Project, Model, Published) {
+        let mut project = Project::open(&folder.path().join("p"), Some("insecure-toy11")).unwrap();
+        let model = model();
+        let (published, _) = publish(&mut project, &model, None).unwrap();
+        (project, model, published)
+    }
+
+    #[test]
+    fn what_is_published_is_flooded_once_and_counted() {
+        let folder = TempDir::new();
+        let (mut project, model, first) = published(&folder);
+        let difference = first.matrix().max_difference(&model.matrix());
+        assert!(difference > 0.0 && difference < 0.1, "{difference}");
+        let again = publish(&mut project, &model, None).unwrap().0;
+        assert_eq!(again, first, "a second export publishes nothing new");
+        let released = project.settings().released.unwrap();
+        assert_eq!((released.numbers, released.left), (60, 45));
+        for k in 0..4 {
+            let mut other = model.clone();
+            (other.name, other.bias[0]) = (format!("m{k}"), k as f64);
+            let result = publish(&mut project, &other, None);
+            assert_eq!(result.is_ok(), k < 3, "{k}: {result:?}");
+        }
+        let mut noisier = model.clone();
+        (noisier.noise, noisier.bias[0]) = (Some(1e-3), 0.5);
+        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::Noisier { .. })));
+        noisier.noise = None;
+        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::NoiseUnknown)));
+    }
+
+    #[test]
+    fn every_format_holds_the_same_numbers() {
+        let folder = TempDir::new();
+        let (_, _, published) = published(&folder);
+        let flat: Vec<f64> = published.weights.concat();
+        let bytes = published.bytes(Format::Safetensors);
+        let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let weights = theirs.tensor("weights").unwrap();
+        let values: Vec<f64> =
+            weights.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!((weights.shape(), values), (&[3, 4][..], flat.clone()));
+        let arrays = npz::parse(&published.bytes(Format::Npz)).unwrap();
+        assert_eq!(arrays[0].1.matrix("coef").unwrap().values(), flat);
+        assert_eq!(arrays[2].1.labels("classes").unwrap().texts(), published.classes);
+        let (weights, bias, classes) = read_gemm(&published.bytes(Format::Onnx)).unwrap();
+        let single = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<_>>();
+        assert_eq!((weights, bias, classes), (single(&flat), single(&published.bias), published.classes.clone()));
+        let json: serde_json::Value = serde_json::from_slice(&published.bytes(Format::Sklearn)).unwrap();
+        assert_eq!(json["coef"][2][3].as_f64().unwrap(), published.weights[2][3]);
+        let two = Published {
+            classes: vec!["a".into(), "b".into()],
+            weights: published.weights[..2].to_vec(),
+            bias: published.bias[..2].to_vec(),
+            ..published
+        };
+        let (coef, intercept) = two.sklearn();
+        assert_eq!((coef.len(), intercept.len()), (1, 1));
+        assert_eq!(coef[0][0], two.weights[1][0] - two.weights[0][0]);
+    }
+}

@@ -1,0 +1,287 @@
+//! The feature files a data owner brings: `.npy`, `.npz`, `.safetensors`, `.csv`.
+//!
+//! Files are not trusted: every size is compared with the bytes that are there before memory is taken, and what is wrong is an
+//! error that names the file and, where there is one, the row and the column.
+
+mod array;
+pub mod csv;
+pub mod npy;
+pub mod npz;
+pub mod safetensors;
+
+pub use array::{Array, Values};
+
+use crate::{Error, Result};
+use hetal_learn::Matrix;
+use std::path::{Path, PathBuf};
+
+/// Files above this are refused before anything is read.
+pub const MAX_FILE_BYTES: u64 = 16 << 30;
+/// The names under which features are looked for in a file of several arrays.
+const FEATURE_NAMES: [&str; 4] = ["features", "x", "X", "embeddings"];
+/// The names under which labels are looked for.
+const LABEL_NAMES: [&str; 5] = ["labels", "label", "y", "Y", "class"];
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The system failed.
+    #[error("{0}")]
+    Io(String),
+    /// A name that tells no format.
+    #[error("its name must end in .npy, .npz, .safetensors or .csv")]
+    Extension,
+    /// Too large.
+    #[error("has {bytes} bytes, more than {most}")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The most that is read.
+        most: u64,
+    },
+    /// Bytes of another format, or damaged ones.
+    #[error("is no {format} file: {reason}")]
+    Format {
+        /// The format it should have.
+        format: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An array of the wrong number of dimensions.
+    #[error("{array} has {found} dimensions, must have {must}")]
+    Dimensions {
+        /// Which array.
+        array: String,
+        /// Its dimensions.
+        found: usize,
+        /// What it must have.
+        must: &'static str,
+    },
+    /// Values that are of no use here.
+    #[error("{array} holds {found}, must hold {must}")]
+    Kind {
+        /// Which array.
+        array: String,
+        /// What it holds.
+        found: String,
+        /// What it must hold.
+        must: &'static str,
+    },
+    /// No array or column of a name.
+    #[error("has no {what}; there are: {known}")]
+    Missing {
+        /// What was looked for.
+        what: String,
+        /// What there is.
+        known: String,
+    },
+    /// A value of a table that is no number.
+    #[error("row {row}, column {column}: {text:?} is not a number")]
+    NotANumber {
+        /// The row, counted from 1 without the heading.
+        row: usize,
+        /// The column's name, or its number from 1.
+        column: String,
+        /// What is there.
+        text: String,
+    },
+    /// A row of another length than the first.
+    #[error("row {row} has {found} columns, the first has {expected}")]
+    Ragged {
+        /// The row, counted from 1 without the heading.
+        row: usize,
+        /// Its columns.
+        found: usize,
+        /// The first row's.
+        expected: usize,
+    },
+    /// Nothing in it.
+    #[error("has no rows")]
+    Empty,
+}
+
+impl Problem {
+    pub(crate) fn format(format: &'static str, reason: impl Into<String>) -> Self {
+        Self::Format { format, reason: reason.into() }
+    }
+}
+
+/// The result of parsing bytes.
+pub type Parsed<T> = std::result::Result<T, Problem>;
+
+/// Labels as they were found: numbers or names.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Labels {
+    /// Whole numbers.
+    Numbers(Vec<i64>),
+    /// Names.
+    Names(Vec<String>),
+}
+
+impl Labels {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Numbers(numbers) => numbers.len(),
+            Self::Names(names) => names.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As texts.
+    pub fn texts(&self) -> Vec<String> {
+        match self {
+            Self::Numbers(numbers) => numbers.iter().map(i64::to_string).collect(),
+            Self::Names(names) => names.clone(),
+        }
+    }
+
+    /// The distinct labels in order: numbers by value, names by letters.
+    pub fn classes(&self) -> Vec<String> {
+        match self {
+            Self::Numbers(numbers) => distinct(numbers).iter().map(i64::to_string).collect(),
+            Self::Names(names) => distinct(names),
+        }
+    }
+}
+
+fn distinct<T: Ord + Clone>(values: &[T]) -> Vec<T> {
+    values.iter().cloned().collect::<std::collections::BTreeSet<T>>().into_iter().collect()
+}
+
+/// Features, and labels where the file had them.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// One row per sample.
+    pub features: Matrix,
+    /// One per row.
+    pub labels: Option<Labels>,
+}
+
+/// Reads features. `label` names the column (or the array of a file of several) with the labels; without it they are looked
+/// for under the usual names in `.npz` and `.safetensors`, and there are none in `.npy` and `.csv`.
+pub fn table(path: &Path, label: Option<&str>) -> Result<Table> {
+    parse_table(kind(path)?, &read(path)?, label).map_err(|problem| file(path, problem))
+}
+
+/// Reads labels from a file of their own: a one-dimensional array, or a table with one column or one named `column`.
+pub fn labels(path: &Path, column: Option<&str>) -> Result<Labels> {
+    parse_labels(kind(path)?, &read(path)?, column).map_err(|problem| file(path, problem))
+}
+
+/// A format by its usual ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One NumPy array.
+    Npy,
+    /// Several NumPy arrays.
+    Npz,
+    /// Several arrays, safetensors.
+    Safetensors,
+    /// Text.
+    Csv,
+}
+
+fn kind(path: &Path) -> Result<Format> {
+    match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
+        Some("npy") => Ok(Format::Npy),
+        Some("npz") => Ok(Format::Npz),
+        Some("safetensors") => Ok(Format::Safetensors),
+        Some("csv") => Ok(Format::Csv),
+        _ => Err(file(path, Problem::Extension)),
+    }
+}
+
+fn file(path: &Path, problem: Problem) -> Error {
+    Error::File { path: path.to_owned(), problem }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let io = |e: std::io::Error| file(path, Problem::Io(e.to_string()));
+    let metadata = std::fs::metadata(path).map_err(io)?;
+    if !metadata.is_file() {
+        return Err(file(path, Problem::Io("is not a file".to_owned())));
+    }
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(file(path, Problem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES }));
+    }
+    std::fs::read(path).map_err(io)
+}
+
+/// Parses the bytes of a feature file.
+pub fn parse_table(format: Format, bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
+    match format {
+        Format::Npy => match label {
+            None => Ok(Table { features: npy::parse(bytes)?.matrix("the array")?, labels: None }),
+            Some(name) => Err(Problem::Missing {
+                what: format!("column {name}"),
+                known: "numbers only: give --labels".to_owned(),
+            }),
+        },
+        Format::Npz => several(npz::parse(bytes)?, label),
+        Format::Safetensors => several(safetensors::parse(bytes)?, label),
+        Format::Csv => csv::parse(bytes, label),
+    }
+}
+
+/// Parses the bytes of a file of labels.
+pub fn parse_labels(format: Format, bytes: &[u8], column: Option<&str>) -> Parsed<Labels> {
+    let arrays = match format {
+        Format::Npy => return npy::parse(bytes)?.labels("the array"),
+        Format::Csv => return csv::parse_labels(bytes, column),
+        Format::Npz => npz::parse(bytes)?,
+        Format::Safetensors => safetensors::parse(bytes)?,
+    };
+    let (name, array) = find(&arrays, column, &LABEL_NAMES, "array of labels", 1)?;
+    array.labels(name)
+}
+
+/// Features and labels among named arrays.
+fn several(arrays: Vec<(String, Array)>, label: Option<&str>) -> Parsed<Table> {
+    let (name, array) = find(&arrays, None, &FEATURE_NAMES, "two-dimensional array of features", 2)?;
+    let features = array.matrix(name)?;
+    let labels = match find(&arrays, label, &LABEL_NAMES, "array of labels", 1) {
+        Ok((name, array)) => Some(array.labels(name)?),
+        Err(problem) if label.is_some() => return Err(problem),
+        Err(_) => None,
+    };
+    Ok(Table { features, labels })
+}
+
+/// The array of a name, or of one of the usual names, or the only one with so many dimensions.
+fn find<'a>(
+    arrays: &'a [(String, Array)],
+    name: Option<&str>,
+    usual: &[&str],
+    what: &str,
+    dimensions: usize,
+) -> Parsed<(&'a str, &'a Array)> {
+    let named = |wanted: &str| arrays.iter().find(|(name, _)| name == wanted);
+    let found = match name {
+        Some(name) => named(name),
+        None => usual.iter().find_map(|name| named(name)).or_else(|| {
+            let mut fitting = arrays.iter().filter(|(_, array)| array.shape.len() == dimensions);
+            fitting.next().filter(|_| fitting.next().is_none())
+        }),
+    };
+    found.map(|(name, array)| (name.as_str(), array)).ok_or_else(|| Problem::Missing {
+        what: name.map_or_else(|| what.to_owned(), |name| format!("array {name}")),
+        known: arrays.iter().map(|(name, a)| format!("{name} {:?}", a.shape)).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Splits `path` from the name behind its last `#`, as in `data.npz#labels`.
+pub fn split_name(text: &str) -> (PathBuf, Option<String>) {
+    match text.rsplit_once('#') {
+        Some((path, name)) if !path.is_empty() && !name.is_empty() => (path.into(), Some(name.to_owned())),
+        _ => (text.into(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+use super::*;
+
+fn npy(kind: &str, shape: &str, body: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn three_numbers() -> Vec<u8> {
+    [1.5f32, -2.0, 0.25].iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+#[test]
+fn npy_arrays_parse_or_say_why_not() {
+    let good = npy("<f4", "1, 3", &three_numbers());
+    assert_eq!(parse_table(Format::Npy, &good, None).unwrap().features.values(), [1.5, -2.0, 0.25]);
+    for cut in 0..good.len() {
+        assert!(npy::parse(&good[..cut]).is_err(), "cut at {cut}");
+    }
+    assert!(npy::parse(&npy("<f4", "99999999999, 99999999999", &three_numbers())).is_err());
+    assert!(matches!(npy::parse(&npy("|O", "3", &three_numbers())), Err(Problem::Kind { .. })));
+    assert!(matches!(npy::parse(&npy("<U0", "3", &[])), Err(Problem::Format { .. })));
+    let flat = parse_table(Format::Npy, &npy("<f4", "3,", &three_numbers()), None);
+    assert!(matches!(flat, Err(Problem::Dimensions { found: 1, .. })));
+    let labels = parse_labels(Format::Npy, &npy("|i1", "3,", &[0, 255, 2]), None).unwrap();
+    assert_eq!(labels, Labels::Numbers(vec![0, -1, 2]));
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let names = vec!["jazz".to_owned(), "été".to_owned()];
+    assert_eq!(npy::parse(&npy::write_texts(&names)).unwrap().values, Values::Texts(names.clone()));
+    let doubles = npy::write_doubles(&[2, 2], &[1.0, f64::MIN_POSITIVE, -3.5, 1e300]);
+    assert_eq!(doubles.len() % 64, 32);
+    let archive = npz::write(&[("features", doubles), ("labels", npy::write_texts(&names))]);
+    let table = parse_table(Format::Npz, &archive, None).unwrap();
+    assert_eq!(table.features.values(), [1.0, f64::MIN_POSITIVE, -3.5, 1e300]);
+    assert_eq!(table.labels, Some(Labels::Names(names)));
+    for cut in 0..archive.len() {
+        assert!(npz::parse(&archive[..cut]).is_err(), "cut at {cut}");
+    }
+    let mut damaged = archive;
+    damaged[120] ^= 1;
+    assert!(npz::parse(&damaged).is_err());
+}
+
+#[test]
+fn safetensors_files_are_those_of_the_crate() {
+    let metadata = [("classes".to_owned(), "a,b".to_owned())].into();
+    let values = [0.5, -1.0, 2.0, 1e-30];
+    let bytes = safetensors::write(&[("features", &[2, 2], &values), ("y", &[2], &[0.0, 1.0])], &metadata);
+    let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(theirs.tensor("features").unwrap().shape(), [2, 2]);
+    let table = parse_table(Format::Safetensors, &bytes, None).unwrap();
+    assert_eq!(table.features.values(), values);
+    assert_eq!(table.labels, Some(Labels::Numbers(vec![0, 1])));
+    // Their writer, our reader, half precision.
+    let halves: Vec<u8> = [0x3C00u16, 0xC000].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let view = ::safetensors::tensor::TensorView::new(::safetensors::Dtype::F16, vec![1, 2], &halves).unwrap();
+    let bytes = ::safetensors::serialize([("x", view)], None).unwrap();
+    assert_eq!(parse_table(Format::Safetensors, &bytes, None).unwrap().features.values(), [1.0, -2.0]);
+}
+
+#[test]
+fn tables_of_text_name_the_place() {
+    let good = b"a,b,kind\n1,2.5,cat\n-3,4e-1,\"dog, big\"\n";
+    let table = parse_table(Format::Csv, good, Some("kind")).unwrap();
+    assert_eq!((table.features.rows(), table.features.values()), (2, &[1.0, 2.5, -3.0, 0.4][..]));
+    assert_eq!(table.labels, Some(Labels::Names(vec!["cat".into(), "dog, big".into()])));
+    let without = parse_table(Format::Csv, b"1,2,7\n3,4,8\n", Some("3")).unwrap();
+    assert_eq!(without.labels, Some(Labels::Numbers(vec![7, 8])));
+    let wrong = parse_table(Format::Csv, b"a,b\n1,2\n3,x\n", None).unwrap_err();
+    assert_eq!(wrong, Problem::NotANumber { row: 2, column: "b".into(), text: "x".into() });
+    let ragged = parse_table(Format::Csv, b"1,2\n3\n", None).unwrap_err();
+    assert_eq!(ragged, Problem::Ragged { row: 2, found: 1, expected: 2 });
+    let missing = parse_table(Format::Csv, good, Some("colour")).unwrap_err().to_string();
+    assert!(missing.contains("a, b, kind"), "{missing}");
+    assert_eq!(parse_table(Format::Csv, b"", None).unwrap_err(), Problem::Empty);
+    let wide = vec!["1"; MAX_COLUMNS + 2].join(",");
+    assert!(matches!(parse_table(Format::Csv, wide.as_bytes(), None), Err(Problem::Format { .. })));
+    assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", None).unwrap().texts(), ["cat", "dog"]);
+    assert_eq!(parse_labels(Format::Csv, b"label\n1\n0\n", None).unwrap(), Labels::Numbers(vec![1, 0]));
+}
+
+const MAX_COLUMNS: usize = hetal_learn::geometry::MAX_FEATURES;
+
+#[test]
+fn classes_are_the_distinct_labels_in_order() {
+    assert_eq!(Labels::Numbers(vec![10, 2, 10, -1]).classes(), ["-1", "2", "10"]);
+    assert_eq!(Labels::Names(vec!["b".into(), "a".into(), "b".into()]).classes(), ["a", "b"]);
+}
+
+#[test]
+fn names_behind_a_hash() {
+    assert_eq!(split_name("d.npz#y"), ("d.npz".into(), Some("y".to_owned())));
+    assert_eq!(split_name("d.npy"), ("d.npy".into(), None));
+    assert!(matches!(kind(Path::new("d.txt")), Err(Error::File { problem: Problem::Extension, .. })));
+}
+
+/// Good files with a few bytes changed: understood or refused, never a panic.
+#[test]
+fn hostile_files_are_refused_or_understood() {
+    let metadata = Default::default();
+    let deflated = {
+        // The archive's one entry, deflated by hand.
+        let array = npy::write_doubles(&[4, 3], &[0.0; 12]);
+        let packed = miniz_oxide::deflate::compress_to_vec(&array, 6);
+        let mut bytes = npz::write(&[("x", packed.clone())]);
+        // Method 8 and the true size, in both headers.
+        let directory = bytes.len() - 22 - 46 - 5;
+        for (method, sizes, crc) in [(8, 22, 14), (directory + 10, directory + 24, directory + 16)] {
+            bytes[method] = 8;
+            bytes[sizes..sizes + 4].copy_from_slice(&(array.len() as u32).to_le_bytes());
+            bytes[crc..crc + 4].copy_from_slice(&crc32fast::hash(&array).to_le_bytes());
+        }
+        assert_eq!(npz::parse(&bytes).unwrap()[0].1.shape, [4, 3]);
+        bytes
+    };
+    let samples: [(Format, Vec<u8>); 5] = [
+        (Format::Npy, npy("<f4", "1, 3", &three_numbers())),
+        (Format::Npz, npz::write(&[("features", npy::write_doubles(&[1, 2], &[1.0, 2.0]))])),
+        (Format::Npz, deflated),
+        (Format::Safetensors, safetensors::write(&[("x", &[1, 2], &[1.0, 2.0])], &metadata)),
+        (Format::Csv, b"a,b,kind\n1,2.5,cat\n-3,4e-1,\"dog\"\n".to_vec()),
+    ];
+    let mut state = 1u64;
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n.max(1)
+    };
+    let mut understood = 0;
+    for (format, good) in &samples {
+        for _ in 0..20_000 {
+            let mut bytes = good.clone();
+            for _ in 0..=below(4) {
+                let at = below(bytes.len());
+                match below(5) {
+                    0 => bytes[at] = [0, 1, 0x7F, 0x80, 0xFF, b'9', b',', b'\n', b'(', b'"'][below(10)],
+                    1 => bytes.truncate(at.max(1)),
+                    2 => bytes.insert(at, b"0123456789,()[]{}'\"\xFF"[below(20)]),
+                    3 => bytes[at] ^= 1 << below(8),
+                    _ => drop(bytes.remove(at)),
+                }
+                if bytes.is_empty() {
+                    bytes.push(0);
+                }
+            }
+            understood += usize::from(parse_table(*format, &bytes, None).is_ok());
+            understood += usize::from(parse_labels(*format, &bytes, Some("kind")).is_ok());
+        }
+    }
+    assert!(understood > 1000, "{understood} of all mutations were understood: the test does not reach the values");
+}

@@ -1,0 +1,108 @@
+//! What a training looks like from its owner's side: layout, keys, and the sizes of everything that is sent.
+
+use crate::Result;
+use hetal_circuits::encrypted;
+use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
+use hetal_ckks::{KeyId, Params};
+use hetal_learn::{Circuit, Geometry, Ledger};
+use std::sync::Arc;
+
+/// The circuit of a shape under a parameter set.
+#[derive(Clone)]
+pub struct Layout {
+    /// The parameter set.
+    pub params: Arc<Params>,
+    circuit: Circuit,
+}
+
+impl Layout {
+    /// The layout for batches of up to `batch` rows, whose logits lie in `[-range, range]` at first.
+    pub fn new(params: Arc<Params>, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
+        let circuit = Circuit::new(params.slots(), batch, features, classes, range)?;
+        Ok(Self { params, circuit })
+    }
+
+    /// The layout of a batch.
+    pub fn geometry(&self) -> &Geometry {
+        self.circuit.geometry()
+    }
+
+    /// The levels.
+    pub fn ledger(&self) -> Ledger {
+        self.circuit.ledger()
+    }
+
+    /// What logits come divided by, for one of the ranges.
+    pub fn scale(&self, range: f64) -> Result<f64> {
+        Ok(self.circuit.scale(range)?)
+    }
+
+    /// The keys the server needs, for this range and those it may be widened to.
+    pub fn keys(&self) -> Result<Vec<(KeyId, usize)>> {
+        Ok(encrypted::keys(&self.params, &self.circuit.keys(self.params.top_level())?))
+    }
+
+    /// What a key set is made for.
+    pub fn key(&self) -> String {
+        let g = self.geometry();
+        let range = self.circuit.ranges().first().copied().unwrap_or(0.0);
+        format!("{} rows, {} features, {} classes, range {range}", g.rows(), g.features(), g.classes())
+    }
+
+    fn limbs(&self, level: usize) -> usize {
+        self.params.limbs(level)
+    }
+
+    /// Bytes of a set of keys.
+    pub fn key_bytes(&self, keys: &[(KeyId, usize)]) -> Result<u64> {
+        Ok(key_set_len(&self.params, keys).map_err(hetal_ckks::Error::from)?)
+    }
+
+    /// Bytes of the server's memory for keys, uniform halves included.
+    pub fn resident_key_bytes(&self, keys: &[(KeyId, usize)]) -> u64 {
+        let limbs =
+            |&(id, q): &(KeyId, usize)| 2 * id.digit_starts(&self.params, q).len() * self.params.key_basis(q).limbs();
+        keys.iter().map(limbs).sum::<usize>() as u64 * self.limb_bytes()
+    }
+
+    /// Bytes of the encrypted features of a batch, or of validation rows.
+    pub fn feature_bytes(&self) -> u64 {
+        self.geometry().blocks() as u64
+            * seeded_ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
+    }
+
+    /// Bytes of an encrypted batch with its labels.
+    pub fn batch_bytes(&self) -> u64 {
+        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
+    }
+
+    /// Bytes of an encrypted batch with its labels if both halves of every ciphertext were sent.
+    pub fn unseeded_batch_bytes(&self) -> u64 {
+        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
+    }
+
+    /// Bytes of validation rows if both halves of every ciphertext were sent.
+    pub fn unseeded_feature_bytes(&self) -> u64 {
+        self.geometry().blocks() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
+    }
+
+    /// Bytes of the logits of up to a batch of rows.
+    pub fn logit_bytes(&self) -> u64 {
+        ciphertext_len(&self.params, self.limbs(self.ledger().logits()))
+    }
+
+    /// Bytes of an encrypted classifier.
+    pub fn weight_bytes(&self) -> u64 {
+        ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
+    }
+
+    /// Bytes of the server's memory for the row-shifted versions of one batch.
+    pub fn version_bytes(&self) -> u64 {
+        let versions = (self.geometry().blocks() * self.geometry().padded_classes()) as u64;
+        versions * 2 * self.limbs(self.ledger().features()) as u64 * self.limb_bytes()
+    }
+
+    fn limb_bytes(&self) -> u64 {
+        self.params.degree() as u64 * 8
+    }
+}

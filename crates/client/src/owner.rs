@@ -1,0 +1,246 @@
+//! The secret key and what works with it.
+
+use crate::{Error, Result};
+use hetal_ckks::bytes::{Codec, KeySetWriter};
+use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
+use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Private, SecretKey};
+use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
+use hetal_ring::{Basis, Isa, Poly, RnsRing};
+use rayon::prelude::*;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+/// Keys made at once, at most: each of the largest takes 144 MiB, and one more waits while one is written.
+const KEYS_AT_ONCE: usize = 4;
+
+/// The ring of a parameter set on this machine's fastest kernels.
+pub fn ring_of(params: &Params) -> Result<Arc<RnsRing>> {
+    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect());
+    Ok(Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
+        name: params.name().to_owned(),
+        reason: format!("{q} is no prime for its ring"),
+    })?))
+}
+
+/// A data owner: makes keys, encrypts and decrypts.
+pub struct Owner {
+    /// The parameter set.
+    pub params: Arc<Params>,
+    /// Its ring.
+    pub ring: Arc<RnsRing>,
+    evaluator: Evaluator<RnsRing>,
+    secret: SecretKey,
+    generator: KeyGenerator,
+    encryptor: Encryptor,
+    decryptor: Decryptor,
+    seeds: Mutex<Box<dyn SeedSource + Send>>,
+}
+
+impl Owner {
+    /// An owner with a fresh secret.
+    pub fn fresh(params: Arc<Params>) -> Result<Self> {
+        let ring = ring_of(&params)?;
+        Ok(Self::with_seeds(params, ring, Box::new(OsSeeds)))
+    }
+
+    /// An owner whose secret and randomness come from given seeds, on given kernels: for tests that compare bytes.
+    pub fn with_seeds(params: Arc<Params>, ring: Arc<RnsRing>, mut seeds: Box<dyn SeedSource + Send>) -> Self {
+        let secret = SecretKey::generate(&params, &mut *seeds);
+        Self::with_secret(params, ring, secret, seeds)
+    }
+
+    /// The owner of the secret in a file.
+    pub fn load(params: Arc<Params>, path: &Path) -> Result<Self> {
+        let secret = SecretKey::load(&params, path)?;
+        let ring = ring_of(&params)?;
+        Ok(Self::with_secret(params, ring, secret, Box::new(OsSeeds)))
+    }
+
+    fn with_secret(
+        params: Arc<Params>,
+        ring: Arc<RnsRing>,
+        secret: SecretKey,
+        seeds: Box<dyn SeedSource + Send>,
+    ) -> Self {
+        Self {
+            evaluator: Evaluator::new(Arc::clone(&params), Arc::clone(&ring)),
+            generator: KeyGenerator::new(Arc::clone(&params), Arc::clone(&ring)),
+            encryptor: Encryptor::new(Arc::clone(&params), Arc::clone(&ring)),
+            decryptor: Decryptor::new(Arc::clone(&params), Arc::clone(&ring)),
+            secret,
+            seeds: Mutex::new(seeds),
+            params,
+            ring,
+        }
+    }
+
+    /// Writes the secret to a new file that only its owner can read.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        Ok(self.secret.save(&self.params, path)?)
+    }
+
+    /// Arithmetic without the secret.
+    pub fn evaluator(&self) -> Evaluator<RnsRing> {
+        Evaluator::new(Arc::clone(&self.params), Arc::clone(&self.ring))
+    }
+
+    /// Reads and writes the set's objects.
+    pub fn codec(&self) -> Codec<RnsRing> {
+        Codec::new(Arc::clone(&self.params), Arc::clone(&self.ring))
+    }
+
+    /// Writes a set of the keys `(purpose, limbs)`, a few of them in memory at a time: they are made on all threads while the
+    /// last ones are written. `made` is called after each.
+    pub fn write_keys(
+        &self,
+        wanted: &[(KeyId, usize)],
+        out: &mut (impl Write + Send),
+        mut made: impl FnMut() + Send,
+    ) -> Result<()> {
+        let codec = self.codec();
+        let (send, receive) = mpsc::sync_channel::<SwitchingKey<Poly>>(1);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(move || -> Result<()> {
+                let format = |e: hetal_ckks::bytes::FormatError| Error::from(hetal_ckks::Error::from(e));
+                let mut writer = KeySetWriter::new(&codec, wanted, out).map_err(format)?;
+                for key in receive {
+                    writer.write(&key).map_err(format)?;
+                    made();
+                }
+                writer.finish().map_err(format)
+            });
+            let making = groups(wanted).chunks(at_once()).try_for_each(|group| {
+                // Who does not listen any more has an error to tell.
+                let sent = |key| send.send(key).map_err(|_| Error::Interrupted);
+                self.generate(group)?.into_iter().try_for_each(sent)
+            });
+            drop(send);
+            let written = writing.join().map_err(|_| Error::Interrupted)?;
+            match making {
+                Err(Error::Interrupted) | Ok(()) => written,
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Keys of some groups, in order, made side by side.
+    fn generate(&self, groups: &[&[(KeyId, usize)]]) -> Result<Vec<SwitchingKey<Poly>>> {
+        let made: Vec<Vec<_>> = groups.par_iter().map(|group| self.make_keys(group)).collect::<Result<_>>()?;
+        Ok(made.into_iter().flatten().collect())
+    }
+
+    /// Makes one key, or the pair to and from the ephemeral sparse secret.
+    pub fn make_keys(&self, group: &[(KeyId, usize)]) -> Result<Vec<SwitchingKey<Poly>>> {
+        let (generator, secret, seeds) = (&self.generator, &self.secret, &mut Shared(&self.seeds));
+        Ok(match *group {
+            [(KeyId::ToSparse, _), (KeyId::FromSparse, _)] => generator.encapsulation(secret, seeds)?.into(),
+            [(KeyId::Relinearisation, limbs)] => vec![generator.relinearisation(secret, limbs, seeds)?],
+            [(KeyId::Galois(galois), limbs)] => vec![generator.galois(secret, galois, limbs, seeds)?],
+            _ => return Err(Error::LoneSparseKey),
+        })
+    }
+
+    /// Encrypts a full vector at a usable level; the uniform half stays a seed.
+    pub fn seal(&self, values: &[Complex64], level: usize) -> Result<SeededCiphertext<Poly>> {
+        let basis = Basis { q: self.params.limbs(level), p: 0 };
+        let plain = self.evaluator.encode(values, self.params.scale(level), basis)?;
+        Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut Shared(&self.seeds)))
+    }
+
+    /// Encrypts a full vector with some limbs and scale.
+    pub fn encrypt(
+        &self,
+        evaluator: &Evaluator<RnsRing>,
+        values: &[Complex64],
+        limbs: usize,
+        scale: f64,
+    ) -> Result<Ciphertext<Poly>> {
+        let plain = evaluator.encode(values, scale, Basis { q: limbs, p: 0 })?;
+        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut Shared(&self.seeds)))
+    }
+
+    /// Opens a ciphertext. What it holds is private: see [`hetal_keys::Release`] before any of it leaves.
+    pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
+        Ok(self.decryptor.decrypt(&self.secret, ct)?)
+    }
+}
+
+fn at_once() -> usize {
+    rayon::current_num_threads().clamp(1, KEYS_AT_ONCE)
+}
+
+/// Seeds that several threads take from one source.
+struct Shared<'a>(&'a Mutex<Box<dyn SeedSource + Send>>);
+
+impl SeedSource for Shared<'_> {
+    fn next_seed(&mut self) -> Seed {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).next_seed()
+    }
+}
+
+/// The keys that are made together: the pair to and from the ephemeral sparse secret, which is then forgotten.
+pub fn groups(wanted: &[(KeyId, usize)]) -> Vec<&[(KeyId, usize)]> {
+    wanted.chunk_by(|a, b| (a.0, b.0) == (KeyId::ToSparse, KeyId::FromSparse)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hetal_ckks::bytes::{key_set_len, read_key_set};
+
+    fn toy() -> Owner {
+        Owner::fresh(Arc::new(Params::named("insecure-toy11").unwrap())).unwrap()
+    }
+
+    #[test]
+    fn keys_on_disk_are_those_asked_for() {
+        let owner = toy();
+        let all = owner.params.chain().len();
+        let wanted = [
+            (KeyId::Relinearisation, 5),
+            (KeyId::Galois(5), 9),
+            (KeyId::Galois(25), 3),
+            (KeyId::ToSparse, 1),
+            (KeyId::FromSparse, all),
+        ];
+        let count = std::sync::atomic::AtomicUsize::new(0);
+        let made = || {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        let mut bytes = Vec::new();
+        owner.write_keys(&wanted, &mut bytes, made).unwrap();
+        assert_eq!(count.into_inner(), 5);
+        assert_eq!(bytes.len() as u64, key_set_len(&owner.params, &wanted).unwrap());
+        let read = read_key_set(&owner.codec(), &mut &bytes[..]).unwrap();
+        assert_eq!(read.iter().count(), 5);
+        let lone = owner.write_keys(&wanted[..4], &mut Vec::new(), || ());
+        assert!(matches!(lone, Err(Error::LoneSparseKey)), "{lone:?}");
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_not_a_wait() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::Error::other("no space"))
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let owner = toy();
+        let wanted: Vec<_> = (0..20).map(|k| (KeyId::Galois(5 + 4 * k), 9)).collect();
+        let error = owner.write_keys(&wanted, &mut Full, || ()).unwrap_err();
+        assert!(error.to_string().contains("no space"), "{error}");
+    }
+
+    #[test]
+    fn sealed_values_open() {
+        let owner = toy();
+        let values = hetal_testkit::complex_vector(owner.params.slots(), 3);
+        let sealed = owner.seal(&values, 4).unwrap().expand(&owner.params, &*owner.ring);
+        let opened = owner.open(&sealed).unwrap().expose();
+        assert!(hetal_testkit::max_error(&opened, &values) < 1e-7);
+    }
+}

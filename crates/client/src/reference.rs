@@ -1,0 +1,46 @@
+//! The same training in the clear: what the decrypted classifier is compared with.
+
+use crate::training::Round;
+use crate::{Result, Task};
+use hetal_learn::agreement::initial_weights;
+use hetal_learn::nesterov::Momentum;
+use hetal_learn::twin::Twin;
+use hetal_learn::{Matrix, Verdict, softmax};
+
+/// The hyper-parameters that exact training needs: a server may hide them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// Rows of a batch.
+    pub batch: usize,
+    /// The first learning rate.
+    pub rate: f64,
+    /// What "lower the rate" multiplies it by.
+    pub lowering: f64,
+    /// How gradients become steps.
+    pub momentum: Momentum,
+    /// Seed of the first weights.
+    pub seed: u64,
+}
+
+/// Exact training under the verdicts that were given: the weights at the end of accepted epoch `epoch`, counted from 1.
+pub fn train(task: &Task, terms: &Terms, rounds: &[Round], epoch: usize) -> Result<Option<Matrix>> {
+    let set = &task.training;
+    let mut twin = Twin::new(initial_weights(set.classes(), task.features(), terms.seed), terms.momentum);
+    let (mut rate, mut accepted) = (terms.rate, 0);
+    for round in rounds {
+        let start = twin.clone();
+        for rows in set.batches(terms.batch)? {
+            let labels = &set.labels()[rows.clone()];
+            twin.step(&set.features().slice(rows), labels, rate, softmax::exact)?;
+        }
+        match round.verdict {
+            Verdict::Continue | Verdict::Stop => accepted += 1,
+            Verdict::LowerRate => (twin, rate) = (start, rate * terms.lowering),
+            Verdict::WidenRange => twin = start,
+        }
+        if accepted == epoch {
+            return Ok(Some(twin.weights().clone()));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,79 @@
+//! Encrypted rows, kept on disk: what was encrypted once is sent as it is, however often sending is tried.
+
+use crate::layout::Layout;
+use crate::project::io;
+use crate::{Error, Owner, Result};
+use hetal_ckks::Complex64;
+use hetal_keys::durable::NewFile;
+use hetal_learn::{Dataset, packing};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+
+/// A file of encrypted rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upload {
+    /// Its name in the job's folder.
+    pub file: String,
+    /// The hash of its bytes.
+    pub blob: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Rows that are not padding.
+    pub rows: usize,
+}
+
+/// Rows of a batch in a folder: features, and labels unless they stay with their owner.
+pub(crate) fn encrypt(
+    owner: &Owner,
+    layout: &Layout,
+    set: &Dataset,
+    rows: Range<usize>,
+    with_labels: bool,
+    folder: &Path,
+    file: String,
+) -> Result<Upload> {
+    let (geometry, ledger) = (layout.geometry(), layout.ledger());
+    let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
+    let mut vectors: Vec<(Vec<Complex64>, usize)> =
+        blocks.into_iter().map(|block| (block, ledger.fresh_features())).collect();
+    if with_labels {
+        vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, ledger.probabilities()));
+    }
+    let codec = owner.codec();
+    let seal = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {
+        let sealed = owner.seal(values, *level)?;
+        Ok(codec.encode(&sealed).map_err(hetal_ckks::Error::from)?)
+    };
+    let sealed: Vec<Vec<u8>> = vectors.par_iter().map(seal).collect::<Result<_>>()?;
+    let mut hasher = blake3::Hasher::new();
+    let path = folder.join(&file);
+    let mut write = || {
+        let mut out = NewFile::create(&path)?;
+        for bytes in &sealed {
+            hasher.update(bytes);
+            out.write_all(bytes)?;
+        }
+        out.finish()
+    };
+    write().map_err(|e| io("writing", &path, &e))?;
+    let bytes = sealed.iter().map(|b| b.len() as u64).sum();
+    Ok(Upload { file, blob: hasher.finalize().to_hex().to_string(), bytes, rows: rows.len() })
+}
+
+/// The ranges of `rows` rows in batches of at most `batch`.
+pub(crate) fn ranges(rows: usize, batch: usize) -> Vec<Range<usize>> {
+    (0..rows).step_by(batch.max(1)).map(|start| start..(start + batch).min(rows)).collect()
+}
+
+/// Checks that a file is there as it was written.
+pub(crate) fn check(folder: &Path, upload: &Upload) -> Result<()> {
+    let path = folder.join(&upload.file);
+    let bytes = std::fs::metadata(&path).map_err(|e| io("reading", &path, &e))?.len();
+    if bytes == upload.bytes {
+        return Ok(());
+    }
+    Err(Error::Damaged { path, reason: format!("it has {bytes} bytes, {} were written", upload.bytes) })
+}
