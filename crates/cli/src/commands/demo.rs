@@ -29,7 +29,7 @@ const RATE: f64 = 2.0;
 const EPOCHS: usize = 2;
 const NAME: &str = "demo";
 /// What the two parties take beside keys and prepared batches: bootstrapping matrices, the circuit's plaintexts, work.
-const BESIDE_KEYS_GIB: f64 = 4.0;
+const BESIDE_KEYS_GIB: f64 = 5.5;
 /// The most that the demo should take.
 const MEMORY_GIB: f64 = 13.0;
 const GIB: f64 = (1u64 << 30) as f64;
