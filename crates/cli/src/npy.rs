@@ -18,6 +18,17 @@ pub fn labels(path: &Path) -> Result<Vec<usize>> {
     numbers.iter().map(class).collect()
 }
 
+/// Rows to train on, every class among them, and the rows `other` of the same features.
+pub fn training_sets(folder: &Path, other: &str, classes: usize) -> Result<(Dataset, Dataset)> {
+    let (train, other) = (dataset(folder, "train", classes)?, dataset(folder, other, classes)?);
+    let (rows, columns, must_columns) = (other.rows(), other.features().columns(), train.features().columns());
+    if columns != must_columns {
+        let what = "the second set of features";
+        return Err(hetal_learn::Error::Shape { what, rows, columns, must_rows: rows, must_columns }.into());
+    }
+    Ok((Dataset::for_training(train.features().clone(), train.labels().to_vec(), classes)?, other))
+}
+
 /// The rows `features_NAME.npy` and `labels_NAME.npy` of a folder.
 pub fn dataset(folder: &Path, name: &str, classes: usize) -> Result<Dataset> {
     let features = matrix(&folder.join(format!("features_{name}.npy")))?;

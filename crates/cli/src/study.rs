@@ -39,9 +39,10 @@ pub struct Sets {
 impl Sets {
     /// Reads `features_{train,val,test}.npy` and `labels_{train,val,test}.npy` of a folder.
     pub fn load(folder: &Path, preset: &'static Preset) -> Result<Self> {
-        let set = |name: &str| npy::dataset(folder, name, preset.classes);
+        let (train, validation) = npy::training_sets(folder, "val", preset.classes)?;
+        let test = npy::dataset(folder, "test", preset.classes)?;
         let name = folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-        Ok(Self { name, preset, train: set("train")?, validation: set("val")?, test: set("test")? })
+        Ok(Self { name, preset, train, validation, test })
     }
 
     /// The same with the longest training row brought to `row_norm`.

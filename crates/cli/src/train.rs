@@ -22,6 +22,7 @@ use hetal_circuits::clear::{Clear, Keys, Kind};
 use hetal_ckks::{Params, bytes};
 use hetal_cuda::{CudaBackend, KernelTime};
 use hetal_learn::agreement::{self, Preset};
+use hetal_learn::circuit::LOG_MOMENTUM_BOUND;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
@@ -128,8 +129,6 @@ impl Arguments {
 
 /// Logits are bounded by this in both directions.
 const RANGE: f64 = 128.0;
-/// The momentum is bounded by 4 where it is refreshed.
-const LOG_MOMENTUM_BOUND: u32 = 2;
 
 /// The paper's runs on an A40: iterations and seconds.
 const PAPER: [(&str, usize, f64); 5] = [

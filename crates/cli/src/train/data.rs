@@ -20,9 +20,11 @@ impl Rows {
 
 /// The first `rows` training rows in batches, and the test rows.
 pub(super) fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
-    let set = |name| npy::dataset(path, name, preset.classes);
-    let (train, test) = (set("train")?, set("test")?);
+    let (train, test) = npy::training_sets(path, "test", preset.classes)?;
     let rows = rows.min(train.rows());
+    if rows == 0 {
+        return Err(hetal_learn::Error::NoRows.into());
+    }
     let batch = |start: usize| Rows::of(&train, start..rows.min(start + preset.batch));
     let batches = (0..rows).step_by(preset.batch).map(batch).collect();
     Ok((batches, Some(Rows::of(&test, 0..test.rows()))))
