@@ -48,16 +48,12 @@ pub struct S3Blobs {
 impl S3Blobs {
     /// The bucket of a configuration; `folder` holds local copies.
     pub fn open(config: &S3Config, folder: &Path) -> Result<Self> {
+        Self::of(builder(config), folder)
+    }
+
+    fn of(builder: AmazonS3Builder, folder: &Path) -> Result<Self> {
         // Another part of the process may have chosen the same one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder =
-            AmazonS3Builder::from_env().with_bucket_name(&config.bucket).with_allow_http(config.allow_http);
-        if let Some(region) = &config.region {
-            builder = builder.with_region(region);
-        }
-        if let Some(endpoint) = &config.endpoint {
-            builder = builder.with_endpoint(endpoint);
-        }
         let store = builder.build().map_err(|e| Error::Config { reason: format!("S3: {e}") })?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime =
@@ -78,6 +74,17 @@ impl S3Blobs {
         upload.finish().await?;
         Ok(())
     }
+}
+
+fn builder(config: &S3Config) -> AmazonS3Builder {
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(&config.bucket).with_allow_http(config.allow_http);
+    if let Some(region) = &config.region {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = &config.endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    builder
 }
 
 fn path(key: &Key) -> ObjectPath {
@@ -221,17 +228,8 @@ mod tests {
             endpoint: Some(format!("http://{address}")),
             allow_http: true,
         };
-        let builder = AmazonS3Builder::from_env()
-            .with_bucket_name(&config.bucket)
-            .with_region("nowhere-1")
-            .with_endpoint(config.endpoint.clone().unwrap())
-            .with_allow_http(true)
-            .with_access_key_id("someone")
-            .with_secret_access_key("something");
-        let blobs = S3Blobs {
-            store: Arc::new(builder.build().unwrap()),
-            ..S3Blobs::open(&config, &dir.path().join("local")).unwrap()
-        };
+        let builder = builder(&config).with_access_key_id("someone").with_secret_access_key("something");
+        let blobs = S3Blobs::of(builder, &dir.path().join("local")).unwrap();
         super::super::suite::check(&blobs, dir.path());
         // A blob of several parts comes back through a file of its own.
         let bytes: Vec<u8> = (0..3 * PART + 5).map(|i| (i * 7 % 251) as u8).collect();
