@@ -120,10 +120,10 @@ impl<B: Backend> Evaluator<B> {
 
     fn same_scale(operation: &'static str, a: f64, b: f64) -> Result<()> {
         // Written so that scales that are no numbers do not match either.
-        if !((a / b - 1.0).abs() <= SCALE_TOLERANCE) {
-            return Err(Error::ScaleMismatch { operation, left: libm::log2(a), right: libm::log2(b) });
+        if (a / b - 1.0).abs() <= SCALE_TOLERANCE {
+            return Ok(());
         }
-        Ok(())
+        Err(Error::ScaleMismatch { operation, left: libm::log2(a), right: libm::log2(b) })
     }
 
     /// `a += b`; `b` may have more limbs.

@@ -76,8 +76,7 @@ impl Release {
             return Err(Error::Policy("security and the logarithm of the numbers exceed 41 bits together"));
         }
         let sigma = noise * libm::exp2(f64::from(security)) * libm::sqrt(numbers as f64);
-        // Not a number is not precise enough either.
-        if !(sigma <= error) {
+        if sigma > error || error.is_nan() {
             return Err(Error::TooImprecise { error: sigma, wanted: error });
         }
         let step = power_of_two_below(noise);
