@@ -42,7 +42,7 @@ impl KeyGenerator {
         limbs: usize,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<Poly>> {
-        if galois % 2 == 0 {
+        if galois.is_multiple_of(2) {
             return Err(hetal_ckks::Error::NotGalois { element: galois });
         }
         let basis = self.params.key_basis(limbs);
