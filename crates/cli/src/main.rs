@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_cli::{Result, ops, params, train};
+use hetal_cli::{Result, extract, ops, params, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -20,6 +20,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Turn pictures or sentences into features by a public pretrained network.
+    Extract(extract::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -93,6 +95,14 @@ fn run(arguments: Arguments) -> Result<()> {
                 println!("{}", serde_json::Value::from(table));
             } else {
                 params::print(&table);
+            }
+        }
+        Command::Extract(arguments) => {
+            let report = extract::run(&arguments)?;
+            if arguments.json {
+                println!("{}", serde_json::Value::from(report));
+            } else {
+                print_object(&report);
             }
         }
         Command::Bench(BenchCommand::Ops { set, threads, json }) => {
