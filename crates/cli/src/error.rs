@@ -61,6 +61,17 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// Features could not be extracted.
+    #[error(transparent)]
+    Features(#[from] hetal_features::Error),
+    /// A damaged picture or an empty text, where such are refused.
+    #[error("{item}: {reason}; --bad skip leaves such samples out and lists them")]
+    BadSample {
+        /// Which sample.
+        item: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file that cannot be used.
     #[error("{path}: {reason}")]
     File {

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod commands;
 pub mod engine;
 pub mod error;
+pub mod extract;
 pub mod lab;
 pub mod machine;
 pub mod memory;

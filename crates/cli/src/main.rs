@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use hetal_circuits::bootstrap::Steps;
-use hetal_cli::{Result, bench, commands, ops, params, print_object, reproduce, selftest, train};
+use hetal_cli::{Result, bench, commands, extract, ops, params, print_object, reproduce, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -44,6 +44,8 @@ enum Command {
     },
     /// Compare an engine with a reference, byte for byte: every operation, a bootstrap, a training iteration.
     Selftest(selftest::Arguments),
+    /// Turn pictures or sentences into features by a public pretrained network.
+    Extract(extract::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -132,6 +134,14 @@ fn run(arguments: Arguments) -> Result<()> {
                 }
             };
             if json {
+                println!("{}", serde_json::Value::from(report));
+            } else {
+                print_object(&report);
+            }
+        }
+        Command::Extract(arguments) => {
+            let report = extract::run(&arguments)?;
+            if arguments.json {
                 println!("{}", serde_json::Value::from(report));
             } else {
                 print_object(&report);

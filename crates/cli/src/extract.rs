@@ -1,0 +1,195 @@
+//! `hetal extract`: raw pictures or sentences to files of features.
+
+use crate::{Error, Result, progress};
+use hetal_features::dataset::{Columns, Dataset, Format};
+use hetal_features::hub::{ADDRESS, Hub, Pin};
+use hetal_features::job::{Job, Output, Policy};
+use hetal_features::{Extractor, Manifest};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// What `hetal extract` is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The network: a folder with config.json and model.safetensors, an .onnx file, or a name on the hub (owner/name).
+    #[arg(long)]
+    pub model: String,
+    /// The data set: a folder, a table or an archive.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// The folder the features go to; an interrupted extraction goes on where it was.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// The form of the data set.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub format: FormatArgument,
+    /// The column of texts of a table.
+    #[arg(long, default_value = "text")]
+    pub text_column: String,
+    /// The column of pictures' files of a table, instead of texts.
+    #[arg(long)]
+    pub path_column: Option<String>,
+    /// The column of class names of a table.
+    #[arg(long, default_value = "label")]
+    pub label_column: String,
+    /// Decides the split where the data set has none.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// What to do with a damaged picture or an empty text.
+    #[arg(long, value_enum, default_value = "refuse")]
+    pub bad: BadArgument,
+    /// The form of the features.
+    #[arg(long, value_enum, default_value = "npy")]
+    pub output: OutputArgument,
+    /// With a name on the hub: the commit of the model.
+    #[arg(long)]
+    pub revision: Option<String>,
+    /// With a name on the hub: the SHA-256 of its model.safetensors.
+    #[arg(long)]
+    pub sha256: Option<String>,
+    /// Where downloaded models are kept.
+    #[arg(long, env = "HETAL_MODELS")]
+    pub models: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The forms of data sets.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum FormatArgument {
+    /// Found out from the files.
+    Auto,
+    /// A folder for each class.
+    Folders,
+    /// CSV, TSV, JSON lines or Parquet.
+    Table,
+    /// MNIST's idx files.
+    Mnist,
+    /// CIFAR-10's binary batches.
+    Cifar10,
+    /// Face Mask Detection with its boxes.
+    Facemask,
+    /// An .npz file of MedMNIST, DermaMNIST for example.
+    Medmnist,
+    /// SNIPS' intents.
+    Snips,
+}
+
+/// What happens to samples that cannot be used.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum BadArgument {
+    /// Stop and name it.
+    Refuse,
+    /// Leave it out and list it.
+    Skip,
+}
+
+/// The forms of features.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum OutputArgument {
+    /// features_*.npy and labels_*.npy.
+    Npy,
+    /// train.safetensors, val.safetensors, test.safetensors.
+    Safetensors,
+}
+
+/// Extracts, with a bar; what came out, for printing.
+pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
+    let dataset = Dataset::open(&arguments.data, &format(arguments), arguments.seed)?;
+    let extractor = open(arguments)?;
+    let job = Job {
+        extractor: &extractor,
+        dataset: &dataset,
+        seed: arguments.seed,
+        folder: &arguments.out,
+        policy: match arguments.bad {
+            BadArgument::Refuse => Policy::Refuse,
+            BadArgument::Skip => Policy::Skip,
+        },
+        output: match arguments.output {
+            OutputArgument::Npy => Output::Npy,
+            OutputArgument::Safetensors => Output::Safetensors,
+        },
+    };
+    let bar = progress::bar(dataset.samples().count() as u64).with_message("extracting features");
+    let mut resumed = None;
+    let manifest = job.run(|done| {
+        // What an earlier run has done says nothing about the time that is left.
+        if resumed.replace(done).is_none() {
+            bar.reset_eta();
+        }
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let manifest = manifest.map_err(|error| match error {
+        hetal_features::Error::Item { item, reason } => Error::BadSample { item, reason },
+        other => other.into(),
+    })?;
+    Ok(summary(&manifest, &arguments.out))
+}
+
+fn summary(manifest: &Manifest, out: &Path) -> Map<String, Value> {
+    let value = json!({
+        "model": manifest.model.source,
+        "columns": manifest.model.columns,
+        "classes": manifest.classes,
+        "rows": manifest.rows,
+        "skipped": manifest.skipped,
+        "notes": manifest.notes,
+        "out": out.display().to_string(),
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn format(arguments: &Arguments) -> Format {
+    let content = arguments.path_column.as_ref().unwrap_or(&arguments.text_column).clone();
+    let files = arguments.path_column.is_some();
+    let columns = Columns { content, files, label: arguments.label_column.clone() };
+    match arguments.format {
+        FormatArgument::Auto => Format::detect(&arguments.data, columns),
+        FormatArgument::Folders => Format::Folders,
+        FormatArgument::Table => Format::Table(columns),
+        FormatArgument::Mnist => Format::Mnist,
+        FormatArgument::Cifar10 => Format::Cifar10,
+        FormatArgument::Facemask => Format::FaceMask,
+        FormatArgument::Medmnist => Format::MedMnist,
+        FormatArgument::Snips => Format::Snips,
+    }
+}
+
+/// A model on disk, or one by name from the hub.
+fn open(arguments: &Arguments) -> Result<Extractor> {
+    let path = Path::new(&arguments.model);
+    let spinner = progress::spinner("loading the model");
+    let named = arguments.revision.is_some() || arguments.sha256.is_some();
+    let extractor = if path.exists() || !named {
+        Extractor::open(path)?
+    } else {
+        let text = |option: &Option<String>| option.clone().unwrap_or_default();
+        let pin = Pin::new(&arguments.model, &text(&arguments.revision), &text(&arguments.sha256))?;
+        let hub = Hub { address: ADDRESS.to_owned(), cache: cache(arguments)? };
+        let folder = hub.fetch(&pin, |file, done, total| {
+            let mebibytes = |bytes: u64| bytes >> 20;
+            let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
+            spinner.set_message(format!("downloading {file}: {}{total} MiB", mebibytes(done)));
+        })?;
+        Extractor::open(&folder)?.named(&pin.name, &pin.revision)
+    };
+    spinner.finish_and_clear();
+    Ok(extractor)
+}
+
+/// Where models are kept: as told, else the user's cache.
+fn cache(arguments: &Arguments) -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let usual = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let folder = arguments.models.clone().or_else(|| Some(usual()?.join("hetal/models")));
+    folder.ok_or_else(|| Error::File {
+        path: arguments.model.clone(),
+        reason: "no folder to keep models in is known; name one with --models".to_owned(),
+    })
+}

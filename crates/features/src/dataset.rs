@@ -1,0 +1,256 @@
+//! Data sets: what a data owner has, as named samples with labels in three parts.
+
+mod archive;
+mod binary;
+mod folder;
+mod snips;
+mod table;
+mod voc;
+
+use crate::picture::Picture;
+use crate::{Error, Result, split};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use table::Columns;
+
+/// The three parts, in the order of `Dataset::parts`.
+pub const PARTS: [&str; 3] = ["train", "val", "test"];
+
+/// The forms a data set can come in.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Format {
+    /// A folder for each class with pictures or `.txt` files in it; or `train`, `val`, `test` with such folders in them.
+    Folders,
+    /// A CSV, TSV, JSON-lines or Parquet file; or `train`, `val`, `test` files of that form in a folder.
+    Table(Columns),
+    /// MNIST's four idx files.
+    Mnist,
+    /// CIFAR-10's binary batches.
+    Cifar10,
+    /// Face Mask Detection: `images` and Pascal-VOC `annotations`, one sample for each box.
+    FaceMask,
+    /// DermaMNIST (or another MedMNIST set): the `.npz` file.
+    MedMnist,
+    /// SNIPS intents: `train.tsv` ..., `train/seq.in` and `label` ..., or the original `train_*.json` files.
+    Snips,
+}
+
+impl Format {
+    /// The form the files at `path` look like; a folder of an unknown kind is taken for a folder of classes.
+    pub fn detect(path: &Path, columns: Columns) -> Self {
+        let has = |names: &[&str]| first_there(path, names).is_some();
+        let tables = |stem: &str| ["csv", "tsv", "jsonl", "ndjson", "parquet"].map(|kind| format!("{stem}.{kind}"));
+        let json = |path: &PathBuf| file_name(path).starts_with("train_") && file_name(path).ends_with(".json");
+        let original = || entries(path).unwrap_or_default().iter().any(json);
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("npz") => Self::MedMnist,
+            _ if path.is_file() => Self::Table(columns),
+            _ if has(&["train-images-idx3-ubyte", "train-images.idx3-ubyte"]) => Self::Mnist,
+            _ if has(&["data_batch_1.bin"]) => Self::Cifar10,
+            _ if has(&["annotations"]) && has(&["images"]) => Self::FaceMask,
+            // SNIPS' own tables have no heading.
+            _ if has(&["train.tsv"]) && !heading_has(&path.join("train.tsv"), &columns.label) => Self::Snips,
+            _ if has(&["train/seq.in"]) || original() => Self::Snips,
+            _ if tables("train").iter().any(|name| path.join(name).exists()) => Self::Table(columns),
+            _ => Self::Folders,
+        }
+    }
+}
+
+fn heading_has(path: &Path, column: &str) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().is_some_and(|line| line.split('\t').any(|name| name.trim() == column))
+}
+
+/// Where a sample's content is.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A text.
+    Text(String),
+    /// A file with a text in it.
+    TextFile(PathBuf),
+    /// A picture's file.
+    File(PathBuf),
+    /// A part of a picture's file: left, top, right, bottom.
+    Region(PathBuf, [usize; 4]),
+    /// One of many small pictures.
+    Stored(Arc<Pictures>, usize),
+}
+
+/// Small pictures of one size, one after the other.
+#[derive(Debug)]
+pub struct Pictures {
+    /// Columns of each.
+    pub width: usize,
+    /// Rows of each.
+    pub height: usize,
+    /// 1 (grey) or 3.
+    pub channels: usize,
+    /// Whether all values of a channel come together (CIFAR-10), not all channels of a pixel.
+    pub planar: bool,
+    /// Their values.
+    pub bytes: Vec<u8>,
+}
+
+/// A named sample.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// What a report calls it: its file or row.
+    pub name: String,
+    /// Its class, an index into `Dataset::classes`.
+    pub label: usize,
+    /// What it is.
+    pub source: Source,
+}
+
+/// What a sample holds once it has been read.
+pub enum Content {
+    /// A sentence.
+    Text(String),
+    /// A picture.
+    Picture(Picture),
+}
+
+/// A data set in three parts.
+#[derive(Debug)]
+pub struct Dataset {
+    /// Names of the classes, by label.
+    pub classes: Vec<String>,
+    /// Training, validation and test samples.
+    pub parts: [Vec<Sample>; 3],
+    /// What the user should know about it: classes too small to be tested, for example.
+    pub notes: Vec<String>,
+}
+
+/// Samples as their files hold them, before missing parts are split off: training, validation, test.
+pub(crate) struct Found {
+    pub classes: Vec<String>,
+    pub parts: [Option<Vec<Sample>>; 3],
+}
+
+impl Dataset {
+    /// Reads the data set at `path` and splits off what is missing: with no part given 7:1:2, with no validation part 7:1.
+    pub fn open(path: &Path, format: &Format, seed: u64) -> Result<Self> {
+        if !path.exists() {
+            return Err(Error::dataset(path, "no such file or folder"));
+        }
+        let found = match format {
+            Format::Folders => folder::read(path)?,
+            Format::Table(columns) => table::read(path, columns)?,
+            Format::Mnist => binary::mnist(path)?,
+            Format::Cifar10 => binary::cifar10(path)?,
+            Format::FaceMask => voc::read(path)?,
+            Format::MedMnist => archive::read(path)?,
+            Format::Snips => snips::read(path)?,
+        };
+        if found.parts.iter().flatten().all(Vec::is_empty) {
+            return Err(Error::dataset(
+                path,
+                "holds no samples; a class is a folder with pictures or .txt files in it",
+            ));
+        }
+        if found.classes.len() < 2 {
+            let reason = format!("holds {} class only; a classifier needs two or more", found.classes.len());
+            return Err(Error::dataset(path, reason));
+        }
+        let [train, val, test] = found.parts;
+        let Some(train) = train else {
+            return Err(Error::dataset(path, "has validation or test samples but none for training"));
+        };
+        let (parts, notes) = split::complete(&found.classes, train, val, test, seed);
+        Ok(Self { classes: found.classes, parts, notes })
+    }
+
+    /// Whether its samples are texts; a data set holds one kind.
+    pub fn is_text(&self) -> bool {
+        let first = self.parts.iter().flatten().next();
+        matches!(first.map(|sample| &sample.source), Some(Source::Text(_) | Source::TextFile(_)))
+    }
+
+    /// All samples, part after part.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.parts.iter().flatten()
+    }
+}
+
+impl Sample {
+    /// Reads and decodes the sample; the error names it.
+    pub fn read(&self) -> Result<Content> {
+        let no = |reason: &str| Error::item(&self.name, reason);
+        let picture = |path: &Path| Picture::open(path).map(Content::Picture);
+        match &self.source {
+            Source::Text(text) => self.text(text),
+            Source::TextFile(path) => self.text(&std::fs::read_to_string(path).map_err(|e| no(&e.to_string()))?),
+            Source::File(path) => picture(path),
+            Source::Region(path, [left, top, right, bottom]) => Picture::open(path)?
+                .crop(*left, *top, *right, *bottom)
+                .map(Content::Picture)
+                .ok_or_else(|| no("its box lies outside the picture")),
+            Source::Stored(pictures, index) => {
+                pictures.get(*index).map(Content::Picture).ok_or_else(|| no("is not stored"))
+            }
+        }
+    }
+
+    fn text(&self, text: &str) -> Result<Content> {
+        match text.trim() {
+            "" => Err(Error::item(&self.name, "the text is empty")),
+            text => Ok(Content::Text(text.to_owned())),
+        }
+    }
+}
+
+impl Pictures {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.bytes.len() / (self.width * self.height * self.channels)
+    }
+
+    fn get(&self, index: usize) -> Option<Picture> {
+        let plane = self.width * self.height;
+        let values = self.bytes.chunks_exact(plane * self.channels).nth(index)?;
+        match (self.channels, self.planar) {
+            (1, _) => Picture::from_grey(self.width, self.height, values),
+            (3, false) => Picture::from_rgb(self.width, self.height, values.to_vec()),
+            (3, true) => {
+                let pixel = |i: usize| [values[i], values[plane + i], values[2 * plane + i]];
+                Picture::from_rgb(self.width, self.height, (0..plane).flat_map(pixel).collect())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Labels by name, numbered in the order of the names.
+pub(crate) fn number_classes(parts: [Option<Vec<(String, String, Source)>>; 3]) -> Found {
+    let mut classes: Vec<String> = parts.iter().flatten().flatten().map(|(_, class, _)| class.clone()).collect();
+    classes.sort();
+    classes.dedup();
+    let label = |class: &String| classes.binary_search(class).unwrap_or_default();
+    let number = |part: Vec<(String, String, Source)>| -> Vec<Sample> {
+        part.into_iter().map(|(name, class, source)| Sample { name, label: label(&class), source }).collect()
+    };
+    Found { parts: parts.map(|part| part.map(number)), classes: classes.clone() }
+}
+
+/// The entries of a folder, by name.
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let listing = std::fs::read_dir(folder).map_err(Error::io(folder))?;
+    let mut paths =
+        listing.map(|entry| entry.map(|e| e.path()).map_err(Error::io(folder))).collect::<Result<Vec<_>>>()?;
+    // Names that begin with a dot are the system's own.
+    paths.retain(|path| !file_name(path).starts_with('.'));
+    paths.sort();
+    Ok(paths)
+}
+
+/// The last part of a path, as text.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The first of `names` that is in the folder.
+pub(crate) fn first_there(folder: &Path, names: &[&str]) -> Option<PathBuf> {
+    names.iter().map(|name| folder.join(name)).find(|path| path.exists())
+}

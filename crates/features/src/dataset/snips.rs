@@ -1,0 +1,92 @@
+//! SNIPS intents in the three forms they are published in.
+
+use super::{Found, Source, entries, file_name, first_there, number_classes};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+type Named = (String, String, Source);
+
+pub(crate) fn read(folder: &Path) -> Result<Found> {
+    let files: Vec<_> = if folder.is_dir() { entries(folder)? } else { vec![] };
+    let json = |start: &str| -> Result<Option<Vec<Named>>> {
+        let mine = |path: &&std::path::PathBuf| {
+            let name = file_name(path);
+            name.starts_with(start) && name.ends_with(".json")
+        };
+        let samples = files.iter().filter(mine).map(|path| intents(path)).collect::<Result<Vec<_>>>()?.concat();
+        Ok((!samples.is_empty()).then_some(samples))
+    };
+    let part = |names: &[&str]| -> Result<Option<Vec<Named>>> {
+        let tables: Vec<String> = names.iter().map(|name| format!("{name}.tsv")).collect();
+        let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+        match (first_there(folder, &tables), first_there(folder, names)) {
+            (Some(path), _) => lines(&path).map(Some),
+            (None, Some(path)) => paired(&path).map(Some),
+            (None, None) => Ok(None),
+        }
+    };
+    let parts = match part(&["train"])? {
+        Some(train) => [Some(train), part(&["val", "valid"])?, part(&["test"])?],
+        // The original files keep the test sentences under "validate".
+        None => [json("train_")?, None, json("validate_")?],
+    };
+    if parts[0].is_none() {
+        return Err(Error::dataset(folder, "has neither train.tsv nor train/seq.in nor train_*.json in it"));
+    }
+    Ok(number_classes(parts))
+}
+
+/// A line for each sentence: intent, tab, text.
+fn lines(path: &Path) -> Result<Vec<Named>> {
+    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    let sample = |(row, line): (usize, &str)| {
+        let name = format!("{} row {}", file_name(path), row + 1);
+        let (intent, text) = line
+            .split_once('\t')
+            .ok_or_else(|| Error::dataset(path, format!("row {}: no tab between intent and text", row + 1)))?;
+        Ok((name, intent.trim().to_owned(), Source::Text(text.to_owned())))
+    };
+    text.lines().enumerate().map(sample).collect()
+}
+
+/// `seq.in` with a sentence a line, `label` with its intent.
+fn paired(folder: &Path) -> Result<Vec<Named>> {
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).map_err(Error::io(&folder.join(name)));
+    let (sentences, intents) = (text("seq.in")?, text("label")?);
+    if sentences.lines().count() != intents.lines().count() {
+        return Err(Error::dataset(folder, "seq.in and label differ in their number of lines"));
+    }
+    let sample = |(row, (text, intent)): (usize, (&str, &str))| {
+        (
+            format!("{}/seq.in row {}", file_name(folder), row + 1),
+            intent.trim().to_owned(),
+            Source::Text(text.to_owned()),
+        )
+    };
+    Ok(sentences.lines().zip(intents.lines()).enumerate().map(sample).collect())
+}
+
+/// An original file: `{"Intent": [{"data": [{"text": ...}, ...]}, ...]}`; some of them are in Latin-1.
+fn intents(path: &Path) -> Result<Vec<Named>> {
+    #[derive(serde::Deserialize)]
+    struct Piece {
+        text: String,
+    }
+    #[derive(serde::Deserialize)]
+    struct Sentence {
+        data: Vec<Piece>,
+    }
+    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let text = String::from_utf8(bytes).unwrap_or_else(|e| e.into_bytes().iter().map(|&b| char::from(b)).collect());
+    let by_intent: BTreeMap<String, Vec<Sentence>> =
+        serde_json::from_str(&text).map_err(|e| Error::dataset(path, e.to_string()))?;
+    let mut samples = Vec::new();
+    for (intent, sentences) in by_intent {
+        for (index, sentence) in sentences.into_iter().enumerate() {
+            let text: String = sentence.data.into_iter().map(|piece| piece.text).collect();
+            samples.push((format!("{} sentence {}", file_name(path), index + 1), intent.clone(), Source::Text(text)));
+        }
+    }
+    Ok(samples)
+}

@@ -1,0 +1,117 @@
+//! Tables: CSV, TSV, JSON lines, Parquet.
+
+use super::{Found, Source, entries, file_name, number_classes};
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Which columns hold what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Columns {
+    /// The column of texts or of pictures' files.
+    pub content: String,
+    /// Whether that column names files of pictures, relative to the table.
+    pub files: bool,
+    /// The column of class names.
+    pub label: String,
+}
+
+type Named = (String, String, Source);
+
+/// Reads one table, or the tables `train`, `val`, `test` of a folder.
+pub(crate) fn read(path: &Path, columns: &Columns) -> Result<Found> {
+    if !path.is_dir() {
+        return Ok(number_classes([Some(table(path, columns)?), None, None]));
+    }
+    let find = |names: &[&str]| -> Result<Option<Vec<Named>>> {
+        let stem = |path: &PathBuf| path.file_stem().is_some_and(|stem| names.iter().any(|&name| stem == name));
+        entries(path)?.into_iter().find(stem).map(|path| table(&path, columns)).transpose()
+    };
+    let parts = [find(&["train"])?, find(&["val", "valid", "validation"])?, find(&["test"])?];
+    if parts.iter().all(Option::is_none) {
+        return Err(Error::dataset(path, "has no table train.csv (or .tsv, .jsonl, .parquet) in it"));
+    }
+    Ok(number_classes(parts))
+}
+
+fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
+    let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let rows = match extension.as_str() {
+        "csv" => delimited(path, columns, b',')?,
+        "tsv" => delimited(path, columns, b'\t')?,
+        "jsonl" | "ndjson" => json_lines(path, columns)?,
+        "parquet" => parquet(path, columns)?,
+        other => return Err(Error::dataset(path, format!("is .{other}; a table is .csv, .tsv, .jsonl or .parquet"))),
+    };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let named = |(row, [content, label]): (usize, [String; 2])| {
+        let source = if columns.files { Source::File(folder.join(&content)) } else { Source::Text(content) };
+        (format!("{} row {}", file_name(path), row + 1), label, source)
+    };
+    Ok(rows.into_iter().enumerate().map(named).collect())
+}
+
+fn no_column(path: &Path, name: &str, have: &str) -> Error {
+    Error::dataset(
+        path,
+        format!("has no column {name}, but {have}; name the columns with --text-column and --label-column"),
+    )
+}
+
+fn delimited(path: &Path, columns: &Columns, delimiter: u8) -> Result<Vec<[String; 2]>> {
+    let bad = |e: csv::Error| Error::dataset(path, e.to_string());
+    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_path(path).map_err(bad)?;
+    let header = reader.headers().map_err(bad)?.clone();
+    let place = |name: &str| {
+        let have = header.iter().collect::<Vec<_>>().join(", ");
+        header.iter().position(|column| column.trim() == name).ok_or_else(|| no_column(path, name, &have))
+    };
+    let places = [place(&columns.content)?, place(&columns.label)?];
+    let row = |record: csv::StringRecord| places.map(|place| record.get(place).unwrap_or_default().to_owned());
+    reader.records().map(|record| record.map(row).map_err(bad)).collect()
+}
+
+fn json_lines(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
+    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    let mut rows = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let bad = |e: serde_json::Error| Error::dataset(path, format!("line {}: {e}", index + 1));
+        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).map_err(bad)?;
+        let value = |name: &str| match object.get(name) {
+            Some(serde_json::Value::String(text)) => Ok(text.clone()),
+            Some(serde_json::Value::Null) => Ok(String::new()),
+            Some(other) => Ok(other.to_string()),
+            None => Err(no_column(path, name, &object.keys().cloned().collect::<Vec<_>>().join(", "))),
+        };
+        rows.push([value(&columns.content)?, value(&columns.label)?]);
+    }
+    Ok(rows)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(path: &Path, _: &Columns) -> Result<Vec<[String; 2]>> {
+    Err(Error::dataset(path, "this build reads no Parquet; build with the feature parquet or save it as CSV"))
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
+    use ::parquet::file::reader::{FileReader, SerializedFileReader};
+    use ::parquet::record::Field;
+    let bad = |e: ::parquet::errors::ParquetError| Error::dataset(path, e.to_string());
+    let file = std::fs::File::open(path).map_err(Error::io(path))?;
+    let reader = SerializedFileReader::new(file).map_err(bad)?;
+    let mut rows = Vec::new();
+    for row in reader.get_row_iter(None).map_err(bad)? {
+        let row = row.map_err(bad)?;
+        let value = |name: &str| match row.get_column_iter().find(|(column, _)| *column == name) {
+            Some((_, Field::Str(text))) => Ok(text.clone()),
+            Some((_, Field::Null)) => Ok(String::new()),
+            Some((_, other)) => Ok(other.to_string()),
+            None => {
+                let have: Vec<&str> = row.get_column_iter().map(|(column, _)| column.as_str()).collect();
+                Err(no_column(path, name, &have.join(", ")))
+            }
+        };
+        rows.push([value(&columns.content)?, value(&columns.label)?]);
+    }
+    Ok(rows)
+}

@@ -1,0 +1,146 @@
+//! Models by name from the Hugging Face hub: a revision and the hash of the weights are part of the name.
+
+use crate::weights::sha256;
+use crate::{Error, Result};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Where models are asked for unless the user says otherwise.
+pub const ADDRESS: &str = "https://huggingface.co";
+
+/// Files above this many bytes are refused.
+const MAX_BYTES: u64 = 16 << 30;
+
+const WEIGHTS: &str = "model.safetensors";
+
+/// What a model may consist of, and whether it must.
+const FILES: [(&str, bool); 7] = [
+    ("config.json", true),
+    ("tokenizer.json", false),
+    ("modules.json", false),
+    ("1_Pooling/config.json", false),
+    ("sentence_bert_config.json", false),
+    ("preprocessor_config.json", false),
+    (WEIGHTS, true),
+];
+
+/// A model, pinned: these bytes and no others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pin {
+    /// `owner/name`.
+    pub name: String,
+    /// The commit: 40 hexadecimal digits.
+    pub revision: String,
+    /// SHA-256 of `model.safetensors`: 64 hexadecimal digits.
+    pub sha256: String,
+}
+
+impl Pin {
+    /// Checks the form of all three parts.
+    pub fn new(name: &str, revision: &str, sha256: &str) -> Result<Self> {
+        let bad = |reason: &str| Error::Download { address: name.to_owned(), reason: reason.to_owned() };
+        let plain = |part: &str| {
+            let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            !part.is_empty() && !part.starts_with('.') && part.chars().all(known)
+        };
+        let hexadecimal = |text: &str, length| text.len() == length && text.chars().all(|c| c.is_ascii_hexdigit());
+        match name.split('/').collect::<Vec<_>>()[..] {
+            [owner, model] if plain(owner) && plain(model) => {}
+            _ => return Err(bad("is no name of a model: it must be owner/name")),
+        }
+        if !hexadecimal(revision, 40) {
+            return Err(bad("needs --revision: the 40 digits of a commit, from the model's page under Files"));
+        }
+        if !hexadecimal(sha256, 64) {
+            return Err(bad("needs --sha256: the 64 digits shown on the hub's page of model.safetensors"));
+        }
+        Ok(Self { name: name.to_owned(), revision: revision.to_lowercase(), sha256: sha256.to_lowercase() })
+    }
+}
+
+/// A hub and the folder its models are kept in.
+pub struct Hub {
+    /// Its address, without a slash at the end.
+    pub address: String,
+    /// Models that have been downloaded.
+    pub cache: PathBuf,
+}
+
+impl Hub {
+    /// The folder of the pinned model, downloaded if it is not there; `progress` hears file, bytes so far, bytes in all.
+    pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(&str, u64, Option<u64>)) -> Result<PathBuf> {
+        let folder = self.cache.join(pin.name.replace('/', "--")).join(&pin.revision);
+        // The weights come last: where they are, everything is.
+        if !folder.join(WEIGHTS).is_file() {
+            for (file, needed) in FILES {
+                let there = self.download(pin, file, &folder, &mut progress)?;
+                if needed && !there {
+                    let reason = format!("the model has no {file}, so it cannot be read by this program");
+                    return Err(Error::Download { address: self.link(pin, file), reason });
+                }
+            }
+        }
+        check(&folder.join(WEIGHTS), pin)?;
+        Ok(folder)
+    }
+
+    fn link(&self, pin: &Pin, file: &str) -> String {
+        format!("{}/{}/resolve/{}/{file}", self.address, pin.name, pin.revision)
+    }
+
+    /// Fetches a file under a name of its own first, so that what has its final name is whole; false if there is none.
+    fn download(
+        &self,
+        pin: &Pin,
+        file: &str,
+        folder: &Path,
+        progress: &mut impl FnMut(&str, u64, Option<u64>),
+    ) -> Result<bool> {
+        let address = self.link(pin, file);
+        let failed = |reason: String| Error::Download {
+            address: address.clone(),
+            reason: format!("{reason}; without a network, download the model elsewhere and give its folder"),
+        };
+        let response = match ureq::get(&address).call() {
+            Ok(response) => response,
+            Err(ureq::Error::StatusCode(404)) => return Ok(false),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let total = response.body().content_length();
+        if total.is_some_and(|total| total > MAX_BYTES) {
+            return Err(failed(format!("has more than {MAX_BYTES} bytes")));
+        }
+        let (path, part) = (folder.join(file), folder.join(format!("{file}.part")));
+        let parent = path.parent().unwrap_or(folder);
+        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        let mut out = std::fs::File::create(&part).map_err(Error::io(&part))?;
+        let mut body = response.into_body().into_reader().take(MAX_BYTES);
+        let (mut buffer, mut done) = (vec![0; 1 << 16], 0);
+        loop {
+            let read = body.read(&mut buffer).map_err(|e| failed(e.to_string()))?;
+            if read == 0 {
+                break;
+            }
+            out.write_all(&buffer[..read]).map_err(Error::io(&part))?;
+            done += read as u64;
+            progress(file, done, total);
+        }
+        if total.is_some_and(|total| total != done) {
+            return Err(failed(format!("ended after {done} bytes")));
+        }
+        if file == WEIGHTS {
+            check(&part, pin)?;
+        }
+        std::fs::rename(&part, &path).map_err(Error::io(&path))?;
+        Ok(true)
+    }
+}
+
+fn check(path: &Path, pin: &Pin) -> Result<()> {
+    let found = sha256(path)?;
+    if found == pin.sha256 {
+        return Ok(());
+    }
+    let reason = format!("its SHA-256 is {found}, pinned is {}; remove it and check the pin", pin.sha256);
+    Err(Error::file(path, reason))
+}

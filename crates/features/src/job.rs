@@ -1,0 +1,245 @@
+//! An extraction: a data set through a network into files, chunk by chunk, so that an interrupted one goes on where it was.
+
+use crate::dataset::{Content, Dataset, PARTS, Sample};
+use crate::manifest::{Manifest, Skipped};
+use crate::npy::Array;
+use crate::picture::Picture;
+use crate::{Error, Extractor, Result, config};
+use rayon::prelude::*;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Samples between two records of progress: enough texts to find neighbours of one length.
+const TEXTS: usize = 512;
+/// Pictures take longer.
+const PICTURES: usize = 32;
+
+/// What happens to a sample that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Policy {
+    /// The extraction stops with its name.
+    Refuse,
+    /// It is left out and named in the manifest.
+    Skip,
+}
+
+/// The files that are written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Output {
+    /// `features_{train,val,test}.npy` and `labels_{train,val,test}.npy`.
+    Npy,
+    /// `{train,val,test}.safetensors` with the arrays `features` and `labels`.
+    Safetensors,
+}
+
+/// An extraction.
+pub struct Job<'a> {
+    /// The network.
+    pub extractor: &'a Extractor,
+    /// What goes through it.
+    pub dataset: &'a Dataset,
+    /// The seed it was split with.
+    pub seed: u64,
+    /// The folder of the results.
+    pub folder: &'a Path,
+    /// What happens to bad samples.
+    pub policy: Policy,
+    /// Which files are written.
+    pub output: Output,
+}
+
+/// How far an extraction is; kept beside the rows.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    fingerprint: String,
+    done: usize,
+    rows: usize,
+    skipped: BTreeMap<usize, String>,
+    too_long: usize,
+}
+
+impl Job<'_> {
+    /// Runs, or goes on; `progress` hears how many samples are done.
+    pub fn run(&self, mut progress: impl FnMut(usize)) -> Result<Manifest> {
+        if self.extractor.reads_text() != self.dataset.is_text() {
+            let kind = |text: bool| if text { "texts" } else { "pictures" };
+            return Err(Error::Kind { reads: kind(self.extractor.reads_text()), holds: kind(self.dataset.is_text()) });
+        }
+        let samples: Vec<&Sample> = self.dataset.samples().collect();
+        let (mut state, mut rows) = self.resume(samples.len())?;
+        progress(state.done);
+        let chunk = if self.extractor.reads_text() { TEXTS } else { PICTURES };
+        while state.done < samples.len() {
+            let end = (state.done + chunk).min(samples.len());
+            let vectors = self.chunk(&mut state, &samples[..end])?;
+            let bytes: Vec<u8> = vectors.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+            rows.write_all(&bytes).and_then(|()| rows.sync_data()).map_err(Error::io(&self.rows_path()))?;
+            state.rows += vectors.len();
+            state.done = end;
+            self.save(&state)?;
+            progress(end);
+        }
+        self.finish(&state)
+    }
+
+    fn work_folder(&self) -> PathBuf {
+        self.folder.join("unfinished")
+    }
+
+    fn rows_path(&self) -> PathBuf {
+        self.work_folder().join("rows.f32")
+    }
+
+    fn state_path(&self) -> PathBuf {
+        self.work_folder().join("state.json")
+    }
+
+    /// What must be the same for an extraction to go on.
+    fn fingerprint(&self) -> String {
+        let model = self.extractor.identity();
+        format!("{} {:?} {:?} {:?}", self.samples_hash(), model.files, model.preprocessing, self.policy)
+    }
+
+    fn samples_hash(&self) -> String {
+        let mut hash = Sha256::new();
+        for (part, samples) in PARTS.iter().zip(&self.dataset.parts) {
+            for sample in samples {
+                hash.update(format!("{part}\0{}\0{}\0", sample.name, self.dataset.classes[sample.label]));
+                if let crate::dataset::Source::Text(text) = &sample.source {
+                    hash.update(text);
+                }
+                hash.update("\n");
+            }
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The recorded state and the file of rows, cut to what the state knows of.
+    fn resume(&self, total: usize) -> Result<(State, File)> {
+        let work = self.work_folder();
+        std::fs::create_dir_all(&work).map_err(Error::io(&work))?;
+        let fingerprint = self.fingerprint();
+        let state = match config::read_if_there::<State>(&self.state_path())? {
+            Some(state) if state.fingerprint == fingerprint && state.done <= total => state,
+            Some(_) => {
+                let reason = "holds an unfinished extraction of other data or by another model; remove it or choose another folder";
+                return Err(Error::file(&work, reason));
+            }
+            None => State { fingerprint, ..State::default() },
+        };
+        let path = self.rows_path();
+        let length = (state.rows * self.extractor.identity().columns * 4) as u64;
+        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        if file.metadata().map_err(Error::io(&path))?.len() < length {
+            return Err(Error::file(&path, "is shorter than its record; remove the folder it is in and start again"));
+        }
+        file.set_len(length).map_err(Error::io(&path))?;
+        Ok((state, file))
+    }
+
+    fn save(&self, state: &State) -> Result<()> {
+        let (path, new) = (self.state_path(), self.work_folder().join("state.new"));
+        write_json(&new, state)?;
+        std::fs::rename(&new, &path).map_err(Error::io(&path))
+    }
+
+    /// The vectors of the samples from `state.done` on.
+    fn chunk(&self, state: &mut State, samples: &[&Sample]) -> Result<Vec<Vec<f32>>> {
+        let first = state.done;
+        let read: Vec<Result<Content>> = samples[first..].par_iter().map(|sample| sample.read()).collect();
+        let (mut texts, mut pictures): (Vec<String>, Vec<Picture>) = (vec![], vec![]);
+        for (index, content) in read.into_iter().enumerate() {
+            match content {
+                Ok(Content::Text(text)) => texts.push(text),
+                Ok(Content::Picture(picture)) => pictures.push(picture),
+                Err(Error::Item { reason, .. }) if self.policy == Policy::Skip => {
+                    state.skipped.insert(first + index, reason);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if !self.extractor.reads_text() {
+            return self.extractor.extract_pictures(&pictures);
+        }
+        for text in &texts {
+            state.too_long += usize::from(self.extractor.is_too_long(text)?);
+        }
+        self.extractor.extract_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Cuts the rows into parts, writes the files, the manifest last, and removes the record of progress.
+    fn finish(&self, state: &State) -> Result<Manifest> {
+        let path = self.rows_path();
+        let mut rows = std::io::BufReader::new(File::open(&path).map_err(Error::io(&path))?);
+        let columns = self.extractor.identity().columns;
+        let (mut index, mut counts, mut skipped) = (0, BTreeMap::new(), Vec::new());
+        for (part, samples) in PARTS.iter().zip(&self.dataset.parts) {
+            let mut labels = Vec::with_capacity(samples.len());
+            for sample in samples {
+                match state.skipped.get(&index) {
+                    None => labels.push(sample.label),
+                    Some(reason) => {
+                        let (part, item) = ((*part).to_owned(), sample.name.clone());
+                        skipped.push(Skipped { part, item, reason: reason.clone() });
+                    }
+                }
+                index += 1;
+            }
+            let mut bytes = vec![0; labels.len() * columns * 4];
+            rows.read_exact(&mut bytes).map_err(Error::io(&path))?;
+            self.write_part(part, Array::of_rows(columns, bytes), Array::of_labels(&labels))?;
+            counts.insert((*part).to_owned(), labels.len());
+        }
+        let manifest = self.manifest(state, counts, skipped);
+        write_json(&self.folder.join("classes.json"), &manifest.classes)?;
+        write_json(&self.folder.join(Manifest::FILE), &manifest)?;
+        std::fs::remove_dir_all(self.work_folder()).map_err(Error::io(&self.work_folder()))?;
+        Ok(manifest)
+    }
+
+    fn manifest(&self, state: &State, rows: BTreeMap<String, usize>, skipped: Vec<Skipped>) -> Manifest {
+        let mut notes = self.dataset.notes.clone();
+        if state.too_long > 0 {
+            let count = state.too_long;
+            notes.push(format!("{count} texts are longer than the model reads: their end was left out"));
+        }
+        Manifest {
+            version: Manifest::VERSION,
+            model: self.extractor.identity().clone(),
+            classes: self.dataset.classes.clone(),
+            rows,
+            seed: self.seed,
+            samples: self.samples_hash(),
+            skipped,
+            notes,
+        }
+    }
+
+    fn write_part(&self, part: &str, features: Array, labels: Array) -> Result<()> {
+        match self.output {
+            Output::Npy => {
+                features.write(&self.folder.join(format!("features_{part}.npy")))?;
+                labels.write(&self.folder.join(format!("labels_{part}.npy")))
+            }
+            Output::Safetensors => {
+                let path = self.folder.join(format!("{part}.safetensors"));
+                let bad = |e: safetensors::SafeTensorError| Error::file(&path, e.to_string());
+                let arrays = [
+                    ("features", TensorView::new(Dtype::F32, features.shape.clone(), &features.bytes).map_err(bad)?),
+                    ("labels", TensorView::new(Dtype::I64, labels.shape.clone(), &labels.bytes).map_err(bad)?),
+                ];
+                safetensors::serialize_to_file(arrays, None, &path).map_err(bad)
+            }
+        }
+    }
+}
+
+fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Error::file(path, e.to_string()))?;
+    std::fs::write(path, text + "\n").map_err(Error::io(path))
+}

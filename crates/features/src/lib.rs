@@ -1,0 +1,26 @@
+#![doc = include_str!("../README.md")]
+
+mod config;
+pub mod dataset;
+mod encoder;
+pub mod error;
+#[cfg(feature = "hub")]
+pub mod hub;
+pub mod job;
+mod kernels;
+pub mod manifest;
+pub mod model;
+mod npy;
+#[cfg(feature = "onnx")]
+mod onnx;
+mod ops;
+pub mod picture;
+pub mod sentence;
+mod split;
+pub mod vision;
+mod weights;
+
+pub use error::{Error, Result};
+pub use manifest::Manifest;
+pub use model::Extractor;
+pub use weights::sha256;

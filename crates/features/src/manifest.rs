@@ -1,0 +1,59 @@
+//! The manifest: what a set of features was made from and how, kept beside it and carried along with the classifier.
+
+use crate::model::Identity;
+use crate::{Error, Result, config};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What `manifest.json` holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The version of this form.
+    pub version: u32,
+    /// Which network made the features.
+    pub model: Identity,
+    /// Names of the classes, by label.
+    pub classes: Vec<String>,
+    /// Rows of each part.
+    pub rows: BTreeMap<String, usize>,
+    /// The seed of the split.
+    pub seed: u64,
+    /// SHA-256 over names, labels and parts of all samples, in order: the data set as it was split.
+    pub samples: String,
+    /// Samples that could not be used.
+    #[serde(default)]
+    pub skipped: Vec<Skipped>,
+    /// What the user was told about the data set.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A sample that could not be used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Its part.
+    pub part: String,
+    /// Its name.
+    pub item: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Manifest {
+    /// The version this program writes.
+    pub const VERSION: u32 = 1;
+    /// The name of the file.
+    pub const FILE: &'static str = "manifest.json";
+
+    /// Reads the manifest of a folder of features.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(Self::FILE);
+        let manifest: Self = config::read_if_there(&path)?
+            .ok_or_else(|| Error::file(&path, "no such file; `hetal extract` writes it beside the features"))?;
+        match manifest.version {
+            Self::VERSION => Ok(manifest),
+            other => Err(Error::file(&path, format!("has version {other}, this program knows {}", Self::VERSION))),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Models: found on disk, recognised by their configuration.
+
+use crate::picture::{Picture, PicturePreprocessing};
+use crate::sentence::{Family, SentenceModel, SentencePreprocessing};
+use crate::vision::VisionModel;
+use crate::weights::{Weights, sha256};
+use crate::{Error, Result, config};
+use candle_core::Device;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const KNOWN: &str = "mpnet, bert, vit and efficientnet-lite0";
+
+/// What is done to an input before the network and to its output after it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preprocessing {
+    /// Of sentences.
+    Sentence(SentencePreprocessing),
+    /// Of pictures.
+    Picture(PicturePreprocessing),
+}
+
+/// Which network made features: enough to find it again and to refuse another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Where the user had it: a path or a name on the hub.
+    pub source: String,
+    /// The hub's revision, where it came from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Its family.
+    pub architecture: String,
+    /// Columns of its features.
+    pub columns: usize,
+    /// SHA-256 of each of its files.
+    pub files: BTreeMap<String, String>,
+    /// What surrounds it.
+    pub preprocessing: Preprocessing,
+}
+
+enum Network {
+    Sentence(SentenceModel),
+    Vision(VisionModel),
+    #[cfg(feature = "onnx")]
+    Onnx(crate::onnx::OnnxModel),
+}
+
+/// A loaded network that turns pictures or sentences into feature vectors.
+pub struct Extractor {
+    network: Network,
+    identity: Identity,
+}
+
+#[derive(Deserialize)]
+struct ModelType {
+    model_type: String,
+}
+
+impl Extractor {
+    /// Opens a folder with `config.json` and `model.safetensors`, a safetensors file of EfficientNet-Lite0, or an `.onnx` file.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_on(path, &device()?)
+    }
+
+    fn open_on(path: &Path, device: &Device) -> Result<Self> {
+        if path.extension().is_some_and(|extension| extension == "onnx") {
+            return open_onnx(path);
+        }
+        if path.is_file() {
+            return Self::lite0(path, device);
+        }
+        let configuration = path.join("config.json");
+        let lone = path.join("model.safetensors");
+        if !configuration.exists() && lone.is_file() && is_lite0(&lone, device)? {
+            return Self::lite0(&lone, device);
+        }
+        let kind: ModelType = config::read(&configuration)?;
+        let sentence = |family| Ok(Network::Sentence(SentenceModel::open(path, family, device)?));
+        let network: Result<Network> = match kind.model_type.as_str() {
+            "mpnet" => sentence(Family::Mpnet),
+            "bert" => sentence(Family::Bert),
+            "vit" => Ok(Network::Vision(VisionModel::open_vit(path, device)?)),
+            "efficientnet-lite0" => Ok(Network::Vision(VisionModel::open_lite0(&lone, device)?)),
+            found => Err(Error::Architecture { path: configuration.clone(), found: found.to_owned(), known: KNOWN }),
+        };
+        let names = [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "modules.json",
+            "1_Pooling/config.json",
+            "sentence_bert_config.json",
+            "preprocessor_config.json",
+        ];
+        let files = names.iter().map(|name| (*name, path.join(name))).filter(|(_, file)| file.is_file());
+        Self::identified(network?, path, &kind.model_type, files.collect())
+    }
+
+    fn lite0(path: &Path, device: &Device) -> Result<Self> {
+        let network = Network::Vision(VisionModel::open_lite0(path, device)?);
+        Self::identified(network, path, "efficientnet-lite0", vec![("model.safetensors", path.to_owned())])
+    }
+
+    fn identified(network: Network, path: &Path, architecture: &str, files: Vec<(&str, PathBuf)>) -> Result<Self> {
+        let hash = |(name, path): (&str, PathBuf)| Ok((name.to_owned(), sha256(&path)?));
+        let files = files.into_iter().map(hash).collect::<Result<_>>()?;
+        let (columns, preprocessing) = match &network {
+            Network::Sentence(model) => (model.width(), Preprocessing::Sentence(model.preprocessing().clone())),
+            Network::Vision(model) => (model.width(), Preprocessing::Picture(model.preprocessing().clone())),
+            #[cfg(feature = "onnx")]
+            Network::Onnx(model) => (model.width(), model.preprocessing()),
+        };
+        let source = path.display().to_string();
+        let identity =
+            Identity { source, revision: None, architecture: architecture.to_owned(), columns, files, preprocessing };
+        Ok(Self { network, identity })
+    }
+
+    /// Opens the network a manifest describes, at `path` or where it was then, and refuses any other.
+    pub fn from_manifest(manifest: &crate::Manifest, path: Option<&Path>) -> Result<Self> {
+        let path = path.unwrap_or(Path::new(&manifest.model.source));
+        let mut extractor = Self::open(path)?;
+        for (name, hash) in &manifest.model.files {
+            if extractor.identity.files.get(name) != Some(hash) {
+                let reason = format!("{name} is not the one the features were made with (SHA-256 {hash})");
+                return Err(Error::file(path, reason));
+            }
+        }
+        if extractor.identity.preprocessing != manifest.model.preprocessing {
+            return Err(Error::file(path, "its preprocessing is not the one the features were made with"));
+        }
+        extractor.identity = manifest.model.clone();
+        Ok(extractor)
+    }
+
+    /// The same network under the name and revision it has on the hub.
+    pub fn named(mut self, name: &str, revision: &str) -> Self {
+        self.identity.source = name.to_owned();
+        self.identity.revision = Some(revision.to_owned());
+        self
+    }
+
+    /// Which network this is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether it reads sentences; otherwise it reads pictures.
+    pub fn reads_text(&self) -> bool {
+        matches!(self.identity.preprocessing, Preprocessing::Sentence(_))
+    }
+
+    /// A feature vector for each text; texts beyond the model's limit lose their end, as in sentence-transformers.
+    pub fn extract_texts(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+        match &self.network {
+            Network::Sentence(model) => model.embed(texts),
+            _ => Err(Error::Kind { reads: "pictures", holds: "texts" }),
+        }
+    }
+
+    /// The feature vector of one text.
+    pub fn extract_text(&self, text: &str) -> Result<Vec<f32>> {
+        Ok(self.extract_texts(&[text])?.pop().unwrap_or_default())
+    }
+
+    /// Whether the text is longer than what the model reads; what is beyond does not count.
+    pub fn is_too_long(&self, text: &str) -> Result<bool> {
+        match &self.network {
+            Network::Sentence(model) => model.is_too_long(text),
+            _ => Err(Error::Kind { reads: "pictures", holds: "texts" }),
+        }
+    }
+
+    /// A feature vector for each picture.
+    pub fn extract_pictures(&self, pictures: &[Picture]) -> Result<Vec<Vec<f32>>> {
+        match &self.network {
+            Network::Vision(model) => model.embed(pictures),
+            #[cfg(feature = "onnx")]
+            Network::Onnx(model) => model.embed(pictures),
+            Network::Sentence(_) => Err(Error::Kind { reads: "texts", holds: "pictures" }),
+        }
+    }
+
+    /// The feature vector of a picture's file.
+    pub fn extract_image(&self, path: &Path) -> Result<Vec<f32>> {
+        Ok(self.extract_pictures(&[Picture::open(path)?])?.pop().unwrap_or_default())
+    }
+}
+
+#[cfg(feature = "onnx")]
+fn open_onnx(path: &Path) -> Result<Extractor> {
+    let network = Network::Onnx(crate::onnx::OnnxModel::open(path)?);
+    let mut files = vec![("model.onnx", path.to_owned())];
+    let beside = crate::onnx::configuration(path);
+    if beside.is_file() {
+        files.push(("preprocessor_config.json", beside));
+    }
+    Extractor::identified(network, path, "onnx", files)
+}
+
+#[cfg(not(feature = "onnx"))]
+fn open_onnx(path: &Path) -> Result<Extractor> {
+    Err(Error::file(path, "this build runs no ONNX models; build with the feature onnx"))
+}
+
+fn is_lite0(path: &Path, device: &Device) -> Result<bool> {
+    Ok(Weights::open(path, "EfficientNet-Lite0", device)?.has("_conv_stem.weight"))
+}
+
+/// The GPU where the build and the machine have one.
+fn device() -> Result<Device> {
+    Ok(Device::cuda_if_available(0)?)
+}

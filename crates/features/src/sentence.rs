@@ -1,0 +1,377 @@
+//! Sentence encoders: BERT and MPNet with the pooling of sentence-transformers.
+
+use crate::encoder::{Encoder, Layer, Order};
+use crate::ops::Norm;
+use crate::weights::Weights;
+use crate::{Error, Result, config};
+use candle_core::{Device, Tensor};
+use serde::Deserialize;
+use std::path::Path;
+use tokenizers::Tokenizer;
+
+/// Tokens that go through the network together: large enough for efficient products, small enough for the cache.
+const BATCH_TOKENS: usize = 1024;
+
+/// `config.json` of BERT and MPNet.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Config {
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub vocab_size: usize,
+    pub max_position_embeddings: usize,
+    pub layer_norm_eps: f64,
+    pub hidden_act: String,
+    #[serde(default)]
+    pub pad_token_id: usize,
+    #[serde(default = "two")]
+    pub type_vocab_size: usize,
+    #[serde(default = "thirty_two")]
+    pub relative_attention_num_buckets: usize,
+    #[serde(default = "absolute")]
+    pub position_embedding_type: String,
+}
+
+fn two() -> usize {
+    2
+}
+
+fn thirty_two() -> usize {
+    32
+}
+
+fn absolute() -> String {
+    "absolute".to_owned()
+}
+
+/// The two families, which differ in the names of tensors, in positions and in MPNet's scores by distance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Family {
+    Bert,
+    Mpnet,
+}
+
+/// How the vectors of a sentence's tokens become one.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first one's.
+    Cls,
+    /// The largest of each column.
+    Max,
+}
+
+/// What follows the network: from `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, Deserialize)]
+pub struct SentencePreprocessing {
+    /// How tokens become one vector.
+    pub pooling: Pooling,
+    /// Whether vectors are scaled to length 1.
+    pub normalise: bool,
+    /// Tokens after these are left out, as sentence-transformers does.
+    pub max_tokens: usize,
+}
+
+/// A sentence encoder.
+pub struct SentenceModel {
+    words: Tensor,
+    positions: Tensor,
+    embedding_norm: Norm,
+    encoder: Encoder,
+    tokenizer: Tokenizer,
+    preprocessing: SentencePreprocessing,
+    width: usize,
+}
+
+impl SentenceModel {
+    /// Loads the model of a folder: `config.json`, `model.safetensors`, `tokenizer.json` and sentence-transformers' files.
+    pub(crate) fn open(folder: &Path, family: Family, device: &Device) -> Result<Self> {
+        let path = folder.join("config.json");
+        let c: Config = config::read(&path)?;
+        check(&path, &c)?;
+        let weights = open_weights(folder, family, device)?;
+        let names = Names(family);
+        let words = weights.tensor("embeddings.word_embeddings.weight", &[c.vocab_size, c.hidden_size])?;
+        let embedding_norm = weights.norm("embeddings.LayerNorm", c.hidden_size, c.layer_norm_eps)?;
+        let positions = positions(&weights, family, &c)?;
+        let limit = positions.dim(0)?;
+        let layers = (0..c.num_hidden_layers).map(|i| names.layer(&weights, &c, i)).collect::<Result<_>>()?;
+        let distance = match family {
+            Family::Bert => None,
+            Family::Mpnet => Some(scores_by_distance(&weights, &c, limit)?),
+        };
+        let encoder = Encoder { layers, heads: c.num_attention_heads, order: Order::After, distance };
+        let preprocessing = SentencePreprocessing::read(folder, limit)?;
+        let tokenizer = tokenizer(folder, preprocessing.max_tokens)?;
+        if tokenizer.get_vocab_size(true) > c.vocab_size {
+            let reason = format!("knows {} tokens, the model {}", tokenizer.get_vocab_size(true), c.vocab_size);
+            return Err(Error::file(&folder.join("tokenizer.json"), reason));
+        }
+        Ok(Self { words, positions, embedding_norm, encoder, tokenizer, preprocessing, width: c.hidden_size })
+    }
+
+    /// Columns of a feature vector.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Pooling, scaling and the limit on tokens.
+    pub fn preprocessing(&self) -> &SentencePreprocessing {
+        &self.preprocessing
+    }
+
+    /// Whether the text has more tokens than the model reads.
+    pub(crate) fn is_too_long(&self, text: &str) -> Result<bool> {
+        let encoding = self.tokenizer.encode(text, true).map_err(|e| Error::Tokenizer(e.to_string()))?;
+        Ok(!encoding.get_overflowing().is_empty())
+    }
+
+    /// A feature vector for each text.
+    pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+        let encodings =
+            self.tokenizer.encode_batch(texts.to_vec(), true).map_err(|e| Error::Tokenizer(e.to_string()))?;
+        let ids: Vec<&[u32]> = encodings.iter().map(tokenizers::Encoding::get_ids).collect();
+        // Neighbours of one length share the work of a device that takes them together.
+        let mut order: Vec<usize> = (0..ids.len()).collect();
+        order.sort_by_key(|&i| ids[i].len());
+        let mut vectors = vec![Vec::new(); ids.len()];
+        let mut rest = order.as_slice();
+        while !rest.is_empty() {
+            let mut tokens = 0;
+            let fits = |&&i: &&usize| {
+                tokens += ids[i].len();
+                tokens <= BATCH_TOKENS
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (batch, later) = rest.split_at(count);
+            let sequences: Vec<&[u32]> = batch.iter().map(|&i| ids[i]).collect();
+            for (&i, vector) in batch.iter().zip(self.forward(&sequences)?) {
+                vectors[i] = vector;
+            }
+            rest = later;
+        }
+        Ok(vectors)
+    }
+
+    /// The pooled vectors of token sequences.
+    pub(crate) fn forward(&self, sequences: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+        let device = self.words.device();
+        let lengths: Vec<usize> = sequences.iter().map(|ids| ids.len()).collect();
+        let places: Vec<u32> = lengths.iter().flat_map(|&length| 0..length as u32).collect();
+        let rows = places.len();
+        let words = self.words.index_select(&Tensor::from_vec(sequences.concat(), rows, device)?, 0)?;
+        let positions = self.positions.index_select(&Tensor::from_vec(places, rows, device)?, 0)?;
+        let x = self.embedding_norm.forward(&(words + positions)?)?;
+        let x = self.encoder.forward(x, &lengths)?.flatten_all()?.to_vec1::<f32>()?;
+        let mut rest = x.as_slice();
+        let mut vectors = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let (tokens, later) = rest.split_at(length * self.width);
+            vectors.push(self.preprocessing.pool(tokens, self.width));
+            rest = later;
+        }
+        Ok(vectors)
+    }
+}
+
+fn check(path: &Path, c: &Config) -> Result<()> {
+    if c.hidden_act != "gelu" {
+        return Err(Error::file(path, format!("hidden_act is {}, only gelu is built in", c.hidden_act)));
+    }
+    if c.position_embedding_type != "absolute" {
+        return Err(Error::file(
+            path,
+            format!("position_embedding_type {} is not built in", c.position_embedding_type),
+        ));
+    }
+    config::check_heads(path, c.hidden_size, c.num_attention_heads)
+}
+
+fn open_weights(folder: &Path, family: Family, device: &Device) -> Result<Weights> {
+    let architecture = match family {
+        Family::Bert => "BERT",
+        Family::Mpnet => "MPNet",
+    };
+    let weights = Weights::open(&folder.join("model.safetensors"), architecture, device)?;
+    weights.with_prefix(&["", "bert.", "mpnet.", "0.auto_model."], "embeddings.word_embeddings.weight")
+}
+
+/// The vectors of positions, first position first, with BERT's vector of the first segment added.
+fn positions(weights: &Weights, family: Family, c: &Config) -> Result<Tensor> {
+    let name = "embeddings.position_embeddings.weight";
+    let table = weights.tensor(name, &[c.max_position_embeddings, c.hidden_size])?;
+    match family {
+        Family::Bert => {
+            let segments = "embeddings.token_type_embeddings.weight";
+            let segments = weights.tensor(segments, &[c.type_vocab_size, c.hidden_size])?;
+            Ok(table.broadcast_add(&segments.get(0)?)?)
+        }
+        // Positions are counted from the one after the padding's.
+        Family::Mpnet => {
+            let first = (c.pad_token_id + 1).min(c.max_position_embeddings);
+            Ok(table.narrow(0, first, c.max_position_embeddings - first)?)
+        }
+    }
+}
+
+/// For each head, the score of every distance -(limit - 1)..=limit - 1 of key from query.
+fn scores_by_distance(weights: &Weights, c: &Config, limit: usize) -> Result<Tensor> {
+    let shape = [c.relative_attention_num_buckets, c.num_attention_heads];
+    let table = weights.tensor("encoder.relative_attention_bias.weight", &shape)?;
+    let reach = limit as i64 - 1;
+    let buckets: Vec<u32> = (-reach..=reach).map(|d| bucket(d, shape[0] as i64) as u32).collect();
+    let count = buckets.len();
+    let picked = table.index_select(&Tensor::from_vec(buckets, count, weights.device())?, 0)?;
+    Ok(picked.t()?.contiguous()?)
+}
+
+/// The bucket of a distance: half of them for keys after the query; of each half, the first half for one distance each,
+/// the others for ranges that grow by a constant factor up to distance 128, and the last for all beyond.
+fn bucket(distance: i64, buckets: i64) -> i64 {
+    let half = buckets / 2;
+    let exact = half / 2;
+    let far = distance.abs();
+    let within = if far < exact {
+        far
+    } else {
+        // In single precision, as the reference computes it: it decides at the borders.
+        let steps = (far as f32 / exact as f32).ln() / (128.0 / exact as f64).ln() as f32 * (half - exact) as f32;
+        (exact + steps as i64).min(half - 1)
+    };
+    within + if distance > 0 { half } else { 0 }
+}
+
+/// What tensors are called.
+struct Names(Family);
+
+impl Names {
+    fn layer(&self, weights: &Weights, c: &Config, index: usize) -> Result<Layer> {
+        let name = |part: &str| format!("encoder.layer.{index}.{part}");
+        let (qkv, out, norm) = match self.0 {
+            Family::Bert => (
+                ["attention.self.query", "attention.self.key", "attention.self.value"],
+                "attention.output.dense",
+                "attention.output.LayerNorm",
+            ),
+            Family::Mpnet => (
+                ["attention.attn.q", "attention.attn.k", "attention.attn.v"],
+                "attention.attn.o",
+                "attention.LayerNorm",
+            ),
+        };
+        let (hidden, inner) = (c.hidden_size, c.intermediate_size);
+        Ok(Layer {
+            qkv: weights.stacked(qkv.map(name), hidden, hidden)?,
+            out: weights.linear(&name(out), hidden, hidden)?,
+            attention_norm: weights.norm(&name(norm), hidden, c.layer_norm_eps)?,
+            up: weights.linear(&name("intermediate.dense"), inner, hidden)?,
+            down: weights.linear(&name("output.dense"), hidden, inner)?,
+            network_norm: weights.norm(&name("output.LayerNorm"), hidden, c.layer_norm_eps)?,
+        })
+    }
+}
+
+fn tokenizer(folder: &Path, max_tokens: usize) -> Result<Tokenizer> {
+    let path = folder.join("tokenizer.json");
+    crate::weights::open(&path)?;
+    let mut tokenizer = Tokenizer::from_file(&path).map_err(|e| Error::file(&path, e.to_string()))?;
+    // The file may ask for padding; sequences here are never padded.
+    tokenizer.with_padding(None);
+    let truncation = tokenizers::TruncationParams { max_length: max_tokens, ..Default::default() };
+    tokenizer.with_truncation(Some(truncation)).map_err(|e| Error::file(&path, e.to_string()))?;
+    Ok(tokenizer)
+}
+
+#[derive(Deserialize)]
+struct Module {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+}
+
+#[derive(Deserialize)]
+struct PoolingConfig {
+    #[serde(default)]
+    pooling_mode_cls_token: bool,
+    #[serde(default)]
+    pooling_mode_mean_tokens: bool,
+    #[serde(default)]
+    pooling_mode_max_tokens: bool,
+    #[serde(default)]
+    pooling_mode_mean_sqrt_len_tokens: bool,
+}
+
+#[derive(Deserialize)]
+struct SentenceConfig {
+    max_seq_length: Option<usize>,
+}
+
+impl SentencePreprocessing {
+    /// What the folder says, or the mean of all tokens where it says nothing.
+    fn read(folder: &Path, limit: usize) -> Result<Self> {
+        let mut found = Self { pooling: Pooling::Mean, normalise: false, max_tokens: limit };
+        if let Some(c) = config::read_if_there::<SentenceConfig>(&folder.join("sentence_bert_config.json"))? {
+            found.max_tokens = c.max_seq_length.unwrap_or(limit).min(limit);
+        }
+        let path = folder.join("modules.json");
+        for module in config::read_if_there::<Vec<Module>>(&path)?.unwrap_or_default() {
+            match module.kind.rsplit('.').next() {
+                Some("Transformer") => {}
+                Some("Pooling") => found.pooling = pooling(&folder.join(module.path).join("config.json"))?,
+                Some("Normalize") => found.normalise = true,
+                _ => return Err(Error::file(&path, format!("module {} is not built in", module.kind))),
+            }
+        }
+        Ok(found)
+    }
+
+    /// One vector from the vectors of a sentence's tokens.
+    fn pool(&self, tokens: &[f32], width: usize) -> Vec<f32> {
+        let mut vector = tokens[..width].to_vec();
+        let fold = |vector: &mut Vec<f32>, step: fn(f32, f32) -> f32| {
+            for token in tokens.chunks_exact(width).skip(1) {
+                vector.iter_mut().zip(token).for_each(|(x, &y)| *x = step(*x, y));
+            }
+        };
+        match self.pooling {
+            Pooling::Cls => {}
+            Pooling::Max => fold(&mut vector, f32::max),
+            Pooling::Mean => {
+                fold(&mut vector, |x, y| x + y);
+                let count = (tokens.len() / width) as f32;
+                vector.iter_mut().for_each(|x| *x /= count);
+            }
+        }
+        if self.normalise {
+            let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
+            vector.iter_mut().for_each(|x| *x /= length);
+        }
+        vector
+    }
+}
+
+fn pooling(path: &Path) -> Result<Pooling> {
+    let c: PoolingConfig = config::read(path)?;
+    match (c.pooling_mode_mean_tokens, c.pooling_mode_cls_token, c.pooling_mode_max_tokens) {
+        (true, false, false) if !c.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Mean),
+        (false, true, false) if !c.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Cls),
+        (false, false, true) if !c.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Max),
+        _ => Err(Error::file(path, "asks for a pooling that is not built in: mean, cls or max, one of them, is")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_the_references() {
+        // From transformers' MPNetEncoder.relative_position_bucket with 32 buckets.
+        let by_hand =
+            [(0, 0), (-1, 1), (1, 17), (-7, 7), (-8, 8), (8, 24), (-16, 10), (-64, 14), (-127, 15), (500, 31)];
+        by_hand.iter().for_each(|&(distance, expected)| assert_eq!(bucket(distance, 32), expected, "{distance}"));
+    }
+}

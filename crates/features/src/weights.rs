@@ -1,0 +1,148 @@
+//! Checkpoints: safetensors files, read tensor by tensor, so that a model is in memory once.
+
+use crate::ops::{Linear, Norm};
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
+use safetensors::tensor::Metadata;
+use sha2::{Digest, Sha256};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Headers above this many bytes are refused before they are read.
+const MAX_HEADER: u64 = 64 << 20;
+
+/// An open safetensors file.
+pub(crate) struct Weights {
+    path: PathBuf,
+    file: RefCell<File>,
+    metadata: Metadata,
+    start: u64,
+    prefix: String,
+    architecture: &'static str,
+    device: Device,
+}
+
+impl Weights {
+    /// Opens a file and checks that its header describes exactly the bytes that follow.
+    pub fn open(path: &Path, architecture: &'static str, device: &Device) -> Result<Self> {
+        let mut file = open(path)?;
+        let size = file.metadata().map_err(Error::io(path))?.len();
+        let truncated = |what: &str| {
+            Error::file(path, format!("{what}; the file is truncated or no safetensors file, download it again"))
+        };
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(|_| truncated("has no header"))?;
+        let length = u64::from_le_bytes(length);
+        if length > MAX_HEADER.min(size - 8) {
+            return Err(truncated("its header is longer than the file"));
+        }
+        let mut header = vec![0; length as usize];
+        file.read_exact(&mut header).map_err(Error::io(path))?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|e| truncated(&format!("bad header ({e})")))?;
+        let expected = length + 8 + metadata.data_len() as u64;
+        if size != expected {
+            return Err(truncated(&format!("has {size} bytes, its header announces {expected}")));
+        }
+        let (path, file) = (path.to_owned(), RefCell::new(file));
+        Ok(Self {
+            path,
+            file,
+            metadata,
+            start: length + 8,
+            prefix: String::new(),
+            architecture,
+            device: device.clone(),
+        })
+    }
+
+    /// Names get the first of `prefixes` under which `probe` is found.
+    pub fn with_prefix(mut self, prefixes: &[&str], probe: &str) -> Result<Self> {
+        match prefixes.iter().find(|prefix| self.metadata.info(&format!("{prefix}{probe}")).is_some()) {
+            Some(prefix) => self.prefix = (*prefix).to_owned(),
+            None => return Err(self.no_tensor(probe)),
+        }
+        Ok(self)
+    }
+
+    /// Whether there is a tensor of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.metadata.info(&format!("{}{name}", self.prefix)).is_some()
+    }
+
+    fn no_tensor(&self, name: &str) -> Error {
+        let mut names: Vec<String> = self.metadata.tensors().into_keys().collect();
+        names.sort();
+        let more = names.len().saturating_sub(3);
+        names.truncate(3);
+        let holds = format!("{} and {more} more", names.join(", "));
+        Error::NoTensor { path: self.path.clone(), name: name.to_owned(), architecture: self.architecture, holds }
+    }
+
+    /// A tensor of the given shape, in single precision.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let full = format!("{}{name}", self.prefix);
+        let info = self.metadata.info(&full).ok_or_else(|| self.no_tensor(&full))?;
+        if info.shape != shape {
+            let (found, expected) = (info.shape.clone(), shape.to_vec());
+            return Err(Error::Shape { path: self.path.clone(), name: full, found, expected });
+        }
+        let kind = DType::try_from(info.dtype)?;
+        let mut bytes = vec![0; info.data_offsets.1 - info.data_offsets.0];
+        let mut file = self.file.borrow_mut();
+        file.seek(SeekFrom::Start(self.start + info.data_offsets.0 as u64))
+            .and_then(|_| file.read_exact(&mut bytes))
+            .map_err(Error::io(&self.path))?;
+        let tensor = Tensor::from_raw_buffer(&bytes, kind, shape, &self.device)?.to_dtype(DType::F32)?;
+        Ok(tensor)
+    }
+
+    /// `name.weight` and `name.bias` of a linear layer.
+    pub fn linear(&self, name: &str, outputs: usize, inputs: usize) -> Result<Linear> {
+        let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
+        Ok(Linear::new(&weight, self.tensor(&format!("{name}.bias"), &[outputs])?)?)
+    }
+
+    /// Several linear layers on the same inputs as one.
+    pub fn stacked(&self, names: [String; 3], outputs: usize, inputs: usize) -> Result<Linear> {
+        let parts = |part: &str, shape: &[usize]| -> Result<Tensor> {
+            let tensor = |name: &String| self.tensor(&format!("{name}.{part}"), shape);
+            Ok(Tensor::cat(&names.iter().map(tensor).collect::<Result<Vec<_>>>()?, 0)?)
+        };
+        Ok(Linear::new(&parts("weight", &[outputs, inputs])?, parts("bias", &[outputs])?)?)
+    }
+
+    /// `name.weight` and `name.bias` of a layer normalisation.
+    pub fn norm(&self, name: &str, width: usize, epsilon: f64) -> Result<Norm> {
+        let scale = self.tensor(&format!("{name}.weight"), &[width])?;
+        Ok(Norm { scale, shift: self.tensor(&format!("{name}.bias"), &[width])?, epsilon })
+    }
+
+    /// Where tensors go.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+/// Opens a file of weights; a missing one is an error of its own.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => Error::NoWeights { path: path.to_owned() },
+        _ => Error::Io { path: path.to_owned(), source },
+    })
+}
+
+/// The SHA-256 of a file, in hexadecimal digits.
+pub fn sha256(path: &Path) -> Result<String> {
+    let mut file = open(path)?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer).map_err(Error::io(path))? {
+            0 => break,
+            read => hash.update(&buffer[..read]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}

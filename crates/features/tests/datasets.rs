@@ -1,0 +1,255 @@
+//! Readers of the forms data sets come in.
+
+mod common;
+
+use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
+use std::io::Write;
+use std::path::Path;
+
+fn sizes(dataset: &Dataset) -> [usize; 3] {
+    dataset.parts.each_ref().map(Vec::len)
+}
+
+fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn text(sample: &Sample) -> String {
+    match sample.read().unwrap() {
+        Content::Text(text) => text,
+        Content::Picture(_) => panic!("{} is a picture", sample.name),
+    }
+}
+
+fn pixels(sample: &Sample) -> (usize, usize, Vec<u8>) {
+    match sample.read().unwrap() {
+        Content::Picture(picture) => (picture.width(), picture.height(), picture.pixels().to_vec()),
+        Content::Text(_) => panic!("{} is a text", sample.name),
+    }
+}
+
+#[test]
+fn folders_of_classes_and_of_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    for class in ["cat", "dog"] {
+        (0..10).for_each(|i| write(folder.path(), &format!("{class}/{i}.txt"), format!("{class} number {i}")));
+        write(folder.path(), &format!("{class}/.hidden.txt"), "no sample");
+        write(folder.path(), &format!("{class}/notes.md"), "no sample");
+    }
+    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    assert_eq!((sizes(&dataset), &dataset.classes[..]), ([14, 2, 4], &["cat".to_owned(), "dog".to_owned()][..]));
+    assert!(dataset.is_text());
+    for sample in dataset.samples() {
+        assert!(text(sample).starts_with(&dataset.classes[sample.label]), "{}", sample.name);
+    }
+    // With parts given nothing is moved.
+    let parted = tempfile::tempdir().unwrap();
+    for (part, count) in [("train", 5), ("valid", 2), ("test", 3)] {
+        for class in ["a", "b"] {
+            for i in 0..count {
+                write(parted.path(), &format!("{part}/{class}/{i}.txt"), "x");
+            }
+        }
+    }
+    assert_eq!(sizes(&Dataset::open(parted.path(), &Format::Folders, 3).unwrap()), [10, 4, 6]);
+}
+
+fn columns(content: &str) -> Format {
+    Format::Table(Columns { content: content.to_owned(), files: content == "path", label: "label".to_owned() })
+}
+
+#[test]
+fn tables_of_three_forms_are_one_data_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<(String, &str)> = (0..20).map(|i| (format!("say \"{i}\", twice"), ["yes", "no"][i % 2])).collect();
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let csv: String = rows.iter().map(|(text, label)| format!("{label},{}\n", quoted(text))).collect();
+    write(folder.path(), "data.csv", format!("label,text\n{csv}"));
+    let tsv: String = rows.iter().map(|(text, label)| format!("{}\t{label}\n", quoted(text))).collect();
+    write(folder.path(), "data.tsv", format!("text\tlabel\n{tsv}"));
+    let json: String =
+        rows.iter().map(|(text, label)| format!("{}\n", serde_json::json!({"text": text, "label": label}))).collect();
+    write(folder.path(), "data.jsonl", json);
+    for name in ["data.csv", "data.tsv", "data.jsonl"] {
+        let dataset = Dataset::open(&folder.path().join(name), &columns("text"), 0).unwrap();
+        let mut texts: Vec<(String, &str)> =
+            dataset.samples().map(|sample| (text(sample), dataset.classes[sample.label].as_str())).collect();
+        let mut expected = rows.clone();
+        texts.sort();
+        expected.sort();
+        assert_eq!((texts, sizes(&dataset)), (expected, [14, 2, 4]), "{name}");
+    }
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_tables() {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::writer::SerializedFileWriter;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.parquet");
+    let schema = "message rows { required binary text (UTF8); optional binary label (UTF8); }";
+    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
+    let file = std::fs::File::create(&path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema.into(), Default::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = |values: Vec<String>, levels: Option<&[i16]>| {
+        let values: Vec<ByteArray> = values.iter().map(|value| value.as_str().into()).collect();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<ByteArrayType>().write_batch(&values, levels, None).unwrap();
+        column.close().unwrap();
+    };
+    column((0..10).map(|i| format!("text {i}")).collect(), None);
+    column((0..10).map(|i| format!("class {}", i % 2)).collect(), Some(&[1; 10]));
+    group.close().unwrap();
+    writer.close().unwrap();
+    let dataset = Dataset::open(&path, &columns("text"), 0).unwrap();
+    assert_eq!(
+        (sizes(&dataset), dataset.classes.clone()),
+        ([7, 1, 2], vec!["class 0".to_owned(), "class 1".to_owned()])
+    );
+    for sample in dataset.samples() {
+        let number: usize = text(sample).strip_prefix("text ").unwrap().parse().unwrap();
+        assert_eq!(sample.label, number % 2);
+    }
+    std::fs::write(&path, b"PAR1 and no more").unwrap();
+    assert!(Dataset::open(&path, &columns("text"), 0).is_err());
+}
+
+#[test]
+fn tables_of_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_png(&folder.path().join("a.png"), 1, 1, &[1, 2, 3]);
+    write(folder.path(), "data.csv", "path,label\na.png,x\na.png,y\n");
+    let dataset = Dataset::open(&folder.path().join("data.csv"), &columns("path"), 0).unwrap();
+    assert!(dataset.samples().all(|sample| pixels(sample) == (1, 1, vec![1, 2, 3])));
+}
+
+#[test]
+fn mnist() {
+    let folder = tempfile::tempdir().unwrap();
+    let images = |count: u8| {
+        let header = [[0, 0, 8, 3], [0, 0, 0, count], [0, 0, 0, 2], [0, 0, 0, 3]].concat();
+        [header, (0..count * 6).collect::<Vec<u8>>()].concat()
+    };
+    let labels = |count: u8| [vec![0, 0, 8, 1, 0, 0, 0, count], (0..count).map(|i| i % 10).collect()].concat();
+    write(folder.path(), "train-images-idx3-ubyte", images(24));
+    write(folder.path(), "train-labels-idx1-ubyte", labels(24));
+    write(folder.path(), "t10k-images.idx3-ubyte", images(10));
+    write(folder.path(), "t10k-labels.idx1-ubyte", labels(10));
+    let dataset = Dataset::open(folder.path(), &Format::Mnist, 0).unwrap();
+    assert_eq!((sizes(&dataset), dataset.classes.len()), ([21, 3, 10], 10));
+    let second = &dataset.parts[2][1];
+    assert_eq!((second.label, pixels(second)), (1, (3, 2, (6..12).flat_map(|v| [v; 3]).collect())));
+    write(folder.path(), "train-labels-idx1-ubyte", &labels(24)[..30]);
+    assert!(Dataset::open(folder.path(), &Format::Mnist, 0).unwrap_err().to_string().contains("truncated"));
+    std::fs::remove_file(folder.path().join("train-labels-idx1-ubyte")).unwrap();
+    assert!(Dataset::open(folder.path(), &Format::Mnist, 0).unwrap_err().to_string().contains("unpack"));
+}
+
+#[test]
+fn cifar10() {
+    let folder = tempfile::tempdir().unwrap();
+    // Red 10, green 20, blue 30 everywhere, for one picture of each class.
+    let record = |label: u8| [vec![label], vec![10; 1024], vec![20; 1024], vec![30; 1024]].concat();
+    let batch: Vec<u8> = (0..10).flat_map(record).collect();
+    (1..=5).for_each(|i| write(folder.path(), &format!("data_batch_{i}.bin"), &batch));
+    write(folder.path(), "test_batch.bin", &batch);
+    let dataset = Dataset::open(folder.path(), &Format::Cifar10, 0).unwrap();
+    assert_eq!((sizes(&dataset), dataset.classes[8].as_str()), ([43, 7, 10], "ship"));
+    assert_eq!(pixels(&dataset.parts[0][0]), (32, 32, [10, 20, 30].repeat(1024)));
+    write(folder.path(), "test_batch.bin", &batch[1..]);
+    assert!(Dataset::open(folder.path(), &Format::Cifar10, 0).unwrap_err().to_string().contains("3073"));
+}
+
+#[test]
+fn face_masks_are_cropped() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("images")).unwrap();
+    let ramp: Vec<u8> = (0..3 * 8 * 6).collect();
+    common::write_png(&folder.path().join("images/a.png"), 8, 6, &ramp);
+    let object = |class: &str, box_: [usize; 4]| {
+        let [left, top, right, bottom] = box_;
+        format!(
+            "<object>\n <name>{class}</name><pose>Unspecified</pose><bndbox> <xmin>{left}</xmin><ymin>{top}</ymin>\
+             <xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
+        )
+    };
+    let objects = [
+        object("with_mask", [2, 1, 5, 3]),
+        object("without_mask", [0, 0, 99, 99]),
+        object("without_mask", [9, 9, 12, 12]),
+    ];
+    let text = format!("<annotation><filename>a.png</filename>{}</annotation>", objects.concat());
+    write(folder.path(), "annotations/a.xml", text);
+    let dataset = Dataset::open(folder.path(), &Format::FaceMask, 0).unwrap();
+    let sample = |end: &str| dataset.samples().find(|sample| sample.name.ends_with(end)).unwrap();
+    let (width, height, values) = pixels(sample("face 1"));
+    assert_eq!((width, height, values[0]), (3, 2, 3 * (8 + 2)));
+    assert_eq!(pixels(sample("face 2")).2, ramp);
+    assert!(sample("face 3").read().err().unwrap().to_string().contains("outside"));
+}
+
+#[test]
+fn medmnist_archives() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("derma.npz");
+    let array = |shape: &str, bytes: Vec<u8>| {
+        let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({shape}), }}\n");
+        [b"\x93NUMPY\x01\x00".to_vec(), (header.len() as u16).to_le_bytes().to_vec(), header.into_bytes(), bytes]
+            .concat()
+    };
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+    for (part, count) in [("train", 7), ("val", 2), ("test", 3)] {
+        let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+        let images = array(&format!("{count}, 2, 2, 3"), (0..count as u8 * 12).collect());
+        let labels = array(&format!("{count}, 1"), (0..count as u8).collect());
+        for (name, bytes) in [("images", images), ("labels", labels)] {
+            archive.start_file(format!("{part}_{name}.npy"), options).unwrap();
+            archive.write_all(&bytes).unwrap();
+        }
+    }
+    archive.finish().unwrap();
+    let dataset = Dataset::open(&path, &Format::MedMnist, 0).unwrap();
+    assert_eq!((sizes(&dataset), dataset.classes[4].as_str()), ([7, 2, 3], "melanoma"));
+    assert_eq!(pixels(&dataset.parts[2][1]), (2, 2, (12..24).collect()));
+    std::fs::write(&path, b"no archive").unwrap();
+    assert!(Dataset::open(&path, &Format::MedMnist, 0).unwrap_err().to_string().contains(".npz"));
+}
+
+#[test]
+fn snips_in_three_forms() {
+    let folder = tempfile::tempdir().unwrap();
+    let sentences = [("PlayMusic", "play some jazz"), ("GetWeather", "is it raining")];
+    let parts = [("tsv", "train", "val", "test"), ("seq", "train", "valid", "test")];
+    for (form, train, val, test) in parts {
+        for part in [train, val, test] {
+            match form {
+                "tsv" => {
+                    let lines: String = sentences.iter().map(|(intent, text)| format!("{intent}\t{text}\n")).collect();
+                    write(folder.path(), &format!("tsv/{part}.tsv"), lines);
+                }
+                _ => {
+                    write(folder.path(), &format!("seq/{part}/seq.in"), sentences.map(|s| s.1).join("\n"));
+                    write(folder.path(), &format!("seq/{part}/label"), sentences.map(|s| s.0).join("\n"));
+                }
+            }
+        }
+    }
+    for (intent, text) in sentences {
+        let sentence = serde_json::json!({"data": [{"text": &text[..4]}, {"text": &text[4..], "entity": "x"}]});
+        let original = |count| serde_json::json!({ intent: vec![sentence.clone(); count] }).to_string();
+        write(folder.path(), &format!("json/train_{intent}_full.json"), original(8));
+        write(folder.path(), &format!("json/validate_{intent}.json"), original(2));
+    }
+    for (form, expected) in [("tsv", [2, 2, 2]), ("seq", [2, 2, 2]), ("json", [14, 2, 4])] {
+        let dataset = Dataset::open(&folder.path().join(form), &Format::Snips, 0).unwrap();
+        assert_eq!(sizes(&dataset), expected, "{form}");
+        for sample in dataset.samples() {
+            let expected = sentences.iter().find(|(intent, _)| *intent == dataset.classes[sample.label]).unwrap().1;
+            assert_eq!(text(sample), expected, "{form}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Downloads, from a hub on the loopback.
+#![cfg(feature = "hub")]
+
+mod common;
+
+use hetal_features::hub::{Hub, Pin};
+use hetal_features::{Error, Extractor, sha256};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Serves the files of a folder as `/owner/small/resolve/REVISION/FILE`; returns its address and what was asked for.
+fn serve(folder: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = asked.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let request = lines.next().unwrap_or_default();
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+            log.lock().unwrap().push(path.clone());
+            let file = path.strip_prefix(&format!("/owner/small/resolve/{REVISION}/")).map(|name| folder.join(name));
+            let answer = match file.map(std::fs::read) {
+                Some(Ok(body)) => {
+                    let head =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                    [head.into_bytes(), body].concat()
+                }
+                _ => b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec(),
+            };
+            stream.write_all(&answer).ok();
+        }
+    });
+    (address, asked)
+}
+
+fn model(folder: &Path) -> Pin {
+    common::write_sentence_model(folder, "bert");
+    Pin::new("owner/small", REVISION, &sha256(&folder.join("model.safetensors")).unwrap()).unwrap()
+}
+
+#[test]
+fn a_pinned_model_is_downloaded_once_and_works() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    let (address, asked) = serve(there.path().to_owned());
+    let hub = Hub { address, cache: here.path().to_owned() };
+    let mut bytes = 0;
+    let folder = hub.fetch(&pin, |_, done, _| bytes = bytes.max(done)).unwrap();
+    assert!(bytes > 1000);
+    let expected = Extractor::open(there.path()).unwrap().extract_text("play some jazz").unwrap();
+    assert_eq!(Extractor::open(&folder).unwrap().extract_text("play some jazz").unwrap(), expected);
+    let count = asked.lock().unwrap().len();
+    assert_eq!(hub.fetch(&pin, |_, _, _| {}).unwrap(), folder);
+    assert_eq!(asked.lock().unwrap().len(), count, "asked again for what is there");
+}
+
+#[test]
+fn other_bytes_than_pinned_are_refused() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut pin = model(there.path());
+    pin.sha256 = "0".repeat(64);
+    let hub = Hub { address: serve(there.path().to_owned()).0, cache: here.path().to_owned() };
+    let error = hub.fetch(&pin, |_, _, _| {}).unwrap_err().to_string();
+    assert!(error.contains("SHA-256"), "{error}");
+    assert!(!here.path().join("owner--small").join(REVISION).join("model.safetensors").exists());
+}
+
+#[test]
+fn what_cannot_be_had_is_said() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    std::fs::remove_file(there.path().join("model.safetensors")).unwrap();
+    let hub = Hub { address: serve(there.path().to_owned()).0, cache: here.path().to_owned() };
+    assert!(hub.fetch(&pin, |_, _, _| {}).unwrap_err().to_string().contains("no model.safetensors"));
+    // A port nobody listens on any more.
+    let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let error = Hub { address, cache: here.path().to_owned() }.fetch(&pin, |_, _, _| {}).unwrap_err();
+    assert!(matches!(&error, Error::Download { reason, .. } if reason.contains("give its folder")), "{error}");
+    for (name, revision) in [("small", REVISION), ("../x/y", REVISION), ("owner/..", REVISION), ("owner/small", "main")]
+    {
+        assert!(Pin::new(name, revision, &"0".repeat(64)).is_err(), "{name} {revision}");
+    }
+    assert!(Pin::new("owner/small", REVISION, "").unwrap_err().to_string().contains("--sha256"));
+}

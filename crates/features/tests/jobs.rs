@@ -1,0 +1,171 @@
+//! Whole extractions: results, bad samples, interruption.
+
+mod common;
+
+use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
+use hetal_features::job::{Job, Output, Policy};
+use hetal_features::{Error, Extractor, Manifest};
+use std::path::Path;
+
+const WORDS: [&str; 6] = ["play", "some", "jazz", "weather", "book", "table"];
+
+/// 1,500 short texts, one of them empty.
+fn write_table(folder: &Path) -> std::path::PathBuf {
+    let text = |i: usize| match i {
+        700 => String::new(),
+        _ => (0..i % 5 + 1).map(|j| WORDS[(i / 5 + j * j) % 6]).collect::<Vec<_>>().join(" "),
+    };
+    let rows: String = (0..1500).map(|i| format!("{},class {}\n", text(i), i % 3)).collect();
+    let path = folder.join("data.csv");
+    std::fs::write(&path, format!("text,label\n{rows}")).unwrap();
+    path
+}
+
+fn open(path: &Path) -> Dataset {
+    let columns = Columns { content: "text".to_owned(), files: false, label: "label".to_owned() };
+    Dataset::open(path, &Format::Table(columns), 9).unwrap()
+}
+
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let names = |part| [format!("features_{part}.npy"), format!("labels_{part}.npy")];
+    let names = ["train", "val", "test"].into_iter().flat_map(names).chain(["manifest.json".to_owned()]);
+    names.map(|name| (name.clone(), std::fs::read(folder.join(&name)).unwrap())).collect()
+}
+
+#[test]
+fn an_interrupted_extraction_goes_on_and_ends_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "mpnet");
+    let extractor = Extractor::open(folder.path()).unwrap();
+    let dataset = open(&write_table(folder.path()));
+    let (once, twice) = (folder.path().join("once"), folder.path().join("twice"));
+    let job = |folder| Job {
+        extractor: &extractor,
+        dataset: &dataset,
+        seed: 9,
+        folder,
+        policy: Policy::Skip,
+        output: Output::Npy,
+    };
+    let manifest = job(&once).run(|_| {}).unwrap();
+    assert_eq!(manifest.rows.values().sum::<usize>(), 1499);
+    assert_eq!((manifest.skipped.len(), manifest.skipped[0].item.as_str()), (1, "data.csv row 701"));
+    assert!(manifest.skipped[0].reason.contains("empty"));
+
+    // A panic in the middle stands for a killed process: nothing is cleaned up.
+    let mut heard = Vec::new();
+    let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        job(&twice).run(|done| {
+            heard.push(done);
+            assert!(done < 1000, "killed here");
+        })
+    }));
+    assert!(killed.is_err() && heard == [0, 512, 1024], "{heard:?}");
+    // Half a row more than was recorded, as a kill in the middle of writing leaves it.
+    let rows = twice.join("unfinished/rows.f32");
+    let mut bytes = std::fs::read(&rows).unwrap();
+    bytes.extend([1; 50]);
+    std::fs::write(&rows, bytes).unwrap();
+    let mut heard = Vec::new();
+    job(&twice).run(|done| heard.push(done)).unwrap();
+    assert_eq!(heard, [1024, 1500]);
+    assert_eq!(files(&once), files(&twice));
+    assert!(!twice.join("unfinished").exists());
+
+    // Features in the files are the extractor's own, in the data set's order.
+    let read = |sample: &Sample| match sample.read() {
+        Ok(Content::Text(text)) => Some(text),
+        _ => None,
+    };
+    let texts: Vec<String> = dataset.parts[2].iter().filter_map(read).collect();
+    assert_eq!(texts.len(), manifest.rows["test"]);
+    let bytes = std::fs::read(once.join("features_test.npy")).unwrap();
+    let stored = &bytes[bytes.len() - texts.len() * 24 * 4..];
+    for (text, stored) in texts.iter().zip(stored.chunks_exact(24 * 4)) {
+        for (x, bytes) in extractor.extract_text(text).unwrap().iter().zip(stored.chunks_exact(4)) {
+            let stored = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            assert!((x - stored).abs() < 1e-5, "{text}: {x}, stored {stored}");
+        }
+    }
+}
+
+#[test]
+fn bad_samples_can_be_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let extractor = Extractor::open(folder.path()).unwrap();
+    let dataset = open(&write_table(folder.path()));
+    let out = folder.path().join("out");
+    let job =
+        |policy| Job { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output: Output::Npy };
+    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    assert!(matches!(&error, Error::Item { item, .. } if item == "data.csv row 701"), "{error}");
+    // What is there was made under another policy.
+    let error = job(Policy::Skip).run(|_| {}).unwrap_err();
+    assert!(error.to_string().contains("unfinished"), "{error}");
+}
+
+#[test]
+fn pictures_that_cannot_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    common::write_vit(&model, "");
+    let extractor = Extractor::open(&model).unwrap();
+    let data = folder.path().join("data");
+    for class in ["a", "b"] {
+        std::fs::create_dir_all(data.join(class)).unwrap();
+        (0..20).for_each(|i| common::write_pattern(&data.join(class).join(format!("{i}.png")), 9 + i, 12));
+    }
+    std::fs::write(data.join("a/3.png"), "no picture").unwrap();
+    std::fs::write(data.join("b/7.png"), b"\xFF\xD8 cut").unwrap();
+    let dataset = Dataset::open(&data, &Format::Folders, 0).unwrap();
+    let out = folder.path().join("out");
+    let job = Job {
+        extractor: &extractor,
+        dataset: &dataset,
+        seed: 0,
+        folder: &out,
+        policy: Policy::Skip,
+        output: Output::Safetensors,
+    };
+    let manifest = job.run(|_| {}).unwrap();
+    let mut skipped: Vec<&str> = manifest.skipped.iter().map(|s| s.item.as_str()).collect();
+    skipped.sort();
+    assert!(skipped.len() == 2 && skipped[0].ends_with("3.png") && skipped[1].ends_with("7.png"), "{skipped:?}");
+    let bytes = std::fs::read(out.join("train.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let rows = manifest.rows["train"];
+    assert_eq!(tensors.tensor("features").unwrap().shape(), [rows, 24]);
+    assert_eq!(tensors.tensor("labels").unwrap().shape(), [rows]);
+
+    // The manifest leads back to the network, and to no other.
+    let manifest = Manifest::read(&out).unwrap();
+    let again = Extractor::from_manifest(&manifest, None).unwrap();
+    let picture = data.join("a/0.png");
+    assert_eq!(again.extract_image(&picture).unwrap(), extractor.extract_image(&picture).unwrap());
+    std::fs::write(model.join("preprocessor_config.json"), r#"{"image_mean": [0.1, 0.1, 0.1]}"#).unwrap();
+    assert!(Extractor::from_manifest(&manifest, None).err().unwrap().to_string().contains("preprocessing"));
+    std::fs::remove_file(model.join("preprocessor_config.json")).unwrap();
+    common::write_vit(&model, "vit.");
+    assert!(Extractor::from_manifest(&manifest, Some(&model)).err().unwrap().to_string().contains("SHA-256"));
+}
+
+#[test]
+fn kinds_must_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_vit(folder.path(), "");
+    let extractor = Extractor::open(folder.path()).unwrap();
+    let dataset = open(&write_table(folder.path()));
+    let out = folder.path().join("out");
+    let job = Job {
+        extractor: &extractor,
+        dataset: &dataset,
+        seed: 0,
+        folder: &out,
+        policy: Policy::Skip,
+        output: Output::Npy,
+    };
+    assert!(matches!(job.run(|_| {}), Err(Error::Kind { reads: "pictures", holds: "texts" })));
+    assert!(matches!(extractor.extract_text("play"), Err(Error::Kind { .. })));
+}

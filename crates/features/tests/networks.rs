@@ -1,0 +1,111 @@
+//! Networks against golden outputs of the reference implementations (reference/golden.py).
+
+mod common;
+
+use hetal_features::Extractor;
+use serde_json::Value;
+
+fn vectors(value: &Value) -> Vec<Vec<f32>> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn assert_near(found: &[f32], expected: &[f32], bound: f32) {
+    assert_eq!(found.len(), expected.len());
+    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= bound, "differs by {worst}");
+}
+
+#[test]
+fn sentence_encoders_agree_with_transformers() {
+    let golden: Value = serde_json::from_str(include_str!("golden/sentences.json")).unwrap();
+    let sentences: Vec<&str> = golden["sentences"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
+    for family in ["mpnet", "bert"] {
+        let folder = tempfile::tempdir().unwrap();
+        common::write_sentence_model(folder.path(), family);
+        let extractor = Extractor::open(folder.path()).unwrap();
+        let found = extractor.extract_texts(&sentences).unwrap();
+        for (found, expected) in found.iter().zip(vectors(&golden[family])) {
+            assert_near(found, &expected, 2e-5);
+        }
+        // Alone or among others, a sentence has the same vector.
+        for (text, together) in sentences.iter().zip(&found) {
+            assert_near(&extractor.extract_text(text).unwrap(), together, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn vision_transformers_agree_with_transformers() {
+    let golden: Value = serde_json::from_str(include_str!("golden/pictures.json")).unwrap();
+    for prefix in ["", "vit."] {
+        let folder = tempfile::tempdir().unwrap();
+        common::write_vit(folder.path(), prefix);
+        let extractor = Extractor::open(folder.path()).unwrap();
+        for ((width, height), expected) in [(50, 40), (70, 9)].into_iter().zip(vectors(&golden["vit"])) {
+            let path = folder.path().join("pattern.png");
+            common::write_pattern(&path, width, height);
+            assert_near(&extractor.extract_image(&path).unwrap(), &expected, 2e-5);
+        }
+    }
+}
+
+#[test]
+fn efficientnet_lite0_agrees_with_torch() {
+    let golden: Value = serde_json::from_str(include_str!("golden/pictures.json")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (weights, picture) = (folder.path().join("model.safetensors"), folder.path().join("pattern.png"));
+    common::write_lite0(&weights);
+    common::write_pattern(&picture, 50, 40);
+    // The folder and the lone file are the same model.
+    for path in [folder.path(), &weights] {
+        let extractor = Extractor::open(path).unwrap();
+        assert_eq!(extractor.identity().architecture, "efficientnet-lite0");
+        let found = extractor.extract_image(&picture).unwrap();
+        let every_40th: Vec<f32> = found.iter().step_by(40).copied().collect();
+        assert_near(&every_40th, &vectors(&serde_json::json!([golden["lite0"]["every_40th"]]))[0], 2e-5);
+        let mean = found.iter().sum::<f32>() / found.len() as f32;
+        assert!((mean - golden["lite0"]["mean"].as_f64().unwrap() as f32).abs() < 1e-5, "mean {mean}");
+    }
+}
+
+#[test]
+fn sentence_transformers_files_decide_pooling_length_and_scale() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let plain = Extractor::open(folder.path()).unwrap().extract_text("play some jazz").unwrap();
+    write(
+        "modules.json",
+        r#"[{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}, {"type": "a.Normalize", "path": ""}]"#,
+    );
+    std::fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    write("1_Pooling/config.json", r#"{"pooling_mode_mean_tokens": true}"#);
+    write("sentence_bert_config.json", r#"{"max_seq_length": 5}"#);
+    let extractor = Extractor::open(folder.path()).unwrap();
+    let found = extractor.extract_text("play some jazz").unwrap();
+    let length = plain.iter().map(|x| x * x).sum::<f32>().sqrt();
+    assert_near(&found, &plain.iter().map(|x| x / length).collect::<Vec<_>>(), 1e-6);
+    // Five tokens are the start, three words and the end: more words change nothing, and are said to be too many.
+    assert!(
+        !extractor.is_too_long("play some jazz").unwrap() && extractor.is_too_long("play some jazz in a song").unwrap()
+    );
+    assert_near(&extractor.extract_text("play some jazz in a song").unwrap(), &found, 1e-6);
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn onnx_models_agree_with_onnxruntime() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, picture) = (folder.path().join("small.onnx"), folder.path().join("pattern.png"));
+    std::fs::write(&model, include_bytes!("golden/small.onnx")).unwrap();
+    common::write_pattern(&picture, 50, 40);
+    let extractor = Extractor::open(&model).unwrap();
+    let golden: Vec<f32> = serde_json::from_str(include_str!("golden/onnx.json")).unwrap();
+    assert_eq!(extractor.identity().columns, 5);
+    assert_near(&extractor.extract_image(&picture).unwrap(), &golden, 1e-5);
+    // Another preprocessing beside the model is another feature; what is no model is an error.
+    std::fs::write(folder.path().join("preprocessor_config.json"), r#"{"image_mean": [0, 0, 0]}"#).unwrap();
+    assert_ne!(Extractor::open(&model).unwrap().extract_image(&picture).unwrap(), golden);
+    std::fs::write(&model, "no model").unwrap();
+    assert!(Extractor::open(&model).err().unwrap().to_string().contains("is no ONNX model"));
+}
