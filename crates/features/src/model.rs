@@ -41,7 +41,7 @@ pub struct Identity {
 }
 
 enum Network {
-    Sentence(SentenceModel),
+    Sentence(Box<SentenceModel>),
     Vision(VisionModel),
     #[cfg(feature = "onnx")]
     Onnx(crate::onnx::OnnxModel),
@@ -77,7 +77,7 @@ impl Extractor {
             return Self::lite0(&lone, device);
         }
         let kind: ModelType = config::read(&configuration)?;
-        let sentence = |family| Ok(Network::Sentence(SentenceModel::open(path, family, device)?));
+        let sentence = |family| Ok(Network::Sentence(Box::new(SentenceModel::open(path, family, device)?)));
         let network: Result<Network> = match kind.model_type.as_str() {
             "mpnet" => sentence(Family::Mpnet),
             "bert" => sentence(Family::Bert),

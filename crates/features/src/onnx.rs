@@ -6,6 +6,7 @@ use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tract_onnx::prelude::*;
+use tract_onnx::tract_hir::infer::Factoid;
 
 /// The side of pictures where neither the model nor a configuration names one.
 const USUAL_SIDE: usize = 224;
@@ -66,7 +67,7 @@ impl OnnxModel {
         let outputs = self.plan.run(tvec!(input.into())).map_err(bad)?;
         let output = outputs.first().ok_or_else(|| Error::file(&self.path, "has no output"))?;
         let numbers = output.cast_to::<f32>().map_err(bad)?;
-        let numbers = numbers.try_as_plain().and_then(|plain| plain.as_slice::<f32>()).map_err(bad)?;
+        let numbers = numbers.try_as_plain_ram().and_then(|plain| plain.as_slice::<f32>()).map_err(bad)?;
         match *output.shape() {
             [1, _] => Ok(numbers.to_vec()),
             [1, _, rows, columns] => {
@@ -83,5 +84,5 @@ impl OnnxModel {
 fn side(model: &InferenceModel) -> Option<usize> {
     let fact = model.input_fact(0).ok()?;
     let dimensions: Vec<_> = fact.shape.dims().collect();
-    dimensions.get(2)?.concretize()?.to_usize().ok()
+    usize::try_from(dimensions.get(2)?.concretize()?.to_i64().ok()?).ok()
 }

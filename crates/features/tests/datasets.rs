@@ -1,4 +1,5 @@
 //! Readers of the forms data sets come in.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What goes wrong is said, with the name of what it went wrong with.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Downloads, from a hub on the loopback.
 #![cfg(feature = "hub")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Whole extractions: results, bad samples, interruption.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Networks against golden outputs of the reference implementations (reference/golden.py).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 
