@@ -171,9 +171,7 @@ impl<P: Clone> Bootstrapper<P> {
     ) -> Result<Ct<B>> {
         let slots = self.raised_slots(evaluator, a, log_bound, keys, ended)?;
         let out = if let Some(fold) = &self.fold {
-            let t = self.real_part(evaluator, slots, keys)?;
-            let w = self.exponential.evaluate(evaluator, &t, keys)?;
-            fold.apply(evaluator, twice_imaginary(evaluator, w, keys)?, keys)?
+            fold.apply(evaluator, self.reduced_real_part(evaluator, slots, keys)?, keys)?
         } else {
             let (re, im) = self.halves(evaluator, slots, keys)?;
             let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
@@ -196,9 +194,7 @@ impl<P: Clone> Bootstrapper<P> {
             return self.bootstrap(evaluator, a, log_bound, keys);
         }
         let slots = self.raised_slots(evaluator, a, log_bound, keys, &mut |_| {})?;
-        let t = self.real_part(evaluator, slots, keys)?;
-        let w = self.exponential.evaluate(evaluator, &t, keys)?;
-        Ok(self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound))
+        Ok(self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound))
     }
 
     /// Two vectors of real numbers through one bootstrap.
@@ -293,8 +289,8 @@ impl<P: Clone> Bootstrapper<P> {
         Ok(ct)
     }
 
-    /// Twice the real parts of the slots.
-    fn real_part<B: Backend<Poly = P>>(
+    /// The real parts of the slots, modulo `q0`.
+    fn reduced_real_part<B: Backend<Poly = P>>(
         &self,
         evaluator: &Evaluator<B>,
         mut z: Ct<B>,
@@ -302,7 +298,8 @@ impl<P: Clone> Bootstrapper<P> {
     ) -> Result<Ct<B>> {
         let conjugate = evaluator.automorphism(&z, evaluator.galois_of_conjugation(), keys)?;
         evaluator.add_assign(&mut z, &conjugate)?;
-        Ok(z)
+        let w = self.exponential.evaluate(evaluator, &z, keys)?;
+        twice_imaginary(evaluator, w, keys)
     }
 
     /// Twice the real and twice the imaginary parts of the slots.

@@ -354,14 +354,7 @@ impl Service {
     }
 
     fn describe(&self, job: &Job) -> v1::Job {
-        let state = match job.state {
-            JobState::Queued => v1::JobState::Queued,
-            JobState::Running => v1::JobState::Running,
-            JobState::Waiting => v1::JobState::Waiting,
-            JobState::Finished => v1::JobState::Finished,
-            JobState::Failed => v1::JobState::Failed,
-            JobState::Cancelled => v1::JobState::Cancelled,
-        };
+        let state = v1::JobState::from(job.state);
         let terms = match &job.work {
             Work::Training(training) => Some(self.terms(&training.agreement)),
             Work::Classification(_) => None,

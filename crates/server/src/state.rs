@@ -15,6 +15,7 @@ use crate::tenants::Tenant;
 use crate::work::Work;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
+pub use hetal_wire::JobState;
 use hetal_wire::{BlobName, JobId, v1};
 
 /// Milliseconds since 1970.
@@ -55,30 +56,6 @@ pub struct Quota {
     pub jobs: u64,
     /// Jobs that are remembered.
     pub kept_jobs: u64,
-}
-
-/// What a job is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobState {
-    /// In the queue.
-    Queued,
-    /// Computed by a worker.
-    Running,
-    /// Waiting for a verdict.
-    Waiting,
-    /// Done.
-    Finished,
-    /// Ended with an error.
-    Failed,
-    /// Ended by its owner.
-    Cancelled,
-}
-
-impl JobState {
-    /// Whether nothing more will happen.
-    pub fn has_ended(self) -> bool {
-        matches!(self, Self::Finished | Self::Failed | Self::Cancelled)
-    }
 }
 
 /// A job to be remembered.
