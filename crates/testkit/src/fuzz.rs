@@ -2,6 +2,7 @@
 //!
 //! Small changes to good objects find more than random bytes do, and checksums made right again lead past the door.
 
+use crate::random::Random;
 use crate::samples::{Samples, fix_checksums};
 use hetal_ckks::bytes::{FormatError, HEADER_LEN, Kind};
 use std::collections::BTreeMap;
@@ -107,44 +108,4 @@ fn flip(bytes: &mut [u8], bit: usize) {
 /// Writes over what is there, as far as it reaches.
 fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
     bytes.iter_mut().skip(at).zip(new).for_each(|(old, new)| *old = *new);
-}
-
-/// Reproducible random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ x >> 31
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-
-    /// Numbers at which things go wrong.
-    fn number(&mut self) -> u64 {
-        const EDGES: [u64; 16] = [
-            0,
-            1,
-            2,
-            3,
-            5,
-            64,
-            255,
-            2047,
-            4096,
-            u32::MAX as u64,
-            1 << 32,
-            1 << 62,
-            1 << 63,
-            u64::MAX,
-            f64::NAN.to_bits(),
-            f64::INFINITY.to_bits(),
-        ];
-        EDGES[self.below(EDGES.len())].wrapping_add(self.next() % 3).wrapping_sub(1)
-    }
 }
