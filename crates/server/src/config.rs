@@ -179,8 +179,12 @@ impl Config {
     /// The configuration in a file; what it does not say is left at its default.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
-        let config = toml::from_str(&text);
-        config.map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.to_string().trim_end()) })
+        Self::parse(&text).map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.trim_end()) })
+    }
+
+    /// The configuration in a text.
+    pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
+        toml::from_str(text).map_err(|e| e.to_string())
     }
 
     /// Refuses what cannot work.

@@ -12,6 +12,8 @@ mod door;
 mod error;
 mod farewell;
 mod metrics;
+#[doc(hidden)]
+pub mod parsers;
 mod patience;
 mod places;
 mod service;

@@ -5,7 +5,7 @@ use crate::blobs::{Blobs, Key, Shelf};
 use crate::staging::Staging;
 use crate::state::State;
 use crate::tenants::Tenant;
-use crate::training::stored;
+use crate::training::Checkpoint;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId, v1};
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ fn named(state: &dyn State, tenant: &Tenant, id: JobId) -> Result<BTreeSet<BlobN
     let job = state.job(tenant, id)?;
     let mut names = BTreeSet::new();
     if let Some(checkpoint) = job.checkpoint.filter(|_| !job.state.has_ended()) {
-        names.extend(stored(&checkpoint)?);
+        names.extend(Checkpoint::parse(&checkpoint)?.1);
     }
     for event in state.events(tenant, id, 0, usize::MAX >> 1)? {
         let outputs = match event.what {

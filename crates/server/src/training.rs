@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Where a training goes on.
 #[derive(Serialize, Deserialize)]
-struct Checkpoint {
-    session: Record,
+pub struct Checkpoint {
+    /// The session, but for its ciphertexts.
+    pub session: Record,
     /// Its ciphertexts, in the session's order.
     ciphertexts: Vec<String>,
     iterations: u64,
@@ -27,11 +28,15 @@ struct Checkpoint {
     asked: bool,
 }
 
-/// The ciphertexts that a checkpoint names.
-pub fn stored(checkpoint: &str) -> Result<Vec<BlobName>> {
-    let broken = |e: &dyn std::fmt::Display| Error::work(format!("the checkpoint makes no sense: {e}"));
-    let checkpoint: Checkpoint = serde_json::from_str(checkpoint).map_err(|e| broken(&e))?;
-    checkpoint.ciphertexts.iter().map(|name| name.parse().map_err(|e| broken(&e))).collect()
+impl Checkpoint {
+    /// The checkpoint in a text, and the names of its ciphertexts.
+    pub fn parse(text: &str) -> Result<(Self, Vec<BlobName>)> {
+        let broken = |e: &dyn std::fmt::Display| Error::work(format!("the checkpoint makes no sense: {e}"));
+        let checkpoint: Self = serde_json::from_str(text).map_err(|e| broken(&e))?;
+        let names = checkpoint.ciphertexts.iter().map(|name| name.parse().map_err(|e| broken(&e)));
+        let names = names.collect::<Result<_>>()?;
+        Ok((checkpoint, names))
+    }
 }
 
 /// A training in progress.
@@ -96,12 +101,11 @@ impl<'a, W: Workshop> Run<'a, W> {
             asked: false,
         };
         let Some(text) = &desk.job.checkpoint else { return Ok(run) };
-        let broken = |e: &dyn std::fmt::Display| Error::work(format!("the checkpoint makes no sense: {e}"));
-        let checkpoint: Checkpoint = serde_json::from_str(text).map_err(|e| broken(&e))?;
-        run.stored = stored(text)?;
+        let (checkpoint, names) = Checkpoint::parse(text)?;
+        run.stored = names;
         let load = |&name: &BlobName| shop.get(Shelf::Job(desk.job.id), name);
         let ciphertexts = run.stored.iter().map(load).collect::<Result<_>>()?;
-        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(|e| broken(&e))?;
+        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::work)?;
         (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
         Ok(run)
     }

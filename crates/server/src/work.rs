@@ -288,7 +288,7 @@ pub fn job_id(bytes: &[u8]) -> Result<JobId> {
     JobId::try_from(bytes).map_err(Error::invalid)
 }
 
-fn parts(messages: &[v1::Rows]) -> Result<Vec<Part>> {
+pub(crate) fn parts(messages: &[v1::Rows]) -> Result<Vec<Part>> {
     let part = |message: &v1::Rows| Ok(Part { blob: blob_name(&message.blob)?, rows: message.rows as usize });
     messages.iter().map(part).collect()
 }

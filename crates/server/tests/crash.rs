@@ -9,7 +9,7 @@ use hetal_testkit::{Random, TempDir};
 use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const WORDS: &str = "checkpoint_every = 2";
@@ -76,42 +76,46 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     assert_eq!(names(&outputs), owner.reference());
 }
 
-/// One job whose server is killed at so many random moments: while it starts, takes uploads, reads keys, trains, saves and waits. The
-/// client gives no verdict before its share of them is over.
+/// One job whose server is killed at so many random moments: a quarter of them from the first upload on, the rest shared out among the
+/// epochs. It starts, takes uploads, reads keys, trains, saves or waits: a verdict is given when the epoch's share is over.
 fn killed_at_random_moments(kills: usize, seed: u64) {
     let (owner, dir) = (owner(), TempDir::new());
     let mut process = start(dir.path(), "127.0.0.1:0");
     let remote = connect(&process, dir.path());
-    let (done, rounds) = (AtomicUsize::new(0), common::VERDICTS.len());
+    let share = |epoch: usize| kills / 4 + (kills - kills / 4) * epoch / common::VERDICTS.len();
+    let (done, allowed, ended) = (AtomicUsize::new(0), AtomicUsize::new(share(0)), AtomicBool::new(false));
     let outputs = std::thread::scope(|scope| {
-        let (done, folder) = (&done, dir.path());
+        let (done, allowed, ended, folder) = (&done, &allowed, &ended, dir.path());
         scope.spawn(move || {
             let mut random = Random(seed);
-            for kill in 0..kills {
+            while !ended.load(Ordering::SeqCst) {
+                let kill = done.load(Ordering::SeqCst);
+                if kill == allowed.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
                 // Uploads take less time than epochs.
-                let most = if kill < kills / 4 { 150 } else { 2500 };
+                let most = if kill < share(0) { 150 } else { 2500 };
                 std::thread::sleep(Duration::from_millis(random.below(most) as u64));
                 kill_and_start(&mut process, folder);
                 done.fetch_add(1, Ordering::SeqCst);
-            }
-            // The last life lasts until the job has ended.
-            while done.load(Ordering::SeqCst) == kills {
-                std::thread::sleep(Duration::from_millis(20));
             }
         });
         let training = owner.upload(&remote);
         println!("{} kills while uploading", done.load(Ordering::SeqCst));
         let job = remote.train([1; 16], "", &training).unwrap();
+        allowed.store(share(1), Ordering::SeqCst);
         let outputs = common::follow(&remote, job.id, |event| {
             if let Happening::Validation(validation) = &event.what {
-                let share = kills * validation.round as usize / rounds;
-                println!("round {}: {} kills", validation.round, done.load(Ordering::SeqCst));
-                while done.load(Ordering::SeqCst) < share {
-                    std::thread::sleep(Duration::from_millis(20));
+                println!("epoch {} trained: {} kills", validation.round, done.load(Ordering::SeqCst));
+                while done.load(Ordering::SeqCst) < share(validation.round as usize) {
+                    std::thread::sleep(Duration::from_millis(10));
                 }
+                allowed.store(share(validation.round as usize + 1).min(kills), Ordering::SeqCst);
             }
         });
-        assert_eq!(done.fetch_add(1, Ordering::SeqCst), kills);
+        ended.store(true, Ordering::SeqCst);
+        assert_eq!(done.load(Ordering::SeqCst), kills);
         outputs
     });
     assert_eq!(names(&outputs), owner.reference());

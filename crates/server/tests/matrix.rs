@@ -202,10 +202,15 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
 
     // A certificate of another authority: not even TLS comes up, so nothing can be asked.
     let forger = Stranger { certificate: Some(certificate(&theirs)), ..Stranger::with_token(TOKEN) };
+    let requests = || std::fs::read_to_string(dir.path().join("server/audit.log")).unwrap().lines().count();
+    let before = requests();
     for request in REQUESTS {
+        // How the client's library puts it depends on when it notices.
         let status = forger.talk(&running, async |mut rpc| make(&mut rpc, request, &target).await).unwrap_err();
-        assert_eq!(status.code(), Code::Unavailable, "{request}: {status:?}");
+        let broken = [Code::Unavailable, Code::Cancelled, Code::Unknown].contains(&status.code());
+        assert!(broken && std::error::Error::source(&status).is_some(), "{request}: {status:?}");
     }
+    assert_eq!(requests(), before, "a request came through");
 
     // Another tenant: what is ann's is answered like what never was.
     let bob = Stranger::with_token("another token");

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+pub mod allocation;
 pub mod fuzz;
 mod random;
 pub mod samples;
