@@ -202,6 +202,10 @@ impl Config {
         if self.workers == 0 || self.checkpoint_every == 0 || self.lease_seconds < 3 || self.bounds.connections == 0 {
             return refuse("workers, checkpoint_every and connections are at least 1, lease_seconds at least 3");
         }
+        let Bounds { tenant_connections, strangers, streams, idle_seconds, verdict_seconds, .. } = self.bounds;
+        if [tenant_connections, strangers, streams].contains(&0) || idle_seconds == 0 || verdict_seconds == 0 {
+            return refuse("tenant_connections, strangers, streams, idle_seconds and verdict_seconds are at least 1");
+        }
         // A list of jobs is one message.
         if self.bounds.kept_jobs > 2000 {
             return refuse("bounds.kept_jobs is at most 2000");
