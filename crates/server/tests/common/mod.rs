@@ -341,6 +341,7 @@ impl Stranger {
             let connector = connector.clone();
             async move {
                 let tcp = tokio::net::TcpStream::connect(server).await?;
+                tcp.set_nodelay(true)?;
                 let tls = connector.connect("localhost".try_into().unwrap(), tcp).await?;
                 Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
             }
