@@ -28,7 +28,6 @@ use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Batches, Geometry, Held, Ledger, Matrix, Upload, judge, packing};
-use rayon::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -203,7 +202,7 @@ impl Job {
         let batches: Vec<_> = self.batches.iter().enumerate().map(&mut hold).collect::<Result<_>>()?;
         bar.set_message("iterations");
         let initial = agreement::initial_weights(g.classes(), g.features(), 1);
-        let first = setting.seal(&packing::weights(g, &initial)?, ledger.weights())?;
+        let first = setting.seal_all(&packing::weights(g, &initial)?, ledger.weights())?;
         let mut model = Model::new(first, Momentum::Nesterov);
         let mut twin = Twin::new(initial, Momentum::Nesterov);
         setting.settle()?;
@@ -216,7 +215,7 @@ impl Job {
             let batch = batches[..].batch(engine, &trainer, k % batches.len())?;
             let mut ended = |stage| clock.ended(stage, Ok(()));
             model = trainer.step_observed(engine, &model, &batch, self.rate, &mut ended)?;
-            if trainer.needs_refresh(&model) {
+            if model.needs_refresh() {
                 model = trainer.refresh(engine, &model)?;
                 refreshes += 1;
             }
@@ -241,7 +240,7 @@ impl Job {
             let rows = &self.batches[k % self.batches.len()];
             twin.step(&rows.features, &rows.labels, self.rate, softmax::exact)?;
         }
-        let weights = packing::unpack_weights(g, &setting.open(&model.weights)?)?;
+        let weights = packing::unpack_weights(g, &setting.open_all(&model.weights)?)?;
         let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
         let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
         let preparing = (resident > 0).then(|| preparing / resident.min(batches.len()) as f64);
@@ -251,10 +250,7 @@ impl Job {
 
 /// Encrypts a batch.
 fn upload<S: Setting>(setting: &S, g: &Geometry, ledger: Ledger, rows: &Rows) -> Result<Upload<Ct<S>>> {
-    let features = packing::features(g, &rows.features)?
-        .par_iter()
-        .map(|block| setting.seal(block, ledger.fresh_features()))
-        .collect::<Result<_>>()?;
+    let features = setting.seal_all(&packing::features(g, &rows.features)?, ledger.fresh_features())?;
     let labels = setting.seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
     Ok(Upload { features, labels, rows: rows.features.rows() })
 }
@@ -441,7 +437,7 @@ fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()
         &job.geometry,
         &agreement::initial_weights(job.geometry.classes(), job.geometry.features(), 1),
     )?;
-    let model = Model::new(setting.seal(&first, job.ledger.weights())?, Momentum::Nesterov);
+    let model = Model::new(setting.seal_all(&first, job.ledger.weights())?, Momentum::Nesterov);
     let model = trainer.step(setting.engine(), &model, &batch, job.rate)?;
     setting.engine().take_books();
     trainer.step(setting.engine(), &model, &batch, job.rate)?;

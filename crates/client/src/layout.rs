@@ -91,9 +91,9 @@ impl Layout {
         ciphertext_len(&self.params, self.limbs(self.ledger().logits()))
     }
 
-    /// Bytes of an encrypted classifier.
+    /// Bytes of an encrypted classifier: its ciphertexts one after the other.
     pub fn weight_bytes(&self) -> u64 {
-        ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
+        self.geometry().parts() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
     }
 
     /// Bytes of the server's memory for the row-shifted versions of one batch.

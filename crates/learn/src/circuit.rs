@@ -6,7 +6,6 @@ use crate::trainer::{self, Trainer};
 use crate::{Geometry, Ledger, Result};
 use hetal_circuits::Engine;
 use hetal_circuits::clear::Keys;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`. Steps of the real data sets stay below 1; values
 /// up to 64 times the bound only lose precision, beyond that a bootstrap would fold them.
@@ -68,21 +67,9 @@ impl Circuit {
 
     /// The switching keys of the whole training, those inside bootstraps apart, on an engine of `top_level` levels.
     pub fn keys(&self, top_level: usize) -> Result<Keys> {
-        let (mut rotations, mut bounds) = (BTreeMap::new(), BTreeSet::new());
-        let (mut relinearisation, mut conjugation) = (None, None);
-        for &range in &self.ranges {
-            let constants = self.constants(range)?;
-            let keys = trainer::keys(self.geometry, self.ledger, constants, LOG_MOMENTUM_BOUND, top_level)?;
-            for (rotation, level) in keys.rotations {
-                let highest = rotations.entry(rotation).or_insert(level);
-                *highest = level.max(*highest);
-            }
-            relinearisation = relinearisation.max(keys.relinearisation);
-            conjugation = conjugation.max(keys.conjugation);
-            bounds.extend(keys.bounds);
-        }
-        let (rotations, bounds) = (rotations.into_iter().collect(), bounds.into_iter().collect());
-        Ok(Keys { rotations, relinearisation, conjugation, bounds })
+        // A circuit begins with the first of its ranges, and has one.
+        let range = self.ranges.first().copied().unwrap_or(f64::NAN);
+        trainer::keys_of_session(self.geometry, self.ledger, range, LOG_MOMENTUM_BOUND, top_level)
     }
 }
 

@@ -10,10 +10,8 @@ pub enum Error {
     /// The circuit below failed.
     #[error(transparent)]
     Circuit(#[from] hetal_circuits::Error),
-    /// A batch, its features and classes do not fit one ciphertext of weights.
-    #[error(
-        "{rows} rows of {features} features in {classes} classes do not fit {slots} slots: take fewer rows, features or classes"
-    )]
+    /// The logits of a batch do not fit one ciphertext.
+    #[error("{rows} rows of {features} features in {classes} classes do not fit {slots} slots: take smaller batches")]
     DoesNotFit {
         /// Slots of a ciphertext.
         slots: usize,

@@ -74,17 +74,20 @@ impl<'a, B: Backend> Bench<'a, B> {
         self.sound(self.circuit.trainer(&self.engine, range))
     }
 
-    /// The public first weights, as a ciphertext that hides nothing.
-    pub fn first_weights(&self, training: &Training) -> Result<Ct<B>> {
+    /// The public first weights, as ciphertexts that hide nothing.
+    pub fn first_weights(&self, training: &Training) -> Result<Vec<Ct<B>>> {
         let geometry = self.circuit.geometry();
         let weights = initial_weights(training.classes, training.features, training.agreement.seed);
-        let slots = packing::weights(geometry, &weights).map_err(Error::work)?;
+        let parts = packing::weights(geometry, &weights).map_err(Error::work)?;
         let level = self.circuit.ledger().weights();
         let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
         let basis = Basis { q: limbs, p: 0 };
-        let c0 = self.engine.evaluator().encode(&slots, scale, basis).map_err(Error::work)?.poly;
-        let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
-        self.engine.admit(trivial).map_err(Error::work)
+        let part = |slots: &Vec<_>| {
+            let c0 = self.engine.evaluator().encode(slots, scale, basis).map_err(Error::work)?.poly;
+            let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
+            self.engine.admit(trivial).map_err(Error::work)
+        };
+        parts.iter().map(part).collect()
     }
 
     /// Feature blocks and labels of a batch, with all row-shifted versions.
@@ -124,9 +127,12 @@ impl<'a, B: Backend> Bench<'a, B> {
         if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
     }
 
-    /// Stores a ciphertext among what a job made; gives its name and size.
-    pub fn put(&self, ciphertext: &Ct<B>) -> Result<(BlobName, u64)> {
-        let bytes = self.sound(self.codec.encode(ciphertext.inner()))?;
+    /// Stores ciphertexts, one after the other in one blob, among what a job made; gives its name and size.
+    pub fn put(&self, ciphertexts: &[Ct<B>]) -> Result<(BlobName, u64)> {
+        let mut bytes = Vec::new();
+        for ciphertext in ciphertexts {
+            bytes.extend(self.sound(self.codec.encode(ciphertext.inner()))?);
+        }
         let name = blobs::name_of(&bytes);
         self.blobs.put(&Key::new(&self.job.tenant, Shelf::Job(self.job.id), name), &bytes)?;
         Ok((name, bytes.len() as u64))
@@ -138,6 +144,21 @@ impl<'a, B: Backend> Bench<'a, B> {
         let bytes = blobs::read(self.blobs, &Key::new(&self.job.tenant, shelf, name), most)?;
         let ciphertext = self.codec.decode(&bytes).map_err(|e| Error::work(format!("blob {name}: {e}")))?;
         self.engine.admit(ciphertext).map_err(|e| Error::work(format!("blob {name}: {e}")))
+    }
+
+    /// The ciphertexts of a classifier that a job left in a blob.
+    pub fn get_weights(&self, shelf: Shelf, name: BlobName) -> Result<Vec<Ct<B>>> {
+        let (parts, level) = (self.circuit.geometry().parts(), self.circuit.ledger().weights());
+        let size = parts as u64 * ciphertext_len(&self.params, self.params.limbs(level));
+        let bytes = blobs::read(self.blobs, &Key::new(&self.job.tenant, shelf, name), size)?;
+        let mut rest = &bytes[..];
+        let bad = |reason: String| Error::work(format!("blob {name}: {reason}"));
+        let read = |_| {
+            let ciphertext = self.codec.read(&mut rest).map_err(|e| bad(e.to_string()))?;
+            self.engine.admit(ciphertext).map_err(|e| bad(e.to_string()))
+        };
+        let weights = (0..parts).map(read).collect::<Result<Vec<_>>>()?;
+        if rest.is_empty() { Ok(weights) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
     }
 
     /// Removes a ciphertext from what the job made.

@@ -155,7 +155,7 @@ impl<'a, B: Backend> Run<'a, B> {
             self.desk.report(self.progress(v1::Phase::Validating, index, parts.len()))?;
             let versions = self.validation.get(index, || bench.features(trainer, part))?;
             let result = bench.sound(trainer.products().logits(&bench.engine, &versions, &expanded))?;
-            let (blob, size) = bench.put(&result)?;
+            let (blob, size) = bench.put(&[result])?;
             logits.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: part.rows as u32 });
         }
         self.round += 1;
@@ -203,7 +203,7 @@ impl<'a, B: Backend> Run<'a, B> {
         let (session, ciphertexts) = self.session.checkpoint();
         let mut names = Vec::new();
         for ciphertext in ciphertexts {
-            names.push(self.bench.put(ciphertext)?.0);
+            names.push(self.bench.put(std::slice::from_ref(ciphertext))?.0);
         }
         let checkpoint = Checkpoint {
             session,
@@ -250,7 +250,7 @@ impl<'a, B: Backend> Run<'a, B> {
 /// Logits of queries under weights that a training left.
 pub fn classify<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, work: &Classification) -> Result<Outcome> {
     let trainer = bench.trainer(work.training.agreement.range)?;
-    let weights = bench.get(Shelf::Job(work.job), work.weights)?;
+    let weights = bench.get_weights(Shelf::Job(work.job), work.weights)?;
     let mut outputs = Vec::new();
     for (index, part) in work.queries.iter().enumerate() {
         if let Some(outcome) = desk.interruption()? {
@@ -260,7 +260,7 @@ pub fn classify<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, work: &Classi
         desk.report(v1::Progress { phase: v1::Phase::Classifying.into(), done, total, epoch: 0, iterations: 0 })?;
         let versions = bench.features(&trainer, part)?;
         let logits = bench.sound(trainer.logits(&bench.engine, &versions, &weights))?;
-        let (blob, size) = bench.put(&logits)?;
+        let (blob, size) = bench.put(&[logits])?;
         outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: part.rows as u32 });
     }
     desk.finish(outputs)?;

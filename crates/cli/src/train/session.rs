@@ -43,7 +43,7 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
     let validation: Vec<Held<_>> = validation.map(|upload| Ok(Held::AsSent(upload?))).collect::<Result<_>>()?;
     bar.finish_and_clear();
     let initial = initial_weights(g.classes(), g.features(), agreement.seed);
-    let first = setting.seal(&packing::weights(g, &initial)?, ledger.weights())?;
+    let first = setting.seal_all(&packing::weights(g, &initial)?, ledger.weights())?;
     let mut session = Session::new(agreement.clone(), batches.len(), first)?;
     let (mut follow, mut steps, mut validating) = (Follow::new(agreement, initial), 0, 0.0);
     setting.settle()?;
@@ -70,7 +70,7 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
             logits.extend(rows.values().iter().map(|v| v * job.constants.scale));
         }
         let logits = Matrix::new(sets.validation.rows(), g.classes(), logits)?;
-        let weights = || Ok(packing::unpack_weights(g, &setting.open(session.weights())?)?);
+        let weights = || Ok(packing::unpack_weights(g, &setting.open_all(session.weights())?)?);
         let verdict = follow.epoch(&logits, &sets.validation, weights)?;
         session.judged(verdict)?;
         validating += asked.elapsed().as_secs_f64();
