@@ -26,7 +26,7 @@ pub trait Setting: Sync {
     }
     /// Decrypts some ciphertexts.
     fn open_all(&self, cts: &[<Self::Engine as Engine>::Ciphertext]) -> Result<Vec<Vec<Complex64>>> {
-        cts.iter().map(|ct| self.open(ct)).collect()
+        cts.par_iter().map(|ct| self.open(ct)).collect()
     }
     /// Waits for work that is still queued.
     fn settle(&self) -> Result<()>;

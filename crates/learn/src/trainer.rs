@@ -247,23 +247,7 @@ pub fn keys_of_session(
     let mut all = Keys::default();
     for range in ranges {
         let constants = Constants::built_in(geometry.classes(), range)?;
-        all = union(all, keys(geometry, ledger, constants, log_momentum_bound, top_level)?);
+        all = all.union(keys(geometry, ledger, constants, log_momentum_bound, top_level)?);
     }
     Ok(all)
-}
-
-/// The keys of both circuits, each at the highest level either uses it at.
-fn union(a: Keys, b: Keys) -> Keys {
-    let mut rotations = std::collections::BTreeMap::new();
-    for (rotation, level) in a.rotations.into_iter().chain(b.rotations) {
-        let highest = rotations.entry(rotation).or_insert(level);
-        *highest = level.max(*highest);
-    }
-    let bounds: std::collections::BTreeSet<u32> = a.bounds.into_iter().chain(b.bounds).collect();
-    Keys {
-        rotations: rotations.into_iter().collect(),
-        relinearisation: a.relinearisation.max(b.relinearisation),
-        conjugation: a.conjugation.max(b.conjugation),
-        bounds: bounds.into_iter().collect(),
-    }
 }

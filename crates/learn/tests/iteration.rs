@@ -89,7 +89,8 @@ fn refreshes_do_not_disturb_the_momentum() {
 
 #[test]
 fn noise_of_a_bootstrap_is_borne() {
-    let noise = Noise { operation: libm::ldexp(1.0, -28), bootstrap: libm::ldexp(1.0, -22), seed: 1 };
+    let (encryption, operation) = (libm::ldexp(1.0, -28), libm::ldexp(1.0, -28));
+    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -22), seed: 1 };
     let d = train(&Clear::with_noise(2048, TOP, noise), 64, 64, 30, 5, 20);
     assert!(d.exact < 1e-3, "{d:?}");
 }
@@ -97,7 +98,8 @@ fn noise_of_a_bootstrap_is_borne() {
 /// Noise stays small over hundreds of steps: no slot keeps a copy of another that could drift away from it.
 #[test]
 fn noise_does_not_grow_over_a_long_training() {
-    let noise = Noise { operation: libm::ldexp(1.0, -30), bootstrap: libm::ldexp(1.0, -25), seed: 2 };
+    let (encryption, operation) = (libm::ldexp(1.0, -30), libm::ldexp(1.0, -30));
+    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -25), seed: 2 };
     let d = train(&Clear::with_noise(1024, TOP, noise), 64, 60, 12, 3, 400);
     assert!(d.alike < 1e-4, "{d:?}");
 }

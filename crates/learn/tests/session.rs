@@ -17,7 +17,8 @@ use hetal_learn::{
 };
 
 const CLASSES: usize = 5;
-const NOISE: Noise = Noise { operation: 1.0 / (1u64 << 30) as f64, bootstrap: 1.0 / (1u64 << 25) as f64, seed: 4 };
+const SMALL: f64 = 1.0 / (1u64 << 30) as f64;
+const NOISE: Noise = Noise { encryption: SMALL, operation: SMALL, bootstrap: 32.0 * SMALL, seed: 4 };
 
 /// The shape of a training.
 struct Shape {
