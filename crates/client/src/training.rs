@@ -286,7 +286,7 @@ impl<'a> Training<'a> {
             Some(record) if !record.finished && !options.replace => {
                 return Err(Error::OtherTraining { name: options.name.clone() });
             }
-            _ => Record::begin(&owner, &layout, task, batch, &keys, wishes, &folder, report)?,
+            _ => Record::begin(&owner, &layout, task, &keys, wishes, &folder, report)?,
         };
         let mut training = Self { project, remote, task, options, layout, owner, folder, record, began };
         training.save()?;
@@ -574,7 +574,7 @@ impl<'a> Training<'a> {
             range: terms.range,
             epochs: accepted.count(),
             best_epoch,
-            iterations: (record.rounds.len() * self.record.batches.len()) as u64,
+            iterations: (record.rounds.len() * self.layout.batches(self.record.batches.len())) as u64,
             validation_loss: round.loss,
             validation_accuracy: round.accuracy,
             server: record.server.clone(),
@@ -590,14 +590,13 @@ impl Record {
         owner: &Owner,
         layout: &Layout,
         task: &Task,
-        batch: usize,
         keys: &KeySet,
         wishes: Wishes,
         folder: &Path,
         report: &mut (dyn FnMut(Step) + Send),
     ) -> Result<Self> {
         let start = Instant::now();
-        let training = task.training.batches(batch)?;
+        let training = layout.pieces(task.training.rows());
         let validation = uploads::ranges(task.validation.rows(), layout.geometry().rows());
         let all = training.len() + validation.len();
         let mut done = 0;

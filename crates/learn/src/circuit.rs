@@ -3,9 +3,10 @@
 use crate::judge::RANGES;
 use crate::softmax::Constants;
 use crate::trainer::{self, Trainer};
-use crate::{Geometry, Ledger, Result};
+use crate::{Geometry, Ledger, Result, batches};
 use hetal_circuits::Engine;
 use hetal_circuits::clear::Keys;
+use std::ops::Range;
 
 /// Bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`. Steps of the real data sets stay below 1; values
 /// up to 64 times the bound only lose precision, beyond that a bootstrap would fold them.
@@ -20,6 +21,7 @@ pub const LOG_MOMENTUM_BOUND: u32 = 2;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Circuit {
+    batch: usize,
     geometry: Geometry,
     ledger: Ledger,
     ranges: Vec<f64>,
@@ -33,12 +35,27 @@ impl Circuit {
         if ranges.first() != Some(&range) {
             return Err(crate::Error::NoConstants { classes, range });
         }
-        Ok(Self { geometry, ledger: Ledger::lowest(), ranges })
+        Ok(Self { batch, geometry, ledger: Ledger::lowest(), ranges })
     }
 
     /// The layout.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// The rows of every piece of `rows` rows, in the order in which they are sent.
+    pub fn pieces(&self, rows: usize) -> Vec<Range<usize>> {
+        batches::pieces(&self.geometry, rows, self.batch)
+    }
+
+    /// Which of `sent` pieces make up a batch.
+    pub fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize> {
+        batches::pieces_of(&self.geometry, self.batch, batch, sent)
+    }
+
+    /// How many batches `sent` pieces make up.
+    pub fn batches(&self, sent: usize) -> usize {
+        sent.div_ceil(self.geometry.pieces(self.batch))
     }
 
     /// The levels.

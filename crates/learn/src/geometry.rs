@@ -8,10 +8,12 @@
 //! A column has room for `rows / c'` groups. Where the blocks and the bias are more, the classifier goes on in further ciphertexts,
 //! its parts: each has all classes and some blocks. Logits are sums over blocks, so parts meet before the softmax, which is computed
 //! once whatever their number; parts of classes would each need their own.
+//!
+//! The logits of `slots / c'` rows fill a ciphertext. A larger batch comes in pieces of so many rows, whose gradients are added.
 
 use crate::{Error, Result};
 
-/// The layout of one batch shape. Fails to exist where the logits of a batch do not fit one ciphertext.
+/// The layout of one batch shape. Fails to exist where the slots are too few for the square of the padded number of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     slots: usize,
@@ -28,26 +30,23 @@ pub const MAX_CLASSES: usize = 128;
 
 impl Geometry {
     /// The layout for batches of up to `rows` rows: the batch is padded to the first power of two for which the classifier is one
-    /// ciphertext, or, if there is none, to the first that fits at all.
+    /// ciphertext, or, if there is none, to the first that fits at all. Where none does, it is the layout of the largest pieces.
     pub fn new(slots: usize, rows: usize, features: usize, classes: usize) -> Result<Self> {
         check("slots", slots, slots.is_power_of_two(), "a power of two")?;
         check("rows", rows, rows > 0, "at least 1")?;
         check("features", features, (1..=MAX_FEATURES).contains(&features), "1 to 2048")?;
         check("classes", classes, (2..=MAX_CLASSES).contains(&classes), "2 to 128")?;
-        let smallest = rows.checked_next_power_of_two().unwrap_or(usize::MAX);
-        let sizes = (0..usize::BITS).map(|log| 1 << log).take_while(|&size| size <= slots);
+        let largest = slots / classes.next_power_of_two();
+        let smallest = rows.checked_next_power_of_two().unwrap_or(usize::MAX).min(largest);
+        let sizes = (0..usize::BITS).map(|log| 1 << log).take_while(|&size| size <= largest);
         let mut fitting = sizes
             .filter(|&size| size >= smallest)
             .map(|rows| Self { slots, rows, features, classes, window: 1 })
             .filter(Self::fits)
             .peekable();
         let first = fitting.peek().copied();
-        fitting.find(|g| g.parts() == 1).or(first).map(Self::with_best_window).ok_or(Error::DoesNotFit {
-            slots,
-            rows,
-            features,
-            classes,
-        })
+        let best = fitting.find(|g| g.parts() == 1).or(first);
+        best.map(Self::with_best_window).ok_or(Error::DoesNotFit { slots, classes })
     }
 
     /// Number of slots.
@@ -55,7 +54,7 @@ impl Geometry {
         self.slots
     }
 
-    /// Rows of a batch, a power of two (`a`).
+    /// Rows of a batch or of a piece of one, a power of two (`a`).
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -93,6 +92,11 @@ impl Geometry {
     /// Groups of `c'` rows in a column (`U`): so many blocks (the bias is one more) find room in one ciphertext of weights.
     pub fn groups(&self) -> usize {
         self.rows / self.padded_classes()
+    }
+
+    /// Pieces of a batch of `rows` rows.
+    pub fn pieces(&self, rows: usize) -> usize {
+        rows.div_ceil(self.rows).max(1)
     }
 
     /// Ciphertexts of a classifier.
@@ -193,9 +197,19 @@ mod tests {
         assert_eq!(shape(100, 768, 128), (128, 2, 1, 3));
         assert_eq!(shape(512, 2048, 64), (512, 16, 8, 3));
         assert_eq!(shape(256, 2048, 128), (256, 8, 2, 5));
-        // The logits of a batch are one ciphertext.
-        assert!(matches!(Geometry::new(32768, 512, 768, 128), Err(Error::DoesNotFit { .. })));
-        assert!(matches!(Geometry::new(32768, 4096, 768, 10), Err(Error::DoesNotFit { .. })));
+    }
+
+    #[test]
+    fn batches_beyond_one_ciphertext_of_logits() {
+        for (rows, features, classes, piece, pieces) in
+            [(512, 768, 128, 256, 2), (1024, 768, 128, 256, 4), (4096, 768, 10, 2048, 2), (300, 4, 128, 256, 2)]
+        {
+            let g = Geometry::new(32768, rows, features, classes).unwrap();
+            assert_eq!((g.rows(), g.pieces(rows)), (piece, pieces), "{rows} x {features} x {classes}");
+        }
+        let one = Geometry::new(32768, 1000, 768, 10).unwrap();
+        assert_eq!((one.pieces(1000), one.pieces(1), one.pieces(0)), (1, 1, 1));
+        assert_eq!(Geometry::new(8192, 64, 12, 100), Err(Error::DoesNotFit { slots: 8192, classes: 100 }));
     }
 
     #[test]
@@ -205,6 +219,6 @@ mod tests {
         {
             assert!(matches!(Geometry::new(s, a, f, c), Err(Error::Invalid { .. })));
         }
-        assert!(Geometry::new(1024, usize::MAX, 4, 2).is_err());
+        assert_eq!(Geometry::new(1024, usize::MAX, 4, 2).unwrap().rows(), 512);
     }
 }

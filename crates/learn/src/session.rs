@@ -7,7 +7,7 @@ use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
 use crate::nesterov::Pace;
 use crate::trainer::{Model, Trainer};
-use crate::{Batches, Error, Result};
+use crate::{Batches, Error, Result, batches};
 use hetal_circuits::Engine;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -74,7 +74,7 @@ pub struct Session<C> {
 }
 
 impl<C: Clone> Session<C> {
-    /// A session before its first step, on `batches` batches, from the parts of the first weights.
+    /// A session before its first step, with `batches` steps an epoch, from the parts of the first weights.
     pub fn new(agreement: Agreement, batches: usize, weights: Vec<C>) -> Result<Self> {
         if batches == 0 {
             return Err(Error::NoRows);
@@ -235,12 +235,12 @@ impl<C: Clone> Session<C> {
     }
 }
 
-/// Does steps and refreshes until something else is to be done, which is returned. `trainer` gives the circuit of a range. After each step
+/// Does steps on the pieces of batches that are held, and refreshes, until something else is to be done, which is returned. `trainer` gives the circuit of a range. After each step
 /// `rest` is called and may interrupt by returning false.
 pub fn advance<'t, E: Engine + 't>(
     engine: &E,
     session: &mut Session<E::Ciphertext>,
-    batches: &(impl Batches<E> + ?Sized),
+    held: &(impl Batches<E> + ?Sized),
     trainer: impl Fn(f64) -> Result<&'t Trainer<E>>,
     mut rest: impl FnMut(&Session<E::Ciphertext>) -> bool,
 ) -> Result<Task> {
@@ -249,7 +249,9 @@ pub fn advance<'t, E: Engine + 't>(
         let model = match task {
             Task::Step { batch, rate, range } => {
                 let trainer = trainer(range)?;
-                trainer.step(engine, session.model(), &*batches.batch(engine, trainer, batch)?, rate)?
+                let geometry = trainer.products().geometry();
+                let pieces = batches::pieces_of(geometry, session.agreement.batch, batch, held.count());
+                batches::step(engine, trainer, session.model(), held, pieces, rate, &mut |_| {})?
             }
             Task::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
             Task::Validate { .. } | Task::Return => return Ok(task),

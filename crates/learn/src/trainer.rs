@@ -7,7 +7,7 @@ use crate::{Error, Geometry, Ledger, Result};
 use hetal_circuits::clear::{Clear, Keys};
 use hetal_circuits::{Complex64, Engine};
 
-/// A batch on the server.
+/// A batch on the server, or a piece of one ([`Geometry::pieces`]).
 #[derive(Clone, Debug)]
 pub struct Batch<C> {
     /// All row-shifted versions of the features.
@@ -146,18 +146,34 @@ impl<E: Engine> Trainer<E> {
         rate: f64,
         ended: &mut dyn FnMut(Stage),
     ) -> Result<Model<E::Ciphertext>> {
+        let mut step = self.begin(model, batch.rows, rate);
+        step.add(engine, batch, ended)?;
+        step.finish(engine, ended)
+    }
+
+    /// A step on a batch of `rows` rows, which come piece by piece.
+    pub fn begin<'a>(&'a self, model: &'a Model<E::Ciphertext>, rows: usize, rate: f64) -> Step<'a, E> {
+        Step { trainer: self, model, factor: rate / (rows as f64 * model.scale), gradient: None }
+    }
+
+    /// `factor` times the gradient of a piece, at `V`.
+    fn gradient(
+        &self,
+        engine: &E,
+        model: &Model<E::Ciphertext>,
+        piece: &Batch<E::Ciphertext>,
+        factor: f64,
+        ended: &mut dyn FnMut(Stage),
+    ) -> Result<Vec<E::Ciphertext>> {
         let at = model.lookahead.as_deref().unwrap_or(&model.weights);
-        let logits = self.logits(engine, &batch.versions, at)?;
+        let logits = self.logits(engine, &piece.versions, at)?;
         ended(Stage::Logits);
         let probabilities = self.softmax.evaluate(engine, &logits)?;
         ended(Stage::Softmax);
-        let differences = engine.sub(&probabilities, &batch.labels)?;
-        let factor = rate / (batch.rows as f64 * model.scale);
-        let gradient = self.products.gradient(engine, &batch.versions, &differences, batch.rows, factor)?;
+        let differences = engine.sub(&probabilities, &piece.labels)?;
+        let gradient = self.products.gradient(engine, &piece.versions, &differences, piece.rows, factor)?;
         ended(Stage::Gradient);
-        let model = self.descend(engine, model, &gradient)?;
-        ended(Stage::Descent);
-        Ok(model)
+        Ok(gradient)
     }
 
     /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, where the gradient comes divided by `B` already.
@@ -196,6 +212,34 @@ impl<E: Engine> Trainer<E> {
         };
         let momentum = momentum.iter().map(fresh).collect::<hetal_circuits::Result<_>>()?;
         Ok(Model { momentum: Some(momentum), scale: 1.0, ..model.clone() })
+    }
+}
+
+/// A step that has met some pieces of its batch.
+pub struct Step<'a, E: Engine> {
+    trainer: &'a Trainer<E>,
+    model: &'a Model<E::Ciphertext>,
+    factor: f64,
+    gradient: Option<Vec<E::Ciphertext>>,
+}
+
+impl<E: Engine> Step<'_, E> {
+    /// Adds the gradient of a piece; `ended` is told each stage as it ends.
+    pub fn add(&mut self, engine: &E, piece: &Batch<E::Ciphertext>, ended: &mut dyn FnMut(Stage)) -> Result<()> {
+        let gradient = self.trainer.gradient(engine, self.model, piece, self.factor, ended)?;
+        self.gradient = Some(match self.gradient.take() {
+            Some(sum) => each(&sum, &gradient, |a, b| engine.add(a, b))?,
+            None => gradient,
+        });
+        Ok(())
+    }
+
+    /// The model after the step.
+    pub fn finish(self, engine: &E, ended: &mut dyn FnMut(Stage)) -> Result<Model<E::Ciphertext>> {
+        let gradient = self.gradient.ok_or(Error::NoRows)?;
+        let model = self.trainer.descend(engine, self.model, &gradient)?;
+        ended(Stage::Descent);
+        Ok(model)
     }
 }
 

@@ -111,7 +111,8 @@ proptest::proptest! {
     /// Any shape: logits of a gradient of random differences, slot by slot through both products.
     #[test]
     fn any_shape_multiplies_exactly(rows in 1usize..70, features in 1usize..200, classes in 2usize..20, seed in 0u64..1000) {
-        if Geometry::new(1024, rows, features, classes).is_ok() {
+        if let Ok(g) = Geometry::new(1024, rows, features, classes) {
+            let rows = rows.min(g.rows());
             let b = bench(1024, rows, rows, features, classes, 1.0);
             let g = *b.products.geometry();
             let d = Random(seed).matrix(rows, classes, 1.0);

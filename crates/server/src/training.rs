@@ -79,8 +79,12 @@ impl<'a, B: Backend> Run<'a, B> {
             desk,
             bench,
             training,
-            session: Session::new(training.agreement.clone(), training.batches.len(), bench.first_weights(training)?)
-                .map_err(Error::work)?,
+            session: Session::new(
+                training.agreement.clone(),
+                bench.circuit.batches(training.batches.len()),
+                bench.first_weights(training)?,
+            )
+            .map_err(Error::work)?,
             trainer: (range, bench.trainer(range)?),
             batches: Prepared::new(kept_batches),
             validation: Prepared::new(kept_validation),
@@ -123,14 +127,20 @@ impl<'a, B: Backend> Run<'a, B> {
         let start = Instant::now();
         self.circuit(range)?;
         let (bench, trainer) = (self.bench, &self.trainer.1);
-        let part = self.training.batches.get(index).ok_or_else(|| Error::work("a batch that is not there"))?;
-        let batch = self.batches.get(index, || bench.batch(trainer, part))?;
-        let model = bench.sound(trainer.step(&bench.engine, self.session.model(), &batch, rate))?;
+        let all = &self.training.batches;
+        let pieces = bench.circuit.pieces_of(index, all.len());
+        let rows = all[pieces.clone()].iter().map(|part| part.rows).sum();
+        let mut step = trainer.begin(self.session.model(), rows, rate);
+        for piece in pieces {
+            let batch = self.batches.get(piece, || bench.batch(trainer, &all[piece]))?;
+            bench.sound(step.add(&bench.engine, &batch, &mut |_| {}))?;
+        }
+        let model = bench.sound(step.finish(&bench.engine, &mut |_| {}))?;
         self.session.stepped(model).map_err(Error::work)?;
         self.iterations += 1;
         add(&self.desk.metrics.iterations, 1);
         add(&self.desk.metrics.iteration_micros, start.elapsed().as_micros() as u64);
-        self.desk.report(self.progress(v1::Phase::Training, index + 1, self.training.batches.len()))?;
+        self.desk.report(self.progress(v1::Phase::Training, index + 1, bench.circuit.batches(all.len())))?;
         self.since_checkpoint += 1;
         // At the end of an epoch the checkpoint comes with the logits.
         let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
