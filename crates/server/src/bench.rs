@@ -14,6 +14,7 @@ use hetal_learn::trainer::{Batch, Model, Trainer};
 use hetal_learn::{Circuit, packing};
 use hetal_ring::Basis;
 use hetal_wire::BlobName;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The engine of a device.
@@ -111,17 +112,32 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         self.sound(self.circuit.trainer(&self.engine, range))
     }
 
-    /// A ciphertext that hides nothing.
-    fn first_weights(&self, training: &Training) -> Result<Ct<B>> {
+    fn parts(&self) -> usize {
+        self.circuit.geometry().parts()
+    }
+
+    /// Ciphertexts that hide nothing.
+    fn first_weights(&self, training: &Training) -> Result<Vec<Ct<B>>> {
         let geometry = self.circuit.geometry();
         let weights = initial_weights(training.classes, training.features, training.agreement.seed);
-        let slots = packing::weights(geometry, &weights).map_err(Error::work)?;
+        let parts = packing::weights(geometry, &weights).map_err(Error::work)?;
         let level = self.circuit.ledger().weights();
         let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
         let basis = Basis { q: limbs, p: 0 };
-        let c0 = self.engine.evaluator().encode(&slots, scale, basis).map_err(Error::work)?.poly;
-        let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
-        self.engine.admit(trivial).map_err(Error::work)
+        let part = |slots: &Vec<_>| {
+            let c0 = self.engine.evaluator().encode(slots, scale, basis).map_err(Error::work)?.poly;
+            let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
+            self.engine.admit(trivial).map_err(Error::work)
+        };
+        parts.iter().map(part).collect()
+    }
+
+    fn batches(&self, sent: usize) -> usize {
+        self.circuit.batches(sent)
+    }
+
+    fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize> {
+        self.circuit.pieces_of(batch, sent)
     }
 
     /// Feature blocks and labels, with all row-shifted versions.
@@ -154,17 +170,21 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         &self,
         trainer: &Self::Circuit,
         model: &Model<Ct<B>>,
-        batch: &Self::Batch,
+        (rows, pieces): (usize, &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>),
         rate: f64,
     ) -> Result<Model<Ct<B>>> {
-        self.sound(trainer.step(&self.engine, model, batch, rate))
+        let mut step = trainer.begin(model, rows, rate);
+        for piece in pieces {
+            self.sound(step.add(&self.engine, &*piece?, &mut |_| {}))?;
+        }
+        self.sound(step.finish(&self.engine, &mut |_| {}))
     }
 
     fn refresh(&self, trainer: &Self::Circuit, model: &Model<Ct<B>>) -> Result<Model<Ct<B>>> {
         self.sound(trainer.refresh(&self.engine, model))
     }
 
-    fn expand(&self, trainer: &Self::Circuit, weights: &Ct<B>) -> Result<Self::Expanded> {
+    fn expand(&self, trainer: &Self::Circuit, weights: &[Ct<B>]) -> Result<Self::Expanded> {
         self.sound(trainer.products().expand(&self.engine, weights))
     }
 
@@ -176,8 +196,8 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         self.sound(self.codec.encode(ciphertext.inner()))
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<Ct<B>> {
-        let ciphertext = self.codec.decode(bytes).map_err(Error::work)?;
+    fn decode(&self, bytes: &mut &[u8]) -> Result<Ct<B>> {
+        let ciphertext = self.codec.read(bytes).map_err(Error::work)?;
         self.engine.admit(ciphertext).map_err(Error::work)
     }
 

@@ -89,8 +89,12 @@ impl<'a, W: Workshop> Run<'a, W> {
             desk,
             shop,
             training,
-            session: Session::new(training.agreement.clone(), training.batches.len(), shop.first_weights(training)?)
-                .map_err(Error::work)?,
+            session: Session::new(
+                training.agreement.clone(),
+                shop.batches(training.batches.len()),
+                shop.first_weights(training)?,
+            )
+            .map_err(Error::work)?,
             circuit: (range, shop.circuit(range)?),
             batches: Prepared::new(kept_batches),
             validation: Prepared::new(kept_validation),
@@ -103,8 +107,10 @@ impl<'a, W: Workshop> Run<'a, W> {
         let Some(text) = &desk.job.checkpoint else { return Ok(run) };
         let (checkpoint, names) = Checkpoint::parse(text)?;
         run.stored = names;
-        let load = |&name: &BlobName| shop.get(Shelf::Job(desk.job.id), name);
-        let ciphertexts = run.stored.iter().map(load).collect::<Result<_>>()?;
+        let mut ciphertexts = Vec::new();
+        for &name in &run.stored {
+            ciphertexts.extend(shop.get(Shelf::Job(desk.job.id), name, 1)?);
+        }
         run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::work)?;
         (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
         Ok(run)
@@ -130,14 +136,18 @@ impl<'a, W: Workshop> Run<'a, W> {
         let start = Instant::now();
         self.choose_circuit(range)?;
         let (shop, circuit) = (self.shop, &self.circuit.1);
-        let part = self.training.batches.get(index).ok_or_else(|| Error::work("a batch that is not there"))?;
-        let batch = self.batches.get(index, || shop.batch(circuit, part))?;
-        let model = shop.step(circuit, self.session.model(), &batch, rate)?;
+        let sent = &self.training.batches;
+        let pieces = shop.pieces_of(index, sent.len());
+        let rows = sent[pieces.clone()].iter().map(|part| part.rows).sum();
+        let batches = &mut self.batches;
+        let mut pieces = pieces.map(|piece| batches.get(piece, || shop.batch(circuit, &sent[piece])));
+        let model = shop.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
         self.session.stepped(model).map_err(Error::work)?;
         self.iterations += 1;
         add(&self.desk.metrics.iterations, 1);
         add(&self.desk.metrics.iteration_micros, start.elapsed().as_micros() as u64);
-        self.desk.report(self.progress(v1::Phase::Training, index + 1, self.training.batches.len()))?;
+        let batches = shop.batches(sent.len());
+        self.desk.report(self.progress(v1::Phase::Training, index + 1, batches))?;
         self.since_checkpoint += 1;
         // At the end of an epoch the checkpoint comes with the logits.
         let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
@@ -161,7 +171,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         for (index, part) in parts.iter().enumerate() {
             self.desk.report(self.progress(v1::Phase::Validating, index, parts.len()))?;
             let rows = self.validation.get(index, || shop.rows(circuit, part))?;
-            let (blob, size) = shop.put(&shop.logits(circuit, &rows, &expanded)?)?;
+            let (blob, size) = shop.put(&[shop.logits(circuit, &rows, &expanded)?])?;
             logits.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: part.rows as u32 });
         }
         self.round += 1;
@@ -209,7 +219,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         let (session, ciphertexts) = self.session.checkpoint();
         let mut names = Vec::new();
         for ciphertext in ciphertexts {
-            names.push(self.shop.put(ciphertext)?.0);
+            names.push(self.shop.put(std::slice::from_ref(ciphertext))?.0);
         }
         let checkpoint = Checkpoint {
             session,
@@ -256,7 +266,8 @@ impl<'a, W: Workshop> Run<'a, W> {
 /// Logits of queries under weights that a training left.
 pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &Classification) -> Result<Outcome> {
     let circuit = shop.circuit(work.training.agreement.range)?;
-    let weights = shop.expand(&circuit, &shop.get(Shelf::Job(work.job), work.weights)?)?;
+    let weights = shop.get(Shelf::Job(work.job), work.weights, shop.parts())?;
+    let weights = shop.expand(&circuit, &weights)?;
     let mut outputs = Vec::new();
     for (index, part) in work.queries.iter().enumerate() {
         if let Some(outcome) = desk.interruption()? {
@@ -265,7 +276,7 @@ pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &Classification) -
         let (done, total) = (index as u64, work.queries.len() as u64);
         desk.report(v1::Progress { phase: v1::Phase::Classifying.into(), done, total, epoch: 0, iterations: 0 })?;
         let rows = shop.rows(&circuit, part)?;
-        let (blob, size) = shop.put(&shop.logits(&circuit, &rows, &weights)?)?;
+        let (blob, size) = shop.put(&[shop.logits(&circuit, &rows, &weights)?])?;
         outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: part.rows as u32 });
     }
     desk.finish(outputs)?;

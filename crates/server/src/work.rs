@@ -181,7 +181,15 @@ impl Checker<'_> {
         let circuit = training.circuit(&params)?;
         let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
         let geometry = circuit.geometry();
-        self.parts(&training.batches, BlobKind::Batch, blocks + labels, training.agreement.batch)?;
+        let batch = training.agreement.batch;
+        self.parts(&training.batches, BlobKind::Batch, blocks + labels, batch.min(geometry.rows()))?;
+        let sent = training.batches.len();
+        for number in 0..circuit.batches(sent) {
+            let rows: usize = training.batches[circuit.pieces_of(number, sent)].iter().map(|part| part.rows).sum();
+            if rows > batch {
+                return Err(Error::invalid(format!("{rows} rows in batch {number}, at most {batch} were agreed")));
+            }
+        }
         self.parts(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
         let keys = self.key_lists.find(&params, &training, &circuit)?;
         self.uploaded(training.keys, BlobKind::Keys, bytes::key_set_len(&params, &keys).map_err(Error::invalid)?)?;

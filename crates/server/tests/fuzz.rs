@@ -26,7 +26,7 @@ fn configurations() -> Vec<Vec<u8>> {
 }
 
 fn checkpoints() -> Vec<Vec<u8>> {
-    let session = Session::new(Limits::default().defaults, 3, ()).unwrap();
+    let session = Session::new(Limits::default().defaults, 3, vec![()]).unwrap();
     let (record, ciphertexts) = session.checkpoint();
     let ciphertexts: Vec<_> = ciphertexts.iter().map(|()| BlobName([7; 32]).to_string()).collect();
     let checkpoint = serde_json::json!({

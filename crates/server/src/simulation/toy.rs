@@ -10,6 +10,8 @@ use hetal_learn::session::Task;
 use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::BlobName;
+use std::ops::Range;
+use std::sync::Arc;
 
 pub type Ct = [u8; 32];
 
@@ -24,24 +26,34 @@ fn of(kind: &str, parts: &[&[u8]]) -> Ct {
     *hasher.finalize().as_bytes()
 }
 
-fn first_weights(training: &Training) -> Ct {
-    of("first", &[&training.keys.0])
+/// Ciphertexts of a classifier.
+const PARTS: usize = 2;
+
+/// Every part of a vector of ciphertexts.
+fn parts_of(kind: &str, from: &[&[u8]]) -> Vec<Ct> {
+    (0..PARTS as u8).map(|part| of(kind, &[from, &[&[part]]].concat())).collect()
+}
+
+fn first_weights(training: &Training) -> Vec<Ct> {
+    parts_of("first", &[&training.keys.0])
 }
 
 fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
+    let lookahead = model.lookahead.as_ref().map(|parts| parts.concat()).unwrap_or_default();
+    let momentum = model.momentum.as_ref().map(|parts| parts.concat()).unwrap_or_default();
     let all: [&[u8]; 7] = [
-        &model.weights,
-        model.lookahead.as_ref().map_or(&[], |ct| ct),
-        model.momentum.as_ref().map_or(&[], |ct| ct),
+        &model.weights.concat(),
+        &lookahead,
+        &momentum,
         &model.scale.to_le_bytes(),
         batch,
         &range.to_le_bytes(),
         &rate.to_le_bytes(),
     ];
     Model {
-        weights: of("weights", &all),
-        lookahead: Some(of("lookahead", &all)),
-        momentum: Some(of("momentum", &all)),
+        weights: parts_of("weights", &all),
+        lookahead: Some(parts_of("lookahead", &all)),
+        momentum: Some(parts_of("momentum", &all)),
         // A refresh after every other step.
         scale: model.scale / 100.0,
         pace: model.pace,
@@ -49,12 +61,12 @@ fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
 }
 
 fn refresh(model: &Model<Ct>) -> Model<Ct> {
-    let momentum = model.momentum.map(|ct| of("refreshed", &[&ct]));
+    let momentum = model.momentum.as_ref().map(|parts| parts_of("refreshed", &[&parts.concat()]));
     Model { momentum, scale: 1.0, ..model.clone() }
 }
 
-fn logits(range: f64, rows: &Ct, weights: &Ct) -> Ct {
-    of("logits", &[rows, weights, &range.to_le_bytes()])
+fn logits(range: f64, rows: &Ct, weights: &[Ct]) -> Ct {
+    of("logits", &[rows, &weights.concat(), &range.to_le_bytes()])
 }
 
 fn encode(ct: &Ct) -> Vec<u8> {
@@ -93,7 +105,8 @@ pub fn expected(training: &Training, verdict: impl Fn(u32) -> Verdict) -> Expect
             Task::Return => break,
         }
     }
-    let outputs = session.kept().map(|(epoch, ct)| (epoch as u32, name_of(&encode(ct)))).collect();
+    let bytes = |parts: &[Ct]| parts.iter().flat_map(encode).collect::<Vec<_>>();
+    let outputs = session.kept().map(|(epoch, parts)| (epoch as u32, name_of(&bytes(parts)))).collect();
     Expected { logits: rounds, outputs }
 }
 
@@ -109,7 +122,7 @@ impl Workshop for Toy<'_> {
     type Circuit = f64;
     type Batch = Ct;
     type Rows = Ct;
-    type Expanded = Ct;
+    type Expanded = Vec<Ct>;
 
     fn blobs(&self) -> &dyn Blobs {
         self.blobs
@@ -120,8 +133,17 @@ impl Workshop for Toy<'_> {
     fn circuit(&self, range: f64) -> Result<f64> {
         Ok(range)
     }
-    fn first_weights(&self, training: &Training) -> Result<Ct> {
+    fn parts(&self) -> usize {
+        PARTS
+    }
+    fn first_weights(&self, training: &Training) -> Result<Vec<Ct>> {
         Ok(first_weights(training))
+    }
+    fn batches(&self, sent: usize) -> usize {
+        sent
+    }
+    fn pieces_of(&self, batch: usize, _sent: usize) -> Range<usize> {
+        batch..batch + 1
     }
     fn batch(&self, _: &f64, part: &Part) -> Result<Ct> {
         Ok(name_of(&self.upload(part.blob, 1 << 20)?).0)
@@ -132,25 +154,34 @@ impl Workshop for Toy<'_> {
     fn prepared_bytes(&self) -> u64 {
         1 << 30
     }
-    fn step(&self, range: &f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Result<Model<Ct>> {
+    fn step(
+        &self,
+        range: &f64,
+        model: &Model<Ct>,
+        (_, pieces): (usize, &mut dyn Iterator<Item = Result<Arc<Ct>>>),
+        rate: f64,
+    ) -> Result<Model<Ct>> {
         self.world.pause();
-        Ok(step(*range, model, batch, rate))
+        let batch = pieces.next().ok_or_else(|| Error::work("a batch without pieces"))??;
+        Ok(step(*range, model, &batch, rate))
     }
     fn refresh(&self, _: &f64, model: &Model<Ct>) -> Result<Model<Ct>> {
         Ok(refresh(model))
     }
-    fn expand(&self, _: &f64, weights: &Ct) -> Result<Ct> {
-        Ok(*weights)
+    fn expand(&self, _: &f64, weights: &[Ct]) -> Result<Vec<Ct>> {
+        Ok(weights.to_vec())
     }
-    fn logits(&self, range: &f64, rows: &Ct, weights: &Ct) -> Result<Ct> {
+    fn logits(&self, range: &f64, rows: &Ct, weights: &Vec<Ct>) -> Result<Ct> {
         Ok(logits(*range, rows, weights))
     }
     fn encode(&self, ct: &Ct) -> Result<Vec<u8>> {
         Ok(encode(ct))
     }
-    fn decode(&self, bytes: &[u8]) -> Result<Ct> {
-        let ct: Ct = bytes.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::work("too short"))?;
-        if bytes == encode(&ct) { Ok(ct) } else { Err(Error::work("no ciphertext")) }
+    fn decode(&self, bytes: &mut &[u8]) -> Result<Ct> {
+        let (one, rest) = bytes.split_at_checked(96).ok_or_else(|| Error::work("too short"))?;
+        *bytes = rest;
+        let ct: Ct = one.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::work("too short"))?;
+        if one == encode(&ct) { Ok(ct) } else { Err(Error::work("no ciphertext")) }
     }
     fn largest(&self) -> u64 {
         96

@@ -166,7 +166,7 @@ impl Owner {
         let agreement = agreement();
         let weights =
             packing::weights(self.circuit.geometry(), &initial_weights(CLASSES, FEATURES, agreement.seed)).unwrap();
-        let first = self.trivial(&engine, &weights);
+        let first = weights.iter().map(|part| self.trivial(&engine, part)).collect();
         let mut session = Session::new(agreement, 2, first).unwrap();
         let mut verdicts = VERDICTS.into_iter();
         let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
@@ -175,7 +175,11 @@ impl Owner {
         {
             session.judged(verdicts.next().unwrap()).unwrap();
         }
-        let name = |ct: &Sealed<Poly>| BlobName(*blake3::hash(&codec.encode(ct.inner()).unwrap()).as_bytes());
+        // A classifier is a blob of its ciphertexts, one after the other.
+        let name = |parts: &[Sealed<Poly>]| {
+            let bytes: Vec<u8> = parts.iter().flat_map(|ct| codec.encode(ct.inner()).unwrap()).collect();
+            BlobName(*blake3::hash(&bytes).as_bytes())
+        };
         session.kept().map(|(epoch, weights)| (epoch, name(weights))).collect()
     }
 
