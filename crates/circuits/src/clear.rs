@@ -119,7 +119,8 @@ impl Clear {
 
     fn check_place(&self, place: Multiplication) -> Result<()> {
         self.check_level(place.operand)?;
-        require("a plain multiplication", 1, place.at)?;
+        // A prepared result must still be multiplied, which takes a level more.
+        require("a plain multiplication", if place.partner.is_some() { 2 } else { 1 }, place.at)?;
         require("a plain multiplication", place.at, place.operand)?;
         match place.partner {
             None => Ok(()),

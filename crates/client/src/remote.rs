@@ -7,10 +7,10 @@ mod transfer;
 mod watch;
 
 pub use error::{Error, Result};
-pub use hetal_wire::{BlobName, JobId};
+pub use hetal_wire::{BlobName, JobId, JobState};
 pub use messages::{
-    Batch, BlobKind, Bounds, Classification, Event, Happening, Job, JobState, Offer, Output, Phase, Progress, Terms,
-    Training, Validation,
+    Batch, BlobKind, Bounds, Classification, Event, Happening, Job, Offer, Output, Phase, Progress, Terms, Training,
+    Validation,
 };
 pub use transfer::Uploaded;
 pub use watch::Watch;

@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+mod job_state;
 mod names;
 
+pub use job_state::JobState;
 pub use names::{BlobName, JobId, NameError};
 
 /// The messages and the service, as `proto/hetal.proto` describes them.

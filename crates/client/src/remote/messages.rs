@@ -4,7 +4,7 @@ use super::{BlobName, Error, JobId, Result};
 use hetal_learn::Wishes;
 use hetal_learn::judge::RANGES;
 use hetal_learn::nesterov::Momentum;
-use hetal_wire::v1;
+use hetal_wire::{JobState, v1};
 use std::time::Instant;
 
 /// What an uploaded blob holds.
@@ -221,30 +221,6 @@ impl Classification {
     }
 }
 
-/// What a job is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobState {
-    /// In the queue.
-    Queued,
-    /// Computing.
-    Running,
-    /// Waiting for a verdict.
-    Waiting,
-    /// Done.
-    Finished,
-    /// Ended with an error.
-    Failed,
-    /// Ended by its owner.
-    Cancelled,
-}
-
-impl JobState {
-    /// Whether nothing more will happen.
-    pub fn has_ended(self) -> bool {
-        matches!(self, Self::Finished | Self::Failed | Self::Cancelled)
-    }
-}
-
 /// A job as the server describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
@@ -268,15 +244,7 @@ pub struct Job {
 
 impl Job {
     pub(super) fn parse(message: v1::Job) -> Result<Self> {
-        let state = match message.state() {
-            v1::JobState::Queued => JobState::Queued,
-            v1::JobState::Running => JobState::Running,
-            v1::JobState::Waiting => JobState::Waiting,
-            v1::JobState::Finished => JobState::Finished,
-            v1::JobState::Failed => JobState::Failed,
-            v1::JobState::Cancelled => JobState::Cancelled,
-            v1::JobState::Unspecified => return Err(Error::protocol("a job without a state")),
-        };
+        let state = JobState::parse(message.state()).ok_or_else(|| Error::protocol("a job without a state"))?;
         Ok(Self {
             id: job_id(&message.id)?,
             state,
