@@ -112,14 +112,6 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         self.sound(self.circuit.trainer(&self.engine, range))
     }
 
-    fn batches(&self, sent: usize) -> usize {
-        self.circuit.batches(sent)
-    }
-
-    fn pieces(&self, batch: usize, sent: usize) -> Range<usize> {
-        self.circuit.pieces_of(batch, sent)
-    }
-
     fn parts(&self) -> usize {
         self.circuit.geometry().parts()
     }
@@ -138,6 +130,14 @@ impl<B: Backend> Workshop for Bench<'_, B> {
             self.engine.admit(trivial).map_err(Error::work)
         };
         parts.iter().map(part).collect()
+    }
+
+    fn batches(&self, sent: usize) -> usize {
+        self.circuit.batches(sent)
+    }
+
+    fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize> {
+        self.circuit.pieces_of(batch, sent)
     }
 
     /// Feature blocks and labels, with all row-shifted versions.
@@ -170,8 +170,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         &self,
         trainer: &Self::Circuit,
         model: &Model<Ct<B>>,
-        rows: usize,
-        pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
+        (rows, pieces): (usize, &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>),
         rate: f64,
     ) -> Result<Model<Ct<B>>> {
         let mut step = trainer.begin(model, rows, rate);

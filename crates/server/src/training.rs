@@ -107,8 +107,10 @@ impl<'a, W: Workshop> Run<'a, W> {
         let Some(text) = &desk.job.checkpoint else { return Ok(run) };
         let (checkpoint, names) = Checkpoint::parse(text)?;
         run.stored = names;
-        let load = |&name: &BlobName| shop.get(Shelf::Job(desk.job.id), name, 1);
-        let ciphertexts = run.stored.iter().map(load).collect::<Result<Vec<_>>>()?.concat();
+        let mut ciphertexts = Vec::new();
+        for &name in &run.stored {
+            ciphertexts.extend(shop.get(Shelf::Job(desk.job.id), name, 1)?);
+        }
         run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::work)?;
         (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
         Ok(run)
@@ -134,16 +136,18 @@ impl<'a, W: Workshop> Run<'a, W> {
         let start = Instant::now();
         self.choose_circuit(range)?;
         let (shop, circuit) = (self.shop, &self.circuit.1);
-        let (sent, prepared) = (&self.training.batches, &mut self.batches);
-        let pieces = shop.pieces(index, sent.len());
+        let sent = &self.training.batches;
+        let pieces = shop.pieces_of(index, sent.len());
         let rows = sent[pieces.clone()].iter().map(|part| part.rows).sum();
-        let mut pieces = pieces.map(|piece| prepared.get(piece, || shop.batch(circuit, &sent[piece])));
-        let model = shop.step(circuit, self.session.model(), rows, &mut pieces, rate)?;
+        let batches = &mut self.batches;
+        let mut pieces = pieces.map(|piece| batches.get(piece, || shop.batch(circuit, &sent[piece])));
+        let model = shop.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
         self.session.stepped(model).map_err(Error::work)?;
         self.iterations += 1;
         add(&self.desk.metrics.iterations, 1);
         add(&self.desk.metrics.iteration_micros, start.elapsed().as_micros() as u64);
-        self.desk.report(self.progress(v1::Phase::Training, index + 1, shop.batches(sent.len())))?;
+        let batches = shop.batches(sent.len());
+        self.desk.report(self.progress(v1::Phase::Training, index + 1, batches))?;
         self.since_checkpoint += 1;
         // At the end of an epoch the checkpoint comes with the logits.
         let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
@@ -262,7 +266,8 @@ impl<'a, W: Workshop> Run<'a, W> {
 /// Logits of queries under weights that a training left.
 pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &Classification) -> Result<Outcome> {
     let circuit = shop.circuit(work.training.agreement.range)?;
-    let weights = shop.expand(&circuit, &shop.get(Shelf::Job(work.job), work.weights, shop.parts())?)?;
+    let weights = shop.get(Shelf::Job(work.job), work.weights, shop.parts())?;
+    let weights = shop.expand(&circuit, &weights)?;
     let mut outputs = Vec::new();
     for (index, part) in work.queries.iter().enumerate() {
         if let Some(outcome) = desk.interruption()? {

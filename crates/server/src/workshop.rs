@@ -30,28 +30,27 @@ pub trait Workshop {
 
     /// The circuit of a range.
     fn circuit(&self, range: f64) -> Result<Self::Circuit>;
-    /// How many batches `sent` uploads make up.
-    fn batches(&self, sent: usize) -> usize;
-    /// Which of `sent` uploads are the pieces of a batch.
-    fn pieces(&self, batch: usize, sent: usize) -> Range<usize>;
     /// Ciphertexts of a classifier.
     fn parts(&self) -> usize;
     /// The public first weights.
     fn first_weights(&self, training: &Training) -> Result<Vec<Self::Ct>>;
-    /// Prepares an uploaded batch.
+    /// How many batches `sent` uploads make up.
+    fn batches(&self, sent: usize) -> usize;
+    /// Which of `sent` uploads make up a batch.
+    fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize>;
+    /// Prepares an uploaded batch, or piece of one.
     fn batch(&self, circuit: &Self::Circuit, part: &Part) -> Result<Self::Batch>;
     /// Prepares uploaded rows.
     fn rows(&self, circuit: &Self::Circuit, part: &Part) -> Result<Self::Rows>;
     /// Bytes of a prepared batch, in memory.
     fn prepared_bytes(&self) -> u64;
 
-    /// A step of gradient descent on a batch of `rows` rows, which come piece by piece.
+    /// A step of gradient descent on a batch of `rows` rows in pieces, of which one at a time is asked for.
     fn step(
         &self,
         circuit: &Self::Circuit,
         model: &Model<Self::Ct>,
-        rows: usize,
-        pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
+        batch: (usize, &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>),
         rate: f64,
     ) -> Result<Model<Self::Ct>>;
     /// A refresh of the momentum.
@@ -63,7 +62,7 @@ pub trait Workshop {
 
     /// The bytes of a ciphertext.
     fn encode(&self, ciphertext: &Self::Ct) -> Result<Vec<u8>>;
-    /// The ciphertext that some bytes begin with; they are left just after it.
+    /// The ciphertext at the beginning of some bytes, which are then those after it.
     fn decode(&self, bytes: &mut &[u8]) -> Result<Self::Ct>;
     /// The most bytes of a ciphertext.
     fn largest(&self) -> u64;
@@ -84,14 +83,15 @@ pub trait Workshop {
         Ok((name, bytes.len() as u64))
     }
 
-    /// The ciphertexts, exactly so many, of a blob on a shelf.
+    /// The ciphertexts in a blob on a shelf: exactly so many.
     fn get(&self, shelf: Shelf, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
-        let most = self.largest().saturating_mul(count as u64);
+        let most = count as u64 * self.largest();
         let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, shelf, name), most)?;
-        let bad = |reason: &dyn std::fmt::Display| Error::work(format!("blob {name}: {reason}"));
+        let bad = |reason: String| Error::work(format!("blob {name}: {reason}"));
         let mut rest = &bytes[..];
-        let ciphertexts = (0..count).map(|_| self.decode(&mut rest).map_err(|e| bad(&e))).collect::<Result<_>>()?;
-        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(&format!("{} bytes too many", rest.len()))) }
+        let read = |_| self.decode(&mut rest).map_err(|e| bad(e.to_string()));
+        let ciphertexts = (0..count).map(read).collect::<Result<_>>()?;
+        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
     }
 
     /// Removes a ciphertext from what the job made. One that stays costs room until the server starts again, and nothing else.

@@ -29,9 +29,9 @@ fn of(kind: &str, parts: &[&[u8]]) -> Ct {
 /// Ciphertexts of a classifier.
 const PARTS: usize = 2;
 
-/// The parts of a classifier's vector, which came from the same.
-fn parts_of(kind: &str, all: &[&[u8]]) -> Vec<Ct> {
-    (0..PARTS).map(|part| of(&format!("{kind} {part}"), all)).collect()
+/// Every part of a vector of ciphertexts.
+fn parts_of(kind: &str, from: &[&[u8]]) -> Vec<Ct> {
+    (0..PARTS as u8).map(|part| of(kind, &[from, &[&[part]]].concat())).collect()
 }
 
 fn first_weights(training: &Training) -> Vec<Ct> {
@@ -39,11 +39,12 @@ fn first_weights(training: &Training) -> Vec<Ct> {
 }
 
 fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
-    let vector = |vector: &Option<Vec<Ct>>| vector.as_ref().map_or(Vec::new(), |parts| parts.concat());
+    let lookahead = model.lookahead.as_ref().map(|parts| parts.concat()).unwrap_or_default();
+    let momentum = model.momentum.as_ref().map(|parts| parts.concat()).unwrap_or_default();
     let all: [&[u8]; 7] = [
         &model.weights.concat(),
-        &vector(&model.lookahead),
-        &vector(&model.momentum),
+        &lookahead,
+        &momentum,
         &model.scale.to_le_bytes(),
         batch,
         &range.to_le_bytes(),
@@ -60,7 +61,7 @@ fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
 }
 
 fn refresh(model: &Model<Ct>) -> Model<Ct> {
-    let momentum = model.momentum.as_ref().map(|parts| parts.iter().map(|ct| of("refreshed", &[ct])).collect());
+    let momentum = model.momentum.as_ref().map(|parts| parts_of("refreshed", &[&parts.concat()]));
     Model { momentum, scale: 1.0, ..model.clone() }
 }
 
@@ -104,10 +105,8 @@ pub fn expected(training: &Training, verdict: impl Fn(u32) -> Verdict) -> Expect
             Task::Return => break,
         }
     }
-    let outputs = session
-        .kept()
-        .map(|(epoch, ct)| (epoch as u32, name_of(&ct.iter().flat_map(encode).collect::<Vec<u8>>())))
-        .collect();
+    let bytes = |parts: &[Ct]| parts.iter().flat_map(encode).collect::<Vec<_>>();
+    let outputs = session.kept().map(|(epoch, parts)| (epoch as u32, name_of(&bytes(parts)))).collect();
     Expected { logits: rounds, outputs }
 }
 
@@ -134,17 +133,17 @@ impl Workshop for Toy<'_> {
     fn circuit(&self, range: f64) -> Result<f64> {
         Ok(range)
     }
-    fn batches(&self, sent: usize) -> usize {
-        sent
-    }
-    fn pieces(&self, batch: usize, sent: usize) -> Range<usize> {
-        batch..(batch + 1).min(sent)
-    }
     fn parts(&self) -> usize {
         PARTS
     }
     fn first_weights(&self, training: &Training) -> Result<Vec<Ct>> {
         Ok(first_weights(training))
+    }
+    fn batches(&self, sent: usize) -> usize {
+        sent
+    }
+    fn pieces_of(&self, batch: usize, _sent: usize) -> Range<usize> {
+        batch..batch + 1
     }
     fn batch(&self, _: &f64, part: &Part) -> Result<Ct> {
         Ok(name_of(&self.upload(part.blob, 1 << 20)?).0)
@@ -159,12 +158,11 @@ impl Workshop for Toy<'_> {
         &self,
         range: &f64,
         model: &Model<Ct>,
-        _: usize,
-        pieces: &mut dyn Iterator<Item = Result<Arc<Ct>>>,
+        (_, pieces): (usize, &mut dyn Iterator<Item = Result<Arc<Ct>>>),
         rate: f64,
     ) -> Result<Model<Ct>> {
-        let batch = pieces.next().ok_or_else(|| Error::work("a batch that is not there"))??;
         self.world.pause();
+        let batch = pieces.next().ok_or_else(|| Error::work("a batch without pieces"))??;
         Ok(step(*range, model, &batch, rate))
     }
     fn refresh(&self, _: &f64, model: &Model<Ct>) -> Result<Model<Ct>> {
@@ -182,7 +180,7 @@ impl Workshop for Toy<'_> {
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct> {
         let (one, rest) = bytes.split_at_checked(96).ok_or_else(|| Error::work("too short"))?;
         *bytes = rest;
-        let ct: Ct = one[..32].try_into().map_err(Error::work)?;
+        let ct: Ct = one.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::work("too short"))?;
         if one == encode(&ct) { Ok(ct) } else { Err(Error::work("no ciphertext")) }
     }
     fn largest(&self) -> u64 {
