@@ -26,6 +26,10 @@ const MEASURED_LIMBS: usize = 13;
 /// Bootstraps in the same unit, by set.
 const BOOTSTRAPS: [(&str, f64); 2] = [("full", 35_800.0), ("small", 34_000.0)];
 
+/// More threads were hardly seen to help: an iteration with 7 classes took 14.0 s on two cores of machine S, 11.9 s on all sixteen. The
+/// estimate is 10.8 s there, and 26 CPU seconds on machine Z, where 26 to 29 were measured (docs/benchmarks.md).
+const USEFUL_THREADS: usize = 2;
+
 impl SetMachine {
     /// A set, with the machine measured for some milliseconds.
     pub fn measure(set: &str) -> Result<Self> {
@@ -39,7 +43,7 @@ impl SetMachine {
         let table = ring.table(poly.basis(), 0);
         let (ntt_seconds, _) = crate::machine::time(50, || table.forward(ring.isa(), &mut poly.limbs_mut()[0]));
         // Two threads on two cores take 0.6 of one thread's time.
-        let speedup = (rayon::current_num_threads() as f64).powf(0.8);
+        let speedup = (rayon::current_num_threads().min(USEFUL_THREADS) as f64).powf(0.8);
         Ok(Self { params, ntt_seconds, speedup })
     }
 
