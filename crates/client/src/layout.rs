@@ -44,9 +44,14 @@ impl Layout {
 
     /// What a key set is made for.
     pub fn key(&self) -> String {
+        let (rows, features, classes, range) = self.shape();
+        format!("{rows} rows, {features} features, {classes} classes, range {range}")
+    }
+
+    /// What [`Layout::new`] makes it from: rows of a batch, features, classes, range.
+    pub fn shape(&self) -> (usize, usize, usize, f64) {
         let g = self.geometry();
-        let range = self.circuit.ranges().first().copied().unwrap_or(0.0);
-        format!("{} rows, {} features, {} classes, range {range}", g.rows(), g.features(), g.classes())
+        (g.rows(), g.features(), g.classes(), self.circuit.ranges().first().copied().unwrap_or(0.0))
     }
 
     fn limbs(&self, level: usize) -> usize {

@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use hetal_ckks::bytes::{Codec, KeySetWriter};
 use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
-use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Private, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
 use hetal_ring::{Basis, Isa, Poly, RnsRing};
 use rayon::prelude::*;
@@ -50,9 +50,9 @@ impl Owner {
         Self::with_secret(params, ring, secret, seeds)
     }
 
-    /// The owner of the secret in a file.
-    pub fn load(params: Arc<Params>, path: &Path) -> Result<Self> {
-        let secret = SecretKey::load(&params, path)?;
+    /// The owner of the secret in a file, which may be locked.
+    pub fn load(params: Arc<Params>, path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
+        let secret = SecretKey::load(&params, path, passphrase)?;
         let ring = ring_of(&params)?;
         Ok(Self::with_secret(params, ring, secret, Box::new(OsSeeds)))
     }
@@ -75,9 +75,14 @@ impl Owner {
         }
     }
 
-    /// Writes the secret to a new file that only its owner can read.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        Ok(self.secret.save(&self.params, path)?)
+    /// Writes the secret to a new file that only its owner can read, locked if there is a passphrase.
+    pub fn save(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
+        Ok(self.secret.save(&self.params, path, passphrase)?)
+    }
+
+    /// The name of the secret, 32 hexadecimal digits that tell nothing about it.
+    pub fn key_id(&self) -> String {
+        hex(&self.secret.id())
     }
 
     /// Arithmetic without the secret.
@@ -164,6 +169,18 @@ impl Owner {
     pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
         Ok(self.decryptor.decrypt(&self.secret, ct)?)
     }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Sixteen random bytes, which name a wish for a job.
+pub(crate) fn random_name() -> Result<[u8; 16]> {
+    let mut name = [0; 16];
+    getrandom::fill(&mut name).map_err(|e| Error::Randomness { reason: e.to_string() })?;
+    Ok(name)
 }
 
 fn at_once() -> usize {
