@@ -69,13 +69,11 @@ pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_key
     let (path, key_id) = (project.secret(), owner.key_id());
     match &project.settings().key_id {
         Some(known) if *known != key_id => return Err(Error::OtherSecret { path: file.to_owned() }),
-        // The secret before its name: a name without a secret is an error, a secret without a name is taken up.
-        Some(_) => owner.save(&path, project.passphrase())?,
-        None => {
-            project.adopt_key(key_id.clone(), Some(SPENT))?;
-            owner.save(&path, project.passphrase())?;
-        }
+        Some(_) => {}
+        // The name before the secret: killed in between, the secret is missed and can be brought back again, and nothing is published.
+        None => project.adopt_key(key_id.clone(), Some(SPENT))?,
     }
+    owner.save(&path, project.passphrase())?;
     Ok(key_id)
 }
 

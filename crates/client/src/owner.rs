@@ -16,7 +16,12 @@ const KEYS_AT_ONCE: usize = 4;
 
 /// The ring of a parameter set on this machine's fastest kernels.
 pub fn ring_of(params: &Params) -> Result<Arc<RnsRing>> {
-    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect());
+    ring_with(params, Isa::detect())
+}
+
+/// The ring of a parameter set on given kernels.
+pub fn ring_with(params: &Params, isa: Isa) -> Result<Arc<RnsRing>> {
+    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
     Ok(Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
         name: params.name().to_owned(),
         reason: format!("{q} is no prime for its ring"),

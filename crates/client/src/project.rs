@@ -201,9 +201,12 @@ impl Project {
 
     /// Moves the secret key away, with what was published under it, and forgets the key set: the next training makes new ones.
     pub fn retire_keys(&mut self) -> Result<()> {
+        let secret = self.secret();
+        if !secret.exists() && self.settings.key_id.is_none() && self.settings.keys.is_none() {
+            return remove_if_there(&self.key_set());
+        }
         let old = self.root.join("old");
         make_private_folder(&old)?;
-        let secret = self.secret();
         let place = (1..)
             .map(|k| old.join(format!("secret-{k}.key")))
             .find(|place| !place.exists() && !place.with_extension("json").exists())
@@ -232,10 +235,11 @@ impl Project {
         let old = self.root.join("old");
         let mut all = Vec::new();
         for k in 1.. {
-            match read::<Retired>(&old.join(format!("secret-{k}.json")))? {
-                Some(retired) => all.push(retired),
-                None => break,
+            let (key, state) = (old.join(format!("secret-{k}.key")), old.join(format!("secret-{k}.json")));
+            if !key.exists() && !state.exists() {
+                break;
             }
+            all.extend(read::<Retired>(&state)?);
         }
         Ok(all)
     }

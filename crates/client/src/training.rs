@@ -325,7 +325,7 @@ fn retire_if_wanted(project: &mut Project, options: &Options, before: Option<&Re
     let current = settings.keys.as_ref();
     let theirs =
         |record: &Record| record.fresh_keys && !record.finished && current.is_some_and(|keys| keys.blob == record.keys);
-    let lost = settings.key_id.is_some() && !project.secret().exists();
+    let lost = (settings.key_id.is_some() || current.is_some()) && !project.secret().exists();
     // Keys that no server has seen and under which nothing was published are as good as new ones.
     let used = current.is_some_and(|keys| keys.sent) || settings.released.is_some() || lost;
     if used && !before.is_some_and(theirs) { project.retire_keys() } else { Ok(()) }

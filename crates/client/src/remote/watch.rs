@@ -4,8 +4,8 @@ use super::{Error, Event, Happening, JobId, JobState, Patience, Remote, Result, 
 use hetal_wire::v1;
 use tonic::{Code, Streaming};
 
-/// A running job that says nothing is asked again so often.
-const MOST_SILENCES: usize = 2;
+/// A running job that says nothing is asked again so often: with a persistence of five minutes, for an hour.
+const MOST_SILENCES: usize = 11;
 
 /// The events of one job, one after the other. A broken stream is opened again after the last event that was seen.
 pub struct Watch<'a> {

@@ -1,6 +1,6 @@
 //! A training as it is on disk.
 
-use super::{Options, Round, Seconds, Step, remove};
+use super::{Options, Round, Seconds, Step, expected_terms, remove};
 use crate::owner::hex;
 use crate::project::{KeySet, remove_if_there};
 use crate::remote::{Job, JobId, Remote, Terms};
@@ -132,18 +132,24 @@ impl Record {
 
     /// The training as it goes on. One that has ended begins again with the rows that are encrypted already; one whose server was caught
     /// goes on with another server only, or where its owner says so.
-    pub fn taken_up(self, remote: &Remote, options: &Options) -> Result<Self> {
+    pub fn taken_up(mut self, remote: &Remote, options: &Options) -> Result<Self> {
         if self.finished {
             let seconds = Seconds { encrypting: self.seconds.encrypting, ..Seconds::default() };
             return Ok(Self { job: None, sent: (0, 0), seconds, finished: false, ..self });
         }
-        match &self.job {
-            // A job is one server's: another one is asked anew, and gets the same bytes.
-            Some(job) if job.server != remote.server() => Ok(Self { job: None, ..self }),
-            Some(JobRecord { fault: Some(_), .. }) if options.replace => Ok(Self { job: None, ..self }),
-            Some(JobRecord { fault: Some(what), .. }) => Err(Error::KnownHostile { what: what.clone() }),
-            _ => Ok(self),
+        let Some(job) = &mut self.job else { return Ok(self) };
+        let moved = job.server != remote.server();
+        match &job.fault {
+            Some(_) if moved || options.replace => self.job = None,
+            Some(what) => return Err(Error::KnownHostile { what: what.clone() }),
+            // The same server under another address knows the request; to another one it is a new one, on its own terms.
+            None if moved => {
+                job.server = remote.server().to_owned();
+                job.terms = expected_terms(&self.wishes, remote.offer())?;
+            }
+            None => {}
         }
+        Ok(self)
     }
 
     /// Ends the job on its server, if it is this one, and removes the files: what is on disk never says that others are there.
