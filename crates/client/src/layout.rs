@@ -5,6 +5,7 @@ use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params};
 use hetal_learn::{Circuit, Geometry, Ledger};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The circuit of a shape under a parameter set.
@@ -13,13 +14,14 @@ pub struct Layout {
     /// The parameter set.
     pub params: Arc<Params>,
     circuit: Circuit,
+    batch: usize,
 }
 
 impl Layout {
     /// The layout for batches of up to `batch` rows, whose logits lie in `[-range, range]` at first.
     pub fn new(params: Arc<Params>, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
         let circuit = Circuit::new(params.slots(), batch, features, classes, range)?;
-        Ok(Self { params, circuit })
+        Ok(Self { params, circuit, batch })
     }
 
     /// The layout of a batch.
@@ -30,6 +32,16 @@ impl Layout {
     /// The levels.
     pub fn ledger(&self) -> Ledger {
         self.circuit.ledger()
+    }
+
+    /// The rows of every piece of `rows` training rows, in the order in which they are sent.
+    pub fn pieces(&self, rows: usize) -> Vec<Range<usize>> {
+        self.circuit.pieces(rows)
+    }
+
+    /// How many batches `sent` pieces make up.
+    pub fn batches(&self, sent: usize) -> usize {
+        self.circuit.batches(sent)
     }
 
     /// What logits come divided by, for one of the ranges.
@@ -44,14 +56,14 @@ impl Layout {
 
     /// What a key set is made for.
     pub fn key(&self) -> String {
-        let (rows, features, classes, range) = self.shape();
+        let ((_, features, classes, range), rows) = (self.shape(), self.geometry().rows());
         format!("{rows} rows, {features} features, {classes} classes, range {range}")
     }
 
     /// What [`Layout::new`] makes it from: rows of a batch, features, classes, range.
     pub fn shape(&self) -> (usize, usize, usize, f64) {
         let g = self.geometry();
-        (g.rows(), g.features(), g.classes(), self.circuit.ranges().first().copied().unwrap_or(0.0))
+        (self.batch, g.features(), g.classes(), self.circuit.ranges().first().copied().unwrap_or(0.0))
     }
 
     fn limbs(&self, level: usize) -> usize {
@@ -76,7 +88,7 @@ impl Layout {
             * seeded_ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
     }
 
-    /// Bytes of an encrypted batch with its labels.
+    /// Bytes of an encrypted piece of a batch with its labels.
     pub fn batch_bytes(&self) -> u64 {
         self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
     }
@@ -96,9 +108,9 @@ impl Layout {
         ciphertext_len(&self.params, self.limbs(self.ledger().logits()))
     }
 
-    /// Bytes of an encrypted classifier.
+    /// Bytes of an encrypted classifier: its ciphertexts one after the other.
     pub fn weight_bytes(&self) -> u64 {
-        ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
+        self.geometry().parts() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
     }
 
     /// Bytes of the server's memory for the row-shifted versions of one batch.

@@ -3,7 +3,7 @@
 use crate::project::{io, remove_if_there};
 use crate::remote::{JobId, Output, Remote};
 use crate::{Error, Layout, Owner, Result};
-use hetal_ckks::Ciphertext;
+use hetal_ckks::{Ciphertext, Complex64};
 use hetal_learn::{Matrix, packing};
 use hetal_ring::Poly;
 use std::path::Path;
@@ -32,9 +32,10 @@ impl Outputs<'_> {
         let path = self.folder.join("logits.ct");
         let mut values = Vec::new();
         for (output, &rows) in outputs.iter().zip(rows) {
-            let ct = self.fetch(output, self.layout.logit_bytes(), self.layout.ledger().logits(), &path)?;
+            let all = self.fetch(output, self.layout.logit_bytes(), self.layout.ledger().logits(), &path)?;
             remove_if_there(&path)?;
-            let logits = packing::unpack_logits(self.layout.geometry(), self.owner.open(&ct)?.peek(), rows)?;
+            let [ct] = &all[..] else { return Err(Error::hostile("a blob of other than one ciphertext")) };
+            let logits = packing::unpack_logits(self.layout.geometry(), self.owner.open(ct)?.peek(), rows)?;
             values.extend(logits.values().iter().map(|t| scale * t));
         }
         let largest = values.iter().fold(0.0, |m: f64, v| if v.is_nan() { f64::INFINITY } else { m.max(v.abs()) });
@@ -46,19 +47,26 @@ impl Outputs<'_> {
 
     /// The weights of an epoch, for normalised features. The file stays: a training that is killed now has not to fetch it again.
     pub fn weights(&self, output: &Output, path: &Path) -> Result<Matrix> {
-        let ct = self.fetch(output, self.layout.weight_bytes(), self.layout.ledger().weights(), path)?;
-        Ok(packing::unpack_weights(self.layout.geometry(), self.owner.open(&ct)?.peek())?)
+        let parts = self.fetch(output, self.layout.weight_bytes(), self.layout.ledger().weights(), path)?;
+        let parts: Vec<_> = parts.iter().map(|ct| self.owner.open(ct)).collect::<Result<_>>()?;
+        let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
+        // Another number of parts has another size, which was looked at before.
+        Ok(packing::unpack_weights(self.layout.geometry(), &slots)?)
     }
 
-    /// Downloads a ciphertext and checks that it is of the level it should have.
-    fn fetch(&self, output: &Output, size: u64, level: usize, path: &Path) -> Result<Ciphertext<Poly>> {
+    /// Downloads ciphertexts, one after the other in a blob, and checks that they are of the level they should have.
+    fn fetch(&self, output: &Output, size: u64, level: usize, path: &Path) -> Result<Vec<Ciphertext<Poly>>> {
         self.remote.download(self.job, output, size, path, &mut |_, _| ())?;
         let bytes = std::fs::read(path).map_err(|e| io("reading", path, &e))?;
-        let ct: Ciphertext<Poly> = self.owner.codec().decode(&bytes).map_err(|e| Error::hostile(e.to_string()))?;
+        let (codec, mut rest, mut all) = (self.owner.codec(), &bytes[..], Vec::new());
         let (limbs, scale) = (self.owner.params.limbs(level), self.owner.params.scale(level));
-        if ct.limbs != limbs || (ct.scale / scale - 1.0).abs() > 1e-9 {
-            return Err(Error::hostile(format!("a ciphertext of {} primes where {limbs} belong", ct.limbs)));
+        while !rest.is_empty() {
+            let ct: Ciphertext<Poly> = codec.read(&mut rest).map_err(|e| Error::hostile(e.to_string()))?;
+            if ct.limbs != limbs || (ct.scale / scale - 1.0).abs() > 1e-9 {
+                return Err(Error::hostile(format!("a ciphertext of {} primes where {limbs} belong", ct.limbs)));
+            }
+            all.push(ct);
         }
-        Ok(ct)
+        Ok(all)
     }
 }

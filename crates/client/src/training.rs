@@ -210,7 +210,7 @@ impl<'a> Training<'a> {
                 if let Some(before) = before {
                     before.give_up(remote, &folder)?;
                 }
-                let mut record = Record::begin(&owner, &layout, task, batch, &keys, wishes, &folder, report)?;
+                let mut record = Record::begin(&owner, &layout, task, &keys, wishes, &folder, report)?;
                 record.fresh_keys = options.fresh_keys;
                 record
             }

@@ -133,7 +133,7 @@ impl Training<'_> {
             range: terms.range,
             epochs: record.rounds.iter().filter(|round| round.accepted).count(),
             best_epoch,
-            iterations: (record.rounds.len() * self.record.batches.len()) as u64,
+            iterations: (record.rounds.len() * self.layout.batches(self.record.batches.len())) as u64,
             validation_loss: round.loss,
             validation_accuracy: round.accuracy,
             server: record.server.clone(),

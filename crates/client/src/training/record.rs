@@ -84,14 +84,13 @@ impl Record {
         owner: &Owner,
         layout: &Layout,
         task: &Task,
-        batch: usize,
         keys: &KeySet,
         wishes: Wishes,
         folder: &Path,
         report: &mut (dyn FnMut(Step) + Send),
     ) -> Result<Self> {
         let start = Instant::now();
-        let training = task.training.batches(batch)?;
+        let training = layout.pieces(task.training.rows());
         let validation = uploads::ranges(task.validation.rows(), layout.geometry().rows());
         let all = training.len() + validation.len();
         let mut done = 0;

@@ -232,7 +232,8 @@ impl Server {
                 Lie::WeightsOfAnotherEpoch => self.weights(epoch % last + 1),
                 _ => self.weights(epoch),
             };
-            let bytes = sealed(&self.owner, &packing::weights(g, &weights).unwrap(), level, 1.0);
+            let parts = packing::weights(g, &weights).unwrap();
+            let bytes = parts.iter().flat_map(|part| sealed(&self.owner, part, level, 1.0)).collect();
             put(seen, bytes, |output| output.epoch = epoch as u32)
         });
         What::Finished(v1::Finished { outputs: outputs.collect() })
