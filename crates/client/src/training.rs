@@ -198,7 +198,8 @@ impl<'a> Training<'a> {
         let keys = keys::ensure_set(project, &owner, &layout, report)?;
         let going_on = before.as_ref().is_some_and(|record| !record.finished);
         let fitting = before.as_ref().is_some_and(|record| record.fits(task, &layout, &keys, &wishes));
-        if !(going_on && fitting) && !options.replace && project.model(&options.name)?.exists() {
+        let may_replace = options.replace || (going_on && fitting);
+        if !may_replace && project.model(&options.name)?.exists() {
             return Err(Error::ModelExists { name: options.name.clone() });
         }
         let record = match before {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A value like no other.
-const CANARY: f64 = 1234.567_890_123;
+const CANARY: f64 = 1_234.567_890_123;
 
 /// Frees through the system's allocator, after a look.
 struct Watching;
