@@ -114,7 +114,7 @@ fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
     assert!(everything.iter().map(|bytes| bytes.len()).sum::<usize>() > 1 << 20);
     for canary in &canaries {
         let found = |bytes: &&Vec<u8>| bytes.windows(canary.len()).any(|window| window == canary);
-        assert!(!everything.iter().any(|bytes| found(bytes)), "{canary:?} left the client");
+        assert!(!everything.iter().any(found), "{canary:?} left the client");
     }
 }
 
