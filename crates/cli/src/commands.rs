@@ -6,13 +6,38 @@ pub mod demo;
 pub mod doctor;
 pub mod jobs;
 pub mod keygen;
+pub mod keys;
 pub mod model;
+pub mod passphrase;
 pub mod plan;
 pub mod predict;
 pub mod steps;
 pub mod train;
 
+use crate::{Error, Result};
+use hetal_keys::durable::NewFile;
 use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+
+/// Writes a file for its owner's eyes, whole or not at all.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(path, NewFile::create(path), bytes)
+}
+
+/// Writes a file that others may read, whole or not at all.
+pub fn write_public(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(path, NewFile::create_public(path), bytes)
+}
+
+fn write(path: &Path, file: std::io::Result<NewFile>, bytes: &[u8]) -> Result<()> {
+    let write = || {
+        let mut file = file?;
+        file.write_all(bytes)?;
+        file.finish()
+    };
+    write().map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })
+}
 
 /// Prints a result: one line of JSON, or the text for people.
 pub fn print(json: bool, value: &Value, text: &str) {

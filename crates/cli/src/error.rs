@@ -36,6 +36,17 @@ pub enum Error {
     /// Nothing to show to the server.
     #[error("no credentials: give --token-file FILE, or --certificate and --certificate-key, or set HETAL_TOKEN")]
     NoCredentials,
+    /// The secret key refused.
+    #[error(transparent)]
+    Keys(#[from] hetal_keys::Error),
+    /// Two typings that differ.
+    #[error("the two passphrases differ: nothing was made")]
+    PassphrasesDiffer,
+    /// No passphrase where one is needed.
+    #[error(
+        "a passphrase is needed: give --passphrase-file FILE, set HETAL_PASSPHRASE, or run in a terminal and type it"
+    )]
+    NoPassphrase,
     /// A job's name that is none.
     #[error("{name:?} is no job: `hetal jobs` lists them")]
     JobName {

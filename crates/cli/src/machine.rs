@@ -47,6 +47,24 @@ pub fn free_disk_bytes(_folder: &std::path::Path) -> Option<u64> {
     None
 }
 
+/// No core dump of this process from now on, and no other process of its user looks into its memory: a secret key may be there.
+#[cfg(unix)]
+pub fn forbid_core_dumps() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure outlives the call. Lowering a limit always succeeds.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+    // Systems that hand cores to a program ignore the limit, but not this.
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes numbers only.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0)
+    };
+}
+
+/// There are no core dumps here.
+#[cfg(not(unix))]
+pub fn forbid_core_dumps() {}
+
 /// CPU time of this process, all threads.
 pub fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -74,4 +92,18 @@ pub fn with_threads<T: Send>(threads: usize, f: impl FnOnce() -> T + Send) -> cr
         .build()
         .map_err(|e| crate::Error::Threads { threads, reason: e.to_string() })?;
     Ok(pool.install(f))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #[test]
+    fn a_process_that_holds_a_key_leaves_no_core() {
+        super::forbid_core_dumps();
+        let mut limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        // SAFETY: the structure outlives the call.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_CORE, &raw mut limit) }, 0);
+        assert_eq!((limit.rlim_cur, limit.rlim_max), (0, 0));
+        // SAFETY: takes numbers only.
+        assert_eq!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0);
+    }
 }

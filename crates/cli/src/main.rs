@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use hetal_circuits::bootstrap::Steps;
-use hetal_cli::{Result, bench, commands, extract, ops, params, print_object, reproduce, selftest, train};
+use hetal_cli::{Result, bench, commands, extract, machine, ops, params, print_object, reproduce, selftest, train};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
@@ -21,6 +21,9 @@ enum Command {
     Plan(commands::plan::Arguments),
     /// Make a project's secret key and key set before there are rows.
     Keygen(commands::keygen::Arguments),
+    /// The secret key: back it up, bring it back, replace it.
+    #[command(subcommand)]
+    Keys(commands::keys::Command),
     /// Train a classifier on a server that cannot read the rows.
     Train(commands::train::Arguments),
     /// Classify rows, on this machine or encrypted on the server.
@@ -104,11 +107,31 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether a command has the secret key, decrypted values or a token in memory.
+fn holds_secrets(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Demo(_)
+            | Command::Keygen(_)
+            | Command::Keys(_)
+            | Command::Train(_)
+            | Command::Predict(_)
+            | Command::Model(_)
+            | Command::Jobs(_)
+            | Command::Status(_)
+            | Command::Cancel(_)
+    )
+}
+
 fn run(arguments: Arguments) -> Result<()> {
+    if holds_secrets(&arguments.command) {
+        machine::forbid_core_dumps();
+    }
     match arguments.command {
         Command::Demo(arguments) => commands::demo::run(&arguments)?,
         Command::Plan(arguments) => commands::plan::run(&arguments)?,
         Command::Keygen(arguments) => commands::keygen::run(&arguments)?,
+        Command::Keys(command) => commands::keys::run(&command)?,
         Command::Train(arguments) => commands::train::run(&arguments)?,
         Command::Predict(arguments) => commands::predict::run(&arguments)?,
         Command::Model(command) => commands::model::run(&command)?,

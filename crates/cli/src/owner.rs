@@ -28,11 +28,7 @@ impl Owner {
     /// A secret from given seeds, with given kernels: for the self-test, which compares bytes.
     pub(crate) fn with_seeds(set: &str, isa: Isa, seeds: Box<dyn SeedSource + Send>) -> Result<Self> {
         let params = Arc::new(Params::named(set)?);
-        let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
-        let ring = Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
-            name: set.to_owned(),
-            reason: format!("{q} is no prime for its ring"),
-        })?);
+        let ring = hetal_client::ring_with(&params, isa)?;
         let inner = hetal_client::Owner::with_seeds(Arc::clone(&params), Arc::clone(&ring), seeds);
         Ok(Self { params, ring, inner })
     }

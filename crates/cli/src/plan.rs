@@ -6,7 +6,7 @@ use hetal_circuits::clear::{Keys, Kind};
 use hetal_circuits::encrypted;
 use hetal_ckks::{KeyId, Params, bytes};
 use hetal_learn::plan::Machine;
-use hetal_ring::{Basis, Isa, RnsRing};
+use hetal_ring::Basis;
 
 /// A parameter set on this machine's CPU.
 pub struct SetMachine {
@@ -34,11 +34,7 @@ impl SetMachine {
     /// A set, with the machine measured for some milliseconds.
     pub fn measure(set: &str) -> Result<Self> {
         let params = Params::named(set)?;
-        let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect());
-        let ring = ring.map_err(|q| hetal_ckks::Error::Params {
-            name: set.to_owned(),
-            reason: format!("{q} is no prime for its ring"),
-        })?;
+        let ring = hetal_client::ring_of(&params)?;
         let mut poly = ring.zero(Basis { q: 1, p: 0 });
         let table = ring.table(poly.basis(), 0);
         let (ntt_seconds, _) = crate::machine::time(50, || table.forward(ring.isa(), &mut poly.limbs_mut()[0]));

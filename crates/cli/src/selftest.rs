@@ -7,13 +7,14 @@ use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Complex64, Engine, Sealed};
 use hetal_ckks::{Backend, Params};
+use hetal_client::ring_with;
 use hetal_cuda::selftest::{Ring, compare, hashes};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Model, Trainer};
 use hetal_learn::{Geometry, Ledger, Matrix, packing};
+use hetal_ring::Isa;
 use hetal_ring::sampler::TestSeeds;
-use hetal_ring::{Isa, RnsRing};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,25 +73,21 @@ fn test(arguments: &Arguments, set: &str) -> Result<Value> {
     let params = Params::named(set)?;
     let ((mut compared, mut differ), (ours, theirs), on) = match arguments.engine {
         Tested::Cpu => {
-            let (vector, scalar) = (ring(&params, Isa::detect())?, ring(&params, Isa::Scalar)?);
+            let (vector, scalar) = (ring_with(&params, Isa::detect())?, ring_with(&params, Isa::Scalar)?);
             let name = format!("{} against scalar", Isa::detect().name());
             let operations = operations(&vector, &scalar, &params)?;
             let journeys = (journey(set, Isa::detect(), &vector)?, journey(set, Isa::Scalar, &scalar)?);
             (operations, journeys, name)
         }
         Tested::Cuda => {
-            let (card, cpu) = (gpu(&params, arguments.device)?, ring(&params, Isa::detect())?);
+            let (card, cpu) = (gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
             let operations = operations(&card, &cpu, &params)?;
             let journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
             (operations, journeys, card.describe())
         }
     };
-    for ((name, ours), (_, theirs)) in ours.into_iter().zip(theirs) {
-        compared += 1;
-        if ours != theirs {
-            differ.push(name);
-        }
-    }
+    compared += ours.len().max(theirs.len());
+    differ.extend(differing(&ours, &theirs));
     Ok(json!({
         "set": set,
         "on": on,
@@ -100,12 +97,11 @@ fn test(arguments: &Arguments, set: &str) -> Result<Value> {
     }))
 }
 
-fn ring(params: &Params, isa: Isa) -> Result<Arc<RnsRing>> {
-    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
-    Ok(Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
-        name: params.name().to_owned(),
-        reason: format!("{q} is no prime for its ring"),
-    })?))
+/// Names of results that one side has otherwise, or not at all.
+fn differing(ours: &Results, theirs: &Results) -> Vec<String> {
+    let pairs = (0..ours.len().max(theirs.len())).map(|k| (ours.get(k), theirs.get(k)));
+    let odd = pairs.filter(|(ours, theirs)| ours != theirs);
+    odd.filter_map(|(ours, theirs)| ours.or(theirs)).map(|(name, _)| name.clone()).collect()
 }
 
 /// How many results of single operations were compared, and the names of those that differ.
@@ -170,4 +166,19 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     refreshed.momentum.iter().flatten().try_for_each(|ct| note("momentum refreshed", ct))?;
     spinner.finish_and_clear();
     Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_result_is_a_difference() {
+        let one = |name: &str, byte| (name.to_owned(), vec![[byte; 32]]);
+        let (a, b) = (vec![one("x", 1), one("y", 2)], vec![one("x", 1)]);
+        assert_eq!(differing(&a, &a), Vec::<String>::new());
+        assert_eq!((differing(&a, &b), differing(&b, &a)), (vec!["y".to_owned()], vec!["y".to_owned()]));
+        assert_eq!(differing(&a, &vec![one("x", 1), one("y", 3)]), ["y"]);
+        assert_eq!(differing(&a, &vec![one("x", 1), one("z", 2)]), ["y"], "results of another name are others");
+    }
 }

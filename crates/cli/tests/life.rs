@@ -246,6 +246,20 @@ fn a_project_from_keys_to_published_models() {
     };
     assert_eq!(classes(&remote), classes(&local), "the server's blind predictions are the model's");
 
+    // Few digits leave unless all are asked for, and a file of them is its owner's.
+    let out = folder.path().join("predictions.csv");
+    json(&["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind", "--out", text(&out)]);
+    let few = |probability: &str| probability.parse::<f64>().is_ok() && probability.len() <= 4;
+    let lines = std::fs::read_to_string(&out).unwrap();
+    assert!(lines.lines().skip(1).all(|line| few(line.rsplit(',').next().unwrap())), "{lines}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(std::fs::metadata(&out).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let exact = json(&["predict", "--json", "--exact", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    assert_ne!(exact["predictions"][0]["probability"], local["predictions"][0]["probability"]);
+
     let jobs = json(&["jobs", "--json", "--dir", dir]);
     let job = jobs.as_array().unwrap().iter().find(|job| job["job"] == trained["job"]).unwrap();
     assert_eq!(job["state"], "finished");
@@ -375,6 +389,49 @@ fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
 fn unfinished(folder: &Path) -> bool {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.into_iter().any(|name| name.to_string_lossy().starts_with("keys.hetal."))
+}
+
+/// A locked key, its backup, and its successor.
+#[test]
+fn keys_are_locked_backed_up_restored_and_replaced() {
+    let folder = TempDir::new();
+    let path = |name: &str| text(&folder.path().join(name)).to_owned();
+    let (dir, elsewhere, backup, words, wrong) = (path("p"), path("q"), path("backup"), path("words"), path("wrong"));
+    std::fs::write(&words, "correct horse\n").unwrap();
+    std::fs::write(&wrong, "incorrect horse\n").unwrap();
+    let shape = ["--features", "6", "--classes", "3", "--batch", "64", "--json", "--set", SET];
+    let keygen = |words: &str, more: &[&str]| {
+        hetal(&[&["keygen", "--dir", &dir, "--passphrase-file", words], &shape[..], more].concat())
+    };
+    let made: Value = serde_json::from_slice(&keygen(&words, &["--passphrase"]).stdout).unwrap();
+    assert_eq!(made["locked"], true);
+    let refused = keygen(&wrong, &[]);
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("not the passphrase") && !said.contains("horse"), "{said}");
+    // Without a terminal nobody is asked.
+    assert!(error(&["keys", "backup", &backup, "--dir", &dir]).contains("HETAL_PASSPHRASE"));
+    let saved = json(&["keys", "backup", &backup, "--dir", &dir, "--passphrase-file", &words, "--json"]);
+    assert_eq!((&saved["key_id"], &saved["locked"]), (&made["key_id"], &Value::from(true)));
+    assert!(error(&["keys", "backup", &backup, "--dir", &dir, "--passphrase-file", &words]).contains("exists"));
+
+    std::fs::remove_file(folder.path().join("p/secret.key")).unwrap();
+    let lost = String::from_utf8_lossy(&keygen(&words, &[]).stderr).into_owned();
+    assert!(lost.contains("keys restore"), "{lost}");
+    let restored = json(&["keys", "restore", &backup, "--dir", &dir, "--passphrase-file", &words, "--json"]);
+    assert_eq!((&restored["key_id"], &restored["may_publish"]), (&made["key_id"], &Value::from(true)));
+    assert!(keygen(&words, &[]).status.success());
+    let other =
+        json(&["keys", "restore", &backup, "--dir", &elsewhere, "--set", SET, "--passphrase-file", &words, "--json"]);
+    assert_eq!((&other["key_id"], &other["may_publish"]), (&made["key_id"], &Value::from(false)));
+
+    let rotated = json(&["keys", "rotate", "--dir", &dir, "--passphrase-file", &words, "--json"]);
+    assert_eq!((&rotated["old_key_id"], &rotated["key_set"]), (&made["key_id"], &Value::from(true)));
+    assert_ne!(rotated["key_id"], made["key_id"]);
+    assert!(folder.path().join("p/old/secret-1.key").exists() && folder.path().join("p/old/secret-1.json").exists());
+    assert!(
+        error(&["keys", "restore", &backup, "--dir", &dir, "--passphrase-file", &words]).contains("another secret key")
+    );
 }
 
 #[test]

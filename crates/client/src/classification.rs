@@ -1,14 +1,19 @@
 //! Classes of rows that the server never sees, under weights that it cannot read.
 
-use crate::project::remove_if_there;
-use crate::remote::{BlobKind, Classification, Event, Happening, Remote};
-use crate::training::{Step, blob, fetch, owner, params, to_batch};
-use crate::{Error, Layout, Model, Project, Result, remote, uploads};
-use hetal_learn::{Dataset, Matrix, packing};
+use crate::model::require_finite;
+use crate::outputs::Outputs;
+use crate::owner::{hex, random_name};
+use crate::remote::{BlobKind, Classification, Event, Happening, Job, Output, Remote};
+use crate::training::Step;
+use crate::uploads::{blob, to_batch};
+use crate::{Error, Layout, Model, Owner, Project, Result, keys, remote, uploads};
+use hetal_learn::{Dataset, Matrix};
+use hetal_wire::{BlobName, JobId};
+use std::path::PathBuf;
 
 /// Logits of rows under the encrypted weights of a model that a training left on the server.
 pub fn logits(
-    project: &Project,
+    project: &mut Project,
     remote: &Remote,
     model: &Model,
     features: &Matrix,
@@ -17,58 +22,102 @@ pub fn logits(
     if features.columns() != model.features() {
         return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
     }
-    let (classes, training) = (model.classes.len(), &model.training);
+    require_finite(features)?;
+    let owner = keys::existing_owner(project)?;
+    if model.training.key_id != Some(owner.key_id()) {
+        let help = "classify without --remote, or in the project it was trained in, or train it again";
+        return Err(Error::OtherKeyModel { model: model.name.clone(), help });
+    }
+    let training = &model.training;
     // The server's circuit for queries is the one the training began with.
-    let range = training.range;
-    let layout = Layout::new(params(project)?, training.batch, model.features(), classes, range)?;
-    let owner = owner(project)?;
-    let normalised = model.normalisation.apply(features)?;
-    // Labels are not sent; the packing of features wants a whole set.
-    let rows = normalised.rows();
-    let set = Dataset::new(normalised, vec![0; rows], classes)?;
-    let mut request = [0; 16];
-    getrandom::fill(&mut request).map_err(|_| Error::Interrupted)?;
-    let name: String = request[..6].iter().map(|b| format!("{b:02x}")).collect();
-    let folder = project.job(&format!("query-{name}"))?;
-    let ranges = uploads::ranges(rows, layout.geometry().rows());
-    let mut queries = Vec::new();
-    for (k, range) in ranges.iter().enumerate() {
-        report(Step::Encrypting(k, ranges.len()));
-        let file = format!("query-{k:04}.ct");
-        let upload = uploads::encrypt(&owner, &layout, &set, range.clone(), false, &folder, file)?;
-        let path = folder.join(&upload.file);
-        remote.upload(BlobKind::Features, &path, &mut |held, all| report(Step::SendingRows(held, all)))?;
-        queries.push(to_batch(&upload)?);
-        remove_if_there(&path)?;
-    }
-    let id = training.job.parse().map_err(|_| Error::hostile("the model's job has no name"))?;
-    let wish = Classification { job: id, weights: blob(&training.weights)?, queries };
-    let job = remote.classify(request, &name, &wish)?;
-    let mut watch = remote.watch(job.id, 0);
-    let outputs = loop {
-        match watch.next_event()? {
-            Some(Event { what: Happening::Finished(outputs), .. }) => break outputs,
-            Some(Event { what: Happening::Progress(progress), .. }) => report(Step::Working(progress)),
-            Some(Event { what: Happening::Failed { reason }, .. }) => return Err(Error::JobFailed { reason }),
-            Some(Event { what: Happening::Cancelled, .. }) => return Err(Error::JobCancelled),
-            Some(_) => {}
-            None => return Err(remote::Error::Cut { job: job.id }.into()),
+    let layout =
+        Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
+    let request = random_name()?;
+    let folder = project.job(&format!("query-{}", hex(&request[..6])))?;
+    let mut query = Query { remote, owner, layout, model, request, folder, sent: Vec::new(), job: None };
+    let logits = query.ask(features, report);
+    query.forget(&logits);
+    logits
+}
+
+/// Rows on their way to a server and back. What they leave there is deleted at the end, what they leave here in any case.
+struct Query<'a> {
+    remote: &'a Remote,
+    owner: Owner,
+    layout: Layout,
+    model: &'a Model,
+    request: [u8; 16],
+    folder: PathBuf,
+    /// What the server holds because of them.
+    sent: Vec<BlobName>,
+    job: Option<JobId>,
+}
+
+impl Query<'_> {
+    fn ask(&mut self, features: &Matrix, report: &mut (dyn FnMut(Step) + Send)) -> Result<Matrix> {
+        let normalised = self.model.normalisation.apply(features)?;
+        // Labels are not sent; the packing of features wants a whole set.
+        let rows = normalised.rows();
+        let set = Dataset::new(normalised, vec![0; rows], self.model.classes.len())?;
+        let ranges = uploads::ranges(rows, self.layout.geometry().rows());
+        let mut queries = Vec::new();
+        for (k, range) in ranges.iter().enumerate() {
+            report(Step::Encrypting(k, ranges.len()));
+            let file = format!("query-{k:04}.ct");
+            let upload = uploads::encrypt(&self.owner, &self.layout, &set, range.clone(), false, &self.folder, file)?;
+            let query = to_batch(&upload)?;
+            self.sent.push(query.blob);
+            let mut progress = |held, all| report(Step::SendingRows(held, all));
+            let path = self.folder.join(&upload.file);
+            self.remote.upload_exactly(BlobKind::Features, &path, query.blob, &mut progress)?;
+            queries.push(query);
         }
-    };
-    if outputs.len() != ranges.len() {
-        return Err(Error::hostile(format!("{} ciphertexts of logits for {} queries", outputs.len(), ranges.len())));
+        let training = &self.model.training;
+        let id =
+            training.job.parse().map_err(|_| Error::Protocol { what: "the model's job has no name".to_owned() })?;
+        let wish = Classification { job: id, weights: blob(&training.weights)?, queries };
+        let job = self.remote.classify(self.request, &hex(&self.request[..6]), &wish)?;
+        self.job = Some(job.id);
+        let outputs = self.wait(&job, report)?;
+        let rows: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
+        let Self { remote, owner, layout, folder, .. } = &*self;
+        Outputs { remote, job: job.id, owner, layout, folder }.logits(&outputs, &rows, training.range)
     }
-    let scale = layout.scale(range)?;
-    let mut values = Vec::with_capacity(rows * classes);
-    for (output, range) in outputs.iter().zip(&ranges) {
-        let path = folder.join("logits.ct");
-        let ct = fetch(remote, job.id, &owner, output, layout.logit_bytes(), layout.ledger().logits(), &path)?;
-        let opened = packing::unpack_logits(layout.geometry(), &owner.open(&ct)?.expose(), range.len())?;
-        values.extend(opened.values().iter().map(|t| scale * t));
-        remove_if_there(&path)?;
+
+    fn wait(&self, job: &Job, report: &mut (dyn FnMut(Step) + Send)) -> Result<Vec<Output>> {
+        let mut watch = self.remote.watch(job.id, 0);
+        while let Some(Event { what, .. }) = watch.next_event()? {
+            match what {
+                Happening::Finished(outputs) => return Ok(outputs),
+                Happening::Progress(progress) => report(Step::Working(progress)),
+                Happening::Failed { reason } => return Err(Error::JobFailed { reason }),
+                Happening::Cancelled => return Err(Error::JobCancelled),
+                _ => {}
+            }
+        }
+        Err(remote::Error::Cut { job: job.id }.into())
     }
-    // Everything the job made is ours to forget, here and there.
-    remote.delete(job.id)?;
-    let _ = std::fs::remove_dir_all(&folder);
-    Ok(Matrix::new(rows, classes, values)?)
+
+    /// Everything the job made is ours to forget. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to
+    /// lose the answer, and one that cannot be reached is not tried again.
+    fn forget(&self, outcome: &Result<Matrix>) {
+        if matches!(outcome, Err(Error::Remote(remote::Error::Unreachable { .. }))) {
+            return;
+        }
+        if let Some(job) = self.job {
+            if outcome.is_err() {
+                let _ = self.remote.cancel(job);
+            }
+            let _ = self.remote.delete(job);
+        }
+        self.sent.iter().for_each(|&name| {
+            let _ = self.remote.delete_upload(name);
+        });
+    }
+}
+
+impl Drop for Query<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
 }

@@ -102,6 +102,16 @@ pub enum Error {
         /// Features of the model.
         expected: usize,
     },
+    /// A feature that is no number.
+    #[error("row {row}, column {column} of the features: {value} is not a finite number")]
+    NotFinite {
+        /// The row, counted from 1.
+        row: usize,
+        /// The column, counted from 1.
+        column: usize,
+        /// What is there.
+        value: f64,
+    },
     /// A project whose keys are for another shape.
     #[error(
         "this project's keys are for {has}, this training needs {needs}: use another --dir, or --fresh-keys for a new secret key"
@@ -135,11 +145,37 @@ pub enum Error {
         /// What it accepts.
         offered: String,
     },
-    /// What no honest server sends. It was told to stop, as it would be after any last epoch.
-    #[error("the server sent what no honest server sends: {what}. The training was stopped; do not trust this server")]
+    /// What no honest server sends. Where it waited for a verdict it was told to stop, as it would be after any last epoch.
+    #[error(
+        "the server sent what no honest server sends: {what}. Nothing more was asked of it; do not trust this server"
+    )]
     Hostile {
         /// What it sent.
         what: String,
+    },
+    /// A training during which the server was caught.
+    #[error(
+        "the server of this training sent what no honest server sends: {what}. It is not asked again: train with another server, or \
+         --replace the training if you must"
+    )]
+    KnownHostile {
+        /// What it sent.
+        what: String,
+    },
+    /// More verdicts by default than anyone should give.
+    #[error(
+        "the server's defaults are {epochs} epochs with a patience of {patience}: each epoch tells it two bits about what is decrypted here. \
+         Ask for fewer with --epochs and --patience (at most {most_epochs} and {most_patience} are taken without a word)"
+    )]
+    TooManyEpochs {
+        /// Its default.
+        epochs: usize,
+        /// Its default.
+        patience: usize,
+        /// What is taken without a word.
+        most_epochs: usize,
+        /// What is taken without a word.
+        most_patience: usize,
     },
     /// A name in a state file that is none.
     #[error("the training's record is damaged: {what}. Start again with --replace")]
@@ -161,6 +197,49 @@ pub enum Error {
     /// No epoch was accepted.
     #[error("no epoch ended with logits in range: try a lower --rate")]
     NothingLearned,
+    /// The secret key's file is gone.
+    #[error(
+        "the secret key of this project, {}, is gone: bring it back (`hetal keys restore FILE` from a backup), or give --fresh-keys to begin anew \
+         with another one", .path.display()
+    )]
+    SecretLost {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// No secret key was ever made.
+    #[error("this project has no secret key yet ({}): `hetal keygen` or `hetal train` makes one", .path.display())]
+    NoSecret {
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// The secret key's file holds another secret.
+    #[error("{} holds another secret key than this project was made with: put the right one back (`hetal keys restore FILE`)", .path.display())]
+    OtherSecret {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A model of another secret key.
+    #[error("model {model} was trained under another secret key than the project's of today: {help}")]
+    OtherKeyModel {
+        /// The model.
+        model: String,
+        /// What to do.
+        help: &'static str,
+    },
+    /// More numbers than can be counted.
+    #[error("{models} models of {numbers} numbers are too many to plan for: give fewer --models")]
+    TooManyModels {
+        /// Models.
+        models: u64,
+        /// Numbers of each.
+        numbers: u64,
+    },
+    /// The system gave no random bytes.
+    #[error("the system gives no random bytes: {reason}")]
+    Randomness {
+        /// Its words.
+        reason: String,
+    },
     /// A model that was never compared with exact training.
     #[error(
         "nobody knows how noisy this model is, because it was trained without a check: train it again without --no-check"
@@ -197,6 +276,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a server was caught at what no honest one does: the training ends with the word `stop`.
+    pub fn is_hostile(&self) -> bool {
+        matches!(
+            self,
+            Self::Hostile { .. }
+                | Self::Remote(crate::remote::Error::Size { .. } | crate::remote::Error::Damaged { .. })
+        )
+    }
+
     pub(crate) fn hostile(what: impl Into<String>) -> Self {
         Self::Hostile { what: what.into() }
     }

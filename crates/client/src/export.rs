@@ -63,6 +63,11 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
     {
         return Ok((published, path));
     }
+    // What may be published is counted for each key, so a model of another key must not be counted with this one's.
+    if model.training.key_id.is_none() || model.training.key_id != project.settings().key_id {
+        let help = "publish it before the keys are replaced, or train it again";
+        return Err(Error::OtherKeyModel { model: model.name.clone(), help });
+    }
     let noise = model.noise.ok_or(Error::NoiseUnknown)?;
     let normalised = model.normalisation.unfold(&model.matrix())?;
     let numbers = normalised.values().len() as u64;
@@ -71,7 +76,8 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
         Some(state) => state,
         None => {
             let (models, security) = policy.unwrap_or((MODELS, SECURITY));
-            let numbers = models.max(1) * numbers;
+            let all = models.max(1).checked_mul(numbers);
+            let numbers = all.ok_or(Error::TooManyModels { models, numbers })?;
             Released { noise, numbers, security, left: numbers }
         }
     };
@@ -83,9 +89,9 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
     let mut release = Release::new(ReleasePolicy { noise, numbers: all, security, error })?;
     let left =
         state.left.checked_sub(numbers).ok_or(hetal_keys::Error::Exhausted { wanted: numbers, left: state.left })?;
-    // Counted before anything is made, so that a kill cannot make it free.
-    project.update(|settings| settings.released = Some(Released { left, ..state }))?;
     let values = release.publish(&Private::new(normalised.values().to_vec()), &mut OsSeeds)?;
+    // Counted before anything leaves this program, so that a kill cannot make it free.
+    project.update(|settings| settings.released = Some(Released { left, ..state }))?;
     let folded = model.normalisation.fold(&Matrix::new(normalised.rows(), normalised.columns(), values)?)?;
     let features = folded.columns() - 1;
     let published = Published {
@@ -169,6 +175,7 @@ mod tests {
     fn published(folder: &TempDir) -> (Project, Model, Published) {
         let mut project = Project::open(&folder.path().join("p"), Some("insecure-toy11")).unwrap();
         let model = model();
+        project.adopt_key("22".to_owned(), None).unwrap();
         let (published, _) = publish(&mut project, &model, None).unwrap();
         (project, model, published)
     }
@@ -194,6 +201,41 @@ mod tests {
         assert!(matches!(publish(&mut project, &noisier, None), Err(Error::Noisier { .. })));
         noisier.noise = None;
         assert!(matches!(publish(&mut project, &noisier, None), Err(Error::NoiseUnknown)));
+    }
+
+    #[test]
+    fn what_cannot_be_released_costs_nothing() {
+        let folder = TempDir::new();
+        let (mut project, model, _) = published(&folder);
+        let before = project.settings().released;
+        let mut huge = model.clone();
+        huge.bias[0] = 1e200;
+        let result = publish(&mut project, &huge, None);
+        assert!(matches!(result, Err(Error::Keys(hetal_keys::Error::NotReleasable { .. }))), "{result:?}");
+        assert_eq!(project.settings().released, before);
+        let mut fresh = Project::open(&folder.path().join("q"), Some("insecure-toy11")).unwrap();
+        fresh.adopt_key("22".to_owned(), None).unwrap();
+        let many = publish(&mut fresh, &model, Some((u64::MAX, 10)));
+        assert!(matches!(many, Err(Error::TooManyModels { .. })), "{many:?}");
+    }
+
+    /// New keys have a budget of their own; a model of the old ones must not be counted with it.
+    #[test]
+    fn a_model_of_another_key_is_not_published() {
+        let folder = TempDir::new();
+        let (mut project, model, first) = published(&folder);
+        project.retire_keys().unwrap();
+        project.adopt_key("33".to_owned(), None).unwrap();
+        assert_eq!(publish(&mut project, &model, None).unwrap().0, first, "what was published is no secret any more");
+        let mut other = model.clone();
+        (other.name, other.bias[0]) = ("other".to_owned(), 0.5);
+        let refused = publish(&mut project, &other, None);
+        assert!(matches!(refused, Err(Error::OtherKeyModel { .. })), "{refused:?}");
+        other.training.key_id = None;
+        assert!(matches!(publish(&mut project, &other, None), Err(Error::OtherKeyModel { .. })));
+        // The old key comes back with what it has left.
+        project.adopt_key("22".to_owned(), None).unwrap();
+        assert_eq!(project.settings().released.map(|r| r.left), Some(45));
     }
 
     #[test]

@@ -14,13 +14,14 @@ pub struct Layout {
     /// The parameter set.
     pub params: Arc<Params>,
     circuit: Circuit,
+    batch: usize,
 }
 
 impl Layout {
     /// The layout for batches of up to `batch` rows, whose logits lie in `[-range, range]` at first.
     pub fn new(params: Arc<Params>, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
         let circuit = Circuit::new(params.slots(), batch, features, classes, range)?;
-        Ok(Self { params, circuit })
+        Ok(Self { params, circuit, batch })
     }
 
     /// The layout of a batch.
@@ -55,9 +56,14 @@ impl Layout {
 
     /// What a key set is made for.
     pub fn key(&self) -> String {
+        let ((_, features, classes, range), rows) = (self.shape(), self.geometry().rows());
+        format!("{rows} rows, {features} features, {classes} classes, range {range}")
+    }
+
+    /// What [`Layout::new`] makes it from: rows of a batch, features, classes, range.
+    pub fn shape(&self) -> (usize, usize, usize, f64) {
         let g = self.geometry();
-        let range = self.circuit.ranges().first().copied().unwrap_or(0.0);
-        format!("{} rows, {} features, {} classes, range {range}", g.rows(), g.features(), g.classes())
+        (self.batch, g.features(), g.classes(), self.circuit.ranges().first().copied().unwrap_or(0.0))
     }
 
     fn limbs(&self, level: usize) -> usize {

@@ -10,8 +10,8 @@ const VERSION: u32 = 1;
 const NOTICE: &str = "PRIVATE: these are exact decryptions. Together with the ciphertexts that the server holds they give the secret key \
                       away. Publish a model only as `hetal model export` writes it.";
 
-/// A classifier for features as they are.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A classifier for features as they are. Its weights are private: `Debug` leaves them out.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     format: String,
     version: u32,
@@ -71,6 +71,16 @@ pub struct Provenance {
     pub job: String,
     /// The server's name of the encrypted weights.
     pub weights: String,
+    /// The name of the secret key it was trained under.
+    #[serde(default)]
+    pub key_id: Option<String>,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shape = (self.classes.len(), self.features());
+        f.debug_struct("Model").field("name", &self.name).field("shape", &shape).finish_non_exhaustive()
+    }
 }
 
 impl Model {
@@ -145,7 +155,17 @@ impl Model {
         if features.columns() != self.features() {
             return Err(Error::FeatureCount { found: features.columns(), expected: self.features() });
         }
+        require_finite(features)?;
         Ok(twin::logits(features, &self.matrix())?)
+    }
+}
+
+/// Names the first feature that is no number, as rows and columns are counted in files.
+pub(crate) fn require_finite(features: &Matrix) -> Result<()> {
+    let columns = features.columns().max(1);
+    match features.values().iter().position(|x| !x.is_finite()) {
+        Some(k) => Err(Error::NotFinite { row: k / columns + 1, column: k % columns + 1, value: features.values()[k] }),
+        None => Ok(()),
     }
 }
 
@@ -182,6 +202,7 @@ pub(crate) mod tests {
             server: "localhost:1".to_owned(),
             job: "00".to_owned(),
             weights: "11".to_owned(),
+            key_id: Some("22".to_owned()),
         };
         let classes = ["red", "green", "blue"].map(str::to_owned).to_vec();
         Model::new("m", classes, &weights, normalisation, Some(1e-7), training).unwrap()
@@ -206,5 +227,16 @@ pub(crate) mod tests {
         assert!(matches!(Model::load(&path), Err(Error::Damaged { .. })));
         assert!(matches!(Model::load(&folder.path().join("x")), Err(Error::NoModel { .. })));
         assert!(matches!(model.logits(&Matrix::zeros(1, 3)), Err(Error::FeatureCount { found: 3, expected: 4 })));
+        let mut rows = Matrix::zeros(3, 4);
+        rows[(1, 2)] = f64::NAN;
+        let error = model.logits(&rows).unwrap_err().to_string();
+        assert!(error.contains("row 2, column 3"), "{error}");
+    }
+
+    #[test]
+    fn weights_are_not_printed() {
+        let model = model();
+        let printed = format!("{model:?}");
+        assert!(printed.contains("(3, 4)") && !printed.contains(&model.weights[0][0].to_string()), "{printed}");
     }
 }

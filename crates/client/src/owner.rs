@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use hetal_ckks::bytes::{Codec, KeySetWriter};
 use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
-use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Private, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
 use hetal_ring::{Basis, Isa, Poly, RnsRing};
 use rayon::prelude::*;
@@ -16,7 +16,12 @@ const KEYS_AT_ONCE: usize = 4;
 
 /// The ring of a parameter set on this machine's fastest kernels.
 pub fn ring_of(params: &Params) -> Result<Arc<RnsRing>> {
-    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect());
+    ring_with(params, Isa::detect())
+}
+
+/// The ring of a parameter set on given kernels.
+pub fn ring_with(params: &Params, isa: Isa) -> Result<Arc<RnsRing>> {
+    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
     Ok(Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
         name: params.name().to_owned(),
         reason: format!("{q} is no prime for its ring"),
@@ -50,9 +55,9 @@ impl Owner {
         Self::with_secret(params, ring, secret, seeds)
     }
 
-    /// The owner of the secret in a file.
-    pub fn load(params: Arc<Params>, path: &Path) -> Result<Self> {
-        let secret = SecretKey::load(&params, path)?;
+    /// The owner of the secret in a file, which may be locked.
+    pub fn load(params: Arc<Params>, path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
+        let secret = SecretKey::load(&params, path, passphrase)?;
         let ring = ring_of(&params)?;
         Ok(Self::with_secret(params, ring, secret, Box::new(OsSeeds)))
     }
@@ -75,9 +80,14 @@ impl Owner {
         }
     }
 
-    /// Writes the secret to a new file that only its owner can read.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        Ok(self.secret.save(&self.params, path)?)
+    /// Writes the secret to a new file that only its owner can read, locked if there is a passphrase.
+    pub fn save(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
+        Ok(self.secret.save(&self.params, path, passphrase)?)
+    }
+
+    /// The name of the secret, 32 hexadecimal digits that tell nothing about it.
+    pub fn key_id(&self) -> String {
+        hex(&self.secret.id())
     }
 
     /// Arithmetic without the secret.
@@ -164,6 +174,18 @@ impl Owner {
     pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
         Ok(self.decryptor.decrypt(&self.secret, ct)?)
     }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Sixteen random bytes, which name a wish for a job.
+pub(crate) fn random_name() -> Result<[u8; 16]> {
+    let mut name = [0; 16];
+    getrandom::fill(&mut name).map_err(|e| Error::Randomness { reason: e.to_string() })?;
+    Ok(name)
 }
 
 fn at_once() -> usize {

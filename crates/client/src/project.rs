@@ -6,11 +6,12 @@
 //!     keys.hetal       the key set a server gets
 //!     jobs/NAME/       one training: job.json and the encrypted uploads
 //!     models/NAME.json a decrypted classifier (mode 0600)
-//!     old/             secret keys that were replaced
+//!     old/             secret keys that were replaced, and what was published under them
 //! ```
 
 use crate::{Error, Result};
-use hetal_keys::durable::{NewFile, UNFINISHED};
+use hetal_keys::Passphrase;
+use hetal_keys::durable::{NewFile, UNFINISHED, sync_folder};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
@@ -30,6 +31,9 @@ pub struct Settings {
     /// The server that was used last.
     #[serde(default)]
     pub server: Option<ServerSettings>,
+    /// The name of the secret key, once there is one.
+    #[serde(default)]
+    pub key_id: Option<String>,
     /// The key set, once it is made.
     pub keys: Option<KeySet>,
     /// What was published under the secret key, once something was.
@@ -58,8 +62,23 @@ pub struct KeySet {
     pub bytes: u64,
     /// The layout it was made for, in words.
     pub layout: String,
+    /// The shape of that layout: rows of a batch, features, classes, range.
+    #[serde(default)]
+    pub shape: Option<(usize, usize, usize, f64)>,
     /// Seconds it took.
     pub seconds: f64,
+    /// Whether a server may have seen it.
+    #[serde(default)]
+    pub sent: bool,
+}
+
+/// A secret key that was replaced, kept beside it in `old`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Retired {
+    /// Its name.
+    pub key_id: Option<String>,
+    /// What was published under it.
+    pub released: Option<Released>,
 }
 
 /// The policy under which values were published, fixed by the first time, and what it has left.
@@ -79,6 +98,7 @@ pub struct Released {
 pub struct Project {
     root: PathBuf,
     settings: Settings,
+    passphrase: Option<Passphrase>,
     _lock: File,
 }
 
@@ -100,7 +120,8 @@ impl Project {
             Some(settings) => settings,
             None => {
                 let set = set.unwrap_or("full").to_owned();
-                let settings = Settings { version: VERSION, set, server: None, keys: None, released: None };
+                let settings =
+                    Settings { version: VERSION, set, server: None, key_id: None, keys: None, released: None };
                 write(&path, &settings)?;
                 settings
             }
@@ -112,7 +133,7 @@ impl Project {
             Some(set) if set != settings.set => {
                 Err(Error::OtherSet { folder: root.to_owned(), has: settings.set, asked: set.to_owned() })
             }
-            _ => Ok(Self { root: root.to_owned(), settings, _lock: lock }),
+            _ => Ok(Self { root: root.to_owned(), settings, passphrase: None, _lock: lock }),
         }
     }
 
@@ -127,6 +148,16 @@ impl Project {
     /// Its folder.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The passphrase that opens the secret key and locks new ones.
+    pub fn passphrase(&self) -> Option<&Passphrase> {
+        self.passphrase.as_ref()
+    }
+
+    /// Gives the passphrase that opens the secret key and locks new ones.
+    pub fn set_passphrase(&mut self, passphrase: Option<Passphrase>) {
+        self.passphrase = passphrase;
     }
 
     /// What it is about.
@@ -168,21 +199,49 @@ impl Project {
         Ok(folder.join(format!("{}.json", checked_name(name)?)))
     }
 
-    /// Moves the secret key away and forgets the key set: the next training makes new ones.
+    /// Moves the secret key away, with what was published under it, and forgets the key set: the next training makes new ones.
     pub fn retire_keys(&mut self) -> Result<()> {
+        let secret = self.secret();
+        if !secret.exists() && self.settings.key_id.is_none() && self.settings.keys.is_none() {
+            return remove_if_there(&self.key_set());
+        }
         let old = self.root.join("old");
         make_private_folder(&old)?;
-        let secret = self.secret();
+        let place = (1..)
+            .map(|k| old.join(format!("secret-{k}.key")))
+            .find(|place| !place.exists() && !place.with_extension("json").exists())
+            .ok_or(Error::Interrupted)?;
+        let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
+        // What was published stays written down at every moment: a secret that a killed program left in place finds it here.
+        write(&place.with_extension("json"), &Retired { key_id, released })?;
+        // The settings before the secret, so that no one sends old keys with a new secret.
+        self.update(|s| (s.key_id, s.keys, s.released) = (None, None, None))?;
         if secret.exists() {
-            let place = (1..)
-                .map(|k| old.join(format!("secret-{k}.key")))
-                .find(|place| !place.exists())
-                .ok_or(Error::Interrupted)?;
-            // First the settings, so that no one sends old keys with a new secret.
-            self.update(|s| (s.keys, s.released) = (None, None))?;
             std::fs::rename(&secret, &place).map_err(|e| io("moving", &secret, &e))?;
+            sync_folder(&place).map_err(|e| io("moving", &secret, &e))?;
         }
         remove_if_there(&self.key_set())
+    }
+
+    /// Takes the name of the secret key that is in place, and what was published under it if it was here before.
+    pub fn adopt_key(&mut self, key_id: String, unknown: Option<Released>) -> Result<()> {
+        let released = self.retired()?.into_iter().rev().find(|old| old.key_id.as_ref() == Some(&key_id));
+        let released = released.map_or(unknown, |old| old.released);
+        self.update(|s| (s.key_id, s.released) = (Some(key_id), released))
+    }
+
+    /// The secret keys that were replaced, oldest first.
+    fn retired(&self) -> Result<Vec<Retired>> {
+        let old = self.root.join("old");
+        let mut all = Vec::new();
+        for k in 1.. {
+            let (key, state) = (old.join(format!("secret-{k}.key")), old.join(format!("secret-{k}.json")));
+            if !key.exists() && !state.exists() {
+                break;
+            }
+            all.extend(read::<Retired>(&state)?);
+        }
+        Ok(all)
     }
 }
 
@@ -292,17 +351,25 @@ mod tests {
     fn retired_secrets_are_kept_and_nothing_else_is() {
         let folder = TempDir::new();
         let mut project = Project::open(folder.path(), None).unwrap();
-        let keys = KeySet { blob: "00".into(), bytes: 1, layout: "any".into(), seconds: 1.0 };
+        let (blob, layout) = ("00".to_owned(), "any".to_owned());
+        let keys = KeySet { blob, bytes: 1, layout, shape: None, seconds: 1.0, sent: true };
+        let released = |left| Some(Released { noise: 1e-6, numbers: 10, security: 10, left });
         for k in 1..=2 {
+            project.adopt_key(format!("key {k}"), released(u64::from(k))).unwrap();
             std::fs::write(project.secret(), [k]).unwrap();
             std::fs::write(project.key_set(), b"keys").unwrap();
             project.update(|s| s.keys = Some(keys.clone())).unwrap();
             project.retire_keys().unwrap();
             assert!(!project.secret().exists() && !project.key_set().exists());
-            assert_eq!(project.settings().keys, None);
+            let settings = project.settings();
+            assert_eq!((&settings.keys, &settings.key_id, settings.released), (&None, &None, None));
             assert_eq!(std::fs::read(folder.path().join(format!("old/secret-{k}.key"))).unwrap(), [k]);
         }
-        project.retire_keys().unwrap();
+        // A secret that comes back has published what it had published; one that was never here has what the caller says.
+        project.adopt_key("key 1".to_owned(), released(10)).unwrap();
+        assert_eq!(project.settings().released, released(1));
+        project.adopt_key("key 3".to_owned(), None).unwrap();
+        assert_eq!(project.settings().released, None);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub fn train(task: &Task, terms: &Terms, rounds: &[Round], epoch: usize) -> Resu
             twin.step(&set.features().slice(rows), labels, rate, softmax::exact)?;
         }
         match round.verdict {
-            Verdict::Continue | Verdict::Stop => accepted += 1,
+            Verdict::Continue | Verdict::Stop => accepted += usize::from(round.accepted),
             Verdict::LowerRate => (twin, rate) = (start, rate * terms.lowering),
             Verdict::WidenRange => twin = start,
         }

@@ -38,8 +38,8 @@ pub struct Address {
     pub authorities: Vec<u8>,
     /// Who we are.
     pub credentials: Credentials,
-    /// How long a broken connection is tried again before a call fails. A minute and more lets an upload go on whose old connection the
-    /// server has not yet given up.
+    /// How long a broken connection is tried again before a call fails, counted from the break, and how long a stream may be silent before
+    /// it counts as broken. A minute and more lets an upload go on whose old connection the server has not yet given up.
     pub persistence: Duration,
 }
 
@@ -155,13 +155,8 @@ impl Remote {
         Watch::new(self, job, after)
     }
 
-    /// Gives a verdict. It leaves [`VERDICT_DELAY`] after the validation became known, or a whole multiple of it where judging took
-    /// longer, in a message of fixed size.
-    pub fn judge(&self, job: JobId, validation: &Validation, verdict: Verdict) -> Result<()> {
-        self.judge_after(job, validation, verdict, VERDICT_DELAY)
-    }
-
-    /// [`Remote::judge`] with a delay of one's own: tests have no time to lose.
+    /// Gives a verdict. It leaves `delay` after the validation became known, or a whole multiple of it where judging took longer, in a message
+    /// of fixed size: [`VERDICT_DELAY`] but in tests, which have no time to lose.
     pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
         let waited = validation.received.elapsed();
         let periods = waited.as_nanos().checked_div(delay.as_nanos()).map_or(0, |n| n as u32 + 1);
@@ -189,7 +184,7 @@ impl Remote {
         loop {
             match self.runtime.block_on(call(self.rpc.clone())) {
                 Ok(response) => return Ok(response.into_inner()),
-                Err(status) => patience.wait(self, status)?,
+                Err(status) => patience.wait(&self.server, status)?,
             }
         }
     }
@@ -201,26 +196,43 @@ fn job_request(id: JobId) -> v1::JobRequest {
 
 /// Waits between attempts, longer each time.
 struct Patience {
-    until: Instant,
+    persistence: Duration,
+    /// When to give up: known once something broke.
+    until: Option<Instant>,
     pause: Duration,
 }
 
 impl Patience {
     fn new(persistence: Duration) -> Self {
-        Self { until: Instant::now() + persistence, pause: Duration::from_millis(50) }
+        Self { persistence, until: None, pause: Duration::from_millis(50) }
     }
 
     /// Sleeps before the next attempt, or gives the error that ends them.
-    fn wait(&mut self, remote: &Remote, status: Status) -> Result<()> {
+    fn wait(&mut self, server: &str, status: Status) -> Result<()> {
         let broken =
             matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Aborted | Code::DeadlineExceeded);
-        if !broken || Instant::now() + self.pause > self.until {
-            return Err(Error::of(&remote.server, status));
+        let until = *self.until.get_or_insert_with(|| Instant::now() + self.persistence);
+        if !broken || Instant::now() + self.pause > until {
+            return Err(Error::of(server, status));
         }
         std::thread::sleep(self.pause);
         self.pause = (self.pause * 2).min(Duration::from_secs(5));
         Ok(())
     }
+
+    /// Something was achieved: the next break is a new one.
+    fn renew(&mut self) {
+        *self = Self::new(self.persistence);
+    }
+}
+
+/// What is awaited, unless nothing comes for too long.
+async fn unless_silent<T>(
+    limit: Duration,
+    awaited: impl Future<Output = std::result::Result<T, Status>>,
+) -> std::result::Result<T, Status> {
+    let silent = |_| Err(Status::deadline_exceeded("nothing came for too long"));
+    tokio::time::timeout(limit, awaited).await.unwrap_or_else(silent)
 }
 
 /// What every request shows: the protocol's version and, where there is one, a token.
@@ -252,5 +264,23 @@ impl Interceptor for Papers {
             request.metadata_mut().insert("authorization", token.clone());
         }
         Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_counts_from_the_break() {
+        let broken = || Status::unavailable("broken");
+        let mut patience = Patience::new(Duration::from_millis(120));
+        // A call may take long before anything breaks.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(patience.wait("here", broken()).is_ok());
+        assert!(patience.wait("here", broken()).is_err(), "50 ms and 100 ms are more than 120");
+        patience.renew();
+        assert!(patience.wait("here", broken()).is_ok());
+        assert!(patience.wait("here", Status::not_found("no")).is_err());
     }
 }

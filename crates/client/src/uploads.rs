@@ -2,6 +2,7 @@
 
 use crate::layout::Layout;
 use crate::project::io;
+use crate::remote::{Batch, BlobName};
 use crate::{Error, Owner, Result};
 use hetal_ckks::Complex64;
 use hetal_keys::durable::NewFile;
@@ -76,4 +77,14 @@ pub(crate) fn check(folder: &Path, upload: &Upload) -> Result<()> {
         return Ok(());
     }
     Err(Error::Damaged { path, reason: format!("it has {bytes} bytes, {} were written", upload.bytes) })
+}
+
+/// The name in a state file.
+pub(crate) fn blob(text: &str) -> Result<BlobName> {
+    text.parse().map_err(|e: hetal_wire::NameError| Error::Protocol { what: e.to_string() })
+}
+
+/// An upload as requests name it.
+pub(crate) fn to_batch(upload: &Upload) -> Result<Batch> {
+    Ok(Batch { blob: blob(&upload.blob)?, rows: upload.rows })
 }

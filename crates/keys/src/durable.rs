@@ -25,6 +25,13 @@ impl NewFile {
         Ok(Self { file: create_new(&temporary)?, temporary, place: place.to_owned() })
     }
 
+    /// Begins a file that others may read where the system's usual permissions say so.
+    pub fn create_public(place: &Path) -> Result<Self> {
+        let temporary = temporary_name(place);
+        let file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+        Ok(Self { file, temporary, place: place.to_owned() })
+    }
+
     /// Waits until the bytes are on the disk, and gives the file its name.
     pub fn finish(self) -> Result<()> {
         self.file.sync_all()?;

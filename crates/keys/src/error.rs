@@ -58,6 +58,24 @@ pub enum Error {
         /// The number of the way.
         kind: u16,
     },
+    /// A key behind a passphrase, and none was given.
+    #[error("the secret key in {} is locked with a passphrase: give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal", .path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another passphrase than the one it was locked with.
+    #[error("this is not the passphrase of the secret key in {}", .path.display())]
+    Passphrase {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No passphrase at all.
+    #[error("the passphrase is empty: an empty one protects nothing")]
+    EmptyPassphrase,
+    /// A passphrase could not be turned into a key.
+    #[error("the secret key could not be locked: is there enough memory (64 MiB)?")]
+    NotLocked,
     /// Coefficients that no secret of the set has.
     #[error("{} holds no secret of weight {weight}", .path.display())]
     NotASecret {
@@ -88,12 +106,10 @@ pub enum Error {
         left: u64,
     },
     /// A value that is not finite, or too large to be rounded exactly.
-    #[error("value {value:e} at {index} cannot be released")]
+    #[error("the value at {index} is not finite or too large to be released")]
     NotReleasable {
         /// Where.
         index: usize,
-        /// The value.
-        value: f64,
     },
     /// A public key for fewer primes than a message has, or a message over special primes.
     #[error("the message has {needs} primes, the public key {has} of the chain: encode the message over fewer")]

@@ -1,33 +1,58 @@
 //! Values that are not to be published as they are.
 
+use hetal_ckks::Complex64;
+use zeroize::Zeroize;
+
 /// A decrypted value, noise included. Its owner may use it for anything that stays at home; whoever publishes it gives the
 /// secret key away (`docs/security.md`, "Released values"), so nothing prints or sends it by accident: that takes
-/// [`Private::expose`], or a [`crate::Release`].
-pub struct Private<T>(T);
+/// [`Private::expose`], or a [`crate::Release`]. What is not exposed is wiped when dropped.
+pub struct Private<T: Wipe>(T);
 
-impl<T> Private<T> {
+/// Values whose memory can be overwritten.
+pub trait Wipe: Default {
+    /// Overwrites it, in a way that no compiler leaves out.
+    fn wipe(&mut self);
+}
+
+impl Wipe for Vec<f64> {
+    fn wipe(&mut self) {
+        self.zeroize();
+    }
+}
+
+impl Wipe for Vec<Complex64> {
+    fn wipe(&mut self) {
+        for z in self.iter_mut() {
+            z.re.zeroize();
+            z.im.zeroize();
+        }
+    }
+}
+
+impl<T: Wipe> Private<T> {
     /// Marks a value as private.
     pub fn new(value: T) -> Self {
         Self(value)
     }
 
     /// The value, for its owner's own use.
-    pub fn expose(self) -> T {
-        self.0
+    pub fn expose(mut self) -> T {
+        std::mem::take(&mut self.0)
     }
 
     /// A look at the value, for its owner's own use.
     pub fn peek(&self) -> &T {
         &self.0
     }
+}
 
-    /// What a function makes of it, private as well.
-    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Private<U> {
-        Private(f(self.0))
+impl<T: Wipe> Drop for Private<T> {
+    fn drop(&mut self) {
+        self.0.wipe();
     }
 }
 
-impl<T> std::fmt::Debug for Private<T> {
+impl<T: Wipe> std::fmt::Debug for Private<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Private(..)")
     }

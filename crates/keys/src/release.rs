@@ -108,7 +108,7 @@ impl Release {
         // Not a number is not within either.
         let within = |x: &f64| x.abs() <= LARGEST_MULTIPLE;
         if let Some(index) = in_steps.iter().position(|x| !within(x)) {
-            return Err(Error::NotReleasable { index, value: values[index] });
+            return Err(Error::NotReleasable { index });
         }
         self.left = left;
         let mut flood = vec![0.0; values.len()];

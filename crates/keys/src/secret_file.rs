@@ -1,9 +1,11 @@
 //! The secret key in a file that only its owner can read. `docs/formats.md` has the bytes.
 
 use crate::durable::{NewFile, create_new};
-use crate::{Error, Result, SecretKey};
+use crate::passphrase::{SEAL_LEN, Seal, TAG_LEN};
+use crate::{Error, Passphrase, Result, SecretKey};
 use hetal_ckks::Params;
 use hetal_ckks::bytes::FormatError;
+use hetal_ring::sampler::OsSeeds;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
@@ -12,16 +14,24 @@ use zeroize::{Zeroize, Zeroizing};
 /// Unlike the public objects' first bytes, so that none of their readers takes a secret key for its own.
 const MAGIC: [u8; 8] = *b"\x89HETSK\r\n";
 const VERSION: u16 = 1;
-/// Protected by the file's permissions alone. Others (a passphrase) have parameters between header and body.
+/// Protected by the file's permissions alone.
 const PROTECTION_NONE: u16 = 0;
+/// Locked: a [`Seal`] stands between header and body, the lock's tag behind the body.
+const PROTECTION_PASSPHRASE: u16 = 1;
 const HEADER_LEN: usize = 56;
 const CHECKSUM_LEN: usize = 32;
 
 impl SecretKey {
-    /// Writes the key to a new file that only its owner can read. It is there as a whole or not at all, also after a
-    /// power cut, and never replaces a file.
-    pub fn save(&self, params: &Params, path: &Path) -> Result<()> {
-        let bytes = to_bytes(self, params);
+    /// Writes the key to a new file that only its owner can read, locked with a passphrase if there is one. It is there as a whole or
+    /// not at all, also after a power cut, and never replaces a file.
+    pub fn save(&self, params: &Params, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
+        let bytes = match passphrase {
+            None => to_bytes(self, params),
+            Some(passphrase) => {
+                let seal = Seal::fresh(&mut OsSeeds);
+                to_locked_bytes(self, params, &seal, passphrase).ok_or(Error::NotLocked)?
+            }
+        };
         // Holds the name, so that the rename below replaces nothing but this.
         create_new(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => Error::Exists { path: path.to_owned() },
@@ -39,31 +49,78 @@ impl SecretKey {
         })
     }
 
-    /// Reads a key of `params` from a file that no one else may read.
-    pub fn load(params: &Params, path: &Path) -> Result<Self> {
-        let mut file = File::open(path).map_err(|error| io("opening", path, &error))?;
-        let metadata = file.metadata().map_err(|error| io("examining", path, &error))?;
-        if !metadata.is_file() {
-            return Err(Error::NotAFile { path: path.to_owned() });
-        }
-        require_owner_only(path, &metadata)?;
+    /// Reads a key of `params` from a file that no one else may read. The passphrase of a file that has none is not looked at.
+    pub fn load(params: &Params, path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
+        let (mut file, len) = open(path)?;
         let format = |error| Error::Format { path: path.to_owned(), error };
         // The first fields decide how the rest is read: their errors come before those of the length.
-        let header_len = metadata.len().min(HEADER_LEN as u64) as usize;
-        let mut bytes = Zeroizing::new(vec![0; file_len(params)]);
-        file.read_exact(&mut bytes[..header_len]).map_err(|error| io("reading", path, &error))?;
-        check_header(params, path, &bytes[..header_len])?;
-        if metadata.len() != bytes.len() as u64 {
-            return Err(format(FormatError::Length { declared: metadata.len(), expected: bytes.len() as u64 }));
+        let header_len = len.min(HEADER_LEN as u64) as usize;
+        let mut header = [0; HEADER_LEN];
+        file.read_exact(&mut header[..header_len]).map_err(|error| io("reading", path, &error))?;
+        let protection = check_header(params, path, &header[..header_len])?;
+        let mut bytes = Zeroizing::new(vec![0; file_len(params, protection)]);
+        if len != bytes.len() as u64 {
+            return Err(format(FormatError::Length { declared: len, expected: bytes.len() as u64 }));
         }
-        file.read_exact(&mut bytes[header_len..]).map_err(|error| io("reading", path, &error))?;
-        let (content, checksum) = bytes.split_at(bytes.len() - CHECKSUM_LEN);
-        if hash(content)[..] != *checksum {
+        bytes[..HEADER_LEN].copy_from_slice(&header);
+        file.read_exact(&mut bytes[HEADER_LEN..]).map_err(|error| io("reading", path, &error))?;
+        let end = bytes.len() - CHECKSUM_LEN;
+        if hash(&bytes[..end])[..] != bytes[end..] {
             return Err(format(FormatError::Checksum { part: "the secret key" }));
         }
+        let packed = match protection {
+            Protection::None => &bytes[HEADER_LEN..end],
+            Protection::Passphrase => {
+                let passphrase = passphrase.ok_or_else(|| Error::Locked { path: path.to_owned() })?;
+                unlock(path, &mut bytes[..end], passphrase)?
+            }
+        };
         let weight = params.literal().secret_weight.min(params.degree());
-        unpack(&content[HEADER_LEN..], weight).ok_or(Error::NotASecret { path: path.to_owned(), weight })
+        unpack(packed, weight).ok_or(Error::NotASecret { path: path.to_owned(), weight })
     }
+
+    /// What a secret is called where it must not be shown: the same for the same secret, and telling nothing about it. 16 bytes of
+    /// BLAKE3 in its key-derivation mode.
+    pub fn id(&self) -> [u8; 16] {
+        let mut packed: Zeroizing<Vec<u8>> = Zeroizing::new(Vec::with_capacity(self.coefficients().len() / 4));
+        packed.extend(self.coefficients().chunks_exact(4).map(pack_four));
+        let mut hasher = blake3::Hasher::new_derive_key("hetal secret key id v1");
+        hasher.update(&packed);
+        let hash = *hasher.finalize().as_bytes();
+        hasher.zeroize();
+        std::array::from_fn(|k| hash[k])
+    }
+}
+
+/// Whether the key in a file is locked with a passphrase.
+pub fn is_locked(path: &Path) -> Result<bool> {
+    let (mut file, _) = open(path)?;
+    let mut start = [0; 12];
+    match file.read_exact(&mut start) {
+        Ok(()) => Ok(start.starts_with(&MAGIC) && start[10..] == PROTECTION_PASSPHRASE.to_le_bytes()),
+        // Whatever is wrong with so short a file is said when it is read.
+        Err(_) => Ok(false),
+    }
+}
+
+/// A file that no one else may read, and its length.
+fn open(path: &Path) -> Result<(File, u64)> {
+    let file = File::open(path).map_err(|error| io("opening", path, &error))?;
+    let metadata = file.metadata().map_err(|error| io("examining", path, &error))?;
+    if !metadata.is_file() {
+        return Err(Error::NotAFile { path: path.to_owned() });
+    }
+    require_owner_only(path, &metadata)?;
+    Ok((file, metadata.len()))
+}
+
+/// What stands between a reader of the file and the key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protection {
+    /// The file's mode.
+    None,
+    /// A passphrase as well.
+    Passphrase,
 }
 
 /// Bytes of the packed coefficients.
@@ -71,8 +128,9 @@ fn body_len(params: &Params) -> usize {
     params.degree() / 4
 }
 
-fn file_len(params: &Params) -> usize {
-    HEADER_LEN + body_len(params) + CHECKSUM_LEN
+fn file_len(params: &Params, protection: Protection) -> usize {
+    let locked = if protection == Protection::Passphrase { SEAL_LEN + TAG_LEN } else { 0 };
+    HEADER_LEN + body_len(params) + locked + CHECKSUM_LEN
 }
 
 fn hash(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
@@ -84,17 +142,56 @@ fn hash(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
 }
 
 fn to_bytes(secret: &SecretKey, params: &Params) -> Zeroizing<Vec<u8>> {
-    // The capacity is exact: a vector that grows leaves a copy behind.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(file_len(params)));
-    bytes.extend(MAGIC);
-    bytes.extend(VERSION.to_le_bytes());
-    bytes.extend(PROTECTION_NONE.to_le_bytes());
-    bytes.extend(0u32.to_le_bytes());
-    bytes.extend((body_len(params) as u64).to_le_bytes());
-    bytes.extend(params.id());
+    let mut bytes = header(params, Protection::None);
     bytes.extend(secret.coefficients().chunks_exact(4).map(pack_four));
     let checksum = hash(&bytes);
     bytes.extend(checksum);
+    bytes
+}
+
+fn to_locked_bytes(
+    secret: &SecretKey,
+    params: &Params,
+    seal: &Seal,
+    passphrase: &Passphrase,
+) -> Option<Zeroizing<Vec<u8>>> {
+    let mut bytes = header(params, Protection::Passphrase);
+    bytes.extend(seal.to_bytes());
+    bytes.extend(secret.coefficients().chunks_exact(4).map(pack_four));
+    let (around, body) = bytes.split_at_mut(HEADER_LEN + SEAL_LEN);
+    let tag = seal.lock(passphrase, around, body)?;
+    bytes.extend(tag);
+    let checksum = hash(&bytes);
+    bytes.extend(checksum);
+    Some(bytes)
+}
+
+/// The packed coefficients in a locked file without its checksum.
+fn unlock<'a>(path: &Path, bytes: &'a mut [u8], passphrase: &Passphrase) -> Result<&'a [u8]> {
+    let reserved =
+        || Error::Format { path: path.to_owned(), error: FormatError::Reserved { part: "the passphrase's cost" } };
+    let (around, rest) = bytes.split_at_mut(HEADER_LEN + SEAL_LEN);
+    let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
+    let stored = around.last_chunk::<SEAL_LEN>().ok_or_else(reserved)?;
+    let seal = Seal::parse(stored).ok_or_else(reserved)?;
+    let tag = std::array::from_fn(|k| tag[k]);
+    seal.unlock(passphrase, around, body, tag).ok_or_else(|| Error::Passphrase { path: path.to_owned() })?;
+    Ok(body)
+}
+
+/// The file's beginning, with room for all of it: a vector that grows leaves a copy behind.
+fn header(params: &Params, protection: Protection) -> Zeroizing<Vec<u8>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(file_len(params, protection)));
+    let (kind, parameters) = match protection {
+        Protection::None => (PROTECTION_NONE, 0),
+        Protection::Passphrase => (PROTECTION_PASSPHRASE, SEAL_LEN as u32),
+    };
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(kind.to_le_bytes());
+    bytes.extend(parameters.to_le_bytes());
+    bytes.extend((body_len(params) as u64).to_le_bytes());
+    bytes.extend(params.id());
     bytes
 }
 
@@ -114,7 +211,7 @@ fn unpack(packed: &[u8], weight: usize) -> Option<SecretKey> {
     (nonzero == weight && no_ternary == 0).then_some(secret)
 }
 
-fn check_header(params: &Params, path: &Path, bytes: &[u8]) -> Result<()> {
+fn check_header(params: &Params, path: &Path, bytes: &[u8]) -> Result<Protection> {
     let format = |error| Err(Error::Format { path: path.to_owned(), error });
     let Ok(header) = <&[u8; HEADER_LEN]>::try_from(bytes) else {
         return format(FormatError::Truncated { part: "the header" });
@@ -133,10 +230,12 @@ fn check_header(params: &Params, path: &Path, bytes: &[u8]) -> Result<()> {
         return format(FormatError::Version { found, known: VERSION });
     }
     let kind = u16::from_le_bytes(field(header, 10));
-    if kind != PROTECTION_NONE {
-        return Err(Error::Protection { path: path.to_owned(), kind });
-    }
-    if field(header, 12) != [0; 4] {
+    let (protection, parameters) = match kind {
+        PROTECTION_NONE => (Protection::None, 0),
+        PROTECTION_PASSPHRASE => (Protection::Passphrase, SEAL_LEN as u32),
+        _ => return Err(Error::Protection { path: path.to_owned(), kind }),
+    };
+    if u32::from_le_bytes(field(header, 12)) != parameters {
         return format(FormatError::Reserved { part: "the header" });
     }
     let found = field(header, 24);
@@ -147,7 +246,7 @@ fn check_header(params: &Params, path: &Path, bytes: &[u8]) -> Result<()> {
     if declared != expected {
         return format(FormatError::Length { declared, expected });
     }
-    Ok(())
+    Ok(protection)
 }
 
 fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Error {

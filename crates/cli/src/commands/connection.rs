@@ -37,7 +37,13 @@ impl Connection {
     /// Connects, and remembers where.
     pub fn connect(&self, project: &mut Project) -> Result<Remote> {
         let settings = self.settings(project.settings().server.as_ref())?;
-        let remote = Remote::connect(&address(&settings)?).map_err(hetal_client::Error::from)?;
+        let address = Address {
+            server: settings.address.clone(),
+            authorities: read(&settings.authority)?,
+            credentials: self.credentials(&settings, std::env::var(TOKEN).ok().map(Zeroizing::new))?,
+            persistence: PERSISTENCE,
+        };
+        let remote = Remote::connect(&address).map_err(hetal_client::Error::from)?;
         if project.settings().server.as_ref() != Some(&settings) {
             project.update(|s| s.server = Some(settings))?;
         }
@@ -46,10 +52,12 @@ impl Connection {
 
     fn settings(&self, before: Option<&ServerSettings>) -> Result<ServerSettings> {
         let before = before.cloned().unwrap_or_default();
-        let address = self.server.clone().or(Some(before.address).filter(|a| !a.is_empty())).ok_or(Error::NoServer)?;
+        let address = self.server.clone().or(Some(before.address.clone()).filter(|a| !a.is_empty()));
+        let address = address.ok_or(Error::NoServer)?;
+        // What one operator gave is not shown to another.
+        let before = if address == before.address { before } else { ServerSettings::default() };
         let authority = self.authority.clone().or(Some(before.authority).filter(|p| !p.as_os_str().is_empty()));
-        let given = self.certificate.clone().zip(self.certificate_key.clone());
-        let (token_file, certificate) = match (&self.token_file, given) {
+        let (token_file, certificate) = match (&self.token_file, self.certificate()) {
             (None, None) => (before.token_file, before.certificate),
             (token, certificate) => (token.clone(), certificate),
         };
@@ -61,22 +69,36 @@ impl Connection {
             certificate: certificate.map(|(chain, key)| (absolute(chain), absolute(key))),
         })
     }
+
+    fn certificate(&self) -> Option<(PathBuf, PathBuf)> {
+        self.certificate.clone().zip(self.certificate_key.clone())
+    }
+
+    /// What the server knows us by: what this command says, then the environment, then what was said last time.
+    fn credentials(&self, settings: &ServerSettings, environment: Option<Zeroizing<String>>) -> Result<Credentials> {
+        let said = self.token_file.is_some() || self.certificate().is_some();
+        if let Some(token) = environment.filter(|_| !said) {
+            return Ok(Credentials::Token(token));
+        }
+        if let Some((chain, key)) = &settings.certificate {
+            return Ok(Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) });
+        }
+        let file = settings.token_file.as_ref().ok_or(Error::NoCredentials)?;
+        warn_if_others_read(file);
+        let text = Zeroizing::new(read(file)?);
+        let text = std::str::from_utf8(&text).map_err(|_| bad(file, "holds no token".to_owned()))?;
+        Ok(Credentials::Token(Zeroizing::new(text.trim().to_owned())))
+    }
 }
 
-/// The address of settings, with the secrets read from their files.
-pub fn address(settings: &ServerSettings) -> Result<Address> {
-    let credentials = match (&settings.certificate, &settings.token_file, std::env::var(TOKEN)) {
-        (Some((chain, key)), _, _) => Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) },
-        (None, Some(file), _) => {
-            let text = Zeroizing::new(read(file)?);
-            let text = std::str::from_utf8(&text).map_err(|_| bad(file, "holds no token".to_owned()))?;
-            Credentials::Token(Zeroizing::new(text.trim().to_owned()))
-        }
-        (None, None, Ok(token)) => Credentials::Token(Zeroizing::new(token)),
-        (None, None, Err(_)) => return Err(Error::NoCredentials),
-    };
-    let (server, authorities) = (settings.address.clone(), read(&settings.authority)?);
-    Ok(Address { server, authorities, credentials, persistence: PERSISTENCE })
+/// Says so where a token lies open: whoever reads it is us, to the server.
+fn warn_if_others_read(file: &Path) {
+    #[cfg(unix)]
+    if let Ok(metadata) = std::fs::metadata(file)
+        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
+    {
+        eprintln!("warning: others can read the token in {}: run chmod 600 on it", file.display());
+    }
 }
 
 fn bad(path: &Path, reason: String) -> Error {
@@ -85,4 +107,51 @@ fn bad(path: &Path, reason: String) -> Error {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|e| bad(path, e.to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn known() -> ServerSettings {
+        ServerSettings {
+            address: "a:1".to_owned(),
+            authority: "/a.pem".into(),
+            token_file: Some("/a.token".into()),
+            certificate: None,
+        }
+    }
+
+    #[test]
+    fn what_one_operator_gave_is_not_shown_to_another() {
+        let same = Connection { server: Some("a:1".to_owned()), ..Connection::default() };
+        assert_eq!(same.settings(Some(&known())).unwrap(), known());
+        let other =
+            Connection { server: Some("b:1".to_owned()), authority: Some("/b.pem".into()), ..Connection::default() };
+        let settings = other.settings(Some(&known())).unwrap();
+        assert_eq!((settings.token_file, settings.authority), (None, PathBuf::from("/b.pem")));
+        let trusting = Connection { server: Some("b:1".to_owned()), ..Connection::default() };
+        assert!(matches!(trusting.settings(Some(&known())), Err(Error::NoAuthority)));
+    }
+
+    #[test]
+    fn the_environment_comes_before_what_was_said_last_time() {
+        let token = |text: &str| Some(Zeroizing::new(text.to_owned()));
+        let read = |connection: &Connection, settings: &ServerSettings, environment| match connection
+            .credentials(settings, environment)
+        {
+            Ok(Credentials::Token(token)) => Some(token.to_string()),
+            _ => None,
+        };
+        let folder = hetal_testkit::TempDir::new();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "from the file\n").unwrap();
+        let settings = ServerSettings { token_file: Some(path.clone()), ..known() };
+        let silent = Connection::default();
+        assert_eq!(read(&silent, &settings, token("from the environment")).unwrap(), "from the environment");
+        assert_eq!(read(&silent, &settings, None).unwrap(), "from the file");
+        let said = Connection { token_file: Some(path), ..Connection::default() };
+        assert_eq!(read(&said, &settings, token("from the environment")).unwrap(), "from the file");
+    }
 }

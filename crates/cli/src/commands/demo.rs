@@ -8,8 +8,8 @@ use crate::{Error, Result};
 use hetal_client::files::{Format, parse_table};
 use hetal_client::remote::{Address, Credentials, Remote};
 use hetal_client::task::ROW_NORM;
-use hetal_client::training::{self, Options, Trained, Training};
-use hetal_client::{Labelled, Layout, Project, Task, task};
+use hetal_client::training::{Options, Trained, Training};
+use hetal_client::{Labelled, Layout, Project, Task, keys, task};
 use hetal_learn::{Limits, Matrix, Wishes, judge, twin};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Running};
@@ -130,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn layout(project: &Project, task: &Task, batch: usize) -> Result<Layout> {
     let range = Limits::default().defaults.range;
-    Ok(Layout::new(training::params(project)?, batch, task.features(), task.classes.len(), range)?)
+    Ok(Layout::new(keys::params(project)?, batch, task.features(), task.classes.len(), range)?)
 }
 
 /// Checks that there is room on the disk, and says how many GiB of prepared batches the server may keep.

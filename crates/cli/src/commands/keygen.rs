@@ -1,9 +1,10 @@
 //! `hetal keygen`: the secret key and the key set of a project, before there are rows.
 
+use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds, security};
 use crate::Result;
-use hetal_client::{Layout, Project, training};
+use hetal_client::{Layout, Project, keys};
 use hetal_learn::Limits;
 use serde_json::json;
 use std::path::PathBuf;
@@ -26,6 +27,12 @@ pub struct Arguments {
     /// Make new ones where there are some; the old secret key is kept in the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
+    /// Lock the secret key with a passphrase.
+    #[arg(long)]
+    pub passphrase: bool,
+    /// Where the passphrase is.
+    #[command(flatten)]
+    pub passphrase_source: PassphraseSource,
     /// The parameter set.
     #[arg(long, hide = true)]
     pub set: Option<String>,
@@ -40,28 +47,37 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.fresh_keys {
         project.retire_keys()?;
     }
-    let params = training::params(&project)?;
+    // A key that is there has its passphrase; a new one gets the one that is wished for.
+    if arguments.passphrase && !project.secret().exists() {
+        project.set_passphrase(Some(arguments.passphrase_source.new_one()?));
+    } else {
+        arguments.passphrase_source.unlock(&mut project)?;
+    }
+    let params = keys::params(&project)?;
     let range = Limits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.features, arguments.classes, range)?;
-    let owner = training::owner(&project)?;
+    let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
-    let keys = training::ensure_keys(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
+    let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
     drop(steps);
     let value = json!({
         "secret_key": project.secret(),
+        "key_id": owner.key_id(),
+        "locked": project.passphrase().is_some(),
         "key_set": project.key_set(),
-        "key_bytes": keys.bytes,
-        "layout": keys.layout,
-        "seconds": keys.seconds,
+        "key_bytes": set.bytes,
+        "layout": set.layout,
+        "seconds": set.seconds,
         "security": security(&layout.params),
     });
     let text = format!(
-        "secret key: {} (mode 0600: keep it, back it up, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
+        "secret key: {} ({}: keep it, `hetal keys backup` it, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
         project.secret().display(),
+        if project.passphrase().is_some() { "locked with the passphrase" } else { "mode 0600" },
         project.key_set().display(),
-        bytes(keys.bytes),
-        seconds(keys.seconds),
-        keys.layout,
+        bytes(set.bytes),
+        seconds(set.seconds),
+        set.layout,
         security(&layout.params)
     );
     print(arguments.json, &value, &text);

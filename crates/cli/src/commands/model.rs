@@ -1,7 +1,7 @@
 //! `hetal model`: what a model is, and what may be published of it.
 
-use super::{FOLDER, print};
-use crate::{Error, Result};
+use super::{FOLDER, print, write_public};
+use crate::Result;
 use hetal_client::export::{self, Format};
 use hetal_client::{Model, Project};
 use serde_json::json;
@@ -106,8 +106,7 @@ fn write(arguments: &ExportArguments) -> Result<()> {
         FormatArgument::Onnx => Format::Onnx,
         FormatArgument::Sklearn => Format::Sklearn,
     };
-    std::fs::write(&arguments.out, published.bytes(format))
-        .map_err(|e| Error::File { path: arguments.out.display().to_string(), reason: e.to_string() })?;
+    write_public(&arguments.out, &published.bytes(format))?;
     let left = project.settings().released.map_or(0, |released| released.left);
     let value = json!({
         "file": arguments.out,

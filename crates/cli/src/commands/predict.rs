@@ -2,13 +2,17 @@
 
 use super::connection::Connection;
 use super::data::labels;
+use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::train::likeliest;
-use super::{FOLDER, print};
-use crate::{Error, Result};
+use super::{FOLDER, print, write_private};
+use crate::Result;
 use hetal_client::{Evaluation, Model, Project, classification, files, task};
 use serde_json::json;
 use std::path::PathBuf;
+
+/// Probabilities are shown in hundredths: their last digits are those of a decryption.
+const DIGITS: f64 = 100.0;
 
 /// Arguments of `hetal predict`.
 #[derive(clap::Args, Debug)]
@@ -34,9 +38,15 @@ pub struct Arguments {
     /// Where the server is.
     #[command(flatten)]
     pub connection: Connection,
-    /// Write the predictions here (CSV) instead of to the terminal.
+    /// Where the passphrase of the secret key is, if it has one (with --remote).
+    #[command(flatten)]
+    pub passphrase: PassphraseSource,
+    /// Write the predictions here (CSV) instead of to the terminal. The file is its owner's alone.
     #[arg(long)]
     pub out: Option<PathBuf>,
+    /// All digits of the probabilities. They are PRIVATE: with the server's ciphertexts they give the secret key away.
+    #[arg(long)]
+    pub exact: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -52,24 +62,27 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         None => table.labels,
     };
     let logits = if arguments.remote {
+        arguments.passphrase.unlock(&mut project)?;
         let remote = arguments.connection.connect(&mut project)?;
         let mut steps = Steps::new();
-        classification::logits(&project, &remote, &model, &table.features, &mut |step| steps.show(step))?
+        classification::logits(&mut project, &remote, &model, &table.features, &mut |step| steps.show(step))?
     } else {
         model.logits(&table.features)?
     };
-    let predictions = likeliest(&logits);
+    let mut predictions = likeliest(&logits);
+    if !arguments.exact {
+        predictions.iter_mut().for_each(|(_, probability)| *probability = (DIGITS * *probability).round() / DIGITS);
+    }
     let evaluation = match &truth {
         Some(truth) => Some(Evaluation::new(&logits, &task::numbers(truth, &model.classes)?, &model.classes)?),
         None => None,
     };
     let mut lines = String::from("row,class,probability\n");
     for (row, (class, probability)) in predictions.iter().enumerate() {
-        lines += &format!("{},{},{probability:.6}\n", row + 1, quoted(&model.classes[*class]));
+        lines += &format!("{},{},{probability}\n", row + 1, quoted(&model.classes[*class]));
     }
     if let Some(path) = &arguments.out {
-        std::fs::write(path, &lines)
-            .map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })?;
+        write_private(path, lines.as_bytes())?;
     }
     let one =
         |(class, probability): &(usize, f64)| json!({ "class": model.classes[*class], "probability": probability });

@@ -2,6 +2,7 @@
 
 use super::connection::Connection;
 use super::data::Data;
+use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds};
 use crate::Result;
@@ -36,6 +37,9 @@ pub struct Arguments {
     /// Make a new secret key and key set; the old secret key is kept in the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
+    /// Where the passphrase of the secret key is, if it has one.
+    #[command(flatten)]
+    pub passphrase: PassphraseSource,
     /// Do not repeat the training in the clear on this machine to compare (such a model cannot be exported).
     #[arg(long)]
     pub no_check: bool,
@@ -83,14 +87,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let task = arguments.data.task()?;
     let extraction = arguments.data.extraction()?;
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
-    if arguments.fresh_keys {
-        project.retire_keys()?;
-    }
+    arguments.passphrase.unlock(&mut project)?;
     let remote = arguments.connection.connect(&mut project)?;
     let mut options = Options::new(&arguments.name);
     options.wishes = arguments.wishes.wishes();
     options.check = !arguments.no_check;
     options.replace = arguments.replace;
+    options.fresh_keys = arguments.fresh_keys;
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
     }

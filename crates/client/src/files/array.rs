@@ -40,6 +40,15 @@ impl Array {
         Matrix::new(rows, columns, values).map_err(|e| Problem::format("array", e.to_string()))
     }
 
+    /// Bytes of memory its values take.
+    pub(super) fn memory(&self) -> usize {
+        match &self.values {
+            Values::Floats(values) => 8 * values.len(),
+            Values::Integers(values) => 8 * values.len(),
+            Values::Texts(values) => values.iter().map(|text| size_of::<String>() + text.len()).sum(),
+        }
+    }
+
     /// As labels: one dimension (or a second one of length 1) of whole numbers or texts.
     pub fn labels(&self, name: &str) -> Parsed<Labels> {
         if !matches!(self.shape[..], [_] | [_, 1]) {

@@ -16,6 +16,11 @@ fn no(reason: &str) -> Problem {
 
 /// Parses a file.
 pub fn parse(bytes: &[u8]) -> Parsed<Array> {
+    parse_within(bytes, usize::MAX)
+}
+
+/// Parses a file whose values may take so many bytes of memory: a byte in a file is eight here.
+pub(super) fn parse_within(bytes: &[u8], room: usize) -> Parsed<Array> {
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| no("it does not begin like one"))?;
     let (length, rest) = match rest {
         [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
@@ -32,7 +37,12 @@ pub fn parse(bytes: &[u8]) -> Parsed<Array> {
         return Err(no("it is in Fortran order: save it with numpy.ascontiguousarray"));
     }
     let description = field(header, "'descr':")?.split('\'').nth(1).ok_or_else(|| no("it is a record array"))?;
-    element(description)?.array(FORMAT, shape(field(header, "'shape':")?)?, body)
+    let (element, shape) = (element(description)?, shape(field(header, "'shape':")?)?);
+    let values = shape.iter().try_fold(8usize, |product, &n| product.checked_mul(n));
+    if values.is_none_or(|bytes| bytes > room) {
+        return Err(no("its values take too much memory"));
+    }
+    element.array(FORMAT, shape, body)
 }
 
 fn field<'a>(header: &'a str, name: &str) -> Parsed<&'a str> {

@@ -14,7 +14,7 @@ const LOCAL_LEN: usize = 30;
 const MAX_COMMENT: usize = 1 << 16;
 /// More arrays than anyone has.
 const MAX_ENTRIES: usize = 256;
-/// What all arrays together may take unpacked.
+/// What all arrays together may take unpacked, and what their values may take in memory.
 const MAX_UNPACKED: usize = 4 << 30;
 
 fn no(reason: &str) -> Problem {
@@ -48,8 +48,9 @@ pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
         let Some(name) = std::str::from_utf8(entry.name).ok().and_then(|name| name.strip_suffix(".npy")) else {
             continue;
         };
-        room = room.checked_sub(entry.unpacked).ok_or_else(|| no("its arrays are too large unpacked"))?;
-        arrays.push((name.to_owned(), array(bytes, &entry)?));
+        let array = array(bytes, &entry, room)?;
+        room = room.saturating_sub(array.memory());
+        arrays.push((name.to_owned(), array));
     }
     Ok(arrays)
 }
@@ -94,7 +95,10 @@ fn entry(bytes: &[u8], at: usize) -> Parsed<(Entry<'_>, usize)> {
     Ok((entry, name_end + u16_at(bytes, at + 30)? + u16_at(bytes, at + 32)?))
 }
 
-fn array(bytes: &[u8], entry: &Entry<'_>) -> Parsed<Array> {
+fn array(bytes: &[u8], entry: &Entry<'_>, room: usize) -> Parsed<Array> {
+    if entry.unpacked > room {
+        return Err(no("its arrays are too large unpacked"));
+    }
     if u32_at(bytes, entry.offset)? != LOCAL {
         return Err(no("an entry's header is damaged"));
     }
@@ -110,7 +114,7 @@ fn array(bytes: &[u8], entry: &Entry<'_>) -> Parsed<Array> {
     if unpacked.len() != entry.unpacked || crc32fast::hash(&unpacked) != entry.checksum {
         return Err(no("an array does not have its checksum"));
     }
-    npy::parse(&unpacked)
+    npy::parse_within(&unpacked, room)
 }
 
 /// The bytes of an archive of `.npy` files, stored.

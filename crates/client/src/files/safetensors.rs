@@ -31,6 +31,8 @@ pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
     let header: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(header).map_err(|e| no(format!("its header: {e}")))?;
     let mut arrays = Vec::new();
+    // Arrays that share bytes would take more memory than the file has: no writer makes such.
+    let mut room = data.len();
     for (name, value) in header {
         if name == "__metadata__" {
             continue;
@@ -39,6 +41,7 @@ pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
         let Some(element) = element(&tensor.dtype) else { continue };
         let (start, end) = tensor.data_offsets;
         let values = data.get(start..end).ok_or_else(|| no(format!("array {name} is outside the file")))?;
+        room = room.checked_sub(values.len()).ok_or_else(|| no(format!("array {name} shares bytes with others")))?;
         arrays.push((name, element.array(FORMAT, tensor.shape, values)?));
     }
     Ok(arrays)

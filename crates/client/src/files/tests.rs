@@ -154,3 +154,24 @@ fn hostile_files_are_refused_or_understood() {
     }
     assert!(understood > 1000, "{understood} of all mutations were understood: the test does not reach the values");
 }
+
+/// A small file must not become much memory: arrays that share bytes, entries that share an array, bytes that become words.
+#[test]
+fn memory_bombs_are_refused() {
+    let header = |count: usize, end: usize| -> String {
+        let one = |k| format!("\"a{k}\":{{\"dtype\":\"U8\",\"shape\":[{end}],\"data_offsets\":[0,{end}]}}");
+        format!("{{{}}}", (0..count).map(one).collect::<Vec<_>>().join(","))
+    };
+    let file = |header: String, data: usize| {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.bytes());
+        bytes.resize(bytes.len() + data, 1);
+        bytes
+    };
+    assert!(safetensors::parse(&file(header(1, 100), 100)).is_ok());
+    let shared = safetensors::parse(&file(header(2, 100), 100));
+    assert!(shared.is_err_and(|e| e.to_string().contains("shares bytes")));
+    let content = npy("|u1", "1000,", &[7; 1000]);
+    assert!(npy::parse_within(&content, 8000).is_ok());
+    assert!(npy::parse_within(&content, 7999).is_err(), "a thousand bytes are eight thousand here");
+}

@@ -112,6 +112,16 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// A running job of which nothing is heard.
+    #[error(
+        "{server} says that job {job} runs, and nothing more: run the command again to go on, or `hetal cancel` it and use another server"
+    )]
+    Silent {
+        /// The server.
+        server: String,
+        /// The job.
+        job: JobId,
+    },
     /// The stream of events ended before the job did.
     #[error("the events of job {job} ended before the job did")]
     Cut {

@@ -5,6 +5,7 @@ use hetal_learn::Wishes;
 use hetal_learn::judge::RANGES;
 use hetal_learn::nesterov::Momentum;
 use hetal_wire::{JobState, v1};
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
 /// What an uploaded blob holds.
@@ -61,7 +62,7 @@ pub struct Bounds {
 }
 
 /// The hyper-parameters of a training, as far as the server tells them.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     /// Rows of a batch.
     pub batch: usize,

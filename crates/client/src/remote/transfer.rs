@@ -1,13 +1,13 @@
 //! Blobs on their way: uploads that go on where they stopped, downloads that are checked.
 
-use super::{BlobKind, BlobName, Error, JobId, Output, Patience, Remote, Result};
+use super::{BlobKind, BlobName, Error, JobId, Output, Patience, Remote, Result, unless_silent};
 use hetal_wire::{PART_BYTES, v1};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
 /// How often progress is told.
@@ -28,16 +28,44 @@ impl Remote {
     /// Uploads a file, as far as the server does not hold it yet. `progress` is told the bytes the server has and all bytes.
     pub fn upload(&self, kind: BlobKind, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
         let (name, size) = name_of(path)?;
+        self.send(kind, path, Uploaded { name, size, sent: 0 }, progress)
+    }
+
+    /// [`Remote::upload`] of a file whose bytes must still be those it was named after: others do not leave.
+    pub fn upload_exactly(
+        &self,
+        kind: BlobKind,
+        path: &Path,
+        expected: BlobName,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Uploaded> {
+        let (name, size) = name_of(path)?;
+        if name != expected {
+            return Err(Error::File {
+                path: path.to_owned(),
+                reason: "its bytes are not those that were written: start again with --replace".to_owned(),
+            });
+        }
+        self.send(kind, path, Uploaded { name, size, sent: 0 }, progress)
+    }
+
+    fn send(
+        &self,
+        kind: BlobKind,
+        path: &Path,
+        mut uploaded: Uploaded,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Uploaded> {
         let mut patience = Patience::new(self.persistence);
-        let mut uploaded = Uploaded { name, size, sent: 0 };
+        let mut most_held = 0;
         loop {
-            match self.try_upload(kind, path, &mut uploaded, progress) {
+            match self.try_upload(kind, path, &mut uploaded, &mut most_held, &mut patience, progress) {
                 Ok(Ok(())) => return Ok(uploaded),
                 // The server threw damaged bytes away: they are sent again.
                 Ok(Err(status)) if status.code() == Code::DataLoss => {
-                    patience.wait(self, Status::aborted(status.message()))?;
+                    patience.wait(&self.server, Status::aborted(status.message()))?;
                 }
-                Ok(Err(status)) => patience.wait(self, status)?,
+                Ok(Err(status)) => patience.wait(&self.server, status)?,
                 Err(error) => return Err(error),
             }
         }
@@ -49,6 +77,8 @@ impl Remote {
         kind: BlobKind,
         path: &Path,
         uploaded: &mut Uploaded,
+        most_held: &mut u64,
+        patience: &mut Patience,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<std::result::Result<(), Status>> {
         let Uploaded { name, size, .. } = *uploaded;
@@ -60,6 +90,10 @@ impl Remote {
         if state.held > size {
             return Err(Error::protocol(format!("it holds {} bytes of a blob of {size}", state.held)));
         }
+        if state.held > *most_held {
+            *most_held = state.held;
+            patience.renew();
+        }
         progress(state.held, size);
         if state.complete {
             return Ok(Ok(()));
@@ -70,11 +104,19 @@ impl Remote {
         let outcome = self.runtime.block_on(async {
             let call = rpc.upload(tokio_stream::iter(parts));
             tokio::pin!(call);
+            let (mut last, mut moved) = (state.held, Instant::now());
             loop {
-                match tokio::time::timeout(TICK, &mut call).await {
-                    Ok(outcome) => return outcome,
-                    Err(_) => progress(read.load(Ordering::Relaxed).min(size), size),
+                if let Ok(outcome) = tokio::time::timeout(TICK, &mut call).await {
+                    return outcome;
                 }
+                let now = read.load(Ordering::Relaxed).min(size);
+                if now != last {
+                    (last, moved) = (now, Instant::now());
+                }
+                if moved.elapsed() > self.persistence {
+                    return Err(Status::deadline_exceeded("the server takes no more bytes"));
+                }
+                progress(now, size);
             }
         });
         uploaded.sent += read.load(Ordering::Relaxed).saturating_sub(state.held);
@@ -108,8 +150,12 @@ impl Remote {
         let mut patience = Patience::new(self.persistence);
         let mut retried = false;
         loop {
-            if let Err(status) = self.try_download(job, output, &part, progress)? {
-                patience.wait(self, status)?;
+            let mut renewing = |held, all| {
+                patience.renew();
+                progress(held, all);
+            };
+            if let Err(status) = self.try_download(job, output, &part, &mut renewing)? {
+                patience.wait(&self.server, status)?;
                 continue;
             }
             if name_of(&part)? == (output.blob, expected) {
@@ -137,12 +183,17 @@ impl Remote {
             return Ok(Ok(()));
         }
         self.runtime.block_on(async {
-            let mut stream = match self.rpc.clone().download(request).await {
+            let mut rpc = self.rpc.clone();
+            let mut stream = match unless_silent(self.persistence, rpc.download(request)).await {
                 Ok(stream) => stream.into_inner(),
                 Err(status) => return Ok(Err(status)),
             };
             loop {
-                match stream.message().await {
+                match unless_silent(self.persistence, stream.message()).await {
+                    // An empty part is no progress, and there may be any number of them.
+                    Ok(Some(message)) if message.data.is_empty() => {
+                        return Err(Error::protocol("an empty part of a download"));
+                    }
                     Ok(Some(message)) => {
                         held += message.data.len() as u64;
                         if held > output.size {

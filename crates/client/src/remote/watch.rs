@@ -1,8 +1,11 @@
 //! The events of a job.
 
-use super::{Error, Event, Happening, JobId, Patience, Remote, Result};
+use super::{Error, Event, Happening, JobId, JobState, Patience, Remote, Result, unless_silent};
 use hetal_wire::v1;
-use tonic::Streaming;
+use tonic::{Code, Streaming};
+
+/// A running job that says nothing is asked again so often: with a persistence of five minutes, for an hour.
+const MOST_SILENCES: usize = 11;
 
 /// The events of one job, one after the other. A broken stream is opened again after the last event that was seen.
 pub struct Watch<'a> {
@@ -24,16 +27,28 @@ impl<'a> Watch<'a> {
             return Ok(None);
         }
         let mut patience = Patience::new(self.remote.persistence);
+        let mut silences = 0;
         loop {
-            match self.remote.runtime.block_on(message(self.remote, self.job, self.after, &mut self.stream)) {
+            let limit = self.remote.persistence;
+            let next = message(self.remote, self.job, self.after, &mut self.stream);
+            match self.remote.runtime.block_on(unless_silent(limit, next)) {
                 Ok(Some(event)) => return self.accept(Event::parse(event)?).map(Some),
+                // In a queue there is nothing to tell; a job that runs says how far it is.
+                Err(status) if status.code() == Code::DeadlineExceeded => {
+                    self.stream = None;
+                    silences += 1;
+                    let queued = self.remote.job(self.job)?.state == JobState::Queued;
+                    if !queued && silences > MOST_SILENCES {
+                        return Err(Error::Silent { server: self.remote.server.clone(), job: self.job });
+                    }
+                }
                 Ok(None) => {
                     self.stream = None;
-                    patience.wait(self.remote, tonic::Status::unavailable("the server ended the stream"))?;
+                    patience.wait(&self.remote.server, tonic::Status::unavailable("the server ended the stream"))?;
                 }
                 Err(status) => {
                     self.stream = None;
-                    patience.wait(self.remote, status)?;
+                    patience.wait(&self.remote.server, status)?;
                 }
             }
         }

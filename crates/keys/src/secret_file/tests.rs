@@ -14,13 +14,13 @@ fn keys_come_back_and_files_are_the_owners_alone() {
     let path = dir.path().join("secret");
     for params in [tiny_params(), Params::named("insecure-toy11").unwrap()] {
         let secret = SecretKey::generate(&params, &mut TestSeeds::insecure(1));
-        secret.save(&params, &path).unwrap();
+        secret.save(&params, &path, None).unwrap();
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
-        assert!(SecretKey::load(&params, &path).unwrap().coefficients() == secret.coefficients());
+        assert!(SecretKey::load(&params, &path, None).unwrap().coefficients() == secret.coefficients());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
         std::fs::remove_file(&path).unwrap();
     }
@@ -32,15 +32,15 @@ fn a_file_is_never_overwritten_and_nothing_is_left_after_a_failure() {
     let dir = TempDir::new();
     let path = dir.path().join("secret");
     std::fs::write(&path, b"precious").unwrap();
-    assert_eq!(secret.save(&params, &path), Err(Error::Exists { path: path.clone() }));
+    assert_eq!(secret.save(&params, &path, None), Err(Error::Exists { path: path.clone() }));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     // A name so long that the temporary one is too long for the file system.
     let long = dir.path().join("k".repeat(250));
-    assert!(matches!(secret.save(&params, &long), Err(Error::Io { .. })));
+    assert!(matches!(secret.save(&params, &long, None), Err(Error::Io { .. })));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     let nowhere = dir.path().join("no/such/folder");
-    assert!(matches!(secret.save(&params, &nowhere), Err(Error::Io { kind: ErrorKind::NotFound, .. })));
+    assert!(matches!(secret.save(&params, &nowhere, None), Err(Error::Io { kind: ErrorKind::NotFound, .. })));
 }
 
 #[cfg(unix)]
@@ -50,18 +50,18 @@ fn files_that_others_may_read_are_refused() {
     let (params, secret) = key(1);
     let dir = TempDir::new();
     let path = dir.path().join("secret");
-    secret.save(&params, &path).unwrap();
+    secret.save(&params, &path, None).unwrap();
     for mode in [0o644, 0o640, 0o604, 0o610, 0o602] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        let error = SecretKey::load(&params, &path).err().unwrap();
+        let error = SecretKey::load(&params, &path, None).err().unwrap();
         assert_eq!(error, Error::Permissions { path: path.clone(), mode });
         assert!(error.to_string().contains("chmod 600"), "{error}");
     }
     for mode in [0o600, 0o400] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        assert!(SecretKey::load(&params, &path).is_ok());
+        assert!(SecretKey::load(&params, &path, None).is_ok());
     }
-    assert!(matches!(SecretKey::load(&params, dir.path()), Err(Error::NotAFile { .. })));
+    assert!(matches!(SecretKey::load(&params, dir.path(), None), Err(Error::NotAFile { .. })));
 }
 
 /// What is said to the file's bytes after `change`, with the checksum made right again or left as it was.
@@ -69,7 +69,7 @@ fn error_after(rehash: bool, change: impl Fn(&mut Vec<u8>)) -> Error {
     let (params, secret) = key(1);
     let dir = TempDir::new();
     let path = dir.path().join("secret");
-    secret.save(&params, &path).unwrap();
+    secret.save(&params, &path, None).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     change(&mut bytes);
     if rehash {
@@ -78,7 +78,7 @@ fn error_after(rehash: bool, change: impl Fn(&mut Vec<u8>)) -> Error {
         bytes[end..].copy_from_slice(&checksum);
     }
     std::fs::write(&path, &bytes).unwrap();
-    SecretKey::load(&params, &path).err().unwrap()
+    SecretKey::load(&params, &path, None).err().unwrap()
 }
 
 #[test]
@@ -89,7 +89,9 @@ fn wrong_bytes_are_refused_with_the_reason() {
     };
     assert!(matches!(format(true, |b| b[1] = b'P'), FormatError::Magic { .. }));
     assert_eq!(format(true, |b| b[8] = 2), FormatError::Version { found: 2, known: 1 });
-    assert!(matches!(error_after(true, |b| b[10] = 1), Error::Protection { kind: 1, .. }));
+    assert!(matches!(error_after(true, |b| b[10] = 2), Error::Protection { kind: 2, .. }));
+    // A plain file that says it is locked has no seal.
+    assert!(matches!(format(true, |b| b[10] = 1), FormatError::Reserved { .. }));
     assert!(matches!(format(true, |b| b[12] = 1), FormatError::Reserved { .. }));
     assert!(matches!(format(true, |b| b[16] = 1), FormatError::Length { .. }));
     assert!(matches!(format(true, |b| b[30] ^= 1), FormatError::Params { .. }));
@@ -123,7 +125,7 @@ fn version_1_is_still_read() {
     let dir = TempDir::new();
     let path = dir.path().join("secret");
     create_new(&path).unwrap().write_all(stored).unwrap();
-    assert!(SecretKey::load(&params, &path).unwrap().coefficients() == secret.coefficients());
+    assert!(SecretKey::load(&params, &path, None).unwrap().coefficients() == secret.coefficients());
 }
 
 #[test]
@@ -131,9 +133,9 @@ fn a_key_of_another_set_is_refused() {
     let (params, secret) = key(1);
     let dir = TempDir::new();
     let path = dir.path().join("secret");
-    secret.save(&params, &path).unwrap();
+    secret.save(&params, &path, None).unwrap();
     let other = Params::named("insecure-toy11").unwrap();
-    let error = SecretKey::load(&other, &path).err().unwrap();
+    let error = SecretKey::load(&other, &path, None).err().unwrap();
     assert!(matches!(error, Error::Format { error: FormatError::Params { .. }, .. }), "{error}");
 }
 
@@ -142,4 +144,40 @@ fn the_layout_of_coefficients_is_fixed() {
     assert_eq!(pack_four(&[1, 0, -1, 0]), 0b00_11_00_01);
     let secret = unpack(&[0b00_11_00_01, 0b11_01_00_00], 4).unwrap();
     assert_eq!(secret.coefficients(), [1, 0, -1, 0, 0, 0, 1, -1]);
+}
+
+#[test]
+fn a_locked_key_needs_its_passphrase() {
+    let (params, secret) = key(1);
+    let dir = TempDir::new();
+    let path = dir.path().join("secret");
+    let passphrase = |text: &str| Passphrase::new(text.to_owned().into()).unwrap();
+    secret.save(&params, &path, Some(&passphrase("correct horse"))).unwrap();
+    assert!(is_locked(&path).unwrap());
+    let load = |words: Option<&str>| SecretKey::load(&params, &path, words.map(passphrase).as_ref());
+    let again = load(Some("correct horse")).unwrap();
+    assert!(again.coefficients() == secret.coefficients() && again.id() == secret.id());
+    assert!(matches!(load(None), Err(Error::Locked { .. })));
+    assert!(matches!(load(Some("correct house")), Err(Error::Passphrase { .. })));
+    let stored = std::fs::read(&path).unwrap();
+    let packed = &to_bytes(&secret, &params)[HEADER_LEN..HEADER_LEN + 32];
+    assert!(!stored.windows(packed.len()).any(|window| window == packed), "the key lies open in its file");
+    // A checksum made right again does not help who changed the cost, the salt or a coefficient.
+    for at in [HEADER_LEN + 8, HEADER_LEN + 14, HEADER_LEN + SEAL_LEN + 5] {
+        let mut changed = stored.clone();
+        changed[at] ^= 1;
+        let end = changed.len() - CHECKSUM_LEN;
+        let checksum = hash(&changed[..end]);
+        changed[end..].copy_from_slice(&checksum);
+        std::fs::write(&path, &changed).unwrap();
+        assert!(matches!(load(Some("correct horse")), Err(Error::Passphrase { .. })), "{at}");
+    }
+    secret.save(&params, &dir.path().join("plain"), None).unwrap();
+    assert!(!is_locked(&dir.path().join("plain")).unwrap());
+}
+
+#[test]
+fn ids_name_secrets() {
+    assert_eq!(key(1).1.id(), key(1).1.id());
+    assert_ne!(key(1).1.id(), key(2).1.id());
 }

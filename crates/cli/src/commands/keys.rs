@@ -1,0 +1,132 @@
+//! `hetal keys`: the secret key backed up, brought back, replaced.
+
+use super::passphrase::PassphraseSource;
+use super::steps::Steps;
+use super::{FOLDER, print};
+use crate::Result;
+use hetal_client::{Layout, Project, keys};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Commands about the secret key.
+#[derive(clap::Subcommand, Debug)]
+pub enum Command {
+    /// Write a copy of the secret key to a new file.
+    Backup(FileArguments),
+    /// Put a secret key from a backup in its place.
+    Restore(FileArguments),
+    /// Make a new secret key and key set; the old secret key is kept in the folder `old`.
+    Rotate(Arguments),
+}
+
+/// What all of them need.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// The project folder.
+    #[arg(long, default_value = FOLDER)]
+    pub dir: PathBuf,
+    /// Lock the key that is written with a passphrase.
+    #[arg(long)]
+    pub passphrase: bool,
+    /// Where passphrases are.
+    #[command(flatten)]
+    pub source: PassphraseSource,
+    /// The parameter set of a new project.
+    #[arg(long, hide = true)]
+    pub set: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A file besides.
+#[derive(clap::Args, Debug)]
+pub struct FileArguments {
+    /// The backup.
+    pub file: PathBuf,
+    /// The project.
+    #[command(flatten)]
+    pub common: Arguments,
+}
+
+/// Runs a command.
+pub fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Backup(arguments) => backup(arguments),
+        Command::Restore(arguments) => restore(arguments),
+        Command::Rotate(arguments) => rotate(arguments),
+    }
+}
+
+fn backup(arguments: &FileArguments) -> Result<()> {
+    let common = &arguments.common;
+    let mut project = Project::existing(&common.dir)?;
+    common.source.unlock(&mut project)?;
+    // A locked key is not laid open by a backup.
+    let passphrase = match project.passphrase().cloned() {
+        None if common.passphrase => Some(common.source.new_one()?),
+        known => known,
+    };
+    let key_id = keys::back_up(&mut project, &arguments.file, passphrase.as_ref())?;
+    let locked = passphrase.is_some();
+    let text = format!(
+        "secret key {key_id}: a copy is in {} ({})\nkeep it elsewhere: whoever has it{} reads what was encrypted; who loses both loses the encrypted models",
+        arguments.file.display(),
+        if locked { "locked with the passphrase" } else { "mode 0600, not locked" },
+        if locked { " and the passphrase" } else { "" },
+    );
+    print(common.json, &json!({ "key_id": key_id, "file": arguments.file, "locked": locked }), &text);
+    Ok(())
+}
+
+fn restore(arguments: &FileArguments) -> Result<()> {
+    let common = &arguments.common;
+    let mut project = Project::open(&common.dir, common.set.as_deref())?;
+    let passphrase = common.source.of_file(&arguments.file)?;
+    let locked = match (&passphrase, common.passphrase) {
+        (None, true) => Some(common.source.new_one()?),
+        _ => passphrase.clone(),
+    };
+    project.set_passphrase(locked);
+    let key_id = keys::restore(&mut project, &arguments.file, passphrase.as_ref())?;
+    let publishes = project.settings().released.is_none_or(|released| released.left > 0);
+    let text = format!(
+        "secret key {key_id} is in its place: {}{}",
+        project.secret().display(),
+        if publishes {
+            ""
+        } else {
+            "\nwhat was published under it elsewhere is not known here, so nothing more is: `hetal model export` needs a model of a new key"
+        }
+    );
+    print(common.json, &json!({ "key_id": key_id, "secret_key": project.secret(), "may_publish": publishes }), &text);
+    Ok(())
+}
+
+fn rotate(arguments: &Arguments) -> Result<()> {
+    let mut project = Project::existing(&arguments.dir)?;
+    arguments.source.unlock(&mut project)?;
+    let before = keys::existing_owner(&mut project)?.key_id();
+    let passphrase = match project.passphrase().cloned() {
+        None if arguments.passphrase => Some(arguments.source.new_one()?),
+        known => known,
+    };
+    project.set_passphrase(passphrase);
+    let shape = project.settings().keys.as_ref().and_then(|keys| keys.shape);
+    project.retire_keys()?;
+    let owner = keys::owner(&mut project)?;
+    if let Some((batch, features, classes, range)) = shape {
+        let layout = Layout::new(keys::params(&project)?, batch, features, classes, range)?;
+        let mut steps = Steps::new();
+        keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
+    }
+    let (key_id, secret) = (owner.key_id(), project.secret());
+    let text = format!(
+        "secret key {key_id} in place of {before}, which is kept in {}\nmodels of the old key are used on this machine as before, but no more of them is published, and \
+         the server classifies with them no more",
+        project.root().join("old").display()
+    );
+    let value = json!({ "key_id": key_id, "old_key_id": before, "secret_key": secret, "key_set": shape.is_some() });
+    print(arguments.json, &value, &text);
+    Ok(())
+}

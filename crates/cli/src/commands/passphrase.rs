@@ -1,0 +1,70 @@
+//! The passphrase of a secret key: from a file, the environment or the terminal.
+
+use crate::{Error, Result};
+use hetal_client::Project;
+use hetal_keys::{Passphrase, secret_file};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// The environment variable that may hold it.
+const VARIABLE: &str = "HETAL_PASSPHRASE";
+
+/// Where the passphrase is. Without an option: in the environment variable HETAL_PASSPHRASE, or typed.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct PassphraseSource {
+    /// A file whose first line is the passphrase of the secret key.
+    #[arg(long)]
+    pub passphrase_file: Option<PathBuf>,
+}
+
+impl PassphraseSource {
+    /// Gives a project the passphrase of its secret key, if that has one.
+    pub fn unlock(&self, project: &mut Project) -> Result<()> {
+        let path = project.secret();
+        project.set_passphrase(self.of_file(&path)?);
+        Ok(())
+    }
+
+    /// The passphrase of a key file, if it has one.
+    pub fn of_file(&self, path: &Path) -> Result<Option<Passphrase>> {
+        if !path.exists() || !secret_file::is_locked(path)? {
+            return Ok(None);
+        }
+        match self.given()? {
+            Some(passphrase) => Ok(Some(passphrase)),
+            None => typed(&format!("passphrase of {}: ", path.display())).map(Some),
+        }
+    }
+
+    /// A passphrase to lock a new key with; typed twice where it is typed.
+    pub fn new_one(&self) -> Result<Passphrase> {
+        if let Some(passphrase) = self.given()? {
+            return Ok(passphrase);
+        }
+        let first = typed("passphrase for the secret key: ")?;
+        if first == typed("the same again: ")? { Ok(first) } else { Err(Error::PassphrasesDiffer) }
+    }
+
+    fn given(&self) -> Result<Option<Passphrase>> {
+        let text = match &self.passphrase_file {
+            Some(path) => {
+                let text = Zeroizing::new(
+                    std::fs::read_to_string(path)
+                        .map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })?,
+                );
+                Some(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
+            }
+            None => std::env::var(VARIABLE).ok().map(Zeroizing::new),
+        };
+        Ok(text.map(Passphrase::new).transpose()?)
+    }
+}
+
+fn typed(prompt: &str) -> Result<Passphrase> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Error::NoPassphrase);
+    }
+    let text = rpassword::prompt_password(prompt).map_err(|_| Error::NoPassphrase)?;
+    Ok(Passphrase::new(Zeroizing::new(text))?)
+}

@@ -1,0 +1,320 @@
+//! Servers that lie: every lie is found, ended with at most one `stop`, and explained; and what leaves the client is counted.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod liar;
+
+use hetal_client::files::Labels;
+use hetal_client::remote::Remote;
+use hetal_client::training::{Options, Trained, Training};
+use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, Task, classification, keys};
+use hetal_learn::{Matrix, Verdict, Wishes};
+use hetal_testkit::TempDir;
+use hetal_wire::v1;
+use liar::{BATCH, EPOCHS, Liar, Lie};
+use std::path::Path;
+use std::time::Duration;
+
+const SET: &str = "insecure-toy11";
+const CLASSES: [&str; 3] = ["canary-yellow", "canary-red", "canary-blue"];
+const FEATURES: usize = 6;
+
+/// Three clusters.
+fn labelled() -> Labelled {
+    let mut state = 11u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as f64 / (1u64 << 31) as f64 - 0.5
+    };
+    let class = |row: usize| (row * 7 + row / 5) % 3;
+    let features =
+        Matrix::from_fn(70, FEATURES, |i, h| f64::from(u8::from(h % 3 == class(i))) * 1.5 + next() + 0.123_456_789);
+    Labelled { features, labels: Labels::Names((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()) }
+}
+
+/// An owner with keys, and a server that knows them.
+struct Stage {
+    folder: TempDir,
+    task: Task,
+    liar: Liar,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let folder = TempDir::new();
+        let task = Task::new(&labelled(), None, 10.0).unwrap();
+        let mut project = Project::open(&folder.path().join("p"), Some(SET)).unwrap();
+        let layout = Layout::new(keys::params(&project).unwrap(), BATCH, FEATURES, 3, 128.0).unwrap();
+        let owner = keys::owner(&mut project).unwrap();
+        keys::ensure_set(&mut project, &owner, &layout, &mut |_| ()).unwrap();
+        let stolen = Owner::load(keys::params(&project).unwrap(), &project.secret(), None).unwrap();
+        let liar = Liar::start(stolen, layout, task.clone());
+        Self { folder, task, liar }
+    }
+
+    fn project(&self) -> Project {
+        Project::existing(&self.folder.path().join("p")).unwrap()
+    }
+
+    fn remote(&self, persistence: Duration) -> Remote {
+        Remote::connect(&self.liar.address(persistence)).unwrap()
+    }
+
+    /// Trains against a server that lies.
+    fn train(&self, lie: Lie, name: &str) -> Result<Trained> {
+        self.liar.lie(lie);
+        self.train_again(name)
+    }
+
+    fn train_again(&self, name: &str) -> Result<Trained> {
+        let mut project = self.project();
+        let remote = self.remote(Duration::from_millis(300));
+        let mut options = Options::new(name);
+        options.wishes =
+            Wishes { batch: Some(BATCH), max_epochs: Some(EPOCHS), patience: Some(2), ..Wishes::default() };
+        options.verdict_delay = Duration::ZERO;
+        Training::open(&mut project, &remote, &self.task, &options, &mut |_| ())?.run(&mut |_| ())
+    }
+
+    fn verdicts(&self) -> Vec<v1::Verdict> {
+        self.liar.seen().verdicts.iter().map(|(_, verdict, _)| *verdict).collect()
+    }
+}
+
+fn message(result: Result<Trained>) -> String {
+    match result {
+        Ok(_) => panic!("the lie was believed"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// What the client says stays within two bits an epoch; nothing of the rows or the key is in it.
+#[test]
+fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
+    let stage = Stage::new();
+    let trained = stage.train(Lie::None, "honest").unwrap();
+    assert!(trained.difference.unwrap() < 1e-4, "{:?}", trained.difference);
+    let seen = stage.liar.seen();
+    assert!(!seen.verdicts.is_empty() && seen.verdicts.len() <= EPOCHS, "{:?}", seen.verdicts);
+    let rounds: Vec<u32> = seen.verdicts.iter().map(|(round, _, _)| *round).collect();
+    assert_eq!(rounds, (1..=rounds.len() as u32).collect::<Vec<_>>(), "one verdict a round");
+    assert!(seen.verdicts.iter().all(|(_, _, size)| *size == seen.verdicts[0].2), "of one size");
+    // Four words: two bits. Nothing else that was said after the first verdict depends on what was decrypted.
+    let all = labelled();
+    let secret = std::fs::read(stage.folder.path().join("p/secret.key")).unwrap();
+    let mut canaries: Vec<Vec<u8>> = vec![secret[56..88].to_vec()];
+    canaries.extend(CLASSES.iter().map(|class| class.as_bytes().to_vec()));
+    for row in [0, 7, 69] {
+        for matrix in [&all.features, stage.task.validation.features(), stage.task.training.features()] {
+            let value = matrix.row(row % matrix.rows())[2];
+            canaries.push(value.to_le_bytes().to_vec());
+            canaries.push(value.to_string().into_bytes());
+        }
+    }
+    let everything: Vec<&Vec<u8>> = seen.uploads.values().chain(&seen.requests).collect();
+    assert!(everything.iter().map(|bytes| bytes.len()).sum::<usize>() > 1 << 20);
+    for canary in &canaries {
+        let found = |bytes: &&Vec<u8>| bytes.windows(canary.len()).any(|window| window == canary);
+        assert!(!everything.iter().any(found), "{canary:?} left the client");
+    }
+}
+
+/// A lie about logits ends the training at once: one `stop`, the sentence, and the same sentence the next time without a word to the server.
+#[test]
+fn lies_about_logits_are_stopped() {
+    let stage = Stage::new();
+    let lies = [
+        (Lie::FewerLogits, "0 ciphertexts of logits where 1 belong"),
+        (Lie::MoreLogits, "2 ciphertexts of logits where 1 belong"),
+        (Lie::OtherLevel, "announces"),
+        (Lie::OtherScale, "primes where"),
+        (Lie::OtherSet, "no honest server"),
+        (Lie::FlippedBit, "no honest server"),
+        (Lie::OtherBytes, "damaged or replaced"),
+        (Lie::EndlessDownload, "announces"),
+        (Lie::AbsurdLogits, "far beyond their range"),
+        (Lie::OtherKey, "far beyond their range"),
+        (Lie::OtherRange, "range 512"),
+        (Lie::SkippedRound, "round 2 after 0"),
+    ];
+    for (k, (lie, sentence)) in lies.into_iter().enumerate() {
+        let name = format!("lie-{k}");
+        let said = message(stage.train(lie, &name));
+        assert!(said.contains(sentence), "{lie:?}: {said}");
+        assert_eq!(stage.verdicts(), [v1::Verdict::Stop], "{lie:?}");
+        assert!(!stage.folder.path().join(format!("p/models/{name}.json")).exists(), "{lie:?}");
+        let requests = stage.liar.seen().requests.len();
+        let again = stage.train_again(&name).err().unwrap();
+        assert!(matches!(again, Error::KnownHostile { .. }) && again.to_string().contains(sentence), "{again}");
+        // Hello, and nothing more.
+        assert_eq!(stage.liar.seen().requests.len(), requests + 1, "{lie:?}");
+    }
+    // An honest server of the same address is believed again where its owner says so.
+    stage.liar.lie(Lie::None);
+    assert!(stage.train_again("lie-0").is_err());
+}
+
+#[test]
+fn a_server_that_does_not_end_is_left() {
+    let stage = Stage::new();
+    let said = message(stage.train(Lie::OneRoundMore, "more"));
+    assert!(said.contains("round 4 after 3 of at most 3"), "{said}");
+    let verdicts = stage.verdicts();
+    assert_eq!((verdicts.len(), verdicts.last()), (EPOCHS + 1, Some(&v1::Verdict::Stop)), "{verdicts:?}");
+    // Told to stop and deaf to it: not another word.
+    let path = stage.folder.path().join("p/jobs/more/job.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["job"]["fault"] = serde_json::Value::Null;
+    std::fs::write(&path, record.to_string()).unwrap();
+    let (jobs, before) = (stage.liar.seen().jobs, verdicts.len());
+    let said = message(stage.train_again("more"));
+    assert!(said.contains("after it was told to stop"), "{said}");
+    // The server may have lost the last verdict: it gets the same one again, and no other.
+    let seen = stage.liar.seen();
+    assert_eq!((seen.jobs, seen.verdicts.len()), (jobs, before + 1));
+    assert_eq!(seen.verdicts[before], seen.verdicts[before - 1]);
+}
+
+#[test]
+fn weights_must_be_those_validated() {
+    let stage = Stage::new();
+    for (lie, sentence) in [
+        (Lie::OtherWeights, "not those it was judged by"),
+        (Lie::WeightsOfAnotherEpoch, "not those it was judged by"),
+        (Lie::NoWeights, "not among those returned"),
+    ] {
+        let name = format!("{lie:?}");
+        let said = message(stage.train(lie, &name));
+        assert!(said.contains(sentence), "{lie:?}: {said}");
+        assert!(stage.verdicts().len() <= EPOCHS, "{lie:?}");
+        assert!(!stage.folder.path().join(format!("p/models/{name}.json")).exists(), "{lie:?}");
+        assert!(matches!(stage.train_again(&name), Err(Error::KnownHostile { .. })), "{lie:?}");
+    }
+}
+
+/// Terms are what was wished for and offered, or there is no training: the job is cancelled before a verdict is due.
+#[test]
+fn other_terms_are_refused() {
+    let stage = Stage::new();
+    for lie in [Lie::MoreEpochs, Lie::LessPatience, Lie::OtherRate, Lie::OtherMomentum, Lie::OtherSeed, Lie::NoTerms] {
+        let said = message(stage.train(lie, "terms"));
+        assert!(said.contains("terms other than those agreed on"), "{lie:?}: {said}");
+        let seen = stage.liar.seen();
+        assert_eq!((seen.verdicts.len(), seen.cancelled), (0, 1), "{lie:?}");
+    }
+    // The next server is asked anew with the rows that are there.
+    assert!(stage.train(Lie::None, "terms").is_ok());
+}
+
+#[test]
+fn silence_is_not_waited_for_for_ever() {
+    let stage = Stage::new();
+    let said = message(stage.train(Lie::StalledEvents, "silent"));
+    assert!(said.contains("and nothing more"), "{said}");
+    let said = message(stage.train(Lie::StalledDownload, "stalled"));
+    assert!(said.contains("cannot reach"), "{said}");
+    assert!(stage.verdicts().is_empty());
+    // Silence is no lie: the same training goes on, here with a job that the server has lost and made again under another name.
+    let first = stage.liar.seen().jobs;
+    assert!(stage.train(Lie::None, "silent").is_ok());
+    assert!(stage.liar.seen().jobs > first);
+    assert_eq!(stage.verdicts().first(), Some(&v1::Verdict::Continue), "judged from the first round");
+}
+
+/// A server that lost the job in the middle makes another of the same request: nothing of the old one is held against it.
+#[test]
+fn another_job_is_judged_from_its_first_round() {
+    let stage = Stage::new();
+    let path = stage.folder.path().join("p/jobs/lost/job.json");
+    let said = message(stage.train(Lie::OneRoundMore, "lost"));
+    assert!(said.contains("round 4"), "{said}");
+    // As if it had been interrupted after three honest rounds.
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["job"]["fault"] = serde_json::Value::Null;
+    record["job"]["rounds"].as_array_mut().unwrap().pop();
+    std::fs::write(&path, record.to_string()).unwrap();
+    assert!(stage.train(Lie::None, "lost").is_ok());
+    assert_eq!(stage.liar.seen().verdicts.first().map(|(round, _, _)| *round), Some(1));
+}
+
+fn rows(stage: &Stage, model: &Model) -> Matrix {
+    // Rows as they are, of which the validation rows are the normalised form.
+    let normalised = stage.task.validation.features();
+    let all = labelled().features;
+    let of = |row: usize| {
+        (0..all.rows())
+            .map(|i| all.slice(i..i + 1))
+            .find(|one| model.normalisation.apply(one).unwrap().values() == normalised.row(row))
+            .unwrap()
+    };
+    let found: Vec<Matrix> = (0..4).map(of).collect();
+    Matrix::from_fn(4, FEATURES, |i, h| found[i][(0, h)])
+}
+
+#[test]
+fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
+    let stage = Stage::new();
+    let model = stage.train(Lie::None, "asked").unwrap().model;
+    let rows = rows(&stage, &model);
+    let ask = |lie| {
+        stage.liar.lie(lie);
+        let remote = stage.remote(Duration::from_millis(300));
+        classification::logits(&mut stage.project(), &remote, &model, &rows, &mut |_| ())
+    };
+    let uploads = stage.liar.seen().uploads.len();
+    assert_eq!(ask(Lie::None).unwrap().rows(), 4);
+    {
+        let seen = stage.liar.seen();
+        assert_eq!((seen.deleted_jobs, seen.deleted_uploads, seen.uploads.len()), (1, 1, uploads));
+    }
+    assert_eq!(ask(Lie::KeepsQueries).unwrap().rows(), 4, "an answer is not lost because a query is kept");
+    for lie in [Lie::FewerAnswers, Lie::OtherScale, Lie::OtherKey, Lie::AbsurdLogits] {
+        let result = ask(lie);
+        assert!(matches!(result, Err(Error::Hostile { .. })), "{lie:?}: {result:?}");
+    }
+    assert!(queries(stage.folder.path()).is_empty(), "{:?}", queries(stage.folder.path()));
+    // A model of another key is not asked about: what came back would be noise.
+    let mut project = stage.project();
+    project.retire_keys().unwrap();
+    keys::owner(&mut project).unwrap();
+    drop(project);
+    let requests = stage.liar.seen().uploads.len();
+    let other = ask(Lie::None);
+    assert!(matches!(other, Err(Error::OtherKeyModel { .. })), "{other:?}");
+    assert_eq!(stage.liar.seen().uploads.len(), requests);
+}
+
+fn queries(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.join("p/jobs")).unwrap().flatten();
+    entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name.starts_with("query")).collect()
+}
+
+/// New keys that were wished for once are made once, however often the command is given until it ends.
+#[test]
+fn fresh_keys_are_made_once() {
+    let stage = Stage::new();
+    let old = stage.project().settings().key_id.clone();
+    // Nothing was sent under the keys that are there: they are as good as new.
+    let train = |lie| {
+        stage.liar.lie(lie);
+        let mut project = stage.project();
+        let remote = stage.remote(Duration::from_millis(300));
+        let mut options = Options::new("fresh");
+        options.wishes = Wishes { batch: Some(BATCH), max_epochs: Some(1), ..Wishes::default() };
+        (options.verdict_delay, options.fresh_keys, options.replace) = (Duration::ZERO, true, true);
+        let result = Training::open(&mut project, &remote, &stage.task, &options, &mut |_| ());
+        let result = result.and_then(|training| training.run(&mut |_| ())).map(|trained| trained.rounds);
+        (result, project.settings().key_id.clone())
+    };
+    let (result, key) = train(Lie::StalledEvents);
+    assert!(result.is_err());
+    assert_eq!(key, old);
+    // Interrupted, it goes on with them.
+    let (rounds, key) = train(Lie::None);
+    assert_eq!(rounds.unwrap()[0].verdict, Verdict::Continue);
+    assert_eq!(key, old);
+    // Ended, the next one makes new ones; interrupted, these stay.
+    let (_, second) = train(Lie::StalledEvents);
+    assert_ne!(second, old);
+    let (_, third) = train(Lie::StalledEvents);
+    assert_eq!(third, second);
+}

@@ -1,0 +1,510 @@
+//! A server that was given the secret key, so that it can lie as it likes: what it "computes" it encrypts itself.
+
+use hetal_ckks::Complex64;
+use hetal_client::reference::{self, Terms as ReferenceTerms};
+use hetal_client::remote::{Address, Credentials};
+use hetal_client::training::Round;
+use hetal_client::{Layout, Owner, Task};
+use hetal_learn::nesterov::Momentum;
+use hetal_learn::{Matrix, Verdict, packing, twin};
+use hetal_wire::v1::hetal_server::{Hetal, HetalServer};
+use hetal_wire::v1::{self, event::What};
+use prost::Message;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::Stream;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What the server does that an honest one does not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lie {
+    None,
+    FewerLogits,
+    MoreLogits,
+    OtherLevel,
+    OtherScale,
+    OtherSet,
+    FlippedBit,
+    OtherBytes,
+    EndlessDownload,
+    StalledDownload,
+    AbsurdLogits,
+    OtherKey,
+    OtherRange,
+    SkippedRound,
+    OneRoundMore,
+    OtherWeights,
+    WeightsOfAnotherEpoch,
+    NoWeights,
+    StalledEvents,
+    MoreEpochs,
+    LessPatience,
+    OtherRate,
+    OtherMomentum,
+    OtherSeed,
+    NoTerms,
+    KeepsQueries,
+    FewerAnswers,
+}
+
+/// What the server has seen and done.
+#[derive(Default)]
+pub struct Seen {
+    pub lie: Option<Lie>,
+    /// Whole uploads.
+    pub uploads: HashMap<Vec<u8>, Vec<u8>>,
+    /// All other requests, as they were on the wire.
+    pub requests: Vec<Vec<u8>>,
+    /// Round, verdict and size of the messages that depend on decrypted values.
+    pub verdicts: Vec<(u32, v1::Verdict, usize)>,
+    pub jobs: u8,
+    pub cancelled: usize,
+    pub deleted_jobs: usize,
+    pub deleted_uploads: usize,
+    request: Vec<u8>,
+    work: Option<v1::create_job_request::Work>,
+    terms: v1::Terms,
+    events: Vec<v1::Event>,
+    outputs: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+struct Server {
+    owner: Owner,
+    layout: Layout,
+    task: Task,
+    seen: Mutex<Seen>,
+}
+
+/// A running liar.
+pub struct Liar {
+    server: Arc<Server>,
+    authority: Vec<u8>,
+    port: u16,
+    _runtime: tokio::runtime::Runtime,
+}
+
+pub const BATCH: usize = 32;
+const RANGE: f64 = 128.0;
+/// Epochs that the tests ask for.
+pub const EPOCHS: usize = 3;
+
+fn defaults() -> v1::Terms {
+    v1::Terms {
+        batch: 1024,
+        patience: 3,
+        max_epochs: 50,
+        range: RANGE,
+        rate: Some(1.0),
+        lowering: Some(0.5),
+        momentum: v1::Momentum::Nesterov.into(),
+        seed: Some(0),
+    }
+}
+
+impl Liar {
+    pub fn start(owner: Owner, layout: Layout, task: Task) -> Self {
+        let (acceptor, authority) = certificate();
+        let server = Arc::new(Server { owner, layout, task, seen: Mutex::default() });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (send, receive) = tokio::sync::mpsc::channel(1);
+        runtime.spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let (acceptor, send) = (acceptor.clone(), send.clone());
+                tokio::spawn(async move {
+                    if let Ok(stream) = acceptor.accept(tcp).await {
+                        let _ = send.send(Ok::<_, std::io::Error>(Connection(stream))).await;
+                    }
+                });
+            }
+        });
+        let handler = HetalServer::new(Handler(Arc::clone(&server)));
+        runtime.spawn(async move {
+            let server = tonic::transport::Server::builder();
+            let _ = server
+                .serve_with_incoming_shutdown(handler, ReceiverStream::new(receive), std::future::pending())
+                .await;
+        });
+        Self { server, authority, port, _runtime: runtime }
+    }
+
+    pub fn address(&self, persistence: Duration) -> Address {
+        Address {
+            server: format!("127.0.0.1:{}", self.port),
+            authorities: self.authority.clone(),
+            credentials: Credentials::Token("any".to_owned().into()),
+            persistence,
+        }
+    }
+
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.server.seen()
+    }
+
+    /// Forgets everything but the uploads, and lies in another way.
+    pub fn lie(&self, lie: Lie) {
+        let mut seen = self.seen();
+        let (uploads, jobs) = (std::mem::take(&mut seen.uploads), seen.jobs);
+        *seen = Seen { lie: Some(lie), uploads, jobs, ..Seen::default() };
+    }
+}
+
+impl Server {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Exact weights after an epoch.
+    fn weights(&self, epoch: usize) -> Matrix {
+        let round = Round { verdict: Verdict::Continue, accepted: true, loss: 0.0, accuracy: 0.0, largest: 0.0 };
+        let terms = ReferenceTerms { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
+        reference::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
+    }
+
+    /// The bytes of encrypted logits of some rows, and what a lie makes of them.
+    fn logits(&self, features: &Matrix, weights: &Matrix, lie: Lie) -> Vec<u8> {
+        let (g, level) = (self.layout.geometry(), self.layout.ledger().logits());
+        let exact = twin::logits(features, weights).unwrap();
+        let factor = if lie == Lie::AbsurdLogits { 1e7 } else { 1.0 } / self.layout.scale(RANGE).unwrap();
+        let mut slots = vec![Complex64::ZERO; g.slots()];
+        let c = g.padded_classes();
+        for i in 0..exact.rows() {
+            for k in 0..exact.columns() {
+                slots[(k + c - i % c) % c * g.rows() + i] = Complex64::new(factor * exact[(i, k)], 0.0);
+            }
+        }
+        let level = if lie == Lie::OtherLevel { level + 1 } else { level };
+        let factor = if lie == Lie::OtherScale { 0.5 } else { 1.0 };
+        if lie == Lie::OtherKey {
+            return sealed(&Owner::fresh(Arc::clone(&self.owner.params)).unwrap(), &slots, level, factor);
+        }
+        sealed(&self.owner, &slots, level, factor)
+    }
+
+    fn validation(&self, seen: &mut Seen, round: u32) -> What {
+        let lie = seen.lie.unwrap_or(Lie::None);
+        let features = self.task.validation.features();
+        let mut bytes = self.logits(features, &self.weights(round as usize), lie);
+        let honest_len = bytes.len();
+        match lie {
+            Lie::FlippedBit => bytes[honest_len / 2] ^= 1,
+            Lie::OtherSet => {
+                // The parameter set's id lies in the envelope before the body.
+                let id = self.owner.params.id();
+                let at = bytes.windows(32).position(|window| window == id).unwrap();
+                bytes[at] ^= 1;
+            }
+            _ => {}
+        }
+        let output = put(seen, bytes, |output| output.rows = features.rows() as u32);
+        if lie == Lie::OtherBytes {
+            seen.outputs.values_mut().for_each(|bytes| bytes[honest_len / 2] ^= 1);
+        }
+        let logits = match lie {
+            Lie::FewerLogits => vec![],
+            Lie::MoreLogits => vec![output.clone(), output],
+            _ => vec![output],
+        };
+        let range = if lie == Lie::OtherRange { 512.0 } else { RANGE };
+        let round = if lie == Lie::SkippedRound { round + 1 } else { round };
+        What::Validation(v1::Validation { round, epoch: round, range, logits })
+    }
+
+    fn finished(&self, seen: &mut Seen, last: usize) -> What {
+        let (g, level) = (self.layout.geometry(), self.layout.ledger().weights());
+        let lie = seen.lie.unwrap_or(Lie::None);
+        let epochs = if lie == Lie::NoWeights { 0..0 } else { 1..last + 1 };
+        let outputs = epochs.map(|epoch| {
+            let weights = match lie {
+                Lie::OtherWeights => Matrix::zeros(g.classes(), g.features() + 1),
+                Lie::WeightsOfAnotherEpoch => self.weights(epoch % last + 1),
+                _ => self.weights(epoch),
+            };
+            let parts = packing::weights(g, &weights).unwrap();
+            let bytes = parts.iter().flat_map(|part| sealed(&self.owner, part, level, 1.0)).collect();
+            put(seen, bytes, |output| output.epoch = epoch as u32)
+        });
+        What::Finished(v1::Finished { outputs: outputs.collect() })
+    }
+
+    fn answers(&self, seen: &mut Seen, classification: &v1::Classification) -> What {
+        let lie = seen.lie.unwrap_or(Lie::None);
+        let mut outputs: Vec<_> = (classification.queries.iter())
+            .map(|query| {
+                // It knows the key: it reads the rows.
+                let rows = self.task.validation.features().slice(0..query.rows as usize);
+                let bytes = self.logits(&rows, &self.weights(1), lie);
+                put(seen, bytes, |output| output.rows = query.rows)
+            })
+            .collect();
+        if lie == Lie::FewerAnswers {
+            outputs.pop();
+        }
+        What::Finished(v1::Finished { outputs })
+    }
+}
+
+fn sealed(owner: &Owner, slots: &[Complex64], level: usize, factor: f64) -> Vec<u8> {
+    let (limbs, scale) = (owner.params.limbs(level), factor * owner.params.scale(level));
+    let ct = owner.encrypt(&owner.evaluator(), slots, limbs, scale).unwrap();
+    owner.codec().encode(&ct).unwrap()
+}
+
+fn put(seen: &mut Seen, bytes: Vec<u8>, describe: impl Fn(&mut v1::Output)) -> v1::Output {
+    let name = blake3::hash(&bytes).as_bytes().to_vec();
+    let mut output = v1::Output { blob: name.clone().into(), size: bytes.len() as u64, ..v1::Output::default() };
+    describe(&mut output);
+    seen.outputs.insert(name, bytes);
+    output
+}
+
+fn tell(seen: &mut Seen, what: What) {
+    let sequence = seen.events.len() as u64 + 1;
+    seen.events.push(v1::Event { sequence, what: Some(what) });
+}
+
+impl Seen {
+    fn note(&mut self, message: &impl Message) {
+        self.requests.push(message.encode_to_vec());
+    }
+
+    fn job(&self) -> v1::Job {
+        let lie = self.lie.unwrap_or(Lie::None);
+        let mut terms = self.terms;
+        match lie {
+            Lie::MoreEpochs => terms.max_epochs += 1,
+            Lie::LessPatience => terms.patience -= 1,
+            Lie::OtherRate => terms.rate = Some(0.5),
+            Lie::OtherMomentum => terms.momentum = v1::Momentum::None.into(),
+            Lie::OtherSeed => terms.seed = Some(1),
+            _ => {}
+        }
+        let training = matches!(self.work, Some(v1::create_job_request::Work::Training(_)));
+        v1::Job {
+            id: vec![self.jobs; 16].into(),
+            state: v1::JobState::Running.into(),
+            terms: (training && lie != Lie::NoTerms).then_some(terms),
+            ..v1::Job::default()
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Handler(Arc<Server>);
+
+type Reply<T> = Result<Response<T>, Status>;
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Hetal for Handler {
+    type WatchStream = Replies<v1::Event>;
+    type DownloadStream = Replies<v1::DownloadPart>;
+
+    async fn hello(&self, request: Request<v1::HelloRequest>) -> Reply<v1::Offer> {
+        self.0.seen().note(request.get_ref());
+        let params = &self.0.owner.params;
+        Ok(Response::new(v1::Offer {
+            version: hetal_wire::VERSION,
+            program: "liar".to_owned(),
+            sets: vec![v1::ParameterSet { id: params.id().to_vec().into(), name: params.name().to_owned() }],
+            defaults: Some(defaults()),
+            bounds: Some(v1::Bounds::default()),
+        }))
+    }
+
+    async fn begin_upload(&self, request: Request<v1::BeginUploadRequest>) -> Reply<v1::UploadState> {
+        let mut seen = self.0.seen();
+        seen.note(request.get_ref());
+        let held = seen.uploads.get(&request.get_ref().name[..]).map(|bytes| bytes.len() as u64);
+        Ok(Response::new(v1::UploadState { held: held.unwrap_or(0), complete: held.is_some() }))
+    }
+
+    async fn upload(&self, request: Request<Streaming<v1::UploadPart>>) -> Reply<v1::UploadState> {
+        let mut parts = request.into_inner();
+        let (mut name, mut bytes) = (Vec::new(), Vec::new());
+        while let Some(part) = parts.message().await? {
+            name.extend(&part.name);
+            bytes.extend(&part.data);
+        }
+        let held = bytes.len() as u64;
+        self.0.seen().uploads.insert(name, bytes);
+        Ok(Response::new(v1::UploadState { held, complete: true }))
+    }
+
+    async fn delete_upload(&self, request: Request<v1::DeleteUploadRequest>) -> Reply<v1::Done> {
+        let mut seen = self.0.seen();
+        if seen.lie == Some(Lie::KeepsQueries) {
+            return Err(Status::internal("no"));
+        }
+        let removed = seen.uploads.remove(&request.get_ref().name[..]);
+        seen.deleted_uploads += usize::from(removed.is_some());
+        Ok(Response::new(v1::Done {}))
+    }
+
+    async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
+        let mut guard = self.0.seen();
+        let seen = &mut *guard;
+        let message = request.into_inner();
+        seen.note(&message);
+        if seen.request == message.request_id[..] {
+            return Ok(Response::new(seen.job()));
+        }
+        seen.request = message.request_id.to_vec();
+        seen.jobs += 1;
+        seen.work = message.work.clone();
+        seen.events.clear();
+        tell(seen, What::Queued(v1::Queued {}));
+        tell(seen, What::Started(v1::Started { attempt: 1, engine: "lies".to_owned() }));
+        match message.work {
+            Some(v1::create_job_request::Work::Training(training)) => {
+                let (wishes, defaults) = (training.wishes.unwrap_or_default(), defaults());
+                seen.terms = v1::Terms {
+                    batch: wishes.batch.unwrap_or(defaults.batch),
+                    patience: wishes.patience.unwrap_or(defaults.patience),
+                    max_epochs: wishes.max_epochs.unwrap_or(defaults.max_epochs),
+                    ..defaults
+                };
+                if seen.lie != Some(Lie::StalledEvents) {
+                    let what = self.0.validation(seen, 1);
+                    tell(seen, what);
+                }
+            }
+            Some(v1::create_job_request::Work::Classification(classification)) => {
+                let what = self.0.answers(seen, &classification);
+                tell(seen, what);
+            }
+            None => return Err(Status::invalid_argument("no work")),
+        }
+        Ok(Response::new(seen.job()))
+    }
+
+    async fn list_jobs(&self, _: Request<v1::ListJobsRequest>) -> Reply<v1::JobList> {
+        Ok(Response::new(v1::JobList { jobs: vec![self.0.seen().job()] }))
+    }
+
+    async fn get_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
+        Ok(Response::new(self.0.seen().job()))
+    }
+
+    async fn cancel_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
+        let mut seen = self.0.seen();
+        seen.cancelled += 1;
+        Ok(Response::new(seen.job()))
+    }
+
+    async fn delete_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Done> {
+        let mut seen = self.0.seen();
+        if seen.lie == Some(Lie::KeepsQueries) {
+            return Err(Status::internal("no"));
+        }
+        seen.deleted_jobs += 1;
+        Ok(Response::new(v1::Done {}))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
+        let (server, mut after) = (Arc::clone(&self.0), request.get_ref().after as usize);
+        let (send, receive) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let next = server.seen().events.get(after).cloned();
+                match next {
+                    Some(event) => {
+                        after += 1;
+                        if send.send(Ok(event)).await.is_err() {
+                            return;
+                        }
+                    }
+                    None if send.is_closed() => return,
+                    None => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receive))))
+    }
+
+    async fn judge(&self, request: Request<v1::JudgeRequest>) -> Reply<v1::Done> {
+        let message = request.into_inner();
+        let mut guard = self.0.seen();
+        let seen = &mut *guard;
+        let (round, verdict) = (message.round, message.verdict());
+        seen.verdicts.push((round, verdict, message.encoded_len()));
+        seen.note(&message);
+        tell(seen, What::Judged(v1::Judged { round }));
+        let lie = seen.lie.unwrap_or(Lie::None);
+        let ended = lie != Lie::OneRoundMore && (verdict == v1::Verdict::Stop || round >= seen.terms.max_epochs);
+        let what = if ended { self.0.finished(seen, round as usize) } else { self.0.validation(seen, round + 1) };
+        tell(seen, what);
+        Ok(Response::new(v1::Done {}))
+    }
+
+    async fn download(&self, request: Request<v1::DownloadRequest>) -> Reply<Self::DownloadStream> {
+        let seen = self.0.seen();
+        let lie = seen.lie.unwrap_or(Lie::None);
+        let bytes = seen.outputs.get(&request.get_ref().blob[..]).cloned().unwrap_or_default();
+        let rest = bytes.get(request.get_ref().offset as usize..).unwrap_or_default().to_vec();
+        let mut parts: Vec<_> =
+            rest.chunks(64 << 10).map(|part| v1::DownloadPart { data: part.to_vec().into() }).collect();
+        if lie == Lie::EndlessDownload {
+            parts.extend((0..64).map(|_| v1::DownloadPart { data: vec![0; 64 << 10].into() }));
+        }
+        if lie == Lie::StalledDownload {
+            return Ok(Response::new(Box::pin(tokio_stream::pending())));
+        }
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts).map(Ok))))
+    }
+}
+
+fn certificate() -> (TlsAcceptor, Vec<u8>) {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider);
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+    let mut config = builder.with_no_client_auth().with_single_cert(vec![leaf.der().clone()], key).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    (TlsAcceptor::from(Arc::new(config)), authority.pem().into_bytes())
+}
+
+struct Connection(TlsStream<TcpStream>);
+
+impl tonic::transport::server::Connected for Connection {
+    type ConnectInfo = ();
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

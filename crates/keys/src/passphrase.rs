@@ -1,0 +1,180 @@
+//! A passphrase, and the seal it puts on the bytes of a secret key: Argon2id makes a key of it, ChaCha20-Poly1305 locks with that.
+
+use crate::{Error, Result};
+use argon2::{Algorithm, Argon2, Block, Params as Cost, Version};
+use chacha20poly1305::aead::AeadInOut;
+use chacha20poly1305::aead::inout::InOutBuf;
+use chacha20poly1305::{ChaCha20Poly1305, Key, KeyInit, Nonce, Tag};
+use hetal_ring::sampler::SeedSource;
+use zeroize::{Zeroize, Zeroizing};
+
+const SALT_LEN: usize = 16;
+const NONCE_LEN: usize = 12;
+/// Bytes of [`Seal::to_bytes`].
+pub(crate) const SEAL_LEN: usize = 12 + SALT_LEN + NONCE_LEN;
+/// Bytes that tell whether the passphrase was the right one.
+pub(crate) const TAG_LEN: usize = 16;
+
+/// The second recommendation of RFC 9106, some tenths of a second on a machine of today.
+const MEMORY_KIB: u32 = 64 << 10;
+const PASSES: u32 = 3;
+const LANES: u32 = 4;
+/// What a file may ask for: a forged one must not take all memory or all day.
+const MOST: (u32, u32, u32) = (1 << 20, 64, 16);
+
+/// A passphrase. Zeroised when dropped, and nothing prints it.
+#[derive(Clone)]
+pub struct Passphrase(Zeroizing<String>);
+
+impl Passphrase {
+    /// The passphrase of a text; an empty one protects nothing and is refused.
+    pub fn new(text: Zeroizing<String>) -> Result<Self> {
+        if text.is_empty() { Err(Error::EmptyPassphrase) } else { Ok(Self(text)) }
+    }
+}
+
+impl PartialEq for Passphrase {
+    /// Two typings of one passphrase.
+    fn eq(&self, other: &Self) -> bool {
+        *self.0 == *other.0
+    }
+}
+
+impl std::fmt::Debug for Passphrase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Passphrase(..)")
+    }
+}
+
+/// How a passphrase locks: what it costs to try one, salt and nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seal {
+    memory_kib: u32,
+    passes: u32,
+    lanes: u32,
+    salt: [u8; SALT_LEN],
+    nonce: [u8; NONCE_LEN],
+}
+
+impl Seal {
+    /// A seal with a fresh salt and nonce.
+    pub(crate) fn fresh(seeds: &mut dyn SeedSource) -> Self {
+        let seed = seeds.next_seed();
+        Self {
+            memory_kib: MEMORY_KIB,
+            passes: PASSES,
+            lanes: LANES,
+            salt: std::array::from_fn(|k| seed.0[k]),
+            nonce: std::array::from_fn(|k| seed.0[SALT_LEN + k]),
+        }
+    }
+
+    /// As it is stored in front of what it locks.
+    pub(crate) fn to_bytes(self) -> [u8; SEAL_LEN] {
+        let mut bytes = [0; SEAL_LEN];
+        let fields: [&[u8]; 5] = [
+            &self.memory_kib.to_le_bytes(),
+            &self.passes.to_le_bytes(),
+            &self.lanes.to_le_bytes(),
+            &self.salt,
+            &self.nonce,
+        ];
+        bytes.iter_mut().zip(fields.concat()).for_each(|(to, from)| *to = from);
+        bytes
+    }
+
+    /// A stored seal, unless it asks for more than anyone should.
+    pub(crate) fn parse(bytes: &[u8; SEAL_LEN]) -> Option<Self> {
+        let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|k| bytes[at + k]));
+        let seal = Self {
+            memory_kib: number(0),
+            passes: number(4),
+            lanes: number(8),
+            salt: std::array::from_fn(|k| bytes[12 + k]),
+            nonce: std::array::from_fn(|k| bytes[12 + SALT_LEN + k]),
+        };
+        let sensible = seal.memory_kib <= MOST.0 && seal.passes <= MOST.1 && seal.lanes <= MOST.2;
+        (sensible && seal.cost().is_some()).then_some(seal)
+    }
+
+    fn cost(&self) -> Option<Cost> {
+        Cost::new(self.memory_kib, self.passes, self.lanes, Some(32)).ok()
+    }
+
+    fn cipher(&self, passphrase: &Passphrase) -> Option<ChaCha20Poly1305> {
+        let cost = self.cost()?;
+        let mut blocks = vec![Block::default(); cost.block_count()];
+        let mut key = Zeroizing::new([0; 32]);
+        let argon = Argon2::new(Algorithm::Argon2id, Version::V0x13, cost);
+        let made = argon.hash_password_into_with_memory(passphrase.0.as_bytes(), &self.salt, &mut *key, &mut blocks);
+        blocks.iter_mut().for_each(Zeroize::zeroize);
+        made.ok().map(|()| ChaCha20Poly1305::new(&Key::from(*key)))
+    }
+
+    /// Locks `body` where it is; `around` is what cannot be exchanged without breaking the lock.
+    pub(crate) fn lock(&self, passphrase: &Passphrase, around: &[u8], body: &mut [u8]) -> Option<[u8; TAG_LEN]> {
+        let cipher = self.cipher(passphrase)?;
+        let tag = cipher.encrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body)).ok()?;
+        Some(tag.into())
+    }
+
+    /// Unlocks `body` where it is; `None` if the passphrase or what is around it is another.
+    pub(crate) fn unlock(
+        &self,
+        passphrase: &Passphrase,
+        around: &[u8],
+        body: &mut [u8],
+        tag: [u8; TAG_LEN],
+    ) -> Option<()> {
+        let cipher = self.cipher(passphrase)?;
+        cipher.decrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body), &Tag::from(tag)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seal() -> Seal {
+        Seal { memory_kib: 64, passes: 1, lanes: 1, salt: [7; SALT_LEN], nonce: [8; NONCE_LEN] }
+    }
+
+    fn passphrase(text: &str) -> Passphrase {
+        Passphrase::new(text.to_owned().into()).unwrap()
+    }
+
+    #[test]
+    fn only_the_passphrase_opens_and_nothing_around_can_be_exchanged() {
+        let mut body = *b"ternary";
+        let tag = seal().lock(&passphrase("right"), b"header", &mut body).unwrap();
+        assert_ne!(&body, b"ternary");
+        let open = |words: &str, around: &[u8], seal: Seal| {
+            let mut body = body;
+            seal.unlock(&passphrase(words), around, &mut body, tag).map(|()| body)
+        };
+        assert_eq!(open("right", b"header", seal()), Some(*b"ternary"));
+        assert_eq!(open("wrong", b"header", seal()), None);
+        assert_eq!(open("right", b"Header", seal()), None);
+        assert_eq!(open("right", b"header", Seal { salt: [6; SALT_LEN], ..seal() }), None);
+    }
+
+    #[test]
+    fn seals_come_back_and_absurd_ones_are_refused() {
+        assert_eq!(Seal::parse(&seal().to_bytes()), Some(seal()));
+        for absurd in [
+            Seal { memory_kib: u32::MAX, ..seal() },
+            Seal { passes: 1 << 20, ..seal() },
+            Seal { passes: 0, ..seal() },
+            Seal { lanes: 0, ..seal() },
+            Seal { lanes: 17, ..seal() },
+        ] {
+            assert_eq!(Seal::parse(&absurd.to_bytes()), None, "{absurd:?}");
+        }
+    }
+
+    #[test]
+    fn passphrases_print_nothing_and_are_not_empty() {
+        assert_eq!(format!("{:?}", passphrase("secret")), "Passphrase(..)");
+        assert!(matches!(Passphrase::new(String::new().into()), Err(Error::EmptyPassphrase)));
+    }
+}
