@@ -128,7 +128,7 @@ fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
     let targets: Vec<_> = targets.iter().collect();
     let scaled: Vec<Limb> = (0..SOURCES).map(|i| random(pool, large[i].value(), i as u64)).collect();
     let scaled: Vec<&[u64]> = scaled.iter().map(|l| &l[..]).collect();
-    let permutation = automorphism::ntt_permutation(LOG_N, 5);
+    let permutation = automorphism::Permutation::new(LOG_N, 5);
 
     let (slices, permutation) = (&slices, &permutation);
 
@@ -154,13 +154,17 @@ fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
         });
         let mut out = pool.take();
         cases.add(name("mul_into"), move || kernels::mul_into(isa, m, &mut out, slices[0], slices[1]));
+        let mut out = pool.take();
+        cases.add(name("permute_into"), move || kernels::permute_into(isa, &mut out, slices[0], permutation));
+        let mut a = limbs[0].clone();
+        cases.add(name("add_combination_assign, 4 terms"), move || {
+            kernels::add_combination_assign(isa, m, &mut a, &slices[1..5], &[1, 12345, 6789, 5]);
+        });
         let mut a = limbs[0].clone();
         cases.add(name("add_assign"), move || kernels::add_assign(isa, m, &mut a, slices[1]));
         let mut a = limbs[0].clone();
         cases.add(name("mul_scalar_assign"), move || kernels::mul_scalar_assign(isa, m, &mut a, 12345));
     }
-    let mut out = pool.take();
-    cases.add("permute_into", move || kernels::permute_into(&mut out, slices[0], permutation));
     let mut copy = pool.take();
     cases.add("memory copy", move || copy.copy_from_slice(slices[0]));
     cases.measure(repetitions)

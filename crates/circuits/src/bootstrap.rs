@@ -178,7 +178,7 @@ impl<P: Clone> Bootstrapper<P> {
             recombine(evaluator, re, im, keys)?
         };
         ended("eval_mod");
-        Ok(self.times_bound(evaluator, out, log_bound))
+        self.times_bound(evaluator, out, log_bound)
     }
 
     /// [`Bootstrapper::bootstrap`] of a vector of real numbers, which needs one exponential instead of two. Imaginary parts are
@@ -194,7 +194,7 @@ impl<P: Clone> Bootstrapper<P> {
             return self.bootstrap(evaluator, a, log_bound, keys);
         }
         let slots = self.raised_slots(evaluator, a, log_bound, keys, &mut |_| {})?;
-        Ok(self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound))
+        self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound)
     }
 
     /// Two vectors of real numbers through one bootstrap.
@@ -209,13 +209,12 @@ impl<P: Clone> Bootstrapper<P> {
             return Err(Error::SparsePair);
         }
         let mut packed = b.clone();
-        evaluator.mul_i_assign(&mut packed, 1);
+        evaluator.mul_i_assign(&mut packed, 1)?;
         evaluator.add_assign(&mut packed, a)?;
         let slots = self.raised_slots(evaluator, &packed, log_bound, keys, &mut |_| {})?;
         let (re, im) = self.halves(evaluator, slots, keys)?;
         let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
-        let finish =
-            |w| -> Result<_> { Ok(self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound)) };
+        let finish = |w| self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound);
         Ok((finish(re)?, finish(im)?))
     }
 
@@ -229,6 +228,10 @@ impl<P: Clone> Bootstrapper<P> {
         keys: &EvaluationKeys<P>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
+        let level = self.level(params);
+        if level == 0 {
+            return Err(Error::NoSuchLevel { level: 1, top: 0 });
+        }
         // Errors are at most 2^-22.9 of the bound for full (scale 2^42), 2^-13.9 for small (2^31): enlarged by so many bits, 16 and
         // 10, they stay well within the bound.
         let residual = (params.literal().log_scale / 2).saturating_sub(5);
@@ -237,9 +240,8 @@ impl<P: Clone> Bootstrapper<P> {
         let lowered = evaluator.linear_combination(&[(&first, one)], zero, params.limbs(1), params.scale(0))?;
         let mut missed = evaluator.truncated(a, params.limbs(0))?;
         evaluator.sub_assign(&mut missed, &lowered)?;
-        evaluator.mul_integer_assign(&mut missed, 1 << residual);
+        evaluator.mul_integer_assign(&mut missed, 1 << residual)?;
         let second = self.bootstrap(evaluator, &missed, log_bound, keys)?;
-        let level = self.level(params);
         let terms = [(&first, one), (&second, real(libm::exp2(-f64::from(residual))))];
         Ok(evaluator.linear_combination(&terms, zero, params.limbs(level), params.scale(level - 1))?)
     }
@@ -283,6 +285,8 @@ impl<P: Clone> Bootstrapper<P> {
             .get(&log_bound)
             .ok_or(Error::NoSuchBound { log_bound, prepared: self.last_to_coefficients.keys().copied().collect() })?;
         let mut ct = evaluator.truncated(a, params.limbs(0))?;
+        // The matrices turn this scale, and no other, into the one the series expects.
+        evaluator.require_scale("bootstrap", &ct, params.scale(0))?;
         for matrix in self.to_coefficients.iter().chain([last]) {
             ct = evaluator.sum_of_transforms(&[(&ct, matrix)], keys)?;
         }
@@ -314,17 +318,22 @@ impl<P: Clone> Bootstrapper<P> {
         evaluator.add_assign(&mut re, &conjugate)?;
         let mut im = z;
         evaluator.sub_assign(&mut im, &conjugate)?;
-        evaluator.mul_i_assign(&mut im, 3);
+        evaluator.mul_i_assign(&mut im, 3)?;
         Ok((re, im))
     }
 
     /// The message of a result for messages divided by their bound, at the scale of its level.
-    fn times_bound<B: Backend<Poly = P>>(&self, evaluator: &Evaluator<B>, mut out: Ct<B>, log_bound: u32) -> Ct<B> {
+    fn times_bound<B: Backend<Poly = P>>(
+        &self,
+        evaluator: &Evaluator<B>,
+        mut out: Ct<B>,
+        log_bound: u32,
+    ) -> Result<Ct<B>> {
         if log_bound > 0 {
-            evaluator.mul_integer_assign(&mut out, 1 << log_bound);
+            evaluator.mul_integer_assign(&mut out, 1 << log_bound)?;
         }
         out.scale = evaluator.params().scale(self.level(evaluator.params()));
-        out
+        Ok(out)
     }
 }
 
@@ -396,7 +405,7 @@ fn twice_imaginary<B: Backend>(
 ) -> Result<Ct<B>> {
     let conjugate = evaluator.automorphism(&w, evaluator.galois_of_conjugation(), keys)?;
     evaluator.sub_assign(&mut w, &conjugate)?;
-    evaluator.mul_i_assign(&mut w, 3);
+    evaluator.mul_i_assign(&mut w, 3)?;
     Ok(w)
 }
 
@@ -407,14 +416,14 @@ fn recombine<B: Backend>(
     mut w2: Ct<B>,
     keys: &EvaluationKeys<B::Poly>,
 ) -> Result<Ct<B>> {
-    evaluator.mul_i_assign(&mut w2, 1);
+    evaluator.mul_i_assign(&mut w2, 1)?;
     let mut difference = w1.clone();
     evaluator.sub_assign(&mut difference, &w2)?;
     let mut conjugate = evaluator.automorphism(&difference, evaluator.galois_of_conjugation(), keys)?;
-    evaluator.mul_i_assign(&mut conjugate, 1);
+    evaluator.mul_i_assign(&mut conjugate, 1)?;
     let mut sum = w1;
     evaluator.add_assign(&mut sum, &w2)?;
-    evaluator.mul_i_assign(&mut sum, 3);
+    evaluator.mul_i_assign(&mut sum, 3)?;
     evaluator.add_assign(&mut sum, &conjugate)?;
     Ok(sum)
 }

@@ -84,7 +84,9 @@ impl Clear {
     pub fn fresh(&self, values: &[Complex64], level: usize) -> Result<Ciphertext> {
         self.check_length(values)?;
         self.check_level(level)?;
-        Ok(Ciphertext { values: values.to_vec(), level, partner: None })
+        let mut values = values.to_vec();
+        noise::disturb(&mut values, self.noise.encryption, self.noise.seed);
+        Ok(Ciphertext { values, level, partner: None })
     }
 
     /// What a decryption would give.
@@ -117,7 +119,8 @@ impl Clear {
 
     fn check_place(&self, place: Multiplication) -> Result<()> {
         self.check_level(place.operand)?;
-        require("a plain multiplication", 1, place.at)?;
+        // A prepared result must still be multiplied, which takes a level more.
+        require("a plain multiplication", if place.partner.is_some() { 2 } else { 1 }, place.at)?;
         require("a plain multiplication", place.at, place.operand)?;
         match place.partner {
             None => Ok(()),
@@ -148,8 +151,8 @@ impl Clear {
         Ciphertext { values, level, partner }
     }
 
-    /// The common level of two operands of a sum. Prepared ones only meet their like.
-    fn common(&self, operation: &'static str, a: &Ciphertext, b: &Ciphertext) -> Result<usize> {
+    /// The common level of two operands of a sum, and how many had to be dropped to it. Prepared ones only meet their like.
+    fn common(&self, operation: &'static str, a: &Ciphertext, b: &Ciphertext) -> Result<(usize, usize)> {
         if a.partner != b.partner {
             return Err(Error::Partner { operation, prepared: a.partner.or(b.partner), needs: None });
         }
@@ -159,7 +162,7 @@ impl Clear {
         } else if low < high {
             self.ledger().record(Kind::Drop, high, 1);
         }
-        Ok(low)
+        Ok((low, usize::from(low < high)))
     }
 
     fn sum(
@@ -169,10 +172,10 @@ impl Clear {
         b: &Ciphertext,
         f: impl Fn(Complex64, Complex64) -> Complex64,
     ) -> Result<Ciphertext> {
-        let level = self.common(operation, a, b)?;
+        let (level, dropped) = self.common(operation, a, b)?;
         self.ledger().record(Kind::Addition, level, 1);
         let values = a.values.iter().zip(&b.values).map(|(&x, &y)| f(x, y)).collect();
-        Ok(Ciphertext { values, level, partner: a.partner })
+        Ok(self.finish(values, level, a.partner, dropped))
     }
 
     /// `a` with every slot changed by an exact operation.
@@ -193,8 +196,8 @@ impl Clear {
         Ok(first)
     }
 
-    /// The level at which a sum of products happens.
-    fn product_level(&self, terms: &[(&Ciphertext, &Ciphertext)]) -> Result<usize> {
+    /// The level at which a sum of products happens, and how many factors have to be dropped to it.
+    fn product_level(&self, terms: &[(&Ciphertext, &Ciphertext)]) -> Result<(usize, usize)> {
         const NAME: &str = "a sum of products";
         let levels = || terms.iter().map(|(a, _)| a.level);
         let low = levels().min().ok_or(Error::Empty(NAME))?;
@@ -202,8 +205,7 @@ impl Clear {
             let low = terms.iter().map(|(_, b)| b.level).fold(low, usize::min);
             let dropped = terms.iter().flat_map(|(a, b)| [a.level, b.level]).filter(|&l| l > low);
             let mut books = self.ledger();
-            dropped.for_each(|l| books.record(Kind::Drop, l, 1));
-            return Ok(low);
+            return Ok((low, dropped.map(|l| books.record(Kind::Drop, l, 1)).count()));
         }
         for (a, b) in terms {
             if b.partner.is_some() || a.partner != Some(b.level) {
@@ -215,7 +217,7 @@ impl Clear {
             }
         }
         require(NAME, levels().fold(0, usize::max), low)?;
-        Ok(low)
+        Ok((low, 0))
     }
 
     fn transformed(&self, a: &Ciphertext, matrix: &Transform) -> Vec<Complex64> {
@@ -345,7 +347,7 @@ impl Engine for Clear {
         ordinary("a level drop", a)?;
         require("a level drop", level, a.level)?;
         self.ledger().record(Kind::Drop, a.level, 1);
-        Ok(Ciphertext { level, ..a.clone() })
+        Ok(self.finish(a.values.clone(), level, None, 1))
     }
 
     fn linear_combination(&self, terms: &[(&Ciphertext, Complex64)], constant: Complex64) -> Result<Ciphertext> {
@@ -398,7 +400,7 @@ impl Engine for Clear {
     }
 
     fn sum_of_products(&self, terms: &[(&Ciphertext, &Ciphertext)]) -> Result<Ciphertext> {
-        let at = self.product_level(terms)?;
+        let (at, dropped) = self.product_level(terms)?;
         require("a sum of products", 1, at)?;
         let mut values = vec![Complex64::ZERO; self.slots];
         for (a, b) in terms {
@@ -410,7 +412,8 @@ impl Engine for Clear {
         books.record(Kind::Relinearisation, at, 1);
         books.record(Kind::Rescale, at, 1);
         drop(books);
-        Ok(self.finish(values, at - 1, None, 2))
+        // The error of a dropped factor comes out times the other one: here as if that were 1.
+        Ok(self.finish(values, at - 1, None, 2 + dropped))
     }
 
     fn rotate(&self, a: &Ciphertext, k: i64) -> Result<Ciphertext> {

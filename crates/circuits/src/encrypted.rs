@@ -234,7 +234,7 @@ impl<B: Backend> Engine for Encrypted<B> {
 
     fn neg(&self, a: &Ct<B>) -> Result<Ct<B>> {
         self.map(a, |a| {
-            self.evaluator.neg_assign(a);
+            self.evaluator.neg_assign(a)?;
             Ok(())
         })
     }
@@ -250,14 +250,14 @@ impl<B: Backend> Engine for Encrypted<B> {
 
     fn mul_integer(&self, a: &Ct<B>, c: i64) -> Result<Ct<B>> {
         self.map(a, |a| {
-            self.evaluator.mul_integer_assign(a, c);
+            self.evaluator.mul_integer_assign(a, c)?;
             Ok(())
         })
     }
 
     fn mul_i(&self, a: &Ct<B>, power: u32) -> Result<Ct<B>> {
         self.map(a, |a| {
-            self.evaluator.mul_i_assign(a, power);
+            self.evaluator.mul_i_assign(a, power)?;
             Ok(())
         })
     }

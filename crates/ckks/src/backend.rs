@@ -291,6 +291,16 @@ impl Backend for RnsRing {
     fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
         self.inner_product_plus(digits, key, added)
     }
+    fn add_switched(
+        &self,
+        acc: Option<(Poly, Poly)>,
+        v0: &Poly,
+        digits: &Digits,
+        key: &[(Poly, Poly)],
+        galois: u64,
+    ) -> (Poly, Poly) {
+        self.add_switched(acc, v0, digits, key, galois)
+    }
     fn rotation_sums(
         &self,
         c0: &Poly,

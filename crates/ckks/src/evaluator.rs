@@ -118,6 +118,11 @@ impl<B: Backend> Evaluator<B> {
         }
     }
 
+    /// Refuses ciphertexts of another scale than the operation is prepared for.
+    pub fn require_scale(&self, operation: &'static str, a: &Ct<B>, scale: f64) -> Result<()> {
+        Self::same_scale(operation, a.scale, scale)
+    }
+
     fn same_scale(operation: &'static str, a: f64, b: f64) -> Result<()> {
         // Written so that scales that are no numbers do not match either.
         if (a / b - 1.0).abs() <= SCALE_TOLERANCE {
@@ -156,13 +161,16 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// `a = -a`.
-    pub fn neg_assign(&self, a: &mut Ct<B>) {
+    pub fn neg_assign(&self, a: &mut Ct<B>) -> Result<()> {
+        self.own("negation", a)?;
         self.backend.neg_assign(&mut a.c0);
         self.backend.neg_assign(&mut a.c1);
+        Ok(())
     }
 
     /// `a += values`, slot by slot.
     pub fn add_plain_assign(&self, a: &mut Ct<B>, values: &[Complex64]) -> Result<()> {
+        self.own("addition", a)?;
         let plain = self.encode(values, a.scale, Self::basis(a.limbs))?;
         self.backend.add_assign(&mut a.c0, &plain.poly);
         Ok(())
@@ -170,14 +178,17 @@ impl<B: Backend> Evaluator<B> {
 
     /// `a += c` in every slot.
     pub fn add_constant_assign(&self, a: &mut Ct<B>, c: Complex64) -> Result<()> {
+        self.own("addition", a)?;
         let halves = self.constant(c, a.scale, a.limbs)?;
         self.backend.add_halves_assign(&mut a.c0, &halves);
         Ok(())
     }
 
     /// `a *= c` for an integer.
-    pub fn mul_integer_assign(&self, a: &mut Ct<B>, c: i64) {
+    pub fn mul_integer_assign(&self, a: &mut Ct<B>, c: i64) -> Result<()> {
+        self.own("multiplication", a)?;
         self.mul_halves_assign(a, &self.integer(c, a.limbs));
+        Ok(())
     }
 
     fn integer(&self, c: i64, limbs: usize) -> Vec<(u64, u64)> {
@@ -185,14 +196,16 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// `a *= i^power`.
-    pub fn mul_i_assign(&self, a: &mut Ct<B>, power: u32) {
+    pub fn mul_i_assign(&self, a: &mut Ct<B>, power: u32) -> Result<()> {
+        self.own("multiplication", a)?;
         if power & 1 == 1 {
             let halves: Vec<(u64, u64)> = self.moduli[..a.limbs].iter().map(|&(q, unit)| (unit, q.neg(unit))).collect();
             self.mul_halves_assign(a, &halves);
         }
         if power & 2 == 2 {
-            self.neg_assign(a);
+            self.neg_assign(a)?;
         }
+        Ok(())
     }
 
     fn mul_halves_assign(&self, a: &mut Ct<B>, halves: &[(u64, u64)]) {
@@ -256,6 +269,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// Divides by the last prime.
     pub fn rescale(&self, a: Ct<B>) -> Result<Ct<B>> {
+        self.own("rescale", &a)?;
         self.needs("rescale", 2, a.limbs)?;
         let scale = a.scale / self.last_prime(a.limbs);
         let (c0, c1) = self.backend.divide_pair((a.c0, a.c1), 1, 1);

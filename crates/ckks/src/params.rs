@@ -67,8 +67,8 @@ const MIN_PRIME_BITS: u32 = 16;
 pub const MAX_NAME: usize = 64;
 /// Most primes of a digit: what one base conversion takes.
 const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
-/// Most digits: what one inner product takes.
-const MAX_DIGITS: usize = hetal_ring::kernels::MAX_DOT_TERMS;
+/// Most digits: what one inner product takes, and a term that is added.
+const MAX_DIGITS: usize = hetal_ring::kernels::MAX_DOT_TERMS - 1;
 
 /// A validated parameter set.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,6 +121,9 @@ impl Params {
         let needed = series_levels + literal.eval_mod.squarings + usize::from(literal.eval_mod.correction);
         if literal.eval_mod_primes.len() != needed {
             return fail(format!("EvalMod takes {needed} primes, {} are given", literal.eval_mod_primes.len()));
+        }
+        if let Some(fault) = eval_mod_fault(&literal) {
+            return fail(fault);
         }
         let matrices = [&literal.slots_to_coeffs, &literal.coeffs_to_slots];
         if matrices.iter().any(|primes| primes.is_empty() != (needed == 0)) {
@@ -463,6 +466,37 @@ const SMALL: ParamsLiteral = ParamsLiteral {
 pub static BUILT_IN: [ParamsLiteral; 4] =
     [like_full("full", 16), SMALL, like_full("insecure-toy11", 11), like_full("insecure-toy12", 12)];
 
+/// A bootstrap overflows with at most this probability over all coefficients, as log2.
+const LOG_OVERFLOW: f64 = -60.0;
+/// The series of a bootstrap is wrong by at most this much of the message's bound, as log2.
+const LOG_SERIES_ERROR: f64 = -10.0;
+
+/// What is wrong with the range and the degree of EvalMod, if something is.
+///
+/// A coefficient of the raised message is a multiple `I` of `q0` more than it should be; `I` is, but for less than one, the sum of
+/// `weight + 1` numbers uniform in `[-1/2, 1/2]`, for whose tail Chernoff's bound is taken. The Chebyshev series of
+/// `exp(i z t)` leaves out coefficients of which the first is `2 J_(d+1)(z) <= 2 (z/2)^(d+1) / (d+1)!`; squarings double an error,
+/// and the message is smaller than `q0` by its ratio.
+fn eval_mod_fault(literal: &ParamsLiteral) -> Option<String> {
+    let eval_mod = literal.eval_mod;
+    if eval_mod.degree == 0 {
+        return None;
+    }
+    let (terms, k) = (literal.sparse_weight as f64 + 1.0, f64::from(eval_mod.k));
+    let exponent = |s: f64| terms * libm::log(2.0 * libm::sinh(s / 2.0) / s) - s * k;
+    let tail = (1..=4000).map(|i| exponent(f64::from(i) / 20.0)).fold(0.0, f64::min) / std::f64::consts::LN_2 + 1.0;
+    let overflow = tail + f64::from(literal.log_n);
+    // A sum of so many numbers cannot be larger than half of them.
+    if terms > 2.0 * k && overflow > LOG_OVERFLOW {
+        return Some(format!("EvalMod's range K = {k} is exceeded with probability 2^{overflow:.0}"));
+    }
+    let half = std::f64::consts::PI * k / libm::exp2(eval_mod.squarings as f64);
+    let next = eval_mod.degree as f64 + 1.0;
+    let dropped = 1.0 + next * libm::log2(half) - libm::lgamma(next + 1.0) / std::f64::consts::LN_2;
+    let error = dropped + eval_mod.squarings as f64 + f64::from(literal.log_message_ratio);
+    (error > LOG_SERIES_ERROR).then(|| format!("a series of degree {} is wrong by 2^{error:.0}", eval_mod.degree))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -528,5 +562,20 @@ mod tests {
         assert_ne!(toy.id(), Params::named("insecure-toy12").unwrap().id());
         let renamed = Params::new(like_full("insecure-other", 11)).unwrap();
         assert_eq!((toy.id(), toy.tag()), (renamed.id(), renamed.tag()));
+    }
+
+    #[test]
+    fn a_bootstrap_that_cannot_work_is_refused() {
+        let full = Params::named("full").unwrap().literal().clone();
+        let refused = |change: fn(&mut ParamsLiteral)| {
+            let mut literal = full.clone();
+            literal.name = "insecure-other".into();
+            change(&mut literal);
+            Params::new(literal).err().map(|e| e.to_string()).unwrap_or_default()
+        };
+        assert_eq!(refused(|_| ()), "");
+        assert!(refused(|l| l.eval_mod.k = 7).contains("is exceeded"), "{}", refused(|l| l.eval_mod.k = 7));
+        assert!(refused(|l| l.sparse_weight = 128).contains("is exceeded"));
+        assert!(refused(|l| l.eval_mod.degree = 16).contains("is wrong by"));
     }
 }

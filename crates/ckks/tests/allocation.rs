@@ -3,39 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_ckks::bytes::{self, HEADER_LEN, Kind, MAX_KEYS};
+use hetal_testkit::allocation::{Counting, peak_of};
 use hetal_testkit::samples::{Samples, fix_checksums};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is the system allocator's; the counters do not touch the memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's promise about the layout is passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::SeqCst);
-        // SAFETY: the pointer came from the system allocator, with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// The most memory in use while `f` ran, beyond what was before.
-fn peak_of(f: impl FnOnce()) -> usize {
-    let before = NOW.load(Ordering::SeqCst);
-    PEAK.store(before, Ordering::SeqCst);
-    f();
-    PEAK.load(Ordering::SeqCst) - before
-}
 
 /// One test, because two at a time would count each other's memory.
 #[test]

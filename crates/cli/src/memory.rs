@@ -47,7 +47,8 @@ impl Footprint {
         let seal = |level| sealed(&engine, params, level);
         let features = (0..g.blocks()).map(|_| seal(ledger.fresh_features())).collect::<Result<_>>()?;
         let held = Held::AsSent(Upload { features, labels: seal(ledger.probabilities())?, rows: g.rows() });
-        let mut model = Model::new(seal(ledger.weights())?, Momentum::Nesterov);
+        let weights = (0..g.parts()).map(|_| seal(ledger.weights())).collect::<Result<_>>()?;
+        let mut model = Model::new(weights, Momentum::Nesterov);
         for _ in 0..2 {
             model = trainer.step(&engine, &model, &*held.ready(&engine, &trainer)?, 1.0)?;
         }

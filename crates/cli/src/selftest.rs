@@ -155,17 +155,19 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
         note(&format!("version {k} of the features"), version)?;
     }
     let first = Matrix::from_fn(classes, features + 1, |k, j| slot(97 * k + j, 13.0) / 20.0);
-    let model = Model::new(seal(&packing::weights(&g, &first)?, ledger.weights())?, Momentum::Nesterov);
+    let parts = packing::weights(&g, &first)?;
+    let weights = parts.iter().map(|part| seal(part, ledger.weights())).collect::<Result<_>>()?;
+    let model = Model::new(weights, Momentum::Nesterov);
     // The first step has no momentum yet.
     let first = trainer.step(&engine, &model, &batch, 1.0)?;
-    note("weights after the first iteration", &first.weights)?;
+    first.weights.iter().try_for_each(|ct| note("weights after the first iteration", ct))?;
     let stepped = trainer.step(&engine, &first, &batch, 1.0)?;
     let refreshed = trainer.refresh(&engine, &stepped)?;
-    note("weights after an iteration", &stepped.weights)?;
-    for (name, part) in [("lookahead", &stepped.lookahead), ("momentum", &stepped.momentum)] {
-        part.iter().try_for_each(|ct| note(&format!("{name} after an iteration"), ct))?;
+    let after = [("weights", Some(&stepped.weights)), ("lookahead", stepped.lookahead.as_ref())];
+    for (name, parts) in after.into_iter().chain([("momentum", stepped.momentum.as_ref())]) {
+        parts.into_iter().flatten().try_for_each(|ct| note(&format!("{name} after an iteration"), ct))?;
     }
-    refreshed.momentum.iter().try_for_each(|ct| note("momentum refreshed", ct))?;
+    refreshed.momentum.iter().flatten().try_for_each(|ct| note("momentum refreshed", ct))?;
     spinner.finish_and_clear();
     Ok(results)
 }

@@ -7,6 +7,7 @@ use hetal_circuits::{Clear, Complex64, Encrypted, Engine};
 use hetal_ckks::Evaluator;
 use hetal_cuda::KernelTime;
 use hetal_ring::RnsRing;
+use rayon::prelude::*;
 
 /// Both sides of a training in one process.
 pub trait Setting: Sync {
@@ -19,6 +20,14 @@ pub trait Setting: Sync {
     fn seal(&self, values: &[Complex64], level: usize) -> Result<<Self::Engine as Engine>::Ciphertext>;
     /// Decrypts.
     fn open(&self, ct: &<Self::Engine as Engine>::Ciphertext) -> Result<Vec<Complex64>>;
+    /// Encrypts some vectors at a level.
+    fn seal_all(&self, vectors: &[Vec<Complex64>], level: usize) -> Result<Vec<<Self::Engine as Engine>::Ciphertext>> {
+        vectors.par_iter().map(|values| self.seal(values, level)).collect()
+    }
+    /// Decrypts some ciphertexts.
+    fn open_all(&self, cts: &[<Self::Engine as Engine>::Ciphertext]) -> Result<Vec<Vec<Complex64>>> {
+        cts.par_iter().map(|ct| self.open(ct)).collect()
+    }
     /// Waits for work that is still queued.
     fn settle(&self) -> Result<()>;
     /// Begins to time kernels (or stops), and tells what was timed before.

@@ -27,8 +27,7 @@ use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::twin::{self, Twin};
-use hetal_learn::{Batches, Geometry, Held, Ledger, Matrix, Upload, judge, packing};
-use rayon::prelude::*;
+use hetal_learn::{Geometry, Held, Ledger, Matrix, Upload, batches, judge, packing};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -71,6 +70,15 @@ pub struct Arguments {
     /// The benchmark: mnist, cifar10, facemask, dermamnist, snips, or one of them with -large.
     #[arg(long, default_value = "snips")]
     pub shape: String,
+    /// Rows of a batch, instead of the benchmark's.
+    #[arg(long, conflicts_with_all = ["data", "patience"])]
+    pub batch: Option<usize>,
+    /// Features of a row, instead of the benchmark's.
+    #[arg(long, conflicts_with_all = ["data", "patience"])]
+    pub features: Option<usize>,
+    /// Classes, instead of the benchmark's.
+    #[arg(long, conflicts_with_all = ["data", "patience"])]
+    pub classes: Option<usize>,
     /// Where iterations run.
     #[arg(long, value_enum, default_value = "clear")]
     pub engine: EngineKind,
@@ -122,6 +130,22 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Whether the shape is none of the paper's.
+    fn is_custom(&self) -> bool {
+        self.batch.or(self.features).or(self.classes).is_some()
+    }
+
+    /// The benchmark, with what was asked for instead.
+    fn preset(&self) -> Result<Preset> {
+        let paper = *preset(&self.shape)?;
+        Ok(Preset {
+            batch: self.batch.unwrap_or(paper.batch),
+            features: self.features.unwrap_or(paper.features),
+            classes: self.classes.unwrap_or(paper.classes),
+            ..paper
+        })
+    }
+
     fn steps(&self) -> Steps {
         if self.more_keys { Steps::FewOuter } else { Steps::FewKeys }
     }
@@ -141,7 +165,7 @@ const PAPER: [(&str, usize, f64); 5] = [
 
 /// The circuit of one shape and its batches, which iterations take in turn.
 struct Job {
-    preset: &'static Preset,
+    preset: Preset,
     geometry: Geometry,
     ledger: Ledger,
     constants: Constants,
@@ -152,10 +176,10 @@ struct Job {
 
 impl Job {
     fn new(arguments: &Arguments, slots: usize) -> Result<Self> {
-        let preset = preset(&arguments.shape)?;
+        let preset = arguments.preset()?;
         let (batches, test) = match &arguments.data {
-            None => ((0..arguments.batches.max(1)).map(|k| data::clusters(preset, k as u64)).collect(), None),
-            Some(path) => data::load(path, arguments.rows, preset)?,
+            None => ((0..arguments.batches.max(1)).map(|k| data::clusters(&preset, k as u64)).collect(), None),
+            Some(path) => data::load(path, arguments.rows, &preset)?,
         };
         let features = batches.first().map_or(preset.features, |b: &Rows| b.features.columns());
         Ok(Self {
@@ -169,6 +193,11 @@ impl Job {
         })
     }
 
+    /// Pieces of all batches.
+    fn pieces(&self) -> usize {
+        self.batches.iter().map(|rows| self.geometry.pieces(rows.features.rows())).sum()
+    }
+
     /// What the circuit needs prepared.
     fn needs(&self, params: &Params) -> Result<Keys> {
         let constants = self.constants.clone();
@@ -179,19 +208,19 @@ impl Job {
         Ok(Trainer::new(engine, self.geometry, self.ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
     }
 
-    /// Trains; versions stay for the first `resident` batches.
+    /// Trains; versions stay for the first `resident` pieces of batches.
     fn run<S: Setting>(&self, setting: &S, arguments: &Arguments, resident: usize) -> Result<Outcome> {
         let iterations = arguments.iterations;
         let engine = setting.engine();
         let (g, ledger) = (&self.geometry, self.ledger);
-        let bar = progress::bar((iterations + self.batches.len() + 1) as u64);
+        let bar = progress::bar((iterations + self.pieces() + 1) as u64);
         bar.set_message("circuit");
         let trainer = self.trainer(engine)?;
         bar.inc(1);
         bar.set_message("batches");
         let mut preparing = 0.0;
-        let mut hold = |(k, rows): (usize, &Rows)| -> Result<Held<_>> {
-            let upload = upload(setting, g, ledger, rows)?;
+        let mut hold = |(k, rows): (usize, Rows)| -> Result<Held<_>> {
+            let upload = upload(setting, g, ledger, &rows)?;
             setting.settle()?;
             let start = Instant::now();
             let held = hold(engine, &trainer, upload, k < resident)?;
@@ -200,10 +229,12 @@ impl Job {
             bar.inc(1);
             Ok(held)
         };
-        let batches: Vec<_> = self.batches.iter().enumerate().map(&mut hold).collect::<Result<_>>()?;
+        let pieces = self.batches.iter().flat_map(|batch| batch.pieces(g.rows()));
+        let held: Vec<_> = pieces.enumerate().map(&mut hold).collect::<Result<_>>()?;
+        let pieces_of = |k: usize| batches::pieces_of(g, self.preset.batch, k % self.batches.len(), held.len());
         bar.set_message("iterations");
         let initial = agreement::initial_weights(g.classes(), g.features(), 1);
-        let first = setting.seal(&packing::weights(g, &initial)?, ledger.weights())?;
+        let first = setting.seal_all(&packing::weights(g, &initial)?, ledger.weights())?;
         let mut model = Model::new(first, Momentum::Nesterov);
         let mut twin = Twin::new(initial, Momentum::Nesterov);
         setting.settle()?;
@@ -213,10 +244,9 @@ impl Job {
         let waits = arguments.engine != EngineKind::Cuda;
         let mut refreshes = 0;
         for k in 0..iterations {
-            let batch = batches[..].batch(engine, &trainer, k % batches.len())?;
             let mut ended = |stage| clock.ended(stage, Ok(()));
-            model = trainer.step_observed(engine, &model, &batch, self.rate, &mut ended)?;
-            if trainer.needs_refresh(&model) {
+            model = batches::step(engine, &trainer, &model, &held[..], pieces_of(k), self.rate, &mut ended)?;
+            if model.needs_refresh() {
                 model = trainer.refresh(engine, &model)?;
                 refreshes += 1;
             }
@@ -230,10 +260,9 @@ impl Job {
         bar.finish_and_clear();
         if arguments.profile {
             setting.profile(true);
-            let batch = batches[..].batch(engine, &trainer, 0)?;
             let mut clock = Clock::start();
             let mut ended = |stage| clock.ended(stage, setting.settle());
-            trainer.step_observed(engine, &model, &batch, self.rate, &mut ended)?;
+            batches::step(engine, &trainer, &model, &held[..], pieces_of(0), self.rate, &mut ended)?;
             matrix_share = Some(share(clock.stop()?));
         }
         let kernels = setting.profile(false);
@@ -241,20 +270,17 @@ impl Job {
             let rows = &self.batches[k % self.batches.len()];
             twin.step(&rows.features, &rows.labels, self.rate, softmax::exact)?;
         }
-        let weights = packing::unpack_weights(g, &setting.open(&model.weights)?)?;
+        let weights = packing::unpack_weights(g, &setting.open_all(&model.weights)?)?;
         let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
         let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
-        let preparing = (resident > 0).then(|| preparing / resident.min(batches.len()) as f64);
+        let preparing = (resident > 0).then(|| preparing / resident.min(held.len()) as f64);
         Ok(Outcome { seconds, queued, matrix_share, preparing, kernels, refreshes, difference, test })
     }
 }
 
 /// Encrypts a batch.
 fn upload<S: Setting>(setting: &S, g: &Geometry, ledger: Ledger, rows: &Rows) -> Result<Upload<Ct<S>>> {
-    let features = packing::features(g, &rows.features)?
-        .par_iter()
-        .map(|block| setting.seal(block, ledger.fresh_features()))
-        .collect::<Result<_>>()?;
+    let features = setting.seal_all(&packing::features(g, &rows.features)?, ledger.fresh_features())?;
     let labels = setting.seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
     Ok(Upload { features, labels, rows: rows.features.rows() })
 }
@@ -311,6 +337,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let reports = match arguments.patience {
         _ if arguments.plan => vec![plan(arguments)?],
         Some(patience) => vec![session::report(arguments, patience)?],
+        None if arguments.is_custom() && arguments.circuit == Circuit::Ours => {
+            vec![report(arguments, Circuit::Ours, arguments.engine)?]
+        }
         None => vec![
             report(arguments, Circuit::Ours, on(Circuit::Ours))?,
             report(arguments, Circuit::Paper, on(Circuit::Paper))?,
@@ -363,7 +392,7 @@ impl Clock {
 
 /// Bytes of an epoch's encrypted validation logits, for the paper's number of rows.
 fn validation_bytes(job: &Job, params: &Params) -> u64 {
-    let ciphertexts = job.preset.validation_rows.div_ceil(job.preset.batch) as u64;
+    let ciphertexts = job.preset.validation_rows.div_ceil(job.geometry.rows()) as u64;
     ciphertexts * bytes::ciphertext_len(params, params.limbs(0))
 }
 
@@ -379,17 +408,18 @@ pub fn report(arguments: &Arguments, circuit: Circuit, engine: EngineKind) -> Re
 fn ours(arguments: &Arguments) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let job = Job::new(arguments, params.slots())?;
-    let count = job.batches.len();
-    let kept = if arguments.versions == VersionsKept::Remade { 0 } else { count };
+    let kept = if arguments.versions == VersionsKept::Remade { 0 } else { job.pieces() };
     let mut report = json!({
-        "shape": arguments.shape,
+        "shape": if arguments.is_custom() { "custom" } else { &arguments.shape },
         "engine": arguments.engine.name(),
         "circuit": "ours",
         "set": arguments.set,
         "rows": job.preset.batch,
         "features": job.geometry.features(),
         "classes": job.preset.classes,
-        "batches": count,
+        "batches": job.batches.len(),
+        "pieces_of_a_batch": job.geometry.pieces(job.preset.batch),
+        "classifier_ciphertexts": job.geometry.parts(),
         "iterations": arguments.iterations,
     });
     let plain = Plain(Clear::new(params.slots(), params.top_level()));
@@ -417,7 +447,7 @@ fn ours(arguments: &Arguments) -> Result<Value> {
     report["versions_s_per_batch"] = outcome.preparing.into();
     report["weights_relative_difference"] = outcome.difference.into();
     report["peak_rss_gib"] = peak_rss_gib().into();
-    if let Some((_, iterations, seconds)) = PAPER.iter().find(|(name, ..)| *name == arguments.shape) {
+    if let Some((_, iterations, seconds)) = PAPER.iter().find(|(name, ..)| report["shape"] == *name) {
         report["paper_iterations"] = (*iterations).into();
         report["paper_total_s"] = (*seconds).into();
         report["total_s"] = (*iterations as f64 * outcome.seconds).into();
@@ -432,20 +462,22 @@ fn ours(arguments: &Arguments) -> Result<Value> {
 
 /// The operations of an iteration after the first, counted in the clear.
 fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()> {
-    let engine = Clear::new(params.slots(), params.top_level());
-    let setting = Plain(engine);
-    let trainer = job.trainer(setting.engine())?;
-    let batch = hold(setting.engine(), &trainer, upload(&setting, &job.geometry, job.ledger, &job.batches[0])?, true)?;
-    let batch = batch.ready(setting.engine(), &trainer)?;
+    let setting = Plain(Clear::new(params.slots(), params.top_level()));
+    let engine = setting.engine();
+    let trainer = job.trainer(engine)?;
+    let hold = |rows: Rows| hold(engine, &trainer, upload(&setting, &job.geometry, job.ledger, &rows)?, true);
+    let held: Vec<_> = job.batches[0].pieces(job.geometry.rows()).map(hold).collect::<Result<_>>()?;
+    let step =
+        |model: &Model<_>| batches::step(engine, &trainer, model, &held[..], 0..held.len(), job.rate, &mut |_| {});
     let first = packing::weights(
         &job.geometry,
         &agreement::initial_weights(job.geometry.classes(), job.geometry.features(), 1),
     )?;
-    let model = Model::new(setting.seal(&first, job.ledger.weights())?, Momentum::Nesterov);
-    let model = trainer.step(setting.engine(), &model, &batch, job.rate)?;
-    setting.engine().take_books();
-    trainer.step(setting.engine(), &model, &batch, job.rate)?;
-    let books = setting.engine().take_books();
+    let model = Model::new(setting.seal_all(&first, job.ledger.weights())?, Momentum::Nesterov);
+    let model = step(&model)?;
+    engine.take_books();
+    step(&model)?;
+    let books = engine.take_books();
     report["bootstraps_per_iteration"] = books.count(Kind::Bootstrap).into();
     report["key_switches_per_iteration"] = books.key_switches().into();
     report["relinearisations_per_iteration"] = books.count(Kind::Relinearisation).into();
@@ -470,15 +502,17 @@ fn plan(arguments: &Arguments) -> Result<Value> {
     let footprint =
         Footprint::rehearse(&params, &job.needs(&params)?, arguments.steps(), |engine| job.trainer(engine))?;
     let gib = |bytes: usize| bytes as f64 / GIB;
+    let pieces = arguments.batches * job.geometry.pieces(job.preset.batch);
     Ok(json!({
-        "shape": arguments.shape,
+        "shape": if arguments.is_custom() { "custom" } else { &arguments.shape },
         "set": arguments.set,
         "batches": arguments.batches,
+        "pieces": pieces,
         "fixed_gib": gib(footprint.fixed),
         "upload_gib_per_batch": gib(footprint.upload),
         "versions_gib_per_batch": gib(footprint.versions),
-        "device_remade_gib": gib(footprint.bytes(arguments.batches, 0)),
-        "device_resident_gib": gib(footprint.bytes(arguments.batches, arguments.batches)),
+        "device_remade_gib": gib(footprint.bytes(pieces, 0)),
+        "device_resident_gib": gib(footprint.bytes(pieces, pieces)),
         "planning_s": start.elapsed().as_secs_f64(),
     }))
 }
@@ -487,7 +521,7 @@ fn plan(arguments: &Arguments) -> Result<Value> {
 fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut Value) -> Result<Outcome> {
     let needs = job.needs(params)?;
     let gpu = gpu(params, arguments.device)?;
-    let resident = fit(arguments, &gpu, params, &needs, job, job.batches.len(), report)?;
+    let resident = fit(arguments, &gpu, params, &needs, job, job.pieces(), report)?;
     let owner = Owner::new(&arguments.set)?;
     let start = Instant::now();
     let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
@@ -518,7 +552,7 @@ fn fit(
     };
     let bytes = footprint.bytes(batches, resident);
     eprintln!(
-        "{}: {:.1} GiB of {:.1} GiB free; versions stay for {resident} of {batches} batches",
+        "{}: {:.1} GiB of {:.1} GiB free; versions stay for {resident} of {batches} pieces of batches",
         gpu.describe(),
         bytes as f64 / GIB,
         free as f64 / GIB

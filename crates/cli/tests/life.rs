@@ -214,6 +214,44 @@ fn a_project_from_keys_to_published_models() {
     assert!(other.contains("--fresh-keys"), "{other}");
 }
 
+/// A classifier of two ciphertexts and batches of two pieces, through client and server, and back as blind predictions.
+#[test]
+fn wide_rows_and_large_batches_take_several_ciphertexts() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, rows) = (folder.path().join("p"), folder.path().join("wide.npz"));
+    let (count, columns) = (400, 600);
+    let labels: Vec<i64> = (0..count).map(|i| (i * 7 + i / 5) % 3).collect();
+    let value = |i: i64, j: i64| {
+        f64::from((i * 37 + j * 101) as u32 % 64) / 64.0 + f64::from(u8::from(j % 3 == labels[i as usize]))
+    };
+    let values: Vec<f64> =
+        (0..count).flat_map(|i| (0..columns).map(move |j| (i, j))).map(|(i, j)| value(i, j)).collect();
+    let arrays = [
+        ("x", npy::write_doubles(&[count as usize, columns as usize], &values)),
+        ("y", npy::write_texts(&Labels::Numbers(labels.clone()).texts())),
+    ];
+    std::fs::write(&rows, npz::write(&arrays)).unwrap();
+    let (dir, rows, to_server) = (text(&dir), text(&rows), server.arguments());
+    let wishes = ["--set", SET, "--batch", "300", "--epochs", "2"];
+    let plan = json(&[&["plan", "--json", "--features", rows], &wishes[..]].concat());
+    assert_eq!(
+        (plan["classifier_ciphertexts"].as_u64(), plan["batches"].as_u64(), plan["pieces"].as_u64()),
+        (Some(2), Some(2), Some(3))
+    );
+    let mut train =
+        [&["train", "--json", "--dir", dir, "--features", rows, "--verdict-delay-ms", "0"], &wishes[..]].concat();
+    train.extend(to_server.iter().map(String::as_str));
+    let trained = json(&train);
+    assert!(trained["twin_relative_difference"].as_f64().unwrap() < 1e-3, "{trained}");
+    assert_eq!(trained["upload_bytes"], plan["upload_bytes"], "{trained}");
+    let predicted = |more: &[&str]| {
+        let report = json(&[&["predict", "--json", "--dir", dir, "--features", rows], more].concat());
+        report["predictions"].as_array().unwrap().iter().map(|p| p["class"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(predicted(&["--remote"]), predicted(&[]));
+}
+
 /// Waits until something is so; the child must not end before.
 fn wait_until(child: &mut Child, what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();

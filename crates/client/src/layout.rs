@@ -5,6 +5,7 @@ use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params};
 use hetal_learn::{Circuit, Geometry, Ledger};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The circuit of a shape under a parameter set.
@@ -30,6 +31,16 @@ impl Layout {
     /// The levels.
     pub fn ledger(&self) -> Ledger {
         self.circuit.ledger()
+    }
+
+    /// The rows of every piece of `rows` training rows, in the order in which they are sent.
+    pub fn pieces(&self, rows: usize) -> Vec<Range<usize>> {
+        self.circuit.pieces(rows)
+    }
+
+    /// How many batches `sent` pieces make up.
+    pub fn batches(&self, sent: usize) -> usize {
+        self.circuit.batches(sent)
     }
 
     /// What logits come divided by, for one of the ranges.
@@ -71,7 +82,7 @@ impl Layout {
             * seeded_ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
     }
 
-    /// Bytes of an encrypted batch with its labels.
+    /// Bytes of an encrypted piece of a batch with its labels.
     pub fn batch_bytes(&self) -> u64 {
         self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
     }
@@ -91,9 +102,9 @@ impl Layout {
         ciphertext_len(&self.params, self.limbs(self.ledger().logits()))
     }
 
-    /// Bytes of an encrypted classifier.
+    /// Bytes of an encrypted classifier: its ciphertexts one after the other.
     pub fn weight_bytes(&self) -> u64 {
-        ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
+        self.geometry().parts() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
     }
 
     /// Bytes of the server's memory for the row-shifted versions of one batch.

@@ -286,7 +286,7 @@ impl<'a> Training<'a> {
             Some(record) if !record.finished && !options.replace => {
                 return Err(Error::OtherTraining { name: options.name.clone() });
             }
-            _ => Record::begin(&owner, &layout, task, batch, &keys, wishes, &folder, report)?,
+            _ => Record::begin(&owner, &layout, task, &keys, wishes, &folder, report)?,
         };
         let mut training = Self { project, remote, task, options, layout, owner, folder, record, began };
         training.save()?;
@@ -494,8 +494,10 @@ impl<'a> Training<'a> {
             .find(|output| output.epoch == best)
             .ok_or_else(|| Error::hostile(format!("the weights of epoch {best} are not among those returned")))?;
         let path = self.folder.join("weights.ct");
-        let ct = self.fetch(job, output, self.layout.weight_bytes(), self.layout.ledger().weights(), &path)?;
-        let weights = packing::unpack_weights(self.layout.geometry(), &self.owner.open(&ct)?.expose())?;
+        let (size, level) = (self.layout.weight_bytes(), self.layout.ledger().weights());
+        let parts = fetch_all(self.remote, job.id, &self.owner, output, size, level, &path)?;
+        let parts: Vec<_> = parts.iter().map(|ct| Ok(self.owner.open(ct)?.expose())).collect::<Result<_>>()?;
+        let weights = packing::unpack_weights(self.layout.geometry(), &parts)?;
         let round = self.require_validated(&weights, &record.rounds, best)?;
         let twin = self.twin(job, &record.rounds, best, report)?;
         let difference = twin.as_ref().map(|twin| weights.max_difference(twin));
@@ -572,7 +574,7 @@ impl<'a> Training<'a> {
             range: terms.range,
             epochs: accepted.count(),
             best_epoch,
-            iterations: (record.rounds.len() * self.record.batches.len()) as u64,
+            iterations: (record.rounds.len() * self.layout.batches(self.record.batches.len())) as u64,
             validation_loss: round.loss,
             validation_accuracy: round.accuracy,
             server: record.server.clone(),
@@ -588,14 +590,13 @@ impl Record {
         owner: &Owner,
         layout: &Layout,
         task: &Task,
-        batch: usize,
         keys: &KeySet,
         wishes: Wishes,
         folder: &Path,
         report: &mut (dyn FnMut(Step) + Send),
     ) -> Result<Self> {
         let start = Instant::now();
-        let training = task.training.batches(batch)?;
+        let training = layout.pieces(task.training.rows());
         let validation = uploads::ranges(task.validation.rows(), layout.geometry().rows());
         let all = training.len() + validation.len();
         let mut done = 0;
@@ -676,14 +677,35 @@ pub(crate) fn fetch(
     level: usize,
     path: &Path,
 ) -> Result<Ciphertext<Poly>> {
+    let mut all = fetch_all(remote, job, owner, output, size, level, path)?.into_iter();
+    match (all.next(), all.next()) {
+        (Some(ct), None) => Ok(ct),
+        _ => Err(Error::hostile("a blob of other than one ciphertext")),
+    }
+}
+
+/// Downloads ciphertexts, one after the other in a blob, that a job made and checks that they are of the level they should have.
+fn fetch_all(
+    remote: &Remote,
+    job: JobId,
+    owner: &Owner,
+    output: &Output,
+    size: u64,
+    level: usize,
+    path: &Path,
+) -> Result<Vec<Ciphertext<Poly>>> {
     remote.download(job, output, size, path, &mut |_, _| ())?;
     let bytes = std::fs::read(path).map_err(|e| io("reading", path, &e))?;
-    let ct: Ciphertext<Poly> = owner.codec().decode(&bytes).map_err(|e| Error::hostile(e.to_string()))?;
+    let (codec, mut rest, mut all) = (owner.codec(), &bytes[..], Vec::new());
     let (limbs, scale) = (owner.params.limbs(level), owner.params.scale(level));
-    if ct.limbs != limbs || (ct.scale / scale - 1.0).abs() > 1e-9 {
-        return Err(Error::hostile(format!("a ciphertext of {} primes where {limbs} belong", ct.limbs)));
+    while !rest.is_empty() {
+        let ct: Ciphertext<Poly> = codec.read(&mut rest).map_err(|e| Error::hostile(e.to_string()))?;
+        if ct.limbs != limbs || (ct.scale / scale - 1.0).abs() > 1e-9 {
+            return Err(Error::hostile(format!("a ciphertext of {} primes where {limbs} belong", ct.limbs)));
+        }
+        all.push(ct);
     }
-    Ok(ct)
+    Ok(all)
 }
 
 pub(crate) fn blob(text: &str) -> Result<BlobName> {

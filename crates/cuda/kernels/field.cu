@@ -77,7 +77,7 @@ __device__ __forceinline__ Field field_of(i64 q, i64 inverse, u32 shift) {
     return f;
 }
 
-// The residue in [0, q) of high 2^64 + low.
+// The number high 2^64 + low modulo q: in [0, q), or slightly below zero if it is negative (to_residue lifts it).
 __device__ __forceinline__ i64 mod_wide(const Field& f, i64 high, u64 low) {
     i64 t = (i64)((u64)high << (64 - f.shift) | low >> f.shift);
     i64 r = (i64)(low - (u64)__mul64hi(t, f.inverse) * (u64)f.q);

@@ -173,7 +173,7 @@ impl CudaBackend {
     /// Bytes of device memory that many polynomials of so many limbs take, for `count` of them: what is left at the end of
     /// each chunk is counted in.
     pub fn bytes_of(&self, count: usize, limbs: usize) -> usize {
-        let in_a_chunk = (CHUNK / limbs).max(1);
+        let in_a_chunk = (CHUNK / limbs.max(1)).max(1);
         (count * limbs.max(CHUNK) * self.limb_bytes()).div_ceil(in_a_chunk)
     }
 
@@ -273,7 +273,7 @@ impl CudaBackend {
 
     /// Where to read and where to write a polynomial that is changed: a shared one moves to limbs of its own.
     fn rewrite(&self, a: &mut CudaPoly) -> (Arc<Buffer>, u64) {
-        if Arc::get_mut(&mut a.buffer).is_none() {
+        if Arc::get_mut(&mut a.buffer).is_none() || !a.buffer.is_of_this_lane() {
             let own = Arc::new(self.pool.take(a.basis.limbs()));
             let before = std::mem::replace(&mut a.buffer, own);
             return (before, a.address());

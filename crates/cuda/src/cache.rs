@@ -76,14 +76,17 @@ pub(crate) fn key(parts: &[&str]) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// Makes a folder that only this user can read or write; false if it cannot be had.
+/// Makes a folder that is this user's and that no one else can read or write; false if it cannot be had.
 #[cfg(unix)]
 fn make_private(folder: &Path) -> bool {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
     if fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).is_err() {
         return false;
     }
-    fs::symlink_metadata(folder).is_ok_and(|m| m.is_dir() && m.permissions().mode() & 0o077 == 0)
+    // This process's own folder is its user's. Without one nothing is cached.
+    let user = fs::metadata("/proc/self").map(|m| m.uid()).ok();
+    let is_private = |m: fs::Metadata| m.is_dir() && m.permissions().mode() & 0o077 == 0 && Some(m.uid()) == user;
+    fs::symlink_metadata(folder).is_ok_and(is_private)
 }
 
 #[cfg(not(unix))]

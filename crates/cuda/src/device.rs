@@ -60,7 +60,7 @@ pub(crate) trait Device: Send + Sync {
     fn free(&self, address: u64);
     /// Returns when `bytes` may change again.
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
-    /// Waits for everything queued.
+    /// Waits for everything queued on this thread's lane.
     fn download(&self, from: u64, words: &mut [u64]) -> Result<()>;
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()>;
     fn zero(&self, to: u64, bytes: usize) -> Result<()>;

@@ -44,8 +44,8 @@ pub(crate) struct Pool {
 ///
 /// What was queued on a lane before a buffer came back runs before what its next owner queues there, so a buffer goes
 /// to the lane it was taken on. A fork comes after everything on lane 0 and lends what is free there to either side; lane 0
-/// goes on after both sides and takes back all that is free. A buffer that a side gives back but did not take may still be
-/// in use on the other: it waits for the end of the fork.
+/// goes on after both sides and takes back all that is free. A buffer that a side gives back but did not take in this fork
+/// may still be in use on the other: it waits for the end of the fork. There is one fork at a time.
 #[derive(Default)]
 struct Free {
     lanes: [Ranges; LANES],
@@ -53,6 +53,8 @@ struct Free {
     waiting: Ranges,
     /// Every chunk's address and limbs.
     chunks: BTreeMap<u64, usize>,
+    /// How many forks there were.
+    forks: u64,
 }
 
 /// Ranges of free limbs: by address, and by size. Neighbours are one range, as long as a chunk does not end between them.
@@ -120,7 +122,7 @@ impl Pool {
     pub(crate) fn take(self: &Arc<Self>, limbs: usize) -> Buffer {
         let lane = lane();
         let address = self.find(lane, limbs).or_else(|| self.health.note(self.allocate(lane, limbs))).unwrap_or(0);
-        Buffer { address, limbs, lane, pool: Arc::clone(self) }
+        Buffer { address, limbs, lane, fork: self.free().forks, pool: Arc::clone(self) }
     }
 
     fn free(&self) -> MutexGuard<'_, Free> {
@@ -134,9 +136,10 @@ impl Pool {
     }
 
     fn give_back(&self, buffer: &Buffer) {
-        let Free { lanes, waiting, chunks, .. } = &mut *self.free();
+        let Free { lanes, waiting, chunks, forks, .. } = &mut *self.free();
         let lane = lane();
-        let list = if lane == 0 || lane == buffer.lane { &mut lanes[lane] } else { waiting };
+        let is_own = lane == buffer.lane && *forks == buffer.fork;
+        let list = if lane == 0 || is_own { &mut lanes[lane] } else { waiting };
         list.give(buffer.address, buffer.limbs, self.limb_bytes, chunks);
     }
 
@@ -144,7 +147,8 @@ impl Pool {
     pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
         let lent = std::mem::take(&mut self.free().lanes[0]);
         let out = fork();
-        let Free { lent: place, chunks, .. } = &mut *self.free();
+        let Free { lent: place, chunks, forks, .. } = &mut *self.free();
+        *forks += 1;
         self.pour(lent, place, chunks);
         out
     }
@@ -192,6 +196,10 @@ impl Pool {
 
     /// Gives chunks that are free back to the device.
     pub(crate) fn trim(&self) {
+        // What was queued may still use what is free.
+        if self.device.synchronize().is_err() {
+            return;
+        }
         let Free { lanes, lent, chunks, .. } = &mut *self.free();
         chunks.retain(|&address, &mut limbs| {
             let mut all = lanes.iter_mut().chain([&mut *lent]);
@@ -215,8 +223,9 @@ impl Drop for Pool {
 pub(crate) struct Buffer {
     address: u64,
     limbs: usize,
-    /// Where it was taken.
+    /// Where it was taken, and after how many forks.
     lane: usize,
+    fork: u64,
     pool: Arc<Pool>,
 }
 
@@ -224,6 +233,12 @@ impl Buffer {
     /// Where it is.
     pub(crate) fn address(&self) -> u64 {
         self.address
+    }
+
+    /// Whether only this lane can have queued work on it: what another may still read must not be written.
+    pub(crate) fn is_of_this_lane(&self) -> bool {
+        let lane = lane();
+        lane == 0 || (lane == self.lane && self.pool.free().forks == self.fork)
     }
 
     /// Limbs there is room for.

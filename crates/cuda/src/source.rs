@@ -24,10 +24,10 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// The faster one on a card of compute capability `capability` (90 for 9.0): the large chips of each generation (P100, V100,
+    /// The faster one on a card of compute capability `capability` (90 for 9.0): the large chips of each generation (V100,
     /// A100, H100, H200, B200) have many units for doubles.
     pub(crate) fn of_card(capability: u32) -> Self {
-        if [60, 70, 80, 90, 100].contains(&capability) { Self::Fp64 } else { Self::Integer }
+        if [70, 80, 90, 100].contains(&capability) { Self::Fp64 } else { Self::Integer }
     }
 
     /// The one of a name.

@@ -232,7 +232,7 @@ fn a_lost_card_loses_nothing() {
     let trainer = Trainer::new(&engine, g, ledger, constants, 0).unwrap();
     let features = (0..g.blocks()).map(|_| seal(ledger.fresh_features())).collect();
     let batches = [Held::AsSent(Upload { features, labels: seal(ledger.probabilities()), rows: 64 })];
-    let mut session = Session::new(Limits::default().defaults, 1, seal(ledger.weights())).unwrap();
+    let mut session = Session::new(Limits::default().defaults, 1, vec![seal(ledger.weights())]).unwrap();
     let codec = Codec::new(Arc::clone(params), Arc::clone(&gpu));
     let (record, ciphertexts) = session.checkpoint();
     let saved: Vec<Vec<u8>> = ciphertexts.iter().map(|ct| codec.encode(ct.inner()).unwrap()).collect();
@@ -244,11 +244,11 @@ fn a_lost_card_loses_nothing() {
     };
     assert!(found.to_string().contains("the emulated card is lost"), "{found}");
     assert_eq!(session.checkpoint().0, record);
-    assert!(matches!(codec.encode(session.weights().inner()), Err(FormatError::Backend(Failure::Device { .. }))));
+    assert!(matches!(codec.encode(session.weights()[0].inner()), Err(FormatError::Backend(Failure::Device { .. }))));
 
     let on_cpu = client.codec();
     let again: Vec<Ciphertext<_>> = saved.iter().map(|bytes| on_cpu.decode(bytes).unwrap()).collect();
     let resumed = Session::resume(record, again).unwrap();
     assert_eq!(resumed.task(), session.task());
-    assert_eq!(saved[0], on_cpu.encode(resumed.weights()).unwrap());
+    assert_eq!(saved[0], on_cpu.encode(&resumed.weights()[0]).unwrap());
 }

@@ -28,10 +28,19 @@ impl KeyGenerator {
         limbs: usize,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<Poly>> {
-        let basis = self.params.key_basis(limbs);
+        let basis = self.basis(limbs)?;
         let target = secret.lift(&self.ring, basis);
         let square = SecretPoly(self.ring.mul(&target.0, &target.0, basis));
         self.switching(KeyId::Relinearisation, &square, &target, self.secret_weight(), basis, seeds)
+    }
+
+    /// The primes of a key for ciphertexts of up to `limbs` limbs.
+    fn basis(&self, limbs: usize) -> Result<Basis> {
+        let has = self.params.chain().len();
+        if (1..=has).contains(&limbs) {
+            return Ok(self.params.key_basis(limbs));
+        }
+        Err(hetal_ckks::Error::OutOfLimbs { operation: "a switching key", needs: limbs, has })
     }
 
     /// The key that follows `X -> X^galois`, for ciphertexts of up to `limbs` limbs.
@@ -45,7 +54,7 @@ impl KeyGenerator {
         if galois.is_multiple_of(2) {
             return Err(hetal_ckks::Error::NotGalois { element: galois });
         }
-        let basis = self.params.key_basis(limbs);
+        let basis = self.basis(limbs)?;
         let inverse = automorphism::inverse(self.params.log_n(), galois);
         let mut turned = automorphism::on_coefficients(secret.coefficients(), inverse);
         let target = SecretPoly::new(&self.ring, basis, &turned);

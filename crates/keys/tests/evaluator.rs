@@ -45,7 +45,7 @@ fn linear_operations() {
     e.sub_assign(&mut c, &b).unwrap();
     check(&c, &|i| u[i] - v[i], "sub");
     let mut c = a.clone();
-    e.neg_assign(&mut c);
+    e.neg_assign(&mut c).unwrap();
     check(&c, &|i| -u[i], "neg");
     let constant = Complex64::new(0.25, -1.5);
     let mut c = a.clone();
@@ -55,11 +55,11 @@ fn linear_operations() {
     e.add_plain_assign(&mut c, &v).unwrap();
     check(&c, &|i| u[i] + v[i], "add plain");
     let mut c = a.clone();
-    e.mul_integer_assign(&mut c, -7);
+    e.mul_integer_assign(&mut c, -7).unwrap();
     check(&c, &|i| u[i] * -7.0, "mul integer");
     for power in 0..4 {
         let mut c = a.clone();
-        e.mul_i_assign(&mut c, power);
+        e.mul_i_assign(&mut c, power).unwrap();
         check(&c, &|i| u[i] * Complex64::I.powu(power), "mul i");
     }
     let c =

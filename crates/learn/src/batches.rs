@@ -1,12 +1,28 @@
-//! Where a training's batches come from. The row-shifted versions of a batch are sixteen times what the client sent (for ten
+//! Where a training's batches come from, piece by piece. The row-shifted versions of a batch are sixteen times what the client sent (for ten
 //! classes): where they do not all fit, some are made again each time their batch's turn comes.
 
-use crate::trainer::{Batch, Trainer};
-use crate::{Error, Result};
+use crate::trainer::{Batch, Model, Stage, Trainer};
+use crate::{Error, Geometry, Result};
 use hetal_circuits::Engine;
 use std::borrow::Cow;
+use std::ops::Range;
 
-/// A batch as it was sent.
+/// The rows of every piece of `rows` rows in batches of `batch`, in the order in which they are sent.
+pub fn pieces(g: &Geometry, rows: usize, batch: usize) -> Vec<Range<usize>> {
+    let split = |range: Range<usize>, size: usize| {
+        let end = range.end;
+        range.step_by(size.max(1)).map(move |start| start..(start + size.max(1)).min(end))
+    };
+    split(0..rows, batch).flat_map(|batch| split(batch, g.rows())).collect()
+}
+
+/// Which of `sent` pieces make up a batch, in batches of `batch` rows: all batches but the last have as many.
+pub fn pieces_of(g: &Geometry, batch: usize, number: usize, sent: usize) -> Range<usize> {
+    let count = g.pieces(batch);
+    number.saturating_mul(count).min(sent)..(number + 1).saturating_mul(count).min(sent)
+}
+
+/// A batch, or a piece of one, as it was sent.
 #[derive(Clone, Debug)]
 pub struct Upload<C> {
     /// Its blocks of features.
@@ -38,24 +54,84 @@ impl<C: Clone + Send + Sync> Held<C> {
     }
 }
 
-/// The batches of a training, by number.
+/// The pieces of a training's batches, by number.
 pub trait Batches<E: Engine> {
-    /// A batch with its versions, for the step that is next.
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// The rows of one that are not padding.
+    fn rows(&self, number: usize) -> Result<usize>;
+    /// One with its versions, for the step that is next.
     fn batch(&self, engine: &E, trainer: &Trainer<E>, number: usize) -> Result<Cow<'_, Batch<E::Ciphertext>>>;
 }
 
 impl<E: Engine> Batches<E> for [Batch<E::Ciphertext>] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn rows(&self, number: usize) -> Result<usize> {
+        self.get(number).map(|batch| batch.rows).ok_or_else(|| unknown(number))
+    }
+
     fn batch(&self, _: &E, _: &Trainer<E>, number: usize) -> Result<Cow<'_, Batch<E::Ciphertext>>> {
         self.get(number).map(Cow::Borrowed).ok_or_else(|| unknown(number))
     }
 }
 
 impl<E: Engine> Batches<E> for [Held<E::Ciphertext>] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn rows(&self, number: usize) -> Result<usize> {
+        match self.get(number).ok_or_else(|| unknown(number))? {
+            Held::Ready(batch) => Ok(batch.rows),
+            Held::AsSent(upload) => Ok(upload.rows),
+        }
+    }
+
     fn batch(&self, engine: &E, trainer: &Trainer<E>, number: usize) -> Result<Cow<'_, Batch<E::Ciphertext>>> {
         self.get(number).ok_or_else(|| unknown(number))?.ready(engine, trainer)
     }
 }
 
+/// A step on some pieces, which are made ready one after the other.
+pub fn step<E: Engine>(
+    engine: &E,
+    trainer: &Trainer<E>,
+    model: &Model<E::Ciphertext>,
+    held: &(impl Batches<E> + ?Sized),
+    pieces: Range<usize>,
+    rate: f64,
+    ended: &mut dyn FnMut(Stage),
+) -> Result<Model<E::Ciphertext>> {
+    let rows = pieces.clone().map(|piece| held.rows(piece)).sum::<Result<usize>>()?;
+    let mut step = trainer.begin(model, rows, rate);
+    for piece in pieces {
+        step.add(engine, &*held.batch(engine, trainer, piece)?, ended)?;
+    }
+    step.finish(engine, ended)
+}
+
 fn unknown(number: usize) -> Error {
     Error::Invalid { what: "batch", value: number as f64, must: "below the number of batches" }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_batch() {
+        let g = Geometry::new(1024, 300, 12, 8).unwrap();
+        assert_eq!((g.rows(), g.pieces(300)), (128, 3));
+        let all = pieces(&g, 700, 300);
+        assert_eq!(all, [0..128, 128..256, 256..300, 300..428, 428..556, 556..600, 600..700]);
+        let of = |number| pieces_of(&g, 300, number, all.len());
+        assert_eq!([of(0), of(1), of(2), of(3)], [0..3, 3..6, 6..7, 7..7]);
+        // Small batches are one piece each.
+        assert_eq!(pieces(&g, 5, 2), [0..2, 2..4, 4..5]);
+        assert_eq!(pieces_of(&g, 2, 1, 3), 1..2);
+    }
 }

@@ -3,10 +3,10 @@
 use crate::judge::RANGES;
 use crate::softmax::Constants;
 use crate::trainer::{self, Trainer};
-use crate::{Geometry, Ledger, Result};
+use crate::{Geometry, Ledger, Result, batches};
 use hetal_circuits::Engine;
 use hetal_circuits::clear::Keys;
-use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`. Steps of the real data sets stay below 1; values
 /// up to 64 times the bound only lose precision, beyond that a bootstrap would fold them.
@@ -21,6 +21,7 @@ pub const LOG_MOMENTUM_BOUND: u32 = 2;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Circuit {
+    batch: usize,
     geometry: Geometry,
     ledger: Ledger,
     ranges: Vec<f64>,
@@ -34,12 +35,27 @@ impl Circuit {
         if ranges.first() != Some(&range) {
             return Err(crate::Error::NoConstants { classes, range });
         }
-        Ok(Self { geometry, ledger: Ledger::lowest(), ranges })
+        Ok(Self { batch, geometry, ledger: Ledger::lowest(), ranges })
     }
 
     /// The layout.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// The rows of every piece of `rows` rows, in the order in which they are sent.
+    pub fn pieces(&self, rows: usize) -> Vec<Range<usize>> {
+        batches::pieces(&self.geometry, rows, self.batch)
+    }
+
+    /// Which of `sent` pieces make up a batch.
+    pub fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize> {
+        batches::pieces_of(&self.geometry, self.batch, batch, sent)
+    }
+
+    /// How many batches `sent` pieces make up.
+    pub fn batches(&self, sent: usize) -> usize {
+        sent.div_ceil(self.geometry.pieces(self.batch))
     }
 
     /// The levels.
@@ -68,21 +84,9 @@ impl Circuit {
 
     /// The switching keys of the whole training, those inside bootstraps apart, on an engine of `top_level` levels.
     pub fn keys(&self, top_level: usize) -> Result<Keys> {
-        let (mut rotations, mut bounds) = (BTreeMap::new(), BTreeSet::new());
-        let (mut relinearisation, mut conjugation) = (None, None);
-        for &range in &self.ranges {
-            let constants = self.constants(range)?;
-            let keys = trainer::keys(self.geometry, self.ledger, constants, LOG_MOMENTUM_BOUND, top_level)?;
-            for (rotation, level) in keys.rotations {
-                let highest = rotations.entry(rotation).or_insert(level);
-                *highest = level.max(*highest);
-            }
-            relinearisation = relinearisation.max(keys.relinearisation);
-            conjugation = conjugation.max(keys.conjugation);
-            bounds.extend(keys.bounds);
-        }
-        let (rotations, bounds) = (rotations.into_iter().collect(), bounds.into_iter().collect());
-        Ok(Keys { rotations, relinearisation, conjugation, bounds })
+        // A circuit begins with the first of its ranges, and has one.
+        let range = self.ranges.first().copied().unwrap_or(f64::NAN);
+        trainer::keys_of_session(self.geometry, self.ledger, range, LOG_MOMENTUM_BOUND, top_level)
     }
 }
 

@@ -10,17 +10,11 @@ pub enum Error {
     /// The circuit below failed.
     #[error(transparent)]
     Circuit(#[from] hetal_circuits::Error),
-    /// A batch, its features and classes do not fit one ciphertext of weights.
-    #[error(
-        "{rows} rows of {features} features in {classes} classes do not fit {slots} slots: take fewer rows, features or classes"
-    )]
+    /// More classes than slots can tell apart.
+    #[error("{classes} classes do not fit {slots} slots: take a parameter set with more")]
     DoesNotFit {
         /// Slots of a ciphertext.
         slots: usize,
-        /// Rows of a batch.
-        rows: usize,
-        /// Features of a row.
-        features: usize,
         /// Classes.
         classes: usize,
     },

@@ -1,13 +1,19 @@
-//! Where a batch, its logits and a whole classifier lie in the slots.
+//! Where a batch, its logits and a classifier lie in the slots.
 //!
 //! Slots are columns of `rows` entries: slot `j * rows + i` with `i = u * c' + rho`. A feature block holds two features
-//! per complex slot, samples along `i`, feature pairs along `j`. The classifier is one ciphertext: group `u` holds feature
-//! block `u`, the group after the last block the bias (in the first column), and `(rho + j) mod c'` is the class. Logits, labels and
-//! probabilities hold sample `i`, class `(rho + j) mod c'`, so sums over classes are rotations by multiples of `rows`.
+//! per complex slot, samples along `i`, feature pairs along `j`. In a classifier group `u` holds feature block `u`, the group after
+//! the last block the bias (in the first column), and `(rho + j) mod c'` is the class. Logits, labels and probabilities hold sample `i`,
+//! class `(rho + j) mod c'`, so sums over classes are rotations by multiples of `rows`.
+//!
+//! A column has room for `rows / c'` groups. Where the blocks and the bias are more, the classifier goes on in further ciphertexts,
+//! its parts: each has all classes and some blocks. Logits are sums over blocks, so parts meet before the softmax, which is computed
+//! once whatever their number; parts of classes would each need their own.
+//!
+//! The logits of `slots / c'` rows fill a ciphertext. A larger batch comes in pieces of so many rows, whose gradients are added.
 
 use crate::{Error, Result};
 
-/// The layout of one batch shape. Fails to exist where one ciphertext of weights is not enough.
+/// The layout of one batch shape. Fails to exist where the slots are too few for the square of the padded number of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     slots: usize,
@@ -23,20 +29,24 @@ pub const MAX_FEATURES: usize = 2048;
 pub const MAX_CLASSES: usize = 128;
 
 impl Geometry {
-    /// The layout for batches of up to `rows` rows: the batch is padded to the first power of two that fits.
+    /// The layout for batches of up to `rows` rows: the batch is padded to the first power of two for which the classifier is one
+    /// ciphertext, or, if there is none, to the first that fits at all. Where none does, it is the layout of the largest pieces.
     pub fn new(slots: usize, rows: usize, features: usize, classes: usize) -> Result<Self> {
         check("slots", slots, slots.is_power_of_two(), "a power of two")?;
         check("rows", rows, rows > 0, "at least 1")?;
         check("features", features, (1..=MAX_FEATURES).contains(&features), "1 to 2048")?;
         check("classes", classes, (2..=MAX_CLASSES).contains(&classes), "2 to 128")?;
-        let smallest = rows.checked_next_power_of_two().unwrap_or(usize::MAX);
-        let sizes = (0..usize::BITS).map(|log| 1 << log).take_while(|&size| size <= slots);
-        sizes
+        let largest = slots / classes.next_power_of_two();
+        let smallest = rows.checked_next_power_of_two().unwrap_or(usize::MAX).min(largest);
+        let sizes = (0..usize::BITS).map(|log| 1 << log).take_while(|&size| size <= largest);
+        let mut fitting = sizes
             .filter(|&size| size >= smallest)
             .map(|rows| Self { slots, rows, features, classes, window: 1 })
-            .find(Self::fits)
-            .map(Self::with_best_window)
-            .ok_or(Error::DoesNotFit { slots, rows, features, classes })
+            .filter(Self::fits)
+            .peekable();
+        let first = fitting.peek().copied();
+        let best = fitting.find(|g| g.parts() == 1).or(first);
+        best.map(Self::with_best_window).ok_or(Error::DoesNotFit { slots, classes })
     }
 
     /// Number of slots.
@@ -44,7 +54,7 @@ impl Geometry {
         self.slots
     }
 
-    /// Rows of a batch, a power of two (`a`).
+    /// Rows of a batch or of a piece of one, a power of two (`a`).
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -79,9 +89,25 @@ impl Geometry {
         self.pairs().div_ceil(self.columns())
     }
 
-    /// Groups of `c'` rows in a column (`U`): the blocks and the bias must find room there.
+    /// Groups of `c'` rows in a column (`U`): so many blocks (the bias is one more) find room in one ciphertext of weights.
     pub fn groups(&self) -> usize {
         self.rows / self.padded_classes()
+    }
+
+    /// Pieces of a batch of `rows` rows.
+    pub fn pieces(&self, rows: usize) -> usize {
+        rows.div_ceil(self.rows).max(1)
+    }
+
+    /// Ciphertexts of a classifier.
+    pub fn parts(&self) -> usize {
+        (self.blocks() + 1).div_ceil(self.groups())
+    }
+
+    /// The blocks in a part of the classifier, in the order of their groups; number [`Geometry::blocks`] is the bias.
+    pub fn blocks_of(&self, part: usize) -> std::ops::Range<usize> {
+        let end = self.blocks() + 1;
+        (part * self.groups()).min(end)..((part + 1) * self.groups()).min(end)
     }
 
     /// Groups of the classifier that are expanded by rotations of one ciphertext before doubling (`B2`).
@@ -101,12 +127,14 @@ impl Geometry {
 
     fn fits(&self) -> bool {
         let classes = self.padded_classes();
-        self.rows >= classes && self.columns() >= classes && self.blocks() < self.groups()
+        self.rows >= classes && self.columns() >= classes
     }
 
-    /// Takes the window with the fewest rotations: `w + nb - 1` hoisted ones, then `log2(U/w)` for each block.
+    /// Takes the window with the fewest rotations: `w - 1` hoisted ones for each part and `1` for each block, then `log2(U/w)` for each
+    /// block and the bias.
     fn with_best_window(self) -> Self {
-        let rotations = |w: &usize| w + self.blocks() - 1 + (self.blocks() + 1) * (self.groups() / w).ilog2() as usize;
+        let doublings = |w: usize| (self.groups() / w).ilog2() as usize;
+        let rotations = |&w: &usize| self.parts() * (w - 1) + (self.blocks() + 1) * (1 + doublings(w));
         let windows = (0..=self.groups().ilog2()).map(|log| 1 << log);
         Self { window: windows.min_by_key(rotations).unwrap_or(1), ..self }
     }
@@ -144,18 +172,44 @@ mod tests {
     }
 
     #[test]
-    fn every_supported_shape_fits_or_says_so() {
+    fn every_supported_shape_fits() {
         for features in [1, 4, 31, 768, 1024, 2048] {
             for classes in 2..=MAX_CLASSES {
-                match Geometry::new(32768, 64, features, classes) {
-                    Ok(g) => assert!(g.blocks() < g.groups() && g.rows() * g.padded_classes() <= g.slots()),
-                    Err(e) => assert!(matches!(e, Error::DoesNotFit { .. }) && classes > 16 && features > 31),
-                }
+                let g = Geometry::new(32768, 64, features, classes).unwrap();
+                assert!(g.rows() * g.padded_classes() <= g.slots());
+                // Every block is in exactly one part, and the bias in the last.
+                let blocks: Vec<_> = (0..g.parts()).flat_map(|part| g.blocks_of(part)).collect();
+                assert_eq!(blocks, (0..=g.blocks()).collect::<Vec<_>>());
+                assert!((0..g.parts()).all(|part| (1..=g.groups()).contains(&g.blocks_of(part).len())));
+                assert!(g.parts() == 1 || classes > 16 && features > 31, "{features} x {classes}: {}", g.parts());
             }
         }
-        assert!(Geometry::new(32768, 256, 768, 64).is_ok());
-        assert!(matches!(Geometry::new(32768, 256, 768, 128), Err(Error::DoesNotFit { .. })));
-        assert!(matches!(Geometry::new(32768, 4096, 768, 10), Err(Error::DoesNotFit { .. })));
+    }
+
+    #[test]
+    fn classifiers_beyond_one_ciphertext() {
+        let shape = |rows, features, classes| {
+            let g = Geometry::new(32768, rows, features, classes).unwrap();
+            (g.rows(), g.blocks(), g.groups(), g.parts())
+        };
+        assert_eq!(shape(256, 768, 64), (256, 3, 4, 1));
+        assert_eq!(shape(256, 768, 128), (256, 3, 2, 2));
+        assert_eq!(shape(100, 768, 128), (128, 2, 1, 3));
+        assert_eq!(shape(512, 2048, 64), (512, 16, 8, 3));
+        assert_eq!(shape(256, 2048, 128), (256, 8, 2, 5));
+    }
+
+    #[test]
+    fn batches_beyond_one_ciphertext_of_logits() {
+        for (rows, features, classes, piece, pieces) in
+            [(512, 768, 128, 256, 2), (1024, 768, 128, 256, 4), (4096, 768, 10, 2048, 2), (300, 4, 128, 256, 2)]
+        {
+            let g = Geometry::new(32768, rows, features, classes).unwrap();
+            assert_eq!((g.rows(), g.pieces(rows)), (piece, pieces), "{rows} x {features} x {classes}");
+        }
+        let one = Geometry::new(32768, 1000, 768, 10).unwrap();
+        assert_eq!((one.pieces(1000), one.pieces(1), one.pieces(0)), (1, 1, 1));
+        assert_eq!(Geometry::new(8192, 64, 12, 100), Err(Error::DoesNotFit { slots: 8192, classes: 100 }));
     }
 
     #[test]
@@ -165,6 +219,6 @@ mod tests {
         {
             assert!(matches!(Geometry::new(s, a, f, c), Err(Error::Invalid { .. })));
         }
-        assert!(Geometry::new(1024, usize::MAX, 4, 2).is_err());
+        assert_eq!(Geometry::new(1024, usize::MAX, 4, 2).unwrap().rows(), 512);
     }
 }

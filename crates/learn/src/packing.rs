@@ -33,48 +33,66 @@ pub fn labels(g: &Geometry, labels: &[usize]) -> Result<Vec<Complex64>> {
     Ok(slots(g, |j, i| Complex64::new(f64::from(hit(j, i)), 0.0)))
 }
 
-/// The slots of a classifier with weights `w` (classes x features + 1, the bias in the last column):
-/// `W_c[j, u, rho] = w[k, h] + i w[k, h + pairs]` with `h = u s1 + j`, class `k = (rho + j) mod c'`; the group after the last block
-/// holds the bias in its first column.
-pub fn weights(g: &Geometry, w: &Matrix) -> Result<Vec<Complex64>> {
+/// The slots of a classifier with weights `w` (classes x features + 1, the bias in the last column), one vector per part:
+/// `W_c[j, u, rho] = w[k, h] + i w[k, h + pairs]` with `h = b s1 + j`, class `k = (rho + j) mod c'` and `b` the block of group `u`;
+/// the group after the last block holds the bias in its first column.
+pub fn weights(g: &Geometry, w: &Matrix) -> Result<Vec<Vec<Complex64>>> {
     w.require("a classifier", g.classes(), g.features() + 1)?;
     let weight = |k: usize, h: usize| if h < g.features() { w[(k, h)] } else { 0.0 };
-    Ok(slots(g, |j, i| {
-        let (u, k) = (i / g.padded_classes(), g.class(j, i));
-        let pair = u * g.columns() + j;
-        if k >= w.rows() || u > g.blocks() {
-            Complex64::ZERO
-        } else if u == g.blocks() {
-            Complex64::new(if j == 0 { w[(k, g.features())] } else { 0.0 }, 0.0)
-        } else if pair < g.pairs() {
-            Complex64::new(weight(k, pair), weight(k, pair + g.pairs()))
-        } else {
-            Complex64::ZERO
-        }
-    }))
+    let part = |part: usize| {
+        slots(g, |j, i| match place_of_weights(g, part, j, i) {
+            Some((k, Weights::Pair(pair))) => Complex64::new(weight(k, pair), weight(k, pair + g.pairs())),
+            Some((k, Weights::Bias)) => Complex64::new(w[(k, g.features())], 0.0),
+            None => Complex64::ZERO,
+        })
+    };
+    Ok((0..g.parts()).map(part).collect())
 }
 
-/// The classifier (classes x features + 1) in a vector of slots: the inverse of [`weights`].
-pub fn unpack_weights(g: &Geometry, slots: &[Complex64]) -> Result<Matrix> {
-    check_length(g, slots)?;
+/// The classifier (classes x features + 1) in the slots of its parts: the inverse of [`weights`].
+pub fn unpack_weights(g: &Geometry, parts: &[impl AsRef<[Complex64]>]) -> Result<Matrix> {
+    if parts.len() != g.parts() {
+        let (rows, columns, must_rows) = (parts.len(), 1, g.parts());
+        return Err(Error::Shape { what: "the parts of a classifier", rows, columns, must_rows, must_columns: 1 });
+    }
     let mut w = Matrix::zeros(g.classes(), g.features() + 1);
-    for (slot, value) in slots.iter().enumerate() {
-        let (j, i) = g.place(slot);
-        let (u, k) = (i / g.padded_classes(), g.class(j, i));
-        let pair = u * g.columns() + j;
-        if k >= g.classes() {
-            continue;
-        }
-        if u == g.blocks() && j == 0 {
-            w[(k, g.features())] = value.re;
-        } else if u < g.blocks() && pair < g.pairs() {
-            w[(k, pair)] = value.re;
-            if pair + g.pairs() < g.features() {
-                w[(k, pair + g.pairs())] = value.im;
+    for (part, slots) in parts.iter().enumerate() {
+        check_length(g, slots.as_ref())?;
+        for (slot, value) in slots.as_ref().iter().enumerate() {
+            let (j, i) = g.place(slot);
+            match place_of_weights(g, part, j, i) {
+                Some((k, Weights::Bias)) => w[(k, g.features())] = value.re,
+                Some((k, Weights::Pair(pair))) => {
+                    w[(k, pair)] = value.re;
+                    if pair + g.pairs() < g.features() {
+                        w[(k, pair + g.pairs())] = value.im;
+                    }
+                }
+                None => {}
             }
         }
     }
     Ok(w)
+}
+
+/// What a slot of a classifier holds.
+enum Weights {
+    /// The weights of a pair of features.
+    Pair(usize),
+    /// The bias.
+    Bias,
+}
+
+/// The class and the weights in column `j`, row `i` of a part, if there are any.
+fn place_of_weights(g: &Geometry, part: usize, j: usize, i: usize) -> Option<(usize, Weights)> {
+    let (block, k) = (g.blocks_of(part).nth(i / g.padded_classes())?, g.class(j, i));
+    let pair = block * g.columns() + j;
+    let weights = if block == g.blocks() {
+        (j == 0).then_some(Weights::Bias)
+    } else {
+        (pair < g.pairs()).then_some(Weights::Pair(pair))
+    };
+    weights.filter(|_| k < g.classes()).map(|weights| (k, weights))
 }
 
 /// The logits or probabilities (rows x classes) of the first `rows` samples in a vector of slots.

@@ -1,8 +1,9 @@
 //! What a training will take, said before anything is encrypted.
 
+use crate::circuit::LOG_MOMENTUM_BOUND;
 use crate::softmax::Constants;
 use crate::trainer::{Model, Trainer};
-use crate::{Geometry, Ledger, Result, nesterov::Momentum};
+use crate::{Geometry, Ledger, Result, batches, nesterov::Momentum};
 use hetal_circuits::Complex64;
 use hetal_circuits::clear::{Books, Clear, Keys, Kind};
 
@@ -52,9 +53,11 @@ pub struct Plan {
     pub constants: Constants,
     /// Iterations of an epoch.
     pub batches: usize,
-    /// Operations of preparing one batch (once per upload).
+    /// Pieces that all batches are sent in.
+    pub pieces: usize,
+    /// Operations of preparing one piece of a batch (once per upload).
     pub preparation: Books,
-    /// Operations of one iteration, refreshes apart.
+    /// Operations of one iteration, refreshes apart. A refresh bootstraps [`Geometry::parts`] ciphertexts.
     pub iteration: Books,
     /// Operations of one batch's validation logits (once per epoch).
     pub validation: Books,
@@ -70,23 +73,38 @@ impl Plan {
         let geometry = Geometry::new(slots, task.batch, task.features, task.classes)?;
         let (ledger, constants) = (Ledger::lowest(), Constants::built_in(task.classes, task.range)?);
         let engine = Clear::new(slots, top_level);
-        let trainer = Trainer::new(&engine, geometry, ledger, constants.clone(), 0)?;
+        let trainer = Trainer::new(&engine, geometry, ledger, constants.clone(), LOG_MOMENTUM_BOUND)?;
         let zeros = vec![Complex64::ZERO; slots];
         let fresh = |level| engine.fresh(&zeros, level);
         let features = vec![fresh(ledger.fresh_features())?; geometry.blocks()];
         let batch = trainer.batch(&engine, &features, fresh(ledger.probabilities())?, geometry.rows())?;
         let preparation = engine.take_books();
         // The first step has no momentum; the second is like all others.
-        let first = trainer.step(&engine, &Model::new(fresh(ledger.weights())?, Momentum::Nesterov), &batch, 1.0)?;
+        let weights = vec![fresh(ledger.weights())?; geometry.parts()];
+        let first = trainer.step(&engine, &Model::new(weights, Momentum::Nesterov), &batch, 1.0)?;
         engine.take_books();
-        let second = trainer.step(&engine, &first, &batch, 1.0)?;
+        let pieces = geometry.pieces(task.batch);
+        let mut step = trainer.begin(&first, pieces * geometry.rows(), 1.0);
+        for _ in 0..pieces {
+            step.add(&engine, &batch, &mut |_| {})?;
+        }
+        let second = step.finish(&engine, &mut |_| {})?;
         let iteration = engine.take_books();
         trainer.logits(&engine, &batch.versions, &second.weights)?;
         let validation = engine.take_books();
-        let keys = crate::trainer::keys_of_session(geometry, ledger, task.range, 0, top_level)?;
-        let batches = task.rows.div_ceil(task.batch);
-        let validation_batches = task.validation_rows.div_ceil(geometry.rows());
-        Ok(Self { geometry, ledger, constants, batches, preparation, iteration, validation, keys, validation_batches })
+        let keys = crate::trainer::keys_of_session(geometry, ledger, task.range, LOG_MOMENTUM_BOUND, top_level)?;
+        Ok(Self {
+            geometry,
+            ledger,
+            constants,
+            batches: task.rows.div_ceil(task.batch),
+            pieces: batches::pieces(&geometry, task.rows, task.batch).len(),
+            preparation,
+            iteration,
+            validation,
+            keys,
+            validation_batches: task.validation_rows.div_ceil(geometry.rows()),
+        })
     }
 
     /// Bootstraps of an iteration.
@@ -103,7 +121,7 @@ impl Plan {
     pub fn upload_bytes(&self, machine: &impl Machine) -> u64 {
         let features = self.geometry.blocks() as u64 * machine.upload_bytes(self.ledger.fresh_features());
         let labels = machine.upload_bytes(self.ledger.probabilities());
-        self.batches as u64 * (features + labels) + self.validation_batches as u64 * features
+        self.pieces as u64 * (features + labels) + self.validation_batches as u64 * features
     }
 
     /// Bytes of all batches on the server with every row-shifted version kept.
@@ -111,7 +129,7 @@ impl Plan {
         let versions = (self.geometry.blocks() * self.geometry.padded_classes()) as u64;
         let batch = versions * machine.resident_bytes(self.ledger.features());
         let labels = machine.resident_bytes(self.ledger.probabilities());
-        self.batches as u64 * (batch + labels) + self.validation_batches as u64 * batch
+        self.pieces as u64 * (batch + labels) + self.validation_batches as u64 * batch
     }
 
     /// Bytes of the switching keys, those inside bootstraps apart.
@@ -125,9 +143,19 @@ impl Plan {
         self.validation_batches as u64 * machine.ciphertext_bytes(self.ledger.logits())
     }
 
+    /// Bytes of an encrypted classifier.
+    pub fn classifier_bytes(&self, machine: &impl Machine) -> u64 {
+        self.geometry.parts() as u64 * machine.ciphertext_bytes(self.ledger.weights())
+    }
+
     /// Seconds of an iteration by the machine's measured operations; `None` if one of them was not measured.
     pub fn seconds_per_iteration(&self, machine: &impl Machine) -> Option<f64> {
         seconds(&self.iteration, machine)
+    }
+
+    /// Seconds of an epoch's validation logits, the preparation of their rows not counted; `None` if an operation was not measured.
+    pub fn seconds_of_validation(&self, machine: &impl Machine) -> Option<f64> {
+        Some(self.validation_batches as f64 * seconds(&self.validation, machine)?)
     }
 }
 
@@ -179,5 +207,19 @@ mod tests {
         assert!(seconds > 0.5 && seconds < 1.6, "{seconds}");
         assert!(plan.upload_bytes(&machine) < plan.resident_bytes(&machine) / 10);
         assert!(plan.key_bytes(&machine) > 1 << 30);
+        assert_eq!(plan.classifier_bytes(&machine), 7 << 20);
+    }
+
+    /// 128 classes of 768 features: two ciphertexts of weights. The fourth bootstrap is the softmax's, which is deeper for more classes.
+    #[test]
+    fn a_classifier_of_two_ciphertexts_is_planned() {
+        let task = Task { rows: 2560, validation_rows: 256, batch: 256, features: 768, classes: 128, range: 128.0 };
+        let plan = Plan::new(&task, 32768, 13).unwrap();
+        assert_eq!((plan.geometry.parts(), plan.bootstraps()), (2, 4));
+        assert_eq!(plan.classifier_bytes(&PaperMachine), 14 << 20);
+        let larger = Plan::new(&Task { batch: 512, ..task }, 32768, 13).unwrap();
+        assert_eq!((larger.batches, larger.pieces, larger.bootstraps()), (5, 10, 8));
+        assert_eq!(larger.upload_bytes(&PaperMachine), plan.upload_bytes(&PaperMachine));
+        assert_eq!(larger.keys, plan.keys);
     }
 }

@@ -1,4 +1,4 @@
-//! The matrix products of an iteration: logits `X W^T` and gradients `D^T X`, on a classifier held in one ciphertext.
+//! The matrix products of an iteration: logits `X W^T` and gradients `D^T X`, on a classifier held in few ciphertexts.
 
 use crate::packing::mask;
 use crate::{Error, Geometry, Ledger, Result};
@@ -86,20 +86,30 @@ impl<E: Engine> Products<E> {
     }
 
     /// Repeats every feature block of a classifier over all rows: `E_b[j, u, rho] = W_c[j, b, rho]` for all `u`.
-    pub fn expand(&self, engine: &E, weights: &E::Ciphertext) -> Result<Expanded<E::Ciphertext>> {
-        let g = &self.geometry;
-        let (window, blocks) = (g.window(), g.blocks());
+    pub fn expand(&self, engine: &E, weights: &[E::Ciphertext]) -> Result<Expanded<E::Ciphertext>> {
+        self.check_parts(weights)?;
+        let mut blocks = Vec::with_capacity(self.geometry.blocks() + 1);
+        for (part, weights) in weights.iter().enumerate() {
+            blocks.extend(self.expand_part(engine, part, weights)?);
+        }
+        let bias = blocks.pop().ok_or(hetal_circuits::Error::Empty("a classifier"))?;
+        Ok(Expanded { blocks, bias })
+    }
+
+    /// The blocks of one part, the bias among them where it is there.
+    fn expand_part(&self, engine: &E, part: usize, weights: &E::Ciphertext) -> Result<Vec<E::Ciphertext>> {
+        let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
         let weights = engine.drop_to(weights, self.ledger.weights())?;
-        let rotations: Vec<i64> = self.offsets().map(|d| self.group_rotation(d)).collect();
+        let rotations: Vec<i64> = self.offsets(part).map(|d| self.group_rotation(d)).collect();
         let rotated = engine.rotate_many(&weights, &rotations)?;
-        let block = |b: usize, masks: &[E::Plaintext]| -> Result<E::Ciphertext> {
-            // Group u takes group b from the rotation by b - u, which is entry b - u + window - 1.
-            let terms: Vec<_> = (0..window).map(|u| (&rotated[b + window - 1 - u], &masks[u])).collect();
+        let block = |(group, block): (usize, usize)| -> Result<E::Ciphertext> {
+            let masks = if block < self.geometry.blocks() { &self.groups } else { &self.bias_groups };
+            // Group u takes this group from the rotation by group - u, which is entry group - u + window - 1.
+            let terms: Vec<_> = (0..window).map(|u| (&rotated[group + window - 1 - u], &masks[u])).collect();
             let few = engine.sum_of_plain_products(&terms)?;
             self.fold(engine, few, (0..self.foldings()).map(|t| -((window << t) as i64)))
         };
-        let expanded = (0..blocks).map(|b| block(b, &self.groups)).collect::<Result<_>>()?;
-        Ok(Expanded { blocks: expanded, bias: block(blocks, &self.bias_groups)? })
+        blocks.enumerate().map(block).collect()
     }
 
     /// The logits divided by the scale, `L[j, i] = logit[i, (i + j) mod c'] / scale`, real.
@@ -126,7 +136,7 @@ impl<E: Engine> Products<E> {
         Ok(engine.add(&sum, &engine.conjugate(&sum)?)?)
     }
 
-    /// `factor * D^T X` over the first `rows` rows, packed like a classifier (bias included). `D` is packed like logits;
+    /// `factor * D^T X` over the first `rows` rows, packed like a classifier (all parts, bias included). `D` is packed like logits;
     /// padded rows and padded classes of it do not matter.
     pub fn gradient(
         &self,
@@ -135,7 +145,7 @@ impl<E: Engine> Products<E> {
         differences: &E::Ciphertext,
         rows: usize,
         factor: f64,
-    ) -> Result<E::Ciphertext> {
+    ) -> Result<Vec<E::Ciphertext>> {
         self.check_versions(versions)?;
         let differences = engine.drop_to(differences, self.ledger.probabilities())?;
         let (shifted, bias) = self.shifted_differences(engine, &differences, rows, factor)?;
@@ -145,7 +155,11 @@ impl<E: Engine> Products<E> {
         };
         let mut blocks: Vec<_> = versions.iter().map(block).collect::<hetal_circuits::Result<_>>()?;
         blocks.push(bias);
-        self.compact(engine, blocks)
+        let window = self.geometry.window();
+        let halves = (0..self.foldings()).rev().map(|t| (window << t) as i64);
+        let folded: Vec<_> =
+            blocks.into_iter().map(|block| self.fold(engine, block, halves.clone())).collect::<Result<_>>()?;
+        (0..self.geometry.parts()).map(|part| self.compact(engine, part, &folded)).collect()
     }
 
     /// `D_k[j, i] = factor * D[j + k, i - k]` for every `k`, prepared for the features, and their sum (the bias's gradient).
@@ -191,20 +205,18 @@ impl<E: Engine> Products<E> {
         Ok(made)
     }
 
-    /// Sums every block over its groups and puts the sums side by side: group `b` of the result is the sum of block `b`. Of the bias only
-    /// the first column is kept: copies in the others would each be trained on their own, and drift apart.
-    fn compact(&self, engine: &E, blocks: Vec<E::Ciphertext>) -> Result<E::Ciphertext> {
-        let window = self.geometry.window();
-        let halves = (0..self.foldings()).rev().map(|t| (window << t) as i64);
-        let folded: Vec<_> =
-            blocks.into_iter().map(|block| self.fold(engine, block, halves.clone())).collect::<Result<_>>()?;
+    /// Puts the blocks of a part, summed over their groups, side by side: each in its group. Of the bias only the first column is kept:
+    /// copies in the others would each be trained on their own, and drift apart.
+    fn compact(&self, engine: &E, part: usize, folded: &[E::Ciphertext]) -> Result<E::Ciphertext> {
+        let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
         let mut sum: Option<E::Ciphertext> = None;
-        for d in self.offsets() {
-            // Group u of block u + d goes to group u + d.
+        for d in self.offsets(part) {
+            // Group u of the block of group u + d goes there.
             let pair = |u: usize| {
-                let b = usize::try_from(u as i64 + d).ok()?;
-                let masks = if b < self.geometry.blocks() { &self.compact_groups } else { &self.compact_bias_groups };
-                Some((folded.get(b)?, &masks[u]))
+                let block = blocks.clone().nth(usize::try_from(u as i64 + d).ok()?)?;
+                let masks =
+                    if block < self.geometry.blocks() { &self.compact_groups } else { &self.compact_bias_groups };
+                Some((folded.get(block)?, &masks[u]))
             };
             let terms: Vec<_> = (0..window).filter_map(pair).collect();
             let part = engine.rotate(&engine.sum_of_plain_products(&terms)?, -self.group_rotation(d))?;
@@ -226,8 +238,9 @@ impl<E: Engine> Products<E> {
         Ok(a)
     }
 
-    fn offsets(&self) -> std::ops::RangeInclusive<i64> {
-        1 - self.geometry.window() as i64..=self.geometry.blocks() as i64
+    /// From a group of the window to one of a part.
+    fn offsets(&self, part: usize) -> std::ops::Range<i64> {
+        1 - self.geometry.window() as i64..self.geometry.blocks_of(part).len() as i64
     }
 
     fn group_rotation(&self, groups: i64) -> i64 {
@@ -236,6 +249,14 @@ impl<E: Engine> Products<E> {
 
     fn foldings(&self) -> u32 {
         (self.geometry.groups() / self.geometry.window()).ilog2()
+    }
+
+    fn check_parts(&self, parts: &[E::Ciphertext]) -> Result<()> {
+        if parts.len() == self.geometry.parts() {
+            return Ok(());
+        }
+        let (rows, columns, must_rows) = (parts.len(), 1, self.geometry.parts());
+        Err(Error::Shape { what: "the parts of a classifier", rows, columns, must_rows, must_columns: 1 })
     }
 
     fn check_versions(&self, versions: &Versions<E::Ciphertext>) -> Result<()> {

@@ -6,8 +6,8 @@
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
 use crate::nesterov::Pace;
-use crate::trainer::{Model, REFRESH_BEYOND, Trainer};
-use crate::{Batches, Error, Result};
+use crate::trainer::{Model, Trainer};
+use crate::{Batches, Error, Result, batches};
 use hetal_circuits::Engine;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -64,7 +64,7 @@ pub struct Session<C> {
     batches: usize,
     model: Model<C>,
     epoch_start: Model<C>,
-    kept: VecDeque<(usize, C)>,
+    kept: VecDeque<(usize, Vec<C>)>,
     epoch: usize,
     batch: usize,
     rate: f64,
@@ -74,8 +74,8 @@ pub struct Session<C> {
 }
 
 impl<C: Clone> Session<C> {
-    /// A session before its first step, on `batches` batches.
-    pub fn new(agreement: Agreement, batches: usize, weights: C) -> Result<Self> {
+    /// A session before its first step, with `batches` steps an epoch, from the parts of the first weights.
+    pub fn new(agreement: Agreement, batches: usize, weights: Vec<C>) -> Result<Self> {
         if batches == 0 {
             return Err(Error::NoRows);
         }
@@ -106,20 +106,20 @@ impl<C: Clone> Session<C> {
     }
 
     /// The weights as they stand: those validated at the end of an epoch.
-    pub fn weights(&self) -> &C {
+    pub fn weights(&self) -> &[C] {
         &self.model.weights
     }
 
     /// The weights of the last accepted epochs, `patience + 1` of them at most, each with its epoch: all are returned, so that the server
     /// does not learn which the client takes.
-    pub fn kept(&self) -> impl Iterator<Item = (usize, &C)> {
-        self.kept.iter().map(|(epoch, weights)| (*epoch, weights))
+    pub fn kept(&self) -> impl Iterator<Item = (usize, &[C])> {
+        self.kept.iter().map(|(epoch, weights)| (*epoch, &weights[..]))
     }
 
     /// What is to be done next.
     pub fn task(&self) -> Task {
         match self.phase {
-            Phase::Training if self.needs_refresh() => Task::Refresh,
+            Phase::Training if self.model.needs_refresh() => Task::Refresh,
             Phase::Training => Task::Step { batch: self.batch, rate: self.rate, range: self.range },
             Phase::Judging => Task::Validate { epoch: self.epoch + 1, range: self.range },
             Phase::Finished => Task::Return,
@@ -129,7 +129,7 @@ impl<C: Clone> Session<C> {
     /// The model after the step or the refresh that [`Session::task`] asked for.
     pub fn stepped(&mut self, model: Model<C>) -> Result<()> {
         self.expect(Phase::Training, "a step")?;
-        let refresh = self.needs_refresh();
+        let refresh = self.model.needs_refresh();
         self.model = model;
         if refresh {
             return Ok(());
@@ -164,10 +164,6 @@ impl<C: Clone> Session<C> {
         }
     }
 
-    fn needs_refresh(&self) -> bool {
-        self.model.momentum.is_some() && self.model.scale * REFRESH_BEYOND < 1.0
-    }
-
     fn accept(&mut self, last: bool) {
         self.epoch += 1;
         self.kept.push_back((self.epoch, self.model.weights.clone()));
@@ -196,6 +192,7 @@ impl<C: Clone> Session<C> {
         let record = Record {
             agreement: self.agreement.clone(),
             batches: self.batches,
+            parts: self.model.weights.len(),
             model: ModelRecord::of(&self.model),
             epoch_start: ModelRecord::of(&self.epoch_start),
             kept: self.kept.iter().map(|(epoch, _)| *epoch).collect(),
@@ -207,25 +204,27 @@ impl<C: Clone> Session<C> {
             phase: self.phase,
         };
         let models = ciphertexts(&self.model).chain(ciphertexts(&self.epoch_start));
-        (record, models.chain(self.kept.iter().map(|(_, weights)| weights)).collect())
+        (record, models.chain(self.kept.iter().flat_map(|(_, weights)| weights)).collect())
     }
 
     /// The session of a checkpoint.
     pub fn resume(record: Record, ciphertexts: Vec<C>) -> Result<Self> {
-        let expected = record.model.ciphertexts() + record.epoch_start.ciphertexts() + record.kept.len();
+        let vectors = record.model.vectors() + record.epoch_start.vectors() + record.kept.len();
+        let expected = vectors.saturating_mul(record.parts);
         let mismatch = Error::Checkpoint { got: ciphertexts.len(), expected };
-        if ciphertexts.len() != expected {
+        if ciphertexts.len() != expected || record.parts == 0 {
             return Err(mismatch);
         }
         let mut ciphertexts = ciphertexts.into_iter();
-        let model = record.model.filled(&mut ciphertexts).ok_or(mismatch.clone())?;
-        let epoch_start = record.epoch_start.filled(&mut ciphertexts).ok_or(mismatch)?;
+        let mut vector = || -> Vec<C> { ciphertexts.by_ref().take(record.parts).collect() };
+        let model = record.model.filled(&mut vector);
+        let epoch_start = record.epoch_start.filled(&mut vector);
         Ok(Self {
             agreement: record.agreement,
             batches: record.batches,
             model,
             epoch_start,
-            kept: record.kept.into_iter().zip(ciphertexts).collect(),
+            kept: record.kept.into_iter().map(|epoch| (epoch, vector())).collect(),
             epoch: record.epoch,
             batch: record.batch,
             rate: record.rate,
@@ -236,12 +235,12 @@ impl<C: Clone> Session<C> {
     }
 }
 
-/// Does steps and refreshes until something else is to be done, which is returned. `trainer` gives the circuit of a range. After each step
+/// Does steps on the pieces of batches that are held, and refreshes, until something else is to be done, which is returned. `trainer` gives the circuit of a range. After each step
 /// `rest` is called and may interrupt by returning false.
 pub fn advance<'t, E: Engine + 't>(
     engine: &E,
     session: &mut Session<E::Ciphertext>,
-    batches: &(impl Batches<E> + ?Sized),
+    held: &(impl Batches<E> + ?Sized),
     trainer: impl Fn(f64) -> Result<&'t Trainer<E>>,
     mut rest: impl FnMut(&Session<E::Ciphertext>) -> bool,
 ) -> Result<Task> {
@@ -250,7 +249,9 @@ pub fn advance<'t, E: Engine + 't>(
         let model = match task {
             Task::Step { batch, rate, range } => {
                 let trainer = trainer(range)?;
-                trainer.step(engine, session.model(), &*batches.batch(engine, trainer, batch)?, rate)?
+                let geometry = trainer.products().geometry();
+                let pieces = batches::pieces_of(geometry, session.agreement.batch, batch, held.count());
+                batches::step(engine, trainer, session.model(), held, pieces, rate, &mut |_| {})?
             }
             Task::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
             Task::Validate { .. } | Task::Return => return Ok(task),
@@ -267,6 +268,9 @@ pub fn advance<'t, E: Engine + 't>(
 pub struct Record {
     agreement: Agreement,
     batches: usize,
+    /// Ciphertexts of a classifier. Left out where there is one, as in records from before there were more.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    parts: usize,
     model: ModelRecord,
     epoch_start: ModelRecord,
     kept: Vec<usize>,
@@ -276,6 +280,14 @@ pub struct Record {
     range: f64,
     repeats: usize,
     phase: Phase,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(parts: &usize) -> bool {
+    *parts == 1
 }
 
 /// The plain part of a model.
@@ -293,21 +305,21 @@ impl ModelRecord {
         Self { lookahead, momentum, scale: model.scale, pace: model.pace }
     }
 
-    fn ciphertexts(&self) -> usize {
+    fn vectors(&self) -> usize {
         1 + usize::from(self.lookahead) + usize::from(self.momentum)
     }
 
-    /// `None` if the ciphertexts run out.
-    fn filled<C>(&self, ciphertexts: &mut impl Iterator<Item = C>) -> Option<Model<C>> {
-        let weights = ciphertexts.next()?;
-        let lookahead = if self.lookahead { Some(ciphertexts.next()?) } else { None };
-        let momentum = if self.momentum { Some(ciphertexts.next()?) } else { None };
-        Some(Model { weights, lookahead, momentum, scale: self.scale, pace: self.pace })
+    /// The model, with its vectors in the order in which they were written down.
+    fn filled<C>(&self, mut vector: impl FnMut() -> Vec<C>) -> Model<C> {
+        let weights = vector();
+        let lookahead = self.lookahead.then(&mut vector);
+        let momentum = self.momentum.then(&mut vector);
+        Model { weights, lookahead, momentum, scale: self.scale, pace: self.pace }
     }
 }
 
 fn ciphertexts<C>(model: &Model<C>) -> impl Iterator<Item = &C> {
-    std::iter::once(&model.weights).chain(&model.lookahead).chain(&model.momentum)
+    model.weights.iter().chain(model.lookahead.iter().flatten()).chain(model.momentum.iter().flatten())
 }
 
 #[cfg(test)]
@@ -316,16 +328,17 @@ mod tests {
     use super::*;
     use crate::Limits;
 
-    /// A session whose "ciphertexts" are numbers: each step adds 1.
+    /// A session whose "ciphertexts" are numbers: each step adds 1 to both of a classifier's.
     fn session(patience: usize, max_epochs: usize) -> Session<u32> {
         let agreement = Agreement { patience, max_epochs, ..Limits::default().defaults };
-        Session::new(agreement, 2, 0).unwrap()
+        Session::new(agreement, 2, vec![0, 100]).unwrap()
     }
 
     fn epoch(session: &mut Session<u32>) {
         while let Task::Step { .. } | Task::Refresh = session.task() {
             let model = session.model().clone();
-            session.stepped(Model { weights: model.weights + 1, ..model }).unwrap();
+            let weights = model.weights.iter().map(|w| w + 1).collect();
+            session.stepped(Model { weights, ..model }).unwrap();
         }
     }
 
@@ -341,7 +354,7 @@ mod tests {
         }
         s.judged(Verdict::Continue).unwrap();
         assert_eq!(s.task(), Task::Return);
-        assert_eq!(s.kept().collect::<Vec<_>>(), [(2, &4), (3, &6)]);
+        assert_eq!(s.kept().collect::<Vec<_>>(), [(2, &[4, 104][..]), (3, &[6, 106])]);
     }
 
     #[test]
@@ -360,7 +373,7 @@ mod tests {
         let mut waiting = session(3, 10);
         epoch(&mut waiting);
         waiting.abort();
-        assert_eq!((waiting.task(), waiting.kept().collect::<Vec<_>>()), (Task::Return, vec![(1, &2)]));
+        assert_eq!((waiting.task(), waiting.kept().collect::<Vec<_>>()), (Task::Return, vec![(1, &[2, 102][..])]));
         waiting.abort();
         assert_eq!(waiting.kept().count(), 1);
     }
@@ -406,12 +419,12 @@ mod tests {
         s.judged(Verdict::Continue).unwrap();
         epoch(&mut s);
         s.judged(Verdict::LowerRate).unwrap();
-        assert_eq!((*s.weights(), s.task()), (2, Task::Step { batch: 0, rate: 0.5, range: 128.0 }));
+        assert_eq!((s.weights(), s.task()), (&[2, 102][..], Task::Step { batch: 0, rate: 0.5, range: 128.0 }));
         epoch(&mut s);
         assert_eq!(s.task(), Task::Validate { epoch: 2, range: 128.0 });
         s.judged(Verdict::WidenRange).unwrap();
         assert_eq!(s.task(), Task::Step { batch: 0, rate: 0.5, range: 512.0 });
-        assert_eq!(s.kept().collect::<Vec<_>>(), [(1, &2)]);
+        assert_eq!(s.kept().collect::<Vec<_>>(), [(1, &[2, 102][..])]);
     }
 
     #[test]
@@ -422,7 +435,7 @@ mod tests {
         epoch(&mut s);
         let model = s.model().clone();
         assert!(matches!(s.stepped(model), Err(Error::OutOfTurn { .. })));
-        assert!(Session::new(Limits::default().defaults, 0, 0).is_err());
+        assert!(Session::new(Limits::default().defaults, 0, vec![0]).is_err());
     }
 
     #[test]
@@ -432,14 +445,30 @@ mod tests {
             epoch(&mut s);
             s.judged(Verdict::Continue).unwrap();
         }
-        let momentum = Model { momentum: Some(50), lookahead: Some(60), scale: 0.1, ..s.model().clone() };
-        s.stepped(momentum).unwrap();
+        let (momentum, lookahead) = (Some(vec![50, 150]), Some(vec![60, 160]));
+        s.stepped(Model { momentum, lookahead, scale: 0.1, ..s.model().clone() }).unwrap();
         let (record, ciphertexts) = s.checkpoint();
-        assert_eq!(ciphertexts, [&6, &60, &50, &6, &4, &6]);
+        assert_eq!(ciphertexts, [&6, &106, &60, &160, &50, &150, &6, &106, &4, &104, &6, &106]);
         let text = serde_json::to_string(&record).unwrap();
         let ciphertexts: Vec<u32> = ciphertexts.into_iter().copied().collect();
         let again = Session::resume(serde_json::from_str(&text).unwrap(), ciphertexts.clone()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{s:?}"));
         assert!(matches!(Session::resume(record, ciphertexts[1..].to_vec()), Err(Error::Checkpoint { .. })));
+    }
+
+    /// The record of a classifier in one ciphertext says nothing of parts, as it did before there were any.
+    #[test]
+    fn a_checkpoint_of_one_ciphertext_is_as_it_was() {
+        let s = Session::new(Limits::default().defaults, 1, vec![7]).unwrap();
+        let (record, ciphertexts) = s.checkpoint();
+        assert_eq!(ciphertexts, [&7, &7]);
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(!text.contains("parts"), "{text}");
+        let again = Session::resume(serde_json::from_str(&text).unwrap(), vec![7, 7]).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{s:?}"));
+        for parts in ["0", "18446744073709551615"] {
+            let bad = text.replace("\"batches\":1", &format!("\"batches\":1,\"parts\":{parts}"));
+            assert!(Session::resume(serde_json::from_str(&bad).unwrap(), vec![7, 7]).is_err());
+        }
     }
 }

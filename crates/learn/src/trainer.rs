@@ -7,7 +7,7 @@ use crate::{Error, Geometry, Ledger, Result};
 use hetal_circuits::clear::{Clear, Keys};
 use hetal_circuits::{Complex64, Engine};
 
-/// A batch on the server.
+/// A batch on the server, or a piece of one ([`Geometry::pieces`]).
 #[derive(Clone, Debug)]
 pub struct Batch<C> {
     /// All row-shifted versions of the features.
@@ -18,15 +18,16 @@ pub struct Batch<C> {
     pub rows: usize,
 }
 
-/// A classifier in training. Momentum is kept divided by `scale`, so that a step only adds to it and no level is lost.
+/// A classifier in training, each of its vectors in [`Geometry::parts`] ciphertexts. Momentum is kept divided by `scale`, so that a step
+/// only adds to it and no level is lost.
 #[derive(Clone, Debug)]
 pub struct Model<C> {
     /// The weights `W`.
-    pub weights: C,
+    pub weights: Vec<C>,
     /// `V`, where the next gradient is taken; `None`: at `W`.
-    pub lookahead: Option<C>,
+    pub lookahead: Option<Vec<C>>,
     /// The momentum `W_t - W_(t-1)` divided by `scale`; `None`: zero.
-    pub momentum: Option<C>,
+    pub momentum: Option<Vec<C>>,
     /// The product of all `beta_t` since the last refresh (`B`).
     pub scale: f64,
     /// Where the sequence of `beta_t` stands.
@@ -35,8 +36,13 @@ pub struct Model<C> {
 
 impl<C> Model<C> {
     /// A model before its first step.
-    pub fn new(weights: C, momentum: Momentum) -> Self {
+    pub fn new(weights: Vec<C>, momentum: Momentum) -> Self {
         Self { weights, lookahead: None, momentum: None, scale: 1.0, pace: Pace::new(momentum) }
+    }
+
+    /// Whether the momentum should be refreshed before the next step.
+    pub fn needs_refresh(&self) -> bool {
+        self.momentum.is_some() && self.scale * REFRESH_BEYOND < 1.0
     }
 }
 
@@ -115,7 +121,7 @@ impl<E: Engine> Trainer<E> {
         &self,
         engine: &E,
         versions: &Versions<E::Ciphertext>,
-        weights: &E::Ciphertext,
+        weights: &[E::Ciphertext],
     ) -> Result<E::Ciphertext> {
         self.products.logits(engine, versions, &self.products.expand(engine, weights)?)
     }
@@ -140,18 +146,34 @@ impl<E: Engine> Trainer<E> {
         rate: f64,
         ended: &mut dyn FnMut(Stage),
     ) -> Result<Model<E::Ciphertext>> {
-        let at = model.lookahead.as_ref().unwrap_or(&model.weights);
-        let logits = self.logits(engine, &batch.versions, at)?;
+        let mut step = self.begin(model, batch.rows, rate);
+        step.add(engine, batch, ended)?;
+        step.finish(engine, ended)
+    }
+
+    /// A step on a batch of `rows` rows, which come piece by piece.
+    pub fn begin<'a>(&'a self, model: &'a Model<E::Ciphertext>, rows: usize, rate: f64) -> Step<'a, E> {
+        Step { trainer: self, model, factor: rate / (rows as f64 * model.scale), gradient: None }
+    }
+
+    /// `factor` times the gradient of a piece, at `V`.
+    fn gradient(
+        &self,
+        engine: &E,
+        model: &Model<E::Ciphertext>,
+        piece: &Batch<E::Ciphertext>,
+        factor: f64,
+        ended: &mut dyn FnMut(Stage),
+    ) -> Result<Vec<E::Ciphertext>> {
+        let at = model.lookahead.as_deref().unwrap_or(&model.weights);
+        let logits = self.logits(engine, &piece.versions, at)?;
         ended(Stage::Logits);
         let probabilities = self.softmax.evaluate(engine, &logits)?;
         ended(Stage::Softmax);
-        let differences = engine.sub(&probabilities, &batch.labels)?;
-        let factor = rate / (batch.rows as f64 * model.scale);
-        let gradient = self.products.gradient(engine, &batch.versions, &differences, batch.rows, factor)?;
+        let differences = engine.sub(&probabilities, &piece.labels)?;
+        let gradient = self.products.gradient(engine, &piece.versions, &differences, piece.rows, factor)?;
         ended(Stage::Gradient);
-        let model = self.descend(engine, model, &gradient)?;
-        ended(Stage::Descent);
-        Ok(model)
+        Ok(gradient)
     }
 
     /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, where the gradient comes divided by `B` already.
@@ -159,38 +181,76 @@ impl<E: Engine> Trainer<E> {
         &self,
         engine: &E,
         model: &Model<E::Ciphertext>,
-        gradient: &E::Ciphertext,
+        gradient: &[E::Ciphertext],
     ) -> Result<Model<E::Ciphertext>> {
         let (beta, pace) = model.pace.advance();
-        let momentum = match &model.momentum {
-            Some(momentum) => engine.sub(momentum, gradient)?,
-            None => engine.neg(gradient)?,
+        let momentum: Vec<_> = match &model.momentum {
+            Some(momentum) => each(momentum, gradient, |n, g| engine.sub(n, g))?,
+            None => gradient.iter().map(|g| engine.neg(g)).collect::<hetal_circuits::Result<_>>()?,
         };
-        let times = |factor: f64| engine.mul_constant(&momentum, Complex64::new(factor, 0.0));
-        let weights = engine.add(&model.weights, &times(model.scale)?)?;
+        let moved = |from: &[E::Ciphertext], factor: f64| {
+            each(from, &momentum, |w, n| engine.add(w, &engine.mul_constant(n, Complex64::new(factor, 0.0))?))
+        };
+        let weights = moved(&model.weights, model.scale)?;
         if beta == 0.0 {
             return Ok(Model { weights, lookahead: None, momentum: None, scale: model.scale, pace });
         }
-        let lookahead = Some(engine.add(&weights, &times(beta * model.scale)?)?);
+        let lookahead = Some(moved(&weights, beta * model.scale)?);
         Ok(Model { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, pace })
     }
 
-    /// Whether the momentum should be refreshed before the next step.
-    pub fn needs_refresh(&self, model: &Model<E::Ciphertext>) -> bool {
-        model.momentum.is_some() && model.scale * REFRESH_BEYOND < 1.0
-    }
-
-    /// The same model with `scale` 1: one bootstrap of the momentum. The weights lose no levels and need none.
+    /// The same model with `scale` 1: one bootstrap of the momentum for each part. The weights lose no levels and need none.
     pub fn refresh(&self, engine: &E, model: &Model<E::Ciphertext>) -> Result<Model<E::Ciphertext>> {
         let Some(momentum) = &model.momentum else {
             return Ok(model.clone());
         };
-        let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
-        // Two features a slot: the momentum is not real.
-        let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
-        let momentum = engine.drop_to(&fresh, self.products.ledger().momentum())?;
+        let fresh = |momentum: &E::Ciphertext| {
+            let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
+            // Two features a slot: the momentum is not real.
+            let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
+            engine.drop_to(&fresh, self.products.ledger().momentum())
+        };
+        let momentum = momentum.iter().map(fresh).collect::<hetal_circuits::Result<_>>()?;
         Ok(Model { momentum: Some(momentum), scale: 1.0, ..model.clone() })
     }
+}
+
+/// A step that has met some pieces of its batch.
+pub struct Step<'a, E: Engine> {
+    trainer: &'a Trainer<E>,
+    model: &'a Model<E::Ciphertext>,
+    factor: f64,
+    gradient: Option<Vec<E::Ciphertext>>,
+}
+
+impl<E: Engine> Step<'_, E> {
+    /// Adds the gradient of a piece; `ended` is told each stage as it ends.
+    pub fn add(&mut self, engine: &E, piece: &Batch<E::Ciphertext>, ended: &mut dyn FnMut(Stage)) -> Result<()> {
+        let gradient = self.trainer.gradient(engine, self.model, piece, self.factor, ended)?;
+        self.gradient = Some(match self.gradient.take() {
+            Some(sum) => each(&sum, &gradient, |a, b| engine.add(a, b))?,
+            None => gradient,
+        });
+        Ok(())
+    }
+
+    /// The model after the step.
+    pub fn finish(self, engine: &E, ended: &mut dyn FnMut(Stage)) -> Result<Model<E::Ciphertext>> {
+        let gradient = self.gradient.ok_or(Error::NoRows)?;
+        let model = self.trainer.descend(engine, self.model, &gradient)?;
+        ended(Stage::Descent);
+        Ok(model)
+    }
+}
+
+/// Joins two vectors part by part.
+fn each<C>(a: &[C], b: &[C], join: impl Fn(&C, &C) -> hetal_circuits::Result<C>) -> Result<Vec<C>> {
+    if a.len() != b.len() {
+        let (rows, must_rows) = (a.len(), b.len());
+        let what = "the parts of a classifier";
+        return Err(Error::Shape { what, rows, columns: 1, must_rows, must_columns: 1 });
+    }
+    Ok(a.iter().zip(b).map(|(a, b)| join(a, b)).collect::<hetal_circuits::Result<_>>()?)
 }
 
 /// The switching keys that preparing a batch, iterating and refreshing need (those inside bootstraps apart), found by running them in the
@@ -208,7 +268,7 @@ pub fn keys(
     let fresh = |level| engine.fresh(&zeros, level);
     let features = vec![fresh(ledger.fresh_features())?; geometry.blocks()];
     let batch = trainer.batch(&engine, &features, fresh(ledger.probabilities())?, geometry.rows())?;
-    let mut model = Model::new(fresh(ledger.weights())?, Momentum::Nesterov);
+    let mut model = Model::new(vec![fresh(ledger.weights())?; geometry.parts()], Momentum::Nesterov);
     for _ in 0..2 {
         model = trainer.step(&engine, &model, &batch, 1.0)?;
     }
@@ -231,23 +291,7 @@ pub fn keys_of_session(
     let mut all = Keys::default();
     for range in ranges {
         let constants = Constants::built_in(geometry.classes(), range)?;
-        all = union(all, keys(geometry, ledger, constants, log_momentum_bound, top_level)?);
+        all = all.union(keys(geometry, ledger, constants, log_momentum_bound, top_level)?);
     }
     Ok(all)
-}
-
-/// The keys of both circuits, each at the highest level either uses it at.
-fn union(a: Keys, b: Keys) -> Keys {
-    let mut rotations = std::collections::BTreeMap::new();
-    for (rotation, level) in a.rotations.into_iter().chain(b.rotations) {
-        let highest = rotations.entry(rotation).or_insert(level);
-        *highest = level.max(*highest);
-    }
-    let bounds: std::collections::BTreeSet<u32> = a.bounds.into_iter().chain(b.bounds).collect();
-    Keys {
-        rotations: rotations.into_iter().collect(),
-        relinearisation: a.relinearisation.max(b.relinearisation),
-        conjugation: a.conjugation.max(b.conjugation),
-        bounds: bounds.into_iter().collect(),
-    }
 }

@@ -38,12 +38,28 @@ impl Parties {
     fn encrypt(&self, values: &[Complex64], level: usize) -> Sealed<Poly> {
         self.engine.admit(self.client.encrypt(values, level)).unwrap()
     }
+
+    fn encrypt_weights(&self, g: &Geometry, ledger: Ledger, weights: &Matrix) -> Vec<Sealed<Poly>> {
+        packing::weights(g, weights).unwrap().iter().map(|part| self.encrypt(part, ledger.weights())).collect()
+    }
 }
 
 #[test]
 fn encrypted_iterations_follow_exact_training() {
-    let (slots, rows, used, features, classes, steps) = (1024, 64, 61, 30, 3, 3);
+    iterate(64, 61, 30, 3, 1);
+}
+
+/// A classifier in several ciphertexts.
+#[test]
+fn a_classifier_of_several_ciphertexts_follows_exact_training() {
+    iterate(32, 29, 400, 12, 4);
+}
+
+/// Three steps and a refresh under encryption, beside the twin.
+fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usize) {
+    let (slots, steps) = (1024, 3);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
+    assert_eq!(g.parts(), parts);
     let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0).unwrap());
     let parties = Parties::new("insecure-toy11", g, ledger, &constants);
     let engine = &parties.engine;
@@ -59,7 +75,7 @@ fn encrypted_iterations_follow_exact_training() {
         .collect();
     let sealed_labels = parties.encrypt(&packing::labels(&g, &labels).unwrap(), ledger.probabilities());
     let batch = trainer.batch(engine, &blocks, sealed_labels, used).unwrap();
-    let start = parties.encrypt(&packing::weights(&g, &initial).unwrap(), ledger.weights());
+    let start = parties.encrypt_weights(&g, ledger, &initial);
     let mut model = Model::new(start, Momentum::Nesterov);
     let mut exact = Twin::new(initial, Momentum::Nesterov);
     for step in 1..=steps {
@@ -72,7 +88,7 @@ fn encrypted_iterations_follow_exact_training() {
         let error = weights.max_difference(exact.weights()) / exact.weights().max_magnitude();
         println!("step {step}: relative difference of weights {error:.2e}");
         assert!(error < 1e-4, "step {step}: {error:e}");
-        assert_eq!(engine.level(&model.weights), ledger.weights());
+        assert!(model.weights.iter().all(|part| engine.level(part) == ledger.weights()));
     }
 }
 
@@ -99,7 +115,7 @@ fn encrypted_training_stops_early() {
     let (patience, rate) = (1, 4.0);
     let agreement = Agreement { batch: 64, rate, patience, max_epochs: 12, ..Limits::default().defaults };
     let initial = initial_weights(classes, features, agreement.seed);
-    let first = parties.encrypt(&packing::weights(&g, &initial).unwrap(), ledger.weights());
+    let first = parties.encrypt_weights(&g, ledger, &initial);
     let mut session = Session::new(agreement.clone(), batches.len(), first).unwrap();
     let mut judges = [Judge::new(patience, 128.0, 0), Judge::new(patience, 128.0, 0)];
     let mut exact = Twin::new(initial, agreement.momentum);
@@ -127,6 +143,7 @@ fn encrypted_training_stops_early() {
     assert!(difference < 1e-4 * history[best - 1].max_magnitude(), "{difference:e}");
 }
 
-fn opened(parties: &Parties, g: &Geometry, ct: &Sealed<Poly>) -> Matrix {
-    packing::unpack_weights(g, &parties.client.decrypt(ct.inner())).unwrap()
+fn opened(parties: &Parties, g: &Geometry, weights: &[Sealed<Poly>]) -> Matrix {
+    let parts: Vec<_> = weights.iter().map(|part| parties.client.decrypt(part.inner())).collect();
+    packing::unpack_weights(g, &parts).unwrap()
 }

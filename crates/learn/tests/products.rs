@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Random;
+use common::{Random, decrypt_weights, encrypt_weights};
 use hetal_circuits::clear::Ciphertext;
 use hetal_circuits::{Clear, Engine};
 use hetal_learn::products::Products;
@@ -27,7 +27,7 @@ fn bench(slots: usize, rows: usize, used: usize, features: usize, classes: usize
     Bench { engine, products, x, versions }
 }
 
-const SHAPES: [(usize, usize, usize, usize); 8] = [
+const SHAPES: [(usize, usize, usize, usize); 13] = [
     (1024, 64, 30, 3),
     (1024, 64, 31, 4),
     (2048, 64, 30, 5),
@@ -36,7 +36,24 @@ const SHAPES: [(usize, usize, usize, usize); 8] = [
     (1024, 32, 5, 2),
     (2048, 64, 9, 10),
     (4096, 64, 200, 7),
+    // Classifiers of several ciphertexts.
+    (1024, 32, 60, 32),
+    (1024, 16, 1001, 8),
+    (256, 8, 500, 8),
+    (1024, 64, 100, 10),
+    (1024, 64, 600, 5),
 ];
+
+#[test]
+fn shapes_of_many_ciphertexts_are_among_them() {
+    let parts = SHAPES.map(|(slots, rows, features, classes)| {
+        let g = Geometry::new(slots, rows, features, classes).unwrap();
+        (g.parts(), g.groups())
+    });
+    assert!(parts[..8].iter().all(|&(parts, _)| parts == 1), "{parts:?}");
+    // Ciphertexts, and blocks in each.
+    assert_eq!(parts[8..], [(2, 1), (5, 2), (9, 1), (2, 4), (3, 8)]);
+}
 
 #[test]
 fn logits_are_x_times_w_transposed() {
@@ -44,7 +61,7 @@ fn logits_are_x_times_w_transposed() {
         let b = bench(slots, rows, rows - 3, features, classes, 8.0);
         let g = *b.products.geometry();
         let w = Random(7).matrix(classes, features + 1, 1.0);
-        let packed = b.engine.fresh(&packing::weights(&g, &w).unwrap(), b.products.ledger().weights()).unwrap();
+        let packed = encrypt_weights(&b.engine, &g, b.products.ledger(), &w);
         let expanded = b.products.expand(&b.engine, &packed).unwrap();
         let logits = b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
         assert_eq!(b.engine.level(&logits), 0);
@@ -77,10 +94,12 @@ fn gradients_are_d_transposed_times_x() {
             (0..g.slots()).map(|s| g.place(s)).map(|(j, i)| d[(i % rows, g.class(j, i))].into()).collect();
         let packed = b.engine.fresh(&slots, b.products.ledger().probabilities()).unwrap();
         let gradient = b.products.gradient(&b.engine, &b.versions, &packed, used, 0.25).unwrap();
-        assert_eq!(b.engine.level(&gradient), b.products.ledger().momentum());
+        assert!(gradient.iter().all(|part| b.engine.level(part) == b.products.ledger().momentum()));
         let real = Matrix::from_fn(used, classes, |i, k| 0.25 * d[(i, k)]);
         let expected = packing::weights(&g, &twin::gradient(&b.x, &real).unwrap()).unwrap();
-        for (slot, (value, exact)) in b.engine.values(&gradient).iter().zip(&expected).enumerate() {
+        assert_eq!(gradient.len(), expected.len());
+        let slots = gradient.iter().flat_map(|part| b.engine.values(part)).zip(expected.iter().flatten());
+        for (slot, (value, exact)) in slots.enumerate() {
             assert!((value - exact).norm() < 1e-11, "slot {slot}: {value} for {exact}");
         }
     }
@@ -91,9 +110,10 @@ proptest::proptest! {
 
     /// Any shape: logits of a gradient of random differences, slot by slot through both products.
     #[test]
-    fn any_shape_multiplies_exactly(rows in 1usize..70, features in 1usize..60, classes in 2usize..9, seed in 0u64..1000) {
-        if Geometry::new(2048, rows, features, classes).is_ok() {
-            let b = bench(2048, rows, rows, features, classes, 1.0);
+    fn any_shape_multiplies_exactly(rows in 1usize..70, features in 1usize..200, classes in 2usize..20, seed in 0u64..1000) {
+        if let Ok(g) = Geometry::new(1024, rows, features, classes) {
+            let rows = rows.min(g.rows());
+            let b = bench(1024, rows, rows, features, classes, 1.0);
             let g = *b.products.geometry();
             let d = Random(seed).matrix(rows, classes, 1.0);
             let packed: Vec<_> = (0..g.slots()).map(|s| g.place(s)).map(|(j, i)| {
@@ -102,7 +122,7 @@ proptest::proptest! {
             }).collect();
             let packed = b.engine.fresh(&packed, b.products.ledger().probabilities()).unwrap();
             let gradient = b.products.gradient(&b.engine, &b.versions, &packed, rows, 1.0).unwrap();
-            let weights = packing::unpack_weights(&g, b.engine.values(&gradient)).unwrap();
+            let weights = decrypt_weights(&b.engine, &g, &gradient);
             let exact = twin::gradient(&b.x, &d).unwrap();
             proptest::prop_assert!(weights.max_difference(&exact) < 1e-10);
             let expanded = b.products.expand(&b.engine, &gradient).unwrap();
@@ -132,7 +152,9 @@ fn wrong_shapes_are_errors() {
     assert!(matches!(packing::weights(g, &Matrix::zeros(3, 30)), Err(Error::Shape { .. })));
     assert!(matches!(packing::labels(g, &[0; 65]), Err(Error::Shape { .. })));
     assert_eq!(packing::labels(g, &[0, 3]), Err(Error::Label { row: 1, label: 3, classes: 3 }));
-    assert!(packing::unpack_weights(g, &[]).is_err());
+    assert!(packing::unpack_weights(g, &[[]]).is_err());
+    assert!(matches!(packing::unpack_weights(g, &[[]; 0]), Err(Error::Shape { .. })));
+    assert!(matches!(b.products.expand(&b.engine, &[]), Err(Error::Shape { .. })));
     let d = b.versions[0][0].clone();
     let missing = b.products.gradient(&b.engine, &b.versions[1..].to_vec(), &d, 64, 1.0);
     assert!(matches!(missing, Err(Error::Shape { .. })));

@@ -5,14 +5,57 @@ use crate::ntt::bit_reverse;
 /// The permutation that applies `X -> X^g` in the NTT domain: `out[j] = a[index[j]]`.
 ///
 /// Entry `j` is the value at `psi^(2 brv(j) + 1)`; composed with `X^g` it is the value at `psi^(g (2 brv(j) + 1))`.
-pub fn ntt_permutation(log_n: u32, galois: u64) -> Vec<u32> {
-    let mask = (2u64 << log_n) - 1;
-    (0..1usize << log_n)
-        .map(|j| {
+///
+/// Entries of one block of `2^k` share the low bits of `brv(j)`, and so those of the exponent after the product with an
+/// odd number: their sources fill one block too, in another order. Vectors move a block at a time.
+pub struct Permutation {
+    index: Vec<u32>,
+    four: Vec<Block>,
+    eight: Vec<Block>,
+}
+
+/// Where the entries of one vector come from.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    /// The first entry of the block they are in.
+    pub(crate) source: u32,
+    /// Their places in it: of eight entries, or of eight halves of four.
+    pub(crate) places: [u8; 8],
+}
+
+impl Permutation {
+    /// The permutation of `X -> X^galois` for degree `2^log_n`, at least 8.
+    pub fn new(log_n: u32, galois: u64) -> Self {
+        assert!((3..32).contains(&log_n) && galois % 2 == 1, "an automorphism of at least one vector");
+        let mask = (2u64 << log_n) - 1;
+        let source = |j: usize| {
             let exponent = (2 * bit_reverse(j, log_n) as u64 + 1).wrapping_mul(galois) & mask;
             bit_reverse((exponent >> 1) as usize, log_n) as u32
-        })
-        .collect()
+        };
+        let index: Vec<u32> = (0..1usize << log_n).map(source).collect();
+        let eight = index.chunks_exact(8).map(|of| block(of, |place| (of[place] % 8) as u8)).collect();
+        let halves = |of: &[u32], half: usize| 2 * (of[half / 2] % 4) as u8 + (half % 2) as u8;
+        let four = index.chunks_exact(4).map(|of| block(of, |half| halves(of, half))).collect();
+        Self { index, four, eight }
+    }
+
+    /// `out[j] = a[index[j]]`.
+    pub fn index(&self) -> &[u32] {
+        &self.index
+    }
+
+    /// Its blocks for vectors of `lanes` entries.
+    pub(crate) fn blocks(&self, lanes: usize) -> &[Block] {
+        if lanes == 8 { &self.eight } else { &self.four }
+    }
+}
+
+/// The block that entries with the sources `of` come from.
+fn block(of: &[u32], place: impl Fn(usize) -> u8) -> Block {
+    let lanes = of.len() as u32;
+    let source = of[0] / lanes * lanes;
+    debug_assert!(of.iter().all(|&i| i / lanes * lanes == source), "one block");
+    Block { source, places: std::array::from_fn(place) }
 }
 
 /// `X -> X^g` on signed coefficients (used for secrets, before they are put in residue form).
@@ -77,9 +120,12 @@ mod tests {
             r
         };
         for g in [5, 25, 511, rotation_to_galois(log_n, -3), inverse(log_n, 5)] {
-            let mut permuted = vec![0; 256];
-            kernels::permute_into(&mut permuted, &lift(&small), &ntt_permutation(log_n, g));
-            assert_eq!(permuted, lift(&on_coefficients(&small, g)), "g = {g}");
+            let permutation = Permutation::new(log_n, g);
+            for isa in Isa::available() {
+                let mut permuted = vec![0; 256];
+                kernels::permute_into(isa, &mut permuted, &lift(&small), &permutation);
+                assert_eq!(permuted, lift(&on_coefficients(&small, g)), "g = {g}, {isa:?}");
+            }
         }
     }
 

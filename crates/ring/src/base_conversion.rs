@@ -37,8 +37,15 @@ pub struct ConversionTarget {
     hats: Vec<f64>,
     /// `-Q mod t`, centred.
     minus_product: f64,
+    /// The same numbers in `[0, t)`, for kernels on integers.
+    integers: IntegerConstants,
     /// `Q^-1 mod t`.
     product_inverse: u64,
+}
+
+struct IntegerConstants {
+    hats: Vec<u64>,
+    minus_product: u64,
 }
 
 impl BaseConverter {
@@ -68,14 +75,15 @@ impl BaseConverter {
     /// Constants for the prime `t`, which is not a source.
     pub fn target(&self, t: &Modulus) -> ConversionTarget {
         let others = |skip: usize| self.sources.iter().enumerate().filter(move |(k, _)| *k != skip);
-        let hats = (0..self.sources.len())
-            .map(|i| t.center(product_mod(t, others(i).map(|(_, s)| &s.modulus))) as f64)
-            .collect();
+        let hats: Vec<u64> =
+            (0..self.sources.len()).map(|i| product_mod(t, others(i).map(|(_, s)| &s.modulus))).collect();
         let product = product_mod(t, self.sources.iter().map(|s| &s.modulus));
+        let minus_product = t.neg(product);
         ConversionTarget {
             modulus: *t,
-            hats,
-            minus_product: t.center(t.neg(product)) as f64,
+            hats: hats.iter().map(|&hat| t.center(hat) as f64).collect(),
+            minus_product: t.center(minus_product) as f64,
+            integers: IntegerConstants { hats, minus_product },
             product_inverse: t.inv(product),
         }
     }
@@ -87,6 +95,9 @@ impl BaseConverter {
         let n = scaled.first().map_or(0, |s| s.len());
         assert!(scaled.len() == self.sources.len() && scaled.iter().all(|s| s.len() == n));
         assert!(targets.len() == out.len() && out.iter().all(|o| o.len() == n));
+        if isa.or_scalar() == Isa::Avx512Ifma {
+            return self.convert_integers(isa, scaled, targets, out);
+        }
         // A cache line between blocks: without it all of them would fall into the same sets of the cache.
         let mut centred = [[0.0; BLOCK + 8]; MAX_SOURCES];
         let mut overflow = [0.0; BLOCK];
@@ -102,6 +113,26 @@ impl BaseConverter {
             self.overflow_into(isa, y, v);
             for (target, out) in targets.iter().zip(out.iter_mut()) {
                 self.convert_into(isa, target, y, v, &mut out[start..end]);
+            }
+        }
+    }
+
+    /// [`BaseConverter::convert`] with integers. As `y_i` centred is `y_i`, less `q_i` where it is negative, the sum over
+    /// `y_i` in `[0, q_i)` exceeds that over centred ones by `n Q` if `n` of them are negative: `v + n` takes the place of `v`.
+    fn convert_integers(&self, isa: Isa, scaled: &[&[u64]], targets: &[&ConversionTarget], out: &mut [&mut [u64]]) {
+        let n = scaled.first().map_or(0, |s| s.len());
+        let moduli = self.sources.iter().map(|s| s.modulus).collect::<Vec<_>>();
+        let mut overflow = [0; BLOCK];
+        for start in (0..n).step_by(BLOCK) {
+            let end = n.min(start + BLOCK);
+            let mut y = [[].as_slice(); MAX_SOURCES];
+            y.iter_mut().zip(scaled).for_each(|(y, scaled)| *y = &scaled[start..end]);
+            let y = &y[..scaled.len()];
+            let v = &mut overflow[..end - start];
+            vector::integer_overflow_into(isa, &moduli, y, v);
+            for (target, out) in targets.iter().zip(out.iter_mut()) {
+                let IntegerConstants { hats, minus_product } = &target.integers;
+                vector::convert_integers_into(isa, &target.modulus, hats, *minus_product, y, v, &mut out[start..end]);
             }
         }
     }

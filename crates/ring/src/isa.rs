@@ -9,6 +9,8 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors of doubles.
     Avx512,
+    /// The same, and sums of products of 52-bit integers.
+    Avx512Ifma,
 }
 
 impl Isa {
@@ -19,7 +21,8 @@ impl Isa {
 
     /// Every set this machine has, slowest first.
     pub fn available() -> Vec<Self> {
-        [Self::Scalar, Self::Avx2, Self::Avx512].into_iter().filter(|set| set.or_scalar() == *set).collect()
+        let all = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Ifma];
+        all.into_iter().filter(|set| set.or_scalar() == *set).collect()
     }
 
     /// This set where the machine has it, else the reference: kernels may run what this gives.
@@ -31,6 +34,8 @@ impl Isa {
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Ifma => Self::Avx512.or_scalar() == Self::Avx512 && is_x86_feature_detected!("avx512ifma"),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         };
@@ -43,6 +48,7 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2-fma",
             Self::Avx512 => "avx512f",
+            Self::Avx512Ifma => "avx512-ifma",
         }
     }
 }

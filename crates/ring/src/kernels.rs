@@ -3,6 +3,7 @@
 mod scalar;
 pub(crate) mod vector;
 
+use crate::automorphism::Permutation;
 use crate::{Isa, Modulus};
 
 /// Most terms of one [`dot_pair_into`]; with 51-bit moduli and centred operands the lazy sums of the vector twins stay exact.
@@ -60,21 +61,51 @@ pub fn sub_mul_scalar_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64], s:
     vector::sub_mul_scalar_assign(isa, q, a, b, s);
 }
 
-/// `out0 = sum_k x[k] y0[k]`, `out1 = sum_k x[k] y1[k]`: the inner product of a key-switch, reading `x` once.
-pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]]) {
-    let n = out.0.len();
-    assert!(out.1.len() == n && (1..=MAX_DOT_TERMS).contains(&x.len()));
-    assert!(x.len() == y0.len() && x.len() == y1.len());
-    assert!(x.iter().chain(y0).chain(y1).all(|s| s.len() == n));
-    vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1);
+/// `acc += sum_k s[k] a[k]`, reading and writing `acc` once.
+pub fn add_combination_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
+    assert!(a.len() == s.len() && a.iter().all(|a| a.len() == acc.len()) && s.iter().all(|&s| s < q.value()));
+    for (a, s) in a.chunks(MAX_DOT_TERMS).zip(s.chunks(MAX_DOT_TERMS)) {
+        vector::add_combination_assign(isa, q, acc, a, s);
+    }
 }
 
-/// `out[i] = a[index[i]]`. Loads one by one: the gather instruction is slower on Zen 3.
-pub fn permute_into(out: &mut [u64], a: &[u64], index: &[u32]) {
-    assert!(out.len() == a.len() && out.len() == index.len());
-    for (o, &i) in out.iter_mut().zip(index) {
-        *o = a[i as usize];
-    }
+/// A vector and a residue to multiply it by.
+pub type Scaled<'a> = (&'a [u64], u64);
+
+/// `out0 = sum_k x[k] y0[k]`, `out1 = sum_k x[k] y1[k]`: the inner product of a key-switch, reading `x` once.
+pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]]) {
+    dot_pair_plus_into(isa, q, out, x, y0, y1, [None, None]);
+}
+
+/// [`dot_pair_into`] plus `s a` for what is given of `plus`.
+pub fn dot_pair_plus_into(
+    isa: Isa,
+    q: &Modulus,
+    out: (&mut [u64], &mut [u64]),
+    x: &[&[u64]],
+    y0: &[&[u64]],
+    y1: &[&[u64]],
+    plus: [Option<Scaled<'_>>; 2],
+) {
+    let n = out.0.len();
+    let more = usize::from(plus.iter().any(Option::is_some));
+    assert!(out.1.len() == n && (1..=MAX_DOT_TERMS).contains(&(x.len() + more)));
+    assert!(x.len() == y0.len() && x.len() == y1.len());
+    assert!(x.iter().chain(y0).chain(y1).all(|s| s.len() == n));
+    assert!(plus.iter().flatten().all(|(a, s)| a.len() == n && *s < q.value()));
+    vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
+}
+
+/// `out[i] = a[index[i]]`.
+pub fn permute_into(isa: Isa, out: &mut [u64], a: &[u64], permutation: &Permutation) {
+    assert!(out.len() == a.len() && out.len() == permutation.index().len());
+    vector::permute_into(isa, out, a, permutation);
+}
+
+/// `acc[i] += a[index[i]]`.
+pub fn add_permuted_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation) {
+    assert!(acc.len() == a.len() && acc.len() == permutation.index().len());
+    vector::add_permuted_assign(isa, q, acc, a, permutation);
 }
 
 #[cfg(test)]
@@ -150,6 +181,20 @@ mod tests {
             for vectors in constants.iter().chain([&random]) {
                 let vectors: Vec<&[u64]> = vectors.iter().map(Vec::as_slice).collect();
                 for terms in 1..=MAX_DOT_TERMS {
+                    let s = q.value() / 2;
+                    let scalars: Vec<u64> = (0..terms).map(|k| [q.value() - 1, s, 1][k % 3]).collect();
+                    check("combination", |isa| {
+                        let mut acc = vectors[23].to_vec();
+                        add_combination_assign(isa, q, &mut acc, &vectors[..terms], &scalars);
+                        vec![acc]
+                    });
+                    let plus = [Some((vectors[22], q.value() - 1)), (terms % 2 == 0).then_some((vectors[21], s))];
+                    check("dot pair plus", |isa| {
+                        let (mut out0, mut out1) = (vec![0; LEN], vec![0; LEN]);
+                        let (x, y0, y1) = (&vectors[1..terms], &vectors[8..7 + terms], &vectors[16..15 + terms]);
+                        dot_pair_plus_into(isa, q, (&mut out0, &mut out1), x, y0, y1, plus);
+                        vec![out0, out1]
+                    });
                     check("dot pair", |isa| {
                         let (mut out0, mut out1) = (vec![0; LEN], vec![0; LEN]);
                         let (x, y0, y1) = (&vectors[..terms], &vectors[8..8 + terms], &vectors[16..16 + terms]);

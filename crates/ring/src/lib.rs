@@ -14,4 +14,4 @@ mod simd;
 
 pub use isa::Isa;
 pub use modulus::{MAX_BITS, Modulus};
-pub use rns::{Basis, Digits, Poly, RnsRing};
+pub use rns::{Basis, Digits, Poly, RnsRing, digit_ranges};

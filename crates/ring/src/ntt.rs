@@ -33,7 +33,7 @@ impl NttTable {
         let table = Self { modulus, log_n, psi, scalar, four_lanes, eight_lanes };
         // The roots this machine will use, now rather than in the middle of the first transform.
         match Isa::detect() {
-            Isa::Avx512 if table.is_vector() => _ = table.vector_roots(8),
+            Isa::Avx512 | Isa::Avx512Ifma if table.is_vector() => _ = table.vector_roots(8),
             Isa::Avx2 if table.is_vector() => _ = table.vector_roots(4),
             _ => _ = table.scalar_roots(),
         }

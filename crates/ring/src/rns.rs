@@ -7,17 +7,21 @@ mod division;
 mod mod_up;
 mod rotation_sums;
 
-pub use mod_up::Digits;
+pub use mod_up::{Digits, digit_ranges};
 pub use rotation_sums::BabyStep;
 
+use crate::automorphism::Permutation;
 use crate::base_conversion::{BaseConverter, ConversionTarget};
 use crate::buffer::{Limb, Pool};
 use crate::ntt::NttTable;
 use crate::sampler::{self, Domain, Seed};
-use crate::{Isa, Modulus, automorphism, kernels};
+use crate::{Isa, Modulus, kernels};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// Entries of a limb of a tensor product worked on at a time: those of four operands and three sums fit a core's own cache.
+const TENSOR_BLOCK: usize = 4096;
 
 /// Special primes' streams of a seed are numbered from here, so that they never share one with the chain's.
 const SPECIAL_STREAM: u32 = 1 << 31;
@@ -97,7 +101,7 @@ pub struct RnsRing {
     q: Vec<NttTable>,
     p: Vec<NttTable>,
     pool: Arc<Pool>,
-    permutations: RwLock<HashMap<u64, Arc<Vec<u32>>>>,
+    permutations: RwLock<HashMap<u64, Arc<Permutation>>>,
     conversions: RwLock<HashMap<Sources, Arc<Conversion>>>,
 }
 
@@ -241,22 +245,19 @@ impl RnsRing {
         });
     }
 
-    /// `acc += sum_k a_k c_k` for constants as in [`RnsRing::mul_halves_assign`]; the `a_k` may have more limbs. In blocks, so
-    /// that the sum stays in the first cache.
+    /// `acc += sum_k a_k c_k` for constants as in [`RnsRing::mul_halves_assign`]; the `a_k` may have more limbs.
     pub fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Vec<(u64, u64)>)]) {
-        const BLOCK: usize = 1024;
         let middle = self.degree() / 2;
         let basis = acc.basis;
         self.for_each_limb(acc, |t, i, limb| {
-            let block = BLOCK.min(middle);
-            for (number, out) in limb.chunks_exact_mut(block).enumerate() {
-                let start = number * block;
-                for (a, halves) in terms {
-                    let a = &a.matching(basis, i)[start..start + block];
-                    let scalar = if start < middle { halves[i].0 } else { halves[i].1 };
-                    kernels::mul_scalar_add_assign(self.isa, t.modulus(), out, a, scalar);
-                }
-            }
+            let limbs: Vec<&Limb> = terms.iter().map(|(a, _)| a.matching(basis, i)).collect();
+            let (first, second) = limb.split_at_mut(middle);
+            let a: Vec<&[u64]> = limbs.iter().map(|a| &a[..middle]).collect();
+            let scalars: Vec<u64> = terms.iter().map(|(_, halves)| halves[i].0).collect();
+            kernels::add_combination_assign(self.isa, t.modulus(), first, &a, &scalars);
+            let a: Vec<&[u64]> = limbs.iter().map(|a| &a[middle..]).collect();
+            let scalars: Vec<u64> = terms.iter().map(|(_, halves)| halves[i].1).collect();
+            kernels::add_combination_assign(self.isa, t.modulus(), second, &a, &scalars);
         });
     }
 
@@ -288,35 +289,52 @@ impl RnsRing {
         let limbs = d0.limbs.par_iter_mut().zip(&mut d1.limbs).zip(&mut d2.limbs).enumerate();
         limbs.with_min_len(self.grain()).for_each(|(i, ((d0, d1), d2))| {
             let q = self.modulus(basis, i);
-            let mut cross = self.pool.take();
-            let mut partial = [self.pool.take(), self.pool.take()];
-            for (number, chunk) in terms.chunks(kernels::MAX_DOT_TERMS).enumerate() {
-                let a0: Vec<&[u64]> = chunk.iter().map(|t| &t.0.0.matching(basis, i)[..]).collect();
-                let a1: Vec<&[u64]> = chunk.iter().map(|t| &t.0.1.matching(basis, i)[..]).collect();
-                let b0: Vec<&[u64]> = chunk.iter().map(|t| &t.1.0.matching(basis, i)[..]).collect();
-                let b1: Vec<&[u64]> = chunk.iter().map(|t| &t.1.1.matching(basis, i)[..]).collect();
-                if number == 0 {
-                    kernels::dot_pair_into(self.isa, q, (d0, d1), &a0, &b0, &b1);
-                    kernels::dot_pair_into(self.isa, q, (d2, &mut cross), &a1, &b1, &b0);
-                } else {
-                    let [x, y] = &mut partial;
-                    kernels::dot_pair_into(self.isa, q, (x, y), &a0, &b0, &b1);
-                    kernels::add_assign(self.isa, q, d0, x);
-                    kernels::add_assign(self.isa, q, d1, y);
-                    kernels::dot_pair_into(self.isa, q, (x, &mut cross), &a1, &b1, &b0);
-                    kernels::add_assign(self.isa, q, d2, x);
-                }
-                kernels::add_assign(self.isa, q, d1, &cross);
+            let block = TENSOR_BLOCK.min(self.degree());
+            let mut scratch = vec![0; 3 * block];
+            for start in (0..self.degree()).step_by(block) {
+                let range = start..start + block;
+                let out = [&mut d0[range.clone()], &mut d1[range.clone()], &mut d2[range.clone()]];
+                self.tensor_block(q, terms, |a| &a.matching(basis, i)[range.clone()], out, &mut scratch);
             }
         });
         out
     }
 
+    /// A block of all three sums, with `entries(a)` for that of a polynomial.
+    fn tensor_block<'a>(
+        &self,
+        q: &Modulus,
+        terms: &[((&'a Poly, &'a Poly), (&'a Poly, &'a Poly))],
+        entries: impl Fn(&'a Poly) -> &'a [u64],
+        [d0, d1, d2]: [&mut [u64]; 3],
+        scratch: &mut [u64],
+    ) {
+        let (cross, rest) = scratch.split_at_mut(d0.len());
+        let (x, y) = rest.split_at_mut(d0.len());
+        for (number, chunk) in terms.chunks(kernels::MAX_DOT_TERMS).enumerate() {
+            let a0: Vec<&[u64]> = chunk.iter().map(|t| entries(t.0.0)).collect();
+            let a1: Vec<&[u64]> = chunk.iter().map(|t| entries(t.0.1)).collect();
+            let b0: Vec<&[u64]> = chunk.iter().map(|t| entries(t.1.0)).collect();
+            let b1: Vec<&[u64]> = chunk.iter().map(|t| entries(t.1.1)).collect();
+            if number == 0 {
+                kernels::dot_pair_into(self.isa, q, (d0, d1), &a0, &b0, &b1);
+                kernels::dot_pair_into(self.isa, q, (d2, cross), &a1, &b1, &b0);
+            } else {
+                kernels::dot_pair_into(self.isa, q, (x, y), &a0, &b0, &b1);
+                kernels::add_assign(self.isa, q, d0, x);
+                kernels::add_assign(self.isa, q, d1, y);
+                kernels::dot_pair_into(self.isa, q, (x, cross), &a1, &b1, &b0);
+                kernels::add_assign(self.isa, q, d2, x);
+            }
+            kernels::add_assign(self.isa, q, d1, cross);
+        }
+    }
+
     /// `a(X^galois)`.
     pub fn automorphism(&self, a: &Poly, galois: u64) -> Poly {
-        let index = self.permutation(galois);
+        let permutation = self.permutation(galois);
         let mut out = self.uninit(a.basis);
-        self.for_each_limb(&mut out, |_, i, limb| kernels::permute_into(limb, &a.limbs[i], &index));
+        self.for_each_limb(&mut out, |_, i, limb| kernels::permute_into(self.isa, limb, &a.limbs[i], &permutation));
         out
     }
 
@@ -360,12 +378,12 @@ impl RnsRing {
         out
     }
 
-    fn permutation(&self, galois: u64) -> Arc<Vec<u32>> {
+    fn permutation(&self, galois: u64) -> Arc<Permutation> {
         let known = self.permutations.read().unwrap_or_else(PoisonError::into_inner).get(&galois).cloned();
         known.unwrap_or_else(|| {
-            let index = Arc::new(automorphism::ntt_permutation(self.log_n, galois));
+            let permutation = Arc::new(Permutation::new(self.log_n, galois));
             let mut cache = self.permutations.write().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(cache.entry(galois).or_insert(index))
+            Arc::clone(cache.entry(galois).or_insert(permutation))
         })
     }
 

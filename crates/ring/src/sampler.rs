@@ -29,11 +29,12 @@ pub struct OsSeeds;
 
 impl SeedSource for OsSeeds {
     fn next_seed(&mut self) -> Seed {
-        let mut seed = [0; 32];
+        // Filled in place: no copy is left behind.
+        let mut seed = Seed([0; 32]);
         // Going on without randomness would leak keys: there is no answer but to stop.
         #[allow(clippy::expect_used)]
-        getrandom::fill(&mut seed).expect("the operating system gave no randomness");
-        Seed(seed)
+        getrandom::fill(&mut seed.0).expect("the operating system gave no randomness");
+        seed
     }
 }
 
@@ -105,7 +106,7 @@ impl Words {
     const BLOCK: usize = 4096;
 
     fn new(seed: &Seed, domain: Domain) -> Self {
-        let cipher = ChaCha20::new(&seed.0.into(), &domain.nonce().into());
+        let cipher = ChaCha20::new((&seed.0).into(), &domain.nonce().into());
         Self { cipher, block: [0; Self::BLOCK], used: Self::BLOCK }
     }
 

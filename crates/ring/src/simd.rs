@@ -68,8 +68,96 @@ pub(crate) trait Simd: Copy {
     unsafe fn or_u(a: Self::U, b: Self::U) -> Self::U;
     /// The smaller of `a` and `b` as unsigned numbers, of which `b < 2^63`, and `a <= b` or `a >= 2^63`.
     unsafe fn min_wrapped(a: Self::U, b: Self::U) -> Self::U;
+    /// The entries of `a` at the places of a block of an automorphism's permutation.
+    unsafe fn at_places(a: Self::U, places: &[u8; 8]) -> Self::U;
     unsafe fn bits(a: Self::F) -> Self::U;
     unsafe fn from_bits(a: Self::U) -> Self::F;
+}
+
+/// An instruction set that also multiplies 52-bit integers.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+pub(crate) trait Integers52: Simd {
+    /// `sum` plus the low 52 bits of `a b`, for `a` and `b` below `2^52`.
+    unsafe fn add_low(sum: Self::U, a: Self::U, b: Self::U) -> Self::U;
+    /// `sum` plus `a b / 2^52`, rounded down, for `a` and `b` below `2^52`.
+    unsafe fn add_high(sum: Self::U, a: Self::U, b: Self::U) -> Self::U;
+    /// `a / 2^52`, rounded down.
+    unsafe fn above_52(a: Self::U) -> Self::U;
+    /// `a mod 2^52`.
+    unsafe fn below_52(a: Self::U) -> Self::U;
+    /// `a` as a double, for `a <= 2^53`.
+    unsafe fn exact_double(a: Self::U) -> Self::F;
+}
+
+/// An exact sum of products of integers below `2^51`: the sum of their low 52 bits and that of what is above.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum52<S: Simd> {
+    low: S::U,
+    high: S::U,
+}
+
+/// The constants of [`Sum52::residue`]: `2^52 mod q`, centred, and that over `q`.
+pub(crate) type Power52<S> = Factor<S>;
+
+impl<S: Integers52> Sum52<S> {
+    /// # Safety
+    ///
+    /// As for [`Simd`]; so for all methods below.
+    #[inline(always)]
+    pub(crate) unsafe fn zero() -> Self {
+        // SAFETY: the caller's.
+        unsafe { Self { low: S::splat_u(0), high: S::splat_u(0) } }
+    }
+
+    /// A sum that begins with numbers below `2^52`.
+    #[inline(always)]
+    pub(crate) unsafe fn from(low: S::U) -> Self {
+        // SAFETY: the caller's.
+        unsafe { Self { low, high: S::splat_u(0) } }
+    }
+
+    /// Adds `x y`.
+    #[inline(always)]
+    pub(crate) unsafe fn add(&mut self, x: S::U, y: S::U) {
+        // SAFETY: the caller's.
+        unsafe {
+            self.low = S::add_low(self.low, x, y);
+            self.high = S::add_high(self.high, x, y);
+        }
+    }
+
+    /// `2^52 mod q` for [`Sum52::residue`].
+    #[inline(always)]
+    pub(crate) unsafe fn power(modulus: &Modulus) -> Power52<S> {
+        let value = modulus.center((1 << 52) % modulus.value()) as f64;
+        // SAFETY: the caller's.
+        unsafe { Factor { value: S::splat(value), ratio: S::splat(value / modulus.q_f64) } }
+    }
+
+    /// The sum modulo `q`, in `[0, q)`, if it is below `2^54 q`: at most 8 products of integers below `2^51` with
+    /// residues are.
+    ///
+    /// With `H` for the sum over `2^52`, rounded down, and `L` for the rest, the sum is `H 2^52 + L`. `H` is below `4 q`,
+    /// so at most `2^53` and exact as a double. Its product with the power is reduced as in [`Field::mul_factor`]: the
+    /// quotient is at most `2 q < 2^52`, its relative errors are `u` of the ratio and `u` of the product, so that after the
+    /// rounding to an integer it is wrong by at most `2 q 2u + 1/2 = 3/2`, and the result is at most `3/2 q`. `L` reduced
+    /// is at most `7/6 q`; the two together are below `2^53`.
+    #[inline(always)]
+    pub(crate) unsafe fn residue(&self, f: &Field<S>, power: Power52<S>) -> S::U {
+        // SAFETY: the caller's.
+        unsafe {
+            let high = S::exact_double(S::add_u(self.high, S::above_52(self.low)));
+            let low = to_double::<S>(S::below_52(self.low));
+            let c = S::round(S::mul(high, power.ratio));
+            let h = S::mul(high, power.value);
+            let l = S::mul_sub(high, power.value, h);
+            let high = S::add(S::neg_mul_add(c, f.q, h), l);
+            f.residue(f.reduce(S::add(high, f.reduce_any(low))))
+        }
+    }
 }
 
 /// The constants of a modulus, one copy per lane, and arithmetic with them.
@@ -244,9 +332,14 @@ pub(crate) unsafe fn to_double<S: Simd>(x: S::U) -> S::F {
 }
 
 /// Defines a safe function that runs the generic kernel `$body` with the instructions of its first argument, or the
-/// scalar kernel where the machine does not have them.
+/// scalar kernel where the machine does not have them. A kernel of its own for 52-bit integers may follow as `ifma`.
 macro_rules! vector_kernel {
     ($vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, else $scalar:path) => {
+        crate::simd::vector_kernel! {
+            $vis fn $name($($arg: $ty),*) = $body, ifma $body, else $scalar
+        }
+    };
+    ($vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, ifma $ifma:path, else $scalar:path) => {
         $vis fn $name(isa: crate::Isa, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {
@@ -260,11 +353,18 @@ macro_rules! vector_kernel {
                     // SAFETY: as above.
                     unsafe { $body(crate::simd::avx512::Avx512, $($arg),*) }
                 }
+                #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+                unsafe fn ifma($($arg: $ty),*) {
+                    // SAFETY: as above.
+                    unsafe { $ifma(crate::simd::avx512::Avx512, $($arg),*) }
+                }
                 match isa.or_scalar() {
                     // SAFETY: `or_scalar` gives a set only where the CPU has it; the public functions check lengths.
                     crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
                     // SAFETY: as above.
                     crate::Isa::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    crate::Isa::Avx512Ifma => return unsafe { ifma($($arg),*) },
                     crate::Isa::Scalar => {}
                 }
             }
@@ -275,3 +375,28 @@ macro_rules! vector_kernel {
     };
 }
 pub(crate) use vector_kernel;
+
+/// As `vector_kernel`, for a kernel that only sets with 52-bit integers have.
+macro_rules! ifma_kernel {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, else $scalar:path) => {
+        $(#[$doc])*
+        $vis fn $name(isa: crate::Isa, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+                unsafe fn ifma($($arg: $ty),*) {
+                    // SAFETY: the features of the set are enabled here; the slices' lengths are the caller's promise.
+                    unsafe { $body(crate::simd::avx512::Avx512, $($arg),*) }
+                }
+                if isa.or_scalar() == crate::Isa::Avx512Ifma {
+                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public functions check lengths.
+                    return unsafe { ifma($($arg),*) };
+                }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = isa;
+            $scalar($($arg),*)
+        }
+    };
+}
+pub(crate) use ifma_kernel;

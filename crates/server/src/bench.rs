@@ -1,17 +1,20 @@
 //! A job's workbench: keys, circuit and engine on one device, and ciphertexts in and out of blobs.
 
-use crate::blobs::{self, Blobs, Key, Shelf};
+use crate::blobs::{Blobs, Key, Shelf};
 use crate::state::Job;
 use crate::work::{Part, Training, Work, blocks_len, labels_len};
+use crate::workshop::Workshop;
 use crate::{Error, Result};
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, Sealed};
 use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params, SeededCiphertext};
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::trainer::{Batch, Trainer};
+use hetal_learn::products::{Expanded, Versions};
+use hetal_learn::trainer::{Batch, Model, Trainer};
 use hetal_learn::{Circuit, packing};
 use hetal_ring::Basis;
 use hetal_wire::BlobName;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The engine of a device.
@@ -47,12 +50,14 @@ impl<'a, B: Backend> Bench<'a, B> {
         let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
         let key = Key::new(&job.tenant, Shelf::Uploads, training.keys);
         let path = blobs.local(&key)?.ok_or(Error::NoBlob { name: training.keys })?;
-        let keys = EvaluationKeys::with_source(Box::new(KeySetFile::open(&codec, &path).map_err(Error::work)?));
+        let bad = |e: &dyn std::fmt::Display| Error::work(format!("upload {}: {e}", training.keys));
+        let file = KeySetFile::open(&codec, &path).map_err(|e| bad(&e))?;
+        let keys = EvaluationKeys::with_source(Box::new(file));
         if let Work::Training(_) = job.work {
             let all: Vec<_> = keys.available().collect();
             for (done, &(id, basis)) in all.iter().enumerate() {
                 progress(done, all.len())?;
-                keys.find(id, basis).map_err(Error::work)?;
+                keys.find(id, basis).map_err(|e| bad(&e))?;
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
@@ -69,46 +74,9 @@ impl<'a, B: Backend> Bench<'a, B> {
         result.map_err(Error::work)
     }
 
-    /// The circuit of one range.
-    pub fn trainer(&self, range: f64) -> Result<Trainer<EngineOf<B>>> {
-        self.sound(self.circuit.trainer(&self.engine, range))
-    }
-
-    /// The public first weights, as a ciphertext that hides nothing.
-    pub fn first_weights(&self, training: &Training) -> Result<Ct<B>> {
-        let geometry = self.circuit.geometry();
-        let weights = initial_weights(training.classes, training.features, training.agreement.seed);
-        let slots = packing::weights(geometry, &weights).map_err(Error::work)?;
-        let level = self.circuit.ledger().weights();
-        let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
-        let basis = Basis { q: limbs, p: 0 };
-        let c0 = self.engine.evaluator().encode(&slots, scale, basis).map_err(Error::work)?.poly;
-        let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
-        self.engine.admit(trivial).map_err(Error::work)
-    }
-
-    /// Feature blocks and labels of a batch, with all row-shifted versions.
-    pub fn batch(&self, trainer: &Trainer<EngineOf<B>>, part: &Part) -> Result<Batch<Ct<B>>> {
-        let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
-        let ledger = self.circuit.ledger();
-        let mut levels = vec![ledger.fresh_features(); self.circuit.geometry().blocks()];
-        levels.push(ledger.probabilities());
-        let mut blocks = self.upload(part.blob, size, &levels)?;
-        let labels = blocks.pop().ok_or_else(|| Error::work("a batch without labels"))?;
-        self.sound(trainer.batch(&self.engine, &blocks, labels, part.rows))
-    }
-
-    /// Feature blocks alone, with all row-shifted versions.
-    pub fn features(&self, trainer: &Trainer<EngineOf<B>>, part: &Part) -> Result<Vec<Vec<Ct<B>>>> {
-        let size = blocks_len(&self.params, &self.circuit);
-        let levels = vec![self.circuit.ledger().fresh_features(); self.circuit.geometry().blocks()];
-        let blocks = self.upload(part.blob, size, &levels)?;
-        self.sound(trainer.products().versions(&self.engine, &blocks))
-    }
-
     /// The seeded ciphertexts of an upload: exactly those of these levels.
-    fn upload(&self, name: BlobName, size: u64, levels: &[usize]) -> Result<Vec<Ct<B>>> {
-        let bytes = blobs::read(self.blobs, &Key::new(&self.job.tenant, Shelf::Uploads, name), size)?;
+    fn ciphertexts(&self, name: BlobName, size: u64, levels: &[usize]) -> Result<Vec<Ct<B>>> {
+        let bytes = self.upload(name, size)?;
         let mut rest = &bytes[..];
         let bad = |reason: String| Error::work(format!("upload {name}: {reason}"));
         let mut ciphertexts = Vec::with_capacity(levels.len());
@@ -123,33 +91,118 @@ impl<'a, B: Backend> Bench<'a, B> {
         }
         if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
     }
+}
 
-    /// Stores a ciphertext among what a job made; gives its name and size.
-    pub fn put(&self, ciphertext: &Ct<B>) -> Result<(BlobName, u64)> {
-        let bytes = self.sound(self.codec.encode(ciphertext.inner()))?;
-        let name = blobs::name_of(&bytes);
-        self.blobs.put(&Key::new(&self.job.tenant, Shelf::Job(self.job.id), name), &bytes)?;
-        Ok((name, bytes.len() as u64))
+impl<B: Backend> Workshop for Bench<'_, B> {
+    type Ct = Ct<B>;
+    type Circuit = Trainer<EngineOf<B>>;
+    type Batch = Batch<Ct<B>>;
+    type Rows = Versions<Ct<B>>;
+    type Expanded = Expanded<Ct<B>>;
+
+    fn blobs(&self) -> &dyn Blobs {
+        self.blobs
     }
 
-    /// A ciphertext on a shelf, of any usable level.
-    pub fn get(&self, shelf: Shelf, name: BlobName) -> Result<Ct<B>> {
-        let most = ciphertext_len(&self.params, self.params.limbs(self.params.top_level()));
-        let bytes = blobs::read(self.blobs, &Key::new(&self.job.tenant, shelf, name), most)?;
-        let ciphertext = self.codec.decode(&bytes).map_err(|e| Error::work(format!("blob {name}: {e}")))?;
-        self.engine.admit(ciphertext).map_err(|e| Error::work(format!("blob {name}: {e}")))
+    fn job(&self) -> &Job {
+        self.job
     }
 
-    /// Removes a ciphertext from what the job made.
-    pub fn forget(&self, name: BlobName) -> Result<()> {
-        self.blobs.delete(&Key::new(&self.job.tenant, Shelf::Job(self.job.id), name))
+    fn circuit(&self, range: f64) -> Result<Self::Circuit> {
+        self.sound(self.circuit.trainer(&self.engine, range))
     }
 
-    /// Bytes of a batch with all its versions, in memory.
-    pub fn prepared_bytes(&self) -> u64 {
+    fn parts(&self) -> usize {
+        self.circuit.geometry().parts()
+    }
+
+    /// Ciphertexts that hide nothing.
+    fn first_weights(&self, training: &Training) -> Result<Vec<Ct<B>>> {
+        let geometry = self.circuit.geometry();
+        let weights = initial_weights(training.classes, training.features, training.agreement.seed);
+        let parts = packing::weights(geometry, &weights).map_err(Error::work)?;
+        let level = self.circuit.ledger().weights();
+        let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
+        let basis = Basis { q: limbs, p: 0 };
+        let part = |slots: &Vec<_>| {
+            let c0 = self.engine.evaluator().encode(slots, scale, basis).map_err(Error::work)?.poly;
+            let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
+            self.engine.admit(trivial).map_err(Error::work)
+        };
+        parts.iter().map(part).collect()
+    }
+
+    fn batches(&self, sent: usize) -> usize {
+        self.circuit.batches(sent)
+    }
+
+    fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize> {
+        self.circuit.pieces_of(batch, sent)
+    }
+
+    /// Feature blocks and labels, with all row-shifted versions.
+    fn batch(&self, trainer: &Self::Circuit, part: &Part) -> Result<Self::Batch> {
+        let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
+        let ledger = self.circuit.ledger();
+        let mut levels = vec![ledger.fresh_features(); self.circuit.geometry().blocks()];
+        levels.push(ledger.probabilities());
+        let mut blocks = self.ciphertexts(part.blob, size, &levels)?;
+        let labels = blocks.pop().ok_or_else(|| Error::work("a batch without labels"))?;
+        self.sound(trainer.batch(&self.engine, &blocks, labels, part.rows))
+    }
+
+    /// Feature blocks alone, with all row-shifted versions.
+    fn rows(&self, trainer: &Self::Circuit, part: &Part) -> Result<Self::Rows> {
+        let size = blocks_len(&self.params, &self.circuit);
+        let levels = vec![self.circuit.ledger().fresh_features(); self.circuit.geometry().blocks()];
+        let blocks = self.ciphertexts(part.blob, size, &levels)?;
+        self.sound(trainer.products().versions(&self.engine, &blocks))
+    }
+
+    fn prepared_bytes(&self) -> u64 {
         let geometry = self.circuit.geometry();
         let versions = (geometry.blocks() * geometry.padded_classes()) as u64;
         let limbs = self.params.limbs(self.circuit.ledger().features()) as u64;
         versions * 2 * limbs * self.params.degree() as u64 * 8
+    }
+
+    fn step(
+        &self,
+        trainer: &Self::Circuit,
+        model: &Model<Ct<B>>,
+        (rows, pieces): (usize, &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>),
+        rate: f64,
+    ) -> Result<Model<Ct<B>>> {
+        let mut step = trainer.begin(model, rows, rate);
+        for piece in pieces {
+            self.sound(step.add(&self.engine, &*piece?, &mut |_| {}))?;
+        }
+        self.sound(step.finish(&self.engine, &mut |_| {}))
+    }
+
+    fn refresh(&self, trainer: &Self::Circuit, model: &Model<Ct<B>>) -> Result<Model<Ct<B>>> {
+        self.sound(trainer.refresh(&self.engine, model))
+    }
+
+    fn expand(&self, trainer: &Self::Circuit, weights: &[Ct<B>]) -> Result<Self::Expanded> {
+        self.sound(trainer.products().expand(&self.engine, weights))
+    }
+
+    fn logits(&self, trainer: &Self::Circuit, rows: &Self::Rows, weights: &Self::Expanded) -> Result<Ct<B>> {
+        self.sound(trainer.products().logits(&self.engine, rows, weights))
+    }
+
+    fn encode(&self, ciphertext: &Ct<B>) -> Result<Vec<u8>> {
+        self.sound(self.codec.encode(ciphertext.inner()))
+    }
+
+    fn decode(&self, bytes: &mut &[u8]) -> Result<Ct<B>> {
+        let ciphertext = self.codec.read(bytes).map_err(Error::work)?;
+        self.engine.admit(ciphertext).map_err(Error::work)
+    }
+
+    /// Any usable level.
+    fn largest(&self) -> u64 {
+        ciphertext_len(&self.params, self.params.limbs(self.params.top_level()))
     }
 }

@@ -8,7 +8,6 @@ mod s3;
 mod suite;
 
 pub use local::LocalBlobs;
-pub(crate) use local::sync_folder;
 pub use memory::MemoryBlobs;
 #[cfg(feature = "s3")]
 pub use s3::{S3Blobs, S3Config};
@@ -71,11 +70,14 @@ impl fmt::Debug for Key {
 
 /// A store of blobs. What was put survives the machine's sudden end; nothing is ever there in part.
 pub trait Blobs: Send + Sync {
-    /// Stores bytes. A blob that is there already stays as it is: its name says that it has the same bytes.
+    /// Stores bytes. A blob that is there already stays as it is, unless it was damaged.
     fn put(&self, key: &Key, bytes: &[u8]) -> Result<()>;
 
     /// Takes over a file that its owner is done with, and that has been synced.
     fn adopt(&self, key: &Key, file: &Path) -> Result<()>;
+
+    /// Whether a blob is there with the bytes it is named after, of this number; if so, it stays whatever happens.
+    fn confirm(&self, key: &Key, size: u64) -> Result<bool>;
 
     /// The bytes from an offset; `None` if there is no such blob.
     fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>>;
@@ -91,6 +93,12 @@ pub trait Blobs: Send + Sync {
 
     /// The names on a shelf, in order.
     fn list(&self, tenant: &Tenant, shelf: Shelf) -> Result<Vec<BlobName>>;
+
+    /// Removes a shelf and everything on it.
+    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()>;
+
+    /// All shelves there are, of all tenants.
+    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>>;
 }
 
 /// All bytes of a blob of at most `most` bytes, after comparing them with its name.
@@ -105,11 +113,10 @@ pub fn read(blobs: &dyn Blobs, key: &Key, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The name of a file's bytes.
-pub(crate) fn name_of_file(path: &Path) -> Result<BlobName> {
+/// The name of all bytes that a reader gives.
+pub(crate) fn name_of_bytes(reader: impl Read) -> std::io::Result<BlobName> {
     let mut hasher = blake3::Hasher::new();
-    let hashed = std::fs::File::open(path).and_then(|file| hasher.update_reader(file).map(|_| ()));
-    hashed.map_err(|e| Error::file(path, e))?;
+    hasher.update_reader(reader)?;
     Ok(BlobName(*hasher.finalize().as_bytes()))
 }
 

@@ -99,14 +99,27 @@ pub struct Bounds {
     pub batches: usize,
     /// Connections at the same time.
     pub connections: usize,
+    /// Connections of a tenant at the same time.
+    pub tenant_connections: usize,
+    /// Connections from one address at the same time on which nobody has shown credentials.
+    pub strangers: usize,
     /// Requests of one connection at the same time.
     pub requests: u32,
-    /// Seconds for a connection to come up, and between the parts of an upload.
+    /// Jobs watched and blobs downloaded by a tenant at the same time.
+    pub streams: usize,
+    /// Seconds for a connection to come up, for credentials to be shown on it, between the parts of an upload, and for a part of a
+    /// download to be taken.
     pub idle_seconds: u64,
     /// Attempts at a job without a checkpoint in between.
     pub attempts: u32,
-    /// Hours from a job's beginning to its end.
+    /// Hours in which a job is worked on.
     pub job_hours: u64,
+    /// Seconds in which a verdict has to come, from the time that the server begins to wait for it.
+    pub verdict_seconds: u64,
+    /// Bytes of the disk that uploads leave free.
+    pub spare_bytes: u64,
+    /// Bytes of the audit log after which a new file is begun.
+    pub audit_bytes: u64,
 }
 
 impl Default for Bounds {
@@ -120,10 +133,16 @@ impl Default for Bounds {
             kept_jobs: 1000,
             batches: 4096,
             connections: 1024,
+            tenant_connections: 256,
+            strangers: 256,
             requests: 64,
+            streams: 256,
             idle_seconds: 60,
             attempts: 25,
             job_hours: 24 * 14,
+            verdict_seconds: 3 * 24 * 3600,
+            spare_bytes: 1 << 30,
+            audit_bytes: 64 << 20,
         }
     }
 }
@@ -160,8 +179,12 @@ impl Config {
     /// The configuration in a file; what it does not say is left at its default.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
-        let config = toml::from_str(&text);
-        config.map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.to_string().trim_end()) })
+        Self::parse(&text).map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.trim_end()) })
+    }
+
+    /// The configuration in a text.
+    pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
+        toml::from_str(text).map_err(|e| e.to_string())
     }
 
     /// Refuses what cannot work.
@@ -178,6 +201,10 @@ impl Config {
         }
         if self.workers == 0 || self.checkpoint_every == 0 || self.lease_seconds < 3 || self.bounds.connections == 0 {
             return refuse("workers, checkpoint_every and connections are at least 1, lease_seconds at least 3");
+        }
+        // A list of jobs is one message.
+        if self.bounds.kept_jobs > 2000 {
+            return refuse("bounds.kept_jobs is at most 2000");
         }
         if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
             return refuse("prepared_gib is not a number of GiB");

@@ -1,30 +1,49 @@
 #![doc = include_str!("../README.md")]
 
+mod audit;
 pub mod bell;
 mod bench;
 pub mod blobs;
 mod clock;
 pub mod config;
 mod device;
+mod disk;
+mod door;
 mod error;
+mod farewell;
 mod metrics;
+#[doc(hidden)]
+pub mod parsers;
+mod patience;
+mod places;
 mod service;
 mod sets;
+#[cfg(test)]
+mod simulation;
 mod staging;
 pub mod state;
+mod sweep;
 pub mod tenants;
 pub mod tls;
 mod training;
+mod uploads;
 pub mod work;
 mod worker;
+mod workshop;
 
 pub use config::Config;
 pub use error::{Error, Result};
+pub use farewell::{Farewell, forget_tenant};
 
+use audit::Audit;
 use bell::Bell;
 use blobs::{Blobs, LocalBlobs};
+use disk::Files;
+use door::Door;
 use hetal_wire::v1::hetal_server::HetalServer;
 use metrics::Metrics;
+use patience::Patience;
+use places::Places;
 use service::{Handler, Service};
 use sets::Sets;
 use staging::Staging;
@@ -32,17 +51,18 @@ use state::{SqliteState, State};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tenants::Tenants;
+use tenants::{TenantConfig, Tenants};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use worker::Shop;
+use uploads::Uploads;
+use worker::{REST, Shop};
 
 /// How long streams may take to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -53,7 +73,8 @@ pub struct Running {
     metrics_address: Option<SocketAddr>,
     authority: Option<PathBuf>,
     shop: Arc<Shop>,
-    workers: Vec<JoinHandle<()>>,
+    service: Arc<Service>,
+    threads: Vec<JoinHandle<()>>,
     network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
     /// Held while this process has the folder.
     _lock: File,
@@ -75,7 +96,8 @@ pub fn start(config: Config) -> Result<Running> {
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
     let state: Arc<dyn State> = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
-    let staging = Staging::open(&config.folder.join("staging"), config.bounds.open_uploads)?;
+    let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
+    let audit = Audit::open(&audit_path(&config.folder), config.bounds.audit_bytes)?;
     let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
         config: config.clone(),
@@ -86,18 +108,57 @@ pub fn start(config: Config) -> Result<Running> {
         metrics: Arc::clone(&metrics),
         name: "local".to_owned(),
         draining: false.into(),
+        clock: clock::system(),
+        rest: REST,
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
-    let service =
-        Service { tenants: Tenants::new(&config.tenants)?, config, sets, state, blobs, staging, bell, metrics };
-    let mut running = listen(service, shop, lock)?;
+    match sweep::sweep(&*state, &*blobs, &staging) {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
+        // They cost room and nothing else.
+        Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
+    }
+    let uploads = Uploads {
+        state: Arc::clone(&state),
+        blobs: Arc::clone(&blobs),
+        staging,
+        most: config.bounds.blob_bytes,
+        spare: config.bounds.spare_bytes,
+    };
+    let service = Service {
+        tenants: RwLock::new(Tenants::new(&config.tenants)?),
+        connections: Places::new(config.bounds.tenant_connections),
+        streams: Places::new(config.bounds.streams),
+        key_lists: work::KeyLists::default(),
+        config,
+        sets,
+        state,
+        blobs,
+        uploads,
+        bell,
+        metrics,
+        audit,
+    };
+    let mut running = listen(Arc::new(service), shop, lock)?;
+    let shop = Arc::clone(&running.shop);
+    let seconds = running.shop.config.bounds.verdict_seconds;
+    running.threads.push(thread("patience".to_owned(), move || Patience::new(seconds).watch(&shop))?);
     for number in 0..running.shop.config.workers {
         let shop = Arc::clone(&running.shop);
-        let thread = std::thread::Builder::new().name(format!("worker {number}")).spawn(move || shop.work());
-        running.workers.push(thread.map_err(|e| Error::System { what: "a worker".to_owned(), reason: e.to_string() })?);
+        running.threads.push(thread(format!("worker {number}"), move || shop.work())?);
     }
     Ok(running)
+}
+
+fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let failed = |e: std::io::Error| Error::System { what: "a thread".to_owned(), reason: e.to_string() };
+    std::thread::Builder::new().name(name).spawn(work).map_err(failed)
+}
+
+/// Where requests are written down.
+fn audit_path(folder: &Path) -> PathBuf {
+    folder.join("audit.log")
 }
 
 /// The store that a configuration asks for.
@@ -122,7 +183,7 @@ fn lock(folder: &Path) -> Result<File> {
 }
 
 /// Opens the sockets and serves them.
-fn listen(service: Service, shop: Arc<Shop>, lock: File) -> Result<Running> {
+fn listen(service: Arc<Service>, shop: Arc<Shop>, lock: File) -> Result<Running> {
     let config = service.config.clone();
     let failed = |what: String| move |e: std::io::Error| Error::System { what, reason: e.to_string() };
     let runtime =
@@ -138,14 +199,19 @@ fn listen(service: Service, shop: Arc<Shop>, lock: File) -> Result<Running> {
         runtime.spawn(metrics::serve(monitor, Arc::clone(&service.metrics), Arc::clone(&service.state)));
     }
     let (connections, incoming) = mpsc::channel(1);
-    let patience = Duration::from_secs(config.bounds.idle_seconds);
-    runtime.spawn(tls::accept(listener, acceptor, config.bounds.connections, patience, connections));
+    let limits = tls::Limits {
+        most: config.bounds.connections,
+        strangers: config.bounds.strangers,
+        patience: Duration::from_secs(config.bounds.idle_seconds),
+    };
+    runtime.spawn(tls::accept(listener, acceptor, limits, connections));
     let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
     let (stop, stopped) = oneshot::channel();
     let (ended, end) = oneshot::channel();
-    let handler = HetalServer::new(Handler(Arc::new(service)))
+    let handler = HetalServer::new(Handler(Arc::clone(&service)))
         .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
         .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
+    let handler = Door::new(handler, Arc::clone(&service));
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(config.bounds.requests)
         .http2_max_header_list_size(16 << 10)
@@ -165,7 +231,7 @@ fn listen(service: Service, shop: Arc<Shop>, lock: File) -> Result<Running> {
     let authority = config.certificate.is_none().then(|| tls::authority_path(&config.folder));
     tracing::info!(%address, "clients are served");
     let network = Some((runtime, stop, end));
-    Ok(Running { address, metrics_address, authority, shop, workers: Vec::new(), network, _lock: lock })
+    Ok(Running { address, metrics_address, authority, shop, service, threads: Vec::new(), network, _lock: lock })
 }
 
 impl Running {
@@ -184,6 +250,14 @@ impl Running {
         self.authority.as_deref()
     }
 
+    /// Takes other tenants in place of those it was started with; those who are no longer among them are refused from their next
+    /// request on.
+    pub fn reload(&self, tenants: &[TenantConfig]) -> Result<()> {
+        let fresh = Tenants::new(tenants)?;
+        *self.service.tenants.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
     /// Stops: no new connections, jobs go to their next checkpoint and back to the queue, streams end.
     pub fn stop(mut self) {
         self.drain();
@@ -193,8 +267,8 @@ impl Running {
         self.shop.metrics.draining.store(true, Ordering::Relaxed);
         self.shop.draining.store(true, Ordering::Relaxed);
         self.shop.bell.ring();
-        for worker in self.workers.drain(..) {
-            let _ = worker.join();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
         }
         if let Some((runtime, stop, end)) = self.network.take() {
             let _ = stop.send(());

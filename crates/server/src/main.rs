@@ -2,8 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use hetal_server::config::Engine;
-use hetal_server::tenants::Fingerprint;
-use hetal_server::{Config, Error, Result};
+use hetal_server::tenants::{Fingerprint, Tenant};
+use hetal_server::{Config, Error, Result, Running};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +55,11 @@ enum Command {
     },
     /// Reads the configuration and says what is wrong with it.
     Check,
+    /// Removes everything of a tenant from a server that does not run, looks for what is left, and says what was done in JSON.
+    Forget {
+        /// The tenant's name.
+        tenant: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -72,6 +77,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Some(Command::Token { tenant }) => print_token(tenant),
         Some(Command::Check) => configuration(arguments)?.check(),
+        Some(Command::Forget { tenant }) => forget(&configuration(arguments)?, tenant),
         None => serve(arguments),
     }
 }
@@ -106,30 +112,55 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let running = hetal_server::start(configuration(arguments)?)?;
     // For scripts that let the system choose a port.
     println!("{}", running.address());
-    wait_for_signal()?;
+    wait_for_end(arguments, &running)?;
     tracing::info!("stopping: jobs go to their next checkpoint");
     running.stop();
     Ok(())
 }
 
-/// Returns at SIGTERM or SIGINT.
-fn wait_for_signal() -> Result<()> {
+/// Returns at SIGTERM or SIGINT; at SIGHUP reads the tenants again.
+fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |e: std::io::Error| Error::System { what: "signals".to_owned(), reason: e.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                _ = hang_up.recv() => reload(arguments, running),
+            }
         }
-        Ok(())
     })
 }
 
+/// Takes the tenants of the configuration as it is now; a broken one changes nothing.
+fn reload(arguments: &Arguments, running: &Running) {
+    let reloaded = configuration(arguments).and_then(|config| {
+        config.check()?;
+        running.reload(&config.tenants)?;
+        Ok(config.tenants.len())
+    });
+    match reloaded {
+        Ok(tenants) => tracing::info!(tenants, "the tenants were read again"),
+        Err(error) => tracing::error!(%error, "the tenants stay as they were"),
+    }
+}
+
+fn forget(config: &Config, tenant: &str) -> Result<()> {
+    let farewell = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?)?;
+    println!("{}", serde_json::to_string(&farewell).map_err(Error::work)?);
+    if farewell.found_in.is_empty() {
+        return Ok(());
+    }
+    Err(Error::State { reason: format!("something of {tenant} is still in {}", farewell.found_in.join(", ")) })
+}
+
 fn print_token(tenant: &str) -> Result<()> {
-    hetal_server::tenants::Tenant::try_from(tenant.to_owned())?;
+    Tenant::try_from(tenant.to_owned())?;
     let mut bytes = [0u8; 32];
     getrandom::fill(&mut bytes).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
     let token: String = bytes.iter().map(|b| format!("{b:02x}")).collect();

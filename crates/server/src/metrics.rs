@@ -107,12 +107,12 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, state: Arc<dyn 
         };
         let (metrics, state) = (Arc::clone(&metrics), Arc::clone(&state));
         tokio::spawn(
-            async move { tokio::time::timeout(Duration::from_secs(5), respond(stream, &metrics, &*state)).await },
+            async move { tokio::time::timeout(Duration::from_secs(5), respond(stream, metrics, state)).await },
         );
     }
 }
 
-async fn respond(mut stream: TcpStream, metrics: &Metrics, state: &dyn State) -> std::io::Result<()> {
+async fn respond(mut stream: TcpStream, metrics: Arc<Metrics>, state: Arc<dyn State>) -> std::io::Result<()> {
     let mut head = [0; 4096];
     let mut len = 0;
     while len < head.len() && !head[..len].windows(4).any(|w| w == b"\r\n\r\n") {
@@ -124,7 +124,12 @@ async fn respond(mut stream: TcpStream, metrics: &Metrics, state: &dyn State) ->
     let line = String::from_utf8_lossy(&head[..len]);
     let mut words = line.split_whitespace();
     let (status, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some(path)) => metrics.answer(path, state),
+        // The state may be busy: never on the network's threads.
+        (Some("GET"), Some(path)) => {
+            let path = path.to_owned();
+            let answer = tokio::task::spawn_blocking(move || metrics.answer(&path, &*state));
+            answer.await.map_err(std::io::Error::other)?
+        }
         _ => ("405 Method Not Allowed", String::new()),
     };
     let reply = format!(

@@ -1,15 +1,18 @@
 //! The protocol's requests, one function each: who asks, what exactly, then the state and the blobs.
 
+use crate::audit::{Audit, Note};
 use crate::bell::Bell;
 use crate::blobs::{Blobs, Key, Shelf};
 use crate::config::Config;
 use crate::metrics::{Metrics, add};
+use crate::places::{Place, Places};
 use crate::sets::Sets;
-use crate::staging::{Staged, Staging};
 use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
+use crate::sweep::delete_job;
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
-use crate::work::{Checker, Work, blob_name, job_id};
+use crate::uploads::{Begun, Extent, Uploads};
+use crate::work::{Checker, KeyLists, Work, blob_name, job_id};
 use crate::{Error, Result, clock};
 use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, Kind};
 use hetal_ckks::{KeyId, KeySource, Params};
@@ -17,17 +20,20 @@ use hetal_learn::{Agreement, Verdict};
 use hetal_wire::v1::hetal_server::Hetal;
 use hetal_wire::{BlobName, JobId, LABEL_BYTES, PART_BYTES, VERSION_ENTRY, v1};
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::sync::Arc;
-use std::time::Duration;
+use std::io::Read;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Messages of a stream that wait for a slow client.
 const STREAM_DEPTH: usize = 4;
 /// How often watchers look for changes made by other machines.
 const POLL: Duration = Duration::from_secs(1);
+/// Bytes that an upload brings in `idle_seconds`, at the least.
+const LEAST_BYTES: usize = 64 << 10;
 /// Events that are read at once.
 const EVENTS_AT_ONCE: usize = 64;
 
@@ -36,46 +42,41 @@ pub struct Service {
     /// The configuration.
     pub config: Config,
     /// Who may ask.
-    pub tenants: Tenants,
+    pub tenants: RwLock<Tenants>,
     /// What is accepted.
     pub sets: Arc<Sets>,
     /// What is remembered.
     pub state: Arc<dyn State>,
     /// Where bytes are.
     pub blobs: Arc<dyn Blobs>,
-    /// Where bytes come first.
-    pub staging: Staging,
+    /// Bytes on their way.
+    pub uploads: Uploads,
     /// Rung after changes.
     pub bell: Arc<Bell>,
     /// Counted.
     pub metrics: Arc<Metrics>,
-}
-
-/// An upload that a stream goes on with.
-enum Begun {
-    Complete(Upload),
-    Partial(Upload, Staged, std::fs::File),
+    /// Where requests are written down.
+    pub audit: Audit,
+    /// Connections of each tenant.
+    pub connections: Places<Tenant>,
+    /// Streams to each tenant.
+    pub streams: Places<Tenant>,
+    /// Keys of shapes that were asked for.
+    pub key_lists: KeyLists,
 }
 
 /// What the network layer holds.
 #[derive(Clone)]
 pub struct Handler(pub Arc<Service>);
 
-impl Handler {
-    /// The tenant who asks, after the protocol's version: an old client is told so even with old credentials.
-    fn admit<T>(&self, name: &'static str, request: &Request<T>) -> Result<Tenant> {
-        add(&self.0.metrics.requests, 1);
-        let admitted = self.0.identify(request);
-        match &admitted {
-            Ok(tenant) => tracing::info!(%tenant, request = name, "request"),
-            Err(error) => {
-                add(&self.0.metrics.refusals, 1);
-                tracing::info!(request = name, %error, "refused");
-            }
-        }
-        admitted
-    }
+/// The tenant whom the door let in, and the note for its log.
+fn guest<T>(request: &Request<T>) -> Result<(Tenant, Note)> {
+    let extensions = request.extensions();
+    let found = extensions.get::<Tenant>().cloned().zip(extensions.get::<Note>().cloned());
+    found.ok_or(Error::Credentials)
+}
 
+impl Handler {
     /// Runs what blocks away from the network's threads.
     async fn run<T: Send + 'static>(
         &self,
@@ -85,8 +86,7 @@ impl Handler {
         let outcome = tokio::task::spawn_blocking(move || work(&service)).await;
         let outcome = outcome.unwrap_or_else(|e| Err(Error::work(format!("a request broke off: {e}"))));
         outcome.map_err(|error| {
-            add(&self.0.metrics.refusals, 1);
-            tracing::info!(%error, "refused");
+            tracing::debug!(%error, "refused");
             error.into()
         })
     }
@@ -100,52 +100,58 @@ impl Hetal for Handler {
     type DownloadStream = ReceiverStream<std::result::Result<v1::DownloadPart, Status>>;
 
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Reply<v1::Offer> {
+        guest(&request)?;
         let hello = request.get_ref();
         hetal_wire::negotiate(hello.oldest, hello.newest).map_err(|sentence| Error::Version { sentence })?;
-        self.admit("hello", &request)?;
         Ok(Response::new(self.0.offer()))
     }
 
     async fn begin_upload(&self, request: Request<v1::BeginUploadRequest>) -> Reply<v1::UploadState> {
-        let tenant = self.admit("begin upload", &request)?;
+        let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
+        note.about(blob_name(&message.name)?);
         self.run(move |service| service.begin_upload(&tenant, &message)).await.map(Response::new)
     }
 
     async fn upload(&self, request: Request<Streaming<v1::UploadPart>>) -> Reply<v1::UploadState> {
-        let tenant = self.admit("upload", &request)?;
-        self.receive(tenant, request.into_inner()).await.map(Response::new)
+        let (tenant, note) = guest(&request)?;
+        self.receive(tenant, &note, request.into_inner()).await.map(Response::new)
     }
 
     async fn delete_upload(&self, request: Request<v1::DeleteUploadRequest>) -> Reply<v1::Done> {
-        let tenant = self.admit("delete upload", &request)?;
-        let message = request.into_inner();
-        let done = self.run(move |service| service.delete_upload(&tenant, blob_name(&message.name)?)).await;
+        let (tenant, note) = guest(&request)?;
+        let name = blob_name(&request.get_ref().name)?;
+        note.about(name);
+        let done = self.run(move |service| service.uploads.delete(&tenant, name)).await;
         done.map(|()| Response::new(v1::Done {}))
     }
 
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
-        let tenant = self.admit("create job", &request)?;
+        let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
-        self.run(move |service| service.create_job(&tenant, &message)).await.map(Response::new)
+        let job = self.run(move |service| service.create_job(&tenant, &message)).await?;
+        note.about(job_id(&job.id)?);
+        Ok(Response::new(job))
     }
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Reply<v1::JobList> {
-        let tenant = self.admit("list jobs", &request)?;
+        let (tenant, _) = guest(&request)?;
         let jobs =
             self.run(move |service| Ok(service.state.jobs(&tenant)?.iter().map(|job| service.describe(job)).collect()));
         Ok(Response::new(v1::JobList { jobs: jobs.await? }))
     }
 
     async fn get_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Job> {
-        let tenant = self.admit("get job", &request)?;
+        let (tenant, note) = guest(&request)?;
         let id = job_id(&request.get_ref().id)?;
+        note.about(id);
         self.run(move |service| Ok(service.describe(&service.state.job(&tenant, id)?))).await.map(Response::new)
     }
 
     async fn cancel_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Job> {
-        let tenant = self.admit("cancel job", &request)?;
+        let (tenant, note) = guest(&request)?;
         let id = job_id(&request.get_ref().id)?;
+        note.about(id);
         let job = self.run(move |service| {
             let job = service.state.cancel_job(&tenant, id, clock::millis())?;
             service.bell.ring();
@@ -155,14 +161,18 @@ impl Hetal for Handler {
     }
 
     async fn delete_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Done> {
-        let tenant = self.admit("delete job", &request)?;
+        let (tenant, note) = guest(&request)?;
         let id = job_id(&request.get_ref().id)?;
-        self.run(move |service| service.delete_job(&tenant, id)).await.map(|()| Response::new(v1::Done {}))
+        note.about(id);
+        let done = self.run(move |service| delete_job(&*service.state, &*service.blobs, &tenant, id)).await;
+        done.map(|()| Response::new(v1::Done {}))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
-        let tenant = self.admit("watch", &request)?;
+        let (tenant, note) = guest(&request)?;
         let (id, after) = (job_id(&request.get_ref().job)?, request.get_ref().after);
+        note.about(id);
+        let place = self.0.stream(&tenant)?;
         // The job must be there before the stream begins.
         let asked = tenant.clone();
         self.run(move |service| service.state.job(&asked, id)).await?;
@@ -170,15 +180,18 @@ impl Hetal for Handler {
         let handler = self.clone();
         tokio::spawn(async move {
             if let Err(status) = handler.tell(&tenant, id, after, &sender).await {
-                let _ = sender.send(Err(status)).await;
+                let _ = sender.send_timeout(Err(status), handler.0.idle()).await;
             }
+            drop(place);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn judge(&self, request: Request<v1::JudgeRequest>) -> Reply<v1::Done> {
-        let tenant = self.admit("judge", &request)?;
+        let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
+        let id = job_id(&message.job)?;
+        note.about(id);
         let verdict = match message.verdict() {
             v1::Verdict::Continue => Verdict::Continue,
             v1::Verdict::Stop => Verdict::Stop,
@@ -187,7 +200,7 @@ impl Hetal for Handler {
             v1::Verdict::Unspecified => return Err(Error::invalid("that is no verdict").into()),
         };
         let done = self.run(move |service| {
-            service.state.judge(&tenant, job_id(&message.job)?, message.round, verdict)?;
+            service.state.judge(&tenant, id, message.round, verdict)?;
             service.bell.ring();
             Ok(())
         });
@@ -195,12 +208,19 @@ impl Hetal for Handler {
     }
 
     async fn download(&self, request: Request<v1::DownloadRequest>) -> Reply<Self::DownloadStream> {
-        let tenant = self.admit("download", &request)?;
+        let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
+        note.about(blob_name(&message.blob)?);
+        let place = self.0.stream(&tenant)?;
         let reader = self.run(move |service| service.open_output(&tenant, &message)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
-        tokio::task::spawn_blocking(move || handler.0.send_parts(reader, &sender));
+        tokio::spawn(async move {
+            if let Err(status) = handler.send_parts(reader, &sender).await {
+                let _ = sender.send_timeout(Err(status), handler.0.idle()).await;
+            }
+            drop(place);
+        });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
@@ -210,40 +230,81 @@ impl Handler {
     async fn receive(
         &self,
         tenant: Tenant,
+        note: &Note,
         mut stream: Streaming<v1::UploadPart>,
     ) -> std::result::Result<v1::UploadState, Status> {
-        let idle = Duration::from_secs(self.0.config.bounds.idle_seconds);
-        let next =
-            async |stream: &mut Streaming<v1::UploadPart>| match tokio::time::timeout(idle, stream.message()).await {
-                Ok(part) => part,
-                Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
-            };
-        let first =
-            next(&mut stream).await?.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
+        let first = self.part(&mut stream).await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
         let name = blob_name(&first.name)?;
+        note.about(name);
         let asked = tenant.clone();
-        let begun = self.run(move |service| service.resume_upload(&asked, name, first.offset)).await?;
-        let (upload, staged, mut file) = match begun {
+        let begun = self.run(move |service| service.uploads.resume(&asked, name, first.offset)).await?;
+        let mut intake = match begun {
             Begun::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
-            Begun::Partial(upload, staged, file) => (upload, staged, file),
+            Begun::Partial(intake) => intake,
         };
-        let mut held = first.offset;
+        let (mut since, mut came) = (Instant::now(), 0);
         let mut part = Some(first);
         while let Some(v1::UploadPart { data, .. }) = part {
-            held = held.saturating_add(data.len() as u64);
-            if data.len() > PART_BYTES || held > upload.size {
-                return Err(Error::invalid(format!("a part too long: {} bytes belong to the blob", upload.size)).into());
+            if data.len() > PART_BYTES {
+                return Err(Error::invalid(format!("a part of more than {PART_BYTES} bytes")).into());
             }
             add(&self.0.metrics.received_bytes, data.len() as u64);
-            let path = staged.path().to_owned();
-            file = self.run(move |_| file.write_all(&data).map(|()| file).map_err(|e| Error::file(&path, e))).await?;
-            part = if held == upload.size { None } else { next(&mut stream).await? };
+            came += data.len();
+            intake = self.run(move |_| intake.add(&data).map(|()| intake)).await?;
+            if came >= LEAST_BYTES {
+                (since, came) = (Instant::now(), 0);
+            } else if since.elapsed() > self.0.idle() && !intake.is_whole() {
+                return Err(Status::deadline_exceeded("the upload is too slow: send the rest in larger parts"));
+            }
+            part = if intake.is_whole() { None } else { self.part(&mut stream).await? };
         }
-        if held < upload.size {
+        let held = intake.held();
+        if !intake.is_whole() {
             return Ok(v1::UploadState { held, complete: false });
         }
-        self.run(move |service| service.finish_upload(&tenant, &upload, &staged, &file)).await?;
+        let finish = move |service: &Service| {
+            service.uploads.finish(&tenant, intake, |upload, start| service.inspect(upload, start))
+        };
+        self.run(finish).await?;
         Ok(v1::UploadState { held, complete: true })
+    }
+
+    /// The next part of an upload, if it comes soon.
+    async fn part(
+        &self,
+        stream: &mut Streaming<v1::UploadPart>,
+    ) -> std::result::Result<Option<v1::UploadPart>, Status> {
+        match tokio::time::timeout(self.0.idle(), stream.message()).await {
+            Ok(part) => part,
+            Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
+        }
+    }
+
+    /// Sends a blob part by part, as long as somebody takes them.
+    async fn send_parts(
+        &self,
+        mut reader: Box<dyn Read + Send>,
+        out: &mpsc::Sender<std::result::Result<v1::DownloadPart, Status>>,
+    ) -> std::result::Result<(), Status> {
+        loop {
+            let read = self.run(move |_| {
+                let mut data = Vec::with_capacity(PART_BYTES);
+                let count = reader.by_ref().take(PART_BYTES as u64).read_to_end(&mut data);
+                count.map_err(|e| Error::System { what: "a blob".to_owned(), reason: e.to_string() })?;
+                Ok((reader, data))
+            });
+            let data;
+            (reader, data) = read.await?;
+            if data.is_empty() {
+                return Ok(());
+            }
+            add(&self.0.metrics.sent_bytes, data.len() as u64);
+            if out.send_timeout(Ok(v1::DownloadPart { data: data.into() }), self.0.idle()).await.is_err() {
+                // Nobody takes it, or not soon enough.
+                return Ok(());
+            }
+        }
     }
 
     /// Sends events after a number, and progress as it changes, until the job has ended or nobody listens.
@@ -268,7 +329,7 @@ impl Handler {
             let more = events.len() == EVENTS_AT_ONCE;
             for event in events {
                 after = event.sequence;
-                if out.send(Ok(event)).await.is_err() {
+                if out.send_timeout(Ok(event), self.0.idle()).await.is_err() {
                     return Ok(());
                 }
             }
@@ -281,7 +342,7 @@ impl Handler {
             if job.progress != told && job.state == JobState::Running && after == job.sequence {
                 told = job.progress;
                 let what = told.map(v1::event::What::Progress);
-                if out.send(Ok(v1::Event { sequence: after, what })).await.is_err() {
+                if out.send_timeout(Ok(v1::Event { sequence: after, what }), self.0.idle()).await.is_err() {
                     return Ok(());
                 }
             }
@@ -294,13 +355,27 @@ impl Handler {
 }
 
 impl Service {
-    fn identify<T>(&self, request: &Request<T>) -> Result<Tenant> {
-        let version = request.metadata().get(VERSION_ENTRY).and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
-        hetal_wire::negotiate(version.unwrap_or(0), version.unwrap_or(0))
-            .map_err(|sentence| Error::Version { sentence })?;
-        let certificate = request.extensions().get::<Peer>().and_then(|peer| peer.certificate);
-        let token = request.metadata().get("authorization").and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
-        self.tenants.identify(certificate, token, clock::millis() / 1000)
+    /// The tenant who asks, after the protocol's version: an old client is told so even with old credentials.
+    pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Tenant> {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let version = text(VERSION_ENTRY).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0);
+        hetal_wire::negotiate(version, version).map_err(|sentence| Error::Version { sentence })?;
+        let certificate = peer.and_then(|peer| peer.certificate);
+        let token = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.identify(certificate, token, clock::millis() / 1000)
+    }
+
+    /// How long anyone is waited for.
+    fn idle(&self) -> Duration {
+        Duration::from_secs(self.config.bounds.idle_seconds)
+    }
+
+    /// A place among the streams of a tenant.
+    fn stream(&self, tenant: &Tenant) -> Result<Place<Tenant>> {
+        let most = self.config.bounds.streams;
+        let sentence = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
+        self.streams.take(tenant).ok_or_else(|| Error::Limit { sentence: sentence() })
     }
 
     fn quota(&self) -> Quota {
@@ -373,79 +448,25 @@ impl Service {
     }
 
     fn begin_upload(&self, tenant: &Tenant, message: &v1::BeginUploadRequest) -> Result<v1::UploadState> {
-        let name = blob_name(&message.name)?;
         let kind = match message.kind() {
             v1::BlobKind::Keys => BlobKind::Keys,
             v1::BlobKind::Batch => BlobKind::Batch,
             v1::BlobKind::Features => BlobKind::Features,
             v1::BlobKind::Unspecified => return Err(Error::invalid("a blob of no kind")),
         };
-        let most = self.config.bounds.blob_bytes;
-        if message.size < HEADER_LEN as u64 || message.size > most {
-            return Err(Error::invalid(format!(
-                "a blob of {} bytes: {HEADER_LEN} to {most} are allowed",
-                message.size
-            )));
-        }
-        let wanted = Upload { name, kind, size: message.size, complete: false };
-        let upload = self.state.begin_upload(tenant, &wanted, &self.quota())?;
-        if upload.complete {
-            return Ok(v1::UploadState { held: upload.size, complete: true });
-        }
-        // A server that ended between taking the blob over and remembering that it did: it had been checked.
-        if self.blobs.len(&Key::new(tenant, Shelf::Uploads, name))? == Some(upload.size) {
-            self.state.complete_upload(tenant, name)?;
-            return Ok(v1::UploadState { held: upload.size, complete: true });
-        }
-        Ok(v1::UploadState { held: self.staging.held(tenant, name)?, complete: false })
-    }
-
-    /// The file of a begun upload, whose bytes so far end at `offset`.
-    fn resume_upload(&self, tenant: &Tenant, name: BlobName, offset: u64) -> Result<Begun> {
-        let upload = self.state.upload(tenant, name)?.ok_or(Error::NoBlob { name })?;
-        if upload.complete {
-            return Ok(Begun::Complete(upload));
-        }
-        let staged = self.staging.enter(tenant, name)?;
-        let (file, held) = staged.append()?;
-        if held != offset {
-            let sentence = format!("{held} bytes are here, the upload goes on at {offset}: begin it again");
-            return Err(Error::Busy { sentence });
-        }
-        Ok(Begun::Partial(upload, staged, file))
-    }
-
-    fn finish_upload(&self, tenant: &Tenant, upload: &Upload, staged: &Staged, file: &std::fs::File) -> Result<()> {
-        file.sync_all().map_err(|e| Error::file(staged.path(), e))?;
-        staged.verify()?;
-        if let Err(error) = self.inspect(upload, staged) {
-            // The right bytes of the wrong thing: nothing will make them useful.
-            staged.discard()?;
-            self.state.delete_upload(tenant, upload.name)?;
-            return Err(error);
-        }
-        self.blobs.adopt(&Key::new(tenant, Shelf::Uploads, upload.name), staged.path())?;
-        self.state.complete_upload(tenant, upload.name)
+        let wanted = Upload { name: blob_name(&message.name)?, kind, size: message.size, complete: false };
+        let Extent { held, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;
+        Ok(v1::UploadState { held, complete })
     }
 
     /// Looks at how an upload begins: an object of its kind and of an accepted parameter set.
-    fn inspect(&self, upload: &Upload, staged: &Staged) -> Result<()> {
-        let mut start = [0; HEADER_LEN];
-        let mut file = std::fs::File::open(staged.path()).map_err(|e| Error::file(staged.path(), e))?;
-        file.read_exact(&mut start).map_err(|e| Error::file(staged.path(), e))?;
+    fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
         let kind = match upload.kind {
             BlobKind::Keys => Kind::KeySet,
             BlobKind::Batch | BlobKind::Features => Kind::SeededCiphertext,
         };
-        let header = Header::parse(&start, kind).map_err(Error::invalid)?;
+        let header = Header::parse(start, kind).map_err(Error::invalid)?;
         self.sets.by_id(&header.params).map(|_| ())
-    }
-
-    fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
-        let staged = self.staging.enter(tenant, name)?;
-        self.state.delete_upload(tenant, name)?;
-        staged.discard()?;
-        self.blobs.delete(&Key::new(tenant, Shelf::Uploads, name))
     }
 
     fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest) -> Result<v1::Job> {
@@ -461,11 +482,12 @@ impl Service {
             batches_most: self.config.bounds.batches,
             state: &*self.state,
             tenant,
+            key_lists: &self.key_lists,
         };
         let work = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
                 let (training, params, keys) = checker.training(message)?;
-                self.check_keys(tenant, training.keys, &params, keys)?;
+                self.check_keys(tenant, training.keys, &params, &keys)?;
                 Work::Training(training)
             }
             Some(v1::create_job_request::Work::Classification(message)) => {
@@ -487,13 +509,13 @@ impl Service {
         tenant: &Tenant,
         name: BlobName,
         params: &Arc<Params>,
-        expected: Vec<(KeyId, usize)>,
+        expected: &[(KeyId, usize)],
     ) -> Result<()> {
         let path = self.blobs.local(&Key::new(tenant, Shelf::Uploads, name))?.ok_or(Error::NoBlob { name })?;
         let codec = Codec::new(Arc::clone(params), self.sets.ring(params)?);
         let file = KeySetFile::open(&codec, &path).map_err(Error::invalid)?;
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
-        let expected: BTreeSet<_> = expected.into_iter().collect();
+        let expected: BTreeSet<_> = expected.iter().copied().collect();
         if let Some((id, limbs)) = expected.difference(&found).next() {
             return Err(Error::invalid(format!(
                 "the key set lacks the {id} for {limbs} limbs: make keys for this shape"
@@ -507,46 +529,10 @@ impl Service {
         }
     }
 
-    fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
-        if !self.state.job(tenant, id)?.state.has_ended() {
-            return Err(Error::NotNow { sentence: "the job has not ended: cancel it first".to_owned() });
-        }
-        // Blobs first: if this is interrupted, the job is still there to be deleted again.
-        for name in self.blobs.list(tenant, Shelf::Job(id))? {
-            self.blobs.delete(&Key::new(tenant, Shelf::Job(id), name))?;
-        }
-        self.state.delete_job(tenant, id)
-    }
-
     fn open_output(&self, tenant: &Tenant, message: &v1::DownloadRequest) -> Result<Box<dyn Read + Send>> {
         let (id, name) = (job_id(&message.job)?, blob_name(&message.blob)?);
         self.state.job(tenant, id)?;
         let reader = self.blobs.open(&Key::new(tenant, Shelf::Job(id), name), message.offset)?;
         reader.ok_or(Error::NoBlob { name })
-    }
-
-    fn send_parts(
-        &self,
-        mut reader: Box<dyn Read + Send>,
-        out: &mpsc::Sender<std::result::Result<v1::DownloadPart, Status>>,
-    ) {
-        loop {
-            let mut data = Vec::with_capacity(PART_BYTES);
-            let part = match reader.by_ref().take(PART_BYTES as u64).read_to_end(&mut data) {
-                Ok(0) => return,
-                Ok(count) => {
-                    add(&self.metrics.sent_bytes, count as u64);
-                    Ok(v1::DownloadPart { data: data.into() })
-                }
-                Err(error) => {
-                    tracing::error!(%error, "a blob cannot be read");
-                    Err(Status::unavailable("the blob cannot be read now"))
-                }
-            };
-            let ended = part.is_err();
-            if out.blocking_send(part).is_err() || ended {
-                return;
-            }
-        }
     }
 }

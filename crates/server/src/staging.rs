@@ -1,27 +1,30 @@
 //! Uploads that are not whole yet: files that grow, each by one stream at a time.
 
-use crate::blobs::name_of_file;
+use crate::blobs::name_of_bytes;
+use crate::disk::{Disk, Growing};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The folder of begun uploads.
 pub struct Staging {
+    disk: Arc<dyn Disk>,
     root: PathBuf,
     open: Arc<Mutex<HashSet<(Tenant, BlobName)>>>,
+    /// Files that must go and could not be removed.
+    doomed: Arc<Mutex<HashSet<PathBuf>>>,
     most_per_tenant: usize,
 }
 
 impl Staging {
     /// The folder, which is made if it is not there.
-    pub fn open(root: &Path, most_per_tenant: usize) -> Result<Self> {
-        fs::create_dir_all(root).map_err(|e| Error::file(root, e))?;
-        Ok(Self { root: root.to_owned(), open: Arc::default(), most_per_tenant })
+    pub fn open(disk: Arc<dyn Disk>, root: &Path, most_per_tenant: usize) -> Result<Self> {
+        disk.make_folder(root).map_err(|e| Error::file(root, e))?;
+        Ok(Self { disk, root: root.to_owned(), open: Arc::default(), doomed: Arc::default(), most_per_tenant })
     }
 
     fn path(&self, tenant: &Tenant, name: BlobName) -> PathBuf {
@@ -31,11 +34,12 @@ impl Staging {
     /// Bytes that are there of an upload.
     pub fn held(&self, tenant: &Tenant, name: BlobName) -> Result<u64> {
         let path = self.path(tenant, name);
-        match fs::metadata(&path) {
-            Ok(metadata) => Ok(metadata.len()),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(0),
-            Err(e) => Err(Error::file(&path, e)),
-        }
+        Ok(self.disk.len(&path).map_err(|e| Error::file(&path, e))?.unwrap_or(0))
+    }
+
+    /// Bytes that still fit on the disk.
+    pub fn free(&self) -> Result<u64> {
+        self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
     }
 
     /// Takes the file of an upload for one stream.
@@ -50,15 +54,40 @@ impl Staging {
             return Err(Error::Busy { sentence: format!("blob {name} is being uploaded by another stream") });
         }
         drop(open);
-        Ok(Staged { path: self.path(tenant, name), key, open: Arc::clone(&self.open) })
+        let (disk, open, doomed) = (Arc::clone(&self.disk), Arc::clone(&self.open), Arc::clone(&self.doomed));
+        let staged = Staged { disk, path: self.path(tenant, name), key, open, doomed };
+        if staged.is_doomed() {
+            staged.discard()?;
+        }
+        Ok(staged)
+    }
+
+    /// All files there are, of all tenants.
+    pub fn files(&self) -> Result<Vec<(Tenant, BlobName)>> {
+        let names = |path: &Path| self.disk.names(path).map_err(|e| Error::file(path, e));
+        let mut files = Vec::new();
+        for name in names(&self.root)? {
+            let folder = names(&self.root.join(&name))?;
+            let Ok(tenant) = Tenant::try_from(name) else { continue };
+            files.extend(folder.iter().filter_map(|name| name.parse().ok()).map(|name| (tenant.clone(), name)));
+        }
+        Ok(files)
+    }
+
+    /// Removes the folder of a tenant who has no files in it.
+    pub fn forget(&self, tenant: &Tenant) -> Result<()> {
+        let path = self.root.join(tenant.as_str());
+        self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))
     }
 }
 
 /// An upload's file, held by one stream.
 pub struct Staged {
+    disk: Arc<dyn Disk>,
     path: PathBuf,
     key: (Tenant, BlobName),
     open: Arc<Mutex<HashSet<(Tenant, BlobName)>>>,
+    doomed: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl Staged {
@@ -68,32 +97,41 @@ impl Staged {
     }
 
     /// Opens it to append to it; gives its length too.
-    pub fn append(&self) -> Result<(File, u64)> {
+    pub fn append(&self) -> Result<(Box<dyn Growing>, u64)> {
         let folder = self.path.parent().unwrap_or(&self.path);
-        fs::create_dir_all(folder).map_err(|e| Error::file(folder, e))?;
         let open = || {
-            let file = File::options().create(true).append(true).open(&self.path)?;
-            let len = file.metadata()?.len();
-            Ok((file, len))
+            self.disk.make_folder(folder)?;
+            let file = self.disk.append(&self.path)?;
+            Ok((file, self.disk.len(&self.path)?.unwrap_or(0)))
         };
         open().map_err(|e: std::io::Error| Error::file(&self.path, e))
     }
 
+    /// Its bytes.
+    pub fn read(&self) -> Result<Box<dyn Read + Send>> {
+        let reader = self.disk.read(&self.path, 0).map_err(|e| Error::file(&self.path, e))?;
+        reader.ok_or(Error::NoBlob { name: self.key.1 })
+    }
+
     /// Compares its bytes with its name; throws them away if they are others.
     pub fn verify(&self) -> Result<()> {
-        if name_of_file(&self.path)? == self.key.1 {
+        if name_of_bytes(self.read()?).map_err(|e| Error::file(&self.path, e))? == self.key.1 {
             return Ok(());
         }
         self.discard()?;
         Err(Error::Damaged { what: format!("upload {}", self.key.1) })
     }
 
-    /// Throws its bytes away.
+    /// Throws its bytes away, now or before anyone uses them again.
     pub fn discard(&self) -> Result<()> {
-        match fs::remove_file(&self.path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::file(&self.path, e)),
-            _ => Ok(()),
-        }
+        self.doomed.lock().unwrap_or_else(PoisonError::into_inner).insert(self.path.clone());
+        self.disk.remove(&self.path).map_err(|e| Error::file(&self.path, e))?;
+        self.doomed.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
+        Ok(())
+    }
+
+    fn is_doomed(&self) -> bool {
+        self.doomed.lock().unwrap_or_else(PoisonError::into_inner).contains(&self.path)
     }
 }
 

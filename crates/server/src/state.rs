@@ -100,6 +100,17 @@ pub struct Job {
     pub updated: Millis,
     /// Number of its last event.
     pub sequence: u64,
+    /// Milliseconds in which it was worked on.
+    pub spent: Millis,
+}
+
+/// Numbers of what is remembered of a tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Jobs.
+    pub jobs: u64,
+    /// Uploads.
+    pub uploads: u64,
 }
 
 /// The right to work on a job for a while.
@@ -139,6 +150,8 @@ pub struct Change {
     pub event: Option<v1::event::What>,
     /// Whether the lease ends.
     pub release: bool,
+    /// Milliseconds of work since the last change.
+    pub spent: Millis,
 }
 
 /// The memory of a server, or of many that share one.
@@ -169,7 +182,9 @@ pub trait State: Send + Sync {
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
 
     /// Gives a worker the job whose turn it is: of the tenant that has the fewest jobs running, among these of the one that was served
-    /// longest ago, the oldest. Jobs that wait for a verdict come when they have it.
+    /// longest ago, the oldest. Jobs that wait for a verdict come when they have it, or when their owner wants them
+    /// to end. `until` is as late as any lease can end: one that
+    /// ends later was given by a clock that has been set back.
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>>;
     /// Extends a lease; gives whether the owner wants the job to end.
     fn renew(&self, lease: &Lease, until: Millis) -> Result<bool>;
@@ -177,6 +192,14 @@ pub trait State: Send + Sync {
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()>;
     /// The verdict on a round.
     fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>>;
+    /// Jobs that wait for a verdict, without a worker, and the rounds they ask about.
+    fn waiting(&self) -> Result<Vec<(JobId, u32)>>;
+    /// Ends a job that still waits for the verdict on that round, without a worker; gives whether it did.
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis) -> Result<bool>;
+    /// What is remembered of a tenant.
+    fn holdings(&self, tenant: &Tenant) -> Result<Holdings>;
+    /// Forgets everything of a tenant; gives what that was. No worker may have a job of his.
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings>;
     /// Ends all leases of a worker that is known to be dead.
     fn release_worker(&self, worker: &str) -> Result<()>;
     /// Numbers of jobs in each state.

@@ -1,24 +1,28 @@
 //! Connections: TLS 1.3 and nothing below, a limit on how many, and a time limit on how long they take to come up.
 
-use crate::blobs::sync_folder;
 use crate::config::Config;
-use crate::tenants::Fingerprint;
+use crate::disk::{Disk, Files};
+use crate::places::{Place, Places};
+use crate::tenants::{Fingerprint, Tenant};
 use crate::{Error, Result};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
@@ -88,7 +92,7 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
     write_private(&key, leaf_key.serialize_pem().as_bytes())?;
     write_private(&certificate, leaf.pem().as_bytes())?;
     write_private(&authority_path(folder), authority.pem().as_bytes())?;
-    sync_folder(&tls)?;
+    Files.sync_folder(&tls).map_err(|e| Error::file(&tls, e))?;
     Ok((certificate, key))
 }
 
@@ -105,15 +109,21 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     write().map_err(|e| Error::file(path, e))
 }
 
+/// Limits on connections.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// At the same time.
+    pub most: usize,
+    /// At the same time from one address, while nobody on them has shown credentials.
+    pub strangers: usize,
+    /// For TLS to come up, and then for credentials to be shown.
+    pub patience: Duration,
+}
+
 /// Accepts connections until nobody takes them any more.
-pub async fn accept(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    most: usize,
-    patience: Duration,
-    out: mpsc::Sender<Connection>,
-) {
-    let places = Arc::new(Semaphore::new(most));
+pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, out: mpsc::Sender<Connection>) {
+    let places = Arc::new(Semaphore::new(limits.most));
+    let strangers = Places::new(limits.strangers);
     while !out.is_closed() {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (tcp, peer) = match listener.accept().await {
@@ -125,12 +135,16 @@ pub async fn accept(
                 continue;
             }
         };
+        let Some(stranger) = strangers.take(&peer.ip()) else {
+            tracing::debug!(%peer, "too many connections without credentials");
+            continue;
+        };
         let (acceptor, out) = (acceptor.clone(), out.clone());
         tokio::spawn(async move {
             let _ = tcp.set_nodelay(true);
-            match tokio::time::timeout(patience, acceptor.accept(tcp)).await {
+            match tokio::time::timeout(limits.patience, acceptor.accept(tcp)).await {
                 Ok(Ok(stream)) => {
-                    let _ = out.send(Connection { stream, peer, _place: place }).await;
+                    let _ = out.send(Connection::new(stream, peer, limits.patience, place, stranger)).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
                 Err(_) => tracing::debug!(%peer, "TLS took too long"),
@@ -142,31 +156,81 @@ pub async fn accept(
 /// A connection of a client.
 pub struct Connection {
     stream: TlsStream<TcpStream>,
-    peer: SocketAddr,
+    peer: Peer,
+    /// When it ends unless credentials were shown.
+    deadline: Pin<Box<Sleep>>,
     _place: OwnedSemaphorePermit,
 }
 
 /// Who is at the other end.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
     /// Of its certificate, which an authority of ours signed.
     pub certificate: Option<Fingerprint>,
+    standing: Arc<Mutex<Standing>>,
+}
+
+/// What a connection counts as.
+enum Standing {
+    /// One of the strangers of an address.
+    Stranger { _place: Place<IpAddr> },
+    /// One of the connections of each of these tenants.
+    Known(BTreeMap<Tenant, Place<Tenant>>),
+}
+
+impl Peer {
+    /// Counts the connection as one of a tenant, who showed credentials on it; gives whether he may have it.
+    pub fn admit(&self, tenant: &Tenant, connections: &Places<Tenant>) -> bool {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Standing::Known(tenants) = &*standing
+            && tenants.contains_key(tenant)
+        {
+            return true;
+        }
+        let Some(place) = connections.take(tenant) else { return false };
+        match &mut *standing {
+            Standing::Known(tenants) => drop(tenants.insert(tenant.clone(), place)),
+            stranger => *stranger = Standing::Known(BTreeMap::from([(tenant.clone(), place)])),
+        }
+        true
+    }
+
+    fn is_stranger(&self) -> bool {
+        matches!(*self.standing.lock().unwrap_or_else(PoisonError::into_inner), Standing::Stranger { .. })
+    }
+}
+
+impl Connection {
+    fn new(
+        stream: TlsStream<TcpStream>,
+        address: SocketAddr,
+        patience: Duration,
+        place: OwnedSemaphorePermit,
+        stranger: Place<IpAddr>,
+    ) -> Self {
+        let certificates = stream.get_ref().1.peer_certificates();
+        let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
+        let standing = Arc::new(Mutex::new(Standing::Stranger { _place: stranger }));
+        let peer = Peer { address, certificate, standing };
+        Self { stream, peer, deadline: Box::pin(tokio::time::sleep(patience)), _place: place }
+    }
 }
 
 impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        let certificates = self.stream.get_ref().1.peer_certificates();
-        let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
-        Peer { address: self.peer, certificate }
+        self.peer.clone()
     }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        if self.peer.is_stranger() && self.deadline.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

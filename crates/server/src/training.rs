@@ -1,15 +1,13 @@
 //! A training on the server: the session of `learn`, driven over blobs and state, and taken up again wherever it stopped.
 
-use crate::bench::{Bench, Ct, EngineOf};
 use crate::blobs::Shelf;
 use crate::metrics::add;
 use crate::state::{Change, JobState};
 use crate::work::{Classification, Part, Training};
 use crate::worker::{Desk, Outcome};
+use crate::workshop::Workshop;
 use crate::{Error, Result};
-use hetal_ckks::Backend;
 use hetal_learn::session::{Record, Task};
-use hetal_learn::trainer::{Batch, Trainer};
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
 use serde::{Deserialize, Serialize};
@@ -18,8 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Where a training goes on.
 #[derive(Serialize, Deserialize)]
-struct Checkpoint {
-    session: Record,
+pub struct Checkpoint {
+    /// The session, but for its ciphertexts.
+    pub session: Record,
     /// Its ciphertexts, in the session's order.
     ciphertexts: Vec<String>,
     iterations: u64,
@@ -29,16 +28,27 @@ struct Checkpoint {
     asked: bool,
 }
 
+impl Checkpoint {
+    /// The checkpoint in a text, and the names of its ciphertexts.
+    pub fn parse(text: &str) -> Result<(Self, Vec<BlobName>)> {
+        let broken = |e: &dyn std::fmt::Display| Error::work(format!("the checkpoint makes no sense: {e}"));
+        let checkpoint: Self = serde_json::from_str(text).map_err(|e| broken(&e))?;
+        let names = checkpoint.ciphertexts.iter().map(|name| name.parse().map_err(|e| broken(&e)));
+        let names = names.collect::<Result<_>>()?;
+        Ok((checkpoint, names))
+    }
+}
+
 /// A training in progress.
-struct Run<'a, B: Backend> {
+struct Run<'a, W: Workshop> {
     desk: &'a Desk<'a>,
-    bench: &'a Bench<'a, B>,
+    shop: &'a W,
     training: &'a Training,
-    session: Session<Ct<B>>,
+    session: Session<W::Ct>,
     /// The circuit of the range in use.
-    trainer: (f64, Trainer<EngineOf<B>>),
-    batches: Prepared<Batch<Ct<B>>>,
-    validation: Prepared<Vec<Vec<Ct<B>>>>,
+    circuit: (f64, W::Circuit),
+    batches: Prepared<W::Batch>,
+    validation: Prepared<W::Rows>,
     /// Ciphertexts of the last checkpoint.
     stored: Vec<BlobName>,
     iterations: u64,
@@ -48,8 +58,8 @@ struct Run<'a, B: Backend> {
 }
 
 /// Trains, from the last checkpoint on.
-pub fn train<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, training: &Training) -> Result<Outcome> {
-    let mut run = Run::resume(desk, bench, training)?;
+pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> Result<Outcome> {
+    let mut run = Run::resume(desk, shop, training)?;
     loop {
         if let Some(outcome) = desk.interruption()? {
             return run.interrupt(outcome);
@@ -71,17 +81,21 @@ pub fn train<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, training: &Train
     }
 }
 
-impl<'a, B: Backend> Run<'a, B> {
-    fn resume(desk: &'a Desk<'a>, bench: &'a Bench<'a, B>, training: &'a Training) -> Result<Self> {
+impl<'a, W: Workshop> Run<'a, W> {
+    fn resume(desk: &'a Desk<'a>, shop: &'a W, training: &'a Training) -> Result<Self> {
         let range = training.agreement.range;
-        let (kept_batches, kept_validation) = shares(desk, bench, training);
+        let (kept_batches, kept_validation) = shares(desk, shop, training);
         let mut run = Self {
             desk,
-            bench,
+            shop,
             training,
-            session: Session::new(training.agreement.clone(), training.batches.len(), bench.first_weights(training)?)
-                .map_err(Error::work)?,
-            trainer: (range, bench.trainer(range)?),
+            session: Session::new(
+                training.agreement.clone(),
+                shop.batches(training.batches.len()),
+                shop.first_weights(training)?,
+            )
+            .map_err(Error::work)?,
+            circuit: (range, shop.circuit(range)?),
             batches: Prepared::new(kept_batches),
             validation: Prepared::new(kept_validation),
             stored: Vec::new(),
@@ -91,14 +105,13 @@ impl<'a, B: Backend> Run<'a, B> {
             asked: false,
         };
         let Some(text) = &desk.job.checkpoint else { return Ok(run) };
-        let broken = |e: &dyn std::fmt::Display| Error::work(format!("the checkpoint makes no sense: {e}"));
-        let checkpoint: Checkpoint = serde_json::from_str(text).map_err(|e| broken(&e))?;
-        for name in &checkpoint.ciphertexts {
-            run.stored.push(name.parse().map_err(|e| broken(&e))?);
+        let (checkpoint, names) = Checkpoint::parse(text)?;
+        run.stored = names;
+        let mut ciphertexts = Vec::new();
+        for &name in &run.stored {
+            ciphertexts.extend(shop.get(Shelf::Job(desk.job.id), name, 1)?);
         }
-        let load = |&name: &BlobName| bench.get(Shelf::Job(desk.job.id), name);
-        let ciphertexts = run.stored.iter().map(load).collect::<Result<_>>()?;
-        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(|e| broken(&e))?;
+        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::work)?;
         (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
         Ok(run)
     }
@@ -112,25 +125,29 @@ impl<'a, B: Backend> Run<'a, B> {
         v1::Progress { phase: phase.into(), done, total, epoch: self.epoch(), iterations: self.iterations }
     }
 
-    fn circuit(&mut self, range: f64) -> Result<()> {
-        if self.trainer.0 != range {
-            self.trainer = (range, self.bench.trainer(range)?);
+    fn choose_circuit(&mut self, range: f64) -> Result<()> {
+        if self.circuit.0 != range {
+            self.circuit = (range, self.shop.circuit(range)?);
         }
         Ok(())
     }
 
     fn step(&mut self, index: usize, rate: f64, range: f64) -> Result<()> {
         let start = Instant::now();
-        self.circuit(range)?;
-        let (bench, trainer) = (self.bench, &self.trainer.1);
-        let part = self.training.batches.get(index).ok_or_else(|| Error::work("a batch that is not there"))?;
-        let batch = self.batches.get(index, || bench.batch(trainer, part))?;
-        let model = bench.sound(trainer.step(&bench.engine, self.session.model(), &batch, rate))?;
+        self.choose_circuit(range)?;
+        let (shop, circuit) = (self.shop, &self.circuit.1);
+        let sent = &self.training.batches;
+        let pieces = shop.pieces_of(index, sent.len());
+        let rows = sent[pieces.clone()].iter().map(|part| part.rows).sum();
+        let batches = &mut self.batches;
+        let mut pieces = pieces.map(|piece| batches.get(piece, || shop.batch(circuit, &sent[piece])));
+        let model = shop.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
         self.session.stepped(model).map_err(Error::work)?;
         self.iterations += 1;
         add(&self.desk.metrics.iterations, 1);
         add(&self.desk.metrics.iteration_micros, start.elapsed().as_micros() as u64);
-        self.desk.report(self.progress(v1::Phase::Training, index + 1, self.training.batches.len()))?;
+        let batches = shop.batches(sent.len());
+        self.desk.report(self.progress(v1::Phase::Training, index + 1, batches))?;
         self.since_checkpoint += 1;
         // At the end of an epoch the checkpoint comes with the logits.
         let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
@@ -141,21 +158,20 @@ impl<'a, B: Backend> Run<'a, B> {
     }
 
     fn refresh(&mut self) -> Result<()> {
-        let model = self.bench.sound(self.trainer.1.refresh(&self.bench.engine, self.session.model()))?;
+        let model = self.shop.refresh(&self.circuit.1, self.session.model())?;
         self.session.stepped(model).map_err(Error::work)
     }
 
     /// Computes the validation logits and asks the client about them: from then on the job waits, whatever happens to this server.
     fn ask(&mut self, epoch: usize, range: f64) -> Result<()> {
-        self.circuit(range)?;
-        let (bench, trainer, parts) = (self.bench, &self.trainer.1, &self.training.validation);
-        let expanded = bench.sound(trainer.products().expand(&bench.engine, self.session.weights()))?;
+        self.choose_circuit(range)?;
+        let (shop, circuit, parts) = (self.shop, &self.circuit.1, &self.training.validation);
+        let expanded = shop.expand(circuit, self.session.weights())?;
         let mut logits = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             self.desk.report(self.progress(v1::Phase::Validating, index, parts.len()))?;
-            let versions = self.validation.get(index, || bench.features(trainer, part))?;
-            let result = bench.sound(trainer.products().logits(&bench.engine, &versions, &expanded))?;
-            let (blob, size) = bench.put(&result)?;
+            let rows = self.validation.get(index, || shop.rows(circuit, part))?;
+            let (blob, size) = shop.put(&[shop.logits(circuit, &rows, &expanded)?])?;
             logits.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: part.rows as u32 });
         }
         self.round += 1;
@@ -203,7 +219,7 @@ impl<'a, B: Backend> Run<'a, B> {
         let (session, ciphertexts) = self.session.checkpoint();
         let mut names = Vec::new();
         for ciphertext in ciphertexts {
-            names.push(self.bench.put(ciphertext)?.0);
+            names.push(self.shop.put(std::slice::from_ref(ciphertext))?.0);
         }
         let checkpoint = Checkpoint {
             session,
@@ -213,12 +229,12 @@ impl<'a, B: Backend> Run<'a, B> {
             asked: self.asked,
         };
         let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::work)?;
-        self.desk.commit(&Change { checkpoint: Some(checkpoint), ..change })?;
+        self.desk.commit(Change { checkpoint: Some(checkpoint), ..change })?;
         add(&self.desk.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
         for name in std::mem::replace(&mut self.stored, names) {
             if !self.stored.contains(&name) {
-                self.bench.forget(name)?;
+                self.shop.forget(name);
             }
         }
         Ok(())
@@ -236,21 +252,22 @@ impl<'a, B: Backend> Run<'a, B> {
     fn finish(&mut self) -> Result<Outcome> {
         let mut outputs = Vec::new();
         for (epoch, weights) in self.session.kept() {
-            let (blob, size) = self.bench.put(weights)?;
+            let (blob, size) = self.shop.put(weights)?;
             outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: 0 });
         }
         let is_output = |name: &BlobName| outputs.iter().any(|output| output.blob[..] == name.0);
         let others: Vec<_> = self.stored.iter().filter(|name| !is_output(name)).copied().collect();
         self.desk.finish(outputs)?;
-        others.into_iter().try_for_each(|name| self.bench.forget(name))?;
+        others.into_iter().for_each(|name| self.shop.forget(name));
         Ok(Outcome::Ended)
     }
 }
 
 /// Logits of queries under weights that a training left.
-pub fn classify<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, work: &Classification) -> Result<Outcome> {
-    let trainer = bench.trainer(work.training.agreement.range)?;
-    let weights = bench.get(Shelf::Job(work.job), work.weights)?;
+pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &Classification) -> Result<Outcome> {
+    let circuit = shop.circuit(work.training.agreement.range)?;
+    let weights = shop.get(Shelf::Job(work.job), work.weights, shop.parts())?;
+    let weights = shop.expand(&circuit, &weights)?;
     let mut outputs = Vec::new();
     for (index, part) in work.queries.iter().enumerate() {
         if let Some(outcome) = desk.interruption()? {
@@ -258,9 +275,8 @@ pub fn classify<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, work: &Classi
         }
         let (done, total) = (index as u64, work.queries.len() as u64);
         desk.report(v1::Progress { phase: v1::Phase::Classifying.into(), done, total, epoch: 0, iterations: 0 })?;
-        let versions = bench.features(&trainer, part)?;
-        let logits = bench.sound(trainer.logits(&bench.engine, &versions, &weights))?;
-        let (blob, size) = bench.put(&logits)?;
+        let rows = shop.rows(&circuit, part)?;
+        let (blob, size) = shop.put(&[shop.logits(&circuit, &rows, &weights)?])?;
         outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: part.rows as u32 });
     }
     desk.finish(outputs)?;
@@ -288,9 +304,9 @@ impl<T> Prepared<T> {
 }
 
 /// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
-fn shares<B: Backend>(desk: &Desk<'_>, bench: &Bench<'_, B>, training: &Training) -> (usize, usize) {
+fn shares<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> (usize, usize) {
     let budget = (desk.config.prepared_gib * (1u64 << 30) as f64) as u64;
-    let fit = usize::try_from(budget / bench.prepared_bytes().max(1)).unwrap_or(usize::MAX);
+    let fit = usize::try_from(budget / shop.prepared_bytes().max(1)).unwrap_or(usize::MAX);
     let (batches, validation): (&[Part], &[Part]) = (&training.batches, &training.validation);
     if batches.len() + validation.len() <= fit {
         return (batches.len(), validation.len());

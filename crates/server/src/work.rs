@@ -11,7 +11,7 @@ use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Agreement, Circuit, Limits, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a job is to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,11 +129,41 @@ pub struct Checker<'a> {
     pub state: &'a dyn State,
     /// Whose request it is.
     pub tenant: &'a Tenant,
+    /// Keys of shapes that were asked for before.
+    pub key_lists: &'a KeyLists,
+}
+
+/// Which keys the circuit of a shape needs. Finding out takes a while, so the last few are kept, and one is computed at a time: a flood
+/// of requests costs no more than a core.
+#[derive(Default)]
+pub struct KeyLists(Mutex<Vec<(Shape, Arc<[(KeyId, usize)]>)>>);
+
+/// Set, batch, features, classes, range.
+type Shape = (String, usize, usize, usize, u64);
+
+impl KeyLists {
+    const KEPT: usize = 64;
+
+    fn find(&self, params: &Params, training: &Training, circuit: &Circuit) -> Result<Arc<[(KeyId, usize)]>> {
+        let Agreement { batch, range, .. } = training.agreement;
+        let shape = (training.set.clone(), batch, training.features, training.classes, range.to_bits());
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, keys)) = kept.iter().find(|(known, _)| *known == shape) {
+            return Ok(Arc::clone(keys));
+        }
+        let needs = circuit.keys(params.top_level()).map_err(Error::invalid)?;
+        let keys: Arc<[_]> = encrypted::keys(params, &needs).into();
+        if kept.len() == Self::KEPT {
+            kept.remove(0);
+        }
+        kept.push((shape, Arc::clone(&keys)));
+        Ok(keys)
+    }
 }
 
 impl Checker<'_> {
     /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and the keys that it needs.
-    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>, Vec<(KeyId, usize)>)> {
+    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>, Arc<[(KeyId, usize)]>)> {
         let params = self.sets.by_id(&message.set)?;
         let training = Training {
             set: params.name().to_owned(),
@@ -151,10 +181,17 @@ impl Checker<'_> {
         let circuit = training.circuit(&params)?;
         let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
         let geometry = circuit.geometry();
-        self.parts(&training.batches, BlobKind::Batch, blocks + labels, training.agreement.batch)?;
+        let batch = training.agreement.batch;
+        self.parts(&training.batches, BlobKind::Batch, blocks + labels, batch.min(geometry.rows()))?;
+        let sent = training.batches.len();
+        for number in 0..circuit.batches(sent) {
+            let rows: usize = training.batches[circuit.pieces_of(number, sent)].iter().map(|part| part.rows).sum();
+            if rows > batch {
+                return Err(Error::invalid(format!("{rows} rows in batch {number}, at most {batch} were agreed")));
+            }
+        }
         self.parts(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
-        let needs = circuit.keys(params.top_level()).map_err(Error::invalid)?;
-        let keys = encrypted::keys(&params, &needs);
+        let keys = self.key_lists.find(&params, &training, &circuit)?;
         self.uploaded(training.keys, BlobKind::Keys, bytes::key_set_len(&params, &keys).map_err(Error::invalid)?)?;
         Ok((training, params, keys))
     }
@@ -259,7 +296,7 @@ pub fn job_id(bytes: &[u8]) -> Result<JobId> {
     JobId::try_from(bytes).map_err(Error::invalid)
 }
 
-fn parts(messages: &[v1::Rows]) -> Result<Vec<Part>> {
+pub(crate) fn parts(messages: &[v1::Rows]) -> Result<Vec<Part>> {
     let part = |message: &v1::Rows| Ok(Part { blob: blob_name(&message.blob)?, rows: message.rows as usize });
     messages.iter().map(part).collect()
 }

@@ -3,27 +3,28 @@
 use crate::bell::Bell;
 use crate::bench::Bench;
 use crate::blobs::Blobs;
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::device;
 use crate::metrics::{Metrics, add};
 use crate::sets::Sets;
 use crate::state::{Change, Claim, Job, JobState, Lease, State};
 use crate::work::Work;
-use crate::{Error, Result, clock, training};
+use crate::{Error, Result, training};
 use hetal_ckks::Backend;
 use hetal_wire::v1;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often an idle worker looks for jobs that other machines queued.
 const POLL: Duration = Duration::from_secs(1);
 /// How often the reading of keys is told.
 const TELL: Duration = Duration::from_millis(500);
-/// How long a job rests after a fault of the machine.
-const REST: Duration = Duration::from_secs(2);
+/// How long a job, or a worker, rests after a fault of the machine.
+pub const REST: Duration = Duration::from_secs(2);
 
 /// What all workers of a server share.
 pub struct Shop {
@@ -43,6 +44,10 @@ pub struct Shop {
     pub name: String,
     /// Set when workers shall stop.
     pub draining: AtomicBool,
+    /// The time of day.
+    pub clock: Clock,
+    /// How long a job rests after a fault of the machine.
+    pub rest: Duration,
 }
 
 /// How an attempt at a job ended.
@@ -74,25 +79,33 @@ pub struct Desk<'a> {
     draining: &'a AtomicBool,
     cancelled: AtomicBool,
     fenced: AtomicBool,
+    clock: &'a Clock,
+    started: Instant,
+    /// Of the time since then, what the state knows.
+    counted: Mutex<Duration>,
 }
 
 impl Desk<'_> {
     /// Changes the job, if it is still ours.
-    pub fn commit(&self, change: &Change) -> Result<()> {
-        self.state.commit(&self.lease, change, clock::millis())?;
+    pub fn commit(&self, change: Change) -> Result<()> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let spent = self.started.elapsed();
+        let change = Change { spent: spent.saturating_sub(*counted).as_millis() as u64, ..change };
+        self.state.commit(&self.lease, &change, (self.clock)())?;
+        *counted = spent;
         self.bell.ring();
         Ok(())
     }
 
     /// Tells how far the job is.
     pub fn report(&self, progress: v1::Progress) -> Result<()> {
-        self.commit(&Change { progress: Some(progress), ..Change::default() })
+        self.commit(Change { progress: Some(progress), ..Change::default() })
     }
 
     /// Ends the job with its results.
     pub fn finish(&self, outputs: Vec<v1::Output>) -> Result<()> {
         let event = Some(v1::event::What::Finished(v1::Finished { outputs }));
-        self.commit(&Change { state: Some(JobState::Finished), event, release: true, ..Change::default() })
+        self.commit(Change { state: Some(JobState::Finished), event, release: true, ..Change::default() })
     }
 
     /// Whether the attempt must end: its owner's wish, the server's end, a lost lease, too much time.
@@ -106,9 +119,10 @@ impl Desk<'_> {
         if self.draining.load(Ordering::Relaxed) {
             return Ok(Some(Outcome::Released));
         }
-        let hours = self.config.bounds.job_hours;
-        if clock::millis().saturating_sub(self.job.created) > hours.saturating_mul(3_600_000) {
-            return Err(Error::work(format!("the job took longer than {hours} hours")));
+        // Time in which the job was worked on, by a clock that cannot be set: one that can may jump.
+        let (hours, spent) = (self.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
+        if self.job.spent.saturating_add(spent) > hours.saturating_mul(3_600_000) {
+            return Err(Error::work(format!("the job was worked on for longer than {hours} hours")));
         }
         Ok(None)
     }
@@ -119,7 +133,7 @@ impl Desk<'_> {
         // Short enough for an owner who cancels, long enough not to matter.
         let pause = (lease / 3).min(Duration::from_secs(2));
         while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
-            match self.state.renew(&self.lease, clock::millis() + lease.as_millis() as u64) {
+            match self.state.renew(&self.lease, (self.clock)() + lease.as_millis() as u64) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
                 Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
                 // The next renewal may pass; if none does, the lease ends and others take over.
@@ -134,7 +148,7 @@ impl Shop {
     pub fn work(&self) {
         while !self.draining.load(Ordering::Relaxed) {
             let heard = self.bell.count();
-            let now = clock::millis();
+            let now = (self.clock)();
             match self.state.claim(&self.name, now, now + 1000 * self.config.lease_seconds) {
                 Ok(Some(claim)) => self.attempt(&claim),
                 Ok(None) => self.bell.wait(heard, POLL),
@@ -146,8 +160,9 @@ impl Shop {
         }
     }
 
-    fn attempt(&self, claim: &Claim) {
-        let desk = Desk {
+    /// A desk for an attempt.
+    pub fn desk<'a>(&'a self, claim: &'a Claim) -> Desk<'a> {
+        Desk {
             config: &self.config,
             state: &*self.state,
             bell: &self.bell,
@@ -157,7 +172,14 @@ impl Shop {
             draining: &self.draining,
             cancelled: AtomicBool::new(claim.job.cancel),
             fenced: AtomicBool::new(false),
-        };
+            clock: &self.clock,
+            started: Instant::now(),
+            counted: Mutex::default(),
+        }
+    }
+
+    fn attempt(&self, claim: &Claim) {
+        let desk = self.desk(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
         let (stop, stopped) = mpsc::channel();
@@ -175,36 +197,41 @@ impl Shop {
     }
 
     /// What an attempt's end means for the job.
-    fn settle(&self, desk: &Desk<'_>, attempts: u32, outcome: Result<Outcome>) -> Result<()> {
+    pub fn settle(&self, desk: &Desk<'_>, attempts: u32, outcome: Result<Outcome>) -> Result<()> {
         let release = Change { release: true, ..Change::default() };
         match outcome {
             Ok(Outcome::Ended) | Err(Error::Fenced) => Ok(()),
-            Ok(Outcome::Released) => desk.commit(&release),
-            Ok(Outcome::Waiting) => desk.commit(&Change { state: Some(JobState::Waiting), ..release }),
+            Ok(Outcome::Released) => desk.commit(release),
+            Ok(Outcome::Waiting) => desk.commit(Change { state: Some(JobState::Waiting), ..release }),
             Ok(Outcome::Cancelled) => {
                 let event = Some(v1::event::What::Cancelled(v1::Cancelled {}));
-                desk.commit(&Change { state: Some(JobState::Cancelled), event, ..release })
+                desk.commit(Change { state: Some(JobState::Cancelled), event, ..release })
             }
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
-                std::thread::sleep(REST);
-                desk.commit(&release)
+                std::thread::sleep(self.rest);
+                desk.commit(release)
             }
             Err(error) => {
                 add(&self.metrics.failures, 1);
                 tracing::error!(job = %desk.job.id, %error, "job failed");
                 let reason = error.sentence();
                 let event = Some(v1::event::What::Failed(v1::Failed { reason: reason.clone() }));
-                desk.commit(&Change { state: Some(JobState::Failed), reason: Some(reason), event, ..release })
+                desk.commit(Change { state: Some(JobState::Failed), reason: Some(reason), event, ..release })
             }
         }
     }
 
-    fn run(&self, desk: &Desk<'_>, attempts: u32) -> Result<Outcome> {
+    /// Why a job that was claimed is not worked on.
+    pub fn refused(&self, desk: &Desk<'_>, attempts: u32) -> Result<Option<Outcome>> {
         if attempts > self.config.bounds.attempts {
             return Err(Error::work(format!("{attempts} attempts brought the job no further")));
         }
-        if let Some(outcome) = desk.interruption()? {
+        desk.interruption()
+    }
+
+    fn run(&self, desk: &Desk<'_>, attempts: u32) -> Result<Outcome> {
+        if let Some(outcome) = self.refused(desk, attempts)? {
             return Ok(outcome);
         }
         let params = self.sets.by_name(&desk.job.work.training().set)?;
@@ -217,7 +244,7 @@ impl Shop {
     fn run_on<B: Backend>(&self, desk: &Desk<'_>, attempt: u32, engine: String, device: Arc<B>) -> Result<Outcome> {
         let params = self.sets.by_name(&desk.job.work.training().set)?;
         let started = v1::Started { attempt, engine };
-        desk.commit(&Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
+        desk.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
         let mut told: Option<Instant> = None;
         let mut progress = |done: usize, total: usize| {
             if told.is_some_and(|told| told.elapsed() < TELL) {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{TOKEN, address, config, owner, tenant};
+use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
 use hetal_client::remote::{Address, Batch, BlobKind, Credentials, Error, Remote};
 use hetal_learn::Wishes;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
@@ -106,47 +106,10 @@ fn older_tls_is_refused() {
     assert!(answer.len() == 7 && answer[0] == 21 && answer[5] == 2 && [70, 109, 40].contains(&answer[6]), "{answer:?}");
 }
 
-/// Requests as another program would make them.
+/// Requests in another version of the protocol.
 fn raw<T>(running: &Running, version: &str, call: impl AsyncFnOnce(RawClient) -> T) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let pem = std::fs::read(running.authority().unwrap()).unwrap();
-    let server = running.address();
-    runtime.block_on(async {
-        use rustls::pki_types::{CertificateDer, pem::PemObject};
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider);
-        let mut tls = builder
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        tls.alpn_protocols = vec![b"h2".to_vec()];
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
-        let connect = tower::service_fn(move |_| {
-            let connector = connector.clone();
-            async move {
-                let tcp = tokio::net::TcpStream::connect(server).await?;
-                let tls = connector.connect("localhost".try_into().unwrap(), tcp).await?;
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
-            }
-        });
-        let channel =
-            tonic::transport::Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap();
-        let version = version.parse().unwrap();
-        let papers = move |mut request: tonic::Request<()>| {
-            request.metadata_mut().insert("hetal-protocol", tonic::metadata::MetadataValue::clone(&version));
-            request.metadata_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
-            Ok(request)
-        };
-        call(v1::hetal_client::HetalClient::with_interceptor(channel, Box::new(papers))).await
-    })
+    Stranger { version: Some(version.to_owned()), ..Stranger::with_token(TOKEN) }.talk(running, call)
 }
-
-type Papers = Box<dyn FnMut(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> + Send>;
-type RawClient =
-    v1::hetal_client::HetalClient<tonic::service::interceptor::InterceptedService<tonic::transport::Channel, Papers>>;
 
 #[test]
 fn other_versions_get_a_sentence() {
@@ -358,4 +321,110 @@ fn a_folder_serves_one_server() {
     // Insecure sets need the operator's word.
     let secure = Config { allow_insecure: false, ..config(&dir.path().join("other")) };
     assert!(start(secure).err().unwrap().to_string().contains("--allow-insecure"));
+}
+
+#[test]
+fn tenants_come_and_go_while_the_server_runs() {
+    let dir = TempDir::new();
+    let running = server(dir.path());
+    let (ann, carol) = (quickly(&running, TOKEN), quickly(&running, "a third token"));
+    let connected = Remote::connect(&ann).unwrap();
+    assert!(matches!(Remote::connect(&carol), Err(Error::Credentials { .. })));
+    running.reload(&[tenant("carol", "a third token")]).unwrap();
+    Remote::connect(&carol).unwrap();
+    // Also on a connection that was there before.
+    assert!(matches!(connected.jobs(), Err(Error::Credentials { .. })));
+    // Two tenants with one token: nothing changes.
+    assert!(running.reload(&[tenant("ann", TOKEN), tenant("bob", TOKEN)]).is_err());
+    Remote::connect(&carol).unwrap();
+}
+
+#[test]
+fn connections_and_uploads_of_a_tenant_are_counted() {
+    let dir = TempDir::new();
+    let mut config = config(dir.path());
+    config.bounds.tenant_connections = 2;
+    let running = start(config).unwrap();
+    let (first, _second) =
+        (Remote::connect(&quickly(&running, TOKEN)).unwrap(), Remote::connect(&quickly(&running, TOKEN)).unwrap());
+    assert!(matches!(Remote::connect(&quickly(&running, TOKEN)), Err(Error::Limit { .. })));
+    // Neither those who are there nor others suffer.
+    first.jobs().unwrap();
+    Remote::connect(&quickly(&running, "another token")).unwrap();
+}
+
+#[test]
+fn a_full_disk_takes_no_uploads() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let mut config = config(dir.path());
+    config.bounds.spare_bytes = u64::MAX / 2;
+    let running = start(config).unwrap();
+    let remote = Remote::connect(&quickly(&running, TOKEN)).unwrap();
+    let refused = remote.upload(BlobKind::Batch, &owner.path("batch0"), &mut |_, _| {}).err();
+    assert!(matches!(&refused, Some(Error::Limit { sentence, .. }) if sentence.contains("no room")), "{refused:?}");
+}
+
+#[test]
+fn a_verdict_that_does_not_come_ends_the_job() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let mut config = Config { warm_seconds: 0, ..config(dir.path()) };
+    config.bounds.verdict_seconds = 1;
+    let running = start(config).unwrap();
+    let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
+    let mut watch = remote.watch(job.id, 0);
+    let last = std::iter::from_fn(|| watch.next_event().unwrap()).last().unwrap();
+    assert!(
+        matches!(&last.what, hetal_client::remote::Happening::Failed { reason } if reason.contains("no verdict")),
+        "{last:?}"
+    );
+}
+
+/// Every request is in the audit log, with who, what, from where and how it ended; nobody's token is.
+#[test]
+fn requests_are_written_down() {
+    let dir = TempDir::new();
+    let running = server(dir.path());
+    let remote = Remote::connect(&quickly(&running, TOKEN)).unwrap();
+    let unknown = hetal_client::remote::JobId([9; 16]);
+    assert!(remote.job(unknown).is_err());
+    assert!(Remote::connect(&quickly(&running, "wrong token")).is_err());
+    let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let words = |n: usize| ["tenant", "request", "object", "outcome"].map(|key| lines[n][key].as_str().unwrap_or("-"));
+    assert_eq!(words(0), ["ann", "Hello", "-", "ok"]);
+    assert_eq!(words(1), ["ann", "GetJob", &unknown.to_string(), "not found"]);
+    assert_eq!(words(2), ["-", "Hello", "-", "unknown credentials"]);
+    assert!(lines.len() == 3 && lines.iter().all(|line| line["peer"].as_str().unwrap().starts_with("127.0.0.1:")));
+    assert!(!text.contains("token that") && !text.contains("wrong token"));
+}
+
+/// A tenant who leaves: nothing of his is found afterwards, and nothing of others is missing.
+#[test]
+fn a_tenant_who_leaves_is_gone() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let running = server(dir.path());
+    let ann = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let bob = Remote::connect(&address(&running, "another token")).unwrap();
+    let kept = bob.upload(BlobKind::Batch, &owner.path("batch0"), &mut |_, _| {}).unwrap();
+    let training = owner.upload(&ann);
+    let job = ann.train([1; 16], "a label", &training).unwrap();
+    let mut watch = ann.watch(job.id, 0);
+    while !matches!(watch.next_event().unwrap().unwrap().what, hetal_client::remote::Happening::Validation(_)) {}
+    drop(watch);
+    let name = "ann".to_owned().try_into().unwrap();
+    // Not while the server runs.
+    assert!(hetal_server::forget_tenant(&config(dir.path()), &name).is_err());
+    running.stop();
+    let gone = hetal_server::forget_tenant(&config(dir.path()), &name).unwrap();
+    assert!(gone.found_in.is_empty() && gone.jobs == 1 && gone.uploads == 4 && gone.blobs > 4, "{gone:?}");
+    let state = std::fs::read(dir.path().join("state.sqlite")).unwrap();
+    for trace in [&job.id.0[..], &training.keys.0, b"a label", training.keys.to_string().as_bytes()] {
+        assert!(!state.windows(trace.len()).any(|window| window == trace), "{trace:?}");
+    }
+    assert!(!dir.path().join("blobs/tenants/ann").exists() && !dir.path().join("staging/ann").exists());
+    let running = server(dir.path());
+    let bob = Remote::connect(&address(&running, "another token")).unwrap();
+    assert_eq!(bob.upload(BlobKind::Batch, &owner.path("batch0"), &mut |_, _| {}).unwrap().sent, 0);
+    assert!(kept.sent > 0 && Remote::connect(&address(&running, TOKEN)).unwrap().jobs().unwrap().is_empty());
 }

@@ -3,80 +3,44 @@
 
 mod common;
 
-use common::{TOKEN, judge, names, owner};
-use hetal_client::remote::{Address, BlobKind, Credentials, Happening, Phase, Remote};
-use hetal_server::tenants::Fingerprint;
-use hetal_server::tls::authority_path;
-use hetal_testkit::TempDir;
+use common::{Process, TOKEN, judge, names, owner};
+use hetal_client::remote::{BlobKind, Happening, Phase, Remote};
+use hetal_testkit::{Random, TempDir};
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The program, in a process of its own.
-struct Process {
-    child: Child,
-    address: String,
+const WORDS: &str = "checkpoint_every = 2";
+
+fn start(folder: &Path, address: &str) -> Process {
+    // A process that is killed again and again makes many attempts.
+    Process::start(folder, address, WORDS, "[bounds]\nattempts = 10000\n")
 }
 
-impl Process {
-    fn start(folder: &Path, address: &str) -> Self {
-        let config = folder.join("server.toml");
-        let token = Fingerprint::of(TOKEN.as_bytes());
-        let text = format!("checkpoint_every = 2\n[[tenants]]\nname = \"ann\"\ntoken = \"{token}\"\n");
-        std::fs::write(&config, text).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_hetal-server"))
-            .args(["--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure", "--log", "warn", "--log-json"])
-            .arg("--config")
-            .arg(&config)
-            .args(["--address", address])
-            .env("HETAL_FOLDER", folder.join("server"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut address = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
-        Self { child, address: address.trim().to_owned() }
-    }
-
-    /// SIGKILL, and the next life at the same address.
-    fn kill_and_start(&mut self, folder: &Path) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        let address = self.address.clone();
-        *self = Self::start(folder, &address);
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The next life at the same address.
+fn kill_and_start(process: &mut Process, folder: &Path) {
+    process.kill();
+    let address = process.address.clone();
+    *process = start(folder, &address);
 }
 
 fn connect(process: &Process, folder: &Path) -> Remote {
-    Remote::connect(&Address {
-        server: process.address.clone(),
-        authorities: std::fs::read(authority_path(&folder.join("server"))).unwrap(),
-        credentials: Credentials::Token(TOKEN.to_owned().into()),
-        persistence: Duration::from_secs(60),
-    })
-    .unwrap()
+    Remote::connect(&process.reached_by(folder, TOKEN)).unwrap()
 }
 
 /// Killed while keys are uploaded, in the middle of every epoch, and with a question open: the same weights to the last bit.
 #[test]
 fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     let (owner, dir) = (owner(), TempDir::new());
-    let process = RefCell::new(Process::start(dir.path(), "127.0.0.1:0"));
+    let process = RefCell::new(start(dir.path(), "127.0.0.1:0"));
     let remote = connect(&process.borrow(), dir.path());
     let mut kills = 0;
     let uploaded = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |held, total| {
         if kills == 0 && held > total / 3 && held < total {
             kills += 1;
-            process.borrow_mut().kill_and_start(dir.path());
+            kill_and_start(&mut process.borrow_mut(), dir.path());
         }
     });
     let uploaded = uploaded.unwrap();
@@ -92,12 +56,12 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
             Happening::Progress(p) if p.phase == Phase::Training && p.iterations > last_iteration => {
                 last_iteration = p.iterations;
                 kills += 1;
-                process.borrow_mut().kill_and_start(dir.path());
+                kill_and_start(&mut process.borrow_mut(), dir.path());
             }
             Happening::Validation(validation) => {
                 if validation.round == 2 && last_round < 2 {
                     kills += 1;
-                    process.borrow_mut().kill_and_start(dir.path());
+                    kill_and_start(&mut process.borrow_mut(), dir.path());
                 }
                 last_round = validation.round;
                 judge(&remote, job.id, &validation);
@@ -112,11 +76,67 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     assert_eq!(names(&outputs), owner.reference());
 }
 
+/// One job whose server is killed at so many random moments: a quarter of them from the first upload on, the rest shared out among the
+/// epochs. It starts, takes uploads, reads keys, trains, saves or waits: a verdict is given when the epoch's share is over.
+fn killed_at_random_moments(kills: usize, seed: u64) {
+    let (owner, dir) = (owner(), TempDir::new());
+    let mut process = start(dir.path(), "127.0.0.1:0");
+    let remote = connect(&process, dir.path());
+    let share = |epoch: usize| kills / 4 + (kills - kills / 4) * epoch / common::VERDICTS.len();
+    let (done, allowed, ended) = (AtomicUsize::new(0), AtomicUsize::new(share(0)), AtomicBool::new(false));
+    let outputs = std::thread::scope(|scope| {
+        let (done, allowed, ended, folder) = (&done, &allowed, &ended, dir.path());
+        scope.spawn(move || {
+            let mut random = Random(seed);
+            while !ended.load(Ordering::SeqCst) {
+                let kill = done.load(Ordering::SeqCst);
+                if kill == allowed.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+                // Uploads take less time than epochs.
+                let most = if kill < share(0) { 150 } else { 2500 };
+                std::thread::sleep(Duration::from_millis(random.below(most) as u64));
+                kill_and_start(&mut process, folder);
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let training = owner.upload(&remote);
+        println!("{} kills while uploading", done.load(Ordering::SeqCst));
+        let job = remote.train([1; 16], "", &training).unwrap();
+        allowed.store(share(1), Ordering::SeqCst);
+        let outputs = common::follow(&remote, job.id, |event| {
+            if let Happening::Validation(validation) = &event.what {
+                println!("epoch {} trained: {} kills", validation.round, done.load(Ordering::SeqCst));
+                while done.load(Ordering::SeqCst) < share(validation.round as usize) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                allowed.store(share(validation.round as usize + 1).min(kills), Ordering::SeqCst);
+            }
+        });
+        ended.store(true, Ordering::SeqCst);
+        assert_eq!(done.load(Ordering::SeqCst), kills);
+        outputs
+    });
+    assert_eq!(names(&outputs), owner.reference());
+}
+
+#[test]
+fn a_server_killed_at_12_random_moments_ends_with_the_same_bytes() {
+    killed_at_random_moments(12, 5);
+}
+
+#[test]
+#[ignore = "takes minutes: .ci/run runs it"]
+fn a_server_killed_at_50_random_moments_ends_with_the_same_bytes() {
+    killed_at_random_moments(50, 6);
+}
+
 /// SIGTERM: the process ends by itself, soon, and the job goes on in the next one.
 #[test]
 fn a_terminated_server_drains() {
     let (owner, dir) = (owner(), TempDir::new());
-    let mut process = Process::start(dir.path(), "127.0.0.1:0");
+    let mut process = start(dir.path(), "127.0.0.1:0");
     let remote = connect(&process, dir.path());
     let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
     let mut watch = remote.watch(job.id, 0);
@@ -131,7 +151,7 @@ fn a_terminated_server_drains() {
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert!(process.child.wait().unwrap().success());
     let address = process.address.clone();
-    process = Process::start(dir.path(), &address);
+    process = start(dir.path(), &address);
     let outputs = common::follow(&remote, job.id, |_| {});
     assert_eq!(names(&outputs), owner.reference());
     drop(process);

@@ -40,7 +40,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     let weights_path = dir.path().join("weights");
     remote.download(job.id, &outputs[1], owner.weights_len(), &weights_path, &mut |_, _| {}).unwrap();
     let weights = owner.client.codec().decode(&std::fs::read(&weights_path).unwrap()).unwrap();
-    let weights = packing::unpack_weights(owner.circuit.geometry(), &owner.client.decrypt(&weights)).unwrap();
+    let weights = packing::unpack_weights(owner.circuit.geometry(), &[owner.client.decrypt(&weights)]).unwrap();
     let queries = training.validation.clone();
     let query = Classification { job: job.id, weights: outputs[1].blob, queries };
     let query = remote.classify([2; 16], "queries", &query).unwrap();

@@ -2,6 +2,8 @@
 //!
 //! Small changes to good objects find more than random bytes do, and checksums made right again lead past the door.
 
+use crate::allocation::peak_of;
+use crate::random::Random;
 use crate::samples::{Samples, fix_checksums};
 use hetal_ckks::bytes::{FormatError, HEADER_LEN, Kind};
 use std::collections::BTreeMap;
@@ -109,42 +111,108 @@ fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
     bytes.iter_mut().skip(at).zip(new).for_each(|(old, new)| *old = *new);
 }
 
-/// Reproducible random numbers (splitmix64).
-struct Random(u64);
+/// Words at which parsers of text go wrong.
+const WORDS: [&str; 24] = [
+    "-1",
+    "0",
+    "1e999",
+    "-0.0",
+    "NaN",
+    "18446744073709551616",
+    "4294967296",
+    "9223372036854775808",
+    "\"",
+    "\\u0000",
+    "\\ud800",
+    "[",
+    "[[[[[[[[",
+    "{\"a\":",
+    "]",
+    "}",
+    ",",
+    "null",
+    "true",
+    "\n[",
+    "= ",
+    "\'\'\'",
+    "\u{feff}",
+    "\u{202e}",
+];
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ x >> 31
+/// Feeds `runs` mutations of samples to a parser; gives how many of them it understood. A parser may refuse what it is given or
+/// understand it, and nothing else, and may not take more than `memory` bytes beyond 64 times what it is given. (The memory is counted
+/// in programs that have [`crate::allocation::Counting`].)
+pub fn feed(
+    name: &str,
+    samples: &[Vec<u8>],
+    seed: u64,
+    runs: usize,
+    memory: usize,
+    parser: impl Fn(&[u8]) -> bool,
+) -> usize {
+    let mut random = Random(seed);
+    let mut understood = 0;
+    for run in 0..runs {
+        let place = Run { name, seed, run };
+        let mut bytes = samples[random.below(samples.len())].clone();
+        for _ in 0..=random.below(4) {
+            change(&mut bytes, samples, &mut random);
+        }
+        let mut accepted = false;
+        let peak = peak_of(|| accepted = parser(&bytes));
+        let most = memory + 64 * bytes.len();
+        assert!(peak <= most, "{peak} bytes of memory for {} bytes of {name}", bytes.len());
+        understood += usize::from(accepted);
+        drop(place);
     }
+    understood
+}
 
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+/// One change to bytes that are text, or messages, or anything.
+fn change(bytes: &mut Vec<u8>, samples: &[Vec<u8>], random: &mut Random) {
+    let len = bytes.len();
+    let at = random.below(len + 1);
+    match random.below(8) {
+        0 => flip(bytes, random.below(8 * len)),
+        1 => bytes.truncate(at),
+        2 => drop(bytes.drain(at..len.min(at + random.below(40)))),
+        3 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].bytes())),
+        4 => {
+            // A number in place of the digits that are there.
+            let end = at + bytes[at..].iter().take_while(|b| b.is_ascii_digit()).count();
+            drop(bytes.splice(at..end, random.number().to_string().into_bytes()));
+        }
+        5 => {
+            let other = &samples[random.below(samples.len())];
+            let from = random.below(other.len());
+            let piece = other[from..other.len().min(from + random.below(200))].to_vec();
+            drop(bytes.splice(at..at, piece));
+        }
+        6 => {
+            // The same again, many times.
+            let piece = bytes[at..len.min(at + 1 + random.below(16))].to_vec();
+            drop(bytes.splice(at..at, piece.repeat(random.below(64))));
+        }
+        _ => overwrite(bytes, at, &random.number().to_le_bytes()),
     }
+}
 
-    /// Numbers at which things go wrong.
-    fn number(&mut self) -> u64 {
-        const EDGES: [u64; 16] = [
-            0,
-            1,
-            2,
-            3,
-            5,
-            64,
-            255,
-            2047,
-            4096,
-            u32::MAX as u64,
-            1 << 32,
-            1 << 62,
-            1 << 63,
-            u64::MAX,
-            f64::NAN.to_bits(),
-            f64::INFINITY.to_bits(),
-        ];
-        EDGES[self.below(EDGES.len())].wrapping_add(self.next() % 3).wrapping_sub(1)
+/// Says, when a parser panics, how to see it again.
+struct Run<'a> {
+    name: &'a str,
+    seed: u64,
+    run: usize,
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("fuzz: {}, seed {}, mutation {}", self.name, self.seed, self.run);
+        }
     }
+}
+
+/// How many mutations a test makes: `HETAL_FUZZ_RUNS`, or few.
+pub fn runs(few: usize) -> usize {
+    std::env::var("HETAL_FUZZ_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(few)
 }

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+pub mod allocation;
 pub mod fuzz;
+mod random;
 pub mod samples;
+
+pub use random::Random;
 
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};

@@ -71,7 +71,7 @@ impl Exponential {
         }
         if let Some(c) = self.correction {
             let mut rest = z.clone();
-            evaluator.neg_assign(&mut rest);
+            evaluator.neg_assign(&mut rest)?;
             evaluator.add_constant_assign(&mut rest, real(8.0 * c))?;
             z = evaluator.sum_of_products(&[(&z, &rest)], keys)?;
         }

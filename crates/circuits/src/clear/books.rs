@@ -65,6 +65,24 @@ pub struct Keys {
     pub bounds: Vec<u32>,
 }
 
+impl Keys {
+    /// What two circuits need together: each key at the highest level that either uses it at.
+    pub fn union(self, other: Self) -> Self {
+        let mut rotations = BTreeMap::new();
+        for (rotation, level) in self.rotations.into_iter().chain(other.rotations) {
+            let highest = rotations.entry(rotation).or_insert(level);
+            *highest = level.max(*highest);
+        }
+        let bounds: BTreeSet<u32> = self.bounds.into_iter().chain(other.bounds).collect();
+        Self {
+            rotations: rotations.into_iter().collect(),
+            relinearisation: self.relinearisation.max(other.relinearisation),
+            conjugation: self.conjugation.max(other.conjugation),
+            bounds: bounds.into_iter().collect(),
+        }
+    }
+}
+
 /// Counts of operations by kind and by the level they happened at, and the keys they used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {

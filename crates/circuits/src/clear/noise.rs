@@ -5,7 +5,9 @@ use num_complex::Complex64;
 /// Gaussian errors in the real and the imaginary part of every slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Noise {
-    /// Standard deviation added by each rescale and by each key-switch.
+    /// Standard deviation of a fresh encryption.
+    pub encryption: f64,
+    /// Standard deviation added by each rescale (a level drop is one) and by each key-switch.
     pub operation: f64,
     /// Standard deviation added by a bootstrap of values up to 1 (`log_bound = 0`); larger bounds scale it.
     pub bootstrap: f64,

@@ -236,10 +236,33 @@ fn bootstrap_refuses_what_would_come_back_wrong() {
     assert_eq!(e.books().keys().bounds, [3]);
 }
 
+/// Encryptions, drops, and the drops inside sums and products have errors; what costs nothing has none.
+#[test]
+fn everything_that_rounds_has_noise() {
+    let slots = 1 << 14;
+    let noise = Noise { encryption: 3.0, operation: 0.5, ..Noise::default() };
+    let e = Clear::with_noise(slots, 4, noise);
+    let deviation = |a: &Ciphertext, b: &Ciphertext| {
+        let sum: f64 = a.values.iter().zip(&b.values).map(|(a, b)| (a - b).norm_sqr()).sum();
+        (sum / (2 * slots) as f64).sqrt()
+    };
+    let exact = Clear::new(slots, 4).fresh(&vec![Complex64::ONE; slots], 4).unwrap();
+    let high = e.fresh(&exact.values, 4).unwrap();
+    assert!((deviation(&high, &exact) - 3.0).abs() < 0.05);
+    let low = e.drop_to(&exact, 2).unwrap();
+    assert!((deviation(&low, &exact) - 0.5).abs() < 0.02);
+    assert_eq!(e.drop_to(&high, 4).unwrap(), high);
+    let two = Clear::new(slots, 4).add(&exact, &low).unwrap();
+    assert!((deviation(&e.add(&exact, &low).unwrap(), &two) - 0.5).abs() < 0.02);
+    assert_eq!(e.add(&exact, &exact).unwrap(), Clear::new(slots, 4).add(&exact, &exact).unwrap());
+    let product = Clear::new(slots, 4).mul(&exact, &low).unwrap();
+    assert!((deviation(&e.mul(&exact, &low).unwrap(), &product) - 0.75f64.sqrt()).abs() < 0.02);
+}
+
 #[test]
 fn noise_has_the_deviation_asked_for_and_repeats() {
     let slots = 1 << 14;
-    let noise = Noise { operation: 0.5, bootstrap: 2.0, seed: 7 };
+    let noise = Noise { operation: 0.5, bootstrap: 2.0, seed: 7, ..Noise::default() };
     let deviation = |v: &[Complex64]| (v.iter().map(|v| v.norm_sqr()).sum::<f64>() / (2 * slots) as f64).sqrt();
     let run = |noise| {
         let e = Clear::with_noise(slots, 2, noise);

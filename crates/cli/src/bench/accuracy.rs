@@ -67,7 +67,8 @@ pub fn choice_table(objects: &[Value]) -> Table {
 /// Trains the chosen way with the errors of a set, and compares the test accuracies.
 pub fn report(data: &Sets, choice: &Choice, set: &str, errors: OperationErrors) -> Result<Value> {
     let (row_norm, rate, exact) = choice.best();
-    let noise = Noise { operation: errors.deviation(), bootstrap: BootstrapNoise::of(set)?.typical, seed: 1 };
+    let (encryption, operation) = errors.deviations();
+    let noise = Noise { encryption, operation, bootstrap: BootstrapNoise::of(set)?.typical, seed: 1 };
     let (sets, agreement) =
         (data.normalised(*row_norm)?, data.agreement(&Wishes { rate: Some(*rate), ..Wishes::default() })?);
     let noisy = train::with_noise(&sets, &agreement, noise, set)?;
@@ -94,6 +95,7 @@ pub fn report(data: &Sets, choice: &Choice, set: &str, errors: OperationErrors) 
         "weights_relative_difference": noisy.weights.max_difference(&exact.weights) / exact.weights.max_magnitude(),
         "bootstrap_noise": noise.bootstrap,
         "operation_noise": noise.operation,
+        "encryption_noise": noise.encryption,
     }))
 }
 
@@ -131,9 +133,11 @@ pub fn table(objects: &[Value]) -> Table {
     table
 }
 
-/// Mean `|error|` over the slots of one rotation and of one multiplication, each of a fresh ciphertext, whose own error is included.
+/// Mean `|error|` over the slots of a fresh ciphertext, and of one rotation and one multiplication of it, its own error included.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationErrors {
+    /// Of an encryption.
+    pub encryption: f64,
     /// Of a rotation.
     pub rotation: f64,
     /// Of a multiplication with relinearisation and rescale.
@@ -146,9 +150,10 @@ impl OperationErrors {
         run_on(&OneOfEach, EngineKind::Cpu, set)
     }
 
-    /// The deviation per real coordinate of the worse of the two, by the mean of a Rayleigh distribution.
-    pub fn deviation(&self) -> f64 {
-        self.rotation.max(self.multiplication) / (std::f64::consts::PI / 2.0).sqrt()
+    /// The deviations per real coordinate of an encryption and of the worse operation, by the mean of a Rayleigh distribution.
+    pub fn deviations(&self) -> (f64, f64) {
+        let deviation = |mean: f64| mean / (std::f64::consts::PI / 2.0).sqrt();
+        (deviation(self.encryption), deviation(self.rotation.max(self.multiplication)))
     }
 }
 
@@ -170,9 +175,11 @@ impl Work for OneOfEach {
         let mean = |got: Vec<Complex64>, expected: &dyn Fn(usize) -> Complex64| {
             got.iter().enumerate().map(|(i, v)| (v - expected(i)).norm()).sum::<f64>() / slots as f64
         };
+        let fresh = lab.open(&ct)?;
         let rotated = lab.open(&engine.rotate(&ct, 1)?)?;
         let squared = lab.open(&engine.square(&ct)?)?;
         Ok(OperationErrors {
+            encryption: mean(fresh, &|i| values[i]),
             rotation: mean(rotated, &|i| values[(i + 1) % slots]),
             multiplication: mean(squared, &|i| values[i] * values[i]),
         })

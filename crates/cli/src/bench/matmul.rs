@@ -1,7 +1,7 @@
 //! `hetal bench matmul`: the paper's comparison of matrix products, counted and timed.
 
 use crate::engine::EngineKind;
-use crate::lab::{Ct, Work, run as run_on};
+use crate::lab::{Ct, Lab, Work};
 use crate::progress;
 use crate::setting::{Plain, Setting};
 use crate::table::{Table, cell};
@@ -12,6 +12,7 @@ use hetal_ckks::Params;
 use hetal_learn::Matrix;
 use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
 use hetal_learn::paper::{Blocks, Branch, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -27,20 +28,38 @@ pub struct Arguments {
     /// A shape a,b,c instead of the paper's five, for example 512,769,4.
     #[arg(long, value_parser = parse_shape)]
     pub shape: Option<Shape>,
+    /// Only these: DiagABT, DiagATB, ColMajor, RowMajor, PrivGD-ABT, PrivGD-ATB.
+    #[arg(long = "algorithm", value_delimiter = ',', value_parser = parse_algorithm)]
+    pub algorithms: Vec<&'static str>,
     /// Print an array of JSON objects.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Runs the command.
+/// Runs the command: a table for each shape as soon as it is measured, or all in one array.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let shapes = arguments.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
-    let mut objects = Vec::new();
+    let wanted = |a: &Algorithm| arguments.algorithms.is_empty() || arguments.algorithms.contains(&a.name());
+    let algorithms: Vec<_> = Algorithm::ALL.into_iter().filter(wanted).collect();
+    let lab = Lab::open(arguments.engine, &arguments.set)?;
+    let mut all = Vec::new();
     for shape in shapes {
-        objects.extend(report(shape, arguments.engine, &arguments.set)?);
+        let objects = report_in(&lab, shape, &algorithms, arguments.engine, &arguments.set)?;
+        if !arguments.json {
+            println!("{}", table(&objects));
+        }
+        all.extend(objects);
     }
-    super::show(&objects, arguments.json, table);
+    if arguments.json {
+        println!("{}", Value::from(all));
+    }
     Ok(())
+}
+
+fn parse_algorithm(text: &str) -> std::result::Result<&'static str, String> {
+    let names = Algorithm::ALL.map(Algorithm::name);
+    let known = names.into_iter().find(|name| name.eq_ignore_ascii_case(text));
+    known.ok_or_else(|| format!("must be one of {}", names[..6].join(", ")))
 }
 
 fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
@@ -68,15 +87,28 @@ const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
 
 /// Every algorithm on one shape, as flat objects.
 pub fn report(shape: Shape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
+    report_in(&Lab::open(kind, set)?, shape, &Algorithm::ALL, kind, set)
+}
+
+/// Some algorithms on one shape, as flat objects. They share their keys.
+fn report_in(lab: &Lab, shape: Shape, algorithms: &[Algorithm], kind: EngineKind, set: &str) -> Result<Vec<Value>> {
     let (a, b, c) = shape;
-    let bar = progress::bar(Algorithm::ALL.len() as u64);
-    let mut rows = Vec::new();
-    for algorithm in Algorithm::ALL {
-        bar.set_message(format!("{a} x {b} x {c}: {}", algorithm.name()));
-        rows.push(Measured::new(algorithm, shape, kind, set)?);
+    let params = Params::named(set)?;
+    let bar = progress::bar(2 * algorithms.len() as u64);
+    let mut counted = Vec::new();
+    for &algorithm in algorithms {
+        bar.set_message(format!("{a} x {b} x {c}: counting {}", algorithm.name()));
+        counted.push(Counted::new(Product::new(algorithm, shape, &params)?)?);
         bar.inc(1);
     }
+    let timed = if kind == EngineKind::Clear {
+        Vec::new()
+    } else {
+        bar.set_message(format!("{a} x {b} x {c}: keys"));
+        lab.run(&Comparison { counted: &counted, bar: &bar })?
+    };
     bar.finish_and_clear();
+    let rows: Vec<_> = counted.iter().enumerate().map(|(k, counted)| Measured::new(counted, timed.get(k))).collect();
     let diagonal = |abt: bool| rows.iter().find(|r| r.algorithm == diagonal(abt)).and_then(|r| r.seconds);
     let printed = |algorithm: Algorithm| printed_seconds(algorithm, shape);
     let object = |row: &Measured| {
@@ -127,21 +159,66 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(algorithm: Algorithm, shape: Shape, kind: EngineKind, set: &str) -> Result<Self> {
-        let params = Params::named(set)?;
-        let product = Product::new(algorithm, shape, &params)?;
-        let lab = Plain(Clear::new(params.slots(), params.top_level()));
-        let clear = product.run(&lab)?;
-        let counts = Counts::from(&lab.0.books());
-        let mut measured = Self { algorithm, counts, seconds: None, extrapolated: false, max_error: clear.max_error };
-        if kind != EngineKind::Clear {
-            let part = product.timed();
-            let timed = run_on(&part, kind, set)?;
-            measured.extrapolated = part.columns < product.columns;
-            measured.seconds = Some(timed.seconds * product.columns as f64 / part.columns as f64);
-            measured.max_error = timed.max_error;
+    fn new(counted: &Counted, timed: Option<&Timed>) -> Self {
+        let Counted { product, counts, .. } = counted;
+        let (columns, part) = (product.columns, product.timed().columns);
+        Self {
+            algorithm: product.algorithm,
+            counts: *counts,
+            seconds: timed.map(|timed| timed.seconds * columns as f64 / part as f64),
+            extrapolated: timed.is_some() && part < columns,
+            max_error: timed.map_or(counted.max_error, |timed| timed.max_error),
         }
-        Ok(measured)
+    }
+}
+
+/// A product with its operations, as counted in the clear.
+struct Counted {
+    product: Product,
+    counts: Counts,
+    keys: Keys,
+    max_error: f64,
+}
+
+impl Counted {
+    fn new(product: Product) -> Result<Self> {
+        let part = product.counted();
+        let lab = Plain(Clear::new(part.unit.slots(), part.top_level));
+        let max_error = part.run(&lab)?.max_error;
+        let books = lab.0.books();
+        let counts = Counts::from(&books);
+        // What is counted on a part is the same for each of its entries.
+        let whole = |count: u64| count / part.entries() * product.entries();
+        let counts = if part.entries() == product.entries() {
+            counts
+        } else {
+            Counts { cmult: whole(counts.cmult), mult: whole(counts.mult), rot: whole(counts.rot) }
+        };
+        Ok(Self { product, counts, keys: books.keys(), max_error })
+    }
+}
+
+/// All products of a shape, on one engine.
+struct Comparison<'a> {
+    counted: &'a [Counted],
+    bar: &'a ProgressBar,
+}
+
+impl Work for Comparison<'_> {
+    type Output = Vec<Timed>;
+
+    fn needs(&self) -> Result<Keys> {
+        Ok(self.counted.iter().fold(Keys::default(), |all, counted| all.union(counted.keys.clone())))
+    }
+
+    fn run<S: Setting>(&self, lab: &S) -> Result<Vec<Timed>> {
+        let run = |counted: &Counted| {
+            self.bar.set_message(counted.product.algorithm.name());
+            let timed = counted.product.timed().run(lab);
+            self.bar.inc(1);
+            timed
+        };
+        self.counted.iter().map(run).collect()
     }
 }
 
@@ -172,13 +249,24 @@ impl Product {
         Ok(Self { algorithm, rows, columns, classes, unit, top_level: params.top_level() })
     }
 
+    fn is_column_wise(&self) -> bool {
+        matches!(self.algorithm, Algorithm::PrivGdAbt | Algorithm::PrivGdAtb)
+    }
+
+    /// Entries of the smaller matrix, or of the product: what Jin et al.'s products take the same for each.
+    fn entries(&self) -> u64 {
+        (self.columns * self.classes) as u64
+    }
+
     /// The same, or as much of it as is timed.
     fn timed(&self) -> Self {
-        let columns = match self.algorithm {
-            Algorithm::PrivGdAbt | Algorithm::PrivGdAtb => self.columns.min(TIMED_COLUMNS),
-            _ => self.columns,
-        };
+        let columns = if self.is_column_wise() { self.columns.min(TIMED_COLUMNS) } else { self.columns };
         Self { columns, ..*self }
+    }
+
+    /// The same, or as much of it as is counted: Jin et al.'s thousands of ciphertexts take long even in the clear.
+    fn counted(&self) -> Self {
+        if self.is_column_wise() { Self { classes: 1, ..self.timed() } } else { Self { ..*self } }
     }
 
     /// A fixed matrix of numbers in `[-1, 1]`, another one for each salt.
@@ -197,12 +285,12 @@ impl Product {
     }
 
     fn sealed<S: Setting>(&self, lab: &S, blocks: &Packed, level: usize) -> Result<Blocks<Ct<S>>> {
-        let rows = blocks.rows().iter().map(|row| row.iter().map(|block| lab.seal(block, level)).collect());
+        let rows = blocks.rows().iter().map(|row| lab.seal_all(row, level));
         Ok(Blocks::new(self.unit, rows.collect::<Result<Vec<Vec<_>>>>()?)?)
     }
 
     fn opened<S: Setting>(&self, lab: &S, blocks: &Blocks<Ct<S>>, rows: usize, columns: usize) -> Result<Matrix> {
-        let opened = blocks.rows().iter().map(|row| row.iter().map(|block| lab.open(block)).collect());
+        let opened = blocks.rows().iter().map(|row| lab.open_all(row));
         Ok(Blocks::new(self.unit, opened.collect::<Result<Vec<Vec<_>>>>()?)?.unpack(rows, columns))
     }
 
@@ -242,13 +330,10 @@ impl Product {
     fn columns<S: Setting>(&self, lab: &S) -> Result<Timed> {
         let (engine, slots) = (lab.engine(), lab.engine().slots());
         let x = Self::matrix(self.rows, self.columns, 0.1);
-        let seal = |columns: &[Vec<Complex64>]| -> Result<Vec<Ct<S>>> {
-            columns.iter().map(|column| lab.seal(column, self.level_b())).collect()
-        };
+        let seal = |columns: &[Vec<Complex64>]| lab.seal_all(columns, self.level_b());
         let xs = seal(&priv_gd::pack_columns(&x, slots)?)?;
         let (mut seconds, mut max_error) = (0.0, 0.0f64);
         for class in 0..self.classes {
-            let bar = progress::spinner("PrivGD");
             let small = Self::matrix(self.classes, self.columns.max(self.rows), 0.2);
             let (small, exact) = if self.algorithm.is_abt() {
                 let row = small.slice(class..class + 1);
@@ -278,14 +363,11 @@ impl Product {
                     let product = priv_gd::atb(engine, &column, x)?;
                     lab.settle()?;
                     seconds += start.elapsed().as_secs_f64();
-                    for entry in &product[0] {
-                        row.push(lab.open(entry)?[0].re);
-                    }
+                    row.extend(lab.open_all(&product[0])?.iter().map(|entry| entry[0].re));
                 }
                 Matrix::from_fn(1, self.columns, |_, j| row[j])
             };
             max_error = max_error.max(values.max_difference(&exact));
-            bar.finish_and_clear();
         }
         Ok(Timed { seconds, max_error })
     }
@@ -293,23 +375,13 @@ impl Product {
 
 type Packed = Blocks<Vec<Complex64>>;
 
-impl Work for Product {
-    type Output = Timed;
-
-    fn needs(&self) -> Result<Keys> {
-        let lab = Plain(Clear::new(self.unit.slots(), self.top_level));
-        self.run(&lab)?;
-        Ok(lab.0.books().keys())
-    }
-
+impl Product {
+    /// Multiplies and compares with plain numbers.
     fn run<S: Setting>(&self, lab: &S) -> Result<Timed> {
         if self.level_a() < 4 {
             return Err(Error::TooFewLevels { needs: 4, has: self.level_a() });
         }
-        match self.algorithm {
-            Algorithm::PrivGdAbt | Algorithm::PrivGdAtb => self.columns(lab),
-            _ => self.blocks(lab),
-        }
+        if self.is_column_wise() { self.columns(lab) } else { self.blocks(lab) }
     }
 }
 

@@ -186,7 +186,7 @@ fn layout(project: &Project, task: &Task, batch: usize) -> Result<Layout> {
 /// Checks that there is room on the disk, and says how many GiB of prepared batches the server may keep.
 fn room(arguments: &Arguments, project: &Project, layout: &Layout, task: &Task, steps: &mut Steps) -> Result<f64> {
     let keys = layout.keys()?;
-    let batches = task.training.rows().div_ceil(arguments.batch) as u64;
+    let batches = layout.pieces(task.training.rows()).len() as u64;
     let validation = task.validation.rows().div_ceil(layout.geometry().rows()) as u64;
     let rows = batches * layout.batch_bytes() + validation * layout.feature_bytes();
     // Each of the two parties has its own, and there is some work on the way.

@@ -3,14 +3,12 @@
 use super::data::Data;
 use super::train::WishArguments;
 use super::{bytes, print, seconds, security};
-use crate::machine::time;
+use crate::plan::SetMachine;
 use crate::{Error, Result, progress};
-use hetal_circuits::clear::{Books, Kind};
 use hetal_ckks::Params;
+use hetal_client::Layout;
 use hetal_client::task::{ROW_NORM, VALIDATION_SHARE};
-use hetal_client::{Layout, ring_of};
 use hetal_learn::{Limits, Plan, plan};
-use hetal_ring::Basis;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,11 +112,13 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
         range: agreement.range,
     };
     let plan = Plan::new(&task, params.slots(), params.top_level())?;
-    let (batches, validation) = (plan.batches as u64, plan.validation_batches as u64);
-    let speed = Speed::measure(Arc::clone(&params))?;
+    let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
+    let machine = SetMachine::measure(&arguments.set)?;
     spinner.finish_and_clear();
-    let rows = batches * layout.batch_bytes() + validation * layout.feature_bytes();
-    let iteration = speed.seconds(&plan.iteration);
+    let rows = pieces * layout.batch_bytes() + validation * layout.feature_bytes();
+    let iteration = plan.seconds_per_iteration(&machine);
+    let logits = plan.seconds_of_validation(&machine);
+    let epoch = iteration.zip(logits).map(|(i, v)| batches as f64 * i + v);
     Ok(json!({
         "set": params.name(),
         "security": security(&params),
@@ -129,21 +129,23 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
         "classes": shape.classes,
         "batch": batch,
         "batches": batches,
+        "pieces": pieces,
+        "classifier_ciphertexts": plan.geometry.parts(),
         "softmax_error": plan.constants.error,
         "keys": keys.len(),
         "key_bytes": layout.key_bytes(&keys)?,
         "upload_bytes": rows,
-        "upload_bytes_unseeded": rows + batches * (layout.unseeded_batch_bytes() - layout.batch_bytes())
+        "upload_bytes_unseeded": rows + pieces * (layout.unseeded_batch_bytes() - layout.batch_bytes())
             + validation * (layout.unseeded_feature_bytes() - layout.feature_bytes()),
         "download_bytes_per_epoch": validation * layout.logit_bytes(),
         "download_bytes_at_the_end": layout.weight_bytes(),
         "owner_disk_bytes": layout.key_bytes(&keys)? + rows,
         "server_key_memory_bytes": layout.resident_key_bytes(&keys),
-        "server_batch_memory_bytes": (batches + validation) * layout.version_bytes(),
+        "server_batch_memory_bytes": (pieces + validation) * layout.version_bytes(),
         "bootstraps_per_iteration": plan.bootstraps(),
         "key_switches_per_iteration": plan.key_switches(),
         "seconds_per_iteration_here": iteration,
-        "seconds_per_epoch_here": batches as f64 * iteration + validation as f64 * speed.seconds(&plan.validation),
+        "seconds_per_epoch_here": epoch,
         "max_epochs": agreement.max_epochs,
     }))
 }
@@ -151,7 +153,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
 fn text(plan: &Value) -> String {
     let number = |name: &str| plan[name].as_u64().unwrap_or(0);
     let size = |name: &str| bytes(number(name));
-    let time = |name: &str| seconds(plan[name].as_f64().unwrap_or(0.0));
+    let time = |name: &str| plan[name].as_f64().map_or("an unmeasured time".to_owned(), seconds);
     format!(
         "{} training rows and {} validation rows of {} features, {} classes\n\
          {} batches of {} rows; parameter set {} ({})\n\
@@ -187,41 +189,4 @@ fn text(plan: &Value) -> String {
         number("max_epochs"),
         plan["softmax_error"].as_f64().unwrap_or(0.0),
     )
-}
-
-/// How fast this machine is: the time of a transform, by which all else is estimated.
-struct Speed {
-    params: Arc<Params>,
-    transform_s: f64,
-    threads: f64,
-}
-
-impl Speed {
-    fn measure(params: Arc<Params>) -> Result<Self> {
-        let ring = ring_of(&params)?;
-        let mut poly = ring.zero(Basis { q: 1, p: 0 });
-        poly.limbs_mut()[0].iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
-        let (isa, table) = (ring.isa(), ring.table(poly.basis(), 0));
-        let transform_s = time(50, || table.forward(isa, &mut poly.limbs_mut()[0])).1;
-        // Two threads on two cores take 0.6 of one thread's time.
-        Ok(Self { params, transform_s, threads: (rayon::current_num_threads() as f64).powf(0.8) })
-    }
-
-    /// An estimate, good to half as much again: operations in units of a transform, as measured at `full` (docs/benchmarks.md).
-    fn seconds(&self, books: &Books) -> f64 {
-        let units: f64 = books.entries().map(|(kind, level, count)| count as f64 * self.units(kind, level)).sum();
-        units * self.transform_s / self.threads
-    }
-
-    fn units(&self, kind: Kind, level: usize) -> f64 {
-        let limbs = self.params.limbs(level) as f64;
-        let switch = 5.0 * (limbs + 7.0) * self.params.digits(self.params.limbs(level)) as f64;
-        match kind {
-            Kind::Bootstrap => 35_000.0,
-            Kind::Rotation | Kind::Conjugation | Kind::Relinearisation => switch,
-            Kind::HoistedRotation => 0.6 * switch,
-            Kind::Rescale | Kind::Drop => 2.0 * limbs,
-            _ => 0.5 * limbs,
-        }
-    }
 }

@@ -16,6 +16,15 @@ impl Rows {
     pub(super) fn of(set: &Dataset, range: std::ops::Range<usize>) -> Self {
         Self { features: set.features().slice(range.clone()), labels: set.labels()[range].to_vec() }
     }
+
+    /// The same in pieces of at most `rows` rows.
+    pub(super) fn pieces(&self, rows: usize) -> impl Iterator<Item = Rows> {
+        let count = self.features.rows();
+        (0..count).step_by(rows.max(1)).map(move |start| {
+            let range = start..count.min(start + rows);
+            Rows { features: self.features.slice(range.clone()), labels: self.labels[range].to_vec() }
+        })
+    }
 }
 
 /// The first `rows` training rows in batches, and the test rows.

@@ -115,7 +115,7 @@ pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
     let outcome = if kind == EngineKind::Clear { clear } else { run_on(&work, kind, &arguments.set)? };
     let per_iteration = |count: u64| count as f64 / iterations.max(1) as f64;
     Ok(json!({
-        "shape": arguments.shape,
+        "shape": if arguments.is_custom() { "custom" } else { &arguments.shape },
         "engine": kind.name(),
         "circuit": "paper",
         "set": arguments.set,

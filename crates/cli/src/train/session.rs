@@ -31,24 +31,25 @@ struct Run {
 fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement, resident: usize) -> Result<Run> {
     let (engine, g, ledger) = (setting.engine(), &job.geometry, job.ledger);
     let trainer = job.trainer(engine)?;
-    let bar = progress::bar((job.batches.len() + 1) as u64);
+    let bar = progress::bar((job.pieces() + 1) as u64);
     bar.set_message("batches");
-    let held = |(k, rows): (usize, &Rows)| {
+    let held = |(k, rows): (usize, Rows)| {
         bar.inc(1);
-        hold(engine, &trainer, upload(setting, g, ledger, rows)?, k < resident)
+        hold(engine, &trainer, upload(setting, g, ledger, &rows)?, k < resident)
     };
-    let batches: Vec<Held<_>> = job.batches.iter().enumerate().map(held).collect::<Result<_>>()?;
+    let pieces = job.batches.iter().flat_map(|batch| batch.pieces(g.rows()));
+    let batches: Vec<Held<_>> = pieces.enumerate().map(held).collect::<Result<_>>()?;
     let ranges = sets.validation.batches(g.rows().min(sets.validation.rows()))?;
     let validation = ranges.into_iter().map(|r| upload(setting, g, ledger, &Rows::of(&sets.validation, r)));
     let validation: Vec<Held<_>> = validation.map(|upload| Ok(Held::AsSent(upload?))).collect::<Result<_>>()?;
     bar.finish_and_clear();
     let initial = initial_weights(g.classes(), g.features(), agreement.seed);
-    let first = setting.seal(&packing::weights(g, &initial)?, ledger.weights())?;
-    let mut session = Session::new(agreement.clone(), batches.len(), first)?;
+    let first = setting.seal_all(&packing::weights(g, &initial)?, ledger.weights())?;
+    let mut session = Session::new(agreement.clone(), job.batches.len(), first)?;
     let (mut follow, mut steps, mut validating) = (Follow::new(agreement, initial), 0, 0.0);
     setting.settle()?;
     let start = Instant::now();
-    let bar = progress::bar((agreement.max_epochs * batches.len()) as u64);
+    let bar = progress::bar((agreement.max_epochs * job.batches.len()) as u64);
     bar.set_message("steps, at most");
     // Keys and circuit are those of one range.
     let trainer_of = |range: f64| {
@@ -70,7 +71,7 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
             logits.extend(rows.values().iter().map(|v| v * job.constants.scale));
         }
         let logits = Matrix::new(sets.validation.rows(), g.classes(), logits)?;
-        let weights = || Ok(packing::unpack_weights(g, &setting.open(session.weights())?)?);
+        let weights = || Ok(packing::unpack_weights(g, &setting.open_all(session.weights())?)?);
         let verdict = follow.epoch(&logits, &sets.validation, weights)?;
         session.judged(verdict)?;
         validating += asked.elapsed().as_secs_f64();
@@ -85,7 +86,7 @@ fn job(sets: &Sets, agreement: &Agreement, slots: usize) -> Result<Job> {
     let (classes, features) = (sets.train.classes(), sets.train.features().columns());
     let ranges = sets.train.batches(agreement.batch)?;
     Ok(Job {
-        preset: sets.preset,
+        preset: *sets.preset,
         geometry: Geometry::new(slots, agreement.batch, features, classes)?,
         ledger: Ledger::lowest(),
         constants: Constants::built_in(classes, agreement.range)?,
@@ -100,7 +101,7 @@ pub fn with_noise(sets: &Sets, agreement: &Agreement, noise: Noise, set: &str) -
     let params = Params::named(set)?;
     let job = job(sets, agreement, params.slots())?;
     let engine = Clear::with_noise(params.slots(), params.top_level(), noise);
-    Ok(train(&Plain(engine), &job, sets, agreement, job.batches.len())?.trained)
+    Ok(train(&Plain(engine), &job, sets, agreement, job.pieces())?.trained)
 }
 
 /// Trains and describes it as a flat object.
@@ -161,7 +162,7 @@ fn run(
     agreement: &Agreement,
     report: &mut Value,
 ) -> Result<Run> {
-    let kept = if arguments.versions == super::VersionsKept::Remade { 0 } else { job.batches.len() };
+    let kept = if arguments.versions == super::VersionsKept::Remade { 0 } else { job.pieces() };
     match arguments.engine {
         EngineKind::Clear => train(&Plain(Clear::new(params.slots(), params.top_level())), job, sets, agreement, kept),
         EngineKind::Cpu => {
@@ -173,7 +174,7 @@ fn run(
             let (needs, gpu) = (job.needs(params)?, gpu(params, arguments.device)?);
             // What is validated on is on the card as well.
             let validation = sets.validation.rows().div_ceil(job.geometry.rows());
-            let batches = job.batches.len();
+            let batches = job.pieces();
             let resident = fit(arguments, &gpu, params, &needs, job, batches + validation, report)?.min(batches);
             report["batches_resident"] = resident.into();
             let owner = Owner::new(&arguments.set)?;

@@ -6,7 +6,7 @@ use crate::memory::{Buffer, Table};
 use crate::plan::Conversion;
 use crate::source::{Kernel, MAX_DIGITS, MAX_ROWS, MAX_SOURCES, MAX_STEPS};
 use hetal_ckks::backend::Step;
-use hetal_ring::{Basis, automorphism};
+use hetal_ring::{Basis, automorphism, digit_ranges};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,13 +64,6 @@ impl Default for Added<'_> {
     fn default() -> Self {
         Self { accumulator: None, lifted: [None; 2], plain: None, galois: 1 }
     }
-}
-
-/// The ranges of the digits that start at `starts`, of a polynomial with `q` limbs.
-fn digit_ranges(q: usize, starts: &[usize]) -> Vec<Range<usize>> {
-    let used: Vec<usize> = starts.iter().copied().take_while(|&start| start < q).collect();
-    let ends = used.iter().skip(1).copied().chain([q]);
-    used.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
 }
 
 impl CudaBackend {

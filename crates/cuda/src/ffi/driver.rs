@@ -10,6 +10,7 @@ use cudarc::driver::{result, sys};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// A kernel, its limbs, and the events before and after it.
@@ -17,6 +18,8 @@ type Timed = (Kernel, u32, sys::CUevent, sys::CUevent);
 
 /// One card with a context, a stream and the kernels of one degree.
 pub(crate) struct Driver {
+    /// No other of this program ever has it.
+    number: u64,
     name: String,
     driver_version: i32,
     log_n: u32,
@@ -39,8 +42,8 @@ unsafe impl Send for Driver {}
 unsafe impl Sync for Driver {}
 
 thread_local! {
-    /// The context this thread works in.
-    static CURRENT: Cell<usize> = const { Cell::new(0) };
+    /// The [`Driver::number`] of the context this thread works in; 0 for none.
+    static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
 fn failed(operation: &'static str) -> impl Fn(result::DriverError) -> Error {
@@ -50,6 +53,9 @@ fn failed(operation: &'static str) -> impl Fn(result::DriverError) -> Error {
 fn no_gpu(reason: impl Into<String>) -> Error {
     Error::NoGpu { reason: reason.into() }
 }
+
+/// The first compute capability that takes a kernel's arguments as constants in place.
+const LEAST_CAPABILITY: u32 = 70;
 
 /// Functions that drivers of CUDA 12 have; without one of them cudarc would panic in the middle of work.
 const NEEDED: [&str; 6] = [
@@ -86,18 +92,29 @@ impl Driver {
         }
         let driver_version = driver_version();
         let capability = capability(device)?;
+        if capability < LEAST_CAPABILITY {
+            let (major, minor) = (capability / 10, capability % 10);
+            return Err(Error::Unsupported {
+                reason: format!("{name} has compute capability {major}.{minor}; the kernels need 7.0"),
+            });
+        }
+        let arithmetic = chosen()?.unwrap_or(Arithmetic::of_card(capability));
+        let multiprocessors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         // SAFETY: the device exists; the context is released when the value is dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed("making a context"))?;
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
         let mut driver = Self {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed) + 1,
             name,
             driver_version,
             log_n,
-            arithmetic: chosen()?.unwrap_or(Arithmetic::of_card(capability)),
-            overlaps: capability >= 90,
+            arithmetic,
+            // The kernels wait for each other if they were compiled for this, whatever the card can do.
+            overlaps: nvrtc::target(capability).architecture >= 90,
             device,
             context,
             streams: [std::ptr::null_mut(); LANES],
-            multiprocessors: attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            multiprocessors,
             module: std::ptr::null_mut(),
             functions: Vec::new(),
             timed: Mutex::new(None),
@@ -132,24 +149,27 @@ impl Driver {
         // Virtual assembly is text and ends with a zero; machine code does not mind one.
         code.push(0);
         // SAFETY: the code came from the compiler (the cache checks that), and the context is current.
-        self.module =
+        let module =
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("loading the kernels"))?;
         let find = |kernel: &Kernel| {
             let name = CString::new(kernel.name()).map_err(|_| no_gpu("a kernel without a name"))?;
             // SAFETY: the module was loaded above.
-            unsafe { result::module::get_function(self.module, name) }.map_err(failed("finding a kernel"))
+            unsafe { result::module::get_function(module, name) }.map_err(failed("finding a kernel"))
         };
-        self.functions = Kernel::ALL.iter().map(find).collect::<Result<_>>()?;
+        let functions = Kernel::ALL.iter().map(find).collect::<Result<_>>().inspect_err(|_| {
+            // SAFETY: loaded above, and nothing of it is used.
+            _ = unsafe { result::module::unload(module) };
+        })?;
+        (self.module, self.functions) = (module, functions);
         Ok(())
     }
 
     /// Makes the context current on this thread.
     fn bind(&self) -> Result<()> {
-        let this = self.context as usize;
-        if CURRENT.get() != this {
+        if CURRENT.get() != self.number {
             // SAFETY: the context is alive as long as `self`.
             unsafe { result::ctx::set_current(self.context) }.map_err(failed("entering the context"))?;
-            CURRENT.set(this);
+            CURRENT.set(self.number);
         }
         Ok(())
     }

@@ -58,8 +58,22 @@ pub(crate) fn version() -> (i32, i32) {
     (major, minor)
 }
 
+/// What to compile for.
+pub(crate) struct Target {
+    /// The compute capability.
+    pub(crate) architecture: u32,
+    /// Whether it is the card's own: else virtual assembly, which the driver translates.
+    is_native: bool,
+}
+
+impl Target {
+    fn name(&self) -> String {
+        format!("{}_{}", if self.is_native { "sm" } else { "compute" }, self.architecture)
+    }
+}
+
 /// The architecture to compile for: the card's own if known, else the newest virtual one before it.
-fn target(capability: u32) -> (String, bool) {
+pub(crate) fn target(capability: u32) -> Target {
     let mut count: c_int = 0;
     // SAFETY: the count is valid to write, and the list has as many entries.
     let known = unsafe {
@@ -70,14 +84,15 @@ fn target(capability: u32) -> (String, bool) {
     };
     let known = known.into_iter().filter_map(|arch| u32::try_from(arch).ok()).filter(|&arch| arch <= capability);
     match known.max() {
-        Some(arch) if arch != capability => (format!("compute_{arch}"), false),
-        _ => (format!("sm_{capability}"), true),
+        Some(architecture) if architecture != capability => Target { architecture, is_native: false },
+        _ => Target { architecture: capability, is_native: true },
     }
 }
 
 /// Compiles the kernels for a card of compute capability `capability` (90 for 9.0).
 pub(crate) fn compile(capability: u32, log_n: u32, arithmetic: Arithmetic) -> Result<Compiled> {
-    let (target, is_native) = target(capability);
+    let Target { is_native, .. } = target(capability);
+    let target = target(capability).name();
     let mut all = options(log_n, arithmetic);
     all.push(format!("--gpu-architecture={target}"));
     let failure = |log: String| Error::Compile { target: target.clone(), log };
@@ -96,7 +111,7 @@ pub(crate) fn compile(capability: u32, log_n: u32, arithmetic: Arithmetic) -> Re
 
 /// The identity of what [`compile`] gives, for the cache.
 pub(crate) fn cache_key(capability: u32, log_n: u32, arithmetic: Arithmetic, card: &str, driver: &str) -> blake3::Hash {
-    let (target, options) = (target(capability).0, options(log_n, arithmetic).join(" "));
+    let (target, options) = (target(capability).name(), options(log_n, arithmetic).join(" "));
     let (major, minor) = version();
     cache::key(&[SOURCE, &options, &target, card, driver, &format!("nvrtc {major}.{minor}")])
 }

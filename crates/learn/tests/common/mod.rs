@@ -52,10 +52,14 @@ pub fn encrypt_batch(engine: &Clear, trainer: &Trainer<Clear>, x: &Matrix, label
 }
 
 pub fn encrypt_model(engine: &Clear, g: &Geometry, ledger: Ledger, weights: &Matrix) -> Model<Ciphertext> {
-    let slots = packing::weights(g, weights).unwrap();
-    Model::new(engine.fresh(&slots, ledger.weights()).unwrap(), Momentum::Nesterov)
+    Model::new(encrypt_weights(engine, g, ledger, weights), Momentum::Nesterov)
 }
 
-pub fn decrypt_weights(engine: &Clear, g: &Geometry, weights: &Ciphertext) -> Matrix {
-    packing::unpack_weights(g, engine.values(weights)).unwrap()
+pub fn encrypt_weights(engine: &Clear, g: &Geometry, ledger: Ledger, weights: &Matrix) -> Vec<Ciphertext> {
+    packing::weights(g, weights).unwrap().iter().map(|part| engine.fresh(part, ledger.weights()).unwrap()).collect()
+}
+
+pub fn decrypt_weights(engine: &Clear, g: &Geometry, weights: &[Ciphertext]) -> Matrix {
+    let parts: Vec<_> = weights.iter().map(|part| engine.values(part)).collect();
+    packing::unpack_weights(g, &parts).unwrap()
 }

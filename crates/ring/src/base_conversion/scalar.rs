@@ -25,3 +25,33 @@ pub(super) fn convert_into(t: &Modulus, hats: &[f64], minus_product: f64, y: &[&
         *out = t.reduce_i128(sum);
     }
 }
+
+pub(super) fn integer_overflow_into(moduli: &[Modulus], y: &[&[u64]], v: &mut [u64]) {
+    for (i, v) in v.iter_mut().enumerate() {
+        let (mut sum, mut negative) = (0.0_f64, 0);
+        for (y, q) in y.iter().zip(moduli) {
+            let centred = q.center(y[i]);
+            sum = (centred as f64).mul_add(q.q_inv_f64, sum);
+            negative += i64::from(centred < 0);
+        }
+        *v = (sum.round_ties_even() as i64 + negative) as u64;
+    }
+}
+
+pub(super) fn convert_integers_into(
+    t: &Modulus,
+    hats: &[u64],
+    minus_product: u64,
+    y: &[&[u64]],
+    v: &[u64],
+    out: &mut [u64],
+) {
+    for (i, out) in out.iter_mut().enumerate() {
+        // 8 products under 2^102: no overflow.
+        let mut sum = i128::from(v[i]) * i128::from(minus_product);
+        for (y, &hat) in y.iter().zip(hats) {
+            sum += i128::from(y[i]) * i128::from(hat);
+        }
+        *out = t.reduce_i128(sum);
+    }
+}

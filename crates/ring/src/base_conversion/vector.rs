@@ -3,7 +3,7 @@
 use super::{MAX_SOURCES, scalar};
 use crate::Modulus;
 use crate::kernels::vector::{Sum, power_of_two};
-use crate::simd::{Field, Simd, to_double, vector_kernel};
+use crate::simd::{Field, Integers52, Simd, Sum52, TWO_52, ifma_kernel, to_double, vector_kernel};
 
 vector_kernel! {
     pub(super) fn center_into(q: &Modulus, scaled: &[u64], y: &mut [f64]) = center_body, else scalar::center_into
@@ -17,6 +17,17 @@ vector_kernel! {
     pub(super) fn convert_into(
         t: &Modulus, hats: &[f64], minus_product: f64, wide: bool, y: &[&[f64]], v: &[f64], out: &mut [u64],
     ) = convert_body, else convert_scalar
+}
+
+ifma_kernel! {
+    /// `v + n` of [`super::BaseConverter::convert_integers`].
+    pub(super) fn integer_overflow_into(moduli: &[Modulus], y: &[&[u64]], v: &mut [u64])
+        = integer_overflow_body, else scalar::integer_overflow_into
+}
+ifma_kernel! {
+    pub(super) fn convert_integers_into(
+        t: &Modulus, hats: &[u64], minus_product: u64, y: &[&[u64]], v: &[u64], out: &mut [u64],
+    ) = convert_integers_body, else scalar::convert_integers_into
 }
 
 fn convert_scalar(
@@ -35,8 +46,8 @@ fn convert_scalar(
 const TOGETHER: usize = 2;
 
 /// All of `y` from element `start` on.
-fn tails<'a>(y: &[&'a [f64]], start: usize) -> [&'a [f64]; MAX_SOURCES] {
-    let mut tails = [[].as_slice(); MAX_SOURCES];
+fn tails<'a, T>(y: &[&'a [T]], start: usize) -> [&'a [T]; MAX_SOURCES] {
+    let mut tails: [&[T]; MAX_SOURCES] = [&[]; MAX_SOURCES];
     for (tail, y) in tails.iter_mut().zip(y) {
         *tail = &y[start..];
     }
@@ -141,6 +152,65 @@ unsafe fn convert_terms<S: Simd, const WIDE: bool>(
     }
 }
 
+#[inline(always)]
+unsafe fn integer_overflow_body<S: Integers52>(_set: S, moduli: &[Modulus], y: &[&[u64]], v: &mut [u64]) {
+    let end = v.len() & !(S::LANES - 1);
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many as moduli.
+    unsafe {
+        let (zero, one, bias) = (S::splat(0.0), S::splat(1.0), S::splat(TWO_52));
+        for i in (0..end).step_by(S::LANES) {
+            let (mut sum, mut negative) = (zero, zero);
+            for (y, q) in y.iter().zip(moduli) {
+                let x = to_double::<S>(S::load_u(y.as_ptr().add(i)));
+                let centred = S::sub_above(x, S::splat((q.value() / 2) as f64), S::splat(q.q_f64));
+                sum = S::mul_add(centred, S::splat(q.q_inv_f64), sum);
+                negative = S::add(negative, S::if_negative(centred, one, zero));
+            }
+            let v_and_bias = S::add(S::add(S::round(sum), negative), bias);
+            S::store_u(v.as_mut_ptr().add(i), S::below_52(S::bits(v_and_bias)));
+        }
+    }
+    scalar::integer_overflow_into(moduli, &tails(y, end)[..y.len()], &mut v[end..]);
+}
+
+/// Vectors of sums of integers done together.
+const INTEGERS_TOGETHER: usize = 4;
+
+/// The sum is at most `8 (2^51 - 1) (t - 1) + 8 (t - 1) < 2^54 t`, as `v` is at most 8.
+#[inline(always)]
+unsafe fn convert_integers_body<S: Integers52>(
+    _set: S,
+    t: &Modulus,
+    hats: &[u64],
+    minus: u64,
+    y: &[&[u64]],
+    v: &[u64],
+    out: &mut [u64],
+) {
+    let end = out.len() & !(INTEGERS_TOGETHER * S::LANES - 1);
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as hats.
+    unsafe {
+        let (f, power) = (Field::<S>::new(t), Sum52::<S>::power(t));
+        let minus_product = S::splat_u(minus);
+        for i in (0..end).step_by(INTEGERS_TOGETHER * S::LANES) {
+            let mut sums = [Sum52::<S>::zero(); INTEGERS_TOGETHER];
+            for (j, sum) in sums.iter_mut().enumerate() {
+                sum.add(S::load_u(v.as_ptr().add(i + j * S::LANES)), minus_product);
+            }
+            for k in 0..y.len() {
+                let (y, hat) = (y.get_unchecked(k).as_ptr().add(i), S::splat_u(*hats.get_unchecked(k)));
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    sum.add(S::load_u(y.add(j * S::LANES)), hat);
+                }
+            }
+            for (j, sum) in sums.iter().enumerate() {
+                S::store_u(out.as_mut_ptr().add(i + j * S::LANES), sum.residue(&f, power));
+            }
+        }
+    }
+    scalar::convert_integers_into(t, hats, minus, &tails(y, end)[..y.len()], &v[end..], &mut out[end..]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +232,56 @@ mod tests {
                 unsafe { convert_body(Emulated, &t, &hats, hat, wide, &ys, &v, &mut ours) };
                 scalar::convert_into(&t, &hats, hat, &ys, &v, &mut expected);
                 assert_eq!(ours, expected, "{count} terms, wide {wide}");
+            }
+        }
+    }
+
+    /// Residues at and around the ends of their ranges, with integers and with doubles.
+    #[test]
+    fn integers_give_the_bytes_of_doubles() {
+        let sources = [2251799813554177, 2251799810670593, 2251799809884161, 1125899903827969, 68718428161, 12289];
+        let moduli: Vec<Modulus> = sources.iter().map(|&q| Modulus::new(q).unwrap()).collect();
+        let y: Vec<Vec<u64>> = sources
+            .iter()
+            .enumerate()
+            .map(|(k, &q)| {
+                let edges = [0, 1, q / 2, q / 2 + 1, q - 1];
+                (0..93u64)
+                    .map(|i| if i < 64 { edges[(i / (1 + k as u64) % 5) as usize] } else { i.pow(9) % q })
+                    .collect()
+            })
+            .collect();
+        let doubles: Vec<Vec<f64>> = y
+            .iter()
+            .zip(&moduli)
+            .map(|(y, q)| {
+                let mut centred = vec![0.0; 93];
+                scalar::center_into(q, y, &mut centred);
+                centred
+            })
+            .collect();
+        let inverses: Vec<f64> = moduli.iter().map(|q| q.q_inv_f64).collect();
+        for count in 1..=sources.len() {
+            let ys: Vec<&[u64]> = y[..count].iter().map(Vec::as_slice).collect();
+            let centred: Vec<&[f64]> = doubles[..count].iter().map(Vec::as_slice).collect();
+            let (mut v, mut v_double) = ([0; 93], [0.0; 93]);
+            scalar::overflow_into(&inverses[..count], &centred, &mut v_double);
+            // SAFETY: the emulated set needs no features; the lengths agree.
+            unsafe { integer_overflow_body(Emulated, &moduli[..count], &ys, &mut v) };
+            for t in [3, 12289 - 4096, 68718428161 - 2, 1125899903827969 - 4, 2251799813554177] {
+                // Any product will do that fits: of these numbers with a prime it is not zero.
+                let t = Modulus::new(t).unwrap();
+                let product = sources[..count].iter().fold(1, |p, &q| t.mul(p, q % t.value()));
+                let hats: Vec<u64> = (0..count)
+                    .map(|k| (0..count).filter(|&j| j != k).fold(1, |p, j| t.mul(p, sources[j] % t.value())))
+                    .collect();
+                let centred_hats: Vec<f64> = hats.iter().map(|&h| t.center(h) as f64).collect();
+                let minus = t.neg(product);
+                let (mut ours, mut expected) = ([0; 93], [0; 93]);
+                // SAFETY: as above.
+                unsafe { convert_integers_body(Emulated, &t, &hats, minus, &ys, &v, &mut ours) };
+                scalar::convert_into(&t, &centred_hats, t.center(minus) as f64, &centred, &v_double, &mut expected);
+                assert_eq!(ours, expected, "{count} sources, t {}", t.value());
             }
         }
     }

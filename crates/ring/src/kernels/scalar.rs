@@ -1,6 +1,8 @@
 //! Reference loops.
 
+use super::Scaled;
 use crate::Modulus;
+use crate::automorphism::Permutation;
 
 pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) {
     for (x, &y) in a.iter_mut().zip(b) {
@@ -59,6 +61,14 @@ pub(super) fn sub_mul_scalar_assign(q: &Modulus, a: &mut [u64], b: &[u64], s: u6
     }
 }
 
+pub(super) fn add_combination_assign(q: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
+    for (i, acc) in acc.iter_mut().enumerate() {
+        // At most 8 products of 102 bits: no overflow of 128.
+        let sum = a.iter().zip(s).fold(u128::from(*acc), |sum, (a, &s)| sum + u128::from(a[i]) * u128::from(s));
+        *acc = q.reduce_u128(sum);
+    }
+}
+
 pub(super) fn dot_pair_into(
     q: &Modulus,
     out0: &mut [u64],
@@ -66,15 +76,28 @@ pub(super) fn dot_pair_into(
     x: &[&[u64]],
     y0: &[&[u64]],
     y1: &[&[u64]],
+    plus: [Option<Scaled<'_>>; 2],
 ) {
     for i in 0..out0.len() {
         // At most 8 products of 102 bits: no overflow of 128.
-        let (mut sum0, mut sum1) = (0u128, 0u128);
+        let [mut sum0, mut sum1] = plus.map(|plus| plus.map_or(0, |(a, s)| u128::from(a[i]) * u128::from(s)));
         for ((x, y0), y1) in x.iter().zip(y0).zip(y1) {
             sum0 += u128::from(x[i]) * u128::from(y0[i]);
             sum1 += u128::from(x[i]) * u128::from(y1[i]);
         }
         out0[i] = q.reduce_u128(sum0);
         out1[i] = q.reduce_u128(sum1);
+    }
+}
+
+pub(super) fn permute_into(out: &mut [u64], a: &[u64], permutation: &Permutation) {
+    for (o, &i) in out.iter_mut().zip(permutation.index()) {
+        *o = a[i as usize];
+    }
+}
+
+pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation) {
+    for (acc, &i) in acc.iter_mut().zip(permutation.index()) {
+        *acc = q.add(*acc, a[i as usize]);
     }
 }

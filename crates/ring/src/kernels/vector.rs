@@ -2,9 +2,10 @@
 //!
 //! Lengths that are not whole vectors end with the scalar loop.
 
-use super::{MAX_DOT_TERMS, scalar};
+use super::{MAX_DOT_TERMS, Scaled, scalar};
 use crate::Modulus;
-use crate::simd::{Factor, Field, Simd, biased, to_double, vector_kernel};
+use crate::automorphism::Permutation;
+use crate::simd::{Factor, Field, Integers52, Simd, Sum52, biased, to_double, vector_kernel};
 
 vector_kernel! {
     pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = add_body, else scalar::add_assign
@@ -40,7 +41,20 @@ vector_kernel! {
 vector_kernel! {
     pub(super) fn dot_pair_into(
         q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]],
-    ) = dot_pair_body, else scalar::dot_pair_into
+        plus: [Option<Scaled<'_>>; 2],
+    ) = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
+}
+vector_kernel! {
+    pub(super) fn add_combination_assign(q: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64])
+        = add_combination_body, ifma add_combination_ifma, else scalar::add_combination_assign
+}
+vector_kernel! {
+    pub(super) fn permute_into(out: &mut [u64], a: &[u64], permutation: &Permutation)
+        = permute_body, else scalar::permute_into
+}
+vector_kernel! {
+    pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation)
+        = add_permuted_body, else scalar::add_permuted_assign
 }
 
 /// The part of `0..len` in whole vectors.
@@ -252,6 +266,13 @@ impl<S: Simd> Sum<S> {
         }
     }
 
+    /// The sum modulo `q`: the high part modulo `q` and the low part reduced.
+    #[inline(always)]
+    unsafe fn reduced(&self, f: &Field<S>, base: S::F) -> S::F {
+        // SAFETY: the caller's.
+        unsafe { S::add(self.high_mod(f, base), f.reduce(self.low)) }
+    }
+
     /// The high part modulo `q`. Its quotient has two roundings: for a sum below `2^k q` the size is
     /// `q (1/2 + 2^(k-52))` or less, which must not exceed `2^53`.
     #[inline(always)]
@@ -276,6 +297,7 @@ pub(crate) const TOGETHER: usize = 2;
 /// Terms of one [`Sum`] for moduli of 51 bits; of less bits, all of them.
 const LARGE_GROUP: usize = 4;
 
+/// Both sums, see [`dot_pair_terms`].
 #[inline(always)]
 unsafe fn dot_pair_body<S: Simd>(
     _set: S,
@@ -285,25 +307,87 @@ unsafe fn dot_pair_body<S: Simd>(
     x: &[&[u64]],
     y0: &[&[u64]],
     y1: &[&[u64]],
+    plus: [Option<Scaled<'_>>; 2],
 ) {
     let end = out0.len() & !(TOGETHER * S::LANES - 1);
     // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and y1 as x.
     unsafe {
         if modulus.bits() <= 50 {
-            dot_pair_terms::<S, false>(modulus, out0, out1, x, y0, y1, end);
+            dot_pair_terms::<S, false>(modulus, out0, out1, x, y0, y1, plus, end);
         } else {
-            dot_pair_terms::<S, true>(modulus, out0, out1, x, y0, y1, end);
+            dot_pair_terms::<S, true>(modulus, out0, out1, x, y0, y1, plus, end);
         }
+    }
+    dot_pair_tail(modulus, out0, out1, x, y0, y1, plus, end);
+}
+
+/// [`dot_pair_body`] with integers: half the instructions. Products of residues are below `2^102`, see [`Sum52`].
+#[inline(always)]
+unsafe fn dot_pair_ifma<S: Integers52>(
+    _set: S,
+    modulus: &Modulus,
+    out0: &mut [u64],
+    out1: &mut [u64],
+    x: &[&[u64]],
+    y0: &[&[u64]],
+    y1: &[&[u64]],
+    plus: [Option<Scaled<'_>>; 2],
+) {
+    let end = out0.len() & !(TOGETHER * S::LANES - 1);
+    // SAFETY: as in `dot_pair_body`.
+    unsafe {
+        let (f, power) = (Field::<S>::new(modulus), Sum52::<S>::power(modulus));
+        for i in (0..end).step_by(TOGETHER * S::LANES) {
+            let mut sums = [[Sum52::<S>::zero(); 2]; TOGETHER];
+            for (side, plus) in plus.iter().enumerate() {
+                if let Some((a, s)) = plus {
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        sum[side].add(S::load_u(a.as_ptr().add(i + j * S::LANES)), S::splat_u(*s));
+                    }
+                }
+            }
+            for k in 0..x.len() {
+                let x = x.get_unchecked(k).as_ptr().add(i);
+                let y = [y0.get_unchecked(k).as_ptr().add(i), y1.get_unchecked(k).as_ptr().add(i)];
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    let factor = S::load_u(x.add(j * S::LANES));
+                    sum[0].add(factor, S::load_u(y[0].add(j * S::LANES)));
+                    sum[1].add(factor, S::load_u(y[1].add(j * S::LANES)));
+                }
+            }
+            for (j, sum) in sums.iter().enumerate() {
+                S::store_u(out0.as_mut_ptr().add(i + j * S::LANES), sum[0].residue(&f, power));
+                S::store_u(out1.as_mut_ptr().add(i + j * S::LANES), sum[1].residue(&f, power));
+            }
+        }
+    }
+    dot_pair_tail(modulus, out0, out1, x, y0, y1, plus, end);
+}
+
+/// The elements from `end` on.
+fn dot_pair_tail(
+    modulus: &Modulus,
+    out0: &mut [u64],
+    out1: &mut [u64],
+    x: &[&[u64]],
+    y0: &[&[u64]],
+    y1: &[&[u64]],
+    plus: [Option<Scaled<'_>>; 2],
+    end: usize,
+) {
+    if end == out0.len() {
+        return;
     }
     let mut tails = [[[].as_slice(); MAX_DOT_TERMS]; 3];
     for k in 0..x.len() {
         (tails[0][k], tails[1][k], tails[2][k]) = (&x[k][end..], &y0[k][end..], &y1[k][end..]);
     }
     let [x, y0, y1] = [&tails[0][..x.len()], &tails[1][..x.len()], &tails[2][..x.len()]];
-    scalar::dot_pair_into(modulus, &mut out0[end..], &mut out1[end..], x, y0, y1);
+    let plus = plus.map(|plus| plus.map(|(a, s)| (&a[end..], s)));
+    scalar::dot_pair_into(modulus, &mut out0[end..], &mut out1[end..], x, y0, y1, plus);
 }
 
-/// Both sums, exactly:
+/// Both sums, exactly; what is added to them is a term like any other:
 /// - `q < 2^50`: products of residues are in `[0, 2^100)`, so 8 of them from the base `2^103` stay below `2^104`, and
 ///   the low part is 8 times `2^50` at most. The sum is below `8 q^2 < 2^53 q`, so the high part is below `5/2 q`.
 /// - `q < 2^51`: `x` is centred, products are below `2^101` in size, 4 of them stay within `2^103` of the base
@@ -321,19 +405,29 @@ unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
     x: &[&[u64]],
     y0: &[&[u64]],
     y1: &[&[u64]],
+    plus: [Option<Scaled<'_>>; 2],
     end: usize,
 ) {
     // SAFETY: the caller's.
     unsafe {
         let f = Field::<S>::new(modulus);
         let half = S::splat((modulus.value() / 2) as f64);
-        let base = S::splat(if LARGE { 1.5 * power_of_two(104) } else { power_of_two(103) });
+        let base = sum_base::<S, LARGE>();
+        let plus = plus.map(|plus| plus.map(|(a, s)| (a.as_ptr(), sum_factor::<S, LARGE>(modulus, s))));
+        let taken = usize::from(plus.iter().any(Option::is_some));
         for i in (0..end).step_by(TOGETHER * S::LANES) {
             let mut totals = [[S::splat(0.0); 2]; TOGETHER];
+            let mut sums = [[Sum::<S>::new(base); 2]; TOGETHER];
+            for (side, plus) in plus.iter().enumerate() {
+                if let Some((a, s)) = plus {
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        sum[side].add(to_double::<S>(S::load_u(a.add(i + j * S::LANES))), *s);
+                    }
+                }
+            }
             let mut first = 0;
-            while first < x.len() {
-                let last = if LARGE { x.len().min(first + LARGE_GROUP) } else { x.len() };
-                let mut sums = [[Sum::<S>::new(base); 2]; TOGETHER];
+            let mut last = if LARGE { x.len().min(LARGE_GROUP - taken) } else { x.len() };
+            loop {
                 for k in first..last {
                     let x = x.get_unchecked(k).as_ptr().add(i);
                     let y = [y0.get_unchecked(k).as_ptr().add(i), y1.get_unchecked(k).as_ptr().add(i)];
@@ -348,17 +442,150 @@ unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
                 }
                 for j in 0..TOGETHER {
                     for side in 0..2 {
-                        let sum = sums[j][side];
-                        let part = S::add(sum.high_mod(&f, base), f.reduce(sum.low));
+                        let part = sums[j][side].reduced(&f, base);
                         totals[j][side] = f.reduce(S::add(totals[j][side], part));
                     }
                 }
-                first = last;
+                if last == x.len() {
+                    break;
+                }
+                sums = [[Sum::<S>::new(base); 2]; TOGETHER];
+                (first, last) = (last, x.len().min(last + LARGE_GROUP));
             }
             for j in 0..TOGETHER {
                 S::store_u(out0.as_mut_ptr().add(i + j * S::LANES), f.residue(totals[j][0]));
                 S::store_u(out1.as_mut_ptr().add(i + j * S::LANES), f.residue(totals[j][1]));
             }
+        }
+    }
+}
+
+/// Where the high part of a [`Sum`] of [`dot_pair_terms`] begins.
+#[inline(always)]
+unsafe fn sum_base<S: Simd, const LARGE: bool>() -> S::F {
+    // SAFETY: the caller's.
+    unsafe { S::splat(if LARGE { 1.5 * power_of_two(104) } else { power_of_two(103) }) }
+}
+
+/// A residue as a factor of [`dot_pair_terms`]: centred if the modulus is large.
+#[inline(always)]
+unsafe fn sum_factor<S: Simd, const LARGE: bool>(modulus: &Modulus, s: u64) -> S::F {
+    // SAFETY: the caller's.
+    unsafe { S::splat(if LARGE { modulus.center(s) as f64 } else { s as f64 }) }
+}
+
+#[inline(always)]
+unsafe fn add_combination_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
+    let end = acc.len() & !(TOGETHER * S::LANES - 1);
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of a as s.
+    unsafe {
+        if modulus.bits() <= 50 {
+            combination_terms::<S, false>(modulus, &mut acc[..end], a, s);
+        } else {
+            combination_terms::<S, true>(modulus, &mut acc[..end], a, s);
+        }
+    }
+    combination_tail(modulus, acc, a, s, end);
+}
+
+/// The sum as in [`dot_pair_terms`], in groups of 4 where the modulus is large; `acc` is below `q`.
+#[inline(always)]
+unsafe fn combination_terms<S: Simd, const LARGE: bool>(modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
+    // SAFETY: the caller's.
+    unsafe {
+        let f = Field::<S>::new(modulus);
+        let base = sum_base::<S, LARGE>();
+        let mut factors = [S::splat(0.0); MAX_DOT_TERMS];
+        for (factor, &s) in factors.iter_mut().zip(s) {
+            *factor = sum_factor::<S, LARGE>(modulus, s);
+        }
+        let out = acc.as_mut_ptr();
+        for i in (0..acc.len()).step_by(TOGETHER * S::LANES) {
+            let mut sums = [Sum::<S>::new(base); TOGETHER];
+            let mut totals = [S::splat(0.0); TOGETHER];
+            for (j, total) in totals.iter_mut().enumerate() {
+                *total = to_double::<S>(S::load_u(out.add(i + j * S::LANES)));
+            }
+            for k in 0..a.len() {
+                if LARGE && k == LARGE_GROUP {
+                    for (sum, total) in sums.iter_mut().zip(&mut totals) {
+                        *total = f.reduce(S::add(*total, sum.reduced(&f, base)));
+                        *sum = Sum::new(base);
+                    }
+                }
+                let a = a.get_unchecked(k).as_ptr().add(i);
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    sum.add(to_double::<S>(S::load_u(a.add(j * S::LANES))), factors[k]);
+                }
+            }
+            for (j, (sum, total)) in sums.iter().zip(totals).enumerate() {
+                let total = f.reduce(S::add(total, sum.reduced(&f, base)));
+                S::store_u(out.add(i + j * S::LANES), f.residue(total));
+            }
+        }
+    }
+}
+
+/// [`add_combination_body`] with integers: the sum is at most `8 (q - 1)^2 + q`.
+#[inline(always)]
+unsafe fn add_combination_ifma<S: Integers52>(_set: S, modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
+    let end = acc.len() & !(TOGETHER * S::LANES - 1);
+    // SAFETY: as in `add_combination_body`.
+    unsafe {
+        let (f, power) = (Field::<S>::new(modulus), Sum52::<S>::power(modulus));
+        let out = acc.as_mut_ptr();
+        for i in (0..end).step_by(TOGETHER * S::LANES) {
+            let mut sums = [Sum52::<S>::zero(); TOGETHER];
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = Sum52::from(S::load_u(out.add(i + j * S::LANES)));
+            }
+            for k in 0..a.len() {
+                let (a, s) = (a.get_unchecked(k).as_ptr().add(i), S::splat_u(*s.get_unchecked(k)));
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    sum.add(S::load_u(a.add(j * S::LANES)), s);
+                }
+            }
+            for (j, sum) in sums.iter().enumerate() {
+                S::store_u(out.add(i + j * S::LANES), sum.residue(&f, power));
+            }
+        }
+    }
+    combination_tail(modulus, acc, a, s, end);
+}
+
+fn combination_tail(modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64], end: usize) {
+    let mut tails = [[].as_slice(); MAX_DOT_TERMS];
+    tails.iter_mut().zip(a).for_each(|(tail, a)| *tail = &a[end..]);
+    scalar::add_combination_assign(modulus, &mut acc[end..], &tails[..a.len()], s);
+}
+
+#[inline(always)]
+unsafe fn permute_body<S: Simd>(_set: S, out: &mut [u64], a: &[u64], permutation: &Permutation) {
+    // SAFETY: the caller's features; both slices have the permutation's length, which is made of whole vectors, and the
+    // blocks are within it.
+    unsafe {
+        for (number, block) in permutation.blocks(S::LANES).iter().enumerate() {
+            let x = S::load_u(a.as_ptr().add(block.source as usize));
+            S::store_u(out.as_mut_ptr().add(number * S::LANES), S::at_places(x, &block.places));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_permuted_body<S: Simd>(
+    _set: S,
+    modulus: &Modulus,
+    acc: &mut [u64],
+    a: &[u64],
+    permutation: &Permutation,
+) {
+    // SAFETY: as in `permute_body`.
+    unsafe {
+        let q = S::splat_u(modulus.value());
+        for (number, block) in permutation.blocks(S::LANES).iter().enumerate() {
+            let x = S::at_places(S::load_u(a.as_ptr().add(block.source as usize)), &block.places);
+            let out = acc.as_mut_ptr().add(number * S::LANES);
+            S::store_u(out, add_mod::<S>(q, S::load_u(out), x));
         }
     }
 }
@@ -386,12 +613,30 @@ mod tests {
                 let v: Vec<&[u64]> = vectors[first..].iter().map(Vec::as_slice).collect();
                 for terms in 1..=MAX_DOT_TERMS {
                     let (x, y0, y1) = (&v[..terms], &v[8..8 + terms], &v[16..16 + terms]);
+                    let plus = (terms < MAX_DOT_TERMS && terms % 2 == 0).then_some((v[7], q - 1));
+                    let plus = [plus, plus.filter(|_| terms % 4 == 0)];
                     let mut out = [vec![0; 93], vec![0; 93], vec![0; 93], vec![0; 93]];
                     let [ours0, ours1, expected0, expected1] = &mut out;
                     // SAFETY: the emulated set needs no features; the lengths agree.
-                    unsafe { dot_pair_body(Emulated, &m, ours0, ours1, x, y0, y1) };
-                    scalar::dot_pair_into(&m, expected0, expected1, x, y0, y1);
+                    unsafe { dot_pair_body(Emulated, &m, ours0, ours1, x, y0, y1, plus) };
+                    scalar::dot_pair_into(&m, expected0, expected1, x, y0, y1, plus);
                     assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms, q {q}");
+                    // SAFETY: as above.
+                    unsafe { dot_pair_ifma(Emulated, &m, ours0, ours1, x, y0, y1, plus) };
+                    assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms of integers, q {q}");
+                    let scalars: Vec<u64> = (0..terms).map(|k| [q - 1, q / 2, 1][k % 3]).collect();
+                    let [ours, expected, ..] = &mut out;
+                    for one in [&mut *ours, &mut *expected] {
+                        one.copy_from_slice(v[23]);
+                    }
+                    scalar::add_combination_assign(&m, expected, x, &scalars);
+                    let mut with_integers = ours.clone();
+                    // SAFETY: as above.
+                    unsafe {
+                        add_combination_body(Emulated, &m, ours, x, &scalars);
+                        add_combination_ifma(Emulated, &m, &mut with_integers, x, &scalars);
+                    }
+                    assert!(ours == expected && with_integers == *expected, "combination of {terms}, q {q}");
                 }
                 let (mut ours, mut expected) = (v[0].to_vec(), v[0].to_vec());
                 // SAFETY: as above.
@@ -409,6 +654,24 @@ mod tests {
                 scalar::neg_assign(&m, &mut expected);
                 assert_eq!(ours, expected, "q {q}");
             }
+        }
+    }
+
+    #[test]
+    fn eight_lanes_permute() {
+        let (q, n) = (Modulus::new(1125899903827969).unwrap(), 64u64);
+        let (a, b): (Vec<u64>, Vec<u64>) = (0..n).map(|i| (i * i + 3, q.value() - 1 - i)).unzip();
+        for galois in [1, 5, 25, 127, 77] {
+            let permutation = Permutation::new(6, galois);
+            let (mut ours, mut expected) = (b.clone(), b.clone());
+            // SAFETY: the emulated set needs no features; the lengths agree.
+            unsafe { add_permuted_body(Emulated, &q, &mut ours, &a, &permutation) };
+            scalar::add_permuted_assign(&q, &mut expected, &a, &permutation);
+            assert_eq!(ours, expected, "{galois}");
+            // SAFETY: as above.
+            unsafe { permute_body(Emulated, &mut ours, &a, &permutation) };
+            scalar::permute_into(&mut expected, &a, &permutation);
+            assert_eq!(ours, expected, "{galois}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Basis, Conversion, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
+use crate::kernels::Scaled;
 use crate::{Modulus, kernels};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -58,7 +59,7 @@ impl Digits {
 }
 
 /// The ranges of the digits that start at `starts`, of a polynomial with `q` limbs.
-fn digit_ranges(q: usize, starts: &[usize]) -> Vec<Range<usize>> {
+pub fn digit_ranges(q: usize, starts: &[usize]) -> Vec<Range<usize>> {
     let used: Vec<usize> = starts.iter().copied().take_while(|&start| start < q).collect();
     let ends = used.iter().skip(1).copied().chain([q]);
     used.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
@@ -130,47 +131,78 @@ impl RnsRing {
 
     /// `(sum_j d_j k_j0, sum_j d_j k_j1)` over the digits' primes; the key's polynomials may have more limbs and digits.
     pub fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
-        self.inner_product_with(digits, key, |_, _, _, _| {})
+        self.inner_product_plus(digits, key, [None, None])
     }
 
     /// [`RnsRing::inner_product`] plus `P (c0, c1)`, each of them if given, where `P` is the product of the special primes.
     pub fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
         let basis = digits.basis;
-        self.inner_product_with(digits, key, |q, i, out0, out1| {
-            if i < basis.q {
-                let p = self.special_product(basis.p, q);
-                for (out, c) in [out0, out1].into_iter().zip(added) {
-                    if let Some(c) = c {
-                        kernels::mul_scalar_add_assign(self.isa, q, out, &c.limbs[i], p);
-                    }
-                }
-            }
-        })
+        let mut out = (self.uninit(basis), self.uninit(basis));
+        self.for_each_limb_pair(&mut out, |q, i, limbs| {
+            let p = self.special_product(basis.p, q);
+            let plus = added.map(|c| c.filter(|_| i < basis.q).map(|c| (&c.limbs[i][..], p)));
+            self.inner_product_limb(digits, key, i, limbs, plus);
+        });
+        out
     }
 
-    /// The inner product, with `finish(modulus, i, limb of the first half, limb of the second)` while limb `i` is still
-    /// in the cache.
-    fn inner_product_with(
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. Limb by limb: what is
+    /// between the inner product and the sum stays in the cache.
+    pub fn add_switched(
+        &self,
+        acc: Option<(Poly, Poly)>,
+        v0: &Poly,
+        digits: &Digits,
+        key: &[(Poly, Poly)],
+        galois: u64,
+    ) -> (Poly, Poly) {
+        let basis = digits.basis;
+        let permutation = self.permutation(galois);
+        let first = acc.is_none();
+        let mut out = acc.unwrap_or_else(|| (self.uninit(basis), self.uninit(basis)));
+        self.for_each_limb_pair(&mut out, |q, i, (out0, out1)| {
+            let (mut a, mut b) = (self.pool.take(), self.pool.take());
+            let plus = [Some((&v0.matching(basis, i)[..], 1)), None];
+            self.inner_product_limb(digits, key, i, (&mut a, &mut b), plus);
+            for (out, x) in [(out0, &a), (out1, &b)] {
+                if first {
+                    kernels::permute_into(self.isa, out, x, &permutation);
+                } else {
+                    kernels::add_permuted_assign(self.isa, q, out, x, &permutation);
+                }
+            }
+        });
+        out
+    }
+
+    /// Limb `i` of the inner product of digits and a key, plus what is given.
+    pub(super) fn inner_product_limb(
         &self,
         digits: &Digits,
         key: &[(Poly, Poly)],
-        finish: impl Fn(&Modulus, usize, &mut Limb, &mut Limb) + Sync,
-    ) -> (Poly, Poly) {
+        i: usize,
+        (out0, out1): (&mut Limb, &mut Limb),
+        plus: [Option<Scaled<'_>>; 2],
+    ) {
         assert!(key.len() >= digits.count());
         let basis = digits.basis;
-        let mut out = (self.uninit(basis), self.uninit(basis));
-        let pairs = out.0.limbs.par_iter_mut().zip(out.1.limbs.par_iter_mut()).enumerate();
-        pairs.with_min_len(self.grain()).for_each(|(i, (out0, out1))| {
-            let x: Vec<&[u64]> = (0..digits.count()).map(|j| &digits.limb(j, i)[..]).collect();
-            let half = |pick: fn(&(Poly, Poly)) -> &Poly| -> Vec<&[u64]> {
-                key[..digits.count()].iter().map(|k| &pick(k).matching(basis, i)[..]).collect()
-            };
-            let (y0, y1) = (half(|k| &k.0), half(|k| &k.1));
-            let q = self.modulus(basis, i);
-            kernels::dot_pair_into(self.isa, q, (out0, out1), &x, &y0, &y1);
-            finish(q, i, out0, out1);
-        });
-        out
+        let x: Vec<&[u64]> = (0..digits.count()).map(|j| &digits.limb(j, i)[..]).collect();
+        let half = |pick: fn(&(Poly, Poly)) -> &Poly| -> Vec<&[u64]> {
+            key[..digits.count()].iter().map(|k| &pick(k).matching(basis, i)[..]).collect()
+        };
+        let (y0, y1) = (half(|k| &k.0), half(|k| &k.1));
+        kernels::dot_pair_plus_into(self.isa, self.modulus(basis, i), (out0, out1), &x, &y0, &y1, plus);
+    }
+
+    /// Does something to the limbs of a pair over the same primes, in parallel.
+    fn for_each_limb_pair(
+        &self,
+        pair: &mut (Poly, Poly),
+        work: impl Fn(&Modulus, usize, (&mut Limb, &mut Limb)) + Sync,
+    ) {
+        let basis = pair.0.basis;
+        let limbs = pair.0.limbs.par_iter_mut().zip(pair.1.limbs.par_iter_mut()).enumerate();
+        limbs.with_min_len(self.grain()).for_each(|(i, limbs)| work(self.modulus(basis, i), i, limbs));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Weighted sums of many automorphisms of one ciphertext-like pair, before any division by the special primes.
 
 use super::{Digits, Poly, RnsRing};
+use crate::automorphism::Permutation;
 use crate::buffer::Limb;
 use crate::kernels;
 use rayon::prelude::*;
@@ -31,7 +32,7 @@ impl RnsRing {
         weights: &[Vec<Option<&Poly>>],
     ) -> Vec<(Poly, Poly)> {
         let basis = digits.basis();
-        let permutations: Vec<Arc<Vec<u32>>> = steps.iter().map(|s| self.permutation(s.galois)).collect();
+        let permutations: Vec<Arc<Permutation>> = steps.iter().map(|s| self.permutation(s.galois)).collect();
         let mut out: Vec<(Poly, Poly)> = weights.iter().map(|_| (self.uninit(basis), self.uninit(basis))).collect();
         let mut by_limb: Vec<Vec<(&mut Limb, &mut Limb)>> = (0..basis.limbs()).map(|_| Vec::new()).collect();
         for (a, b) in &mut out {
@@ -53,35 +54,28 @@ impl RnsRing {
         c0: &Poly,
         digits: &Digits,
         steps: &[BabyStep<'_>],
-        permutations: &[Arc<Vec<u32>>],
+        permutations: &[Arc<Permutation>],
     ) -> Vec<(Limb, Limb)> {
         let basis = digits.basis();
         let q = self.modulus(basis, i);
+        let p = self.special_product(basis.p, q);
         let lifted = |limb: &Limb| {
             let mut x = limb.clone();
-            kernels::mul_scalar_assign(self.isa, q, &mut x, self.special_product(basis.p, q));
+            kernels::mul_scalar_assign(self.isa, q, &mut x, p);
             x
         };
-        let lifted_c0 = (i < basis.q).then(|| lifted(&c0.limbs[i]));
-        let x: Vec<&[u64]> = (0..digits.count()).map(|j| &digits.limb(j, i)[..]).collect();
-        let step = |(step, index): (&BabyStep<'_>, &Arc<Vec<u32>>)| {
+        let in_chain = i < basis.q;
+        let step = |(step, permutation): (&BabyStep<'_>, &Arc<Permutation>)| {
             let Some(key) = step.key else {
-                let zero = || self.pool.take_zeroed();
-                let first = lifted_c0.clone().unwrap_or_else(zero);
-                let second = if i < basis.q { lifted(digits.source_limb(i)) } else { zero() };
-                return (first, second);
-            };
-            let half = |pick: fn(&(Poly, Poly)) -> &Poly| -> Vec<&[u64]> {
-                key[..digits.count()].iter().map(|k| &pick(k).matching(basis, i)[..]).collect()
+                let half = |limb: Option<&Limb>| limb.map_or_else(|| self.pool.take_zeroed(), lifted);
+                return (half(in_chain.then(|| &c0.limbs[i])), half(in_chain.then(|| digits.source_limb(i))));
             };
             let (mut a, mut b) = (self.pool.take(), self.pool.take());
-            kernels::dot_pair_into(self.isa, q, (&mut a, &mut b), &x, &half(|k| &k.0), &half(|k| &k.1));
-            if let Some(c0) = &lifted_c0 {
-                kernels::add_assign(self.isa, q, &mut a, c0);
-            }
+            let plus = [in_chain.then(|| (&c0.limbs[i][..], p)), None];
+            self.inner_product_limb(digits, key, i, (&mut a, &mut b), plus);
             let (mut a_rotated, mut b_rotated) = (self.pool.take(), self.pool.take());
-            kernels::permute_into(&mut a_rotated, &a, index);
-            kernels::permute_into(&mut b_rotated, &b, index);
+            kernels::permute_into(self.isa, &mut a_rotated, &a, permutation);
+            kernels::permute_into(self.isa, &mut b_rotated, &b, permutation);
             (a_rotated, b_rotated)
         };
         steps.iter().zip(permutations).map(step).collect()

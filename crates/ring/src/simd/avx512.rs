@@ -1,6 +1,6 @@
 //! Eight doubles: AVX-512 F and DQ.
 
-use super::{ROUNDER, Simd};
+use super::{Integers52, ROUNDER, Simd};
 use core::arch::x86_64::*;
 
 /// The set.
@@ -124,12 +124,40 @@ impl Simd for Avx512 {
         unsafe { _mm512_min_epu64(a, b) }
     }
     #[inline(always)]
+    unsafe fn at_places(a: __m512i, places: &[u8; 8]) -> __m512i {
+        unsafe { _mm512_permutexvar_epi64(_mm512_cvtepu8_epi64(_mm_loadl_epi64(places.as_ptr().cast())), a) }
+    }
+    #[inline(always)]
     unsafe fn bits(a: __m512d) -> __m512i {
         unsafe { _mm512_castpd_si512(a) }
     }
     #[inline(always)]
     unsafe fn from_bits(a: __m512i) -> __m512d {
         unsafe { _mm512_castsi512_pd(a) }
+    }
+}
+
+// SAFETY (all blocks): as above; the caller's features include IFMA.
+impl Integers52 for Avx512 {
+    #[inline(always)]
+    unsafe fn add_low(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_madd52lo_epu64(sum, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn add_high(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_madd52hi_epu64(sum, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn above_52(a: __m512i) -> __m512i {
+        unsafe { _mm512_srli_epi64::<52>(a) }
+    }
+    #[inline(always)]
+    unsafe fn below_52(a: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, Self::splat_u((1 << 52) - 1)) }
+    }
+    #[inline(always)]
+    unsafe fn exact_double(a: __m512i) -> __m512d {
+        unsafe { _mm512_cvtepu64_pd(a) }
     }
 }
 

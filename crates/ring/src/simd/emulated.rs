@@ -1,6 +1,6 @@
 //! Eight doubles without any instruction set: tests run the eight-lane kernels on machines without AVX-512.
 
-use super::{ROUNDER, Simd};
+use super::{Integers52, ROUNDER, Simd};
 use std::array::from_fn;
 
 /// The set.
@@ -81,10 +81,38 @@ impl Simd for Emulated {
     unsafe fn min_wrapped(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
         from_fn(|i| a[i].min(b[i]))
     }
+    unsafe fn at_places(a: [u64; 8], places: &[u8; 8]) -> [u64; 8] {
+        from_fn(|i| a[usize::from(places[i])])
+    }
     unsafe fn bits(a: [f64; 8]) -> [u64; 8] {
         a.map(f64::to_bits)
     }
     unsafe fn from_bits(a: [u64; 8]) -> [f64; 8] {
         a.map(f64::from_bits)
+    }
+}
+
+/// The two halves of a product of 52-bit integers.
+fn product_52(a: u64, b: u64) -> (u64, u64) {
+    let mask = (1 << 52) - 1;
+    let product = u128::from(a & mask) * u128::from(b & mask);
+    (product as u64 & mask, (product >> 52) as u64)
+}
+
+impl Integers52 for Emulated {
+    unsafe fn add_low(sum: [u64; 8], a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| sum[i].wrapping_add(product_52(a[i], b[i]).0))
+    }
+    unsafe fn add_high(sum: [u64; 8], a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| sum[i].wrapping_add(product_52(a[i], b[i]).1))
+    }
+    unsafe fn above_52(a: [u64; 8]) -> [u64; 8] {
+        a.map(|a| a >> 52)
+    }
+    unsafe fn below_52(a: [u64; 8]) -> [u64; 8] {
+        a.map(|a| a & ((1 << 52) - 1))
+    }
+    unsafe fn exact_double(a: [u64; 8]) -> [f64; 8] {
+        a.map(|a| a as f64)
     }
 }

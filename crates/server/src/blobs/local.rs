@@ -1,32 +1,46 @@
 //! Blobs in a folder. A blob is written under another name, synced, renamed, and its folder synced: it is there whole or not at all.
 
-use super::{Blobs, Key, Shelf, folder};
+use super::{Blobs, Key, Shelf, folder, name_of_bytes};
+use crate::disk::{Disk, Files};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
-use hetal_wire::BlobName;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use hetal_wire::{BlobName, JobId};
+use std::collections::HashSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A folder of blobs.
 pub struct LocalBlobs {
+    disk: Arc<dyn Disk>,
     root: PathBuf,
     /// Where blobs are written before they are whole; on the same file system.
     scratch: PathBuf,
     counter: AtomicU64,
+    /// Folders whose own names are known to last. One that is merely there may have been made by a process that was killed before it
+    /// synced.
+    lasting: Mutex<HashSet<PathBuf>>,
 }
 
 impl LocalBlobs {
     /// The store in a folder, which is made if it is not there. What a sudden end left half written is removed.
     pub fn open(root: &Path) -> Result<Self> {
+        std::fs::create_dir_all(root).map_err(|e| Error::file(root, e))?;
+        Self::on(Arc::new(Files), root)
+    }
+
+    /// The store in a folder of a disk.
+    pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Result<Self> {
         let scratch = root.join("scratch");
-        if scratch.exists() {
-            fs::remove_dir_all(&scratch).map_err(|e| Error::file(&scratch, e))?;
+        disk.make_folder(&scratch).map_err(|e| Error::file(&scratch, e))?;
+        for name in disk.names(&scratch).map_err(|e| Error::file(&scratch, e))? {
+            let path = scratch.join(name);
+            disk.remove(&path).map_err(|e| Error::file(&path, e))?;
         }
-        fs::create_dir_all(&scratch).map_err(|e| Error::file(&scratch, e))?;
-        sync_folder(root)?;
-        Ok(Self { root: root.to_owned(), scratch, counter: AtomicU64::new(0) })
+        disk.sync_folder(root).map_err(|e| Error::file(root, e))?;
+        let lasting = Mutex::new(HashSet::from([root.to_owned()]));
+        Ok(Self { disk, root: root.to_owned(), scratch, counter: AtomicU64::new(0), lasting })
     }
 
     /// A name of its own in the folder of blobs that are not whole yet.
@@ -38,31 +52,56 @@ impl LocalBlobs {
         self.root.join("tenants").join(key.to_string())
     }
 
+    fn shelf(&self, tenant: &Tenant, shelf: Shelf) -> PathBuf {
+        self.root.join("tenants").join(folder(tenant, shelf))
+    }
+
     /// Makes a synced file part of the store.
     fn settle(&self, key: &Key, file: &Path) -> Result<()> {
         let path = self.path(key);
         let parent = path.parent().unwrap_or(&self.root);
-        create_folders(&self.root, parent)?;
-        fs::rename(file, &path).map_err(|e| Error::file(&path, e))?;
-        sync_folder(parent)
+        self.make_folders(parent)?;
+        self.disk.rename(file, &path).map_err(|e| Error::file(&path, e))?;
+        self.sync(parent)
+    }
+
+    /// Makes a folder below the root, and its name last.
+    fn make_folders(&self, folder: &Path) -> Result<()> {
+        if self.lasting.lock().unwrap_or_else(PoisonError::into_inner).contains(folder) {
+            return Ok(());
+        }
+        let parent = folder.parent().unwrap_or(&self.root);
+        self.make_folders(parent)?;
+        self.disk.make_folder(folder).map_err(|e| Error::file(folder, e))?;
+        self.sync(parent)?;
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned());
+        Ok(())
+    }
+
+    fn sync(&self, folder: &Path) -> Result<()> {
+        self.disk.sync_folder(folder).map_err(|e| Error::file(folder, e))
+    }
+
+    fn names(&self, folder: &Path) -> Result<Vec<String>> {
+        self.disk.names(folder).map_err(|e| Error::file(folder, e))
     }
 }
 
 impl Blobs for LocalBlobs {
     fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
-        if self.len(key)? == Some(bytes.len() as u64) {
+        if self.confirm(key, bytes.len() as u64)? {
             return Ok(());
         }
         let scratch = self.scratch();
         let write = || {
-            let mut file = File::create_new(&scratch)?;
+            let mut file = self.disk.append(&scratch)?;
             file.write_all(bytes)?;
-            file.sync_all()
+            file.sync()
         };
         let written = write().map_err(|e| Error::file(&scratch, e)).and_then(|()| self.settle(key, &scratch));
         if written.is_err() {
             // A full disk should not fill up further with what could not be written.
-            let _ = fs::remove_file(&scratch);
+            let _ = self.disk.remove(&scratch);
         }
         written
     }
@@ -71,24 +110,30 @@ impl Blobs for LocalBlobs {
         self.settle(key, file)
     }
 
+    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+        let path = self.path(key);
+        if self.len(key)? != Some(size) {
+            return Ok(false);
+        }
+        let Some(reader) = self.open(key, 0)? else { return Ok(false) };
+        if name_of_bytes(reader).map_err(|e| Error::file(&path, e))? != key.name() {
+            return Ok(false);
+        }
+        // Renamed, perhaps, by a process that was killed before it synced.
+        let parent = path.parent().unwrap_or(&self.root);
+        self.make_folders(parent)?;
+        self.sync(parent)?;
+        Ok(true)
+    }
+
     fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
         let path = self.path(key);
-        let mut file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::file(&path, e)),
-        };
-        file.seek(SeekFrom::Start(offset)).map_err(|e| Error::file(&path, e))?;
-        Ok(Some(Box::new(file)))
+        self.disk.read(&path, offset).map_err(|e| Error::file(&path, e))
     }
 
     fn len(&self, key: &Key) -> Result<Option<u64>> {
         let path = self.path(key);
-        match fs::metadata(&path) {
-            Ok(metadata) => Ok(Some(metadata.len())),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::file(&path, e)),
-        }
+        self.disk.len(&path).map_err(|e| Error::file(&path, e))
     }
 
     fn local(&self, key: &Key) -> Result<Option<PathBuf>> {
@@ -97,46 +142,42 @@ impl Blobs for LocalBlobs {
 
     fn delete(&self, key: &Key) -> Result<()> {
         let path = self.path(key);
-        match fs::remove_file(&path) {
-            Ok(()) => sync_folder(path.parent().unwrap_or(&self.root)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-            Err(e) => Err(Error::file(&path, e)),
+        if self.len(key)?.is_none() {
+            return Ok(());
         }
+        self.disk.remove(&path).map_err(|e| Error::file(&path, e))?;
+        self.sync(path.parent().unwrap_or(&self.root))
     }
 
     fn list(&self, tenant: &Tenant, shelf: Shelf) -> Result<Vec<BlobName>> {
-        let path = self.root.join("tenants").join(folder(tenant, shelf));
-        let entries = match fs::read_dir(&path) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(Error::file(&path, e)),
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(|e| Error::file(&path, e))?.file_name();
-            // Only what this store wrote is listed.
-            names.extend(name.to_str().and_then(|n| n.parse::<BlobName>().ok()));
+        // Only what this store wrote is listed.
+        let names = self.names(&self.shelf(tenant, shelf))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
+        for name in self.list(tenant, shelf)? {
+            self.delete(&Key::new(tenant, shelf, name))?;
         }
-        names.sort();
-        Ok(names)
+        let path = self.shelf(tenant, shelf);
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
+        let parent = path.parent().unwrap_or(&self.root);
+        if self.names(parent)?.is_empty() {
+            return Ok(());
+        }
+        self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))?;
+        self.sync(parent)
     }
-}
 
-/// Makes a folder below `root`, and syncs every folder that got a new entry.
-fn create_folders(root: &Path, folder: &Path) -> Result<()> {
-    if folder.is_dir() || folder == root {
-        return Ok(());
+    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>> {
+        let mut shelves = Vec::new();
+        let tenants = self.root.join("tenants");
+        for name in self.names(&tenants)? {
+            let jobs = self.names(&tenants.join(&name).join("jobs"))?;
+            let Ok(tenant) = Tenant::try_from(name) else { continue };
+            let jobs = jobs.iter().filter_map(|id| id.parse::<JobId>().ok()).map(Shelf::Job);
+            shelves.extend(jobs.chain([Shelf::Uploads]).map(|shelf| (tenant.clone(), shelf)));
+        }
+        Ok(shelves)
     }
-    let parent = folder.parent().unwrap_or(root);
-    create_folders(root, parent)?;
-    match fs::create_dir(folder) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(Error::file(folder, e)),
-        _ => {}
-    }
-    sync_folder(parent)
-}
-
-/// Makes renames in a folder last.
-pub(crate) fn sync_folder(path: &Path) -> Result<()> {
-    File::open(path).and_then(|folder| folder.sync_all()).map_err(|e| Error::file(path, e))
 }

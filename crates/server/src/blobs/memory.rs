@@ -1,6 +1,6 @@
 //! Blobs in memory, for tests.
 
-use super::{Blobs, Key, Shelf};
+use super::{Blobs, Key, Shelf, name_of};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
@@ -28,13 +28,17 @@ impl MemoryBlobs {
 
 impl Blobs for MemoryBlobs {
     fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
-        self.blobs.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_insert_with(|| bytes.into());
+        self.blobs.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), bytes.into());
         Ok(())
     }
 
     fn adopt(&self, key: &Key, file: &Path) -> Result<()> {
         self.put(key, &std::fs::read(file).map_err(|e| Error::file(file, e))?)?;
         std::fs::remove_file(file).map_err(|e| Error::file(file, e))
+    }
+
+    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+        Ok(self.get(key).is_some_and(|bytes| bytes.len() as u64 == size && name_of(&bytes) == key.name()))
     }
 
     fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
@@ -64,5 +68,17 @@ impl Blobs for MemoryBlobs {
     fn list(&self, tenant: &Tenant, shelf: Shelf) -> Result<Vec<BlobName>> {
         let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(blobs.keys().filter(|key| key.tenant == *tenant && key.shelf == shelf).map(Key::name).collect())
+    }
+
+    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        blobs.retain(|key, _| key.tenant != *tenant || key.shelf != shelf);
+        Ok(())
+    }
+
+    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>> {
+        let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: std::collections::BTreeSet<_> = blobs.keys().map(|key| (key.tenant.clone(), key.shelf)).collect();
+        Ok(all.into_iter().collect())
     }
 }

@@ -1,6 +1,6 @@
 //! Blobs in an object store that speaks S3. Files that must be local are kept in a folder beside it.
 
-use super::{Blobs, Key, LocalBlobs, Shelf, folder, name_of_file};
+use super::{Blobs, Key, LocalBlobs, Shelf, folder, name_of_bytes};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use futures_util::TryStreamExt;
@@ -97,6 +97,7 @@ fn failed(key: &Key, error: impl ToString) -> Error {
 
 impl Blobs for S3Blobs {
     fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+        // The store checks its own bytes; reading them back for every checkpoint would cost more than it is worth.
         if self.len(key)? == Some(bytes.len() as u64) {
             return Ok(());
         }
@@ -108,6 +109,14 @@ impl Blobs for S3Blobs {
         let opened = File::open(file).map_err(|e| Error::file(file, e))?;
         self.runtime.block_on(self.send(key, opened)).map_err(|e| failed(key, e))?;
         std::fs::remove_file(file).map_err(|e| Error::file(file, e))
+    }
+
+    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+        if self.len(key)? != Some(size) {
+            return Ok(false);
+        }
+        let Some(reader) = self.open(key, 0)? else { return Ok(false) };
+        Ok(name_of_bytes(reader).map_err(|e| failed(key, e))? == key.name())
     }
 
     fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
@@ -137,7 +146,8 @@ impl Blobs for S3Blobs {
             file.sync_all()
         };
         copy().map_err(|e: std::io::Error| failed(key, e))?;
-        if name_of_file(&scratch)? != key.name() {
+        let copied = File::open(&scratch).and_then(name_of_bytes).map_err(|e| failed(key, e))?;
+        if copied != key.name() {
             let _ = std::fs::remove_file(&scratch);
             return Err(Error::Damaged { what: key.to_string() });
         }
@@ -159,6 +169,34 @@ impl Blobs for S3Blobs {
         let mut names: Vec<BlobName> = found.iter().filter_map(|meta| meta.location.filename()?.parse().ok()).collect();
         names.sort();
         Ok(names)
+    }
+
+    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
+        for name in self.list(tenant, shelf)? {
+            self.delete(&Key::new(tenant, shelf, name))?;
+        }
+        self.local.clear(tenant, shelf)
+    }
+
+    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>> {
+        let found = self.runtime.block_on(self.store.list(None).try_collect::<Vec<_>>());
+        let found = found.map_err(|e| Error::Blobs { key: "the bucket".to_owned(), reason: e.to_string() })?;
+        let mut shelves: Vec<_> = found.iter().filter_map(|meta| shelf_of(meta.location.as_ref())).collect();
+        shelves.extend(self.local.shelves()?);
+        shelves.sort();
+        shelves.dedup();
+        Ok(shelves)
+    }
+}
+
+/// The shelf that a key, as text, stands on.
+fn shelf_of(key: &str) -> Option<(Tenant, Shelf)> {
+    let mut words = key.split('/');
+    let tenant = Tenant::try_from(words.next()?.to_owned()).ok()?;
+    match words.next()? {
+        "uploads" => Some((tenant, Shelf::Uploads)),
+        "jobs" => Some((tenant, Shelf::Job(words.next()?.parse().ok()?))),
+        _ => None,
     }
 }
 

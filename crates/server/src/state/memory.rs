@@ -35,13 +35,17 @@ impl Entry {
         self.events.push(v1::Event { sequence: self.job.sequence, what: Some(what) });
     }
 
-    fn is_claimable(&self, now: Millis) -> bool {
+    fn is_unanswered(&self) -> bool {
+        self.job.state == JobState::Waiting && self.worker.is_none() && !self.verdicts.contains_key(&self.job.round)
+    }
+
+    fn is_claimable(&self, now: Millis, until: Millis) -> bool {
         let ready = match self.job.state {
             JobState::Queued | JobState::Running => true,
-            JobState::Waiting => self.verdicts.contains_key(&self.job.round),
+            JobState::Waiting => self.job.cancel || self.verdicts.contains_key(&self.job.round),
             _ => false,
         };
-        ready && self.until <= now
+        ready && (self.until <= now || self.until > until)
     }
 }
 
@@ -104,6 +108,10 @@ impl State for MemoryState {
         }
         let open = inner.of(tenant).filter(|e| !e.job.state.has_ended()).count() as u64;
         check_job_quota(quota, open, inner.of(tenant).count() as u64)?;
+        for name in job.work.uploads() {
+            let upload = inner.uploads.get(&(tenant.clone(), name));
+            upload.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
+        }
         let mut entry = Entry {
             job: Job {
                 id: job.id,
@@ -119,6 +127,7 @@ impl State for MemoryState {
                 created: now,
                 updated: now,
                 sequence: 0,
+                spent: 0,
             },
             request: job.request,
             uses: job.work.uploads().collect(),
@@ -190,7 +199,7 @@ impl State for MemoryState {
             let served = inner.of(&entry.job.tenant).map(|e| e.turn).max();
             (running, served, *index)
         };
-        let ready = inner.jobs.iter().enumerate().filter(|(_, e)| e.is_claimable(now));
+        let ready = inner.jobs.iter().enumerate().filter(|(_, e)| e.is_claimable(now, until));
         let Some((index, _)) = ready.min_by_key(rank) else { return Ok(None) };
         inner.turn += 1;
         let turn = inner.turn;
@@ -215,6 +224,7 @@ impl State for MemoryState {
         let entry = inner.leased(lease)?;
         let job = &mut entry.job;
         job.updated = now;
+        job.spent += change.spent;
         job.state = change.state.unwrap_or(job.state);
         job.round = change.round.unwrap_or(job.round);
         job.progress = change.progress.or(job.progress);
@@ -237,6 +247,33 @@ impl State for MemoryState {
     fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {
         let inner = self.lock();
         Ok(inner.jobs.iter().find(|e| e.job.id == job).and_then(|e| e.verdicts.get(&round).copied()))
+    }
+
+    fn waiting(&self) -> Result<Vec<(JobId, u32)>> {
+        Ok(self.lock().jobs.iter().filter(|e| e.is_unanswered()).map(|e| (e.job.id, e.job.round)).collect())
+    }
+
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis) -> Result<bool> {
+        let mut inner = self.lock();
+        let is_it = |e: &&mut Entry| e.job.id == id && e.job.round == round && e.is_unanswered();
+        let Some(entry) = inner.jobs.iter_mut().find(is_it) else { return Ok(false) };
+        (entry.job.state, entry.job.reason, entry.job.updated) = (JobState::Failed, reason.to_owned(), now);
+        entry.tell(v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }));
+        Ok(true)
+    }
+
+    fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
+        let inner = self.lock();
+        let uploads = inner.uploads.keys().filter(|(owner, _)| owner == tenant).count() as u64;
+        Ok(Holdings { jobs: inner.of(tenant).count() as u64, uploads })
+    }
+
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings> {
+        let held = self.holdings(tenant)?;
+        let mut inner = self.lock();
+        inner.jobs.retain(|e| e.job.tenant != *tenant);
+        inner.uploads.retain(|(owner, _), _| owner != tenant);
+        Ok(held)
     }
 
     fn release_worker(&self, worker: &str) -> Result<()> {

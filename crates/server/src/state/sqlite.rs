@@ -40,16 +40,28 @@ CREATE TABLE verdicts (
 PRAGMA user_version = 1;
 ";
 
+/// What version 2 adds: the time a job took, and an index by which another tenant's job is found missing exactly like one that never was.
+const SECOND: &str = "
+ALTER TABLE jobs ADD COLUMN spent INTEGER NOT NULL DEFAULT 0;
+CREATE UNIQUE INDEX jobs_of ON jobs (tenant, id);
+PRAGMA user_version = 2;
+";
+
 const STATES: [JobState; 6] =
     [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
 const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
 const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
 
 const JOB: &str =
-    "id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence";
-/// Jobs that have not ended and that a worker can do something for.
-const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND EXISTS
-    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)) AND until <= ?1";
+    "id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
+/// Jobs that have not ended and that a worker can do something for. A lease that ends later than one given now was given by a clock
+/// that has been set back since.
+const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > ?2)";
+
+/// Jobs that wait for a verdict, without a worker.
+const UNANSWERED: &str = "state = 2 AND worker IS NULL AND NOT EXISTS
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
@@ -80,6 +92,12 @@ impl SqliteState {
         Self::prepare(connection)
     }
 
+    /// An empty database as the first version made it.
+    #[cfg(test)]
+    pub(super) fn first_version(path: &Path) -> Result<()> {
+        Ok(Connection::open(path)?.execute_batch(SCHEMA)?)
+    }
+
     /// A database that is gone with the process.
     pub fn in_memory() -> Result<Self> {
         Self::prepare(Connection::open_in_memory()?)
@@ -88,16 +106,24 @@ impl SqliteState {
     fn prepare(mut connection: Connection) -> Result<Self> {
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.busy_timeout(std::time::Duration::from_secs(10))?;
-        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        match version {
-            0 => {
-                let transaction = connection.transaction()?;
-                transaction.execute_batch(SCHEMA)?;
-                transaction.commit()?;
-            }
-            1 => {}
-            _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
+        // What is deleted is overwritten.
+        connection.pragma_update(None, "secure_delete", true)?;
+        let sound: String = connection.pragma_query_value(None, "quick_check", |row| row.get(0))?;
+        if sound != "ok" {
+            return Err(Error::State {
+                reason: format!("the database is damaged ({sound}): restore it from a backup"),
+            });
         }
+        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        let missing = match version {
+            0 => &[SCHEMA, SECOND][..],
+            1 => &[SECOND],
+            2 => &[],
+            _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
+        };
+        let transaction = connection.transaction()?;
+        missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
+        transaction.commit()?;
         Ok(Self(Mutex::new(connection)))
     }
 
@@ -140,6 +166,7 @@ struct RawJob {
     created: i64,
     updated: i64,
     sequence: i64,
+    spent: i64,
 }
 
 impl RawJob {
@@ -158,6 +185,7 @@ impl RawJob {
             created: row.get(10)?,
             updated: row.get(11)?,
             sequence: row.get(12)?,
+            spent: row.get(13)?,
         })
     }
 
@@ -177,12 +205,13 @@ impl RawJob {
             created: self.created as u64,
             updated: self.updated as u64,
             sequence: self.sequence as u64,
+            spent: self.spent as u64,
         })
     }
 }
 
 fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
-    let sql = format!("SELECT {JOB} FROM jobs WHERE tenant = ?1 AND id = ?2");
+    let sql = format!("SELECT {JOB} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
     let found = db.query_row(&sql, params![tenant.as_str(), id.0], RawJob::read).optional()?;
     found.ok_or(Error::NoJob { id })?.parse()
 }
@@ -199,6 +228,27 @@ fn find_verdict(db: &Connection, id: JobId, round: u32) -> Result<Option<Verdict
     let sql = "SELECT verdict FROM verdicts WHERE job = ?1 AND round = ?2";
     let found = db.query_row(sql, params![id.0, round], |row| row.get::<_, i64>(0)).optional()?;
     found.map(|n| numbered(&VERDICTS, n, "a verdict")).transpose()
+}
+
+fn holdings(db: &Connection, tenant: &Tenant) -> Result<Holdings> {
+    let jobs = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
+    let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
+    Ok(Holdings { jobs, uploads })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Ends a job whose row makes no sense, so that the queue goes on.
+fn fail_unreadable(db: &Connection, id: &[u8], error: &Error) -> Result<()> {
+    tracing::error!(job = hex(id), %error, "a job cannot be read: it fails");
+    let reason = "the server's record of the job was damaged";
+    db.execute("UPDATE jobs SET state = 4, reason = ?2 WHERE id = ?1", params![id, reason])?;
+    if let Ok(id) = JobId::try_from(id) {
+        add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
+    }
+    Ok(())
 }
 
 fn count(db: &Connection, sql: &str, tenant: &Tenant) -> Result<u64> {
@@ -260,6 +310,9 @@ impl State for SqliteState {
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
             let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
             check_job_quota(quota, open, all)?;
+            for name in job.work.uploads() {
+                find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
+            }
             let work = serde_json::to_string(&job.work).map_err(|e| Error::State { reason: e.to_string() })?;
             let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
                 VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?6)";
@@ -281,7 +334,17 @@ impl State for SqliteState {
         self.read(|db| {
             let mut rows = db.prepare(&format!("SELECT {JOB} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
             let rows = rows.query_map([tenant.as_str()], RawJob::read)?;
-            rows.map(|row| row?.parse()).collect()
+            let mut jobs = Vec::new();
+            for row in rows {
+                let row = row?;
+                let id = hex(&row.id);
+                match row.parse() {
+                    Ok(job) => jobs.push(job),
+                    // One that cannot be read does not hide the others.
+                    Err(error) => tracing::error!(job = id, %error, "a job cannot be read"),
+                }
+            }
+            Ok(jobs)
         })
     }
 
@@ -336,8 +399,17 @@ impl State for SqliteState {
                     (SELECT COUNT(*) FROM jobs r WHERE r.tenant = j.tenant AND r.until > ?1),
                     (SELECT MAX(r.turn) FROM jobs r WHERE r.tenant = j.tenant), number LIMIT 1"
             );
-            let found = db.query_row(&sql, [now as i64], RawJob::read).optional()?;
-            let Some(job) = found.map(RawJob::parse).transpose()? else { return Ok(None) };
+            let job = loop {
+                let Some(raw) = db.query_row(&sql, params![now as i64, until as i64], RawJob::read).optional()? else {
+                    return Ok(None);
+                };
+                let id = raw.id.clone();
+                match raw.parse() {
+                    Ok(job) => break job,
+                    // One that cannot be read does not keep the others from their turn.
+                    Err(error) => fail_unreadable(db, &id, &error)?,
+                }
+            };
             let sql = "UPDATE jobs SET worker = ?2, until = ?3, token = token + 1, attempts = attempts + 1, state = 1,
                 turn = (SELECT MAX(turn) FROM jobs) + 1 WHERE id = ?1 RETURNING token, attempts";
             let values = params![job.id.0, worker, until as i64];
@@ -359,7 +431,7 @@ impl State for SqliteState {
         self.write(|db| {
             let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
                 checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
-                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, attempts, 0)
+                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, attempts, 0), spent = spent + ?9
                 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
             let values = params![
                 lease.job.0,
@@ -370,6 +442,7 @@ impl State for SqliteState {
                 change.checkpoint,
                 change.progress.as_ref().map(|progress| progress.encode_to_vec()),
                 change.reason,
+                change.spent as i64,
             ];
             if db.execute(sql, values)? == 0 {
                 return Err(Error::Fenced);
@@ -383,6 +456,44 @@ impl State for SqliteState {
 
     fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {
         self.read(|db| find_verdict(db, job, round))
+    }
+
+    fn waiting(&self) -> Result<Vec<(JobId, u32)>> {
+        self.read(|db| {
+            let mut rows = db.prepare(&format!("SELECT id, round FROM jobs j WHERE {UNANSWERED}"))?;
+            let rows = rows.query_map([], |row| Ok((JobId(row.get(0)?), row.get(1)?)))?;
+            rows.map(|row| Ok(row?)).collect()
+        })
+    }
+
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis) -> Result<bool> {
+        self.write(|db| {
+            let sql = format!(
+                "UPDATE jobs AS j SET state = 4, reason = ?3, updated = ?4 WHERE id = ?1 AND round = ?2 AND {UNANSWERED}"
+            );
+            let expired = db.execute(&sql, params![id.0, round, reason, now as i64])? > 0;
+            if expired {
+                add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
+            }
+            Ok(expired)
+        })
+    }
+
+    fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
+        self.read(|db| holdings(db, tenant))
+    }
+
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings> {
+        let held = self.write(|db| {
+            let held = holdings(db, tenant)?;
+            for table in ["jobs", "uploads"] {
+                db.execute(&format!("DELETE FROM {table} WHERE tenant = ?1"), [tenant.as_str()])?;
+            }
+            Ok(held)
+        })?;
+        // What was deleted stays neither in free pages nor in the log.
+        self.read(|db| Ok(db.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?))?;
+        Ok(held)
     }
 
     fn release_worker(&self, worker: &str) -> Result<()> {

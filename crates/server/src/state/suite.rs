@@ -62,6 +62,20 @@ fn uploads(state: &dyn State) {
     assert_eq!(state.complete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
     assert_eq!(state.delete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
     state.begin_upload(&bob, &upload(1, 99), &QUOTA).unwrap();
+    state.delete_upload(&bob, BlobName([1; 32])).unwrap();
+    // A job needs uploads that are whole, whatever was checked before.
+    let missing = Err(Error::NoBlob { name: BlobName([2; 32]) });
+    assert_eq!(state.create_job(&ann, &new_job(1), &QUOTA, 9), missing);
+    complete(state, &ann, [2, 3]);
+    complete(state, &bob, [1, 2, 3]);
+}
+
+/// Uploads that are whole.
+fn complete<const N: usize>(state: &dyn State, tenant: &Tenant, uploads: [u8; N]) {
+    for n in uploads {
+        state.begin_upload(tenant, &upload(n, 20), &QUOTA).unwrap();
+        state.complete_upload(tenant, BlobName([n; 32])).unwrap();
+    }
 }
 
 fn jobs(state: &dyn State) {
@@ -144,8 +158,10 @@ fn life(state: &dyn State) {
     let before = state.job(&ann, id).unwrap();
     assert_eq!((before.progress, before.checkpoint, before.state), (Some(progress), None, JobState::Running));
     assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
+    assert_eq!(state.waiting().unwrap(), []);
     let waiting = Change {
         state: Some(JobState::Waiting),
+        spent: 7,
         round: Some(1),
         checkpoint: Some("here".to_owned()),
         event: Some(What::Started(v1::Started::default())),
@@ -156,6 +172,8 @@ fn life(state: &dyn State) {
     assert_eq!(commit(&claim.lease, Change::default()), Err(Error::Fenced));
     let job = state.job(&ann, id).unwrap();
     assert_eq!((job.state, job.checkpoint.as_deref(), job.progress), (JobState::Waiting, Some("here"), Some(progress)));
+    assert_eq!((job.spent, state.waiting().unwrap()), (7, vec![(id, 1)]));
+    assert!(!state.expire(id, 2, "late", 315).unwrap(), "another round");
     // Without a verdict there is nothing to do.
     assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
     assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::NotNow { .. })));
@@ -164,6 +182,7 @@ fn life(state: &dyn State) {
     state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
     assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
+    assert!(state.waiting().unwrap().is_empty() && !state.expire(id, 1, "late", 325).unwrap(), "it was answered");
     let claim = state.claim("worker", 330, 430).unwrap().unwrap();
     // A checkpoint was made since the last claim.
     assert_eq!((claim.job.id, claim.attempts), (id, 1));
@@ -189,12 +208,35 @@ fn life(state: &dyn State) {
     state.delete_upload(&ann, BlobName([1; 32])).unwrap();
 }
 
+/// Clocks that jump, questions that nobody answers, tenants who leave.
+fn ends(state: &dyn State) {
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    complete(state, &ann, [1, 2, 3]);
+    let job = state.create_job(&ann, &new_job(21), &QUOTA, 1000).unwrap();
+    let first = state.claim("worker", 1000, 1060).unwrap().unwrap();
+    // The clock is set back: a lease that ends later than any given now does not hold the job for a year.
+    let second = state.claim("worker", 10, 70).unwrap().unwrap();
+    assert!(second.lease.job == job.id && second.lease.token > first.lease.token);
+    let waiting = Change { state: Some(JobState::Waiting), round: Some(1), release: true, ..Change::default() };
+    state.commit(&second.lease, &waiting, 20).unwrap();
+    assert!(state.expire(job.id, 1, "nobody answered", 30).unwrap());
+    let job = state.job(&ann, job.id).unwrap();
+    assert_eq!((job.state, job.reason.as_str()), (JobState::Failed, "nobody answered"));
+    assert_eq!(kinds(&state.events(&ann, job.id, 1, 9).unwrap()), [(2, "failed")]);
+    assert!(matches!(state.judge(&ann, job.id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
+    let before = state.holdings(&bob).unwrap();
+    assert_eq!(state.forget_tenant(&ann).unwrap(), Holdings { jobs: 1, uploads: 3 });
+    assert_eq!((state.holdings(&ann).unwrap(), state.holdings(&bob).unwrap()), (Holdings::default(), before));
+    assert_eq!(state.job(&ann, job.id), Err(Error::NoJob { id: job.id }));
+}
+
 /// Everything that is asked of a state, on an empty one.
 fn check(state: &dyn State) {
     uploads(state);
     jobs(state);
     turns(state);
     life(state);
+    ends(state);
 }
 
 #[test]
@@ -220,7 +262,42 @@ fn sqlite_is_a_state_that_lasts() {
     let state = SqliteState::open(&path).unwrap();
     turns(&state);
     drop(state);
-    life(&SqliteState::open(&path).unwrap());
+    let state = SqliteState::open(&path).unwrap();
+    life(&state);
+    ends(&state);
+}
+
+/// A row that was damaged fails its job and keeps no other from its turn; a damaged file is not used at all.
+#[test]
+fn damage_to_the_database_is_noticed() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    let ann = tenant("ann");
+    complete(&state, &ann, [1, 2, 3]);
+    state.create_job(&ann, &new_job(1), &QUOTA, 1).unwrap();
+    state.create_job(&ann, &new_job(2), &QUOTA, 1).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute("UPDATE jobs SET work = 'x' WHERE number = 1", []).unwrap();
+    assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]));
+    assert_eq!(state.claim("worker", 5, 10).unwrap(), None);
+    assert_eq!(state.jobs(&ann).unwrap().len(), 1);
+    assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 0, 9).unwrap()), [(1, "queued")]);
+    drop(state);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 4096].fill(0xA5);
+    std::fs::write(&path, bytes).unwrap();
+    let damaged = SqliteState::open(&path).err().unwrap().to_string();
+    assert!(damaged.contains("backup") || damaged.contains("malformed"), "{damaged}");
+}
+
+/// A database of the first version is read and goes on.
+#[test]
+fn an_older_database_is_brought_up_to_date() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    SqliteState::first_version(&path).unwrap();
+    check(&SqliteState::open(&path).unwrap());
 }
 
 /// Many tenants with many jobs and few workers: whoever asks for little is not kept waiting by whoever asks for much.
@@ -228,6 +305,8 @@ fn sqlite_is_a_state_that_lasts() {
 fn a_busy_tenant_does_not_starve_others() {
     for state in [&MemoryState::default() as &dyn State, &SqliteState::in_memory().unwrap()] {
         let quota = Quota { jobs: 100, kept_jobs: 100, ..QUOTA };
+        complete(state, &tenant("greedy"), [1, 2, 3]);
+        complete(state, &tenant("modest"), [1, 2, 3]);
         for n in 0..20 {
             state.create_job(&tenant("greedy"), &new_job(n), &quota, 0).unwrap();
         }

@@ -13,10 +13,14 @@ use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, 
 use hetal_ring::{Basis, Poly, RnsRing};
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
+use hetal_server::tls::authority_path;
 use hetal_server::{Config, Running};
 use hetal_testkit::{Client, TempDir};
+use hetal_wire::v1;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub const BATCH: usize = 64;
@@ -162,7 +166,7 @@ impl Owner {
         let agreement = agreement();
         let weights =
             packing::weights(self.circuit.geometry(), &initial_weights(CLASSES, FEATURES, agreement.seed)).unwrap();
-        let first = self.trivial(&engine, &weights);
+        let first = weights.iter().map(|part| self.trivial(&engine, part)).collect();
         let mut session = Session::new(agreement, 2, first).unwrap();
         let mut verdicts = VERDICTS.into_iter();
         let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
@@ -171,7 +175,11 @@ impl Owner {
         {
             session.judged(verdicts.next().unwrap()).unwrap();
         }
-        let name = |ct: &Sealed<Poly>| BlobName(*blake3::hash(&codec.encode(ct.inner()).unwrap()).as_bytes());
+        // A classifier is a blob of its ciphertexts, one after the other.
+        let name = |parts: &[Sealed<Poly>]| {
+            let bytes: Vec<u8> = parts.iter().flat_map(|ct| codec.encode(ct.inner()).unwrap()).collect();
+            BlobName(*blake3::hash(&bytes).as_bytes())
+        };
         session.kept().map(|(epoch, weights)| (epoch, name(weights))).collect()
     }
 
@@ -240,4 +248,125 @@ pub fn judge(remote: &Remote, job: JobId, validation: &Validation) {
 
 pub fn names(outputs: &[Output]) -> Vec<(usize, BlobName)> {
     outputs.iter().map(|output| (output.epoch, output.blob)).collect()
+}
+
+/// The program, in a process of its own.
+pub struct Process {
+    pub child: Child,
+    pub address: String,
+}
+
+impl Process {
+    /// Starts it in a folder with more words of configuration, before its tables.
+    pub fn start(folder: &Path, address: &str, words: &str, tables: &str) -> Self {
+        let config = folder.join("server.toml");
+        let token = Fingerprint::of(TOKEN.as_bytes());
+        let text = format!("{words}\n[[tenants]]\nname = \"ann\"\ntoken = \"{token}\"\n{tables}");
+        std::fs::write(&config, text).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hetal-server"))
+            .args(["--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure", "--log", "warn", "--log-json"])
+            .arg("--config")
+            .arg(&config)
+            .args(["--address", address])
+            .env("HETAL_FOLDER", folder.join("server"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut address = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
+        Self { child, address: address.trim().to_owned() }
+    }
+
+    /// SIGKILL, without a warning.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// How a tenant reaches it.
+    pub fn reached_by(&self, folder: &Path, token: &str) -> Address {
+        Address {
+            server: self.address.clone(),
+            authorities: std::fs::read(authority_path(&folder.join("server"))).unwrap(),
+            credentials: Credentials::Token(token.to_owned().into()),
+            persistence: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A client as another program would make one: whatever version, token and certificate it likes.
+#[derive(Clone, Default)]
+pub struct Stranger {
+    pub version: Option<String>,
+    pub authorization: Option<String>,
+    /// Chain and key (PEM).
+    pub certificate: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+pub type Papers = Box<dyn FnMut(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> + Send>;
+pub type RawClient =
+    v1::hetal_client::HetalClient<tonic::service::interceptor::InterceptedService<tonic::transport::Channel, Papers>>;
+
+impl Stranger {
+    /// One who speaks the protocol and shows a token.
+    pub fn with_token(token: &str) -> Self {
+        Self { version: Some("1".to_owned()), authorization: Some(format!("Bearer {token}")), certificate: None }
+    }
+
+    fn tls(&self, authority: &[u8]) -> rustls::ClientConfig {
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(authority).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_root_certificates(roots);
+        let mut tls = match &self.certificate {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let chain = CertificateDer::pem_slice_iter(chain).map(|c| c.unwrap()).collect();
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).unwrap()).unwrap()
+            }
+        };
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        tls
+    }
+
+    /// A connection, made when it is first used.
+    pub fn connect(&self, server: std::net::SocketAddr, authority: &[u8]) -> RawClient {
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(self.tls(authority)));
+        let connect = tower::service_fn(move |_| {
+            let connector = connector.clone();
+            async move {
+                let tcp = tokio::net::TcpStream::connect(server).await?;
+                let tls = connector.connect("localhost".try_into().unwrap(), tcp).await?;
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
+            }
+        });
+        let channel = tonic::transport::Endpoint::from_static("http://localhost").connect_with_connector_lazy(connect);
+        let shown = self.clone();
+        let papers = move |mut request: tonic::Request<()>| {
+            if let Some(version) = &shown.version {
+                request.metadata_mut().insert("hetal-protocol", version.parse().unwrap());
+            }
+            if let Some(authorization) = &shown.authorization {
+                request.metadata_mut().insert("authorization", authorization.parse().unwrap());
+            }
+            Ok(request)
+        };
+        v1::hetal_client::HetalClient::with_interceptor(channel, Box::new(papers))
+    }
+
+    /// Talks to a server.
+    pub fn talk<T>(&self, running: &Running, call: impl AsyncFnOnce(RawClient) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let authority = std::fs::read(running.authority().unwrap()).unwrap();
+        runtime.block_on(async { call(self.connect(running.address(), &authority)).await })
+    }
 }

@@ -1,0 +1,148 @@
+//! The audit log: one JSON object a line for every request, granted or refused.
+
+use crate::tenants::Tenant;
+use crate::{Error, Result, clock};
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tonic::Code;
+
+/// Older files that are kept beside the one that is written.
+const KEPT: usize = 8;
+
+/// A line.
+#[derive(Serialize)]
+pub struct Entry<'a> {
+    /// Milliseconds since 1970.
+    pub time: u64,
+    /// Who asked, if he is known.
+    pub tenant: Option<&'a str>,
+    /// From where.
+    pub peer: Option<SocketAddr>,
+    /// What was asked for.
+    pub request: &'a str,
+    /// The job or blob it was about.
+    pub object: Option<String>,
+    /// How it ended; for what is told in a stream, how that began.
+    pub outcome: &'a str,
+    /// Milliseconds it took.
+    pub millis: u64,
+}
+
+/// What a request turns out to be about: filled in by whoever reads its message.
+#[derive(Clone, Default)]
+pub struct Note(Arc<Mutex<Option<String>>>);
+
+impl Note {
+    /// Says what it is about.
+    pub fn about(&self, object: impl ToString) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.to_string());
+    }
+
+    /// What was said.
+    pub fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The log's file. When it is full it gets a number and a new one is begun; of the old ones a few are kept.
+pub struct Audit {
+    path: PathBuf,
+    most: u64,
+    file: Mutex<(File, u64)>,
+}
+
+impl Audit {
+    /// The log in a file of at most so many bytes.
+    pub fn open(path: &Path, most: u64) -> Result<Self> {
+        let file = Mutex::new(open(path)?);
+        Ok(Self { path: path.to_owned(), most, file })
+    }
+
+    /// Writes a line. A line that cannot be written is in the ordinary log, and the request goes on.
+    pub fn write(&self, entry: &Entry<'_>) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = self.append(&mut file, entry) {
+            tracing::error!(%error, request = entry.request, tenant = entry.tenant, "the audit log cannot be written");
+        }
+    }
+
+    fn append(&self, (file, len): &mut (File, u64), entry: &Entry<'_>) -> Result<()> {
+        let mut line = serde_json::to_vec(entry).map_err(Error::work)?;
+        line.push(b'\n');
+        if *len + line.len() as u64 > self.most && *len > 0 {
+            for old in (1..KEPT).rev() {
+                // The first ones are not there yet.
+                let _ = std::fs::rename(self.numbered(old), self.numbered(old + 1));
+            }
+            std::fs::rename(&self.path, self.numbered(1)).map_err(|e| Error::file(&self.path, e))?;
+            (*file, *len) = open(&self.path)?;
+        }
+        file.write_all(&line).map_err(|e| Error::file(&self.path, e))?;
+        *len += line.len() as u64;
+        Ok(())
+    }
+
+    fn numbered(&self, number: usize) -> PathBuf {
+        self.path.with_extension(format!("{number}.log"))
+    }
+
+    /// Notes something that an operator did.
+    pub fn operator(&self, request: &str, tenant: &Tenant, outcome: &str) {
+        let (tenant, time) = (Some(tenant.as_str()), clock::millis());
+        self.write(&Entry { time, tenant, peer: None, request, object: None, outcome, millis: 0 });
+    }
+}
+
+fn open(path: &Path) -> Result<(File, u64)> {
+    let file = File::options().create(true).append(true).mode(0o600).open(path).map_err(|e| Error::file(path, e))?;
+    let len = file.metadata().map_err(|e| Error::file(path, e))?.len();
+    Ok((file, len))
+}
+
+/// The word for a code.
+pub fn word(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "ok",
+        Code::InvalidArgument => "invalid",
+        Code::DeadlineExceeded => "too slow",
+        Code::NotFound => "not found",
+        Code::ResourceExhausted => "limit",
+        Code::FailedPrecondition => "not now",
+        Code::Aborted => "busy",
+        Code::DataLoss => "damaged",
+        Code::Unauthenticated => "unknown credentials",
+        Code::Unimplemented => "no such request",
+        Code::Cancelled => "broken off",
+        _ => "failed",
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_full_log_gets_a_number() {
+        let dir = TempDir::new();
+        let audit = Audit::open(&dir.path().join("audit.log"), 200).unwrap();
+        let tenant = "ann".to_owned().try_into().unwrap();
+        for n in 0..40 {
+            audit.operator(&format!("request {n}"), &tenant, "ok");
+        }
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert!(read("audit.log").contains("request 39") && read("audit.1.log").len() <= 200);
+        // No more than the newest and eight older ones.
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1 + KEPT);
+        for line in read("audit.8.log").lines() {
+            let value: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_eq!((value["tenant"].as_str(), value["outcome"].as_str()), (Some("ann"), Some("ok")));
+        }
+    }
+}

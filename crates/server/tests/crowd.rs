@@ -1,0 +1,167 @@
+//! Many clients at once, and many more who mean no good.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::{Process, Stranger, names, owner, wishes};
+use hetal_client::remote::{BlobName, Happening, Remote, Training};
+use hetal_learn::{Verdict, Wishes};
+use hetal_server::tenants::Fingerprint;
+use hetal_server::tls::authority_path;
+use hetal_testkit::TempDir;
+use hetal_wire::v1;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const CLIENTS: usize = 32;
+const HOSTILE: usize = 200;
+/// Of the server, at the toy set: two jobs, their keys and batches, and every connection there is.
+const MEMORY_KIB: u64 = 1 << 20;
+
+fn token(client: usize) -> String {
+    format!("token of client {client}")
+}
+
+fn tables() -> String {
+    let tenant = |name: &str, token: &str| {
+        format!("[[tenants]]\nname = \"{name}\"\ntoken = \"{}\"\n", Fingerprint::of(token.as_bytes()))
+    };
+    let clients: String = (0..CLIENTS).map(|n| tenant(&format!("client-{n}"), &token(n))).collect();
+    format!("{clients}{}[bounds]\nidle_seconds = 5\n", tenant("mallory", "token of mallory"))
+}
+
+/// A training of one epoch of one batch.
+fn training(remote: &Remote) -> Training {
+    let mut training = owner().upload(remote);
+    training.batches.truncate(1);
+    training.wishes = Wishes { max_epochs: Some(1), ..wishes() };
+    training
+}
+
+/// A number from the server's metrics.
+fn metric(address: SocketAddr, name: &str) -> u64 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
+    line.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// Trains; gives the weights' names and how many iterations the server did meanwhile, for everyone.
+fn train(remote: &Remote, training: &Training, metrics: SocketAddr) -> (Vec<(usize, BlobName)>, u64) {
+    let before = metric(metrics, "hetal_iterations_total");
+    let job = remote.train([7; 16], "", training).unwrap();
+    let mut watch = remote.watch(job.id, 0);
+    loop {
+        match watch.next_event().unwrap().unwrap().what {
+            Happening::Validation(v) => remote.judge_after(job.id, &v, Verdict::Stop, Duration::ZERO).unwrap(),
+            Happening::Finished(outputs) => {
+                return (names(&outputs), metric(metrics, "hetal_iterations_total") - before);
+            }
+            Happening::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+}
+
+/// Connects again and again and does something useless: garbage, silence after TCP, or an upload that never ends.
+fn annoy(number: usize, server: SocketAddr, authority: &[u8], over: &AtomicBool, met: &AtomicU64) {
+    while !over.load(Ordering::Relaxed) {
+        met.fetch_add(1, Ordering::Relaxed);
+        match number % 3 {
+            0 => {
+                let Ok(mut stream) = TcpStream::connect(server) else { continue };
+                let garbage: Vec<u8> = (0..5000).map(|i| (i * 37 + number) as u8).collect();
+                let _ = stream.write_all(&garbage);
+                let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
+                let _ = stream.read(&mut [0; 64]);
+            }
+            1 => {
+                let Ok(mut stream) = TcpStream::connect(server) else { continue };
+                let _ = stream.set_read_timeout(Some(Duration::from_secs(8)));
+                // Until the server has had enough.
+                let _ = stream.read(&mut [0; 64]);
+            }
+            _ => never_finish(number, server, authority),
+        }
+    }
+}
+
+/// As a tenant who may: begins an upload and sends a byte now and then, until the server ends it.
+fn never_finish(number: usize, server: SocketAddr, authority: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _ = runtime.block_on(async {
+        let mut rpc = Stranger::with_token("token of mallory").connect(server, authority);
+        let name = vec![number as u8; 32];
+        let (kind, size) = (v1::BlobKind::Batch.into(), 1 << 20);
+        let begin = v1::BeginUploadRequest { name: name.clone().into(), kind, size };
+        let held = rpc.begin_upload(begin).await?.into_inner().held;
+        let (sender, parts) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut offset = held;
+            while sender.send(v1::UploadPart { name: name.clone().into(), offset, data: vec![1].into() }).await.is_ok()
+            {
+                offset += 1;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        rpc.upload(tokio_stream::wrappers::ReceiverStream::new(parts)).await
+    });
+}
+
+/// The most memory that a process has had, in KiB.
+fn peak(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn start(folder: &Path) -> (Process, SocketAddr) {
+    // A free port for the metrics: asked for and given back.
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let words = format!("workers = 2\nprepared_gib = 0.1\nmetrics = \"{metrics}\"\n");
+    (Process::start(folder, "127.0.0.1:0", &words, &tables()), metrics)
+}
+
+#[test]
+fn a_crowd_of_clients_is_served_whoever_else_is_there() {
+    let dir = TempDir::new();
+    let (process, metrics) = start(dir.path());
+    let server: SocketAddr = process.address.parse().unwrap();
+    let authority = std::fs::read(authority_path(&dir.path().join("server"))).unwrap();
+    let (over, met, together) = (AtomicBool::new(false), AtomicU64::new(0), Barrier::new(CLIENTS));
+    let (results, alone) = std::thread::scope(|scope| {
+        for number in 0..HOSTILE {
+            let (authority, over, met) = (&authority, &over, &met);
+            scope.spawn(move || annoy(number, server, authority, over, met));
+        }
+        let client = |number: usize| {
+            let (process, dir, together) = (&process, &dir, &together);
+            scope.spawn(move || {
+                let remote = Remote::connect(&process.reached_by(dir.path(), &token(number))).unwrap();
+                let training = training(&remote);
+                together.wait();
+                train(&remote, &training, metrics)
+            })
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+        let results: Vec<_> = clients.into_iter().map(|thread| thread.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+        let remote = Remote::connect(&process.reached_by(dir.path(), common::TOKEN)).unwrap();
+        (results, train(&remote, &training(&remote), metrics).0)
+    });
+    assert!(results.iter().all(|(weights, _)| *weights == alone && !alone.is_empty()), "wrong weights in the crowd");
+    let mut waited: Vec<_> = results.iter().map(|(_, iterations)| *iterations).collect();
+    waited.sort();
+    let (median, slowest, peak) = (waited[CLIENTS / 2], waited[CLIENTS - 1], peak(&process));
+    println!("iterations of everyone until one's own job was done: median {median}, slowest {slowest}");
+    println!("{} hostile connections, {} MiB at most", met.load(Ordering::Relaxed), peak >> 10);
+    assert!(slowest <= 3 * median, "someone starved: {waited:?}");
+    assert!(peak < MEMORY_KIB, "{peak} KiB");
+}

@@ -1,0 +1,102 @@
+//! Hostile bytes for everything a server reads that is not a ciphertext or a key (`hetal-ckks` has those): a few seconds of them here,
+//! as many of each as `HETAL_FUZZ_RUNS` says where it is set.
+#![allow(clippy::unwrap_used)]
+
+use hetal_learn::{Limits, Session};
+use hetal_server::parsers;
+use hetal_server::work::{Classification, Part, Training, Work};
+use hetal_testkit::allocation::Counting;
+use hetal_testkit::fuzz::{feed, runs};
+use hetal_wire::{BlobName, JobId, v1};
+use prost::Message;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Beyond what grows with the input: tables of a parser, text of an error.
+const MEMORY: usize = 64 << 10;
+
+fn configurations() -> Vec<Vec<u8>> {
+    let tenant = format!("[[tenants]]\nname = \"ann\"\ntoken = \"{}\"\nexpires = 99\n", "ab".repeat(32));
+    let whole = format!(
+        "folder = \"x\"\naddress = \"0.0.0.0:443\"\nmetrics = \"[::1]:9\"\nsets = [\"full\"]\nengine = \"cpu\"\n\
+         workers = 2\nprepared_gib = 1.5\nhide_hyperparameters = true\n[bounds]\njobs = 3\nblob_bytes = 1000000\n{tenant}"
+    );
+    [tenant, whole].map(String::into_bytes).into()
+}
+
+fn checkpoints() -> Vec<Vec<u8>> {
+    let session = Session::new(Limits::default().defaults, 3, vec![()]).unwrap();
+    let (record, ciphertexts) = session.checkpoint();
+    let ciphertexts: Vec<_> = ciphertexts.iter().map(|()| BlobName([7; 32]).to_string()).collect();
+    let checkpoint = serde_json::json!({
+        "session": record, "ciphertexts": ciphertexts, "iterations": 5, "round": 1, "asked": true,
+    });
+    vec![serde_json::to_vec(&checkpoint).unwrap()]
+}
+
+fn job_requests() -> Vec<Vec<u8>> {
+    let rows = v1::Rows { blob: vec![5; 32].into(), rows: 64 };
+    let training = v1::Training {
+        set: vec![1; 32].into(),
+        features: 768,
+        classes: 7,
+        keys: vec![2; 32].into(),
+        batches: vec![rows.clone(); 3],
+        validation: vec![rows.clone()],
+        wishes: Some(v1::Wishes { batch: Some(1024), rate: Some(0.5), ..v1::Wishes::default() }),
+    };
+    let queries = vec![rows; 3];
+    let classification = v1::Classification { job: vec![4; 16].into(), weights: vec![6; 32].into(), queries };
+    let all = [
+        v1::create_job_request::Work::Training(training),
+        v1::create_job_request::Work::Classification(classification),
+    ];
+    let request =
+        |work| v1::CreateJobRequest { request_id: vec![3; 16].into(), label: "x".to_owned(), work: Some(work) };
+    all.map(|work| request(work).encode_to_vec()).into()
+}
+
+fn works() -> Vec<Vec<u8>> {
+    let part = Part { blob: BlobName([5; 32]), rows: 64 };
+    let training = Training {
+        set: "full".to_owned(),
+        features: 768,
+        classes: 7,
+        keys: BlobName([2; 32]),
+        batches: vec![part; 3],
+        validation: vec![part],
+        agreement: Limits::default().defaults,
+    };
+    let (job, weights) = (JobId([4; 16]), BlobName([6; 32]));
+    let classification = Classification { job, training: training.clone(), weights, queries: vec![part] };
+    [Work::Training(training), Work::Classification(classification)].map(|w| serde_json::to_vec(&w).unwrap()).into()
+}
+
+fn events() -> Vec<Vec<u8>> {
+    use v1::event::What;
+    let output = v1::Output { blob: vec![9; 32].into(), size: 1000, epoch: 2, rows: 64 };
+    let validation = v1::Validation { round: 1, epoch: 1, range: 128.0, logits: vec![output.clone(); 3] };
+    let all = [What::Validation(validation), What::Finished(v1::Finished { outputs: vec![output] })];
+    all.map(|what| v1::Event { sequence: 7, what: Some(what) }.encode_to_vec()).into()
+}
+
+/// One test, because two at a time would count each other's memory.
+#[test]
+fn hostile_bytes_are_refused_or_understood() {
+    let targets: [(&str, Vec<Vec<u8>>, fn(&[u8]) -> bool); 5] = [
+        ("configuration", configurations(), parsers::configuration),
+        ("checkpoint", checkpoints(), parsers::checkpoint),
+        ("job request", job_requests(), parsers::job_request),
+        ("work", works(), parsers::work),
+        ("event", events(), parsers::event),
+    ];
+    for (name, samples, parser) in targets {
+        assert!(samples.iter().all(|sample| parser(sample)), "a {name} that is right is not understood");
+        let runs = runs(20_000);
+        let understood = feed(name, &samples, 11, runs, MEMORY, parser);
+        println!("{name}: {runs} mutations, {understood} understood");
+        // Both happen, or the mutations are no test.
+        assert!(understood > 0 && understood < runs, "{name}: {understood} of {runs}");
+    }
+}
