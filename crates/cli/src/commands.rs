@@ -4,6 +4,7 @@ pub mod connection;
 pub mod data;
 pub mod demo;
 pub mod doctor;
+pub mod inputs;
 pub mod jobs;
 pub mod keygen;
 pub mod keys;

@@ -75,6 +75,40 @@ pub enum Error {
     /// Features could not be extracted.
     #[error(transparent)]
     Features(#[from] hetal_features::Error),
+    /// Pictures or texts for a classifier that knows of no network.
+    #[error(
+        "model {model} was trained on features of unknown origin, so pictures and texts cannot be turned into such: train on \
+         what `hetal extract` writes (its manifest.json beside the features, or --manifest), or give --features"
+    )]
+    NoExtraction {
+        /// The classifier.
+        model: String,
+    },
+    /// The network of a classifier is gone.
+    #[error(
+        "{path}: no such file; the network that made the features is not there any more: say where it is with --network"
+    )]
+    NoNetwork {
+        /// What was looked for.
+        path: String,
+    },
+    /// Nowhere to keep models.
+    #[error("no folder to keep downloaded models in is known: name one with --models")]
+    NoCache,
+    /// A manifest of other features.
+    #[error(
+        "{path}: describes features of {described} columns, {features} has {found}: give the manifest of these features"
+    )]
+    OtherManifest {
+        /// The manifest.
+        path: String,
+        /// The columns it speaks of.
+        described: usize,
+        /// The features.
+        features: String,
+        /// Their columns.
+        found: usize,
+    },
     /// A damaged picture or an empty text, where such are refused.
     #[error("{item}: {reason}; --bad skip leaves such samples out and lists them")]
     BadSample {

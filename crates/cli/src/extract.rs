@@ -2,7 +2,7 @@
 
 use crate::{Error, Result, progress};
 use hetal_features::dataset::{Columns, Dataset, Format};
-use hetal_features::hub::{ADDRESS, Hub, Pin};
+use hetal_features::hub::{ADDRESS, Hub, Pin, WEIGHTS};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
 use serde_json::{Map, Value, json};
@@ -98,7 +98,7 @@ pub enum OutputArgument {
 pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
     let dataset = Dataset::open(&arguments.data, &format(arguments), arguments.seed)?;
     let extractor = open(arguments)?;
-    let job = Job {
+    let manifest = with_bar(&Job {
         extractor: &extractor,
         dataset: &dataset,
         seed: arguments.seed,
@@ -111,8 +111,13 @@ pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
             OutputArgument::Npy => Output::Npy,
             OutputArgument::Safetensors => Output::Safetensors,
         },
-    };
-    let bar = progress::bar(dataset.samples().count() as u64).with_message("extracting features");
+    })?;
+    Ok(summary(&manifest, &arguments.out))
+}
+
+/// Runs an extraction with a bar.
+pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
+    let bar = progress::bar(job.dataset.samples().count() as u64).with_message("extracting features");
     let mut resumed = None;
     let manifest = job.run(|done| {
         // What an earlier run has done says nothing about the time that is left.
@@ -122,11 +127,10 @@ pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    let manifest = manifest.map_err(|error| match error {
+    manifest.map_err(|error| match error {
         hetal_features::Error::Item { item, reason } => Error::BadSample { item, reason },
         other => other.into(),
-    })?;
-    Ok(summary(&manifest, &arguments.out))
+    })
 }
 
 fn summary(manifest: &Manifest, out: &Path) -> Map<String, Value> {
@@ -171,25 +175,47 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
     } else {
         let text = |option: &Option<String>| option.clone().unwrap_or_default();
         let pin = Pin::new(&arguments.model, &text(&arguments.revision), &text(&arguments.sha256))?;
-        let hub = Hub { address: ADDRESS.to_owned(), cache: cache(arguments)? };
-        let folder = hub.fetch(&pin, |file, done, total| {
-            let mebibytes = |bytes: u64| bytes >> 20;
-            let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
-            spinner.set_message(format!("downloading {file}: {}{total} MiB", mebibytes(done)));
-        })?;
+        let folder = fetch(&pin, arguments.models.as_deref(), &spinner)?;
         Extractor::open(&folder)?.named(&pin.name, &pin.revision)
     };
     spinner.finish_and_clear();
     Ok(extractor)
 }
 
+/// The network a manifest describes, and no other: where it was, at `network`, or from the hub.
+pub fn reopen(manifest: &Manifest, network: Option<&Path>, models: Option<&Path>) -> Result<Extractor> {
+    let spinner = progress::spinner("loading the model");
+    let identity = &manifest.model;
+    let folder = match (network, &identity.revision, identity.files.get(WEIGHTS)) {
+        (None, Some(revision), Some(hash)) => {
+            Some(fetch(&Pin::new(&identity.source, revision, hash)?, models, &spinner)?)
+        }
+        _ => network.map(Path::to_owned),
+    };
+    let extractor = Extractor::from_manifest(manifest, folder.as_deref());
+    spinner.finish_and_clear();
+    extractor.map_err(|error| match error {
+        hetal_features::Error::NoWeights { path } if network.is_none() => {
+            Error::NoNetwork { path: path.display().to_string() }
+        }
+        other => other.into(),
+    })
+}
+
+/// The folder of a model of the hub.
+fn fetch(pin: &Pin, models: Option<&Path>, spinner: &indicatif::ProgressBar) -> Result<PathBuf> {
+    let hub = Hub { address: ADDRESS.to_owned(), cache: cache(models)? };
+    Ok(hub.fetch(pin, |file, done, total| {
+        let mebibytes = |bytes: u64| bytes >> 20;
+        let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
+        spinner.set_message(format!("downloading {file}: {}{total} MiB", mebibytes(done)));
+    })?)
+}
+
 /// Where models are kept: as told, else the user's cache.
-fn cache(arguments: &Arguments) -> Result<PathBuf> {
+fn cache(models: Option<&Path>) -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let usual = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    let folder = arguments.models.clone().or_else(|| Some(usual()?.join("hetal/models")));
-    folder.ok_or_else(|| Error::File {
-        path: arguments.model.clone(),
-        reason: "no folder to keep models in is known; name one with --models".to_owned(),
-    })
+    let folder = models.map(Path::to_owned).or_else(|| Some(usual()?.join("hetal/models")));
+    folder.ok_or(Error::NoCache)
 }

@@ -1,41 +1,16 @@
 //! The program from its first key to its last prediction, at toy sets, through its command line.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{SET, Server, error, hetal, json, text};
 use hetal_client::files::{Labels, npy, npz};
 use hetal_client::{Model, export};
-use hetal_server::tenants::{Fingerprint, TenantConfig};
-use hetal_server::{Config, Running};
 use hetal_testkit::TempDir;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-const SET: &str = "insecure-toy11";
-const TOKEN: &str = "a token for tests only";
-
-fn hetal(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hetal")).args(arguments).output().unwrap()
-}
-
-/// The JSON of a command that succeeds.
-fn json(arguments: &[&str]) -> Value {
-    let output = hetal(arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// The error of a command that fails.
-fn error(arguments: &[&str]) -> String {
-    let output = hetal(arguments);
-    assert!(!output.status.success(), "{arguments:?} should fail");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 const DEMO: [&str; 13] = [
     "demo",
@@ -138,44 +113,6 @@ fn a_demo_that_is_killed_goes_on() {
     }
     let report = json(&arguments);
     assert!(report["weights_relative_difference"].as_f64().unwrap() < 1e-3, "{report}");
-}
-
-/// A server in this process, and what a client needs to reach it.
-struct Server {
-    running: Running,
-    authority: PathBuf,
-    token: PathBuf,
-}
-
-impl Server {
-    fn start(folder: &Path) -> Self {
-        let tenant = TenantConfig {
-            name: "test".to_owned().try_into().unwrap(),
-            token: Some(Fingerprint::of(TOKEN.as_bytes())),
-            certificate: None,
-            expires: None,
-        };
-        let running = hetal_server::start(Config {
-            folder: folder.join("server"),
-            address: "127.0.0.1:0".parse().unwrap(),
-            tenants: vec![tenant],
-            sets: vec![SET.to_owned()],
-            allow_insecure: true,
-            engine: hetal_server::config::Engine::Cpu,
-            ..Config::default()
-        })
-        .unwrap();
-        let token = folder.join("token");
-        std::fs::write(&token, TOKEN).unwrap();
-        Self { authority: running.authority().unwrap().to_owned(), running, token }
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        let server = format!("127.0.0.1:{}", self.running.address().port());
-        ["--server", &server, "--authority", text(&self.authority), "--token-file", text(&self.token)]
-            .map(str::to_owned)
-            .to_vec()
-    }
 }
 
 /// A table of three clusters with names.

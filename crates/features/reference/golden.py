@@ -138,8 +138,47 @@ def small_onnx():
     write("onnx.json", maps.mean((2, 3))[0].tolist())
 
 
+def sideways():
+    """Red left and blue right, and EXIF that says: turn me by 90 degrees."""
+    picture = Image.new("RGB", (16, 8), (200, 30, 30))
+    picture.paste((30, 30, 200), (8, 0, 16, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(GOLDEN / "sideways.jpg", quality=90, subsampling=0, exif=exif)
+
+
+def tokens_onnx():
+    """A table of words and a curve, for the tokens of tokenizer.json; the program takes the mean over tokens."""
+    import onnx
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    table = numpy_helper.from_array(np.asarray(weights("table", (16, 6)), dtype=np.float32), "table")
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["words"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Mul", ["words", "column"], ["masked"]),
+        helper.make_node("Tanh", ["masked"], ["last_hidden_state"]),
+    ]
+    last = numpy_helper.from_array(np.asarray([-1]), "last")
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in ("input_ids", "attention_mask")]
+    output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "length", 6])
+    graph = helper.make_graph(nodes, "tokens", inputs, [output], [table, last])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, GOLDEN / "tokens.onnx")
+    session = onnxruntime.InferenceSession(str(GOLDEN / "tokens.onnx"))
+    # <s> play some jazz </s>
+    ids = np.asarray([[0, 4, 5, 6, 2]])
+    (states,) = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+    write("tokens.json", states.mean(1)[0].tolist())
+
+
 GOLDEN.mkdir(parents=True, exist_ok=True)
+sideways()
 resize()
 sentences()
 pictures()
 small_onnx()
+tokens_onnx()

@@ -8,11 +8,15 @@ mod table;
 mod voc;
 
 use crate::picture::Picture;
-use crate::{Error, Result, split};
+use crate::{Error, Result, split, untrusted};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use table::Columns;
+
+/// A text file with more bytes is no sample.
+const MAX_TEXT: u64 = 16 << 20;
 
 /// The three parts, in the order of `Dataset::parts`.
 pub const PARTS: [&str; 3] = ["train", "val", "test"];
@@ -41,12 +45,11 @@ impl Format {
     pub fn detect(path: &Path, columns: Columns) -> Self {
         let has = |names: &[&str]| first_there(path, names).is_some();
         let tables = |stem: &str| ["csv", "tsv", "jsonl", "ndjson", "parquet"].map(|kind| format!("{stem}.{kind}"));
-        let json = |path: &PathBuf| file_name(path).starts_with("train_") && file_name(path).ends_with(".json");
-        let original = || entries(path).unwrap_or_default().iter().any(json);
+        let original = || snips::originals(path, "train_").is_ok_and(|files| !files.is_empty());
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Self::MedMnist,
             _ if path.is_file() => Self::Table(columns),
-            _ if has(&["train-images-idx3-ubyte", "train-images.idx3-ubyte"]) => Self::Mnist,
+            _ if binary::is_mnist(path) => Self::Mnist,
             _ if has(&["data_batch_1.bin"]) => Self::Cifar10,
             _ if has(&["annotations"]) && has(&["images"]) => Self::FaceMask,
             // SNIPS' own tables have no heading.
@@ -59,8 +62,9 @@ impl Format {
 }
 
 fn heading_has(path: &Path, column: &str) -> bool {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines().next().is_some_and(|line| line.split('\t').any(|name| name.trim() == column))
+    let first = std::fs::File::open(path).map(|file| std::io::BufReader::new(file).lines().next());
+    let line = first.ok().flatten().and_then(std::result::Result::ok).unwrap_or_default();
+    line.split('\t').any(|name| name.trim() == column)
 }
 
 /// Where a sample's content is.
@@ -162,6 +166,17 @@ impl Dataset {
         Ok(Self { classes: found.classes, parts, notes })
     }
 
+    /// Keeps at most so many samples of each part, of each class its share.
+    pub fn thin(&mut self, most: [usize; 3], seed: u64) {
+        for (part, most) in self.parts.iter_mut().zip(most) {
+            if part.len() > most {
+                let all = std::mem::take(part);
+                let count = all.len();
+                *part = split::split_off(all, self.classes.len(), most, count, seed).1;
+            }
+        }
+    }
+
     /// Whether its samples are texts; a data set holds one kind.
     pub fn is_text(&self) -> bool {
         let first = self.parts.iter().flatten().next();
@@ -181,7 +196,10 @@ impl Sample {
         let picture = |path: &Path| Picture::open(path).map(Content::Picture);
         match &self.source {
             Source::Text(text) => self.text(text),
-            Source::TextFile(path) => self.text(&std::fs::read_to_string(path).map_err(|e| no(&e.to_string()))?),
+            Source::TextFile(path) => {
+                let bytes = untrusted::read(path, MAX_TEXT).map_err(|e| no(&e.to_string()))?;
+                self.text(std::str::from_utf8(&bytes).map_err(|_| no("is no text in UTF-8"))?)
+            }
             Source::File(path) => picture(path),
             Source::Region(path, [left, top, right, bottom]) => Picture::open(path)?
                 .crop(*left, *top, *right, *bottom)
@@ -207,9 +225,14 @@ impl Pictures {
         self.bytes.len() / (self.width * self.height * self.channels)
     }
 
+    /// The values of one of them.
+    pub(crate) fn values(&self, index: usize) -> Option<&[u8]> {
+        self.bytes.chunks_exact(self.width * self.height * self.channels).nth(index)
+    }
+
     fn get(&self, index: usize) -> Option<Picture> {
         let plane = self.width * self.height;
-        let values = self.bytes.chunks_exact(plane * self.channels).nth(index)?;
+        let values = self.values(index)?;
         match (self.channels, self.planar) {
             (1, _) => Picture::from_grey(self.width, self.height, values),
             (3, false) => Picture::from_rgb(self.width, self.height, values.to_vec()),

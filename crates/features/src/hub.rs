@@ -11,7 +11,8 @@ pub const ADDRESS: &str = "https://huggingface.co";
 /// Files above this many bytes are refused.
 const MAX_BYTES: u64 = 16 << 30;
 
-const WEIGHTS: &str = "model.safetensors";
+/// The file of a model's weights.
+pub const WEIGHTS: &str = "model.safetensors";
 
 /// What a model may consist of, and whether it must.
 const FILES: [(&str, bool); 7] = [

@@ -1,9 +1,10 @@
 //! An extraction: a data set through a network into files, chunk by chunk, so that an interrupted one goes on where it was.
 
-use crate::dataset::{Content, Dataset, PARTS, Sample};
+use crate::dataset::{Content, Dataset, PARTS, Sample, Source};
 use crate::manifest::{Manifest, Skipped};
 use crate::npy::Array;
 use crate::picture::Picture;
+use crate::sentence::{NOTHING, Reading};
 use crate::{Error, Extractor, Result, config};
 use rayon::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
@@ -53,6 +54,12 @@ pub struct Job<'a> {
     pub output: Output,
 }
 
+/// A sample that can go through the network.
+enum Ready {
+    Text(String, Reading),
+    Picture(Picture),
+}
+
 /// How far an extraction is; kept beside the rows.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
@@ -71,6 +78,10 @@ impl Job<'_> {
             return Err(Error::Kind { reads: kind(self.extractor.reads_text()), holds: kind(self.dataset.is_text()) });
         }
         let samples: Vec<&Sample> = self.dataset.samples().collect();
+        if let Some(manifest) = self.finished() {
+            progress(samples.len());
+            return Ok(manifest);
+        }
         let (mut state, mut rows) = self.resume(samples.len())?;
         progress(state.done);
         let chunk = if self.extractor.reads_text() { TEXTS } else { PICTURES };
@@ -99,19 +110,38 @@ impl Job<'_> {
         self.work_folder().join("state.json")
     }
 
+    /// The manifest of an extraction that was brought to its end before: the same samples, network and files.
+    fn finished(&self) -> Option<Manifest> {
+        let manifest = Manifest::read(self.folder).ok()?;
+        let model = self.extractor.identity();
+        let same = manifest.samples == self.samples_hash()
+            && (&manifest.model.files, &manifest.model.preprocessing) == (&model.files, &model.preprocessing)
+            && (self.policy == Policy::Skip || manifest.skipped.is_empty());
+        let there = PARTS.iter().flat_map(|part| self.part_paths(part)).all(|path| path.is_file());
+        (same && there && !self.work_folder().exists()).then_some(manifest)
+    }
+
     /// What must be the same for an extraction to go on.
     fn fingerprint(&self) -> String {
         let model = self.extractor.identity();
-        format!("{} {:?} {:?} {:?}", self.samples_hash(), model.files, model.preprocessing, self.policy)
+        format!("{} {:?} {:?}", self.samples_hash(), model.files, model.preprocessing)
     }
 
+    /// Over part, name, class and content of each sample; of files, their size stands for the content.
     fn samples_hash(&self) -> String {
         let mut hash = Sha256::new();
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len()).to_le_bytes();
         for (part, samples) in PARTS.iter().zip(&self.dataset.parts) {
             for sample in samples {
                 hash.update(format!("{part}\0{}\0{}\0", sample.name, self.dataset.classes[sample.label]));
-                if let crate::dataset::Source::Text(text) = &sample.source {
-                    hash.update(text);
+                match &sample.source {
+                    Source::Text(text) => hash.update(text),
+                    Source::TextFile(path) | Source::File(path) => hash.update(size(path)),
+                    Source::Region(path, region) => {
+                        hash.update(size(path));
+                        region.iter().for_each(|x| hash.update(x.to_le_bytes()));
+                    }
+                    Source::Stored(pictures, index) => hash.update(pictures.values(*index).unwrap_or_default()),
                 }
                 hash.update("\n");
             }
@@ -132,6 +162,10 @@ impl Job<'_> {
             }
             None => State { fingerprint, ..State::default() },
         };
+        if let (Policy::Refuse, Some((index, reason))) = (self.policy, state.skipped.first_key_value()) {
+            let name = self.dataset.samples().nth(*index).map(|sample| sample.name.clone());
+            return Err(Error::item(name.unwrap_or_default(), reason));
+        }
         let path = self.rows_path();
         let length = (state.rows * self.extractor.identity().columns * 4) as u64;
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
@@ -151,12 +185,15 @@ impl Job<'_> {
     /// The vectors of the samples from `state.done` on.
     fn chunk(&self, state: &mut State, samples: &[&Sample]) -> Result<Vec<Vec<f32>>> {
         let first = state.done;
-        let read: Vec<Result<Content>> = samples[first..].par_iter().map(|sample| sample.read()).collect();
+        let read: Vec<Result<Ready>> = samples[first..].par_iter().map(|sample| self.ready(sample)).collect();
         let (mut texts, mut pictures): (Vec<String>, Vec<Picture>) = (vec![], vec![]);
-        for (index, content) in read.into_iter().enumerate() {
-            match content {
-                Ok(Content::Text(text)) => texts.push(text),
-                Ok(Content::Picture(picture)) => pictures.push(picture),
+        for (index, ready) in read.into_iter().enumerate() {
+            match ready {
+                Ok(Ready::Text(text, reading)) => {
+                    state.too_long += usize::from(reading == Reading::Beginning);
+                    texts.push(text);
+                }
+                Ok(Ready::Picture(picture)) => pictures.push(picture),
                 Err(Error::Item { reason, .. }) if self.policy == Policy::Skip => {
                     state.skipped.insert(first + index, reason);
                 }
@@ -166,14 +203,31 @@ impl Job<'_> {
         if !self.extractor.reads_text() {
             return self.extractor.extract_pictures(&pictures);
         }
-        for text in &texts {
-            state.too_long += usize::from(self.extractor.is_too_long(text)?);
-        }
         self.extractor.extract_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// A sample as the network takes it. Pictures are made small here, so that no more large ones are in memory than threads
+    /// read them.
+    fn ready(&self, sample: &Sample) -> Result<Ready> {
+        let no = |reason: &str| Error::item(&sample.name, reason);
+        match (sample.read()?, self.extractor.reads_text()) {
+            (Content::Picture(picture), false) => Ok(Ready::Picture(self.extractor.fitted(&picture))),
+            (Content::Text(text), true) => match self.extractor.reading(&text)? {
+                Reading::Nothing => Err(no(NOTHING)),
+                reading => Ok(Ready::Text(text, reading)),
+            },
+            (Content::Picture(_), true) => Err(no("is a picture, the model reads texts")),
+            (Content::Text(_), false) => Err(no("is a text, the model reads pictures")),
+        }
     }
 
     /// Cuts the rows into parts, writes the files, the manifest last, and removes the record of progress.
     fn finish(&self, state: &State) -> Result<Manifest> {
+        // A manifest of an earlier extraction must not stand beside rows it does not describe.
+        let old = self.folder.join(Manifest::FILE);
+        if old.exists() {
+            std::fs::remove_file(&old).map_err(Error::io(&old))?;
+        }
         let path = self.rows_path();
         let mut rows = std::io::BufReader::new(File::open(&path).map_err(Error::io(&path))?);
         let columns = self.extractor.identity().columns;
@@ -220,14 +274,23 @@ impl Job<'_> {
         }
     }
 
+    /// The files of a part: features and labels, or both in one.
+    fn part_paths(&self, part: &str) -> Vec<PathBuf> {
+        let names = match self.output {
+            Output::Npy => vec![format!("features_{part}.npy"), format!("labels_{part}.npy")],
+            Output::Safetensors => vec![format!("{part}.safetensors")],
+        };
+        names.into_iter().map(|name| self.folder.join(name)).collect()
+    }
+
     fn write_part(&self, part: &str, features: Array, labels: Array) -> Result<()> {
-        match self.output {
-            Output::Npy => {
-                features.write(&self.folder.join(format!("features_{part}.npy")))?;
-                labels.write(&self.folder.join(format!("labels_{part}.npy")))
+        match &self.part_paths(part)[..] {
+            [one, two] => {
+                features.write(one)?;
+                labels.write(two)
             }
-            Output::Safetensors => {
-                let path = self.folder.join(format!("{part}.safetensors"));
+            paths => {
+                let path = paths.first().cloned().unwrap_or_default();
                 let bad = |e: safetensors::SafeTensorError| Error::file(&path, e.to_string());
                 let arrays = [
                     ("features", TensorView::new(Dtype::F32, features.shape.clone(), &features.bytes).map_err(bad)?),

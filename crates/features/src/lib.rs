@@ -14,9 +14,11 @@ mod npy;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod ops;
+mod orientation;
 pub mod picture;
 pub mod sentence;
 mod split;
+mod untrusted;
 pub mod vision;
 mod weights;
 

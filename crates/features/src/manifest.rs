@@ -48,12 +48,26 @@ impl Manifest {
 
     /// Reads the manifest of a folder of features.
     pub fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join(Self::FILE);
-        let manifest: Self = config::read_if_there(&path)?
-            .ok_or_else(|| Error::file(&path, "no such file; `hetal extract` writes it beside the features"))?;
-        match manifest.version {
-            Self::VERSION => Ok(manifest),
-            other => Err(Error::file(&path, format!("has version {other}, this program knows {}", Self::VERSION))),
+        Self::open(&folder.join(Self::FILE))
+    }
+
+    /// Reads a manifest.
+    pub fn open(path: &Path) -> Result<Self> {
+        let manifest: Self = config::read_if_there(path)?
+            .ok_or_else(|| Error::file(path, "no such file; `hetal extract` writes it beside the features"))?;
+        manifest.of_this_version(path)
+    }
+
+    /// The manifest that a classifier carries; `path` is the classifier's, for the error.
+    pub fn carried(value: &serde_json::Value, path: &Path) -> Result<Self> {
+        let bad = |e: serde_json::Error| Error::file(path, format!("its manifest of features cannot be read: {e}"));
+        Self::deserialize(value).map_err(bad)?.of_this_version(path)
+    }
+
+    fn of_this_version(self, path: &Path) -> Result<Self> {
+        match self.version {
+            Self::VERSION => Ok(self),
+            other => Err(Error::file(path, format!("has version {other}, this program knows {}", Self::VERSION))),
         }
     }
 }

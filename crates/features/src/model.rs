@@ -1,7 +1,7 @@
 //! Models: found on disk, recognised by their configuration.
 
 use crate::picture::{Picture, PicturePreprocessing};
-use crate::sentence::{Family, SentenceModel, SentencePreprocessing};
+use crate::sentence::{Family, Reading, SentenceModel, SentencePreprocessing};
 use crate::vision::VisionModel;
 use crate::weights::{Weights, sha256};
 use crate::{Error, Result, config};
@@ -9,6 +9,15 @@ use candle_core::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Files that decide what is done before and after a network.
+const BESIDE: &[&str] = &[
+    "tokenizer.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "preprocessor_config.json",
+];
 
 const KNOWN: &str = "mpnet, bert, vit and efficientnet-lite0";
 
@@ -85,17 +94,8 @@ impl Extractor {
             "efficientnet-lite0" => Ok(Network::Vision(VisionModel::open_lite0(&lone, device)?)),
             found => Err(Error::Architecture { path: configuration.clone(), found: found.to_owned(), known: KNOWN }),
         };
-        let names = [
-            "config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "modules.json",
-            "1_Pooling/config.json",
-            "sentence_bert_config.json",
-            "preprocessor_config.json",
-        ];
-        let files = names.iter().map(|name| (*name, path.join(name))).filter(|(_, file)| file.is_file());
-        Self::identified(network?, path, &kind.model_type, files.collect())
+        let files = files_there(path, &[&["config.json", "model.safetensors"], BESIDE].concat());
+        Self::identified(network?, path, &kind.model_type, files)
     }
 
     fn lite0(path: &Path, device: &Device) -> Result<Self> {
@@ -107,12 +107,13 @@ impl Extractor {
         let hash = |(name, path): (&str, PathBuf)| Ok((name.to_owned(), sha256(&path)?));
         let files = files.into_iter().map(hash).collect::<Result<_>>()?;
         let (columns, preprocessing) = match &network {
-            Network::Sentence(model) => (model.width(), Preprocessing::Sentence(model.preprocessing().clone())),
+            Network::Sentence(model) => (model.width(), Preprocessing::Sentence(model.reader().preprocessing.clone())),
             Network::Vision(model) => (model.width(), Preprocessing::Picture(model.preprocessing().clone())),
             #[cfg(feature = "onnx")]
             Network::Onnx(model) => (model.width(), model.preprocessing()),
         };
-        let source = path.display().to_string();
+        // Absolute: a classifier is used from other folders than the one its features were made in.
+        let source = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
         let identity =
             Identity { source, revision: None, architecture: architecture.to_owned(), columns, files, preprocessing };
         Ok(Self { network, identity })
@@ -156,6 +157,8 @@ impl Extractor {
     pub fn extract_texts(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
         match &self.network {
             Network::Sentence(model) => model.embed(texts),
+            #[cfg(feature = "onnx")]
+            Network::Onnx(model) => model.embed_texts(texts),
             _ => Err(Error::Kind { reads: "pictures", holds: "texts" }),
         }
     }
@@ -165,11 +168,21 @@ impl Extractor {
         Ok(self.extract_texts(&[text])?.pop().unwrap_or_default())
     }
 
-    /// Whether the text is longer than what the model reads; what is beyond does not count.
-    pub fn is_too_long(&self, text: &str) -> Result<bool> {
+    /// How much of a text the model reads; what is beyond does not count.
+    pub fn reading(&self, text: &str) -> Result<Reading> {
         match &self.network {
-            Network::Sentence(model) => model.is_too_long(text),
+            Network::Sentence(model) => model.reader().reading(text),
+            #[cfg(feature = "onnx")]
+            Network::Onnx(model) => model.reading(text),
             _ => Err(Error::Kind { reads: "pictures", holds: "texts" }),
+        }
+    }
+
+    /// The picture at the size the network reads, which is all it needs of it.
+    pub fn fitted(&self, picture: &Picture) -> Picture {
+        match &self.identity.preprocessing {
+            Preprocessing::Picture(preprocessing) => preprocessing.fit(picture),
+            Preprocessing::Sentence(_) => picture.clone(),
         }
     }
 
@@ -178,7 +191,7 @@ impl Extractor {
         match &self.network {
             Network::Vision(model) => model.embed(pictures),
             #[cfg(feature = "onnx")]
-            Network::Onnx(model) => model.embed(pictures),
+            Network::Onnx(model) => model.embed_pictures(pictures),
             Network::Sentence(_) => Err(Error::Kind { reads: "texts", holds: "pictures" }),
         }
     }
@@ -192,17 +205,19 @@ impl Extractor {
 #[cfg(feature = "onnx")]
 fn open_onnx(path: &Path) -> Result<Extractor> {
     let network = Network::Onnx(crate::onnx::OnnxModel::open(path)?);
-    let mut files = vec![("model.onnx", path.to_owned())];
-    let beside = crate::onnx::configuration(path);
-    if beside.is_file() {
-        files.push(("preprocessor_config.json", beside));
-    }
+    let mut files = files_there(path.parent().unwrap_or(Path::new("")), BESIDE);
+    files.push(("model.onnx", path.to_owned()));
     Extractor::identified(network, path, "onnx", files)
 }
 
 #[cfg(not(feature = "onnx"))]
 fn open_onnx(path: &Path) -> Result<Extractor> {
     Err(Error::file(path, "this build runs no ONNX models; build with the feature onnx"))
+}
+
+/// Those of the named files that are in the folder.
+fn files_there<'a>(folder: &Path, names: &[&'a str]) -> Vec<(&'a str, PathBuf)> {
+    names.iter().map(|name| (*name, folder.join(name))).filter(|(_, file)| file.is_file()).collect()
 }
 
 fn is_lite0(path: &Path, device: &Device) -> Result<bool> {

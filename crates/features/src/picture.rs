@@ -1,13 +1,16 @@
 //! Pictures: decoding, resizing and scaling as the reference pipelines (Pillow, transformers, torchvision) do it.
 
-use crate::{Error, Result, config};
+use crate::{Error, Result, config, orientation, untrusted};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Pictures with more pixels are refused before they are decoded.
-const MAX_PIXELS: usize = 1 << 28;
+/// Files with more bytes are no pictures.
+const MAX_BYTES: u64 = 1 << 30;
 
-/// The longest side a JPEG header can name.
+/// Pictures with more pixels are refused before they are decoded: Pillow's own limit.
+const MAX_PIXELS: usize = 178_956_970;
+
+/// The longest side a JPEG header can name, and the longest here: resizing a line of pixels must not make a giant of it.
 const MAX_SIDE: usize = 1 << 16;
 
 /// An RGB picture of 8 bits a channel.
@@ -53,10 +56,11 @@ impl Picture {
         Self::from_rgb(width, height, values.iter().flat_map(|&v| [v; 3]).collect())
     }
 
-    /// Decodes a JPEG or PNG file; transparency is dropped, as Pillow's `convert("RGB")` does.
+    /// Decodes a JPEG or PNG file; transparency is dropped, as Pillow's `convert("RGB")` does, and the picture is turned
+    /// upright where its EXIF says how.
     pub fn open(path: &Path) -> Result<Self> {
         let item = |reason: String| Error::item(path.display().to_string(), reason);
-        let bytes = std::fs::read(path).map_err(|e| item(e.to_string()))?;
+        let bytes = untrusted::read(path, MAX_BYTES).map_err(|e| item(e.to_string()))?;
         Self::decode(&bytes).map_err(item)
     }
 
@@ -93,6 +97,29 @@ impl Picture {
         let rows = self.pixels.chunks_exact(3 * self.width).take(bottom).skip(top);
         let pixels = rows.flat_map(|row| &row[3 * left..3 * right]).copied().collect();
         Self::from_rgb(right - left, bottom - top, pixels)
+    }
+
+    /// Upright: EXIF's orientation says which way the camera was held.
+    fn turned(self, orientation: u16) -> Self {
+        let (w, h) = (self.width, self.height);
+        // From a place in the new picture to the one it comes from.
+        let from: fn(usize, usize, usize, usize) -> (usize, usize) = match orientation {
+            2 => |x, y, w, _| (w - 1 - x, y),
+            3 => |x, y, w, h| (w - 1 - x, h - 1 - y),
+            4 => |x, y, _, h| (x, h - 1 - y),
+            5 => |x, y, _, _| (y, x),
+            6 => |x, y, _, h| (y, h - 1 - x),
+            7 => |x, y, w, h| (w - 1 - y, h - 1 - x),
+            8 => |x, y, w, _| (w - 1 - y, x),
+            _ => return self,
+        };
+        let (width, height) = if orientation < 5 { (w, h) } else { (h, w) };
+        let mut pixels = Vec::with_capacity(self.pixels.len());
+        for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
+            let (from_x, from_y) = from(x, y, w, h);
+            pixels.extend_from_slice(&self.pixels[3 * (from_y * w + from_x)..][..3]);
+        }
+        Self { width, height, pixels }
     }
 
     /// Resizes as Pillow does, to the bit: first along rows, then along columns, each time rounded to 8 bits. (Pillow 13
@@ -133,11 +160,21 @@ fn jpeg(bytes: &[u8]) -> std::result::Result<Picture, String> {
     let bad = |e: zune_jpeg::errors::DecodeErrors| format!("cannot be decoded: {e}");
     decoder.decode_headers().map_err(bad)?;
     let (width, height) = decoder.dimensions().ok_or("names no size")?;
-    if width * height > MAX_PIXELS {
-        return Err(format!("has {width} x {height} pixels, more than {MAX_PIXELS}"));
-    }
+    check_size(width, height)?;
     let pixels = decoder.decode().map_err(bad)?;
-    Picture::from_rgb(width, height, pixels).ok_or_else(|| "has a number of channels that is not known".to_owned())
+    let turned = decoder.exif().and_then(|exif| orientation::of(exif)).unwrap_or_default();
+    Ok(Picture::from_rgb(width, height, pixels).ok_or(CHANNELS)?.turned(turned))
+}
+
+const CHANNELS: &str = "has a number of channels that is not known";
+
+fn check_size(width: usize, height: usize) -> std::result::Result<(), String> {
+    match width.checked_mul(height) {
+        Some(pixels) if pixels <= MAX_PIXELS && width.max(height) <= MAX_SIDE => Ok(()),
+        _ => Err(format!(
+            "has {width} x {height} pixels; at most {MAX_PIXELS} are read, and {MAX_SIDE} a side: make it smaller"
+        )),
+    }
 }
 
 fn png(bytes: &[u8]) -> std::result::Result<Picture, String> {
@@ -146,8 +183,8 @@ fn png(bytes: &[u8]) -> std::result::Result<Picture, String> {
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     let mut reader = decoder.read_info().map_err(bad)?;
     let (width, height) = (reader.info().width as usize, reader.info().height as usize);
-    let size = reader.output_buffer_size().filter(|_| width * height <= MAX_PIXELS);
-    let mut values = vec![0; size.ok_or_else(|| format!("has more than {MAX_PIXELS} pixels"))?];
+    check_size(width, height)?;
+    let mut values = vec![0; reader.output_buffer_size().ok_or("is larger than the memory")?];
     let frame = reader.next_frame(&mut values).map_err(bad)?;
     values.truncate(frame.buffer_size());
     let picture = match frame.color_type {
@@ -161,7 +198,8 @@ fn png(bytes: &[u8]) -> std::result::Result<Picture, String> {
         }
         png::ColorType::Indexed => None,
     };
-    picture.ok_or_else(|| "has a number of channels that is not known".to_owned())
+    let turned = reader.info().exif_metadata.as_deref().and_then(orientation::of).unwrap_or_default();
+    Ok(picture.ok_or(CHANNELS)?.turned(turned))
 }
 
 /// Bits after the point of a weight: Pillow's choice, which leaves two bits above the 8 of a value in 32.
@@ -217,6 +255,27 @@ struct Preprocessor {
     image_std: Option<[f32; 3]>,
     resample: Option<u8>,
     size: Option<serde_json::Value>,
+    #[serde(default)]
+    do_center_crop: bool,
+    do_resize: Option<bool>,
+    do_rescale: Option<bool>,
+    do_normalize: Option<bool>,
+    rescale_factor: Option<f64>,
+}
+
+impl Preprocessor {
+    /// A step that would be left out without a word, if there is one.
+    fn not_built_in(&self) -> Option<&'static str> {
+        let scale = |factor: f64| (factor * 255.0 - 1.0).abs() > 1e-6;
+        match self {
+            _ if self.do_center_crop => Some("cropping (do_center_crop)"),
+            _ if self.do_resize == Some(false) => Some("no resizing (do_resize)"),
+            _ if self.do_rescale == Some(false) || self.rescale_factor.is_some_and(scale) => {
+                Some("another scale than 1/255 (do_rescale, rescale_factor)")
+            }
+            _ => None,
+        }
+    }
 }
 
 impl PicturePreprocessing {
@@ -228,8 +287,16 @@ impl PicturePreprocessing {
     /// With what the `preprocessor_config.json` at `path` says, if it is there.
     pub(crate) fn adjusted_by(mut self, path: &Path) -> Result<Self> {
         let Some(p) = config::read_if_there::<Preprocessor>(path)? else { return Ok(self) };
-        self.mean = p.image_mean.unwrap_or(self.mean);
-        self.std = p.image_std.unwrap_or(self.std);
+        if let Some(step) = p.not_built_in() {
+            return Err(Error::file(path, format!("asks for {step}, which is not built in")));
+        }
+        (self.mean, self.std) = match p.do_normalize {
+            Some(false) => ([0.0; 3], [1.0; 3]),
+            _ => (p.image_mean.unwrap_or(self.mean), p.image_std.unwrap_or(self.std)),
+        };
+        if !self.std.iter().all(|&x| x > 0.0) {
+            return Err(Error::file(path, format!("image_std is {:?}, must be above zero", self.std)));
+        }
         self.filter = match p.resample {
             None => self.filter,
             Some(2) => Filter::Bilinear,
@@ -248,9 +315,14 @@ impl PicturePreprocessing {
         Ok(self)
     }
 
+    /// The picture at the network's size.
+    pub(crate) fn fit(&self, picture: &Picture) -> Picture {
+        picture.resize(self.side, self.side, self.filter)
+    }
+
     /// Resizes and scales; the result holds the channels of each pixel, row by row.
     pub fn apply(&self, picture: &Picture) -> Vec<f32> {
-        let resized = picture.resize(self.side, self.side, self.filter);
+        let resized = self.fit(picture);
         let scale =
             |(index, &value): (usize, &u8)| (f32::from(value) / 255.0 - self.mean[index % 3]) / self.std[index % 3];
         resized.pixels.iter().enumerate().map(scale).collect()
@@ -291,6 +363,64 @@ mod tests {
         for filter in [Filter::Bilinear, Filter::Bicubic] {
             assert!(one.resize(224, 224, filter).pixels().chunks(3).all(|p| p == [10, 20, 30]));
         }
+    }
+
+    #[test]
+    fn pictures_are_turned_upright() {
+        // A 3 x 2 picture with the values 0 1 2 / 3 4 5, as Pillow's `exif_transpose` turns it.
+        let lying = Picture::from_grey(3, 2, &[0, 1, 2, 3, 4, 5]).unwrap();
+        let expected: [(u16, usize, [u8; 6]); 9] = [
+            (0, 3, [0, 1, 2, 3, 4, 5]),
+            (1, 3, [0, 1, 2, 3, 4, 5]),
+            (2, 3, [2, 1, 0, 5, 4, 3]),
+            (3, 3, [5, 4, 3, 2, 1, 0]),
+            (4, 3, [3, 4, 5, 0, 1, 2]),
+            (5, 2, [0, 3, 1, 4, 2, 5]),
+            (6, 2, [3, 0, 4, 1, 5, 2]),
+            (7, 2, [5, 2, 4, 1, 3, 0]),
+            (8, 2, [2, 5, 1, 4, 0, 3]),
+        ];
+        for (orientation, width, values) in expected {
+            let turned = lying.clone().turned(orientation);
+            assert_eq!(Picture::from_grey(width, 6 / width, &values).unwrap(), turned, "orientation {orientation}");
+        }
+    }
+
+    #[test]
+    fn giants_are_refused_by_their_headers() {
+        assert!(check_size(13_000, 13_000).is_ok() && check_size(14_000, 14_000).is_err());
+        assert!(check_size(1, 65_536).is_ok() && check_size(1, 65_537).is_err());
+        // One pixel wide, 100 million high: resized along rows first it would take 67 GB.
+        let mut line = Vec::new();
+        let mut encoder = png::Encoder::new(&mut line, 1, 100_000_000);
+        encoder.set_color(png::ColorType::Grayscale);
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_chunk(png::chunk::IDAT, &[0x78, 0x9C]).unwrap();
+        drop(writer);
+        assert!(Picture::decode(&line).unwrap_err().contains("100000000"));
+    }
+
+    #[test]
+    fn steps_that_are_not_built_in_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("preprocessor_config.json");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            PicturePreprocessing::imagenet(224).adjusted_by(&path)
+        };
+        for text in [
+            r#"{"do_center_crop": true}"#,
+            r#"{"do_resize": false}"#,
+            r#"{"rescale_factor": 0.0078125}"#,
+            r#"{"size": {"shortest_edge": 224}}"#,
+            r#"{"image_std": [1, 1, 0]}"#,
+            r#"{"resample": 1}"#,
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        let plain =
+            read(r#"{"do_normalize": false, "do_resize": true, "rescale_factor": 0.00392156862745098}"#).unwrap();
+        assert_eq!((plain.mean, plain.std), ([0.0; 3], [1.0; 3]));
     }
 
     #[test]

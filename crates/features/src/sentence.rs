@@ -3,11 +3,11 @@
 use crate::encoder::{Encoder, Layer, Order};
 use crate::ops::Norm;
 use crate::weights::Weights;
-use crate::{Error, Result, config};
+use crate::{Error, Result, config, untrusted};
 use candle_core::{Device, Tensor};
 use serde::Deserialize;
 use std::path::Path;
-use tokenizers::Tokenizer;
+use tokenizers::{PostProcessor, Tokenizer};
 
 /// Tokens that go through the network together: large enough for efficient products, small enough for the cache.
 const BATCH_TOKENS: usize = 1024;
@@ -64,6 +64,20 @@ pub enum Pooling {
     Max,
 }
 
+/// How much of a text a model reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reading {
+    /// All of it.
+    All,
+    /// Its beginning: the rest is beyond the limit.
+    Beginning,
+    /// Not a single token of it.
+    Nothing,
+}
+
+/// What is wrong with a text of which nothing is read.
+pub(crate) const NOTHING: &str = "holds nothing that the model's tokenizer knows";
+
 /// What follows the network: from `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, Deserialize)]
 pub struct SentencePreprocessing {
@@ -81,9 +95,43 @@ pub struct SentenceModel {
     positions: Tensor,
     embedding_norm: Norm,
     encoder: Encoder,
-    tokenizer: Tokenizer,
-    preprocessing: SentencePreprocessing,
+    reader: Reader,
     width: usize,
+}
+
+/// What stands before a sentence encoder and after it.
+pub(crate) struct Reader {
+    tokenizer: Tokenizer,
+    pub preprocessing: SentencePreprocessing,
+}
+
+impl Reader {
+    /// From the files of a folder; the network reads `limit` tokens at most.
+    pub fn open(folder: &Path, limit: usize) -> Result<Self> {
+        let preprocessing = SentencePreprocessing::read(folder, limit)?;
+        Ok(Self { tokenizer: tokenizer(folder, preprocessing.max_tokens)?, preprocessing })
+    }
+
+    /// How much of the text is read.
+    pub fn reading(&self, text: &str) -> Result<Reading> {
+        let encoding = self.tokenizer.encode(text, true).map_err(|e| Error::Tokenizer(e.to_string()))?;
+        Ok(match (encoding.get_ids().is_empty(), encoding.get_overflowing().is_empty()) {
+            (true, _) => Reading::Nothing,
+            (false, true) => Reading::All,
+            (false, false) => Reading::Beginning,
+        })
+    }
+
+    /// The tokens of each text, never none.
+    pub fn tokens(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>> {
+        let encodings =
+            self.tokenizer.encode_batch(texts.to_vec(), true).map_err(|e| Error::Tokenizer(e.to_string()))?;
+        let ids: Vec<Vec<u32>> = encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect();
+        match texts.iter().zip(&ids).find(|(_, ids)| ids.is_empty()) {
+            Some((text, _)) => Err(Error::item(format!("{text:?}"), NOTHING)),
+            None => Ok(ids),
+        }
+    }
 }
 
 impl SentenceModel {
@@ -104,13 +152,13 @@ impl SentenceModel {
             Family::Mpnet => Some(scores_by_distance(&weights, &c, limit)?),
         };
         let encoder = Encoder { layers, heads: c.num_attention_heads, order: Order::After, distance };
-        let preprocessing = SentencePreprocessing::read(folder, limit)?;
-        let tokenizer = tokenizer(folder, preprocessing.max_tokens)?;
-        if tokenizer.get_vocab_size(true) > c.vocab_size {
-            let reason = format!("knows {} tokens, the model {}", tokenizer.get_vocab_size(true), c.vocab_size);
+        let reader = Reader::open(folder, limit)?;
+        let known = reader.tokenizer.get_vocab_size(true);
+        if known > c.vocab_size {
+            let reason = format!("knows {known} tokens, the model {}", c.vocab_size);
             return Err(Error::file(&folder.join("tokenizer.json"), reason));
         }
-        Ok(Self { words, positions, embedding_norm, encoder, tokenizer, preprocessing, width: c.hidden_size })
+        Ok(Self { words, positions, embedding_norm, encoder, reader, width: c.hidden_size })
     }
 
     /// Columns of a feature vector.
@@ -118,22 +166,14 @@ impl SentenceModel {
         self.width
     }
 
-    /// Pooling, scaling and the limit on tokens.
-    pub fn preprocessing(&self) -> &SentencePreprocessing {
-        &self.preprocessing
-    }
-
-    /// Whether the text has more tokens than the model reads.
-    pub(crate) fn is_too_long(&self, text: &str) -> Result<bool> {
-        let encoding = self.tokenizer.encode(text, true).map_err(|e| Error::Tokenizer(e.to_string()))?;
-        Ok(!encoding.get_overflowing().is_empty())
+    /// Its tokenizer, its pooling.
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     /// A feature vector for each text.
     pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        let encodings =
-            self.tokenizer.encode_batch(texts.to_vec(), true).map_err(|e| Error::Tokenizer(e.to_string()))?;
-        let ids: Vec<&[u32]> = encodings.iter().map(tokenizers::Encoding::get_ids).collect();
+        let ids = self.reader.tokens(texts)?;
         // Neighbours of one length share the work of a device that takes them together.
         let mut order: Vec<usize> = (0..ids.len()).collect();
         order.sort_by_key(|&i| ids[i].len());
@@ -147,7 +187,7 @@ impl SentenceModel {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (batch, later) = rest.split_at(count);
-            let sequences: Vec<&[u32]> = batch.iter().map(|&i| ids[i]).collect();
+            let sequences: Vec<&[u32]> = batch.iter().map(|&i| ids[i].as_slice()).collect();
             for (&i, vector) in batch.iter().zip(self.forward(&sequences)?) {
                 vectors[i] = vector;
             }
@@ -170,7 +210,7 @@ impl SentenceModel {
         let mut vectors = Vec::with_capacity(lengths.len());
         for length in lengths {
             let (tokens, later) = rest.split_at(length * self.width);
-            vectors.push(self.preprocessing.pool(tokens, self.width));
+            vectors.push(self.reader.preprocessing.pool(tokens, self.width));
             rest = later;
         }
         Ok(vectors)
@@ -186,6 +226,10 @@ fn check(path: &Path, c: &Config) -> Result<()> {
             path,
             format!("position_embedding_type {} is not built in", c.position_embedding_type),
         ));
+    }
+    if c.relative_attention_num_buckets < 4 {
+        let count = c.relative_attention_num_buckets;
+        return Err(Error::file(path, format!("relative_attention_num_buckets is {count}, must be 4 or more")));
     }
     config::check_heads(path, c.hidden_size, c.num_attention_heads)
 }
@@ -276,12 +320,19 @@ impl Names {
 
 fn tokenizer(folder: &Path, max_tokens: usize) -> Result<Tokenizer> {
     let path = folder.join("tokenizer.json");
-    crate::weights::open(&path)?;
-    let mut tokenizer = Tokenizer::from_file(&path).map_err(|e| Error::file(&path, e.to_string()))?;
+    // Syntax first, for an error that names the place.
+    config::read::<serde::de::IgnoredAny>(&path)?;
+    let bad = |e: tokenizers::Error| Error::file(&path, e.to_string());
+    let mut tokenizer = untrusted::parsed(&path, || Tokenizer::from_file(&path).map_err(bad))?;
     // The file may ask for padding; sequences here are never padded.
     tokenizer.with_padding(None);
+    let marks = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
+    if max_tokens <= marks {
+        let reason = format!("adds {marks} tokens to every text, the model reads {max_tokens} in all");
+        return Err(Error::file(&path, reason));
+    }
     let truncation = tokenizers::TruncationParams { max_length: max_tokens, ..Default::default() };
-    tokenizer.with_truncation(Some(truncation)).map_err(|e| Error::file(&path, e.to_string()))?;
+    tokenizer.with_truncation(Some(truncation)).map_err(bad)?;
     Ok(tokenizer)
 }
 
@@ -329,7 +380,7 @@ impl SentencePreprocessing {
     }
 
     /// One vector from the vectors of a sentence's tokens.
-    fn pool(&self, tokens: &[f32], width: usize) -> Vec<f32> {
+    pub(crate) fn pool(&self, tokens: &[f32], width: usize) -> Vec<f32> {
         let mut vector = tokens[..width].to_vec();
         let fold = |vector: &mut Vec<f32>, step: fn(f32, f32) -> f32| {
             for token in tokens.chunks_exact(width).skip(1) {
@@ -345,6 +396,11 @@ impl SentencePreprocessing {
                 vector.iter_mut().for_each(|x| *x /= count);
             }
         }
+        self.finish(vector)
+    }
+
+    /// What happens to a sentence's vector after pooling.
+    pub(crate) fn finish(&self, mut vector: Vec<f32>) -> Vec<f32> {
         if self.normalise {
             let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
             vector.iter_mut().for_each(|x| *x /= length);

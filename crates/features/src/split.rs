@@ -45,7 +45,13 @@ fn notes(classes: &[String], train: &[Sample], splits: bool) -> Vec<String> {
 }
 
 /// Takes `share` of `of` samples of each class, in all `ceil(n share / of)`, and leaves every class at least one.
-fn split_off(samples: Vec<Sample>, classes: usize, share: usize, of: usize, seed: u64) -> (Vec<Sample>, Vec<Sample>) {
+pub(crate) fn split_off(
+    samples: Vec<Sample>,
+    classes: usize,
+    share: usize,
+    of: usize,
+    seed: u64,
+) -> (Vec<Sample>, Vec<Sample>) {
     let mut members: Vec<Vec<usize>> = vec![vec![]; classes];
     samples.iter().enumerate().for_each(|(index, sample)| members[sample.label].push(index));
     let quotas = quotas(&members.iter().map(Vec::len).collect::<Vec<_>>(), share, of);

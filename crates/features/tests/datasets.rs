@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
+#[cfg(feature = "parquet")]
+mod tables;
 
 use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
 use std::io::Write;
@@ -45,6 +47,15 @@ fn folders_of_classes_and_of_parts() {
     for sample in dataset.samples() {
         assert!(text(sample).starts_with(&dataset.classes[sample.label]), "{}", sample.name);
     }
+    // The same from wherever it is seen: samples are named by their place in the data set.
+    assert!(dataset.samples().all(|sample| sample.name.starts_with(&dataset.classes[sample.label])));
+    let mut thin = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    thin.thin([6, 9, 2], 0);
+    assert_eq!(sizes(&thin), [6, 2, 2]);
+    assert_eq!(thin.parts[0].iter().filter(|sample| sample.label == 1).count(), 3);
+    // A class may have the name of a part.
+    (0..10).for_each(|i| write(folder.path(), &format!("train/{i}.txt"), "train number 1"));
+    assert_eq!(Dataset::open(folder.path(), &Format::Folders, 3).unwrap().classes, ["cat", "dog", "train"]);
     // With parts given nothing is moved.
     let parted = tempfile::tempdir().unwrap();
     for (part, count) in [("train", 5), ("valid", 2), ("test", 3)] {
@@ -87,25 +98,9 @@ fn tables_of_three_forms_are_one_data_set() {
 #[cfg(feature = "parquet")]
 #[test]
 fn parquet_tables() {
-    use parquet::data_type::{ByteArray, ByteArrayType};
-    use parquet::file::writer::SerializedFileWriter;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.parquet");
-    let schema = "message rows { required binary text (UTF8); optional binary label (UTF8); }";
-    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
-    let file = std::fs::File::create(&path).unwrap();
-    let mut writer = SerializedFileWriter::new(file, schema.into(), Default::default()).unwrap();
-    let mut group = writer.next_row_group().unwrap();
-    let mut column = |values: Vec<String>, levels: Option<&[i16]>| {
-        let values: Vec<ByteArray> = values.iter().map(|value| value.as_str().into()).collect();
-        let mut column = group.next_column().unwrap().unwrap();
-        column.typed::<ByteArrayType>().write_batch(&values, levels, None).unwrap();
-        column.close().unwrap();
-    };
-    column((0..10).map(|i| format!("text {i}")).collect(), None);
-    column((0..10).map(|i| format!("class {}", i % 2)).collect(), Some(&[1; 10]));
-    group.close().unwrap();
-    writer.close().unwrap();
+    tables::write_parquet(&path, parquet::basic::Compression::SNAPPY, 10);
     let dataset = Dataset::open(&path, &columns("text"), 0).unwrap();
     assert_eq!(
         (sizes(&dataset), dataset.classes.clone()),
@@ -115,8 +110,18 @@ fn parquet_tables() {
         let number: usize = text(sample).strip_prefix("text ").unwrap().parse().unwrap();
         assert_eq!(sample.label, number % 2);
     }
+    let error = Dataset::open(&path, &columns("sentence"), 0).unwrap_err().to_string();
+    assert!(error.contains("no column sentence, but text, label"), "{error}");
     std::fs::write(&path, b"PAR1 and no more").unwrap();
     assert!(Dataset::open(&path, &columns("text"), 0).is_err());
+}
+
+#[test]
+fn rows_without_a_label_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "data.csv", "text,label\nplay,a\nstop,\n");
+    let error = Dataset::open(&folder.path().join("data.csv"), &columns("text"), 0).unwrap_err().to_string();
+    assert!(error.contains("row 2: no label"), "{error}");
 }
 
 #[test]
@@ -144,10 +149,24 @@ fn mnist() {
     assert_eq!((sizes(&dataset), dataset.classes.len()), ([21, 3, 10], 10));
     let second = &dataset.parts[2][1];
     assert_eq!((second.label, pixels(second)), (1, (3, 2, (6..12).flat_map(|v| [v; 3]).collect())));
+    // As it is downloaded: packed.
+    let packed = |bytes: Vec<u8>| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let downloads = tempfile::tempdir().unwrap();
+    for (part, count) in [("train", 24), ("t10k", 10)] {
+        write(downloads.path(), &format!("{part}-images-idx3-ubyte.gz"), packed(images(count)));
+        write(downloads.path(), &format!("{part}-labels-idx1-ubyte.gz"), packed(labels(count)));
+    }
+    assert_eq!(Format::detect(downloads.path(), Columns::default()), Format::Mnist);
+    let again = Dataset::open(downloads.path(), &Format::Mnist, 0).unwrap();
+    assert_eq!((sizes(&again), pixels(&again.parts[2][1])), (sizes(&dataset), pixels(second)));
     write(folder.path(), "train-labels-idx1-ubyte", &labels(24)[..30]);
     assert!(Dataset::open(folder.path(), &Format::Mnist, 0).unwrap_err().to_string().contains("truncated"));
     std::fs::remove_file(folder.path().join("train-labels-idx1-ubyte")).unwrap();
-    assert!(Dataset::open(folder.path(), &Format::Mnist, 0).unwrap_err().to_string().contains("unpack"));
+    assert!(Dataset::open(folder.path(), &Format::Mnist, 0).unwrap_err().to_string().contains("train-labels"));
 }
 
 #[test]
@@ -244,8 +263,14 @@ fn snips_in_three_forms() {
         let original = |count| serde_json::json!({ intent: vec![sentence.clone(); count] }).to_string();
         write(folder.path(), &format!("json/train_{intent}_full.json"), original(8));
         write(folder.path(), &format!("json/validate_{intent}.json"), original(2));
+        // As in the repository it was published in: a folder an intent, and a part of the training file beside it.
+        write(folder.path(), &format!("published/{intent}/train_{intent}_full.json"), original(8));
+        write(folder.path(), &format!("published/{intent}/train_{intent}.json"), original(3));
+        write(folder.path(), &format!("published/{intent}/validate_{intent}.json"), original(2));
     }
-    for (form, expected) in [("tsv", [2, 2, 2]), ("seq", [2, 2, 2]), ("json", [14, 2, 4])] {
+    let forms = [("tsv", [2, 2, 2]), ("seq", [2, 2, 2]), ("json", [14, 2, 4]), ("published", [14, 2, 4])];
+    for (form, expected) in forms {
+        assert_eq!(Format::detect(&folder.path().join(form), Columns::default()), Format::Snips, "{form}");
         let dataset = Dataset::open(&folder.path().join(form), &Format::Snips, 0).unwrap();
         assert_eq!(sizes(&dataset), expected, "{form}");
         for sample in dataset.samples() {

@@ -110,6 +110,15 @@ fn a_cmyk_jpeg_has_the_right_colours() {
 }
 
 #[test]
+fn a_photo_taken_sideways_stands_upright() {
+    // 16 x 8, red left and blue right, with EXIF orientation 6: red is above blue.
+    let picture = Picture::decode(include_bytes!("golden/sideways.jpg")).unwrap();
+    assert_eq!((picture.width(), picture.height()), (8, 16));
+    let pixel = |x: usize, y: usize| &picture.pixels()[3 * (y * 8 + x)..][..3];
+    assert!(pixel(4, 4)[0] > 150 && pixel(4, 12)[2] > 150, "{:?} {:?}", pixel(4, 4), pixel(4, 12));
+}
+
+#[test]
 fn empty_folders() {
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &Path| Dataset::open(path, &Format::Folders, 0).unwrap_err().to_string();

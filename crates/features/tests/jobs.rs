@@ -5,15 +5,21 @@ mod common;
 
 use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
 use hetal_features::job::{Job, Output, Policy};
+use hetal_features::sentence::Reading;
 use hetal_features::{Error, Extractor, Manifest};
 use std::path::Path;
 
 const WORDS: [&str; 6] = ["play", "some", "jazz", "weather", "book", "table"];
 
-/// 1,500 short texts, one of them empty.
+/// 1,500 short texts, row 701 empty.
 fn write_table(folder: &Path) -> std::path::PathBuf {
+    write_table_without(folder, 701)
+}
+
+/// 1,500 short texts, one of them empty.
+fn write_table_without(folder: &Path, row: usize) -> std::path::PathBuf {
     let text = |i: usize| match i {
-        700 => String::new(),
+        _ if i + 1 == row => String::new(),
         _ => (0..i % 5 + 1).map(|j| WORDS[(i / 5 + j * j) % 6]).collect::<Vec<_>>().join(" "),
     };
     let rows: String = (0..1500).map(|i| format!("{},class {}\n", text(i), i % 3)).collect();
@@ -95,15 +101,75 @@ fn bad_samples_can_be_refused() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "bert");
     let extractor = Extractor::open(folder.path()).unwrap();
-    let dataset = open(&write_table(folder.path()));
+    // The split knows names only, so that it shows which row comes last.
+    let last = open(&write_table(folder.path())).parts[2].last().unwrap().name.clone();
+    let row = last.strip_prefix("data.csv row ").unwrap().parse().unwrap();
+    let dataset = open(&write_table_without(folder.path(), row));
     let out = folder.path().join("out");
     let job =
         |policy| Job { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output: Output::Npy };
+    let refused = |error: &Error| matches!(error, Error::Item { item, .. } if *item == last);
     let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
-    assert!(matches!(&error, Error::Item { item, .. } if item == "data.csv row 701"), "{error}");
-    // What is there was made under another policy.
-    let error = job(Policy::Skip).run(|_| {}).unwrap_err();
-    assert!(error.to_string().contains("unfinished"), "{error}");
+    assert!(refused(&error), "{error}");
+    // Told to skip, it goes on from there; killed then and told to refuse again, it names the sample again.
+    let mut heard = Vec::new();
+    let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        job(Policy::Skip).run(|done| {
+            heard.push(done);
+            assert!(done < 1500, "killed here");
+        })
+    }));
+    assert!(killed.is_err() && heard == [1024, 1500], "{heard:?}");
+    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    assert!(refused(&error), "{error}");
+    let manifest = job(Policy::Skip).run(|_| {}).unwrap();
+    // What is done is not done again, but is under a stricter rule or with other data.
+    let mut heard = Vec::new();
+    assert_eq!(job(Policy::Skip).run(|done| heard.push(done)).unwrap(), manifest);
+    assert_eq!(heard, [1500]);
+    assert!(job(Policy::Refuse).run(|_| {}).is_err());
+}
+
+#[test]
+fn samples_of_the_other_kind_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    common::write_vit(&model, "");
+    let extractor = Extractor::open(&model).unwrap();
+    let data = folder.path().join("data");
+    for class in ["a", "b"] {
+        std::fs::create_dir_all(data.join(class)).unwrap();
+        (0..8).for_each(|i| common::write_pattern(&data.join(class).join(format!("{i}.png")), 9, 9 + i));
+    }
+    std::fs::write(data.join("b/notes.txt"), "where these are from").unwrap();
+    let dataset = Dataset::open(&data, &Format::Folders, 0).unwrap();
+    let out = folder.path().join("out");
+    let job =
+        |policy| Job { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output: Output::Npy };
+    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    assert!(matches!(&error, Error::Item { item, .. } if item == "b/notes.txt"), "{error}");
+    let manifest = job(Policy::Skip).run(|_| {}).unwrap();
+    assert_eq!((manifest.rows.values().sum::<usize>(), manifest.skipped.len()), (16, 1));
+}
+
+#[test]
+fn a_text_of_which_nothing_is_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    // A tokenizer that adds no tokens of its own and drops what it does not know.
+    let path = folder.path().join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    tokenizer["post_processor"] = serde_json::Value::Null;
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let extractor = Extractor::open(folder.path()).unwrap();
+    assert_eq!(extractor.reading("play").unwrap(), Reading::All);
+    assert_eq!(extractor.reading("  ").unwrap(), Reading::Nothing);
+    assert!(matches!(extractor.extract_text("  "), Err(Error::Item { .. })));
+    // Fewer tokens in all than the marks a tokenizer adds.
+    common::write_sentence_model(folder.path(), "bert");
+    std::fs::write(folder.path().join("sentence_bert_config.json"), r#"{"max_seq_length": 2}"#).unwrap();
+    assert!(Extractor::open(folder.path()).err().unwrap().to_string().contains("adds 2 tokens"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use hetal_features::Extractor;
+use hetal_features::sentence::Reading;
 use serde_json::Value;
 
 fn vectors(value: &Value) -> Vec<Vec<f32>> {
@@ -88,7 +89,8 @@ fn sentence_transformers_files_decide_pooling_length_and_scale() {
     assert_near(&found, &plain.iter().map(|x| x / length).collect::<Vec<_>>(), 1e-6);
     // Five tokens are the start, three words and the end: more words change nothing, and are said to be too many.
     assert!(
-        !extractor.is_too_long("play some jazz").unwrap() && extractor.is_too_long("play some jazz in a song").unwrap()
+        extractor.reading("play some jazz").unwrap() == Reading::All
+            && extractor.reading("play some jazz in a song").unwrap() == Reading::Beginning
     );
     assert_near(&extractor.extract_text("play some jazz in a song").unwrap(), &found, 1e-6);
 }
@@ -107,6 +109,25 @@ fn onnx_models_agree_with_onnxruntime() {
     // Another preprocessing beside the model is another feature; what is no model is an error.
     std::fs::write(folder.path().join("preprocessor_config.json"), r#"{"image_mean": [0, 0, 0]}"#).unwrap();
     assert_ne!(Extractor::open(&model).unwrap().extract_image(&picture).unwrap(), golden);
+    assert!(matches!(extractor.extract_text("play"), Err(hetal_features::Error::Kind { reads: "pictures", .. })));
     std::fs::write(&model, "no model").unwrap();
     assert!(Extractor::open(&model).err().unwrap().to_string().contains("is no ONNX model"));
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn onnx_models_of_sentences_agree_with_onnxruntime() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let model = folder.path().join("model.onnx");
+    std::fs::write(&model, include_bytes!("golden/tokens.onnx")).unwrap();
+    let golden: Vec<f32> = serde_json::from_str(include_str!("golden/tokens.json")).unwrap();
+    let extractor = Extractor::open(&model).unwrap();
+    assert!(extractor.reads_text() && extractor.identity().files.contains_key("tokenizer.json"));
+    // Sentences of other lengths before it change nothing.
+    let found = extractor.extract_texts(&["the weather", "play some jazz"]).unwrap();
+    assert_near(&found[1], &golden, 1e-6);
+    assert_eq!((extractor.identity().columns, extractor.reading("play").unwrap()), (6, Reading::All));
+    std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    assert!(Extractor::open(&model).err().unwrap().to_string().contains("tokenizer.json"));
 }

@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use hetal_client::files::{self, Labels};
 use hetal_client::task::ROW_NORM;
 use hetal_client::{Labelled, Task};
+use hetal_features::Manifest;
 use std::path::{Path, PathBuf};
 
 /// Rows to learn from.
@@ -27,29 +28,63 @@ pub struct Data {
     /// The length that the longest training row is brought to. Longer learns faster and less steadily.
     #[arg(long, default_value_t = ROW_NORM)]
     pub row_norm: f64,
-    /// How the features were made, as `hetal extract` wrote it down (JSON): kept with the model.
+    /// How the features were made, as `hetal extract` wrote it down: kept with the model. Without it, manifest.json beside the
+    /// features.
     #[arg(long)]
     pub manifest: Option<PathBuf>,
 }
 
 impl Data {
-    /// Reads, splits and normalises the rows.
-    pub fn task(&self) -> Result<Task> {
+    /// Reads, splits and normalises the rows; with them, how they were made, where that is known.
+    pub fn read(&self) -> Result<(Task, Option<Manifest>)> {
         let training = labelled(&self.features, self.labels.as_deref(), self.label_column.as_deref())?;
+        let manifest = self.extraction(training.features.columns())?;
         let validation = self.validation.as_deref();
         let validation = validation
             .map(|path| labelled(path, self.validation_labels.as_deref(), self.label_column.as_deref()))
             .transpose()?;
-        Ok(Task::new(&training, validation.as_ref(), self.row_norm)?)
+        let training = named(training, manifest.as_ref())?;
+        let validation = validation.map(|rows| named(rows, manifest.as_ref())).transpose()?;
+        Ok((Task::new(&training, validation.as_ref(), self.row_norm)?, manifest))
     }
 
-    /// The manifest, if one was given.
-    pub fn extraction(&self) -> Result<Option<serde_json::Value>> {
-        let Some(path) = &self.manifest else { return Ok(None) };
-        let bad = |reason: String| Error::File { path: path.display().to_string(), reason };
-        let text = std::fs::read(path).map_err(|e| bad(e.to_string()))?;
-        serde_json::from_slice(&text).map(Some).map_err(|e| bad(e.to_string()))
+    /// The manifest that was given or lies beside the features; one that speaks of other features is refused, or left alone
+    /// with a note where nobody named it.
+    fn extraction(&self, columns: usize) -> Result<Option<Manifest>> {
+        let beside = self.features.with_file_name(Manifest::FILE);
+        let path = self.manifest.clone().or_else(|| beside.is_file().then_some(beside));
+        let Some(path) = path else { return Ok(None) };
+        let found = Manifest::open(&path).map_err(Error::from).and_then(|manifest| match manifest.model.columns {
+            described if described == columns => Ok(manifest),
+            described => {
+                let (path, features) = (path.display().to_string(), self.features.display().to_string());
+                Err(Error::OtherManifest { path, described, features, found: columns })
+            }
+        });
+        match found {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(error) if self.manifest.is_some() => Err(error),
+            Err(error) => {
+                eprintln!("note: not kept with the model: {error}");
+                Ok(None)
+            }
+        }
     }
+}
+
+/// Rows with the names that a manifest has for the numbers of their classes.
+pub fn named(rows: Labelled, manifest: Option<&Manifest>) -> Result<Labelled> {
+    Ok(Labelled { labels: names(rows.labels, manifest)?, features: rows.features })
+}
+
+/// Labels with the names that a manifest has for them.
+pub fn names(labels: Labels, manifest: Option<&Manifest>) -> Result<Labels> {
+    let (Labels::Numbers(numbers), Some(manifest)) = (&labels, manifest) else { return Ok(labels) };
+    let name = |(row, label): (usize, &i64)| {
+        let class = usize::try_from(*label).ok().and_then(|label| manifest.classes.get(label));
+        class.cloned().ok_or_else(|| hetal_client::Error::UnknownClass { row: row + 1, label: label.to_string() })
+    };
+    Ok(Labels::Names(numbers.iter().enumerate().map(name).collect::<std::result::Result<_, _>>()?))
 }
 
 /// Labels of a file, or of one array or column in it.

@@ -1,15 +1,18 @@
 //! `hetal demo`: both parties on one machine, at full security, on real sentences.
 
 use super::steps::Steps;
-use super::train::per_iteration;
-use super::{bytes, print, seconds, security};
+use super::train::{carry, per_iteration};
+use super::{bytes, data, print, seconds, security};
 use crate::machine::{self, peak_rss_gib};
-use crate::{Error, Result};
+use crate::{Error, Result, extract, progress};
 use hetal_client::files::{Format, parse_table};
 use hetal_client::remote::{Address, Credentials, Remote};
 use hetal_client::task::ROW_NORM;
 use hetal_client::training::{Options, Trained, Training};
 use hetal_client::{Labelled, Layout, Project, Task, keys, task};
+use hetal_features::dataset::{Columns, Dataset, Format as Form};
+use hetal_features::job::{Job, Output, Policy};
+use hetal_features::{Extractor, Manifest};
 use hetal_learn::{Limits, Matrix, Wishes, judge, twin};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Running};
@@ -22,6 +25,9 @@ use zeroize::Zeroizing;
 const TRAIN: &[u8] = include_bytes!("../../../../data/snips-mpnet/train.npz");
 const VALIDATION: &[u8] = include_bytes!("../../../../data/snips-mpnet/validation.npz");
 const TEST: &[u8] = include_bytes!("../../../../data/snips-mpnet/test.npz");
+
+/// Sentences of each part, as many as are bundled.
+const ROWS: [usize; 3] = [2048, 511, 700];
 
 /// Chosen by validation accuracy among rates 0.5 to 8 and batches of 256 to 2048 (docs/benchmarks.md).
 const BATCH: usize = 512;
@@ -61,18 +67,59 @@ pub struct Arguments {
     /// Milliseconds from logits to verdict.
     #[arg(long, hide = true)]
     pub verdict_delay_ms: Option<u64>,
+    /// Start from sentences instead of the bundled features: a folder with SNIPS, or any table or folder of texts with labels.
+    #[arg(long, value_name = "DIR", requires = "network")]
+    pub from_text: Option<PathBuf>,
+    /// With --from-text: the network that reads them (a folder with config.json and model.safetensors, see docs/features.md).
+    #[arg(long, value_name = "DIR", requires = "from_text")]
+    pub network: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
 }
 
-/// The bundled rows.
+/// The rows of the demo.
 struct Bundle {
     task: Task,
     test: Labelled,
+    /// How they were made, where that was here.
+    manifest: Option<Manifest>,
 }
 
 impl Bundle {
+    fn open(arguments: &Arguments) -> Result<Self> {
+        match (&arguments.from_text, &arguments.network) {
+            (Some(texts), Some(network)) => Self::from_text(arguments, texts, network),
+            _ => Self::new(arguments.rows, arguments.columns),
+        }
+    }
+
+    /// As many sentences as are bundled, through a network on this machine.
+    fn from_text(arguments: &Arguments, texts: &Path, network: &Path) -> Result<Self> {
+        let mut dataset = Dataset::open(texts, &Form::detect(texts, Columns::default()), 0)?;
+        dataset.thin([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]], 0);
+        let spinner = progress::spinner("loading the model");
+        let extractor = Extractor::open(network)?;
+        spinner.finish_and_clear();
+        let folder = arguments.dir.join("features");
+        let (policy, output) = (Policy::Skip, Output::Npy);
+        let manifest = extract::with_bar(&Job {
+            extractor: &extractor,
+            dataset: &dataset,
+            seed: 0,
+            folder: &folder,
+            policy,
+            output,
+        })?;
+        let part = |name: &str| -> Result<Labelled> {
+            let labels = folder.join(format!("labels_{name}.npy")).display().to_string();
+            let rows = data::labelled(&folder.join(format!("features_{name}.npy")), Some(&labels), None)?;
+            Ok(data::named(rows, Some(&manifest))?.first(usize::MAX, arguments.columns.unwrap_or(usize::MAX)))
+        };
+        let task = Task::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
+        Ok(Self { task, test: part("test")?, manifest: Some(manifest) })
+    }
+
     fn new(rows: Option<usize>, columns: Option<usize>) -> Result<Self> {
         let part = |bytes: &[u8], rows: Option<usize>| -> Result<Labelled> {
             let table = parse_table(Format::Npz, bytes, None)
@@ -81,14 +128,14 @@ impl Bundle {
             Ok(all.first(rows.unwrap_or(usize::MAX), columns.unwrap_or(usize::MAX)))
         };
         let (train, validation) = (part(TRAIN, rows)?, part(VALIDATION, None)?);
-        Ok(Self { task: Task::new(&train, Some(&validation), ROW_NORM)?, test: part(TEST, None)? })
+        Ok(Self { task: Task::new(&train, Some(&validation), ROW_NORM)?, test: part(TEST, None)?, manifest: None })
     }
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
-    let bundle = Bundle::new(arguments.rows, arguments.columns)?;
+    let bundle = Bundle::open(arguments)?;
     let (rows, classes) = (bundle.task.training.rows(), bundle.task.classes.len());
     let mut steps = Steps::new();
     steps.line(&format!(
@@ -114,8 +161,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         options.verdict_delay = Duration::from_millis(ms);
     }
     let mut show = |step| steps.show(step);
-    let trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show)?;
+    let mut trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show)?;
     drop(steps);
+    if let Some(manifest) = &bundle.manifest {
+        carry(&mut trained, manifest)?;
+    }
     server.stop();
     let wall = start.elapsed().as_secs_f64().max(trained.seconds.all);
     let (ours, theirs) = accuracies(&trained, &bundle)?;
@@ -253,7 +303,7 @@ fn text(
          {verdicts} verdicts of two bits each; when things happened. Never a sentence, a vector, a label, a weight or an accuracy.\n\
          its files: {}   the owner's (secret key, model): {}\n\
          model: {} (private: `hetal model export` writes what may be published)\n\
-         next: hetal predict --dir {} --model {NAME} --features FILE",
+         next: hetal predict --dir {} --model {NAME} {}",
         100.0 * ours,
         bundle.test.features.rows(),
         trained.difference.unwrap_or(f64::NAN),
@@ -274,5 +324,6 @@ fn text(
         arguments.dir.join("owner").display(),
         trained.path.display(),
         arguments.dir.join("owner").display(),
+        if bundle.manifest.is_some() { "--text \"play some jazz\"" } else { "--features FILE" },
     )
 }

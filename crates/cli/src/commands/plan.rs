@@ -74,7 +74,7 @@ impl Arguments {
                 row_norm: ROW_NORM,
                 manifest: None,
             };
-            let task = data.task()?;
+            let (task, _) = data.read()?;
             let (rows, validation) = (task.training.rows(), task.validation.rows());
             return Ok(Shape { rows, validation, features: task.features(), classes: task.classes.len() });
         }

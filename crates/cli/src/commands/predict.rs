@@ -2,12 +2,13 @@
 
 use super::connection::Connection;
 use super::data::labels;
+use super::inputs::{self, Inputs};
 use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::train::likeliest;
 use super::{FOLDER, print, write_private};
 use crate::Result;
-use hetal_client::{Evaluation, Model, Project, classification, files, task};
+use hetal_client::{Evaluation, Model, Project, classification, task};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -23,9 +24,9 @@ pub struct Arguments {
     /// The name of the model.
     #[arg(long, default_value = "model")]
     pub model: String,
-    /// Features of the rows: .npy, .npz, .safetensors or .csv.
-    #[arg(long)]
-    pub features: PathBuf,
+    /// What is to be classified.
+    #[command(flatten)]
+    pub inputs: Inputs,
     /// True labels, to see how good the predictions are.
     #[arg(long)]
     pub labels: Option<String>,
@@ -55,19 +56,21 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::existing(&arguments.dir)?;
-    let model = Model::load(&project.model(&arguments.model)?)?;
-    let table = files::table(&arguments.features, arguments.label_column.as_deref())?;
+    let path = project.model(&arguments.model)?;
+    let model = Model::load(&path)?;
+    let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref())?;
     let truth = match &arguments.labels {
         Some(text) => Some(labels(text)?),
-        None => table.labels,
+        None => rows.labels,
     };
+    let truth = truth.map(|labels| inputs::truth(labels, &model, &path)).transpose()?;
     let logits = if arguments.remote {
         arguments.passphrase.unlock(&mut project)?;
         let remote = arguments.connection.connect(&mut project)?;
         let mut steps = Steps::new();
-        classification::logits(&mut project, &remote, &model, &table.features, &mut |step| steps.show(step))?
+        classification::logits(&mut project, &remote, &model, &rows.features, &mut |step| steps.show(step))?
     } else {
-        model.logits(&table.features)?
+        model.logits(&rows.features)?
     };
     let mut predictions = likeliest(&logits);
     if !arguments.exact {
@@ -77,9 +80,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(truth) => Some(Evaluation::new(&logits, &task::numbers(truth, &model.classes)?, &model.classes)?),
         None => None,
     };
-    let mut lines = String::from("row,class,probability\n");
+    let mut lines =
+        String::from(if rows.names.is_some() { "input,class,probability\n" } else { "row,class,probability\n" });
     for (row, (class, probability)) in predictions.iter().enumerate() {
-        lines += &format!("{},{},{probability}\n", row + 1, quoted(&model.classes[*class]));
+        let name = rows.names.as_ref().map_or_else(|| (row + 1).to_string(), |names| quoted(&names[row]));
+        lines += &format!("{name},{},{probability}\n", quoted(&model.classes[*class]));
     }
     if let Some(path) = &arguments.out {
         write_private(path, lines.as_bytes())?;
@@ -88,6 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         |(class, probability): &(usize, f64)| json!({ "class": model.classes[*class], "probability": probability });
     let value = json!({
         "rows": predictions.len(),
+        "inputs": rows.names,
         "remote": arguments.remote,
         "predictions": predictions.iter().map(one).collect::<Vec<_>>(),
         "evaluation": evaluation,

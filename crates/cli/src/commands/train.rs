@@ -5,9 +5,10 @@ use super::data::Data;
 use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds};
-use crate::Result;
+use crate::{Error, Result};
 use hetal_client::training::{Options, Trained, Training};
 use hetal_client::{Project, model};
+use hetal_features::Manifest;
 use hetal_learn::Wishes;
 use hetal_learn::nesterov::Momentum;
 use serde_json::{Value, json};
@@ -84,8 +85,7 @@ impl WishArguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let task = arguments.data.task()?;
-    let extraction = arguments.data.extraction()?;
+    let (task, manifest) = arguments.data.read()?;
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
     arguments.passphrase.unlock(&mut project)?;
     let remote = arguments.connection.connect(&mut project)?;
@@ -102,12 +102,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let training = Training::open(&mut project, &remote, &task, &options, &mut show)?;
     let mut trained = training.run(&mut show)?;
     drop(steps);
-    if extraction.is_some() {
-        trained.model.extraction = extraction;
-        trained.model.save(&trained.path)?;
+    if let Some(manifest) = manifest {
+        carry(&mut trained, &manifest)?;
     }
     print(arguments.json, &report(&trained), &text(&trained));
     Ok(())
+}
+
+/// Puts the manifest of the features into the model file.
+pub fn carry(trained: &mut Trained, manifest: &Manifest) -> Result<()> {
+    let bad = |e: serde_json::Error| Error::File { path: trained.path.display().to_string(), reason: e.to_string() };
+    trained.model.extraction = Some(serde_json::to_value(manifest).map_err(bad)?);
+    Ok(trained.model.save(&trained.path)?)
 }
 
 /// What a training came to, for machines.
@@ -166,10 +172,20 @@ pub fn text(trained: &Trained) -> String {
         seconds(trained.seconds.all)
     );
     text + &format!(
-        "saved: {} (private: `hetal model export` writes what may be published)\nnext: hetal predict --features FILE --model {}\n",
+        "saved: {} (private: `hetal model export` writes what may be published)\nnext: hetal predict {} --model {}\n",
         trained.path.display(),
+        inputs(trained),
         trained.model.name
     )
+}
+
+/// What the model can be asked about.
+fn inputs(trained: &Trained) -> &'static str {
+    match trained.model.extraction.as_ref().and_then(|manifest| manifest.pointer("/model/preprocessing")) {
+        Some(what) if what.get("sentence").is_some() => "--text TEXT",
+        Some(_) => "PICTURE",
+        None => "--features FILE",
+    }
 }
 
 fn ordinal(n: usize) -> &'static str {

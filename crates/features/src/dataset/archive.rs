@@ -2,11 +2,10 @@
 
 use super::{Found, Pictures, Sample, binary};
 use crate::npy::Array;
-use crate::{Error, Result};
-use std::io::Read;
+use crate::{Error, Result, untrusted};
 use std::path::Path;
 
-/// Arrays above this many bytes are refused before they are unpacked.
+/// Archives whose arrays have more bytes together are refused before they are unpacked.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// DermaMNIST's classes, as MedMNIST names them.
@@ -26,14 +25,14 @@ pub(crate) fn read(path: &Path) -> Result<Found> {
     let file = std::fs::File::open(path).map_err(Error::io(path))?;
     let bad = |e: zip::result::ZipError| Error::dataset(path, format!("is no .npz archive: {e}"));
     let mut archive = Archive::new(file).map_err(bad)?;
-    let mut labels = Vec::new();
+    let (mut labels, mut left) = (Vec::new(), MAX_BYTES);
     for part in super::PARTS {
-        labels.push(array(path, &mut archive, &format!("{part}_labels"))?);
+        labels.push(array(path, &mut archive, &format!("{part}_labels"), &mut left)?);
     }
     let count = labels.iter().flat_map(|array| &array.bytes).max().map_or(0, |&top| usize::from(top) + 1);
     let mut parts = [None, None, None];
     for ((found, part), labels) in parts.iter_mut().zip(super::PARTS).zip(&labels) {
-        let images = array(path, &mut archive, &format!("{part}_images"))?;
+        let images = array(path, &mut archive, &format!("{part}_images"), &mut left)?;
         *found = Some(samples(path, part, images, &labels.bytes, count)?);
     }
     let names = |label: usize| match count {
@@ -61,15 +60,13 @@ fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize
     )
 }
 
-/// An array of bytes in the archive.
-fn array(path: &Path, archive: &mut Archive, name: &str) -> Result<Array> {
+/// An array of bytes in the archive; `left` are the bytes that may still be unpacked.
+fn array(path: &Path, archive: &mut Archive, name: &str, left: &mut u64) -> Result<Array> {
     let bad = |reason: String| Error::dataset(path, format!("array {name}: {reason}"));
     let entry = archive.by_name(&format!("{name}.npy")).map_err(|e| bad(e.to_string()))?;
-    if entry.size() > MAX_BYTES {
-        return Err(bad(format!("has {} bytes, more than {MAX_BYTES}", entry.size())));
-    }
-    let mut bytes = Vec::new();
-    entry.take(MAX_BYTES).read_to_end(&mut bytes).map_err(|e| bad(e.to_string()))?;
+    let bytes = untrusted::all(entry, *left)
+        .map_err(|e| bad(format!("{e} (an archive may hold {MAX_BYTES} bytes, unpacked)")))?;
+    *left -= bytes.len() as u64;
     let array = Array::parse(bytes).map_err(bad)?;
     match array.kind.as_str() {
         "|u1" => Ok(array),

@@ -1,17 +1,31 @@
 //! MNIST's idx files and CIFAR-10's binary batches.
 
 use super::{Found, Pictures, Sample, Source, first_there};
-use crate::{Error, Result};
+use crate::{Error, Result, untrusted};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const CIFAR10: [&str; 10] = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
-/// The four idx files, unpacked, under either of their common names.
+/// Unpacked files above this many bytes are refused.
+const MAX_BYTES: u64 = 4 << 30;
+
+/// Whether the folder has MNIST's training pictures in it.
+pub(crate) fn is_mnist(folder: &Path) -> bool {
+    find(folder, &idx_names("train-images", 3)).is_ok()
+}
+
+/// An idx file under its common names, packed or not.
+fn idx_names(stem: &str, dimensions: usize) -> [String; 4] {
+    let end = format!("idx{dimensions}-ubyte");
+    [format!("{stem}-{end}"), format!("{stem}.{end}"), format!("{stem}-{end}.gz"), format!("{stem}.{end}.gz")]
+}
+
+/// The four idx files.
 pub(crate) fn mnist(folder: &Path) -> Result<Found> {
     let part = |name: &str| -> Result<Vec<Sample>> {
-        let images = find(folder, &[&format!("{name}-images-idx3-ubyte"), &format!("{name}-images.idx3-ubyte")])?;
-        let labels = find(folder, &[&format!("{name}-labels-idx1-ubyte"), &format!("{name}-labels.idx1-ubyte")])?;
+        let images = find(folder, &idx_names(&format!("{name}-images"), 3))?;
+        let labels = find(folder, &idx_names(&format!("{name}-labels"), 1))?;
         let (shape, bytes) = idx::<3>(&images)?;
         let (_, classes) = idx::<1>(&labels)?;
         let pictures = Pictures { width: shape[2], height: shape[1], channels: 1, planar: false, bytes };
@@ -21,15 +35,24 @@ pub(crate) fn mnist(folder: &Path) -> Result<Found> {
     Ok(Found { classes, parts: [Some(part("train")?), None, Some(part("t10k")?)] })
 }
 
-fn find(folder: &Path, names: &[&str]) -> Result<PathBuf> {
-    first_there(folder, names).ok_or_else(|| {
-        Error::dataset(folder, format!("has no {} in it (unpack the .gz file if there is one)", names.join(" or ")))
-    })
+fn find(folder: &Path, names: &[String]) -> Result<PathBuf> {
+    let places: Vec<&str> = names.iter().map(String::as_str).collect();
+    first_there(folder, &places).ok_or_else(|| Error::dataset(folder, format!("has no {} in it", names.join(" or "))))
+}
+
+/// The bytes of a file, unpacked where its name ends in `.gz`.
+fn unpacked(path: &Path) -> Result<Vec<u8>> {
+    let file = std::fs::File::open(path).map_err(Error::io(path))?;
+    let bytes = match path.extension().is_some_and(|extension| extension == "gz") {
+        true => untrusted::all(flate2::read::MultiGzDecoder::new(file), MAX_BYTES),
+        false => untrusted::all(file, MAX_BYTES),
+    };
+    bytes.map_err(Error::io(path))
 }
 
 /// An idx file of bytes with `N` dimensions.
 fn idx<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>)> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let bytes = unpacked(path)?;
     let no = || Error::dataset(path, format!("is no idx file of bytes with {N} dimensions, or is truncated"));
     let (magic, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(no)?;
     if *magic != [0, 0, 8, N as u8] {
@@ -54,8 +77,8 @@ pub(crate) fn cifar10(folder: &Path) -> Result<Found> {
         let (mut bytes, mut labels) = (Vec::new(), Vec::new());
         let mut last = folder.to_owned();
         for file in files {
-            last = find(folder, &[&file])?;
-            let batch = std::fs::read(&last).map_err(Error::io(&last))?;
+            last = find(folder, &[file])?;
+            let batch = unpacked(&last)?;
             if batch.is_empty() || !batch.len().is_multiple_of(3073) {
                 return Err(Error::dataset(&last, format!("has {} bytes, no multiple of 3073", batch.len())));
             }

@@ -3,18 +3,14 @@
 use super::{Found, Source, entries, file_name, first_there, number_classes};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 type Named = (String, String, Source);
 
 pub(crate) fn read(folder: &Path) -> Result<Found> {
-    let files: Vec<_> = if folder.is_dir() { entries(folder)? } else { vec![] };
     let json = |start: &str| -> Result<Option<Vec<Named>>> {
-        let mine = |path: &&std::path::PathBuf| {
-            let name = file_name(path);
-            name.starts_with(start) && name.ends_with(".json")
-        };
-        let samples = files.iter().filter(mine).map(|path| intents(path)).collect::<Result<Vec<_>>>()?.concat();
+        let files = originals(folder, start)?;
+        let samples = files.iter().map(|path| intents(path)).collect::<Result<Vec<_>>>()?.concat();
         Ok((!samples.is_empty()).then_some(samples))
     };
     let part = |names: &[&str]| -> Result<Option<Vec<Named>>> {
@@ -35,6 +31,19 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
         return Err(Error::dataset(folder, "has neither train.tsv nor train/seq.in nor train_*.json in it"));
     }
     Ok(number_classes(parts))
+}
+
+/// The original files that begin with `start`, in the folder or in one for each intent. Most intents have two, of which
+/// `train_X.json` is a part of `train_X_full.json`.
+pub(super) fn originals(folder: &Path, start: &str) -> Result<Vec<PathBuf>> {
+    let mut files = if folder.is_dir() { entries(folder)? } else { vec![] };
+    for inside in files.clone().iter().filter(|path| path.is_dir()) {
+        files.extend(entries(inside)?);
+    }
+    files.retain(|path| file_name(path).starts_with(start) && file_name(path).ends_with(".json") && path.is_file());
+    let all = files.clone();
+    files.retain(|path| !all.contains(&path.with_file_name(file_name(path).replace(".json", "_full.json"))));
+    Ok(files)
 }
 
 /// A line for each sentence: intent, tab, text.

@@ -1,8 +1,12 @@
 //! Tables: CSV, TSV, JSON lines, Parquet.
 
 use super::{Found, Source, entries, file_name, number_classes};
-use crate::{Error, Result};
+use crate::{Error, Result, untrusted};
 use std::path::{Path, PathBuf};
+
+/// Tables with more bytes in the two columns are refused: packed forms can name many with few.
+#[cfg(feature = "parquet")]
+const MAX_BYTES: usize = 4 << 30;
 
 /// Which columns hold what.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +17,12 @@ pub struct Columns {
     pub files: bool,
     /// The column of class names.
     pub label: String,
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self { content: "text".to_owned(), files: false, label: "label".to_owned() }
+    }
 }
 
 type Named = (String, String, Source);
@@ -39,9 +49,12 @@ fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
         "csv" => delimited(path, columns, b',')?,
         "tsv" => delimited(path, columns, b'\t')?,
         "jsonl" | "ndjson" => json_lines(path, columns)?,
-        "parquet" => parquet(path, columns)?,
+        "parquet" => untrusted::parsed(path, || parquet(path, columns))?,
         other => return Err(Error::dataset(path, format!("is .{other}; a table is .csv, .tsv, .jsonl or .parquet"))),
     };
+    if let Some(row) = rows.iter().position(|[_, label]| label.trim().is_empty()) {
+        return Err(Error::dataset(path, format!("row {}: no {}", row + 1, columns.label)));
+    }
     let folder = path.parent().unwrap_or(Path::new("."));
     let named = |(row, [content, label]): (usize, [String; 2])| {
         let source = if columns.files { Source::File(folder.join(&content)) } else { Source::Text(content) };
@@ -94,24 +107,49 @@ fn parquet(path: &Path, _: &Columns) -> Result<Vec<[String; 2]>> {
 
 #[cfg(feature = "parquet")]
 fn parquet(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
+    use ::parquet::errors::ParquetError;
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
-    use ::parquet::record::Field;
-    let bad = |e: ::parquet::errors::ParquetError| Error::dataset(path, e.to_string());
+    let bad = |e: ParquetError| Error::dataset(path, format!("{e}; a table may be packed with snappy or not at all"));
     let file = std::fs::File::open(path).map_err(Error::io(path))?;
     let reader = SerializedFileReader::new(file).map_err(bad)?;
-    let mut rows = Vec::new();
-    for row in reader.get_row_iter(None).map_err(bad)? {
+    let schema = projected(path, reader.metadata().file_metadata().schema(), columns)?;
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    for row in reader.get_row_iter(Some(schema)).map_err(bad)? {
         let row = row.map_err(bad)?;
-        let value = |name: &str| match row.get_column_iter().find(|(column, _)| *column == name) {
-            Some((_, Field::Str(text))) => Ok(text.clone()),
-            Some((_, Field::Null)) => Ok(String::new()),
-            Some((_, other)) => Ok(other.to_string()),
-            None => {
-                let have: Vec<&str> = row.get_column_iter().map(|(column, _)| column.as_str()).collect();
-                Err(no_column(path, name, &have.join(", ")))
-            }
-        };
-        rows.push([value(&columns.content)?, value(&columns.label)?]);
+        let value = |name: &str| row.get_column_iter().find(|(column, _)| *column == name).map(field);
+        let pair = [&columns.content, &columns.label].map(|name| value(name).unwrap_or_default());
+        bytes += size_of_val(&pair) + pair.iter().map(String::len).sum::<usize>();
+        if bytes > MAX_BYTES {
+            return Err(Error::dataset(path, format!("holds more than {MAX_BYTES} bytes of texts and labels")));
+        }
+        rows.push(pair);
     }
     Ok(rows)
+}
+
+#[cfg(feature = "parquet")]
+fn field((_, field): (&String, &::parquet::record::Field)) -> String {
+    use ::parquet::record::Field;
+    match field {
+        Field::Str(text) => text.clone(),
+        Field::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// The two columns of a schema, so that no others are read.
+#[cfg(feature = "parquet")]
+fn projected(
+    path: &Path,
+    schema: &::parquet::schema::types::Type,
+    columns: &Columns,
+) -> Result<::parquet::schema::types::Type> {
+    let wanted = [&columns.content, &columns.label];
+    let have: Vec<&str> = schema.get_fields().iter().map(|field| field.name()).collect();
+    if let Some(missing) = wanted.iter().find(|name| !have.contains(&name.as_str())) {
+        return Err(no_column(path, missing, &have.join(", ")));
+    }
+    let fields = schema.get_fields().iter().filter(|field| wanted.iter().any(|name| *name == field.name())).cloned();
+    let projected = ::parquet::schema::types::Type::group_type_builder(schema.name()).with_fields(fields.collect());
+    projected.build().map_err(|e| Error::dataset(path, e.to_string()))
 }

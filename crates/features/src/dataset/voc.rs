@@ -19,7 +19,7 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
                 Error::dataset(&path, format!("object {} lacks a name or a box of four numbers", index + 1))
             })?;
             let picture = pictures.join(file);
-            samples.push((format!("{} face {}", picture.display(), index + 1), class, Source::Region(picture, region)));
+            samples.push((format!("{file} face {}", index + 1), class, Source::Region(picture, region)));
         }
     }
     Ok(number_classes([Some(samples), None, None]))

@@ -1,0 +1,139 @@
+//! From raw pictures and sentences to predictions, with small random networks, through the command line.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod common;
+#[path = "../../features/tests/common/mod.rs"]
+mod networks;
+
+use common::{SET, Server, error, json, text};
+use hetal_testkit::TempDir;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Sentences of three kinds that share no word but one.
+fn write_sentences(folder: &Path) -> PathBuf {
+    let kinds = [
+        ("music", ["play", "some", "jazz", "song"]),
+        ("food", ["book", "a", "table", "of"]),
+        ("sky", ["the", "weather", "in", "a"]),
+    ];
+    let mut rows = String::from("text,label\n");
+    for i in 0..180 {
+        let (kind, words) = kinds[i % 3];
+        let sentence: Vec<&str> = (0..2 + i / 3 % 3).map(|j| words[(i / 3 * (j + 1) + j * j) % 4]).collect();
+        rows += &format!("{},{kind}\n", sentence.join(" "));
+    }
+    let path = folder.join("sentences.csv");
+    std::fs::write(&path, rows).unwrap();
+    path
+}
+
+fn prediction(report: &Value) -> (&str, f64) {
+    let first = &report["predictions"][0];
+    (first["class"].as_str().unwrap(), first["probability"].as_f64().unwrap())
+}
+
+#[test]
+fn a_demo_from_sentences_answers_about_sentences() {
+    let folder = TempDir::new();
+    let (network, dir) = (folder.path().join("network"), folder.path().join("demo"));
+    std::fs::create_dir(&network).unwrap();
+    networks::write_sentence_model(&network, "mpnet");
+    let sentences = write_sentences(folder.path());
+    let arguments = ["--set", SET, "--batch", "64", "--epochs", "6", "--verdict-delay-ms", "0", "--json"];
+    let from = ["demo", "--dir", text(&dir), "--from-text", text(&sentences), "--network", text(&network)];
+    let report = json(&[&from[..], &arguments].concat());
+    assert!(report["test_accuracy"].as_f64().unwrap() > 0.8, "{report}");
+    assert!(error(&["demo", "--from-text", text(&sentences)]).contains("--network"));
+
+    let owner = dir.join("owner");
+    let predict = ["predict", "--dir", text(&owner), "--model", "demo"];
+    let report = json(&[&predict[..], &["--json", "--text", "play some jazz", "--text", "the weather"]].concat());
+    assert_eq!(report["inputs"], serde_json::json!(["play some jazz", "the weather"]));
+    let (class, probability) = prediction(&report);
+    assert_eq!((class, report["predictions"][1]["class"].as_str()), ("music", Some("sky")));
+    assert!(probability > 1.0 / 3.0 && probability <= 1.0);
+
+    // Wrong inputs, and a network that moved, is another or was never known.
+    let asked = |more: &[&str]| error(&[&predict[..], more].concat());
+    assert!(asked(&["--text", "  "]).contains("empty"));
+    assert!(asked(&[text(&sentences)]).contains("JPEG"));
+    assert!(asked(&["--text", "play", "--features", "x.npy"]).contains("cannot be used with"));
+    let moved = folder.path().join("moved");
+    std::fs::rename(&network, &moved).unwrap();
+    assert!(asked(&["--text", "play"]).contains("--network"));
+    let found = json(&[&predict[..], &["--json", "--text", "play some jazz", "--network", text(&moved)]].concat());
+    assert_eq!(prediction(&found), (class, probability));
+    std::fs::write(
+        moved.join("modules.json"),
+        r#"[{"type": "models.Transformer", "path": ""}, {"type": "models.Normalize", "path": "2"}]"#,
+    )
+    .unwrap();
+    assert!(asked(&["--text", "play", "--network", text(&moved)]).contains("preprocessing"));
+    std::fs::remove_file(moved.join("modules.json")).unwrap();
+    let weights = moved.join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, bytes).unwrap();
+    let refused = asked(&["--text", "play", "--network", text(&moved)]);
+    assert!(refused.contains("model.safetensors") && refused.contains("SHA-256"), "{refused}");
+    let path = owner.join("models/demo.json");
+    let mut model: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    model.as_object_mut().unwrap().remove("extraction");
+    std::fs::write(&path, model.to_string()).unwrap();
+    assert!(asked(&["--text", "play"]).contains("hetal extract"));
+}
+
+#[test]
+fn pictures_are_extracted_trained_on_and_classified() {
+    let folder = TempDir::new();
+    let (network, data, out) = (folder.path().join("vit"), folder.path().join("data"), folder.path().join("features"));
+    std::fs::create_dir(&network).unwrap();
+    networks::write_vit(&network, "");
+    // Two kinds of pictures: dark and light, with noise.
+    for (kind, base) in [("night", 10), ("day", 170)] {
+        std::fs::create_dir_all(data.join(kind)).unwrap();
+        for i in 0..40usize {
+            let pixels: Vec<u8> = (0..3 * 20 * 20).map(|j| (base + (i * 37 + j * 11) % 80) as u8).collect();
+            networks::write_png(&data.join(kind).join(format!("{i}.png")), 20, 20, &pixels);
+        }
+    }
+    let extract = ["extract", "--json", "--model", text(&network), "--data", text(&data), "--out", text(&out)];
+    let report = json(&extract);
+    assert_eq!(
+        (&report["rows"]["train"], &report["rows"]["test"], &report["columns"]),
+        (&56.into(), &16.into(), &24.into())
+    );
+
+    let server = Server::start(folder.path());
+    let names = ["train", "val", "test"].map(|part| [format!("features_{part}.npy"), format!("labels_{part}.npy")]);
+    let [train, val, test] = names.map(|pair| pair.map(|name| out.join(name).display().to_string()));
+    let (dir, to_server) = (folder.path().join("p"), server.arguments());
+    let rows = ["--features", &train[0], "--labels", &train[1]];
+    let validation = ["--validation", &val[0], "--validation-labels", &val[1]];
+    let wishes = ["--set", SET, "--verdict-delay-ms", "0", "--batch", "64", "--epochs", "4", "--rate", "2"];
+    let named = ["train", "--json", "--dir", text(&dir), "--name", "sky"];
+    let to_server: Vec<&str> = to_server.iter().map(String::as_str).collect();
+    let trained = json(&[&named[..], &rows, &validation, &wishes, &to_server].concat());
+    assert_eq!(trained["classes"], serde_json::json!(["day", "night"]), "the manifest's names, not the files' numbers");
+
+    let predict = ["predict", "--json", "--dir", text(&dir), "--model", "sky"];
+    let tested = json(&[&predict[..], &["--features", &test[0], "--labels", &test[1]]].concat());
+    assert!(tested["evaluation"]["accuracy"].as_f64().unwrap() > 0.9, "{tested}");
+    let photo = folder.path().join("photo.png");
+    networks::write_png(&photo, 31, 9, &[200; 3 * 31 * 9]);
+    let local = json(&[&predict[..], &[text(&photo)]].concat());
+    assert_eq!(prediction(&local).0, "day");
+    let remote = json(&[&predict[..], &[text(&photo), "--remote"]].concat());
+    assert_eq!(prediction(&remote).0, "day");
+    assert!(error(&[&predict[..], &["--text", "play"]].concat()).contains("reads pictures"));
+
+    // A manifest of other features is refused where it was named, and not taken where it only lies there.
+    let manifest = out.join("manifest.json");
+    let mut other: Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
+    other["model"]["columns"] = 25.into();
+    std::fs::write(&manifest, other.to_string()).unwrap();
+    assert_eq!(json(&[&["plan", "--json"][..], &rows].concat())["classes"], 2);
+    let named = [&["train", "--dir", text(&dir)][..], &rows, &["--manifest", text(&manifest)]].concat();
+    assert!(error(&named).contains("25 columns"));
+}
