@@ -5,7 +5,7 @@
 use super::{MAX_DOT_TERMS, Scaled, scalar};
 use crate::Modulus;
 use crate::automorphism::Permutation;
-use crate::simd::{Factor, Field, Integers52, Simd, Sum52, biased, prefetch, to_double, vector_kernel};
+use crate::simd::{Factor, Field, Integers52, Simd, Sum52, biased, to_double, vector_kernel};
 
 vector_kernel! {
     pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = add_body, else scalar::add_assign
@@ -321,10 +321,6 @@ unsafe fn dot_pair_body<S: Simd>(
     dot_pair_tail(modulus, out0, out1, x, y0, y1, plus, end);
 }
 
-/// So many words ahead [`dot_pair_ifma`] asks for what it will read: keys come from memory in a dozen streams, which the CPU does
-/// not see coming across pages.
-const AHEAD: usize = 128;
-
 /// [`dot_pair_body`] with integers: half the instructions. Products of residues are below `2^102`, see [`Sum52`].
 #[inline(always)]
 unsafe fn dot_pair_ifma<S: Integers52>(
@@ -354,9 +350,6 @@ unsafe fn dot_pair_ifma<S: Integers52>(
                 let x = x.get_unchecked(k).as_ptr().add(i);
                 let y = [y0.get_unchecked(k).as_ptr().add(i), y1.get_unchecked(k).as_ptr().add(i)];
                 for (j, sum) in sums.iter_mut().enumerate() {
-                    for stream in [x, y[0], y[1]] {
-                        prefetch(stream.wrapping_add(AHEAD + j * S::LANES));
-                    }
                     let factor = S::load_u(x.add(j * S::LANES));
                     sum[0].add(factor, S::load_u(y[0].add(j * S::LANES)));
                     sum[1].add(factor, S::load_u(y[1].add(j * S::LANES)));
