@@ -16,6 +16,6 @@ pub use encryption::Encryptor;
 pub use error::{Error, Result};
 pub use passphrase::Passphrase;
 pub use private::{Private, Wipe};
-pub use release::{Release, ReleasePolicy, estimate_noise};
+pub use release::{Release, ReleasePolicy, estimate_noise, noise_bound};
 pub use secret::SecretKey;
 pub use switching::KeyGenerator;

@@ -141,7 +141,13 @@ pub fn estimate_noise(decrypted: &Private<Vec<Complex64>>, exact: &[Complex64]) 
     if decrypted.len() != exact.len() || differences.iter().any(|d| !d.is_finite()) {
         return Err(Error::NoEstimate { got: decrypted.len(), expected: exact.len() });
     }
-    Ok(4.0 * differences.iter().map(|d| d.re.abs().max(d.im.abs())).fold(0.0, f64::max))
+    Ok(noise_bound(differences.iter().map(|d| d.re.abs().max(d.im.abs())).fold(0.0, f64::max)))
+}
+
+/// The bound on the noise that follows from the largest difference seen: four times that, rounded up to a power of two. The bound becomes
+/// known with what is released; of the difference, which depends on the secret key, its size is then known and no more.
+pub fn noise_bound(difference: f64) -> f64 {
+    if difference > 0.0 { libm::exp2(libm::ceil(libm::log2(4.0 * difference))) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -214,6 +220,7 @@ mod tests {
         let exact = [Complex64::ONE; 2];
         let estimate = |values: Vec<Complex64>| estimate_noise(&Private::new(values), &exact);
         assert!((estimate(vec![Complex64::new(1.25, 0.0), Complex64::ONE]).unwrap() - 1.0).abs() < 1e-12);
+        assert_eq!([0.3, 1e-7, 0.0].map(noise_bound), [2.0, libm::exp2(-21.0), 0.0], "only a size is told");
         for values in [vec![Complex64::ONE], vec![Complex64::ONE, Complex64::new(f64::NAN, 0.0)]] {
             assert!(matches!(estimate(values), Err(Error::NoEstimate { .. })));
         }

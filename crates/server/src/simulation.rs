@@ -298,7 +298,7 @@ impl Client {
         use v1::event::What;
         let fetch = |output: &v1::Output| {
             let name = BlobName::try_from(&output.blob[..]).unwrap();
-            match read(&*server.blobs, &Key::new(&self.tenant, Shelf::Job(id), name), 96) {
+            match read(&*server.blobs, &Key::new(&self.tenant, Shelf::Job(id), name), toy::MOST) {
                 Err(Error::Damaged { .. }) if rotten.borrow().contains(&name) => Ok(name),
                 Err(error @ (Error::NoBlob { .. } | Error::Damaged { .. })) => panic!("{error}"),
                 other => other.map(|_| name),

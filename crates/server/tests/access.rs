@@ -24,7 +24,7 @@ fn server(folder: &Path) -> Running {
 }
 
 fn quickly(running: &Running, token: &str) -> Address {
-    Address { persistence: Duration::ZERO, ..address(running, token) }
+    Address { persistence: Duration::from_secs(5), ..address(running, token) }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::model::Provenance;
 use crate::project::{self, remove_if_there};
 use crate::remote::{Job, Output};
 use crate::{Error, Model, Result, reference};
+use hetal_keys::noise_bound;
 use hetal_learn::{Judge, Matrix, twin};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +41,7 @@ impl Training<'_> {
         let twin = self.twin(&record, best, report)?;
         let difference = twin.as_ref().map(|twin| weights.max_difference(twin));
         let training = self.provenance(job, &record, &output, best, round);
-        let noise = difference.map(|d| 4.0 * d);
+        let noise = difference.map(noise_bound);
         let normalisation = self.task.normalisation.clone();
         let model =
             Model::new(&self.options.name, self.task.classes.clone(), &weights, normalisation, noise, training)?;

@@ -28,6 +28,10 @@ fn of(kind: &str, parts: &[&[u8]]) -> Ct {
 
 /// Ciphertexts of a classifier.
 const PARTS: usize = 2;
+/// Bytes of a ciphertext.
+const SIZE: usize = 96;
+/// The most bytes of a blob that a job makes.
+pub const MOST: u64 = (PARTS * SIZE) as u64;
 
 /// Every part of a vector of ciphertexts.
 fn parts_of(kind: &str, from: &[&[u8]]) -> Vec<Ct> {
@@ -178,12 +182,12 @@ impl Workshop for Toy<'_> {
         Ok(encode(ct))
     }
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct> {
-        let (one, rest) = bytes.split_at_checked(96).ok_or_else(|| Error::work("too short"))?;
+        let (one, rest) = bytes.split_at_checked(SIZE).ok_or_else(|| Error::work("too short"))?;
         *bytes = rest;
         let ct: Ct = one.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::work("too short"))?;
         if one == encode(&ct) { Ok(ct) } else { Err(Error::work("no ciphertext")) }
     }
     fn largest(&self) -> u64 {
-        96
+        SIZE as u64
     }
 }
