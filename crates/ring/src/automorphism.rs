@@ -1,17 +1,18 @@
 //! `X -> X^g` for odd `g`, as a permutation of the values an NTT gives.
 
 use crate::ntt::bit_reverse;
+use std::sync::OnceLock;
 
-/// The permutation that applies `X -> X^g` in the NTT domain: `out[j] = a[index[j]]`.
+/// The permutation that applies `X -> X^g` in the NTT domain.
 ///
 /// Entry `j` is the value at `psi^(2 brv(j) + 1)`; composed with `X^g` it is the value at `psi^(g (2 brv(j) + 1))`.
 ///
 /// Entries of one block of `2^k` share the low bits of `brv(j)`, and so those of the exponent after the product with an
 /// odd number: their sources fill one block too, in another order. Vectors move a block at a time.
 pub struct Permutation {
-    index: Vec<u32>,
-    four: Vec<Block>,
     eight: Vec<Block>,
+    /// For vectors of four, where there are such: a ring has a permutation for every key.
+    four: OnceLock<Vec<Block>>,
 }
 
 /// Where the entries of one vector come from.
@@ -32,30 +33,38 @@ impl Permutation {
             let exponent = (2 * bit_reverse(j, log_n) as u64 + 1).wrapping_mul(galois) & mask;
             bit_reverse((exponent >> 1) as usize, log_n) as u32
         };
-        let index: Vec<u32> = (0..1usize << log_n).map(source).collect();
-        let eight = index.chunks_exact(8).map(|of| block(of, |place| (of[place] % 8) as u8)).collect();
-        let halves = |of: &[u32], half: usize| 2 * (of[half / 2] % 4) as u8 + (half % 2) as u8;
-        let four = index.chunks_exact(4).map(|of| block(of, |half| halves(of, half))).collect();
-        Self { index, four, eight }
+        let eight = |number: usize| {
+            let sources: [u32; 8] = std::array::from_fn(|place| source(8 * number + place));
+            let first = sources[0] / 8 * 8;
+            debug_assert!(sources.iter().all(|i| i / 8 * 8 == first), "one block");
+            Block { source: first, places: sources.map(|i| (i % 8) as u8) }
+        };
+        Self { eight: (0..1usize << (log_n - 3)).map(eight).collect(), four: OnceLock::new() }
     }
 
-    /// `out[j] = a[index[j]]`.
-    pub fn index(&self) -> &[u32] {
-        &self.index
+    /// Entries that are permuted.
+    pub(crate) fn len(&self) -> usize {
+        8 * self.eight.len()
+    }
+
+    /// Where every entry comes from.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = usize> {
+        self.eight.iter().flat_map(|block| block.places.map(|place| block.source as usize + usize::from(place)))
     }
 
     /// Its blocks for vectors of `lanes` entries.
     pub(crate) fn blocks(&self, lanes: usize) -> &[Block] {
-        if lanes == 8 { &self.eight } else { &self.four }
+        if lanes == 8 { &self.eight } else { self.four.get_or_init(|| self.eight.iter().flat_map(halves).collect()) }
     }
 }
 
-/// The block that entries with the sources `of` come from.
-fn block(of: &[u32], place: impl Fn(usize) -> u8) -> Block {
-    let lanes = of.len() as u32;
-    let source = of[0] / lanes * lanes;
-    debug_assert!(of.iter().all(|&i| i / lanes * lanes == source), "one block");
-    Block { source, places: std::array::from_fn(place) }
+/// A block of eight as two of four, whose places are those of their halves.
+fn halves(block: &Block) -> [Block; 2] {
+    [0, 4].map(|first| {
+        let places = &block.places[first..first + 4];
+        let source = block.source + u32::from(places[0] / 4 * 4);
+        Block { source, places: std::array::from_fn(|half| 2 * (places[half / 2] % 4) + (half % 2) as u8) }
+    })
 }
 
 /// `X -> X^g` on signed coefficients (used for secrets, before they are put in residue form).

@@ -96,15 +96,15 @@ pub fn dot_pair_plus_into(
     vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
 }
 
-/// `out[i] = a[index[i]]`.
+/// `out` is `a`, permuted.
 pub fn permute_into(isa: Isa, out: &mut [u64], a: &[u64], permutation: &Permutation) {
-    assert!(out.len() == a.len() && out.len() == permutation.index().len());
+    assert!(out.len() == a.len() && out.len() == permutation.len());
     vector::permute_into(isa, out, a, permutation);
 }
 
-/// `acc[i] += a[index[i]]`.
+/// `acc += a`, permuted.
 pub fn add_permuted_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation) {
-    assert!(acc.len() == a.len() && acc.len() == permutation.index().len());
+    assert!(acc.len() == a.len() && acc.len() == permutation.len());
     vector::add_permuted_assign(isa, q, acc, a, permutation);
 }
 

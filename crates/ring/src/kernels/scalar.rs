@@ -91,13 +91,13 @@ pub(super) fn dot_pair_into(
 }
 
 pub(super) fn permute_into(out: &mut [u64], a: &[u64], permutation: &Permutation) {
-    for (o, &i) in out.iter_mut().zip(permutation.index()) {
-        *o = a[i as usize];
+    for (o, i) in out.iter_mut().zip(permutation.sources()) {
+        *o = a[i];
     }
 }
 
 pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation) {
-    for (acc, &i) in acc.iter_mut().zip(permutation.index()) {
-        *acc = q.add(*acc, a[i as usize]);
+    for (acc, i) in acc.iter_mut().zip(permutation.sources()) {
+        *acc = q.add(*acc, a[i]);
     }
 }
