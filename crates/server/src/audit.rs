@@ -75,14 +75,21 @@ impl Audit {
         let mut line = serde_json::to_vec(entry).map_err(Error::work)?;
         line.push(b'\n');
         if *len + line.len() as u64 > self.most && *len > 0 {
-            for old in (1..KEPT).rev() {
-                // The first ones are not there yet.
-                let _ = std::fs::rename(self.numbered(old), self.numbered(old + 1));
+            // Not there: the last time it could be moved, but no new one begun.
+            if self.path.exists() {
+                for old in (1..KEPT).rev() {
+                    // The first ones are not there yet.
+                    let _ = std::fs::rename(self.numbered(old), self.numbered(old + 1));
+                }
+                std::fs::rename(&self.path, self.numbered(1)).map_err(|e| Error::file(&self.path, e))?;
             }
-            std::fs::rename(&self.path, self.numbered(1)).map_err(|e| Error::file(&self.path, e))?;
             (*file, *len) = open(&self.path)?;
         }
-        file.write_all(&line).map_err(|e| Error::file(&self.path, e))?;
+        if let Err(error) = file.write_all(&line) {
+            // No half line, to which the next would be glued.
+            let _ = file.set_len(*len);
+            return Err(Error::file(&self.path, error));
+        }
         *len += line.len() as u64;
         Ok(())
     }

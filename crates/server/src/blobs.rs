@@ -99,6 +99,11 @@ pub trait Blobs: Send + Sync {
 
     /// All shelves there are, of all tenants.
     fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>>;
+
+    /// Whether others may keep blobs in the same place.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// All bytes of a blob of at most `most` bytes, after comparing them with its name.

@@ -251,7 +251,7 @@ impl Handler {
             }
             add(&self.0.metrics.received_bytes, data.len() as u64);
             came += data.len();
-            intake = self.run(move |_| intake.add(&data).map(|()| intake)).await?;
+            intake = self.run(move |service| service.uploads.add(&mut intake, &data).map(|()| intake)).await?;
             if came >= LEAST_BYTES {
                 (since, came) = (Instant::now(), 0);
             } else if since.elapsed() > self.0.idle() && !intake.is_whole() {

@@ -236,7 +236,7 @@ impl Client {
         let held = intake.held() as usize;
         if held < bytes.len() {
             let end = (held + 1 + server.world.below(100)).min(bytes.len());
-            intake.add(&bytes[held..end])?;
+            server.uploads.add(&mut intake, &bytes[held..end])?;
         }
         if !intake.is_whole() {
             self.stream = Some(intake);

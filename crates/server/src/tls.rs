@@ -89,9 +89,10 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
     leaf.distinguished_name.push(DnType::CommonName, "hetal server");
     let leaf_key = KeyPair::generate().map_err(refuse)?;
     let leaf = leaf.signed_by(&leaf_key, &authority).map_err(refuse)?;
+    // The certificate last: where it is, everything is.
+    write_private(&authority_path(folder), authority.pem().as_bytes())?;
     write_private(&key, leaf_key.serialize_pem().as_bytes())?;
     write_private(&certificate, leaf.pem().as_bytes())?;
-    write_private(&authority_path(folder), authority.pem().as_bytes())?;
     Files.sync_folder(&tls).map_err(|e| Error::file(&tls, e))?;
     Ok((certificate, key))
 }

@@ -55,7 +55,7 @@ pub struct Intake {
 
 impl Intake {
     /// Writes bytes at the end. Those that came stay, whatever ends the stream.
-    pub fn add(&mut self, data: &[u8]) -> Result<()> {
+    fn add(&mut self, data: &[u8]) -> Result<()> {
         let held = self.held.saturating_add(data.len() as u64);
         if held > self.upload.size {
             return Err(Error::invalid(format!("a part too long: {} bytes belong to the blob", self.upload.size)));
@@ -102,6 +102,12 @@ impl Uploads {
             self.blobs.delete(&key)?;
         }
         Ok(Extent { held: self.staging.held(tenant, name)?, complete: false })
+    }
+
+    /// Writes bytes at the end of an upload. There may be less room by now than when it began: others send too.
+    pub fn add(&self, intake: &mut Intake, data: &[u8]) -> Result<()> {
+        self.require_room(data.len() as u64)?;
+        intake.add(data)
     }
 
     /// Refuses what would not fit on the disk.

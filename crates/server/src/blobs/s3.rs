@@ -187,6 +187,11 @@ impl Blobs for S3Blobs {
         shelves.dedup();
         Ok(shelves)
     }
+
+    /// A bucket may be several servers', of which none knows what the others need.
+    fn is_shared(&self) -> bool {
+        true
+    }
 }
 
 /// The shelf that a key, as text, stands on.
