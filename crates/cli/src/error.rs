@@ -7,6 +7,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A shape without rows, features or classes.
+    #[error("--batch, --features and --classes are at least 1")]
+    NoShape,
+    /// A passphrase was wished for a key that is there without one.
+    #[error(
+        "the secret key {path} is there and is not locked: `hetal keys rotate --passphrase` makes a new, locked one"
+    )]
+    NotLocked {
+        /// The key.
+        path: std::path::PathBuf,
+    },
     /// The scheme refused.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),

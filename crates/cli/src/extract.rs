@@ -170,7 +170,8 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
     let path = Path::new(&arguments.model);
     let spinner = progress::spinner("loading the model");
     let named = arguments.revision.is_some() || arguments.sha256.is_some();
-    let extractor = if path.exists() || !named {
+    // Who pins a revision or a hash means the hub's, whatever lies here under that name.
+    let extractor = if !named {
         Extractor::open(path)?
     } else {
         let text = |option: &Option<String>| option.clone().unwrap_or_default();

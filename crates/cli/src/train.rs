@@ -138,6 +138,9 @@ impl Arguments {
     /// The benchmark, with what was asked for instead.
     fn preset(&self) -> Result<Preset> {
         let paper = *preset(&self.shape)?;
+        if [self.batch, self.features, self.classes].contains(&Some(0)) {
+            return Err(Error::NoShape);
+        }
         Ok(Preset {
             batch: self.batch.unwrap_or(paper.batch),
             features: self.features.unwrap_or(paper.features),

@@ -369,6 +369,20 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     assert!(
         error(&["keys", "restore", &backup, "--dir", &dir, "--passphrase-file", &words]).contains("another secret key")
     );
+
+    // A shape that is refused costs no key; a locked key has a locked successor.
+    let secret = || std::fs::read(folder.path().join("p/secret.key")).unwrap();
+    let before = secret();
+    let wide = ["keygen", "--dir", &dir, "--passphrase-file", &words, "--fresh-keys", "--features", "6", "--classes"];
+    assert!(!hetal(&[&wide[..], &["1000", "--batch", "64"]].concat()).status.success());
+    assert_eq!(secret(), before);
+    let fresh: Value = serde_json::from_slice(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
+    assert!(fresh["locked"] == true && secret() != before);
+    // An open key is not locked by the way, nor left open without a word.
+    let unlocked = path("open");
+    let open = [&["keygen", "--dir", &unlocked], &shape[..]].concat();
+    assert!(hetal(&open).status.success());
+    assert!(error(&[&open[..], &["--passphrase", "--passphrase-file", &words]].concat()).contains("keys rotate"));
 }
 
 #[test]

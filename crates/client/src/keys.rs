@@ -67,11 +67,17 @@ pub fn back_up(project: &mut Project, file: &Path, passphrase: Option<&hetal_key
 pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_keys::Passphrase>) -> Result<String> {
     let owner = Owner::load(params(project)?, file, passphrase)?;
     let (path, key_id) = (project.secret(), owner.key_id());
-    match &project.settings().key_id {
-        Some(known) if *known != key_id => return Err(Error::OtherSecret { path: file.to_owned() }),
-        Some(_) => {}
+    let known = project.settings().key_id.clone();
+    if known.as_ref().is_some_and(|known| *known != key_id) {
+        return Err(Error::OtherSecret { path: file.to_owned() });
+    }
+    // Nothing is changed where there is a key already.
+    if path.metadata().is_ok_and(|m| m.len() > 0) {
+        return Err(hetal_keys::Error::Exists { path }.into());
+    }
+    if known.is_none() {
         // The name before the secret: killed in between, the secret is missed and can be brought back again, and nothing is published.
-        None => project.adopt_key(key_id.clone(), Some(SPENT))?,
+        project.adopt_key(key_id.clone(), Some(SPENT))?;
     }
     owner.save(&path, project.passphrase())?;
     Ok(key_id)

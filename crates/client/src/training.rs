@@ -193,10 +193,14 @@ impl<'a> Training<'a> {
         let layout = Layout::new(params, batch, task.features(), task.classes.len(), remote.offer().defaults.range)?;
         let folder = project.job(&options.name)?;
         let before = project::read::<Record>(&folder.join("job.json"))?;
+        // Before keys are made, or old ones go.
+        let going_on = before.as_ref().is_some_and(|record| !record.finished);
+        if !options.replace && !going_on && project.model(&options.name)?.exists() {
+            return Err(Error::ModelExists { name: options.name.clone() });
+        }
         retire_if_wanted(project, options, before.as_ref())?;
         let owner = keys::owner(project)?;
         let keys = keys::ensure_set(project, &owner, &layout, report)?;
-        let going_on = before.as_ref().is_some_and(|record| !record.finished);
         let fitting = before.as_ref().is_some_and(|record| record.fits(task, &layout, &keys, &wishes));
         let may_replace = options.replace || (going_on && fitting);
         if !may_replace && project.model(&options.name)?.exists() {

@@ -77,8 +77,8 @@ impl Connection {
     /// What the server knows us by: what this command says, then the environment, then what was said last time.
     fn credentials(&self, settings: &ServerSettings, environment: Option<Zeroizing<String>>) -> Result<Credentials> {
         let said = self.token_file.is_some() || self.certificate().is_some();
-        if let Some(token) = environment.filter(|_| !said) {
-            return Ok(Credentials::Token(token));
+        if let Some(token) = environment.filter(|token| !said && !token.trim().is_empty()) {
+            return Ok(Credentials::Token(Zeroizing::new(token.trim().to_owned())));
         }
         if let Some((chain, key)) = &settings.certificate {
             return Ok(Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) });

@@ -3,7 +3,7 @@
 use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds, security};
-use crate::Result;
+use crate::{Error, Result};
 use hetal_client::{Layout, Project, keys};
 use hetal_learn::Limits;
 use serde_json::json;
@@ -44,18 +44,24 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
-    if arguments.fresh_keys {
-        project.retire_keys()?;
-    }
-    // A key that is there has its passphrase; a new one gets the one that is wished for.
-    if arguments.passphrase && !project.secret().exists() {
-        project.set_passphrase(Some(arguments.passphrase_source.new_one()?));
-    } else {
-        arguments.passphrase_source.unlock(&mut project)?;
-    }
+    // Everything that can be refused comes before an old key goes.
     let params = keys::params(&project)?;
     let range = Limits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.features, arguments.classes, range)?;
+    let is_there = project.secret().metadata().is_ok_and(|m| m.len() > 0);
+    // A key that is there has its passphrase, which its successor keeps; a new one gets the one that is wished for.
+    if is_there {
+        arguments.passphrase_source.unlock(&mut project)?;
+    }
+    if arguments.passphrase && project.passphrase().is_none() {
+        if is_there && !arguments.fresh_keys {
+            return Err(Error::NotLocked { path: project.secret() });
+        }
+        project.set_passphrase(Some(arguments.passphrase_source.new_one()?));
+    }
+    if arguments.fresh_keys {
+        project.retire_keys()?;
+    }
     let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
     let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;

@@ -92,13 +92,15 @@ impl Training<'_> {
         let rows: Vec<usize> = self.record.validation.iter().map(|upload| upload.rows).collect();
         let logits = self.outputs(job).logits(&validation.logits, &rows, range)?;
         let labels = self.task.validation.labels();
-        let judge = self.job_record()?.judge.as_mut().ok_or(Error::Interrupted)?;
+        // A copy: the round counts once everything about it is on disk.
+        let mut judge = self.job_record()?.judge.clone().ok_or(Error::Interrupted)?;
         let before = judge.best_epoch();
         let judgement = judge.judge(&logits, labels)?;
         let best = judge.best_epoch();
         if let Some(epoch) = best.filter(|_| best != before) {
             self.remember_best(epoch, &logits)?;
         }
+        self.job_record()?.judge = Some(judge);
         // Beyond this the judge guards the range and counts no epoch.
         let accepted = judgement.largest <= NEAR_THE_END * range;
         let (verdict, loss, accuracy) = (judgement.verdict, judgement.loss, judgement.accuracy);
