@@ -44,7 +44,7 @@ impl Format {
     /// The form the files at `path` look like; a folder of an unknown kind is taken for a folder of classes.
     pub fn detect(path: &Path, columns: Columns) -> Self {
         let has = |names: &[&str]| first_there(path, names).is_some();
-        let tables = |stem: &str| ["csv", "tsv", "jsonl", "ndjson", "parquet"].map(|kind| format!("{stem}.{kind}"));
+        let tables = |stem: &str| table::KINDS.map(|kind| format!("{stem}.{kind}"));
         let original = || snips::originals(path, "train_").is_ok_and(|files| !files.is_empty());
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Self::MedMnist,

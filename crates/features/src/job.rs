@@ -88,6 +88,11 @@ impl Job<'_> {
         while state.done < samples.len() {
             let end = (state.done + chunk).min(samples.len());
             let vectors = self.chunk(&mut state, &samples[..end])?;
+            let columns = self.extractor.identity().columns;
+            if let Some(odd) = vectors.iter().find(|vector| vector.len() != columns) {
+                let reason = format!("it gives {} features for one input and {columns} for another", odd.len());
+                return Err(Error::file(Path::new(&self.extractor.identity().source), reason));
+            }
             let bytes: Vec<u8> = vectors.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
             rows.write_all(&bytes).and_then(|()| rows.sync_data()).map_err(Error::io(&self.rows_path()))?;
             state.rows += vectors.len();
@@ -153,6 +158,10 @@ impl Job<'_> {
     fn resume(&self, total: usize) -> Result<(State, File)> {
         let work = self.work_folder();
         std::fs::create_dir_all(&work).map_err(Error::io(&work))?;
+        let path = self.rows_path();
+        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        // Held as long as the file is: two at once would mix their rows.
+        file.try_lock().map_err(|_| Error::file(&work, "another extraction is at work here"))?;
         let fingerprint = self.fingerprint();
         let state = match config::read_if_there::<State>(&self.state_path())? {
             Some(state) if state.fingerprint == fingerprint && state.done <= total => state,
@@ -166,9 +175,7 @@ impl Job<'_> {
             let name = self.dataset.samples().nth(*index).map(|sample| sample.name.clone());
             return Err(Error::item(name.unwrap_or_default(), reason));
         }
-        let path = self.rows_path();
         let length = (state.rows * self.extractor.identity().columns * 4) as u64;
-        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
         if file.metadata().map_err(Error::io(&path))?.len() < length {
             return Err(Error::file(&path, "is shorter than its record; remove the folder it is in and start again"));
         }

@@ -132,6 +132,10 @@ impl Extractor {
         if extractor.identity.preprocessing != manifest.model.preprocessing {
             return Err(Error::file(path, "its preprocessing is not the one the features were made with"));
         }
+        if extractor.identity.columns != manifest.model.columns {
+            let (has, made) = (extractor.identity.columns, manifest.model.columns);
+            return Err(Error::file(path, format!("it gives {has} features, {made} were made")));
+        }
         extractor.identity = manifest.model.clone();
         Ok(extractor)
     }

@@ -255,8 +255,7 @@ struct Preprocessor {
     image_std: Option<[f32; 3]>,
     resample: Option<u8>,
     size: Option<serde_json::Value>,
-    #[serde(default)]
-    do_center_crop: bool,
+    do_center_crop: Option<bool>,
     do_resize: Option<bool>,
     do_rescale: Option<bool>,
     do_normalize: Option<bool>,
@@ -268,7 +267,7 @@ impl Preprocessor {
     fn not_built_in(&self) -> Option<&'static str> {
         let scale = |factor: f64| (factor * 255.0 - 1.0).abs() > 1e-6;
         match self {
-            _ if self.do_center_crop => Some("cropping (do_center_crop)"),
+            _ if self.do_center_crop == Some(true) => Some("cropping (do_center_crop)"),
             _ if self.do_resize == Some(false) => Some("no resizing (do_resize)"),
             _ if self.do_rescale == Some(false) || self.rescale_factor.is_some_and(scale) => {
                 Some("another scale than 1/255 (do_rescale, rescale_factor)")

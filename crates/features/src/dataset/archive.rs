@@ -48,7 +48,7 @@ fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize
         [_, height, width] => (height, width, 1),
         _ => return Err(Error::dataset(path, format!("{part}_images has shape {:?}", images.shape))),
     };
-    if height == 0 || width == 0 {
+    if height.checked_mul(width).and_then(|n| n.checked_mul(channels)).is_none_or(|n| n == 0) {
         return Err(Error::dataset(path, format!("{part}_images holds pictures without pixels")));
     }
     binary::samples(

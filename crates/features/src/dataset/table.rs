@@ -27,14 +27,24 @@ impl Default for Columns {
 
 type Named = (String, String, Source);
 
+/// What the names of tables end with.
+pub(crate) const KINDS: [&str; 5] = ["csv", "tsv", "jsonl", "ndjson", "parquet"];
+
 /// Reads one table, or the tables `train`, `val`, `test` of a folder.
 pub(crate) fn read(path: &Path, columns: &Columns) -> Result<Found> {
     if !path.is_dir() {
         return Ok(number_classes([Some(table(path, columns)?), None, None]));
     }
     let find = |names: &[&str]| -> Result<Option<Vec<Named>>> {
+        // A folder of pictures may lie beside the table that lists them, under the same name.
+        let is_table =
+            |path: &PathBuf| path.is_file() && KINDS.iter().any(|&k| path.extension().is_some_and(|e| e == k));
         let stem = |path: &PathBuf| path.file_stem().is_some_and(|stem| names.iter().any(|&name| stem == name));
-        entries(path)?.into_iter().find(stem).map(|path| table(&path, columns)).transpose()
+        entries(path)?
+            .into_iter()
+            .find(|path| stem(path) && is_table(path))
+            .map(|path| table(&path, columns))
+            .transpose()
     };
     let parts = [find(&["train"])?, find(&["val", "valid", "validation"])?, find(&["test"])?];
     if parts.iter().all(Option::is_none) {
@@ -58,7 +68,7 @@ fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let named = |(row, [content, label]): (usize, [String; 2])| {
         let source = if columns.files { Source::File(folder.join(&content)) } else { Source::Text(content) };
-        (format!("{} row {}", file_name(path), row + 1), label, source)
+        (format!("{} row {}", file_name(path), row + 1), label.trim().to_owned(), source)
     };
     Ok(rows.into_iter().enumerate().map(named).collect())
 }
