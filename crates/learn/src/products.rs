@@ -6,6 +6,9 @@ use hetal_circuits::{Diagonal, Engine, Multiplication};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Numbers of rows whose masks are kept: a full piece, the last of a batch, the last of all, and one to spare.
+const KEPT_UNSKEWS: usize = 4;
+
 /// The row-shifted versions `X_b^(-k)[j, i] = X_b[j, (i - k) mod a]` of a batch of features: `versions[b][k]`, `k < c'`.
 pub type Versions<C> = Vec<Vec<C>>;
 
@@ -201,6 +204,10 @@ impl<E: Engine> Products<E> {
         let pattern = |d: Diagonal| Ok((d.rotation, engine.pattern(&d.values)?));
         let shift = |k| unskew(&self.geometry, k, rows).into_iter().map(pattern).collect::<Result<_>>();
         let made: Arc<Unskews<E>> = Arc::new((0..self.geometry.padded_classes()).map(shift).collect::<Result<_>>()?);
+        // Other numbers are a client's whim, and each costs megabytes: full pieces are the largest, and stay.
+        if known.len() >= KEPT_UNSKEWS {
+            known.pop_first();
+        }
         known.insert(rows, Arc::clone(&made));
         Ok(made)
     }

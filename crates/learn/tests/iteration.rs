@@ -51,19 +51,19 @@ fn train(engine: &Clear, rows: usize, used: usize, features: usize, classes: usi
 
 #[test]
 fn small_shapes_follow_exact_training() {
-    for (slots, rows, used, features, classes) in [
-        (1024, 64, 64, 30, 3),
-        (2048, 64, 64, 30, 5),
-        (1024, 64, 50, 31, 3),
-        (4096, 128, 100, 64, 7),
-        (2048, 64, 61, 9, 10),
-        // Classifiers of 2, 4 and 3 ciphertexts.
-        (1024, 16, 13, 300, 5),
-        (1024, 32, 30, 400, 12),
-        (1024, 64, 64, 600, 5),
+    for (slots, rows, used, features, classes, exact) in [
+        (1024, 64, 64, 30, 3, 1e-6),
+        (2048, 64, 64, 30, 5, 1e-6),
+        (1024, 64, 50, 31, 3, 1e-6),
+        (4096, 128, 100, 64, 7, 1e-6),
+        (2048, 64, 61, 9, 10, 1e-6),
+        // Classifiers of 2, 4 and 3 ciphertexts. Few rows of many features: steps are longer, and so are the softmax's errors.
+        (1024, 16, 13, 300, 5, 2e-5),
+        (1024, 32, 30, 400, 12, 2e-5),
+        (1024, 64, 64, 600, 5, 2e-5),
     ] {
         let d = train(&Clear::new(slots, TOP), rows, used, features, classes, 4);
-        assert!(d.exact < 2e-5 && d.alike < 1e-9, "{rows} x {features} x {classes}: {d:?}");
+        assert!(d.exact < exact && d.alike < 1e-9, "{rows} x {features} x {classes}: {d:?}");
     }
 }
 
