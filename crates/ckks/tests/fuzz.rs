@@ -47,9 +47,10 @@ fn fuzz_long() {
     let samples = Samples::new();
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let (runs, at_once) = (fuzz::runs(1_000_000), 2000);
+    println!("from seed {seed}");
     for batch in 0..runs.div_ceil(at_once) {
         let tally = fuzz::run(&samples, seed.wrapping_add(batch as u64), at_once);
-        if batch % 25 == 24 {
+        if batch % 25 == 24 || batch + 1 == runs.div_ceil(at_once) {
             println!("{} mutations of each kind from seed {seed}, the last: {tally:?}", (batch + 1) * at_once);
         }
     }

@@ -196,11 +196,11 @@ impl Pool {
 
     /// Gives chunks that are free back to the device.
     pub(crate) fn trim(&self) {
-        // What was queued may still use what is free.
+        let Free { lanes, lent, chunks, .. } = &mut *self.free();
+        // What was queued may still use what is free; what comes back later waits for the lock.
         if self.device.synchronize().is_err() {
             return;
         }
-        let Free { lanes, lent, chunks, .. } = &mut *self.free();
         chunks.retain(|&address, &mut limbs| {
             let mut all = lanes.iter_mut().chain([&mut *lent]);
             let Some(ranges) = all.find(|ranges| ranges.places.get(&address) == Some(&limbs)) else { return true };

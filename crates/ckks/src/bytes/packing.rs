@@ -17,7 +17,7 @@ pub(super) fn packed_len(q: &Modulus, n: usize) -> usize {
 /// fast, and `$general` for others.
 macro_rules! by_bits {
     ($q:expr, $constant:ident, $general:ident, $($arguments:expr),*) => {
-        by_bits!(@ $q, $constant, $general, ($($arguments),*), 28 31 32 36 37 38 39 40 41 42 43 45 49 50 51)
+        by_bits!(@ $q, $constant, $general, ($($arguments),*), 28 31 32 36 37 39 41 42 43 45 50 51)
     };
     (@ $q:expr, $constant:ident, $general:ident, $arguments:tt, $($bits:literal)*) => {
         match $q.bits() {
