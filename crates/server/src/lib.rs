@@ -26,6 +26,7 @@ mod sweep;
 pub mod tenants;
 pub mod tls;
 mod training;
+mod turns;
 mod uploads;
 pub mod work;
 mod worker;
@@ -61,6 +62,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use turns::Turns;
 use uploads::Uploads;
 use worker::{REST, Shop};
 
@@ -94,10 +96,12 @@ pub fn start(config: Config) -> Result<Running> {
     std::fs::create_dir_all(&config.folder).map_err(|e| Error::file(&config.folder, e))?;
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
-    let state: Arc<dyn State> = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
+    let state = SqliteState::open(&config.folder.join("state.sqlite"))?;
     let blobs = open_blobs(&config)?;
+    pair(&config.folder.join("blobs"), &state)?;
+    let state: Arc<dyn State> = Arc::new(state);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
-    let audit = Audit::open(&audit_path(&config.folder), config.bounds.audit_bytes)?;
+    let audit = Audit::open(&config.folder, config.bounds.audit_bytes)?;
     let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
         config: config.clone(),
@@ -110,6 +114,7 @@ pub fn start(config: Config) -> Result<Running> {
         draining: false.into(),
         clock: clock::system(),
         rest: REST,
+        key_lists: Arc::default(),
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
@@ -130,7 +135,8 @@ pub fn start(config: Config) -> Result<Running> {
         tenants: RwLock::new(Tenants::new(&config.tenants)?),
         connections: Places::new(config.bounds.tenant_connections),
         streams: Places::new(config.bounds.streams),
-        key_lists: work::KeyLists::default(),
+        key_lists: Arc::clone(&shop.key_lists),
+        turns: Turns::default(),
         config,
         sets,
         state,
@@ -156,11 +162,6 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
     std::thread::Builder::new().name(name).spawn(work).map_err(failed)
 }
 
-/// Where requests are written down.
-fn audit_path(folder: &Path) -> PathBuf {
-    folder.join("audit.log")
-}
-
 /// The store that a configuration asks for.
 fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
     let folder = config.folder.join("blobs");
@@ -169,6 +170,23 @@ fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
         return Ok(Arc::new(blobs::S3Blobs::open(s3, &folder)?));
     }
     Ok(Arc::new(LocalBlobs::open(&folder)?))
+}
+
+/// Makes sure that the blobs in a folder are those of the database: each alone looks whole beside the other of another server.
+fn pair(blobs: &Path, state: &SqliteState) -> Result<()> {
+    let (path, identity) = (blobs.join("owner"), state.identity()?);
+    match std::fs::read_to_string(&path) {
+        Ok(owner) if owner == identity => Ok(()),
+        Ok(_) => Err(Error::Config {
+            reason: format!(
+                "{} holds the blobs of another database than state.sqlite beside it: restore the one they belong to, or move \
+                 them away to begin anew",
+                blobs.display()
+            ),
+        }),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => tls::write_private(&path, identity.as_bytes()),
+        Err(e) => Err(Error::file(&path, e)),
+    }
 }
 
 /// Makes sure that no other process uses the folder.

@@ -81,6 +81,7 @@ impl Server {
             draining: false.into(),
             clock: Arc::new(move || clock.now()),
             rest: Duration::ZERO,
+            key_lists: Arc::default(),
         };
         any.release_worker(&shop.name)?;
         // As in a real server, what cannot be swept up stops nobody.
@@ -459,8 +460,6 @@ impl Machine {
             if world.chance(500) {
                 self.disk.0.cut();
                 tally.cuts += 1;
-            } else {
-                self.disk.0.go_on();
             }
             self.check();
             tally.lives += 1;
