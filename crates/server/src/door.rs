@@ -3,10 +3,12 @@
 use crate::audit::{Entry, Note, word};
 use crate::metrics::add;
 use crate::service::Service;
+use crate::tenants::Tenant;
 use crate::tls::Peer;
 use crate::{Error, clock};
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -43,48 +45,89 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let (begun, service) = (Instant::now(), Arc::clone(&self.service));
-        let path = request.uri().path();
-        // Longer names than ours are not worth their room in the log.
-        let name: String = path.rsplit('/').next().unwrap_or(path).chars().take(32).collect();
+        let service = Arc::clone(&self.service);
         let peer = request.extensions().get::<Peer>().cloned();
-        let address = peer.as_ref().map(|peer| peer.address);
-        let write = move |service: &Service, tenant: Option<&str>, object, code: Code| {
-            if code != Code::Ok {
-                add(&service.metrics.refusals, 1);
-            }
-            let (time, millis) = (clock::millis(), begun.elapsed().as_millis() as u64);
-            let (request, outcome) = (name.as_str(), word(code));
-            service.audit.write(&Entry { time, tenant, peer: address, request, object, outcome, millis });
-        };
+        let mut line = Line::begin(&service, request.uri().path(), peer.as_ref());
         add(&service.metrics.requests, 1);
-        let tenant = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| match &peer {
-            Some(peer) if !peer.admit(&tenant, &service.connections) => {
-                Err(Error::Limit { sentence: "too many connections: use the ones you have".to_owned() })
+        let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
+            line.tenant = Some(tenant.clone());
+            match &peer {
+                Some(peer) if !peer.admit(&tenant, &service.connections) => {
+                    Err(Error::Limit { sentence: "too many connections: use the ones you have".to_owned() })
+                }
+                _ => Ok(tenant),
             }
-            _ => Ok(tenant),
         });
-        let tenant = match tenant {
+        let tenant = match admitted {
             Ok(tenant) => tenant,
             Err(error) => {
+                if let (None, Some(peer)) = (&line.tenant, &peer) {
+                    peer.refused();
+                }
                 let status = Status::from(error);
-                write(&service, None, None, status.code());
+                line.end(status.code());
                 return Box::pin(async move { Ok(status.into_http()) });
             }
         };
-        let note = Note::default();
-        request.extensions_mut().insert(tenant.clone());
-        request.extensions_mut().insert(note.clone());
+        request.extensions_mut().insert(tenant);
+        request.extensions_mut().insert(line.note.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            let code = match &answer {
+            line.end(match &answer {
                 // What ends before its stream begins says so in the headers.
                 Ok(response) => Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code()),
                 Err(never) => match *never {},
-            };
-            write(&service, Some(tenant.as_str()), note.take(), code);
+            });
             answer
         })
+    }
+}
+
+/// A line of the audit log, written when the request ends: also when its client resets the stream and nobody waits for the answer.
+struct Line {
+    service: Arc<Service>,
+    begun: Instant,
+    request: String,
+    peer: Option<SocketAddr>,
+    tenant: Option<Tenant>,
+    note: Note,
+    code: Code,
+}
+
+impl Line {
+    fn begin(service: &Arc<Service>, path: &str, peer: Option<&Peer>) -> Self {
+        Self {
+            service: Arc::clone(service),
+            begun: Instant::now(),
+            // Longer names than ours are not worth their room in the log.
+            request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
+            peer: peer.map(|peer| peer.address),
+            tenant: None,
+            note: Note::default(),
+            code: Code::Cancelled,
+        }
+    }
+
+    /// Ends it, other than by being broken off.
+    fn end(mut self, code: Code) {
+        self.code = code;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.code != Code::Ok {
+            add(&self.service.metrics.refusals, 1);
+        }
+        self.service.audit.write(&Entry {
+            time: clock::millis(),
+            tenant: self.tenant.as_ref().map(Tenant::as_str),
+            peer: self.peer,
+            request: &self.request,
+            object: self.note.take(),
+            outcome: word(self.code),
+            millis: self.begun.elapsed().as_millis() as u64,
+        });
     }
 }

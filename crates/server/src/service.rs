@@ -11,6 +11,7 @@ use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
 use crate::sweep::delete_job;
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
+use crate::turns::Turns;
 use crate::uploads::{Begun, Extent, Uploads};
 use crate::work::{Checker, KeyLists, Work, blob_name, job_id};
 use crate::{Error, Result, clock};
@@ -61,8 +62,10 @@ pub struct Service {
     pub connections: Places<Tenant>,
     /// Streams to each tenant.
     pub streams: Places<Tenant>,
-    /// Keys of shapes that were asked for.
-    pub key_lists: KeyLists,
+    /// Needs of shapes that were asked for.
+    pub key_lists: Arc<KeyLists>,
+    /// Of requests for jobs, whose needs may take a while to find out.
+    pub turns: Turns,
 }
 
 /// What the network layer holds.
@@ -129,6 +132,7 @@ impl Hetal for Handler {
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
+        let _turn = self.0.turns.wait(&tenant).await;
         let job = self.run(move |service| service.create_job(&tenant, &message)).await?;
         note.about(job_id(&job.id)?);
         Ok(Response::new(job))
@@ -486,8 +490,8 @@ impl Service {
         };
         let work = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
-                let (training, params, keys) = checker.training(message)?;
-                self.check_keys(tenant, training.keys, &params, &keys)?;
+                let (training, params, needs) = checker.training(message)?;
+                self.check_keys(tenant, training.keys, &params, &needs.keys)?;
                 Work::Training(training)
             }
             Some(v1::create_job_request::Work::Classification(message)) => {

@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::sets::Sets;
 use crate::staging::Staging;
 use crate::state::{BlobKind, JobState, MemoryState, NewJob, Quota, SqliteState, State, Upload};
-use crate::sweep::{delete_job, remember_beginning, sweep};
+use crate::sweep::{delete_job, sweep};
 use crate::tenants::Tenant;
 use crate::uploads::{Begun, Intake, Uploads};
 use crate::work::{Part, Training, Work};
@@ -81,9 +81,9 @@ impl Server {
             draining: false.into(),
             clock: Arc::new(move || clock.now()),
             rest: Duration::ZERO,
+            key_lists: Arc::default(),
         };
         any.release_worker(&shop.name)?;
-        remember_beginning(&*any, &*blobs)?;
         // As in a real server, what cannot be swept up stops nobody.
         let _ = sweep(&*any, &*blobs, &staging);
         let uploads =
@@ -460,8 +460,6 @@ impl Machine {
             if world.chance(500) {
                 self.disk.0.cut();
                 tally.cuts += 1;
-            } else {
-                self.disk.0.go_on();
             }
             self.check();
             tally.lives += 1;

@@ -156,10 +156,15 @@ impl Blobs for LocalBlobs {
     }
 
     fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
-        for name in self.list(tenant, shelf)? {
-            self.delete(&Key::new(tenant, shelf, name))?;
-        }
         let path = self.shelf(tenant, shelf);
+        let names = self.list(tenant, shelf)?;
+        for name in &names {
+            let blob = path.join(name.to_string());
+            self.disk.remove(&blob).map_err(|e| Error::file(&blob, e))?;
+        }
+        if !names.is_empty() {
+            self.sync(&path)?;
+        }
         self.lasting.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         let parent = path.parent().unwrap_or(&self.root);
         if self.names(parent)?.is_empty() {

@@ -114,12 +114,6 @@ impl SimDisk {
         }
     }
 
-    /// The process ended and the system goes on. A file whose sync had failed is assumed to be written after all: a server that is
-    /// killed between such a failure and throwing the file away is more than it can survive.
-    pub fn go_on(&self) {
-        self.lock().files.iter_mut().for_each(|file| file.forsaken = false);
-    }
-
     /// Power comes back after a cut: what was not synced is there, or not, or in part.
     pub fn cut(&self) {
         let world = &self.world;
