@@ -29,7 +29,7 @@ impl SecretKey {
             None => to_bytes(self, params),
             Some(passphrase) => {
                 let seal = Seal::fresh(&mut OsSeeds);
-                to_locked_bytes(self, params, &seal, passphrase).ok_or(Error::NotLocked)?
+                to_locked_bytes(self, params, &seal, passphrase)?
             }
         };
         // Holds the name, so that the rename below replaces nothing but this.
@@ -105,11 +105,14 @@ pub fn is_locked(path: &Path) -> Result<bool> {
 
 /// A file that no one else may read, and its length.
 fn open(path: &Path) -> Result<(File, u64)> {
+    let require_file = |metadata: &std::fs::Metadata| {
+        if metadata.is_file() { Ok(()) } else { Err(Error::NotAFile { path: path.to_owned() }) }
+    };
+    // Before it is opened, because who opens a pipe waits for its other end; and again, should another be there now.
+    require_file(&std::fs::metadata(path).map_err(|error| io("opening", path, &error))?)?;
     let file = File::open(path).map_err(|error| io("opening", path, &error))?;
     let metadata = file.metadata().map_err(|error| io("examining", path, &error))?;
-    if !metadata.is_file() {
-        return Err(Error::NotAFile { path: path.to_owned() });
-    }
+    require_file(&metadata)?;
     require_owner_only(path, &metadata)?;
     Ok((file, metadata.len()))
 }
@@ -154,7 +157,7 @@ fn to_locked_bytes(
     params: &Params,
     seal: &Seal,
     passphrase: &Passphrase,
-) -> Option<Zeroizing<Vec<u8>>> {
+) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = header(params, Protection::Passphrase);
     bytes.extend(seal.to_bytes());
     bytes.extend(secret.coefficients().chunks_exact(4).map(pack_four));
@@ -163,7 +166,7 @@ fn to_locked_bytes(
     bytes.extend(tag);
     let checksum = hash(&bytes);
     bytes.extend(checksum);
-    Some(bytes)
+    Ok(bytes)
 }
 
 /// The packed coefficients in a locked file without its checksum.
@@ -175,8 +178,11 @@ fn unlock<'a>(path: &Path, bytes: &'a mut [u8], passphrase: &Passphrase) -> Resu
     let stored = around.last_chunk::<SEAL_LEN>().ok_or_else(reserved)?;
     let seal = Seal::parse(stored).ok_or_else(reserved)?;
     let tag = std::array::from_fn(|k| tag[k]);
-    seal.unlock(passphrase, around, body, tag).ok_or_else(|| Error::Passphrase { path: path.to_owned() })?;
-    Ok(body)
+    if seal.unlock(passphrase, around, body, tag)? {
+        Ok(body)
+    } else {
+        Err(Error::Passphrase { path: path.to_owned() })
+    }
 }
 
 /// The file's beginning, with room for all of it: a vector that grows leaves a copy behind.

@@ -1,5 +1,6 @@
 //! Where the server is, on the command line or as it was last time.
 
+use super::warn_if_others_read;
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_client::project::ServerSettings;
@@ -81,23 +82,14 @@ impl Connection {
             return Ok(Credentials::Token(Zeroizing::new(token.trim().to_owned())));
         }
         if let Some((chain, key)) = &settings.certificate {
+            warn_if_others_read("certificate's key", key);
             return Ok(Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) });
         }
         let file = settings.token_file.as_ref().ok_or(Error::NoCredentials)?;
-        warn_if_others_read(file);
+        warn_if_others_read("token", file);
         let text = Zeroizing::new(read(file)?);
         let text = std::str::from_utf8(&text).map_err(|_| bad(file, "holds no token".to_owned()))?;
         Ok(Credentials::Token(Zeroizing::new(text.trim().to_owned())))
-    }
-}
-
-/// Says so where a token lies open: whoever reads it is us, to the server.
-fn warn_if_others_read(file: &Path) {
-    #[cfg(unix)]
-    if let Ok(metadata) = std::fs::metadata(file)
-        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
-    {
-        eprintln!("warning: others can read the token in {}: run chmod 600 on it", file.display());
     }
 }
 

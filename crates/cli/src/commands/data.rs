@@ -43,8 +43,16 @@ impl Data {
         let validation = validation
             .map(|path| labelled(path, self.validation_labels.as_deref(), self.label_column.as_deref()))
             .transpose()?;
-        let training = named(training, manifest.as_ref())?;
-        let validation = validation.map(|rows| named(rows, manifest.as_ref())).transpose()?;
+        let named = |rows: Labelled, features: &Path, labels: Option<&str>| {
+            // A manifest that nobody named speaks of the labels that were written with it, and of no others.
+            let speaks = self.manifest.is_some() || written_with_manifest(features, labels);
+            named(rows, manifest.as_ref().filter(|_| speaks))
+        };
+        let training = named(training, &self.features, self.labels.as_deref())?;
+        let validation = match (validation, &self.validation) {
+            (Some(rows), Some(features)) => Some(named(rows, features, self.validation_labels.as_deref())?),
+            _ => None,
+        };
         Ok((Task::new(&training, validation.as_ref(), self.row_norm)?, manifest))
     }
 
@@ -70,6 +78,14 @@ impl Data {
             }
         }
     }
+}
+
+/// Whether labels are those that `hetal extract` wrote beside features and manifest: in a file of their own, or with the features.
+fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
+    let file = labels.map_or_else(|| features.to_owned(), |text| files::split_name(text).0);
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let written = |part| name == format!("labels_{part}.npy") || name == format!("{part}.safetensors");
+    file.parent() == features.parent() && ["train", "val", "test"].into_iter().any(written)
 }
 
 /// Rows with the names that a manifest has for the numbers of their classes.

@@ -70,8 +70,11 @@ pub fn manifest(model: &Model, path: &Path) -> Result<Option<Manifest>> {
     Ok(model.extraction.as_ref().map(|value| Manifest::carried(value, path)).transpose()?)
 }
 
-/// Labels with the names of the model's classes.
+/// Labels with the names of the model's classes, which may be numbers.
 pub fn truth(labels: Labels, model: &Model, path: &Path) -> Result<Labels> {
+    if labels.classes().iter().all(|label| model.classes.contains(label)) {
+        return Ok(labels);
+    }
     names(labels, manifest(model, path)?.as_ref())
 }
 

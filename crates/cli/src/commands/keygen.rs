@@ -48,19 +48,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let params = keys::params(&project)?;
     let range = Limits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.features, arguments.classes, range)?;
-    let is_there = project.secret().metadata().is_ok_and(|m| m.len() > 0);
     // A key that is there has its passphrase, which its successor keeps; a new one gets the one that is wished for.
-    if is_there {
-        arguments.passphrase_source.unlock(&mut project)?;
-    }
+    arguments.passphrase_source.unlock(&mut project)?;
     if arguments.passphrase && project.passphrase().is_none() {
-        if is_there && !arguments.fresh_keys {
+        if project.has_secret() && !arguments.fresh_keys {
             return Err(Error::NotLocked { path: project.secret() });
         }
         project.set_passphrase(Some(arguments.passphrase_source.new_one()?));
     }
     if arguments.fresh_keys {
-        project.retire_keys()?;
+        keys::retire(&mut project)?;
     }
     let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
@@ -70,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "secret_key": project.secret(),
         "key_id": owner.key_id(),
         "locked": project.passphrase().is_some(),
-        "key_set": project.key_set(),
+        "key_set": project.key_file(&set),
         "key_bytes": set.bytes,
         "layout": set.layout,
         "seconds": set.seconds,
@@ -80,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "secret key: {} ({}: keep it, `hetal keys backup` it, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
         project.secret().display(),
         if project.passphrase().is_some() { "locked with the passphrase" } else { "mode 0600" },
-        project.key_set().display(),
+        project.key_file(&set).display(),
         bytes(set.bytes),
         seconds(set.seconds),
         set.layout,

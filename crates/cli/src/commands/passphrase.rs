@@ -1,5 +1,6 @@
 //! The passphrase of a secret key: from a file, the environment or the terminal.
 
+use super::warn_if_others_read;
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_keys::{Passphrase, secret_file};
@@ -19,10 +20,12 @@ pub struct PassphraseSource {
 }
 
 impl PassphraseSource {
-    /// Gives a project the passphrase of its secret key, if that has one.
+    /// Gives a project the passphrase of its secret key, if that has one; of a key that takes the place of a locked one, a new one.
     pub fn unlock(&self, project: &mut Project) -> Result<()> {
-        let path = project.secret();
-        project.set_passphrase(self.of_file(&path)?);
+        let (path, settings) = (project.secret(), project.settings());
+        let succeeds_locked = settings.locked && settings.key_id.is_none() && !project.has_secret();
+        let passphrase = if succeeds_locked { Some(self.new_one()?) } else { self.of_file(&path)? };
+        project.set_passphrase(passphrase);
         Ok(())
     }
 
@@ -49,6 +52,7 @@ impl PassphraseSource {
     fn given(&self) -> Result<Option<Passphrase>> {
         let text = match &self.passphrase_file {
             Some(path) => {
+                warn_if_others_read("passphrase", path);
                 let text = Zeroizing::new(
                     std::fs::read_to_string(path)
                         .map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })?,

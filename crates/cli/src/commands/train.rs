@@ -94,26 +94,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     options.check = !arguments.no_check;
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
+    options.extraction = manifest.as_ref().map(carried).transpose()?;
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
     }
     let mut steps = Steps::new();
     let mut show = |step| steps.show(step);
     let training = Training::open(&mut project, &remote, &task, &options, &mut show)?;
-    let mut trained = training.run(&mut show)?;
+    let trained = training.run(&mut show)?;
     drop(steps);
-    if let Some(manifest) = manifest {
-        carry(&mut trained, &manifest)?;
-    }
     print(arguments.json, &report(&trained), &text(&trained));
     Ok(())
 }
 
-/// Puts the manifest of the features into the model file.
-pub fn carry(trained: &mut Trained, manifest: &Manifest) -> Result<()> {
-    let bad = |e: serde_json::Error| Error::File { path: trained.path.display().to_string(), reason: e.to_string() };
-    trained.model.extraction = Some(serde_json::to_value(manifest).map_err(bad)?);
-    Ok(trained.model.save(&trained.path)?)
+/// The manifest of the features as the model file holds it.
+pub fn carried(manifest: &Manifest) -> Result<Value> {
+    let bad = |e: serde_json::Error| Error::File { path: Manifest::FILE.to_owned(), reason: e.to_string() };
+    serde_json::to_value(manifest).map_err(bad)
 }
 
 /// What a training came to, for machines.
@@ -163,7 +160,12 @@ pub fn text(trained: &Trained) -> String {
         Some(d) => format!(
             "WARNING: the same training in the clear gives other weights ({d:.1e} of the largest): do not trust this server\n"
         ),
-        None => "not compared with training in the clear\n".to_owned(),
+        None if training.rate.is_none() => {
+            "not compared with training in the clear: the server hides its learning rate, without which nobody can repeat the training. So nobody \
+             knows how noisy the model is, and it cannot be exported\n"
+                .to_owned()
+        }
+        None => "not compared with training in the clear, as you wished (so it cannot be exported)\n".to_owned(),
     };
     text += &format!(
         "sent: keys {}, rows {}; took {}\n",
