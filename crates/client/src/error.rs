@@ -253,7 +253,8 @@ pub enum Error {
     },
     /// A model that was never compared with exact training.
     #[error(
-        "nobody knows how noisy this model is, because it was trained without a check: train it again without --no-check"
+        "nobody knows how noisy this model is, because it was not compared with exact training: train it again without --no-check, on a server \
+         that does not hide its hyper-parameters"
     )]
     NoiseUnknown,
     /// A model noisier than those for which the release was planned.

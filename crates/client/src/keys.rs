@@ -77,6 +77,7 @@ fn load(project: &mut Project) -> Result<Owner> {
 
 /// Moves the secret key to `old`, with what was published under it: the next training makes a new one.
 pub fn retire(project: &mut Project) -> Result<()> {
+    require_settled(project)?;
     if project.has_secret() && project.settings().key_id.is_none() {
         // What was published is found again by the key's name. One that cannot be opened keeps its secret, and goes nameless.
         let _ = load(project);

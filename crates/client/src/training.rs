@@ -16,6 +16,7 @@ use crate::project::{self, KeySet};
 use crate::remote::{BlobKind, Job, JobId, Offer, Progress, Remote, Terms};
 use crate::uploads::{self, blob, to_batch};
 use crate::{Error, Layout, Model, Owner, Project, Result, Task, keys, remote};
+use hetal_keys::secret_file;
 use hetal_learn::{Judge, Matrix, Verdict, Wishes};
 use record::{JobRecord, Record};
 use serde::{Deserialize, Serialize};
@@ -350,10 +351,12 @@ fn must_retire(project: &Project, options: &Options, before: Option<&Record>) ->
     // Keys that no server has seen and under which nothing was published are as good as new ones; of one without a name nobody knows.
     let used = settings.keys.iter().any(|keys| keys.sent) || settings.released.is_some();
     let unknown = there && settings.key_id.is_none();
+    // A passphrase was wished for, and the key that is there has none.
+    let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
     let lost = !there && (settings.key_id.is_some() || !settings.keys.is_empty());
     let made_for_this =
         |record: &Record| record.fresh_keys && !record.finished && settings.key_set(&record.keys).is_some();
-    options.fresh_keys && (used || unknown || lost) && !before.is_some_and(made_for_this)
+    options.fresh_keys && (used || unknown || lost || open) && !before.is_some_and(made_for_this)
 }
 
 #[cfg(test)]

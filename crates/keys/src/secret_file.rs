@@ -52,31 +52,7 @@ impl SecretKey {
     /// Reads a key of `params` from a file that no one else may read. The passphrase of a file that has none is not looked at.
     pub fn load(params: &Params, path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
         let (mut file, len) = open(path)?;
-        let format = |error| Error::Format { path: path.to_owned(), error };
-        // The first fields decide how the rest is read: their errors come before those of the length.
-        let header_len = len.min(HEADER_LEN as u64) as usize;
-        let mut header = [0; HEADER_LEN];
-        file.read_exact(&mut header[..header_len]).map_err(|error| io("reading", path, &error))?;
-        let protection = check_header(params, path, &header[..header_len])?;
-        let mut bytes = Zeroizing::new(vec![0; file_len(params, protection)]);
-        if len != bytes.len() as u64 {
-            return Err(format(FormatError::Length { declared: len, expected: bytes.len() as u64 }));
-        }
-        bytes[..HEADER_LEN].copy_from_slice(&header);
-        file.read_exact(&mut bytes[HEADER_LEN..]).map_err(|error| io("reading", path, &error))?;
-        let end = bytes.len() - CHECKSUM_LEN;
-        if hash(&bytes[..end])[..] != bytes[end..] {
-            return Err(format(FormatError::Checksum { part: "the secret key" }));
-        }
-        let packed = match protection {
-            Protection::None => &bytes[HEADER_LEN..end],
-            Protection::Passphrase => {
-                let passphrase = passphrase.ok_or_else(|| Error::Locked { path: path.to_owned() })?;
-                unlock(path, &mut bytes[..end], passphrase)?
-            }
-        };
-        let weight = params.literal().secret_weight.min(params.degree());
-        unpack(packed, weight).ok_or(Error::NotASecret { path: path.to_owned(), weight })
+        parse(params, path, &mut file, len, passphrase)
     }
 
     /// What a secret is called where it must not be shown: the same for the same secret, and telling nothing about it. 16 bytes of
@@ -90,6 +66,46 @@ impl SecretKey {
         hasher.zeroize();
         std::array::from_fn(|k| hash[k])
     }
+}
+
+/// Whether bytes are an open key of `params`: what fuzzers call.
+pub fn understands(params: &Params, bytes: &[u8]) -> bool {
+    parse(params, Path::new(""), &mut &*bytes, bytes.len() as u64, None).is_ok()
+}
+
+/// The key in `len` bytes of a file.
+fn parse(
+    params: &Params,
+    path: &Path,
+    file: &mut impl Read,
+    len: u64,
+    passphrase: Option<&Passphrase>,
+) -> Result<SecretKey> {
+    let format = |error| Error::Format { path: path.to_owned(), error };
+    // The first fields decide how the rest is read: their errors come before those of the length.
+    let header_len = len.min(HEADER_LEN as u64) as usize;
+    let mut header = [0; HEADER_LEN];
+    file.read_exact(&mut header[..header_len]).map_err(|error| io("reading", path, &error))?;
+    let protection = check_header(params, path, &header[..header_len])?;
+    let mut bytes = Zeroizing::new(vec![0; file_len(params, protection)]);
+    if len != bytes.len() as u64 {
+        return Err(format(FormatError::Length { declared: len, expected: bytes.len() as u64 }));
+    }
+    bytes[..HEADER_LEN].copy_from_slice(&header);
+    file.read_exact(&mut bytes[HEADER_LEN..]).map_err(|error| io("reading", path, &error))?;
+    let end = bytes.len() - CHECKSUM_LEN;
+    if hash(&bytes[..end])[..] != bytes[end..] {
+        return Err(format(FormatError::Checksum { part: "the secret key" }));
+    }
+    let packed = match protection {
+        Protection::None => &bytes[HEADER_LEN..end],
+        Protection::Passphrase => {
+            let passphrase = passphrase.ok_or_else(|| Error::Locked { path: path.to_owned() })?;
+            unlock(path, &mut bytes[..end], passphrase)?
+        }
+    };
+    let weight = params.literal().secret_weight.min(params.degree());
+    unpack(packed, weight).ok_or(Error::NotASecret { path: path.to_owned(), weight })
 }
 
 /// Whether the key in a file is locked with a passphrase.

@@ -4,7 +4,7 @@
 //! after that.
 
 use crate::engine::EngineKind;
-use crate::lab::{Work, run as run_on};
+use crate::lab::{Card, Work, run as run_on};
 use crate::noise::BootstrapNoise;
 use crate::setting::Setting;
 use crate::study::{Choice, RATES, ROW_NORMS, Sets, choose, preset};
@@ -147,7 +147,7 @@ pub struct OperationErrors {
 impl OperationErrors {
     /// Measures them under encryption, on this machine's CPU.
     pub fn measure(set: &str) -> Result<Self> {
-        run_on(&OneOfEach, EngineKind::Cpu, set)
+        run_on(&OneOfEach, EngineKind::Cpu, set, Card::default())
     }
 
     /// The deviations per real coordinate of an encryption and of the worse operation, by the mean of a Rayleigh distribution.

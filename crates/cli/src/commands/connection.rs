@@ -18,19 +18,29 @@ const TOKEN: &str = "HETAL_TOKEN";
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Connection {
     /// The server, as host:port.
-    #[arg(long)]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "The server (left out: as the last time in this project)")]
     pub server: Option<String>,
     /// A file with the certificate authority (PEM) that the server's certificate comes from.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
     pub authority: Option<PathBuf>,
     /// A file with the token that the server's operator gave you (or the environment variable HETAL_TOKEN).
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
     pub token_file: Option<PathBuf>,
     /// A file with your certificate (PEM), instead of a token.
-    #[arg(long, requires = "certificate_key")]
+    #[arg(
+        long,
+        requires = "certificate_key",
+        value_name = "FILE",
+        help_heading = "The server (left out: as the last time in this project)"
+    )]
     pub certificate: Option<PathBuf>,
     /// A file with its key (PEM).
-    #[arg(long, requires = "certificate")]
+    #[arg(
+        long,
+        requires = "certificate",
+        value_name = "FILE",
+        help_heading = "The server (left out: as the last time in this project)"
+    )]
     pub certificate_key: Option<PathBuf>,
 }
 

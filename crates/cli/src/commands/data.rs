@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Clone, Debug)]
 pub struct Data {
     /// Features of the training rows: .npy, .npz, .safetensors or .csv.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: PathBuf,
     /// Labels of the training rows: a file of them (FILE#NAME for one array or column of several).
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
     /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the labels.
-    #[arg(long, conflicts_with = "labels")]
+    #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
     /// Features of rows to validate on. Without it, one row in eight of each class is set aside.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of those rows.
-    #[arg(long, requires = "validation")]
+    #[arg(long, requires = "validation", value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
     /// The length that the longest training row is brought to. Longer learns faster and less steadily.
-    #[arg(long, default_value_t = ROW_NORM)]
+    #[arg(long, default_value_t = ROW_NORM, value_name = "LENGTH", help_heading = "Rows")]
     pub row_norm: f64,
     /// How the features were made, as `hetal extract` wrote it down: kept with the model. Without it, manifest.json beside the
     /// features.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub manifest: Option<PathBuf>,
 }
 

@@ -61,7 +61,7 @@ pub struct Arguments {
     /// Rows of a batch.
     #[arg(long, default_value_t = BATCH, hide = true)]
     pub batch: usize,
-    /// Epochs.
+    /// Epochs to train for.
     #[arg(long, default_value_t = EPOCHS)]
     pub epochs: usize,
     /// Milliseconds from logits to verdict.

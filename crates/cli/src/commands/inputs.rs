@@ -24,13 +24,13 @@ pub struct Inputs {
     #[arg(long, group = "input")]
     pub text: Vec<String>,
     /// Features of the rows: .npy, .npz, .safetensors or .csv.
-    #[arg(long, group = "input")]
+    #[arg(long, group = "input", value_name = "FILE")]
     pub features: Option<PathBuf>,
     /// Where the network is now that made the features, if it is not where it was. Another one is refused.
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     pub network: Option<PathBuf>,
     /// Where downloaded networks are kept.
-    #[arg(long, env = "HETAL_MODELS")]
+    #[arg(long, env = "HETAL_MODELS", value_name = "DIR")]
     pub models: Option<PathBuf>,
 }
 

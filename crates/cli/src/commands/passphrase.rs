@@ -14,8 +14,8 @@ const VARIABLE: &str = "HETAL_PASSPHRASE";
 /// Where the passphrase is. Without an option: in the environment variable HETAL_PASSPHRASE, or typed.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct PassphraseSource {
-    /// A file whose first line is the passphrase of the secret key.
-    #[arg(long)]
+    /// A file whose first line is the passphrase of the secret key, if it has one (or the environment variable HETAL_PASSPHRASE, or typed).
+    #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 }
 
@@ -62,6 +62,32 @@ impl PassphraseSource {
             None => std::env::var(VARIABLE).ok().map(Zeroizing::new),
         };
         Ok(text.map(Passphrase::new).transpose()?)
+    }
+}
+
+/// The lock of a secret key that a command may make.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Lock {
+    /// Lock the secret key with a passphrase when it is made.
+    #[arg(long)]
+    pub passphrase: bool,
+    /// Where the passphrase is.
+    #[command(flatten)]
+    pub source: PassphraseSource,
+}
+
+impl Lock {
+    /// Gives a project the passphrase of its secret key, which a successor keeps; one that is made gets a new one where that is wished for.
+    /// `replaced`: whether the key that is there goes.
+    pub fn prepare(&self, project: &mut Project, replaced: bool) -> Result<()> {
+        self.source.unlock(project)?;
+        if self.passphrase && project.passphrase().is_none() {
+            if project.has_secret() && !replaced {
+                return Err(Error::NotLocked { path: project.secret() });
+            }
+            project.set_passphrase(Some(self.source.new_one()?));
+        }
+        Ok(())
     }
 }
 

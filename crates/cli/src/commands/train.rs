@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::data::Data;
-use super::passphrase::PassphraseSource;
+use super::passphrase::Lock;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds};
 use crate::{Error, Result};
@@ -38,9 +38,9 @@ pub struct Arguments {
     /// Make a new secret key and key set; the old secret key is kept in the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
-    /// Where the passphrase of the secret key is, if it has one.
+    /// Whether and how the secret key is locked.
     #[command(flatten)]
-    pub passphrase: PassphraseSource,
+    pub lock: Lock,
     /// Do not repeat the training in the clear on this machine to compare (such a model cannot be exported).
     #[arg(long)]
     pub no_check: bool,
@@ -59,19 +59,19 @@ pub struct Arguments {
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct WishArguments {
     /// Rows of a batch.
-    #[arg(long)]
+    #[arg(long, value_name = "ROWS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub batch: Option<usize>,
     /// The learning rate.
-    #[arg(long)]
+    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub rate: Option<f64>,
     /// Epochs without improvement before training stops.
-    #[arg(long)]
+    #[arg(long, value_name = "EPOCHS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub patience: Option<usize>,
     /// The most epochs.
-    #[arg(long)]
+    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub epochs: Option<usize>,
     /// Plain gradient descent instead of Nesterov's momentum.
-    #[arg(long)]
+    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub no_momentum: bool,
 }
 
@@ -87,7 +87,7 @@ impl WishArguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (task, manifest) = arguments.data.read()?;
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
-    arguments.passphrase.unlock(&mut project)?;
+    arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
     let remote = arguments.connection.connect(&mut project)?;
     let mut options = Options::new(&arguments.name);
     options.wishes = arguments.wishes.wishes();
