@@ -273,7 +273,7 @@ impl Project {
             let place = old.join(format!("secret-{number}.key"));
             let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
             // Of a file that cannot be read nothing more is known than the settings say.
-            let locked = self.settings.locked || secret_file::is_locked(&secret).unwrap_or(false);
+            let locked = secret_file::is_locked(&secret).unwrap_or(self.settings.locked);
             // What was published stays written down at every moment: a secret that a killed program left in place finds it here.
             write(&place.with_extension("json"), &Retired { key_id, released })?;
             // The settings before the secret, so that no one sends old keys with a new secret.

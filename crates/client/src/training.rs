@@ -176,6 +176,20 @@ fn expected_terms(wishes: &Wishes, offer: &Offer) -> Result<Terms> {
     Ok(terms)
 }
 
+/// The layout and the wishes that an offer allows.
+fn agreed(project: &Project, offer: &Offer, task: &Task, options: &Options) -> Result<(Layout, Wishes)> {
+    let params = keys::params(project)?;
+    if !offer.accepts(params.id()) {
+        let offered = offer.sets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::SetRefused { set: params.name().to_owned(), offered });
+    }
+    let batch = batch_rows(&options.wishes, offer, task.training.rows());
+    let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
+    expected_terms(&wishes, offer)?;
+    let layout = Layout::new(params, batch, task.features(), task.classes.len(), offer.defaults.range)?;
+    Ok((layout, wishes))
+}
+
 impl<'a> Training<'a> {
     /// Begins a training, or takes up the one of this name that was interrupted.
     pub fn open(
@@ -186,15 +200,7 @@ impl<'a> Training<'a> {
         report: &mut (dyn FnMut(Step) + Send),
     ) -> Result<Self> {
         let began = Instant::now();
-        let params = keys::params(project)?;
-        if !remote.offer().accepts(params.id()) {
-            let offered = remote.offer().sets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::SetRefused { set: params.name().to_owned(), offered });
-        }
-        let batch = batch_rows(&options.wishes, remote.offer(), task.training.rows());
-        let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
-        expected_terms(&wishes, remote.offer())?;
-        let layout = Layout::new(params, batch, task.features(), task.classes.len(), remote.offer().defaults.range)?;
+        let (layout, wishes) = agreed(project, remote.offer(), task, options)?;
         let folder = project.job(&options.name)?;
         let before = project::read::<Record>(&folder.join("job.json"))?;
         // Before keys are made, or old ones go.
@@ -214,10 +220,6 @@ impl<'a> Training<'a> {
         let owner = keys::owner(project)?;
         let keys = keys::ensure_set(project, &owner, &layout, report)?;
         let fitting = same && before.as_ref().is_some_and(|record| record.keys == keys.blob);
-        let may_replace = options.replace || (going_on && fitting);
-        if !may_replace && project.model(&options.name)?.exists() {
-            return Err(Error::ModelExists { name: options.name.clone() });
-        }
         let record = match before {
             Some(record) if fitting => record.taken_up(remote, options)?,
             Some(_) if going_on && !options.replace => {
