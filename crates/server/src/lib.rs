@@ -113,6 +113,7 @@ pub fn start(config: Config) -> Result<Running> {
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
+    sweep::remember_beginning(&*state, &*blobs)?;
     match sweep::sweep(&*state, &*blobs, &staging) {
         Ok(0) => {}
         Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),

@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::sets::Sets;
 use crate::staging::Staging;
 use crate::state::{BlobKind, JobState, MemoryState, NewJob, Quota, SqliteState, State, Upload};
-use crate::sweep::{delete_job, sweep};
+use crate::sweep::{delete_job, remember_beginning, sweep};
 use crate::tenants::Tenant;
 use crate::uploads::{Begun, Intake, Uploads};
 use crate::work::{Part, Training, Work};
@@ -83,6 +83,7 @@ impl Server {
             rest: Duration::ZERO,
         };
         any.release_worker(&shop.name)?;
+        remember_beginning(&*any, &*blobs)?;
         // As in a real server, what cannot be swept up stops nobody.
         let _ = sweep(&*any, &*blobs, &staging);
         let uploads =

@@ -202,6 +202,8 @@ pub trait State: Send + Sync {
     fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings>;
     /// Ends all leases of a worker that is known to be dead.
     fn release_worker(&self, worker: &str) -> Result<()>;
+    /// Whether it knows of all blobs there ever were: whether there were none before it. What it is told first it remembers.
+    fn is_from_the_beginning(&self, no_blobs: bool) -> Result<bool>;
     /// Numbers of jobs in each state.
     fn census(&self) -> Result<Vec<(JobState, u64)>>;
 }

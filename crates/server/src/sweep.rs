@@ -10,6 +10,14 @@ use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId, v1};
 use std::collections::BTreeSet;
 
+/// Has a state remember whether there were blobs before it, at its first start. Without that it must not begin to store any.
+pub fn remember_beginning(state: &dyn State, blobs: &dyn Blobs) -> Result<()> {
+    if !blobs.is_shared() {
+        state.is_from_the_beginning(blobs.shelves()?.is_empty())?;
+    }
+    Ok(())
+}
+
 /// Removes what nobody names; gives how much that was.
 pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<usize> {
     let mut removed = 0;
@@ -40,21 +48,37 @@ pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<
     Ok(removed)
 }
 
-/// The shelves of which this state can say what is needed. Where others keep blobs in the same store, and of tenants of whom it knows
-/// nothing at all, it cannot: a database that was lost or moved away must not take the blobs with it.
+/// The shelves of which this state can say what is needed. Where others keep blobs in the same store it cannot; nor, if there were
+/// blobs before it, of tenants of whom it knows nothing: a database that was lost or moved away must not take the blobs with it.
 fn shelves_to_sweep(state: &dyn State, blobs: &dyn Blobs) -> Result<Vec<(Tenant, Shelf)>> {
     if blobs.is_shared() {
         return Ok(Vec::new());
     }
-    let mut shelves = Vec::new();
-    for (tenant, shelf) in blobs.shelves()? {
-        if state.holdings(&tenant)? == Holdings::default() {
-            tracing::warn!(%tenant, ?shelf, "the database knows nothing of these blobs' tenant: they are kept");
-        } else {
-            shelves.push((tenant, shelf));
-        }
+    let mut shelves = blobs.shelves()?;
+    if state.is_from_the_beginning(shelves.is_empty())? {
+        return Ok(shelves);
     }
-    Ok(shelves)
+    let mut unknown = 0;
+    let mut failure = None;
+    shelves.retain(|(tenant, _)| match state.holdings(tenant) {
+        Ok(holdings) => {
+            let known = holdings != Holdings::default();
+            unknown += usize::from(!known);
+            known
+        }
+        Err(error) => {
+            failure = Some(error);
+            false
+        }
+    });
+    if unknown > 0 {
+        tracing::warn!(
+            shelves = unknown,
+            "there are blobs from before this database, of tenants it knows nothing of: they are kept. If the database was lost, \
+             restore it from a backup; if nobody needs them, delete their folders"
+        );
+    }
+    failure.map_or(Ok(shelves), Err)
 }
 
 /// Removes a job that has ended, with everything it made. Blobs first: if this is interrupted, the job is still there to be deleted
@@ -126,6 +150,7 @@ mod tests {
         let key = Key::new(&ann, Shelf::Uploads, name_of(b"rows"));
         blobs.put(&key, b"rows").unwrap();
         assert_eq!(sweep(&state, &blobs, &staging).unwrap(), 0, "nothing is known of her");
+        assert_eq!(sweep(&state, &blobs, &staging).unwrap(), 0, "nor the next time");
         assert_eq!(blobs.len(&key).unwrap(), Some(4));
         // Where she is known, and the blob is not, nobody needs it.
         let other = Upload { name: name_of(b"others"), kind: BlobKind::Batch, size: 6, complete: false };
@@ -133,5 +158,16 @@ mod tests {
         state.begin_upload(&ann, &other, &quota).unwrap();
         assert_eq!(sweep(&state, &blobs, &staging).unwrap(), 1);
         assert_eq!(blobs.len(&key).unwrap(), None);
+    }
+
+    #[test]
+    fn what_nobody_names_goes_where_the_database_is_the_first() {
+        let folder = TempDir::new();
+        let (state, blobs) = (MemoryState::default(), MemoryBlobs::new(&folder.path().join("blobs")));
+        let staging = Staging::open(Arc::new(Files), &folder.path().join("staging"), 4).unwrap();
+        assert_eq!(sweep(&state, &blobs, &staging).unwrap(), 0);
+        let key = Key::new(&"ann".to_owned().try_into().unwrap(), Shelf::Uploads, name_of(b"rows"));
+        blobs.put(&key, b"rows").unwrap();
+        assert_eq!(sweep(&state, &blobs, &staging).unwrap(), 1, "her upload was forgotten");
     }
 }

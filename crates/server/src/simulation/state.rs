@@ -102,6 +102,9 @@ impl State for SimState {
     fn release_worker(&self, worker: &str) -> Result<()> {
         self.write(|s| s.release_worker(worker))
     }
+    fn is_from_the_beginning(&self, no_blobs: bool) -> Result<bool> {
+        self.write(|s| s.is_from_the_beginning(no_blobs))
+    }
     fn census(&self) -> Result<Vec<(JobState, u64)>> {
         self.read(|s| s.census())
     }

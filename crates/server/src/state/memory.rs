@@ -14,6 +14,7 @@ struct Inner {
     /// In the order in which they were made.
     jobs: Vec<Entry>,
     turn: u64,
+    from_the_beginning: Option<bool>,
 }
 
 struct Entry {
@@ -282,6 +283,10 @@ impl State for MemoryState {
             entry.token += 1;
         }
         Ok(())
+    }
+
+    fn is_from_the_beginning(&self, no_blobs: bool) -> Result<bool> {
+        Ok(*self.lock().from_the_beginning.get_or_insert(no_blobs))
     }
 
     fn census(&self) -> Result<Vec<(JobState, u64)>> {

@@ -47,6 +47,12 @@ CREATE UNIQUE INDEX jobs_of ON jobs (tenant, id);
 PRAGMA user_version = 2;
 ";
 
+/// What version 3 adds: one row, once it is known, that tells whether there were no blobs before this database.
+const THIRD: &str = "
+CREATE TABLE beginning (no_blobs INTEGER NOT NULL) STRICT;
+PRAGMA user_version = 3;
+";
+
 const STATES: [JobState; 6] =
     [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
 const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
@@ -116,9 +122,10 @@ impl SqliteState {
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let missing = match version {
-            0 => &[SCHEMA, SECOND][..],
-            1 => &[SECOND],
-            2 => &[],
+            0 => &[SCHEMA, SECOND, THIRD][..],
+            1 => &[SECOND, THIRD],
+            2 => &[THIRD],
+            3 => &[],
             _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
         };
         let transaction = connection.transaction()?;
@@ -501,6 +508,13 @@ impl State for SqliteState {
             let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1 WHERE worker = ?1";
             db.execute(sql, [worker])?;
             Ok(())
+        })
+    }
+
+    fn is_from_the_beginning(&self, no_blobs: bool) -> Result<bool> {
+        self.write(|db| {
+            db.execute("INSERT INTO beginning SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM beginning)", [no_blobs])?;
+            Ok(db.query_row("SELECT no_blobs FROM beginning", [], |row| row.get(0))?)
         })
     }
 

@@ -300,6 +300,15 @@ fn an_older_database_is_brought_up_to_date() {
     check(&SqliteState::open(&path).unwrap());
 }
 
+#[test]
+fn what_was_before_the_database_is_remembered() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    assert!(!SqliteState::open(&path).unwrap().is_from_the_beginning(false).unwrap());
+    assert!(!SqliteState::open(&path).unwrap().is_from_the_beginning(true).unwrap());
+    assert!(SqliteState::in_memory().unwrap().is_from_the_beginning(true).unwrap());
+}
+
 /// Many tenants with many jobs and few workers: whoever asks for little is not kept waiting by whoever asks for much.
 #[test]
 fn a_busy_tenant_does_not_starve_others() {
