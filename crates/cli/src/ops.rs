@@ -1,8 +1,8 @@
 //! `hetal bench ops`: the figures of one parameter set.
 
 use crate::engine::{Place, gpu};
+use crate::local_owner::{LocalOwner, carried};
 use crate::machine::{peak_rss_gib, time, with_threads};
-use crate::owner::{Owner, carried};
 use crate::{Result, progress};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::{Bootstrapper, bootstrap};
@@ -40,7 +40,7 @@ impl Best {
 
 /// A set with every key the figures need.
 pub struct Bench<B: Place> {
-    owner: Owner,
+    owner: LocalOwner,
     encoder: Evaluator<RnsRing>,
     evaluator: Evaluator<B>,
     keys: EvaluationKeys<B::Poly>,
@@ -53,7 +53,7 @@ pub struct Bench<B: Place> {
 impl Bench<RnsRing> {
     /// On the CPU.
     pub fn new(set: &str) -> Result<Self> {
-        let owner = Owner::new(set)?;
+        let owner = LocalOwner::new(set)?;
         let ring = Arc::clone(&owner.ring);
         Self::on(owner, ring, Steps::FewKeys)
     }
@@ -61,7 +61,7 @@ impl Bench<RnsRing> {
 
 impl<B: Place> Bench<B> {
     /// Makes keys and encodes matrices, with a bar.
-    fn on(owner: Owner, backend: Arc<B>, steps: Steps) -> Result<Self> {
+    fn on(owner: LocalOwner, backend: Arc<B>, steps: Steps) -> Result<Self> {
         let start = Instant::now();
         let keys = owner.keys_on(&*backend, &bootstrap::keys_with_steps(&owner.params, steps))?;
         let keys_s = start.elapsed().as_secs_f64();
@@ -302,7 +302,7 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
 
 /// Everything `hetal bench ops --engine cuda` prints about a set.
 pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<String, Value>> {
-    let owner = Owner::new(set)?;
+    let owner = LocalOwner::new(set)?;
     let gpu = gpu(&owner.params, device)?;
     Bench::on(owner, gpu, steps)?.measure()
 }
