@@ -99,7 +99,7 @@ fn sentences(extractor: &Extractor, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         if text.trim().is_empty() {
             return Err(Error::File { path: "--text".to_owned(), reason: "the text is empty".to_owned() });
         }
-        if extractor.reading(text)? == Reading::Beginning {
+        if extractor.tokens(text)?.reading == Reading::Beginning {
             eprintln!("note: a text is longer than the network reads, its end does not count: {text:.40}...");
         }
     }
