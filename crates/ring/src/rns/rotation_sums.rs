@@ -18,6 +18,8 @@ pub struct BabyStep<'a> {
 }
 
 /// One limb of a step's pair, before its automorphism.
+// There are a few of them at a time, nearly all of the large kind.
+#[allow(clippy::large_enum_variant)]
 enum RotatedProduct<'a> {
     Switched(InnerProduct<'a>),
     /// Multiples of the pair itself; nothing where they are zero.
