@@ -56,12 +56,14 @@ pub fn warn_if_others_read(what: &str, file: &Path) {
     }
 }
 
-/// Prints a result: one line of JSON, or the text for people.
+/// Prints a result: one line of JSON, or the text for people. Who reads only the beginning (`| head`) has seen what he wanted.
 pub fn print(json: bool, value: &Value, text: &str) {
-    if json {
-        println!("{value}");
-    } else {
-        println!("{}", text.trim_end());
+    let mut out = std::io::stdout().lock();
+    let printed = if json { writeln!(out, "{value}") } else { writeln!(out, "{}", text.trim_end()) };
+    if let Err(error) = printed.and_then(|()| out.flush())
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        eprintln!("hetal: standard output: {error}");
     }
 }
 

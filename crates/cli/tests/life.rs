@@ -446,6 +446,20 @@ fn errors_say_what_to_do() {
     std::fs::write(&rows, "a,b,kind\n1,2,x\n3,oops,y\n").unwrap();
     let wrong = error(&["plan", "--features", text(&rows), "--label-column", "kind"]);
     assert!(wrong.contains("rows.csv") && wrong.contains("row 2") && wrong.contains("column b"), "{wrong}");
+    assert!(wrong.contains("oops"), "{wrong}");
+    let unnamed = error(&["plan", "--features", text(&rows)]);
+    assert!(unnamed.contains("--label-column kind"), "{unnamed}");
+    // Who has read enough (`| head`) is no reason to fall over.
+    let doctor = Command::new(env!("CARGO_BIN_EXE_hetal"))
+        .arg("doctor")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map(|mut child| (child.stdout.take(), child));
+    let (stdout, child) = doctor.unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = json(&["doctor", "--json"]);
     assert!(report["threads"].as_u64().unwrap() >= 1 && report["sets"].as_array().unwrap().len() >= 4);
 }

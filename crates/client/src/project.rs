@@ -188,12 +188,18 @@ impl Project {
         }
         // The next time it is written it is in the form of today.
         settings.version = VERSION;
+        let mut project = Self { root: root.to_owned(), settings, passphrase: None, _lock: lock };
         match set {
-            Some(set) if set != settings.set => {
-                Err(Error::OtherSet { folder: root.to_owned(), has: settings.set, asked: set.to_owned() })
+            Some(set) if set == project.settings.set => {}
+            // Where no key was made yet, nothing depends on the set.
+            Some(set) if project.is_empty() => project.update(|s| s.set = set.to_owned())?,
+            Some(set) => {
+                let (folder, has) = (root.to_owned(), project.settings.set);
+                return Err(Error::OtherSet { folder, has, asked: set.to_owned() });
             }
-            _ => Ok(Self { root: root.to_owned(), settings, passphrase: None, _lock: lock }),
+            None => {}
         }
+        Ok(project)
     }
 
     /// Opens a folder that must be there.
@@ -243,6 +249,10 @@ impl Project {
         self.secret().metadata().is_ok_and(|m| m.len() > 0)
     }
 
+    fn is_empty(&self) -> bool {
+        !self.has_secret() && self.settings.key_id.is_none() && self.settings.keys.is_empty()
+    }
+
     /// Where a key set is.
     pub fn key_file(&self, keys: &KeySet) -> PathBuf {
         self.root.join(&keys.file)
@@ -267,7 +277,7 @@ impl Project {
     pub(crate) fn retire_keys(&mut self) -> Result<()> {
         let (secret, old) = (self.secret(), self.root.join("old"));
         let files: Vec<PathBuf> = self.settings.keys.iter().map(|keys| self.key_file(keys)).collect();
-        if self.has_secret() || self.settings.key_id.is_some() || !files.is_empty() {
+        if !self.is_empty() {
             make_private_folder(&old)?;
             let number = self.retired()?.last().map_or(1, |(number, _)| number + 1);
             let place = old.join(format!("secret-{number}.key"));
@@ -410,6 +420,11 @@ mod tests {
         let project = Project::existing(&root).unwrap();
         assert_eq!(project.settings().released, Some(released));
         assert!(!root.join("x.0.unfinished").exists());
+        drop(project);
+        // Nothing depends on the set before there is a key.
+        let mut project = Project::open(&root, Some("insecure-toy12")).unwrap();
+        assert_eq!(project.settings().set, "insecure-toy12");
+        project.update(|s| s.key_id = Some("a key".to_owned())).unwrap();
         drop(project);
         assert!(matches!(Project::open(&root, Some("full")), Err(Error::OtherSet { .. })));
     }

@@ -153,17 +153,21 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
 fn text(plan: &Value) -> String {
     let number = |name: &str| plan[name].as_u64().unwrap_or(0);
     let size = |name: &str| bytes(number(name));
-    let time = |name: &str| plan[name].as_f64().map_or("an unmeasured time".to_owned(), seconds);
+    let time = |name: &str| match plan[name].as_f64() {
+        Some(taken) => format!("about {} on this machine's CPU", seconds(taken)),
+        None => "nobody has measured how long at this set".to_owned(),
+    };
+    let batches = if number("batches") == 1 { "batch" } else { "batches" };
     format!(
         "{} training rows and {} validation rows of {} features, {} classes\n\
-         {} batches of {} rows; parameter set {} ({})\n\
+         {} {batches} of {} rows; parameter set {} ({})\n\
          \n\
          sent once          keys {} ({} of them), rows {} (without seeds {})\n\
          received           {} an epoch, {} at the end\n\
          disk of the owner  {}\n\
          server's memory    keys {}, all batches prepared {} (remade one by one where that is too much)\n\
-         an iteration       {} bootstraps, {} key switches; about {} on this machine's CPU\n\
-         an epoch           about {} on this machine's CPU; at most {} epochs\n\
+         an iteration       {} bootstraps, {} key switches; {}\n\
+         an epoch           {}; at most {} epochs\n\
          softmax            error at most {:.1e}",
         number("rows"),
         number("validation_rows"),

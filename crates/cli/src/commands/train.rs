@@ -190,7 +190,8 @@ fn inputs(trained: &Trained) -> &'static str {
     }
 }
 
-fn ordinal(n: usize) -> &'static str {
+/// What makes a number one of an order.
+pub fn ordinal(n: usize) -> &'static str {
     match (n % 10, n % 100) {
         (_, 11..=13) => "th",
         (1, _) => "st",
