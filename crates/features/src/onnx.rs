@@ -26,7 +26,7 @@ pub(crate) struct OnnxModel {
 
 enum Kind {
     Pictures(PicturePreprocessing),
-    Sentences(Reader, Vec<TokenInput>),
+    Sentences(Box<Reader>, Vec<TokenInput>),
 }
 
 /// What an input of a network of sentences gets for each token.
@@ -87,7 +87,7 @@ impl OnnxModel {
             model.set_input_fact(place, fact.into()).map_err(bad)?;
         }
         let reader = Reader::open(path.parent().unwrap_or(Path::new("")), USUAL_TOKENS)?;
-        Ok((Kind::Sentences(reader, inputs), model))
+        Ok((Kind::Sentences(Box::new(reader), inputs), model))
     }
 
     pub fn width(&self) -> usize {

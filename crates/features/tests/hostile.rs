@@ -166,7 +166,9 @@ fn weights_and_configurations() {
                 Err(_) => refused += 1,
             }
         }
-        assert!(opened > 0 && refused > 30, "{name}: {opened} opened, {refused} refused");
+        // Every byte of the weights' header counts; of the other files some do not.
+        let some = opened > 0 || name == "model.safetensors";
+        assert!(some && refused > 30, "{name}: {opened} opened, {refused} refused");
         std::fs::write(&path, whole).unwrap();
     }
     assert!(Extractor::open(folder.path()).is_ok());
