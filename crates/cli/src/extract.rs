@@ -2,7 +2,7 @@
 
 use crate::{Error, Result, progress};
 use hetal_features::dataset::{Columns, Dataset, Format};
-use hetal_features::hub::{ADDRESS, Hub, Pin, WEIGHTS};
+use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, WEIGHTS};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
 use serde_json::{Map, Value, json};
@@ -177,7 +177,7 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
         let text = |option: &Option<String>| option.clone().unwrap_or_default();
         let pin = Pin::new(&arguments.model, &text(&arguments.revision), &text(&arguments.sha256))?;
         let folder = fetch(&pin, arguments.models.as_deref(), &spinner)?;
-        Extractor::open(&folder)?.named(&pin.name, &pin.revision)
+        Extractor::pinned(&folder, &pin)?
     };
     spinner.finish_and_clear();
     Ok(extractor)
@@ -205,7 +205,7 @@ pub fn reopen(manifest: &Manifest, network: Option<&Path>, models: Option<&Path>
 
 /// The folder of a model of the hub.
 fn fetch(pin: &Pin, models: Option<&Path>, spinner: &indicatif::ProgressBar) -> Result<PathBuf> {
-    let hub = Hub { address: ADDRESS.to_owned(), cache: cache(models)? };
+    let hub = Hub { address: ADDRESS.to_owned(), cache: cache(models)?, patience: PATIENCE };
     Ok(hub.fetch(pin, |file, done, total| {
         let mebibytes = |bytes: u64| bytes >> 20;
         let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();

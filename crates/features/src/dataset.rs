@@ -166,21 +166,21 @@ impl Dataset {
         Ok(Self { classes: found.classes, parts, notes })
     }
 
-    /// Keeps at most so many samples of each part, of each class its share.
+    /// Keeps so many samples of each part: of each class its share, and at least one.
     pub fn thin(&mut self, most: [usize; 3], seed: u64) {
         for (part, most) in self.parts.iter_mut().zip(most) {
             if part.len() > most {
                 let all = std::mem::take(part);
                 let count = all.len();
-                *part = split::split_off(all, self.classes.len(), most, count, seed).1;
+                *part = split::split_off(all, self.classes.len(), count - most, count, seed).0;
             }
         }
     }
 
-    /// Whether its samples are texts; a data set holds one kind.
+    /// Whether most of its samples are texts; a data set holds one kind, and what is of the other is named when its turn comes.
     pub fn is_text(&self) -> bool {
-        let first = self.parts.iter().flatten().next();
-        matches!(first.map(|sample| &sample.source), Some(Source::Text(_) | Source::TextFile(_)))
+        let texts = self.samples().filter(|sample| matches!(sample.source, Source::Text(_) | Source::TextFile(_)));
+        2 * texts.count() > self.samples().count()
     }
 
     /// All samples, part after part.
@@ -193,22 +193,45 @@ impl Sample {
     /// Reads and decodes the sample; the error names it.
     pub fn read(&self) -> Result<Content> {
         let no = |reason: &str| Error::item(&self.name, reason);
-        let picture = |path: &Path| Picture::open(path).map(Content::Picture);
         match &self.source {
             Source::Text(text) => self.text(text),
             Source::TextFile(path) => {
-                let bytes = untrusted::read(path, MAX_TEXT).map_err(|e| no(&e.to_string()))?;
+                let bytes = text_file(path).map_err(|e| no(&e.to_string()))?;
                 self.text(std::str::from_utf8(&bytes).map_err(|_| no("is no text in UTF-8"))?)
             }
-            Source::File(path) => picture(path),
-            Source::Region(path, [left, top, right, bottom]) => Picture::open(path)?
-                .crop(*left, *top, *right, *bottom)
-                .map(Content::Picture)
-                .ok_or_else(|| no("its box lies outside the picture")),
+            Source::File(path) => Picture::open(path).map(Content::Picture),
+            Source::Region(path, region) => self.cropped(&Picture::open(path)?, *region),
             Source::Stored(pictures, index) => {
                 pictures.get(*index).map(Content::Picture).ok_or_else(|| no("is not stored"))
             }
         }
+    }
+
+    /// Reads samples of which `shares_picture` is true; their picture is decoded once.
+    pub(crate) fn read_together(samples: &[&Self]) -> Vec<Result<Content>> {
+        let decoded = match samples {
+            [first, _, ..] => match &first.source {
+                Source::Region(path, _) => Some(Picture::open(path)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let read = |sample: &&Self| match (&decoded, &sample.source) {
+            (Some(Ok(picture)), Source::Region(_, region)) => sample.cropped(picture, *region),
+            (Some(Err(error)), _) => Err(Error::item(&sample.name, error.to_string())),
+            _ => sample.read(),
+        };
+        samples.iter().map(read).collect()
+    }
+
+    /// Whether both are regions of one picture.
+    pub(crate) fn shares_picture(&self, other: &Self) -> bool {
+        matches!((&self.source, &other.source), (Source::Region(a, _), Source::Region(b, _)) if a == b)
+    }
+
+    fn cropped(&self, picture: &Picture, [left, top, right, bottom]: [usize; 4]) -> Result<Content> {
+        let region = picture.crop(left, top, right, bottom).map(Content::Picture);
+        region.ok_or_else(|| Error::item(&self.name, "its box lies outside the picture"))
     }
 
     fn text(&self, text: &str) -> Result<Content> {
@@ -217,6 +240,11 @@ impl Sample {
             text => Ok(Content::Text(text.to_owned())),
         }
     }
+}
+
+/// The bytes of a file with a text in it.
+pub(crate) fn text_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    untrusted::read(path, MAX_TEXT)
 }
 
 impl Pictures {

@@ -1,15 +1,21 @@
 //! Models by name from the Hugging Face hub: a revision and the hash of the weights are part of the name.
 
-use crate::weights::sha256;
-use crate::{Error, Result};
+use crate::weights::hexadecimal;
+use crate::{Error, Result, config, disk};
+use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 /// Where models are asked for unless the user says otherwise.
 pub const ADDRESS: &str = "https://huggingface.co";
 
-/// Files above this many bytes are refused.
-const MAX_BYTES: u64 = 16 << 30;
+/// How long a hub may be silent.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Weights above this many bytes are refused; what lies beside them is a configuration.
+const MAX_WEIGHTS: u64 = 16 << 30;
 
 /// The file of a model's weights.
 pub const WEIGHTS: &str = "model.safetensors";
@@ -57,6 +63,15 @@ impl Pin {
         }
         Ok(Self { name: name.to_owned(), revision: revision.to_lowercase(), sha256: sha256.to_lowercase() })
     }
+
+    /// Whether the weights at `path`, whose hash is `found`, are the pinned ones.
+    pub(crate) fn check(&self, path: &Path, found: &str) -> Result<()> {
+        if found == self.sha256 {
+            return Ok(());
+        }
+        let reason = format!("its SHA-256 is {found}, pinned is {}; remove it and check the pin", self.sha256);
+        Err(Error::file(path, reason))
+    }
 }
 
 /// A hub and the folder its models are kept in.
@@ -65,10 +80,13 @@ pub struct Hub {
     pub address: String,
     /// Models that have been downloaded.
     pub cache: PathBuf,
+    /// How long it may be silent: `PATIENCE`, usually.
+    pub patience: Duration,
 }
 
 impl Hub {
-    /// The folder of the pinned model, downloaded if it is not there; `progress` hears file, bytes so far, bytes in all.
+    /// The folder of the pinned model, downloaded if it is not there; `progress` hears file, bytes so far, bytes in all. Weights that
+    /// come are held to their pin here, weights that are there by `Extractor::pinned`, which reads them anyway.
     pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(&str, u64, Option<u64>)) -> Result<PathBuf> {
         let folder = self.cache.join(pin.name.replace('/', "--")).join(&pin.revision);
         // The weights come last: where they are, everything is.
@@ -81,7 +99,6 @@ impl Hub {
                 }
             }
         }
-        check(&folder.join(WEIGHTS), pin)?;
         Ok(folder)
     }
 
@@ -102,46 +119,69 @@ impl Hub {
             address: address.clone(),
             reason: format!("{reason}; without a network, download the model elsewhere and give its folder"),
         };
-        let response = match ureq::get(&address).call() {
+        let response = match self.agent().get(&address).call() {
             Ok(response) => response,
             Err(ureq::Error::StatusCode(404)) => return Ok(false),
             Err(error) => return Err(failed(error.to_string())),
         };
+        let most = if file == WEIGHTS { MAX_WEIGHTS } else { config::MAX_BYTES };
         let total = response.body().content_length();
-        if total.is_some_and(|total| total > MAX_BYTES) {
-            return Err(failed(format!("has more than {MAX_BYTES} bytes")));
-        }
-        let (path, part) = (folder.join(file), folder.join(format!("{file}.part")));
+        let path = folder.join(file);
         let parent = path.parent().unwrap_or(folder);
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        let part = disk::unfinished(&path);
         let mut out = std::fs::File::create(&part).map_err(Error::io(&part))?;
-        let mut body = response.into_body().into_reader().take(MAX_BYTES);
-        let (mut buffer, mut done) = (vec![0; 1 << 16], 0);
+        let pieces = pieces(response.into_body().into_reader());
+        let (mut hash, mut done) = (Sha256::new(), 0);
         loop {
-            let read = body.read(&mut buffer).map_err(|e| failed(e.to_string()))?;
-            if read == 0 {
+            let silent = |_| failed(format!("nothing came for {} s", self.patience.as_secs_f32()));
+            let piece = pieces.recv_timeout(self.patience).map_err(silent)?.map_err(|e| failed(e.to_string()))?;
+            if piece.is_empty() {
                 break;
             }
-            out.write_all(&buffer[..read]).map_err(Error::io(&part))?;
-            done += read as u64;
+            done += piece.len() as u64;
+            if done.max(total.unwrap_or(0)) > most {
+                return Err(failed(format!("has more than {most} bytes")));
+            }
+            out.write_all(&piece).map_err(Error::io(&part))?;
+            hash.update(&piece);
             progress(file, done, total);
         }
         if total.is_some_and(|total| total != done) {
             return Err(failed(format!("ended after {done} bytes")));
         }
         if file == WEIGHTS {
-            check(&part, pin)?;
+            pin.check(&part, &hexadecimal(&hash.finalize()))?;
         }
-        std::fs::rename(&part, &path).map_err(Error::io(&path))?;
+        disk::publish(&out, &path)?;
         Ok(true)
+    }
+
+    /// What waits for names, connections and answers, but not for ever.
+    fn agent(&self) -> ureq::Agent {
+        let config = ureq::Agent::config_builder()
+            .timeout_resolve(Some(self.patience))
+            .timeout_connect(Some(self.patience))
+            .timeout_recv_response(Some(self.patience));
+        config.build().into()
     }
 }
 
-fn check(path: &Path, pin: &Pin) -> Result<()> {
-    let found = sha256(path)?;
-    if found == pin.sha256 {
-        return Ok(());
-    }
-    let reason = format!("its SHA-256 is {found}, pinned is {}; remove it and check the pin", pin.sha256);
-    Err(Error::file(path, reason))
+/// What a body holds, piece by piece and an empty one last, from a thread of its own: a read that never ends can be left to itself.
+fn pieces(mut body: impl Read + Send + 'static) -> Receiver<std::io::Result<Vec<u8>>> {
+    let (sender, receiver) = sync_channel(4);
+    std::thread::spawn(move || {
+        loop {
+            let mut buffer = vec![0; 1 << 16];
+            let piece = body.read(&mut buffer).map(|read| {
+                buffer.truncate(read);
+                buffer
+            });
+            let last = piece.as_ref().map_or(true, Vec::is_empty);
+            if sender.send(piece).is_err() || last {
+                break;
+            }
+        }
+    });
+    receiver
 }

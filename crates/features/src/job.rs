@@ -1,11 +1,12 @@
 //! An extraction: a data set through a network into files, chunk by chunk, so that an interrupted one goes on where it was.
 
-use crate::dataset::{Content, Dataset, PARTS, Sample, Source};
+use crate::dataset::{self, Content, Dataset, PARTS, Sample, Source};
 use crate::manifest::{Manifest, Skipped};
 use crate::npy::Array;
 use crate::picture::Picture;
-use crate::sentence::{NOTHING, Reading};
-use crate::{Error, Extractor, Result, config};
+use crate::sentence::{NOTHING, Reading, Tokens};
+use crate::weights::hexadecimal;
+use crate::{Error, Extractor, Result, config, disk};
 use rayon::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
@@ -56,7 +57,7 @@ pub struct Job<'a> {
 
 /// A sample that can go through the network.
 enum Ready {
-    Text(String, Reading),
+    Text(Tokens),
     Picture(Picture),
 }
 
@@ -78,11 +79,15 @@ impl Job<'_> {
             return Err(Error::Kind { reads: kind(self.extractor.reads_text()), holds: kind(self.dataset.is_text()) });
         }
         let samples: Vec<&Sample> = self.dataset.samples().collect();
-        if let Some(manifest) = self.finished() {
+        let _lock = self.lock()?;
+        let hash = self.samples_hash();
+        let fingerprint = self.fingerprint(&hash);
+        if let Some(manifest) = self.finished(&hash) {
+            self.tidy(&fingerprint)?;
             progress(samples.len());
             return Ok(manifest);
         }
-        let (mut state, mut rows) = self.resume(samples.len())?;
+        let (mut state, mut rows) = self.resume(fingerprint, samples.len())?;
         progress(state.done);
         let chunk = if self.extractor.reads_text() { TEXTS } else { PICTURES };
         while state.done < samples.len() {
@@ -100,7 +105,17 @@ impl Job<'_> {
             self.save(&state)?;
             progress(end);
         }
-        self.finish(&state)
+        self.finish(&state, hash)
+    }
+
+    /// Held as long as the extraction runs: two at once in one folder would mix their rows.
+    fn lock(&self) -> Result<File> {
+        std::fs::create_dir_all(self.folder).map_err(Error::io(self.folder))?;
+        let folder = File::open(self.folder).map_err(Error::io(self.folder))?;
+        match folder.try_lock() {
+            Ok(()) => Ok(folder),
+            Err(_) => Err(Error::file(self.folder, "another extraction is at work here")),
+        }
     }
 
     fn work_folder(&self) -> PathBuf {
@@ -115,24 +130,42 @@ impl Job<'_> {
         self.work_folder().join("state.json")
     }
 
-    /// The manifest of an extraction that was brought to its end before: the same samples, network and files.
-    fn finished(&self) -> Option<Manifest> {
+    /// The manifest of an extraction that was brought to its end before: the same samples, network and files. It is written last,
+    /// so that where it is everything is.
+    fn finished(&self, hash: &str) -> Option<Manifest> {
         let manifest = Manifest::read(self.folder).ok()?;
         let model = self.extractor.identity();
-        let same = manifest.samples == self.samples_hash()
+        let same = manifest.samples == hash
             && (&manifest.model.files, &manifest.model.preprocessing) == (&model.files, &model.preprocessing)
             && (self.policy == Policy::Skip || manifest.skipped.is_empty());
         let there = PARTS.iter().flat_map(|part| self.part_paths(part)).all(|path| path.is_file());
-        (same && there && !self.work_folder().exists()).then_some(manifest)
+        (same && there).then_some(manifest)
+    }
+
+    /// Removes the record of progress of this extraction, which may have been stopped between its manifest and here; another
+    /// extraction's is left alone.
+    fn tidy(&self, fingerprint: &str) -> Result<()> {
+        let ours = match config::read_if_there::<State>(&self.state_path()) {
+            Ok(Some(state)) => state.fingerprint == fingerprint,
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        let work = self.work_folder();
+        if ours && work.exists() {
+            // The rows first: what is left of a record without rows is tidied up the next time.
+            disk::remove(&self.rows_path())?;
+            std::fs::remove_dir_all(&work).map_err(Error::io(&work))?;
+        }
+        Ok(())
     }
 
     /// What must be the same for an extraction to go on.
-    fn fingerprint(&self) -> String {
+    fn fingerprint(&self, hash: &str) -> String {
         let model = self.extractor.identity();
-        format!("{} {:?} {:?}", self.samples_hash(), model.files, model.preprocessing)
+        format!("{hash} {:?} {:?}", model.files, model.preprocessing)
     }
 
-    /// Over part, name, class and content of each sample; of files, their size stands for the content.
+    /// Over part, name, class and content of each sample; of pictures' files, their size stands for the content.
     fn samples_hash(&self) -> String {
         let mut hash = Sha256::new();
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len()).to_le_bytes();
@@ -141,7 +174,9 @@ impl Job<'_> {
                 hash.update(format!("{part}\0{}\0{}\0", sample.name, self.dataset.classes[sample.label]));
                 match &sample.source {
                     Source::Text(text) => hash.update(text),
-                    Source::TextFile(path) | Source::File(path) => hash.update(size(path)),
+                    // One that cannot be read is reported when its turn comes.
+                    Source::TextFile(path) => hash.update(dataset::text_file(path).unwrap_or_default()),
+                    Source::File(path) => hash.update(size(path)),
                     Source::Region(path, region) => {
                         hash.update(size(path));
                         region.iter().for_each(|x| hash.update(x.to_le_bytes()));
@@ -151,18 +186,15 @@ impl Job<'_> {
                 hash.update("\n");
             }
         }
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hexadecimal(&hash.finalize())
     }
 
     /// The recorded state and the file of rows, cut to what the state knows of.
-    fn resume(&self, total: usize) -> Result<(State, File)> {
+    fn resume(&self, fingerprint: String, total: usize) -> Result<(State, File)> {
         let work = self.work_folder();
         std::fs::create_dir_all(&work).map_err(Error::io(&work))?;
         let path = self.rows_path();
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
-        // Held as long as the file is: two at once would mix their rows.
-        file.try_lock().map_err(|_| Error::file(&work, "another extraction is at work here"))?;
-        let fingerprint = self.fingerprint();
         let state = match config::read_if_there::<State>(&self.state_path())? {
             Some(state) if state.fingerprint == fingerprint && state.done <= total => state,
             Some(_) => {
@@ -184,21 +216,24 @@ impl Job<'_> {
     }
 
     fn save(&self, state: &State) -> Result<()> {
-        let (path, new) = (self.state_path(), self.work_folder().join("state.new"));
-        write_json(&new, state)?;
-        std::fs::rename(&new, &path).map_err(Error::io(&path))
+        write_json(&self.state_path(), state)
     }
 
     /// The vectors of the samples from `state.done` on.
     fn chunk(&self, state: &mut State, samples: &[&Sample]) -> Result<Vec<Vec<f32>>> {
         let first = state.done;
-        let read: Vec<Result<Ready>> = samples[first..].par_iter().map(|sample| self.ready(sample)).collect();
-        let (mut texts, mut pictures): (Vec<String>, Vec<Picture>) = (vec![], vec![]);
+        let together: Vec<&[&Sample]> = samples[first..].chunk_by(|a, b| a.shares_picture(b)).collect();
+        let ready = |samples: &[&Sample]| -> Vec<Result<Ready>> {
+            let contents = Sample::read_together(samples).into_iter();
+            contents.zip(samples).map(|(content, sample)| self.ready(sample, content?)).collect()
+        };
+        let read: Vec<Result<Ready>> = together.into_par_iter().flat_map_iter(ready).collect();
+        let (mut texts, mut pictures): (Vec<Tokens>, Vec<Picture>) = (vec![], vec![]);
         for (index, ready) in read.into_iter().enumerate() {
             match ready {
-                Ok(Ready::Text(text, reading)) => {
-                    state.too_long += usize::from(reading == Reading::Beginning);
-                    texts.push(text);
+                Ok(Ready::Text(tokens)) => {
+                    state.too_long += usize::from(tokens.reading == Reading::Beginning);
+                    texts.push(tokens);
                 }
                 Ok(Ready::Picture(picture)) => pictures.push(picture),
                 Err(Error::Item { reason, .. }) if self.policy == Policy::Skip => {
@@ -207,21 +242,21 @@ impl Job<'_> {
                 Err(error) => return Err(error),
             }
         }
-        if !self.extractor.reads_text() {
-            return self.extractor.extract_pictures(&pictures);
+        match self.extractor.reads_text() {
+            true => self.extractor.extract_tokens(&texts),
+            false => self.extractor.extract_pictures(&pictures),
         }
-        self.extractor.extract_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// A sample as the network takes it. Pictures are made small here, so that no more large ones are in memory than threads
     /// read them.
-    fn ready(&self, sample: &Sample) -> Result<Ready> {
+    fn ready(&self, sample: &Sample, content: Content) -> Result<Ready> {
         let no = |reason: &str| Error::item(&sample.name, reason);
-        match (sample.read()?, self.extractor.reads_text()) {
+        match (content, self.extractor.reads_text()) {
             (Content::Picture(picture), false) => Ok(Ready::Picture(self.extractor.fitted(&picture))),
-            (Content::Text(text), true) => match self.extractor.reading(&text)? {
-                Reading::Nothing => Err(no(NOTHING)),
-                reading => Ok(Ready::Text(text, reading)),
+            (Content::Text(text), true) => match self.extractor.tokens(&text)? {
+                Tokens { reading: Reading::Nothing, .. } => Err(no(NOTHING)),
+                tokens => Ok(Ready::Text(tokens)),
             },
             (Content::Picture(_), true) => Err(no("is a picture, the model reads texts")),
             (Content::Text(_), false) => Err(no("is a text, the model reads pictures")),
@@ -229,12 +264,9 @@ impl Job<'_> {
     }
 
     /// Cuts the rows into parts, writes the files, the manifest last, and removes the record of progress.
-    fn finish(&self, state: &State) -> Result<Manifest> {
+    fn finish(&self, state: &State, hash: String) -> Result<Manifest> {
         // A manifest of an earlier extraction must not stand beside rows it does not describe.
-        let old = self.folder.join(Manifest::FILE);
-        if old.exists() {
-            std::fs::remove_file(&old).map_err(Error::io(&old))?;
-        }
+        disk::remove(&self.folder.join(Manifest::FILE))?;
         let path = self.rows_path();
         let mut rows = std::io::BufReader::new(File::open(&path).map_err(Error::io(&path))?);
         let columns = self.extractor.identity().columns;
@@ -256,14 +288,20 @@ impl Job<'_> {
             self.write_part(part, Array::of_rows(columns, bytes), Array::of_labels(&labels))?;
             counts.insert((*part).to_owned(), labels.len());
         }
-        let manifest = self.manifest(state, counts, skipped);
+        let manifest = self.manifest(state, hash, counts, skipped);
         write_json(&self.folder.join("classes.json"), &manifest.classes)?;
         write_json(&self.folder.join(Manifest::FILE), &manifest)?;
-        std::fs::remove_dir_all(self.work_folder()).map_err(Error::io(&self.work_folder()))?;
+        self.tidy(&state.fingerprint)?;
         Ok(manifest)
     }
 
-    fn manifest(&self, state: &State, rows: BTreeMap<String, usize>, skipped: Vec<Skipped>) -> Manifest {
+    fn manifest(
+        &self,
+        state: &State,
+        samples: String,
+        rows: BTreeMap<String, usize>,
+        skipped: Vec<Skipped>,
+    ) -> Manifest {
         let mut notes = self.dataset.notes.clone();
         if state.too_long > 0 {
             let count = state.too_long;
@@ -275,7 +313,7 @@ impl Job<'_> {
             classes: self.dataset.classes.clone(),
             rows,
             seed: self.seed,
-            samples: self.samples_hash(),
+            samples,
             skipped,
             notes,
         }
@@ -303,7 +341,7 @@ impl Job<'_> {
                     ("features", TensorView::new(Dtype::F32, features.shape.clone(), &features.bytes).map_err(bad)?),
                     ("labels", TensorView::new(Dtype::I64, labels.shape.clone(), &labels.bytes).map_err(bad)?),
                 ];
-                safetensors::serialize_to_file(arrays, None, &path).map_err(bad)
+                disk::write(&path, &[&safetensors::serialize(arrays, None).map_err(bad)?])
             }
         }
     }
@@ -311,5 +349,5 @@ impl Job<'_> {
 
 fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::file(path, e.to_string()))?;
-    std::fs::write(path, text + "\n").map_err(Error::io(path))
+    disk::write(path, &[text.as_bytes(), b"\n"])
 }

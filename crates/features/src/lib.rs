@@ -2,6 +2,7 @@
 
 mod config;
 pub mod dataset;
+mod disk;
 mod encoder;
 pub mod error;
 #[cfg(feature = "hub")]
@@ -15,6 +16,7 @@ mod npy;
 mod onnx;
 mod ops;
 mod orientation;
+pub mod parsers;
 pub mod picture;
 pub mod sentence;
 mod split;

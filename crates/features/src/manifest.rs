@@ -19,7 +19,7 @@ pub struct Manifest {
     pub rows: BTreeMap<String, usize>,
     /// The seed of the split.
     pub seed: u64,
-    /// SHA-256 over names, labels and parts of all samples, in order: the data set as it was split.
+    /// SHA-256 over parts, names, classes and contents (of pictures' files, their sizes) of all samples, in order.
     pub samples: String,
     /// Samples that could not be used.
     #[serde(default)]

@@ -1,11 +1,12 @@
 //! Models: found on disk, recognised by their configuration.
 
 use crate::picture::{Picture, PicturePreprocessing};
-use crate::sentence::{Family, Reading, SentenceModel, SentencePreprocessing};
+use crate::sentence::{Family, NOTHING, SentenceModel, SentencePreprocessing, Tokens};
 use crate::vision::VisionModel;
 use crate::weights::{Weights, sha256};
 use crate::{Error, Result, config};
 use candle_core::Device;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,7 @@ struct ModelType {
 impl Extractor {
     /// Opens a folder with `config.json` and `model.safetensors`, a safetensors file of EfficientNet-Lite0, or an `.onnx` file.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_on(path, &device()?)
+        Self::open_on(path, &Device::Cpu)
     }
 
     fn open_on(path: &Path, device: &Device) -> Result<Self> {
@@ -136,15 +137,22 @@ impl Extractor {
             let (has, made) = (extractor.identity.columns, manifest.model.columns);
             return Err(Error::file(path, format!("it gives {has} features, {made} were made")));
         }
-        extractor.identity = manifest.model.clone();
+        // Where it is found again is the manifest's to say; what it is has just been read.
+        extractor.identity.source = manifest.model.source.clone();
+        extractor.identity.revision = manifest.model.revision.clone();
         Ok(extractor)
     }
 
-    /// The same network under the name and revision it has on the hub.
-    pub fn named(mut self, name: &str, revision: &str) -> Self {
-        self.identity.source = name.to_owned();
-        self.identity.revision = Some(revision.to_owned());
-        self
+    /// Opens the folder of a model of the hub, under the name and revision it has there; other weights than pinned are refused.
+    #[cfg(feature = "hub")]
+    pub fn pinned(folder: &Path, pin: &crate::hub::Pin) -> Result<Self> {
+        let mut extractor = Self::open(folder)?;
+        let weights = crate::hub::WEIGHTS;
+        let found = extractor.identity.files.get(weights).map_or("none", String::as_str);
+        pin.check(&folder.join(weights), found)?;
+        extractor.identity.source = pin.name.clone();
+        extractor.identity.revision = Some(pin.revision.clone());
+        Ok(extractor)
     }
 
     /// Which network this is.
@@ -159,11 +167,21 @@ impl Extractor {
 
     /// A feature vector for each text; texts beyond the model's limit lose their end, as in sentence-transformers.
     pub fn extract_texts(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+        let tokens: Vec<Tokens> = texts.par_iter().map(|text| self.tokens(text)).collect::<Result<_>>()?;
+        match texts.iter().zip(&tokens).find(|(_, tokens)| tokens.ids.is_empty()) {
+            Some((text, _)) => Err(Error::item(format!("{text:?}"), NOTHING)),
+            None => self.extract_tokens(&tokens),
+        }
+    }
+
+    /// A feature vector for each text that was read before, of which there must be at least a token.
+    pub(crate) fn extract_tokens(&self, texts: &[Tokens]) -> Result<Vec<Vec<f32>>> {
+        let ids: Vec<&[u32]> = texts.iter().map(|tokens| tokens.ids.as_slice()).collect();
         match &self.network {
-            Network::Sentence(model) => model.embed(texts),
+            Network::Sentence(model) => model.embed(&ids),
             #[cfg(feature = "onnx")]
-            Network::Onnx(model) => model.embed_texts(texts),
-            _ => Err(Error::Kind { reads: "pictures", holds: "texts" }),
+            Network::Onnx(model) => model.embed_tokens(&ids),
+            Network::Vision(_) => Err(Error::Kind { reads: "pictures", holds: "texts" }),
         }
     }
 
@@ -172,13 +190,13 @@ impl Extractor {
         Ok(self.extract_texts(&[text])?.pop().unwrap_or_default())
     }
 
-    /// How much of a text the model reads; what is beyond does not count.
-    pub fn reading(&self, text: &str) -> Result<Reading> {
+    /// A text as the model reads it, and how much of it that is; what is beyond its limit does not count.
+    pub fn tokens(&self, text: &str) -> Result<Tokens> {
         match &self.network {
-            Network::Sentence(model) => model.reader().reading(text),
+            Network::Sentence(model) => model.reader().tokens(text),
             #[cfg(feature = "onnx")]
-            Network::Onnx(model) => model.reading(text),
-            _ => Err(Error::Kind { reads: "pictures", holds: "texts" }),
+            Network::Onnx(model) => model.tokens(text),
+            Network::Vision(_) => Err(Error::Kind { reads: "pictures", holds: "texts" }),
         }
     }
 
@@ -226,9 +244,4 @@ fn files_there<'a>(folder: &Path, names: &[&'a str]) -> Vec<(&'a str, PathBuf)> 
 
 fn is_lite0(path: &Path, device: &Device) -> Result<bool> {
     Ok(Weights::open(path, "EfficientNet-Lite0", device)?.has("_conv_stem.weight"))
-}
-
-/// The GPU where the build and the machine have one.
-fn device() -> Result<Device> {
-    Ok(Device::cuda_if_available(0)?)
 }

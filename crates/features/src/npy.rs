@@ -1,7 +1,6 @@
 //! NumPy arrays.
 
-use crate::{Error, Result};
-use std::io::Write;
+use crate::{Result, disk};
 use std::path::Path;
 
 /// An array in C order.
@@ -52,12 +51,8 @@ impl Array {
             header.push(' ');
         }
         header.push('\n');
-        let mut file = std::fs::File::create(path).map_err(Error::io(path))?;
-        let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(Error::io(path));
-        put(b"\x93NUMPY\x01\x00")?;
-        put(&(header.len() as u16).to_le_bytes())?;
-        put(header.as_bytes())?;
-        put(&self.bytes)
+        let length = (header.len() as u16).to_le_bytes();
+        disk::write(path, &[b"\x93NUMPY\x01\x00", &length, header.as_bytes(), &self.bytes])
     }
 
     /// Rows of single-precision numbers.

@@ -2,8 +2,8 @@
 
 use crate::model::Preprocessing;
 use crate::picture::{Picture, PicturePreprocessing};
-use crate::sentence::{Reader, Reading};
-use crate::{Error, Result, untrusted};
+use crate::sentence::{Reader, Tokens};
+use crate::{Error, Result, config, untrusted};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tract_onnx::prelude::*;
@@ -66,6 +66,7 @@ impl OnnxModel {
         let usual = PicturePreprocessing::imagenet(side(&model).unwrap_or(USUAL_SIDE));
         let preprocessing = usual.adjusted_by(&path.with_file_name("preprocessor_config.json"))?;
         let side = preprocessing.side;
+        config::check_sizes(path, &[("the side of its pictures", side, config::SIDES)])?;
         let model = model.with_input_fact(0, f32::fact([1, 3, side, side]).into());
         let bad = |e: TractError| Error::file(path, format!("reads no pictures: {e:#}"));
         Ok((Kind::Pictures(preprocessing), model.map_err(bad)?))
@@ -112,13 +113,13 @@ impl OnnxModel {
         pictures.iter().map(forward).collect()
     }
 
-    pub fn embed_texts(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+    pub fn embed_tokens(&self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
         let (reader, inputs) = self.reader()?;
-        reader.tokens(texts)?.iter().map(|ids| self.sentence(ids, reader, inputs)).collect()
+        texts.iter().map(|ids| self.sentence(ids, reader, inputs)).collect()
     }
 
-    pub fn reading(&self, text: &str) -> Result<Reading> {
-        self.reader()?.0.reading(text)
+    pub fn tokens(&self, text: &str) -> Result<Tokens> {
+        self.reader()?.0.tokens(text)
     }
 
     fn reader(&self) -> Result<(&Reader, &[TokenInput])> {

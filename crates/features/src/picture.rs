@@ -250,7 +250,7 @@ impl Filter {
 
 /// `preprocessor_config.json`, in its old form (`size: 224`) and its new one (`size: {height, width}`).
 #[derive(Deserialize)]
-struct Preprocessor {
+pub(crate) struct Preprocessor {
     image_mean: Option<[f32; 3]>,
     image_std: Option<[f32; 3]>,
     resample: Option<u8>,
@@ -284,8 +284,15 @@ impl PicturePreprocessing {
     }
 
     /// With what the `preprocessor_config.json` at `path` says, if it is there.
-    pub(crate) fn adjusted_by(mut self, path: &Path) -> Result<Self> {
-        let Some(p) = config::read_if_there::<Preprocessor>(path)? else { return Ok(self) };
+    pub(crate) fn adjusted_by(self, path: &Path) -> Result<Self> {
+        match config::read_if_there::<Preprocessor>(path)? {
+            Some(preprocessor) => self.adjusted(&preprocessor, path),
+            None => Ok(self),
+        }
+    }
+
+    /// With what a `preprocessor_config.json` says.
+    pub(crate) fn adjusted(mut self, p: &Preprocessor, path: &Path) -> Result<Self> {
         if let Some(step) = p.not_built_in() {
             return Err(Error::file(path, format!("asks for {step}, which is not built in")));
         }
@@ -293,8 +300,12 @@ impl PicturePreprocessing {
             Some(false) => ([0.0; 3], [1.0; 3]),
             _ => (p.image_mean.unwrap_or(self.mean), p.image_std.unwrap_or(self.std)),
         };
-        if !self.std.iter().all(|&x| x > 0.0) {
-            return Err(Error::file(path, format!("image_std is {:?}, must be above zero", self.std)));
+        if !self.std.iter().all(|&x| x > 0.0 && x.is_finite()) || !self.mean.iter().all(|x| x.is_finite()) {
+            let reason = format!(
+                "image_mean {:?} and image_std {:?} must be numbers, the latter above zero",
+                self.mean, self.std
+            );
+            return Err(Error::file(path, reason));
         }
         self.filter = match p.resample {
             None => self.filter,
@@ -305,11 +316,10 @@ impl PicturePreprocessing {
         if let Some(size) = &p.size {
             let side = |name: &str| size.get(name).unwrap_or(size).as_u64();
             match (side("height"), side("width")) {
-                (Some(height), Some(width)) if height == width && (1..=8192).contains(&height) => {
-                    self.side = height as usize
-                }
+                (Some(height), Some(width)) if height == width => self.side = usize::try_from(height).unwrap_or(0),
                 _ => return Err(Error::file(path, format!("size {size} is not built in: squares are"))),
             }
+            config::check_sizes(path, &[("size", self.side, config::SIDES)])?;
         }
         Ok(self)
     }

@@ -12,6 +12,9 @@ use tokenizers::{PostProcessor, Tokenizer};
 /// Tokens that go through the network together: large enough for efficient products, small enough for the cache.
 const BATCH_TOKENS: usize = 1024;
 
+/// Buckets of distances: at least one for each kind of distance, and fewer exact ones than the distance all beyond which are one.
+const BUCKETS: std::ops::RangeInclusive<usize> = 4..=256;
+
 /// `config.json` of BERT and MPNet.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Config {
@@ -64,6 +67,15 @@ pub enum Pooling {
     Max,
 }
 
+/// A text as a model reads it.
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    /// The numbers of its tokens.
+    pub(crate) ids: Vec<u32>,
+    /// How much of the text they are.
+    pub reading: Reading,
+}
+
 /// How much of a text a model reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reading {
@@ -112,25 +124,15 @@ impl Reader {
         Ok(Self { tokenizer: tokenizer(folder, preprocessing.max_tokens)?, preprocessing })
     }
 
-    /// How much of the text is read.
-    pub fn reading(&self, text: &str) -> Result<Reading> {
+    /// The tokens of a text.
+    pub fn tokens(&self, text: &str) -> Result<Tokens> {
         let encoding = self.tokenizer.encode(text, true).map_err(|e| Error::Tokenizer(e.to_string()))?;
-        Ok(match (encoding.get_ids().is_empty(), encoding.get_overflowing().is_empty()) {
+        let reading = match (encoding.get_ids().is_empty(), encoding.get_overflowing().is_empty()) {
             (true, _) => Reading::Nothing,
             (false, true) => Reading::All,
             (false, false) => Reading::Beginning,
-        })
-    }
-
-    /// The tokens of each text, never none.
-    pub fn tokens(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>> {
-        let encodings =
-            self.tokenizer.encode_batch(texts.to_vec(), true).map_err(|e| Error::Tokenizer(e.to_string()))?;
-        let ids: Vec<Vec<u32>> = encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect();
-        match texts.iter().zip(&ids).find(|(_, ids)| ids.is_empty()) {
-            Some((text, _)) => Err(Error::item(format!("{text:?}"), NOTHING)),
-            None => Ok(ids),
-        }
+        };
+        Ok(Tokens { ids: encoding.get_ids().to_vec(), reading })
     }
 }
 
@@ -171,9 +173,8 @@ impl SentenceModel {
         &self.reader
     }
 
-    /// A feature vector for each text.
-    pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        let ids = self.reader.tokens(texts)?;
+    /// A feature vector for each text, of which there is at least a token.
+    pub(crate) fn embed(&self, ids: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
         // Neighbours of one length share the work of a device that takes them together.
         let mut order: Vec<usize> = (0..ids.len()).collect();
         order.sort_by_key(|&i| ids[i].len());
@@ -187,7 +188,7 @@ impl SentenceModel {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (batch, later) = rest.split_at(count);
-            let sequences: Vec<&[u32]> = batch.iter().map(|&i| ids[i].as_slice()).collect();
+            let sequences: Vec<&[u32]> = batch.iter().map(|&i| ids[i]).collect();
             for (&i, vector) in batch.iter().zip(self.forward(&sequences)?) {
                 vectors[i] = vector;
             }
@@ -217,7 +218,7 @@ impl SentenceModel {
     }
 }
 
-fn check(path: &Path, c: &Config) -> Result<()> {
+pub(crate) fn check(path: &Path, c: &Config) -> Result<()> {
     if c.hidden_act != "gelu" {
         return Err(Error::file(path, format!("hidden_act is {}, only gelu is built in", c.hidden_act)));
     }
@@ -227,10 +228,19 @@ fn check(path: &Path, c: &Config) -> Result<()> {
             format!("position_embedding_type {} is not built in", c.position_embedding_type),
         ));
     }
-    if c.relative_attention_num_buckets < 4 {
-        let count = c.relative_attention_num_buckets;
-        return Err(Error::file(path, format!("relative_attention_num_buckets is {count}, must be 4 or more")));
-    }
+    config::check_sizes(
+        path,
+        &[
+            ("hidden_size", c.hidden_size, config::COLUMNS),
+            ("intermediate_size", c.intermediate_size, config::COLUMNS),
+            ("num_hidden_layers", c.num_hidden_layers, config::LAYERS),
+            ("vocab_size", c.vocab_size, config::WORDS),
+            ("max_position_embeddings", c.max_position_embeddings, config::TOKENS),
+            ("type_vocab_size", c.type_vocab_size, config::WORDS),
+            ("relative_attention_num_buckets", c.relative_attention_num_buckets, BUCKETS),
+        ],
+    )?;
+    config::check_epsilon(path, c.layer_norm_eps)?;
     config::check_heads(path, c.hidden_size, c.num_attention_heads)
 }
 
@@ -255,7 +265,7 @@ fn positions(weights: &Weights, family: Family, c: &Config) -> Result<Tensor> {
         }
         // Positions are counted from the one after the padding's.
         Family::Mpnet => {
-            let first = (c.pad_token_id + 1).min(c.max_position_embeddings);
+            let first = c.pad_token_id.saturating_add(1).min(c.max_position_embeddings);
             Ok(table.narrow(0, first, c.max_position_embeddings - first)?)
         }
     }
@@ -337,14 +347,32 @@ fn tokenizer(folder: &Path, max_tokens: usize) -> Result<Tokenizer> {
 }
 
 #[derive(Deserialize)]
-struct Module {
+pub(crate) struct Module {
     #[serde(rename = "type")]
     kind: String,
     path: String,
 }
 
+/// What a module does.
+pub(crate) enum Step {
+    Encode,
+    Pool,
+    Normalise,
+}
+
+impl Module {
+    pub(crate) fn known(&self, path: &Path) -> Result<Step> {
+        match self.kind.rsplit('.').next() {
+            Some("Transformer") => Ok(Step::Encode),
+            Some("Pooling") => Ok(Step::Pool),
+            Some("Normalize") => Ok(Step::Normalise),
+            _ => Err(Error::file(path, format!("module {} is not built in", self.kind))),
+        }
+    }
+}
+
 #[derive(Deserialize)]
-struct PoolingConfig {
+pub(crate) struct PoolingConfig {
     #[serde(default)]
     pooling_mode_cls_token: bool,
     #[serde(default)]
@@ -369,11 +397,13 @@ impl SentencePreprocessing {
         }
         let path = folder.join("modules.json");
         for module in config::read_if_there::<Vec<Module>>(&path)?.unwrap_or_default() {
-            match module.kind.rsplit('.').next() {
-                Some("Transformer") => {}
-                Some("Pooling") => found.pooling = pooling(&folder.join(module.path).join("config.json"))?,
-                Some("Normalize") => found.normalise = true,
-                _ => return Err(Error::file(&path, format!("module {} is not built in", module.kind))),
+            match module.known(&path)? {
+                Step::Encode => {}
+                Step::Pool => {
+                    let path = folder.join(module.path).join("config.json");
+                    found.pooling = config::read::<PoolingConfig>(&path)?.pooling(&path)?;
+                }
+                Step::Normalise => found.normalise = true,
             }
         }
         Ok(found)
@@ -409,13 +439,15 @@ impl SentencePreprocessing {
     }
 }
 
-fn pooling(path: &Path) -> Result<Pooling> {
-    let c: PoolingConfig = config::read(path)?;
-    match (c.pooling_mode_mean_tokens, c.pooling_mode_cls_token, c.pooling_mode_max_tokens) {
-        (true, false, false) if !c.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Mean),
-        (false, true, false) if !c.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Cls),
-        (false, false, true) if !c.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Max),
-        _ => Err(Error::file(path, "asks for a pooling that is not built in: mean, cls or max, one of them, is")),
+impl PoolingConfig {
+    pub(crate) fn pooling(&self, path: &Path) -> Result<Pooling> {
+        let modes = (self.pooling_mode_mean_tokens, self.pooling_mode_cls_token, self.pooling_mode_max_tokens);
+        match modes {
+            (true, false, false) if !self.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Mean),
+            (false, true, false) if !self.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Cls),
+            (false, false, true) if !self.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Max),
+            _ => Err(Error::file(path, "asks for a pooling that is not built in: mean, cls or max, one of them, is")),
+        }
     }
 }
 

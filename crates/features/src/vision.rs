@@ -119,7 +119,7 @@ fn as_matrix(weight: &Tensor) -> Result<Tensor> {
 }
 
 #[derive(Debug, Deserialize)]
-struct VitConfig {
+pub(crate) struct VitConfig {
     hidden_size: usize,
     intermediate_size: usize,
     num_hidden_layers: usize,
@@ -143,7 +143,7 @@ fn yes() -> bool {
 }
 
 impl VitConfig {
-    fn check(&self, path: &Path) -> Result<()> {
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
         let no = |reason: String| Err(Error::file(path, reason));
         if self.hidden_act != "gelu" {
             return no(format!("hidden_act is {}, only gelu is built in", self.hidden_act));
@@ -151,6 +151,18 @@ impl VitConfig {
         if self.num_channels != 3 || !self.qkv_bias {
             return no("only 3 channels and attention with biases are built in".to_owned());
         }
+        config::check_sizes(
+            path,
+            &[
+                ("hidden_size", self.hidden_size, config::COLUMNS),
+                ("intermediate_size", self.intermediate_size, config::COLUMNS),
+                ("num_hidden_layers", self.num_hidden_layers, config::LAYERS),
+                ("image_size", self.image_size, config::SIDES),
+                ("patch_size", self.patch_size, config::SIDES),
+                ("the number of patches", (self.image_size / self.patch_size.max(1)).saturating_pow(2), config::TOKENS),
+            ],
+        )?;
+        config::check_epsilon(path, self.layer_norm_eps)?;
         if self.image_size.checked_rem(self.patch_size) != Some(0) {
             return no(format!("a side of {} is not cut into patches of {}", self.image_size, self.patch_size));
         }

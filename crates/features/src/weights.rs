@@ -29,33 +29,11 @@ impl Weights {
     pub fn open(path: &Path, architecture: &'static str, device: &Device) -> Result<Self> {
         let mut file = open(path)?;
         let size = file.metadata().map_err(Error::io(path))?.len();
-        let truncated = |what: &str| {
+        let (metadata, start) = header(&mut file, size).map_err(|what| {
             Error::file(path, format!("{what}; the file is truncated or no safetensors file, download it again"))
-        };
-        let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(|_| truncated("has no header"))?;
-        let length = u64::from_le_bytes(length);
-        if length > MAX_HEADER.min(size - 8) {
-            return Err(truncated("its header is longer than the file"));
-        }
-        let mut header = vec![0; length as usize];
-        file.read_exact(&mut header).map_err(Error::io(path))?;
-        let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|e| truncated(&format!("bad header ({e})")))?;
-        let expected = length + 8 + metadata.data_len() as u64;
-        if size != expected {
-            return Err(truncated(&format!("has {size} bytes, its header announces {expected}")));
-        }
-        let (path, file) = (path.to_owned(), RefCell::new(file));
-        Ok(Self {
-            path,
-            file,
-            metadata,
-            start: length + 8,
-            prefix: String::new(),
-            architecture,
-            device: device.clone(),
-        })
+        })?;
+        let (path, file, prefix) = (path.to_owned(), RefCell::new(file), String::new());
+        Ok(Self { path, file, metadata, start, prefix, architecture, device: device.clone() })
     }
 
     /// Names get the first of `prefixes` under which `probe` is found.
@@ -126,6 +104,23 @@ impl Weights {
     }
 }
 
+/// The header of a safetensors file of `size` bytes and where its numbers begin; the error says why not.
+pub(crate) fn header(file: &mut impl Read, size: u64) -> std::result::Result<(Metadata, u64), String> {
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(|_| "has no header")?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER.min(size.saturating_sub(8)) {
+        return Err("its header is longer than the file".to_owned());
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header).map_err(|e| e.to_string())?;
+    let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| format!("bad header ({e})"))?;
+    match length + 8 + metadata.data_len() as u64 {
+        expected if expected == size => Ok((metadata, length + 8)),
+        expected => Err(format!("has {size} bytes, its header announces {expected}")),
+    }
+}
+
 /// Opens a file of weights; a missing one is an error of its own.
 pub(crate) fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|source| match source.kind() {
@@ -144,5 +139,10 @@ pub fn sha256(path: &Path) -> Result<String> {
             read => hash.update(&buffer[..read]),
         }
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(&hash.finalize()))
+}
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

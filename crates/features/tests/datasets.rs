@@ -53,6 +53,13 @@ fn folders_of_classes_and_of_parts() {
     thin.thin([6, 9, 2], 0);
     assert_eq!(sizes(&thin), [6, 2, 2]);
     assert_eq!(thin.parts[0].iter().filter(|sample| sample.label == 1).count(), 3);
+    // However few are kept, no class is lost.
+    (0..2).for_each(|i| write(folder.path(), &format!("rare/{i}.txt"), "rare"));
+    let mut thin = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    thin.thin([5, 9, 9], 0);
+    assert_eq!(thin.parts[0].len(), 5);
+    assert!((0..3).all(|class| thin.parts[0].iter().any(|sample| sample.label == class)));
+    std::fs::remove_dir_all(folder.path().join("rare")).unwrap();
     // A class may have the name of a part.
     (0..10).for_each(|i| write(folder.path(), &format!("train/{i}.txt"), "train number 1"));
     assert_eq!(Dataset::open(folder.path(), &Format::Folders, 3).unwrap().classes, ["cat", "dog", "train"]);

@@ -63,6 +63,55 @@ fn wrong_shape() {
 }
 
 #[test]
+fn sizes_no_network_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let refused = |name: &str, value: serde_json::Value| {
+        let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        config[name] = value;
+        std::fs::write(&path, config.to_string()).unwrap();
+        let error = refusal(folder.path()).to_string();
+        assert!(error.contains(name) && error.contains("config.json"), "{name}: {error}");
+    };
+    let sentence = [
+        ("hidden_size", 0u64),
+        ("intermediate_size", 0),
+        ("intermediate_size", 1 << 40),
+        ("num_hidden_layers", 0),
+        ("num_hidden_layers", u64::MAX),
+        ("max_position_embeddings", 1 << 20),
+        ("relative_attention_num_buckets", 3),
+        ("relative_attention_num_buckets", 512),
+        ("vocab_size", 1 << 40),
+    ];
+    for (name, value) in sentence {
+        common::write_sentence_model(folder.path(), "mpnet");
+        refused(name, value.into());
+    }
+    common::write_sentence_model(folder.path(), "mpnet");
+    refused("layer_norm_eps", (-1.0).into());
+    for (name, value) in [("image_size", 0u64), ("image_size", 1 << 33), ("patch_size", 0), ("intermediate_size", 0)] {
+        common::write_vit(folder.path(), "");
+        refused(name, value.into());
+    }
+    // Sides that fit, in patches that are too many.
+    common::write_vit(folder.path(), "");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(
+        &path,
+        text.replace("\"image_size\": 32, \"patch_size\": 8", "\"image_size\": 2048, \"patch_size\": 1"),
+    )
+    .unwrap();
+    assert!(refusal(folder.path()).to_string().contains("number of patches"));
+    common::write_vit(folder.path(), "");
+    std::fs::write(folder.path().join("preprocessor_config.json"), r#"{"size": 4096}"#).unwrap();
+    assert!(refusal(folder.path()).to_string().contains("1 to 2048"));
+    // A file of 65 MiB of nothing.
+    std::fs::File::create(&path).unwrap().set_len(65 << 20).unwrap();
+    assert!(refusal(folder.path()).to_string().contains("more than"));
+}
+
+#[test]
 fn truncated_weights() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "bert");

@@ -4,7 +4,7 @@
 
 mod common;
 
-use hetal_features::hub::{Hub, Pin};
+use hetal_features::hub::{Hub, PATIENCE, Pin};
 use hetal_features::{Error, Extractor, sha256};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -52,15 +52,26 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     let (address, asked) = serve(there.path().to_owned());
-    let hub = Hub { address, cache: here.path().to_owned() };
+    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
     let mut bytes = 0;
     let folder = hub.fetch(&pin, |_, done, _| bytes = bytes.max(done)).unwrap();
     assert!(bytes > 1000);
     let expected = Extractor::open(there.path()).unwrap().extract_text("play some jazz").unwrap();
-    assert_eq!(Extractor::open(&folder).unwrap().extract_text("play some jazz").unwrap(), expected);
+    let extractor = Extractor::pinned(&folder, &pin).unwrap();
+    assert_eq!(extractor.extract_text("play some jazz").unwrap(), expected);
+    assert_eq!(
+        (extractor.identity().source.as_str(), extractor.identity().revision.as_deref()),
+        ("owner/small", Some(REVISION))
+    );
     let count = asked.lock().unwrap().len();
     assert_eq!(hub.fetch(&pin, |_, _, _| {}).unwrap(), folder);
     assert_eq!(asked.lock().unwrap().len(), count, "asked again for what is there");
+    // Weights that changed since are refused.
+    let weights = folder.join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, bytes).unwrap();
+    assert!(Extractor::pinned(&folder, &pin).err().unwrap().to_string().contains("SHA-256"));
 }
 
 #[test]
@@ -68,7 +79,8 @@ fn other_bytes_than_pinned_are_refused() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut pin = model(there.path());
     pin.sha256 = "0".repeat(64);
-    let hub = Hub { address: serve(there.path().to_owned()).0, cache: here.path().to_owned() };
+    let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
+    let hub = Hub { address, cache, patience: PATIENCE };
     let error = hub.fetch(&pin, |_, _, _| {}).unwrap_err().to_string();
     assert!(error.contains("SHA-256"), "{error}");
     assert!(!here.path().join("owner--small").join(REVISION).join("model.safetensors").exists());
@@ -79,15 +91,48 @@ fn what_cannot_be_had_is_said() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     std::fs::remove_file(there.path().join("model.safetensors")).unwrap();
-    let hub = Hub { address: serve(there.path().to_owned()).0, cache: here.path().to_owned() };
+    let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
+    let hub = Hub { address, cache, patience: PATIENCE };
     assert!(hub.fetch(&pin, |_, _, _| {}).unwrap_err().to_string().contains("no model.safetensors"));
     // A port nobody listens on any more.
     let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let error = Hub { address, cache: here.path().to_owned() }.fetch(&pin, |_, _, _| {}).unwrap_err();
+    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    let error = hub.fetch(&pin, |_, _, _| {}).unwrap_err();
     assert!(matches!(&error, Error::Download { reason, .. } if reason.contains("give its folder")), "{error}");
     for (name, revision) in [("small", REVISION), ("../x/y", REVISION), ("owner/..", REVISION), ("owner/small", "main")]
     {
         assert!(Pin::new(name, revision, &"0".repeat(64)).is_err(), "{name} {revision}");
     }
     assert!(Pin::new("owner/small", REVISION, "").unwrap_err().to_string().contains("--sha256"));
+}
+
+#[test]
+fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    // Says nothing; says how much will come and then nothing more; says that too much will come.
+    std::thread::spawn(move || {
+        let heads = ["", "Content-Length: 100\r\n", "Content-Length: 99999999\r\n"];
+        let streams: Vec<_> = heads
+            .iter()
+            .zip(listener.incoming())
+            .map(|(head, stream)| {
+                let mut stream = stream.unwrap();
+                if !head.is_empty() {
+                    write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n{{").unwrap();
+                }
+                stream
+            })
+            .collect();
+        std::thread::park();
+        drop(streams);
+    });
+    let cache = here.path().to_owned();
+    let hub = Hub { address, cache, patience: std::time::Duration::from_millis(300) };
+    for expected in ["timeout", "nothing came for", "more than"] {
+        let error = hub.fetch(&pin, |_, _, _| {}).unwrap_err();
+        assert!(matches!(&error, Error::Download { reason, .. } if reason.contains(expected)), "{expected}: {error}");
+    }
 }

@@ -96,6 +96,129 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
     }
 }
 
+/// The files of a folder, to be put back.
+fn kept(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn an_extraction_stopped_after_its_manifest_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let extractor = Extractor::open(folder.path()).unwrap();
+    let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
+    let other = open(&write_table_without(folder.path(), 3));
+    let job = |dataset| Job {
+        extractor: &extractor,
+        dataset,
+        seed: 9,
+        folder: &out,
+        policy: Policy::Skip,
+        output: Output::Npy,
+    };
+    let work = out.join("unfinished");
+    let mut record = Vec::new();
+    let manifest = job(&dataset)
+        .run(|done| {
+            if done == 1500 {
+                record = kept(&work);
+            }
+        })
+        .unwrap();
+    assert_eq!(record.len(), 2, "{record:?}");
+    // Stopped before, in the middle of and after the removal of its record.
+    for rest in [&record[..], &record[..1], &record[1..], &[]] {
+        std::fs::create_dir(&work).unwrap();
+        rest.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+        let mut heard = Vec::new();
+        assert_eq!(job(&dataset).run(|done| heard.push(done)).unwrap(), manifest);
+        assert_eq!((heard, work.exists()), (vec![1500], false));
+    }
+    // Another one's record is left alone, and that one goes on.
+    let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        job(&other).run(|done| assert!(done < 1000, "killed here"))
+    }));
+    assert!(killed.is_err());
+    assert_eq!(job(&dataset).run(|_| {}).unwrap(), manifest);
+    let mut heard = Vec::new();
+    job(&other).run(|done| heard.push(done)).unwrap();
+    assert_eq!(heard, [1024, 1500]);
+    // One at a time.
+    let lock = std::fs::File::open(&out).unwrap();
+    lock.try_lock().unwrap();
+    assert!(job(&other).run(|_| {}).unwrap_err().to_string().contains("at work here"));
+}
+
+#[test]
+fn a_text_file_that_changed_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let extractor = Extractor::open(folder.path()).unwrap();
+    let (data, out) = (folder.path().join("data"), folder.path().join("out"));
+    for class in ["a", "b"] {
+        std::fs::create_dir_all(data.join(class)).unwrap();
+        (0..10).for_each(|i| std::fs::write(data.join(class).join(format!("{i}.txt")), WORDS[i % 6]).unwrap());
+    }
+    let run = || {
+        let dataset = Dataset::open(&data, &Format::Folders, 0).unwrap();
+        let (policy, output) = (Policy::Refuse, Output::Npy);
+        let job = Job { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
+        let mut heard = Vec::new();
+        job.run(|done| heard.push(done)).unwrap();
+        (heard, files(&out))
+    };
+    let (_, first) = run();
+    assert_eq!(run(), (vec![20], first.clone()));
+    // As many bytes as before.
+    std::fs::write(data.join("a/0.txt"), "some").unwrap();
+    let (heard, second) = run();
+    assert!(heard == [0, 20] && first != second, "{heard:?}");
+}
+
+#[test]
+fn faces_of_one_picture_are_its_boxes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, data, out) = (folder.path().join("model"), folder.path().join("data"), folder.path().join("out"));
+    ["model", "data/images", "data/annotations"]
+        .iter()
+        .for_each(|name| std::fs::create_dir_all(folder.path().join(name)).unwrap());
+    common::write_vit(&model, "");
+    let extractor = Extractor::open(&model).unwrap();
+    for (index, name) in ["one", "two", "three"].iter().enumerate() {
+        common::write_pattern(&data.join(format!("images/{name}.png")), 40 + index, 30);
+        let object = |i: usize| {
+            let class = ["with", "without"][i % 2];
+            format!(
+                "<object><name>{class}</name><bndbox><xmin>{i}</xmin><ymin>{i}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>",
+                i + 9,
+                i + 7
+            )
+        };
+        let text = format!("<filename>{name}.png</filename>{}", (0..10).map(object).collect::<String>());
+        std::fs::write(data.join(format!("annotations/{name}.xml")), text).unwrap();
+    }
+    std::fs::write(data.join("images/two.png"), "no picture").unwrap();
+    let dataset = Dataset::open(&data, &Format::FaceMask, 0).unwrap();
+    let (policy, output) = (Policy::Skip, Output::Npy);
+    let job = Job { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
+    let manifest = job.run(|_| {}).unwrap();
+    assert_eq!((manifest.rows.values().sum::<usize>(), manifest.skipped.len()), (20, 10));
+    assert!(manifest.skipped.iter().all(|skipped| skipped.item.starts_with("two.png face ")));
+    let alone = |sample: &Sample| match sample.read() {
+        Ok(Content::Picture(picture)) => extractor.extract_pictures(&[picture]).unwrap().pop(),
+        _ => None,
+    };
+    let expected: Vec<f32> = dataset.parts[0].iter().filter_map(alone).flatten().collect();
+    let bytes = std::fs::read(out.join("features_train.npy")).unwrap();
+    let stored = bytes[bytes.len() - 4 * expected.len()..].chunks_exact(4);
+    for (x, stored) in expected.iter().zip(stored) {
+        let stored = f32::from_le_bytes([stored[0], stored[1], stored[2], stored[3]]);
+        assert!((x - stored).abs() < 1e-5, "{x}, stored {stored}");
+    }
+    assert_eq!(expected.len(), manifest.rows["train"] * 24);
+}
+
 #[test]
 fn bad_samples_can_be_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,13 +265,14 @@ fn samples_of_the_other_kind_are_named() {
         std::fs::create_dir_all(data.join(class)).unwrap();
         (0..8).for_each(|i| common::write_pattern(&data.join(class).join(format!("{i}.png")), 9, 9 + i));
     }
-    std::fs::write(data.join("b/notes.txt"), "where these are from").unwrap();
+    // Most samples are pictures, though the first of all is not.
+    std::fs::write(data.join("a/! notes.txt"), "where these are from").unwrap();
     let dataset = Dataset::open(&data, &Format::Folders, 0).unwrap();
     let out = folder.path().join("out");
     let job =
         |policy| Job { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output: Output::Npy };
     let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
-    assert!(matches!(&error, Error::Item { item, .. } if item == "b/notes.txt"), "{error}");
+    assert!(matches!(&error, Error::Item { item, .. } if item == "a/! notes.txt"), "{error}");
     let manifest = job(Policy::Skip).run(|_| {}).unwrap();
     assert_eq!((manifest.rows.values().sum::<usize>(), manifest.skipped.len()), (16, 1));
 }
@@ -163,8 +287,8 @@ fn a_text_of_which_nothing_is_read_is_named() {
     tokenizer["post_processor"] = serde_json::Value::Null;
     std::fs::write(&path, tokenizer.to_string()).unwrap();
     let extractor = Extractor::open(folder.path()).unwrap();
-    assert_eq!(extractor.reading("play").unwrap(), Reading::All);
-    assert_eq!(extractor.reading("  ").unwrap(), Reading::Nothing);
+    assert_eq!(extractor.tokens("play").unwrap().reading, Reading::All);
+    assert_eq!(extractor.tokens("  ").unwrap().reading, Reading::Nothing);
     assert!(matches!(extractor.extract_text("  "), Err(Error::Item { .. })));
     // Fewer tokens in all than the marks a tokenizer adds.
     common::write_sentence_model(folder.path(), "bert");

@@ -89,8 +89,8 @@ fn sentence_transformers_files_decide_pooling_length_and_scale() {
     assert_near(&found, &plain.iter().map(|x| x / length).collect::<Vec<_>>(), 1e-6);
     // Five tokens are the start, three words and the end: more words change nothing, and are said to be too many.
     assert!(
-        extractor.reading("play some jazz").unwrap() == Reading::All
-            && extractor.reading("play some jazz in a song").unwrap() == Reading::Beginning
+        extractor.tokens("play some jazz").unwrap().reading == Reading::All
+            && extractor.tokens("play some jazz in a song").unwrap().reading == Reading::Beginning
     );
     assert_near(&extractor.extract_text("play some jazz in a song").unwrap(), &found, 1e-6);
 }
@@ -127,7 +127,7 @@ fn onnx_models_of_sentences_agree_with_onnxruntime() {
     // Sentences of other lengths before it change nothing.
     let found = extractor.extract_texts(&["the weather", "play some jazz"]).unwrap();
     assert_near(&found[1], &golden, 1e-6);
-    assert_eq!((extractor.identity().columns, extractor.reading("play").unwrap()), (6, Reading::All));
+    assert_eq!((extractor.identity().columns, extractor.tokens("play").unwrap().reading), (6, Reading::All));
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     assert!(Extractor::open(&model).err().unwrap().to_string().contains("tokenizer.json"));
 }

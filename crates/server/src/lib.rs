@@ -12,6 +12,7 @@ mod door;
 mod error;
 mod farewell;
 mod metrics;
+mod pairing;
 #[doc(hidden)]
 pub mod parsers;
 mod patience;
@@ -98,7 +99,7 @@ pub fn start(config: Config) -> Result<Running> {
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
     let state = SqliteState::open(&config.folder.join("state.sqlite"))?;
     let blobs = open_blobs(&config)?;
-    pair(&config.folder.join("blobs"), &state)?;
+    pairing::pair(&config.folder.join("blobs"), &*blobs, &state)?;
     let state: Arc<dyn State> = Arc::new(state);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);
@@ -170,23 +171,6 @@ fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
         return Ok(Arc::new(blobs::S3Blobs::open(s3, &folder)?));
     }
     Ok(Arc::new(LocalBlobs::open(&folder)?))
-}
-
-/// Makes sure that the blobs in a folder are those of the database: each alone looks whole beside the other of another server.
-fn pair(blobs: &Path, state: &SqliteState) -> Result<()> {
-    let (path, identity) = (blobs.join("owner"), state.identity()?);
-    match std::fs::read_to_string(&path) {
-        Ok(owner) if owner == identity => Ok(()),
-        Ok(_) => Err(Error::Config {
-            reason: format!(
-                "{} holds the blobs of another database than state.sqlite beside it: restore the one they belong to, or move \
-                 them away to begin anew",
-                blobs.display()
-            ),
-        }),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => tls::write_private(&path, identity.as_bytes()),
-        Err(e) => Err(Error::file(&path, e)),
-    }
 }
 
 /// Makes sure that no other process uses the folder.

@@ -202,7 +202,8 @@ fn a_canary_is_nowhere_but_with_its_owner() {
 
     // In what was said over the network, as it was sent and under its encryption: it is all there, and no canary.
     let (wire, inside) = (tap.wire(), tap.inside());
-    let uploaded = std::fs::metadata(here.path().join("project/keys.hetal")).unwrap().len() as usize;
+    let project = Project::existing(&here.path().join("project")).unwrap();
+    let uploaded = std::fs::metadata(project.key_file(&project.settings().keys[0])).unwrap().len() as usize;
     for (recording, what) in [(&wire, "sent"), (&inside, "said")] {
         let bytes: usize = recording.iter().map(Vec::len).sum();
         println!("{bytes} bytes {what}");

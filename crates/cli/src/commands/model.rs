@@ -40,13 +40,13 @@ pub struct ExportArguments {
     #[arg(long, value_enum)]
     pub format: FormatArgument,
     /// The file to write.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     /// Models of this size that will ever be published under this secret key (fixed by the first export).
-    #[arg(long, requires = "security")]
+    #[arg(long, requires = "security", value_name = "COUNT")]
     pub models: Option<u64>,
     /// Published values tell nothing about the secret key but with probability 2^-SECURITY (fixed by the first export).
-    #[arg(long, requires = "models")]
+    #[arg(long, requires = "models", value_name = "BITS")]
     pub security: Option<u32>,
 }
 

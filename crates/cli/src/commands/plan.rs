@@ -17,31 +17,31 @@ use std::sync::Arc;
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// Features of the training rows: .npy, .npz, .safetensors or .csv.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: Option<PathBuf>,
-    /// Labels of the training rows.
-    #[arg(long)]
+    /// Labels of the training rows: a file of them (FILE#NAME for one array or column of several).
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
-    /// The column or array of the feature file that holds the labels.
-    #[arg(long, conflicts_with = "labels")]
+    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the labels.
+    #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
-    /// Features of rows to validate on.
-    #[arg(long)]
+    /// Features of rows to validate on. Without it, one row in eight of each class is set aside.
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of those rows.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// Training rows, where no file is given.
-    #[arg(long)]
+    /// Rows in all; one in eight is set aside for validation unless their number is given.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub rows: Option<usize>,
-    /// Features of a row, where no file is given.
-    #[arg(long)]
+    /// Features of a row.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub columns: Option<usize>,
-    /// Classes, where no file is given.
-    #[arg(long)]
+    /// Classes.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub classes: Option<usize>,
-    /// Validation rows, where no file is given.
-    #[arg(long)]
+    /// Validation rows, besides the others.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub validation_rows: Option<usize>,
     /// Hyper-parameters to ask for.
     #[command(flatten)]

@@ -1,0 +1,43 @@
+//! Files that are whole or not there, also after a power cut.
+
+use crate::{Error, Result};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Writes a file under another name, brings it to the disk and gives it its own name: a reader finds the old one or the new one.
+pub(crate) fn write(path: &Path, pieces: &[&[u8]]) -> Result<()> {
+    let part = unfinished(path);
+    let mut file = File::create(&part).map_err(Error::io(&part))?;
+    pieces.iter().try_for_each(|piece| file.write_all(piece)).map_err(Error::io(&part))?;
+    publish(&file, path)
+}
+
+/// The name a file has until it is whole.
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    path.with_file_name(name)
+}
+
+/// Gives a file that was written under its unfinished name its own one.
+pub(crate) fn publish(file: &File, path: &Path) -> Result<()> {
+    let part = unfinished(path);
+    file.sync_all().map_err(Error::io(&part))?;
+    std::fs::rename(&part, path).map_err(Error::io(path))?;
+    sync_folder(path.parent().unwrap_or(Path::new("")))
+}
+
+/// Removes a file, if it is there, for good.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(e)),
+        _ => sync_folder(path.parent().unwrap_or(Path::new(""))),
+    }
+}
+
+/// Names in a folder reach the disk by the folder's own sync.
+fn sync_folder(folder: &Path) -> Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io(folder))
+}
