@@ -1,7 +1,7 @@
 //! The door: who asks is known, and written down, before anything of a request's message is read.
 
-use crate::audit::{Entry, Note, word};
-use crate::metrics::add;
+use crate::audit::{Audit, Entry, Note, word};
+use crate::metrics::{Metrics, add};
 use crate::service::Service;
 use crate::tenants::Tenant;
 use crate::tls::Peer;
@@ -47,7 +47,8 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let service = Arc::clone(&self.service);
         let peer = request.extensions().get::<Peer>().cloned();
-        let mut line = Line::begin(&service, request.uri().path(), peer.as_ref());
+        let books = (Arc::clone(&service.audit), Arc::clone(&service.metrics));
+        let mut line = Line::begin(books, request.uri().path(), peer.as_ref());
         add(&service.metrics.requests, 1);
         let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
             line.tenant = Some(tenant.clone());
@@ -86,7 +87,7 @@ where
 
 /// A line of the audit log, written when the request ends: also when its client resets the stream and nobody waits for the answer.
 struct Line {
-    service: Arc<Service>,
+    books: (Arc<Audit>, Arc<Metrics>),
     begun: Instant,
     request: String,
     peer: Option<SocketAddr>,
@@ -96,9 +97,9 @@ struct Line {
 }
 
 impl Line {
-    fn begin(service: &Arc<Service>, path: &str, peer: Option<&Peer>) -> Self {
+    fn begin(books: (Arc<Audit>, Arc<Metrics>), path: &str, peer: Option<&Peer>) -> Self {
         Self {
-            service: Arc::clone(service),
+            books,
             begun: Instant::now(),
             // Longer names than ours are not worth their room in the log.
             request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
@@ -117,10 +118,11 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
+        let (audit, metrics) = &self.books;
         if self.code != Code::Ok {
-            add(&self.service.metrics.refusals, 1);
+            add(&metrics.refusals, 1);
         }
-        self.service.audit.write(&Entry {
+        audit.write(&Entry {
             time: clock::millis(),
             tenant: self.tenant.as_ref().map(Tenant::as_str),
             peer: self.peer,
@@ -129,5 +131,30 @@ impl Drop for Line {
             outcome: word(self.code),
             millis: self.begun.elapsed().as_millis() as u64,
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_request_that_nobody_waits_for_is_written_down() {
+        let dir = TempDir::new();
+        let books = (Arc::new(Audit::open(dir.path(), 4096).unwrap()), Arc::<Metrics>::default());
+        let begin = || {
+            let mut line = Line::begin(books.clone(), "/hetal.v1.Hetal/CreateJob", None);
+            line.tenant = Some("ann".to_owned().try_into().unwrap());
+            line
+        };
+        begin().end(Code::Ok);
+        // What becomes of it when its client resets the stream.
+        drop(begin());
+        let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+        let outcomes: Vec<_> = text.lines().map(|line| line.contains("broken off")).collect();
+        assert_eq!(outcomes, [false, true], "{text}");
+        assert!(text.lines().all(|line| line.contains("CreateJob") && line.contains("ann")), "{text}");
     }
 }

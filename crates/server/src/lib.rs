@@ -102,7 +102,7 @@ pub fn start(config: Config) -> Result<Running> {
     pairing::pair(&config.folder.join("blobs"), &*blobs, &state)?;
     let state: Arc<dyn State> = Arc::new(state);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
-    let audit = Audit::open(&config.folder, config.bounds.audit_bytes)?;
+    let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);
     let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
         config: config.clone(),

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::http::HeaderMap;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 /// Messages of a stream that wait for a slow client.
 const STREAM_DEPTH: usize = 4;
@@ -57,7 +57,7 @@ pub struct Service {
     /// Counted.
     pub metrics: Arc<Metrics>,
     /// Where requests are written down.
-    pub audit: Audit,
+    pub audit: Arc<Audit>,
     /// Connections of each tenant.
     pub connections: Places<Tenant>,
     /// Streams to each tenant.
@@ -280,6 +280,8 @@ impl Handler {
         stream: &mut Streaming<v1::UploadPart>,
     ) -> std::result::Result<Option<v1::UploadPart>, Status> {
         match tokio::time::timeout(self.0.idle(), stream.message()).await {
+            // What the transport cannot read any more: the client has gone, and hears nothing of this.
+            Ok(Err(status)) if status.code() == Code::Unknown => Err(Status::cancelled("the upload broke off")),
             Ok(part) => part,
             Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
         }

@@ -36,8 +36,9 @@ impl Canaries {
         for number in numbers {
             self.add(&format!("{what} as a double"), &number.to_le_bytes());
             self.add(&format!("{what} as a double, high byte first"), &number.to_be_bytes());
-            let text = format!("{:.9}", number.abs());
-            self.add(&format!("{what} as text"), text.as_bytes());
+            // As many digits as everyone writes in the same way.
+            let text = format!("{:.12}", number.abs());
+            self.add(&format!("{what} as text"), &text.as_bytes()[..10]);
         }
         self.add(&format!("{what} as floats"), &numbers.map(|x| (x as f32).to_le_bytes()).concat());
     }

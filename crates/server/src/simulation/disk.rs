@@ -193,7 +193,7 @@ impl Growing for Open {
         let file = &mut inner.files[self.file];
         match fate {
             Fate::Done | Fate::Last { done: true } if !file.forsaken => file.synced = file.data.len(),
-            Fate::Fails => file.forsaken = true,
+            Fate::Fails if self.disk.world.is_alive() => file.forsaken = true,
             _ => {}
         }
         if fate == Fate::Done { Ok(()) } else { Err(broken()) }
