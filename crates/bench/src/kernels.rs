@@ -155,7 +155,7 @@ fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
         let mut out = pool.take();
         cases.add(name("mul_into"), move || kernels::mul_into(isa, m, &mut out, slices[0], slices[1]));
         let mut out = pool.take();
-        cases.add(name("permute_into"), move || kernels::permute_into(isa, &mut out, slices[0], permutation));
+        cases.add(name("permute_into"), move || kernels::permute_into(isa, &mut out, slices[0], &permutation.whole()));
         let mut a = limbs[0].clone();
         cases.add(name("add_combination_assign, 4 terms"), move || {
             kernels::add_combination_assign(isa, m, &mut a, &slices[1..5], &[1, 12345, 6789, 5]);

@@ -104,6 +104,10 @@ pub trait Backend: Send + Sync + 'static {
 
     fn raise(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
     fn decompose(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits;
+    /// [`Backend::decompose`] for digits that are used once.
+    fn decompose_for_one_use(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits {
+        self.decompose(a, digit_starts, p)
+    }
     fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
     /// [`Backend::inner_product`] plus `P (c0, c1)`, each of them if given.
     fn inner_product_plus(
@@ -284,6 +288,9 @@ impl Backend for RnsRing {
     }
     fn decompose(&self, a: Poly, digit_starts: &[usize], p: usize) -> Digits {
         self.decompose(a, digit_starts, p)
+    }
+    fn decompose_for_one_use(&self, a: Poly, digit_starts: &[usize], p: usize) -> Digits {
+        self.decompose_for_one_use(a, digit_starts, p)
     }
     fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)

@@ -340,7 +340,7 @@ impl<B: Backend> Evaluator<B> {
     /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes,
     /// and `P` times what is to be added to it.
     fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Poly>, added: [Option<&B::Poly>; 2]) -> (B::Poly, B::Poly) {
-        let digits = self.backend.decompose(d, self.params.digit_starts(), key.basis.p);
+        let digits = self.backend.decompose_for_one_use(d, self.params.digit_starts(), key.basis.p);
         self.backend.inner_product_plus(&digits, &key.digits, added)
     }
 
@@ -373,7 +373,11 @@ impl<B: Backend> Evaluator<B> {
         if found.iter().all(Option::is_none) {
             return Ok(vec![a.clone(); galois.len()]);
         }
-        let digits = self.backend.decompose(a.c1.clone(), self.params.digit_starts(), basis.p);
+        let digits = if found.iter().flatten().count() == 1 {
+            self.backend.decompose_for_one_use(a.c1.clone(), self.params.digit_starts(), basis.p)
+        } else {
+            self.backend.decompose(a.c1.clone(), self.params.digit_starts(), basis.p)
+        };
         let apply = |(&g, key): (&u64, Option<&Arc<SwitchingKey<B::Poly>>>)| {
             let Some(key) = key else { return a.clone() };
             let u = self.backend.inner_product_plus(&digits, &key.digits, [Some(&a.c0), None]);

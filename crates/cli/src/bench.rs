@@ -3,6 +3,7 @@
 pub mod accuracy;
 pub mod matmul;
 pub mod softmax;
+pub mod train;
 
 use crate::table::Table;
 use serde_json::Value;

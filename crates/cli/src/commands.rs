@@ -23,29 +23,47 @@ use std::path::Path;
 
 /// Writes a file for its owner's eyes, whole or not at all.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
-    write(path, NewFile::create(path), bytes)
+    write(path, NewFile::create, bytes)
 }
 
 /// Writes a file that others may read, whole or not at all.
 pub fn write_public(path: &Path, bytes: &[u8]) -> Result<()> {
-    write(path, NewFile::create_public(path), bytes)
+    write(path, NewFile::create_public, bytes)
 }
 
-fn write(path: &Path, file: std::io::Result<NewFile>, bytes: &[u8]) -> Result<()> {
+/// Puts a new file in the place of an old one; a terminal, a pipe or another device is written to instead of being replaced.
+fn write(path: &Path, create: fn(&Path) -> std::io::Result<NewFile>, bytes: &[u8]) -> Result<()> {
     let write = || {
-        let mut file = file?;
+        if path.metadata().is_ok_and(|there| !there.is_file()) {
+            return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
+        }
+        // A link stays one.
+        let mut file = create(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?;
         file.write_all(bytes)?;
         file.finish()
     };
     write().map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })
 }
 
-/// Prints a result: one line of JSON, or the text for people.
+/// Says so where a secret lies open.
+pub fn warn_if_others_read(what: &str, file: &Path) {
+    #[cfg(unix)]
+    if let Ok(metadata) = std::fs::metadata(file)
+        && metadata.is_file()
+        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
+    {
+        eprintln!("warning: others can read the {what} in {}: run chmod 600 on it", file.display());
+    }
+}
+
+/// Prints a result: one line of JSON, or the text for people. Who reads only the beginning (`| head`) has seen what he wanted.
 pub fn print(json: bool, value: &Value, text: &str) {
-    if json {
-        println!("{value}");
-    } else {
-        println!("{}", text.trim_end());
+    let mut out = std::io::stdout().lock();
+    let printed = if json { writeln!(out, "{value}") } else { writeln!(out, "{}", text.trim_end()) };
+    if let Err(error) = printed.and_then(|()| out.flush())
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        eprintln!("hetal: standard output: {error}");
     }
 }
 

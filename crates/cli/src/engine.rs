@@ -17,6 +17,15 @@ pub enum EngineKind {
     Cuda,
 }
 
+/// What computes on ciphertexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Processor {
+    /// The CPU.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
 impl EngineKind {
     /// As on the command line.
     pub fn name(self) -> &'static str {

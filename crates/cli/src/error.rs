@@ -12,7 +12,7 @@ pub enum Error {
     NoShape,
     /// A passphrase was wished for a key that is there without one.
     #[error(
-        "the secret key {path} is there and is not locked: `hetal keys rotate --passphrase` makes a new, locked one"
+        "the secret key {} is there and is not locked: `hetal keys rotate --passphrase` makes a new, locked one", .path.display()
     )]
     NotLocked {
         /// The key.

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::engine::{EngineKind, gpu};
-use crate::owner::Owner;
+use crate::local_owner::LocalOwner;
 use crate::setting::{Plain, Sealing, Setting};
 use hetal_circuits::Engine;
 use hetal_circuits::bootstrap::Steps;
@@ -10,6 +10,7 @@ use hetal_circuits::clear::{Clear, Keys};
 use hetal_ckks::Params;
 use hetal_cuda::CudaBackend;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Something to do in any setting.
 pub trait Work {
@@ -24,47 +25,72 @@ pub trait Work {
 /// Ciphertexts of a setting.
 pub type Ct<S> = <<S as Setting>::Engine as Engine>::Ciphertext;
 
-/// A place to work: plain numbers, or a fresh secret with this machine's CPU or its first GPU.
+/// Which GPU, and how it bootstraps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Card {
+    /// Its number.
+    pub device: usize,
+    /// How many keys its bootstraps take.
+    pub steps: Steps,
+}
+
+/// A place to work: plain numbers, or a fresh secret with this machine's CPU or a GPU.
 pub enum Lab {
     /// Plain numbers on the slots and levels of a set.
     Clear(Params),
     /// On the CPU.
-    Cpu(Owner),
+    Cpu(LocalOwner),
     /// On a GPU.
-    Cuda(Owner, Arc<CudaBackend>),
+    Cuda(LocalOwner, Arc<CudaBackend>, Steps),
 }
 
 impl Lab {
-    /// A place for a set.
-    pub fn open(kind: EngineKind, set: &str) -> Result<Self> {
+    /// A place for a set: the only one where an engine is chosen.
+    pub fn open(kind: EngineKind, set: &str, card: Card) -> Result<Self> {
         Ok(match kind {
             EngineKind::Clear => Self::Clear(Params::named(set)?),
-            EngineKind::Cpu => Self::Cpu(Owner::new(set)?),
+            EngineKind::Cpu => Self::Cpu(LocalOwner::new(set)?),
             EngineKind::Cuda => {
-                let owner = Owner::new(set)?;
-                let gpu = gpu(&owner.params, 0)?;
-                Self::Cuda(owner, gpu)
+                let owner = LocalOwner::new(set)?;
+                let gpu = gpu(&owner.params, card.device)?;
+                Self::Cuda(owner, gpu, card.steps)
             }
         })
     }
 
+    /// The GPU, where that is the place.
+    pub fn gpu(&self) -> Option<&CudaBackend> {
+        match self {
+            Self::Cuda(_, gpu, _) => Some(gpu),
+            _ => None,
+        }
+    }
+
     /// Makes the keys some work needs and does the work.
     pub fn run<W: Work>(&self, work: &W) -> Result<W::Output> {
+        Ok(self.run_timed(work)?.0)
+    }
+
+    /// [`Lab::run`], and the seconds that keys and matrices took.
+    pub fn run_timed<W: Work>(&self, work: &W) -> Result<(W::Output, f64)> {
+        let start = Instant::now();
         match self {
-            Self::Clear(params) => work.run(&Plain(Clear::new(params.slots(), params.top_level()))),
+            Self::Clear(params) => Ok((work.run(&Plain(Clear::new(params.slots(), params.top_level())))?, 0.0)),
             Self::Cpu(owner) => {
                 let engine = owner.engine(&work.needs()?)?;
-                work.run(&Sealing::new(owner, &engine))
+                let seconds = start.elapsed().as_secs_f64();
+                Ok((work.run(&Sealing::new(owner, &engine))?, seconds))
             }
-            Self::Cuda(owner, gpu) => {
-                let engine = owner.engine_on(Arc::clone(gpu), &work.needs()?, Steps::default())?;
-                work.run(&Sealing::new(owner, &engine))
+            Self::Cuda(owner, gpu, steps) => {
+                let engine = owner.engine_on(Arc::clone(gpu), &work.needs()?, *steps)?;
+                let seconds = start.elapsed().as_secs_f64();
+                Ok((work.run(&Sealing::new(owner, &engine))?, seconds))
             }
         }
     }
 }
 
 /// Does some work in a place of its own.
-pub fn run<W: Work>(work: &W, kind: EngineKind, set: &str) -> Result<W::Output> {
-    Lab::open(kind, set)?.run(work)
+pub fn run<W: Work>(work: &W, kind: EngineKind, set: &str, card: Card) -> Result<W::Output> {
+    Lab::open(kind, set, card)?.run(work)
 }

@@ -2,16 +2,16 @@
 
 pub mod bench;
 pub mod commands;
+pub mod data_folder;
 pub mod engine;
 pub mod error;
 pub mod extract;
 pub mod lab;
+pub mod local_owner;
 pub mod machine;
 pub mod memory;
 pub mod noise;
-pub mod npy;
 pub mod ops;
-pub mod owner;
 pub mod params;
 pub mod plan;
 pub mod progress;
@@ -21,7 +21,6 @@ pub mod setting;
 pub mod study;
 pub mod svg;
 pub mod table;
-pub mod train;
 
 pub use error::{Error, Result};
 

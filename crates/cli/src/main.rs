@@ -2,12 +2,13 @@
 
 use clap::{Parser, Subcommand};
 use hetal_circuits::bootstrap::Steps;
-use hetal_cli::{Result, bench, commands, extract, machine, ops, params, print_object, reproduce, selftest, train};
+use hetal_cli::engine::Processor;
+use hetal_cli::{Result, bench, commands, extract, machine, ops, params, print_object, reproduce, selftest};
 use std::process::ExitCode;
 
 /// Train classifiers on encrypted data.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -19,7 +20,7 @@ enum Command {
     Demo(commands::demo::Arguments),
     /// What a training will take: bytes, memory, time, security.
     Plan(commands::plan::Arguments),
-    /// Make a project's secret key and key set before there are rows.
+    /// Make a project's secret key and key set before there are rows (`hetal train` makes them where they are missing).
     Keygen(commands::keygen::Arguments),
     /// The secret key: back it up, bring it back, replace it.
     #[command(subcommand)]
@@ -65,7 +66,7 @@ enum BenchCommand {
         set: String,
         /// Where operations run.
         #[arg(long, value_enum, default_value = "cpu")]
-        engine: OpsEngine,
+        engine: Processor,
         /// Threads for the figure `bootstrap_wall_s` (on the CPU).
         #[arg(long, default_value_t = 1)]
         threads: usize,
@@ -86,15 +87,7 @@ enum BenchCommand {
     /// The paper's table of softmax errors, measured again, and our softmax beside it.
     Softmax(bench::softmax::Arguments),
     /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
-    Train(train::Arguments),
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum OpsEngine {
-    /// The CPU.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
+    Train(bench::train::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -150,8 +143,8 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
             let report = match engine {
-                OpsEngine::Cpu => ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?,
-                OpsEngine::Cuda => {
+                Processor::Cpu => ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?,
+                Processor::Cuda => {
                     let steps = if more_keys { Steps::FewOuter } else { Steps::FewKeys };
                     ops::report_on_gpu(&set, device, steps)?
                 }
@@ -174,7 +167,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
         Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
         Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
-        Command::Bench(BenchCommand::Train(arguments)) => train::run(&arguments)?,
+        Command::Bench(BenchCommand::Train(arguments)) => bench::train::run(&arguments)?,
     }
     Ok(())
 }

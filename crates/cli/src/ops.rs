@@ -1,8 +1,8 @@
 //! `hetal bench ops`: the figures of one parameter set.
 
 use crate::engine::{Place, gpu};
+use crate::local_owner::{LocalOwner, carried};
 use crate::machine::{peak_rss_gib, time, with_threads};
-use crate::owner::{Owner, carried};
 use crate::{Result, progress};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::{Bootstrapper, bootstrap};
@@ -17,9 +17,30 @@ use std::time::Instant;
 /// Limbs in the chain for the figures of single operations.
 const OPERATION_LIMBS: usize = 13;
 
+/// Bootstraps of which the best is reported, for each number of threads.
+const BOOTSTRAPS: usize = 4;
+
+/// The best of several measurements.
+struct Best {
+    wall: f64,
+    cpu: f64,
+}
+
+impl Default for Best {
+    fn default() -> Self {
+        Self { wall: f64::INFINITY, cpu: f64::INFINITY }
+    }
+}
+
+impl Best {
+    fn see(&mut self, (wall, cpu): (f64, f64)) {
+        (self.wall, self.cpu) = (self.wall.min(wall), self.cpu.min(cpu));
+    }
+}
+
 /// A set with every key the figures need.
 pub struct Bench<B: Place> {
-    owner: Owner,
+    owner: LocalOwner,
     encoder: Evaluator<RnsRing>,
     evaluator: Evaluator<B>,
     keys: EvaluationKeys<B::Poly>,
@@ -32,7 +53,7 @@ pub struct Bench<B: Place> {
 impl Bench<RnsRing> {
     /// On the CPU.
     pub fn new(set: &str) -> Result<Self> {
-        let owner = Owner::new(set)?;
+        let owner = LocalOwner::new(set)?;
         let ring = Arc::clone(&owner.ring);
         Self::on(owner, ring, Steps::FewKeys)
     }
@@ -40,7 +61,7 @@ impl Bench<RnsRing> {
 
 impl<B: Place> Bench<B> {
     /// Makes keys and encodes matrices, with a bar.
-    fn on(owner: Owner, backend: Arc<B>, steps: Steps) -> Result<Self> {
+    fn on(owner: LocalOwner, backend: Arc<B>, steps: Steps) -> Result<Self> {
         let start = Instant::now();
         let keys = owner.keys_on(&*backend, &bootstrap::keys_with_steps(&owner.params, steps))?;
         let keys_s = start.elapsed().as_secs_f64();
@@ -148,7 +169,7 @@ impl Bench<RnsRing> {
 
     /// Every figure of the set but those of other code, as one flat object.
     pub fn measure(&self, threads: usize) -> Result<Map<String, Value>> {
-        let bar = progress::bar(4);
+        let bar = progress::bar(3);
         let step = |message: &'static str| {
             bar.set_message(message);
             bar.inc(1);
@@ -159,16 +180,18 @@ impl Bench<RnsRing> {
         let run = || self.bootstrapper.bootstrap(&self.evaluator, &ct, 0, &self.keys);
         step("single operations");
         let (mult, rotate) = self.operations_ms()?;
-        step("bootstrap, 1 thread");
+        step("bootstraps");
         run()?;
-        let (wall_1, cpu_1) = with_threads(1, || time(2, run))?;
-        step("bootstrap, 2 threads");
-        let (wall_2, _) = with_threads(2, || time(2, run))?;
-        let wall = match threads {
-            1 => wall_1,
-            2 => wall_2,
-            _ => with_threads(threads, || time(2, run))?.0,
-        };
+        // In turn, so that what else runs on the machine meets all of them.
+        let (mut one, mut two, mut all) = (Best::default(), Best::default(), Best::default());
+        for _ in 0..BOOTSTRAPS {
+            one.see(with_threads(1, || time(1, run))?);
+            two.see(with_threads(2, || time(1, run))?);
+            if threads > 2 {
+                all.see(with_threads(threads, || time(1, run))?);
+            }
+        }
+        let wall = [one.wall, two.wall, all.wall][threads.clamp(1, 3) - 1];
         step("precision and stages");
         let mut report = with_threads(1, || self.describe(&values, &ct))??;
         bar.finish_and_clear();
@@ -181,9 +204,9 @@ impl Bench<RnsRing> {
             "rotate_ms": rotate,
             "operation_limbs": OPERATION_LIMBS,
             "bootstrap_wall_s": wall,
-            "bootstrap_cpu_s": cpu_1,
-            "bootstrap_wall_1t_s": wall_1,
-            "bootstrap_wall_2t_s": wall_2,
+            "bootstrap_cpu_s": one.cpu,
+            "bootstrap_wall_1t_s": one.wall,
+            "bootstrap_wall_2t_s": two.wall,
         })));
         Ok(report)
     }
@@ -279,7 +302,7 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
 
 /// Everything `hetal bench ops --engine cuda` prints about a set.
 pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<String, Value>> {
-    let owner = Owner::new(set)?;
+    let owner = LocalOwner::new(set)?;
     let gpu = gpu(&owner.params, device)?;
     Bench::on(owner, gpu, steps)?.measure()
 }

@@ -107,7 +107,7 @@ impl Machine for SetMachine {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::owner::Owner;
+    use crate::local_owner::LocalOwner;
     use hetal_ckks::Complex64;
     use hetal_ckks::bytes::Codec;
     use hetal_learn::Plan;
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn sizes_are_exact() {
         let machine = SetMachine::measure("insecure-toy11").unwrap();
-        let owner = Owner::new("insecure-toy11").unwrap();
+        let owner = LocalOwner::new("insecure-toy11").unwrap();
         let codec = Codec::new(Arc::clone(&owner.params), Arc::clone(&owner.ring));
         for level in [0, 3, 13] {
             let (limbs, scale) = (owner.params.limbs(level), owner.params.scale(level));

@@ -3,12 +3,12 @@
 //! Each part leaves its results as JSON beside the document and is taken from there the next time, if its settings are the same: a run
 //! that was interrupted goes on where it was.
 
+use crate::bench::train::{self, Circuit};
 use crate::bench::{accuracy, matmul, softmax};
 use crate::engine::EngineKind;
 use crate::study::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
 use crate::svg::{Band, Plot};
 use crate::table::Table;
-use crate::train::{self, Circuit};
 use crate::{Error, Result};
 use clap::Parser;
 use hetal_learn::agreement::PRESETS;

@@ -1,7 +1,7 @@
 //! `hetal selftest`: every operation, a bootstrap and a training iteration, byte for byte against a reference.
 
-use crate::engine::{Place, gpu};
-use crate::owner::Owner;
+use crate::engine::{Place, Processor, gpu};
+use crate::local_owner::LocalOwner;
 use crate::{Error, Result, progress};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
@@ -19,21 +19,12 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Tested {
-    /// The CPU's vector kernels, against its scalar ones.
-    Cpu,
-    /// An NVIDIA GPU, against the CPU.
-    Cuda,
-}
-
 /// Arguments of `hetal selftest`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What is tested.
+    /// What is tested: the CPU's vector kernels against its scalar ones, or a GPU against the CPU.
     #[arg(long, value_enum, default_value = "cpu")]
-    pub engine: Tested,
+    pub engine: Processor,
     /// The parameter sets (more than one: separated by commas). By default the toy sets, and on a GPU `full` too.
     #[arg(long, value_delimiter = ',')]
     pub set: Vec<String>,
@@ -51,7 +42,7 @@ type Results = Vec<(String, Vec<[u8; 32]>)>;
 /// Runs the self-test; a difference is an error.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let toys = ["insecure-toy11", "insecure-toy12"];
-    let defaults = toys.into_iter().chain((arguments.engine == Tested::Cuda).then_some("full"));
+    let defaults = toys.into_iter().chain((arguments.engine == Processor::Cuda).then_some("full"));
     let sets: Vec<String> =
         if arguments.set.is_empty() { defaults.map(str::to_owned).collect() } else { arguments.set.clone() };
     let reports: Vec<Value> = sets.iter().map(|set| test(arguments, set)).collect::<Result<_>>()?;
@@ -72,14 +63,14 @@ fn test(arguments: &Arguments, set: &str) -> Result<Value> {
     let start = Instant::now();
     let params = Params::named(set)?;
     let ((mut compared, mut differ), (ours, theirs), on) = match arguments.engine {
-        Tested::Cpu => {
+        Processor::Cpu => {
             let (vector, scalar) = (ring_with(&params, Isa::detect())?, ring_with(&params, Isa::Scalar)?);
             let name = format!("{} against scalar", Isa::detect().name());
             let operations = operations(&vector, &scalar, &params)?;
             let journeys = (journey(set, Isa::detect(), &vector)?, journey(set, Isa::Scalar, &scalar)?);
             (operations, journeys, name)
         }
-        Tested::Cuda => {
+        Processor::Cuda => {
             let (card, cpu) = (gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
             let operations = operations(&card, &cpu, &params)?;
             let journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
@@ -117,7 +108,7 @@ fn operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &Params) -
 
 /// Keys, ciphertexts, a bootstrap and a whole training iteration on a backend, all from the same seeds each time.
 fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
-    let owner = Owner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
+    let owner = LocalOwner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
     let params = &owner.params;
     let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
     let g = Geometry::new(params.slots(), rows, features, classes)?;

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::engine::Place;
-use crate::owner::Owner;
+use crate::local_owner::LocalOwner;
 use hetal_circuits::{Clear, Complex64, Encrypted, Engine};
 use hetal_ckks::Evaluator;
 use hetal_cuda::KernelTime;
@@ -66,14 +66,14 @@ impl Setting for Plain {
 
 /// Ciphertexts on a backend.
 pub struct Sealing<'a, B: Place> {
-    owner: &'a Owner,
+    owner: &'a LocalOwner,
     engine: &'a Encrypted<B>,
     encoder: Evaluator<RnsRing>,
 }
 
 impl<'a, B: Place> Sealing<'a, B> {
     /// An engine with the owner of its keys.
-    pub fn new(owner: &'a Owner, engine: &'a Encrypted<B>) -> Self {
+    pub fn new(owner: &'a LocalOwner, engine: &'a Encrypted<B>) -> Self {
         Self { owner, engine, encoder: owner.evaluator() }
     }
 }

@@ -167,7 +167,7 @@ fn a_project_from_keys_to_published_models() {
     let to_server = server.arguments();
 
     let keys =
-        json(&["keygen", "--json", "--set", SET, "--dir", dir, "--features", "6", "--classes", "3", "--batch", "64"]);
+        json(&["keygen", "--json", "--set", SET, "--dir", dir, "--columns", "6", "--classes", "3", "--batch", "64"]);
     let trained = json(&train_arguments(dir, features, &to_server));
     assert_eq!(trained["key_bytes"], keys["key_bytes"], "the keys made before are those used");
     assert!(trained["validation_accuracy"].as_f64().unwrap() > 0.9, "{trained}");
@@ -220,12 +220,60 @@ fn a_project_from_keys_to_published_models() {
     let exact = Model::load(&Path::new(dir).join("models/model.json")).unwrap();
     assert!(exact.weights.concat().iter().zip(coefficients.values()).all(|(a, b)| a != b), "exact weights left");
 
-    // Another shape needs other keys, and says so.
+    // Another shape has its own key set of the same secret key; the server is the one that is known.
     let wide = folder.path().join("wide.npz");
-    let (values, names) = (npy::write_doubles(&[8, 9], &[0.5; 72]), Labels::Numbers(vec![0, 1, 0, 1, 0, 1, 0, 1]));
+    let values: Vec<f64> = (0..72).map(|k| f64::from(k % 7 + k / 9 % 2 * 5)).collect();
+    let (values, names) = (npy::write_doubles(&[8, 9], &values), Labels::Numbers(vec![0, 1, 0, 1, 0, 1, 0, 1]));
     std::fs::write(&wide, npz::write(&[("x", values), ("y", npy::write_texts(&names.texts()))])).unwrap();
-    let other = error(&["train", "--dir", dir, "--features", text(&wide), "--name", "other"]);
-    assert!(other.contains("--fresh-keys"), "{other}");
+    let other = ["train", "--json", "--dir", dir, "--features", text(&wide), "--name", "other", "--epochs", "1"];
+    let other = json(&[&other[..], &["--verdict-delay-ms", "0"]].concat());
+    assert!(other["twin_relative_difference"].as_f64().unwrap() < 1e-3, "{other}");
+    assert_eq!(key_files(Path::new(dir)).len(), 2);
+    let project: Value = serde_json::from_slice(&std::fs::read(Path::new(dir).join("project.json")).unwrap()).unwrap();
+    assert_eq!((&project["key_id"], project["keys"].as_array().unwrap().len()), (&keys["key_id"], 2));
+    let again =
+        json(&["predict", "--json", "--remote", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    assert_eq!(classes(&again), classes(&local), "the first model has not lost its keys");
+}
+
+/// Predictions go into a pipe; the pipe is not replaced by a file.
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_written_to() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = TempDir::new();
+    let (pipe, link, target) = (folder.path().join("pipe"), folder.path().join("link"), folder.path().join("target"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    hetal_cli::commands::write_private(&pipe, b"a,b\n").unwrap();
+    assert_eq!(reader.join().unwrap(), b"a,b\n");
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    std::fs::write(&target, b"old").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    hetal_cli::commands::write_public(&link, b"new").unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(std::fs::read(&target).unwrap(), b"new");
+}
+
+/// A server that hides its learning rate: no exact twin, said with the reason, and nothing that nobody knows the noise of is published.
+#[test]
+fn hidden_rates_leave_no_twin_and_no_export() {
+    let folder = TempDir::new();
+    let server = Server::start_with(folder.path(), |config| config.hide_hyperparameters = true);
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (dir, to_server) = (text(&dir), server.arguments());
+    let mut arguments = train_arguments(dir, text(&features), &to_server);
+    arguments.retain(|argument| *argument != "--json");
+    let output = hetal(&arguments);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("hides its learning rate"), "{said}");
+    let out = folder.path().join("m.onnx");
+    let refused = error(&["model", "export", "--dir", dir, "--format", "onnx", "--out", text(&out)]);
+    assert!(refused.contains("does not hide its hyper-parameters"), "{refused}");
 }
 
 /// A classifier of two ciphertexts and batches of two pieces, through client and server, and back as blind predictions.
@@ -293,8 +341,8 @@ fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
     type Stage<'a> = (&'a str, Box<dyn Fn() -> bool + 'a>);
     let stages: Vec<Stage<'_>> = vec![
         ("a secret key", Box::new(|| dir.join("secret.key").exists())),
-        ("a key set begun", Box::new(|| unfinished(&dir))),
-        ("a key set", Box::new(|| dir.join("keys.hetal").exists())),
+        ("a key set begun", Box::new(|| !key_files(&dir).is_empty())),
+        ("a key set", Box::new(|| key_files(&dir).iter().any(|name| name.ends_with(".hetal")))),
         ("a batch", Box::new(|| dir.join("jobs/model/batch-0000.ct").exists())),
         ("all rows", Box::new(|| record().is_some())),
         ("a job asked for", Box::new(|| record().is_some_and(|r| r["job"]["request"].is_string()))),
@@ -323,9 +371,10 @@ fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
     assert_eq!(json(&["jobs", "--json", "--dir", text(&dir)]).as_array().unwrap().len(), 1);
 }
 
-fn unfinished(folder: &Path) -> bool {
+/// Key sets in a project folder, finished or not.
+fn key_files(folder: &Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    names.into_iter().any(|name| name.to_string_lossy().starts_with("keys.hetal."))
+    names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with("keys-")).collect()
 }
 
 /// A locked key, its backup, and its successor.
@@ -336,11 +385,13 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     let (dir, elsewhere, backup, words, wrong) = (path("p"), path("q"), path("backup"), path("words"), path("wrong"));
     std::fs::write(&words, "correct horse\n").unwrap();
     std::fs::write(&wrong, "incorrect horse\n").unwrap();
-    let shape = ["--features", "6", "--classes", "3", "--batch", "64", "--json", "--set", SET];
+    let shape = ["--columns", "6", "--classes", "3", "--batch", "64", "--json", "--set", SET];
     let keygen = |words: &str, more: &[&str]| {
         hetal(&[&["keygen", "--dir", &dir, "--passphrase-file", words], &shape[..], more].concat())
     };
-    let made: Value = serde_json::from_slice(&keygen(&words, &["--passphrase"]).stdout).unwrap();
+    let output = keygen(&words, &["--passphrase"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("others can read the passphrase"));
+    let made: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(made["locked"], true);
     let refused = keygen(&wrong, &[]);
     assert!(!refused.status.success());
@@ -363,7 +414,7 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     assert_eq!((&other["key_id"], &other["may_publish"]), (&made["key_id"], &Value::from(false)));
 
     let rotated = json(&["keys", "rotate", "--dir", &dir, "--passphrase-file", &words, "--json"]);
-    assert_eq!((&rotated["old_key_id"], &rotated["key_set"]), (&made["key_id"], &Value::from(true)));
+    assert_eq!((&rotated["old_key_id"], &rotated["key_sets"]), (&made["key_id"], &Value::from(1)));
     assert_ne!(rotated["key_id"], made["key_id"]);
     assert!(folder.path().join("p/old/secret-1.key").exists() && folder.path().join("p/old/secret-1.json").exists());
     assert!(
@@ -373,7 +424,7 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     // A shape that is refused costs no key; a locked key has a locked successor.
     let secret = || std::fs::read(folder.path().join("p/secret.key")).unwrap();
     let before = secret();
-    let wide = ["keygen", "--dir", &dir, "--passphrase-file", &words, "--fresh-keys", "--features", "6", "--classes"];
+    let wide = ["keygen", "--dir", &dir, "--passphrase-file", &words, "--fresh-keys", "--columns", "6", "--classes"];
     assert!(!hetal(&[&wide[..], &["1000", "--batch", "64"]].concat()).status.success());
     assert_eq!(secret(), before);
     let fresh: Value = serde_json::from_slice(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
@@ -395,6 +446,20 @@ fn errors_say_what_to_do() {
     std::fs::write(&rows, "a,b,kind\n1,2,x\n3,oops,y\n").unwrap();
     let wrong = error(&["plan", "--features", text(&rows), "--label-column", "kind"]);
     assert!(wrong.contains("rows.csv") && wrong.contains("row 2") && wrong.contains("column b"), "{wrong}");
+    assert!(wrong.contains("oops"), "{wrong}");
+    let unnamed = error(&["plan", "--features", text(&rows)]);
+    assert!(unnamed.contains("--label-column kind"), "{unnamed}");
+    // Who has read enough (`| head`) is no reason to fall over.
+    let doctor = Command::new(env!("CARGO_BIN_EXE_hetal"))
+        .arg("doctor")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map(|mut child| (child.stdout.take(), child));
+    let (stdout, child) = doctor.unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = json(&["doctor", "--json"]);
     assert!(report["threads"].as_u64().unwrap() >= 1 && report["sets"].as_array().unwrap().len() >= 4);
 }

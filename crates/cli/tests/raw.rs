@@ -128,6 +128,24 @@ fn pictures_are_extracted_trained_on_and_classified() {
     assert_eq!(prediction(&remote).0, "day");
     assert!(error(&[&predict[..], &["--text", "play"]].concat()).contains("reads pictures"));
 
+    // Labels of one's own keep their names where nobody named the manifest, and the model keeps the manifest.
+    let mine = folder.path().join("mine.csv");
+    let labels = hetal_client::files::labels(Path::new(&train[1]), None).unwrap().texts();
+    std::fs::write(
+        &mine,
+        labels.iter().map(|label| format!("{}\n", label.parse::<i64>().unwrap() * 7)).collect::<String>(),
+    )
+    .unwrap();
+    let own =
+        ["train", "--json", "--dir", text(&dir), "--name", "own", "--features", &train[0], "--labels", text(&mine)];
+    let trained = json(&[&own[..], &wishes, &to_server].concat());
+    assert_eq!(trained["classes"], serde_json::json!(["0", "7"]));
+    let own = json(&["predict", "--json", "--dir", text(&dir), "--model", "own", text(&photo)]);
+    assert!(["0", "7"].contains(&prediction(&own).0), "{own}");
+    let rows_of_mine = ["--features", &train[0], "--labels", text(&mine)];
+    let tested = json(&[&["predict", "--json", "--dir", text(&dir), "--model", "own"][..], &rows_of_mine].concat());
+    assert!(tested["evaluation"]["accuracy"].as_f64().unwrap() > 0.9, "{tested}");
+
     // A manifest of other features is refused where it was named, and not taken where it only lies there.
     let manifest = out.join("manifest.json");
     let mut other: Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();

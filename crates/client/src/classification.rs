@@ -101,7 +101,7 @@ impl Query<'_> {
     /// Everything the job made is ours to forget. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to
     /// lose the answer, and one that cannot be reached is not tried again.
     fn forget(&self, outcome: &Result<Matrix>) {
-        if matches!(outcome, Err(Error::Remote(remote::Error::Unreachable { .. }))) {
+        if matches!(outcome, Err(Error::Remote(remote::Error::Unreachable { .. } | remote::Error::Late { .. }))) {
             return;
         }
         if let Some(job) = self.job {

@@ -112,19 +112,9 @@ pub enum Error {
         /// What is there.
         value: f64,
     },
-    /// A project whose keys are for another shape.
-    #[error(
-        "this project's keys are for {has}, this training needs {needs}: use another --dir, or --fresh-keys for a new secret key"
-    )]
-    OtherKeys {
-        /// What they were made for.
-        has: String,
-        /// What is needed.
-        needs: String,
-    },
     /// A training of the same name with other rows or wishes was interrupted.
     #[error(
-        "a training named {name} with other rows or settings was interrupted: finish it with those, give this one another --name, or \
+        "a training named {name} with other rows, settings or keys was interrupted: finish it with those, give this one another --name, or \
          --replace it"
     )]
     OtherTraining {
@@ -213,11 +203,32 @@ pub enum Error {
         path: PathBuf,
     },
     /// The secret key's file holds another secret.
-    #[error("{} holds another secret key than this project was made with: put the right one back (`hetal keys restore FILE`)", .path.display())]
+    #[error(
+        "{} holds another secret key than this project was made with: move it away and put the right one back (`hetal keys restore FILE`)",
+        .path.display()
+    )]
     OtherSecret {
         /// The file.
         path: PathBuf,
     },
+    /// A backup of another secret key.
+    #[error(
+        "{} is the backup of another secret key than this project was made with: give the right one, or restore it in another --dir",
+        .file.display()
+    )]
+    OtherBackup {
+        /// The backup.
+        file: PathBuf,
+    },
+    /// A new secret key would lie open where the old one was locked.
+    #[error(
+        "the secret key before this one was locked with a passphrase, so the new one is: run the command again with --passphrase-file FILE, with \
+         HETAL_PASSPHRASE set, or in a terminal"
+    )]
+    Unlocked,
+    /// A rotation of the keys was interrupted.
+    #[error("the keys of this project were being replaced when the program ended: run `hetal keys rotate` again first")]
+    HalfRotated,
     /// A model of another secret key.
     #[error("model {model} was trained under another secret key than the project's of today: {help}")]
     OtherKeyModel {
@@ -242,7 +253,8 @@ pub enum Error {
     },
     /// A model that was never compared with exact training.
     #[error(
-        "nobody knows how noisy this model is, because it was trained without a check: train it again without --no-check"
+        "nobody knows how noisy this model is, because it was not compared with exact training: train it again without --no-check, on a server \
+         that does not hide its hyper-parameters"
     )]
     NoiseUnknown,
     /// A model noisier than those for which the release was planned.
@@ -276,13 +288,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a server was caught at what no honest one does: the training ends with the word `stop`.
-    pub fn is_hostile(&self) -> bool {
-        matches!(
-            self,
-            Self::Hostile { .. }
-                | Self::Remote(crate::remote::Error::Size { .. } | crate::remote::Error::Damaged { .. })
-        )
+    /// What a server was caught at that no honest one does: the training ends with the word `stop`.
+    pub fn caught(&self) -> Option<String> {
+        match self {
+            Self::Hostile { what } => Some(what.clone()),
+            Self::Remote(error @ (crate::remote::Error::Size { .. } | crate::remote::Error::Damaged { .. })) => {
+                Some(error.to_string())
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn hostile(what: impl Into<String>) -> Self {

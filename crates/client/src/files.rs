@@ -77,7 +77,7 @@ pub enum Problem {
         known: String,
     },
     /// A value of a table that is no number.
-    #[error("row {row}, column {column}: {text:?} is not a number")]
+    #[error("row {row}, column {column}: {text:?} is not a number (if these are the labels: --label-column {column})")]
     NotANumber {
         /// The row, counted from 1 without the heading.
         row: usize,

@@ -1,6 +1,6 @@
 //! A project's keys: the secret, which is made once and never silently again, and the key set that a server gets.
 
-use crate::project::{KeySet, Released, io, remove_if_there};
+use crate::project::{KeySet, Released, Rotation, io, remove_if_there};
 use crate::training::Step;
 use crate::{Error, Layout, Owner, Project, Result};
 use hetal_ckks::Params;
@@ -19,16 +19,33 @@ pub fn params(project: &Project) -> Result<Arc<Params>> {
 
 /// Loads a project's secret key, or makes the first one. One that is gone is an error: what is encrypted under it would be lost.
 pub fn owner(project: &mut Project) -> Result<Owner> {
+    require_settled(project)?;
+    load_or_make(project)
+}
+
+/// Loads a project's secret key, which must be there and be the project's.
+pub fn existing_owner(project: &mut Project) -> Result<Owner> {
+    require_settled(project)?;
+    load(project)
+}
+
+/// Nothing is done with keys that are half replaced.
+pub(crate) fn require_settled(project: &Project) -> Result<()> {
+    if project.settings().rotation.is_some() { Err(Error::HalfRotated) } else { Ok(()) }
+}
+
+fn load_or_make(project: &mut Project) -> Result<Owner> {
+    if project.has_secret() {
+        return load(project);
+    }
     let path = project.secret();
-    // A file without a byte is what is left of a program that was killed while it took the name.
-    if path.metadata().is_ok_and(|m| m.len() == 0) {
-        remove_if_there(&path)?;
-    }
-    if path.exists() {
-        return existing_owner(project);
-    }
-    if project.settings().key_id.is_some() || project.settings().keys.is_some() {
+    remove_if_there(&path)?;
+    let settings = project.settings();
+    if settings.key_id.is_some() || !settings.keys.is_empty() {
         return Err(Error::SecretLost { path });
+    }
+    if settings.locked && project.passphrase().is_none() {
+        return Err(Error::Unlocked);
     }
     let owner = Owner::fresh(params(project)?)?;
     owner.save(&path, project.passphrase())?;
@@ -36,10 +53,9 @@ pub fn owner(project: &mut Project) -> Result<Owner> {
     Ok(owner)
 }
 
-/// Loads a project's secret key, which must be there and be the project's.
-pub fn existing_owner(project: &mut Project) -> Result<Owner> {
+fn load(project: &mut Project) -> Result<Owner> {
     let path = project.secret();
-    if !path.exists() {
+    if !project.has_secret() {
         let known = project.settings().key_id.is_some();
         return Err(if known { Error::SecretLost { path } } else { Error::NoSecret { path } });
     }
@@ -49,11 +65,52 @@ pub fn existing_owner(project: &mut Project) -> Result<Owner> {
         Some(_) => Ok(owner),
         // Made by a program that was killed before it wrote the name down, or by one that knew no names.
         None => {
-            let released = project.settings().released;
+            let released = match project.settings().released {
+                Some(released) => Some(released),
+                None => project.released_by_nameless()?,
+            };
             project.adopt_key(owner.key_id(), released)?;
             Ok(owner)
         }
     }
+}
+
+/// Moves the secret key to `old`, with what was published under it: the next training makes a new one.
+pub fn retire(project: &mut Project) -> Result<()> {
+    require_settled(project)?;
+    if project.has_secret() && project.settings().key_id.is_none() {
+        // What was published is found again by the key's name. One that cannot be opened keeps its secret, and goes nameless.
+        let _ = load(project);
+    }
+    project.retire_keys()
+}
+
+/// Replaces the secret key, and the key sets it had; interrupted, it goes on. Gives the old key's name and the new key.
+pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(Step) + Send)) -> Result<(String, Owner)> {
+    let rotation = match project.settings().rotation.clone() {
+        Some(begun) => begun,
+        None => {
+            let from = load(project)?.key_id();
+            let shapes = project.settings().keys.iter().filter_map(|keys| keys.shape).collect();
+            let rotation = Rotation { from, shapes };
+            project.update(|s| s.rotation = Some(rotation.clone()))?;
+            rotation
+        }
+    };
+    if project.has_secret() {
+        // The old one or the new one, also where its name is not written down: now it is.
+        load(project)?;
+    }
+    if project.settings().key_id.as_ref() == Some(&rotation.from) {
+        project.retire_keys()?;
+    }
+    let owner = load_or_make(project)?;
+    for &(batch, features, classes, range) in &rotation.shapes {
+        let layout = Layout::new(params(project)?, batch, features, classes, range)?;
+        ensure_set(project, &owner, &layout, report)?;
+    }
+    project.update(|s| s.rotation = None)?;
+    Ok((rotation.from, owner))
 }
 
 /// Writes a copy of the secret key to a new file, locked with a passphrase of its own if there is one.
@@ -69,12 +126,13 @@ pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_key
     let (path, key_id) = (project.secret(), owner.key_id());
     let known = project.settings().key_id.clone();
     if known.as_ref().is_some_and(|known| *known != key_id) {
-        return Err(Error::OtherSecret { path: file.to_owned() });
+        return Err(Error::OtherBackup { file: file.to_owned() });
     }
     // Nothing is changed where there is a key already.
-    if path.metadata().is_ok_and(|m| m.len() > 0) {
+    if project.has_secret() {
         return Err(hetal_keys::Error::Exists { path }.into());
     }
+    remove_if_there(&path)?;
     if known.is_none() {
         // The name before the secret: killed in between, the secret is missed and can be brought back again, and nothing is published.
         project.adopt_key(key_id.clone(), Some(SPENT))?;
@@ -83,34 +141,38 @@ pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_key
     Ok(key_id)
 }
 
-/// Makes sure that a project has the key set of a layout; there is only ever one.
+/// Makes sure that a project has the key set of a layout.
 pub fn ensure_set(
     project: &mut Project,
     owner: &Owner,
     layout: &Layout,
     report: &mut (dyn FnMut(Step) + Send),
 ) -> Result<KeySet> {
-    let path = project.key_set();
-    if let Some(keys) = project.settings().keys.clone() {
-        if keys.layout != layout.key() {
-            return Err(Error::OtherKeys { has: keys.layout, needs: layout.key() });
-        }
-        if path.metadata().is_ok_and(|m| m.len() == keys.bytes) {
-            return Ok(keys);
-        }
+    let known = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
+    if let Some(keys) = &known
+        && project.key_file(keys).metadata().is_ok_and(|m| m.len() == keys.bytes)
+    {
+        return Ok(keys.clone());
     }
+    let file = known.as_ref().map_or_else(|| layout.key_file(), |keys| keys.file.clone());
+    // Made again, it is as known to a server as it was.
+    let sent = known.is_some_and(|keys| keys.sent);
+    let path = project.root().join(&file);
     let start = Instant::now();
     let wanted = layout.keys()?;
-    let mut file = HashedFile::create(&path)?;
+    let mut out = HashedFile::create(&path)?;
     let mut made = 0;
-    owner.write_keys(&wanted, &mut file, || {
+    owner.write_keys(&wanted, &mut out, || {
         made += 1;
         report(Step::Keys(made, wanted.len()));
     })?;
-    let (blob, bytes) = file.finish(&path)?;
+    let (blob, bytes) = out.finish(&path)?;
     let (layout, shape) = (layout.key(), Some(layout.shape()));
-    let keys = KeySet { blob, bytes, layout, shape, seconds: start.elapsed().as_secs_f64(), sent: false };
-    project.update(|settings| settings.keys = Some(keys.clone()))?;
+    let keys = KeySet { blob, bytes, layout, shape, file, seconds: start.elapsed().as_secs_f64(), sent };
+    project.update(|settings| {
+        settings.keys.retain(|other| other.layout != keys.layout);
+        settings.keys.push(keys.clone());
+    })?;
     Ok(keys)
 }
 
@@ -178,7 +240,101 @@ mod tests {
         owner(&mut q).unwrap();
         std::fs::copy(q.secret(), p.secret()).unwrap();
         assert!(matches!(owner(&mut p), Err(Error::OtherSecret { .. })));
-        assert!(matches!(restore(&mut q, &backup, None), Err(Error::OtherSecret { .. })));
+        assert!(matches!(restore(&mut q, &backup, None), Err(Error::OtherBackup { .. })));
+    }
+
+    /// What a killed program left of the name is no key.
+    #[test]
+    fn an_empty_file_does_not_stop_a_restoration() {
+        let folder = TempDir::new();
+        let mut p = project(&folder, "p");
+        let id = owner(&mut p).unwrap().key_id();
+        let backup = folder.path().join("backup");
+        back_up(&mut p, &backup, None).unwrap();
+        std::fs::write(p.secret(), b"").unwrap();
+        assert!(matches!(existing_owner(&mut p), Err(Error::SecretLost { .. })));
+        assert_eq!(restore(&mut p, &backup, None).unwrap(), id);
+        assert!(restore(&mut p, &backup, None).is_err(), "a key is never overwritten");
+    }
+
+    fn layout(project: &Project, features: usize) -> Layout {
+        Layout::new(params(project).unwrap(), 32, features, 3, 128.0).unwrap()
+    }
+
+    #[test]
+    fn a_project_has_a_key_set_for_each_shape() {
+        let folder = TempDir::new();
+        let mut p = project(&folder, "p");
+        let owner = owner(&mut p).unwrap();
+        let (six, nine) = (layout(&p, 6), layout(&p, 9));
+        let set = |p: &mut Project, layout: &Layout| ensure_set(p, &owner, layout, &mut |_| ()).unwrap();
+        let (first, second) = (set(&mut p, &six), set(&mut p, &nine));
+        assert_ne!(first.file, second.file);
+        assert_eq!((set(&mut p, &six), set(&mut p, &nine)), (first.clone(), second.clone()));
+        // Made again, a set is as known to servers as it was.
+        p.update(|s| s.keys.iter_mut().for_each(|keys| keys.sent = keys.blob == first.blob)).unwrap();
+        std::fs::remove_file(p.key_file(&first)).unwrap();
+        let again = set(&mut p, &six);
+        assert!(again.blob != first.blob && again.sent && p.settings().keys.len() == 2);
+        retire(&mut p).unwrap();
+        assert!(!p.key_file(&again).exists() && !p.key_file(&second).exists());
+    }
+
+    /// Killed at any moment, a rotation goes on: once away, the old key stays away, and the new one has the sets of the old.
+    #[test]
+    fn a_rotation_goes_on() {
+        let folder = TempDir::new();
+        let mut p = project(&folder, "p");
+        let passphrase = hetal_keys::Passphrase::new("a b c".to_owned().into()).unwrap();
+        p.set_passphrase(Some(passphrase.clone()));
+        let old = owner(&mut p).unwrap();
+        let (id, six) = (old.key_id(), layout(&p, 6));
+        ensure_set(&mut p, &old, &six, &mut |_| ()).unwrap();
+        let begun = Rotation { from: id.clone(), shapes: vec![six.shape()] };
+        p.update(|s| s.rotation = Some(begun.clone())).unwrap();
+        assert!(matches!(owner(&mut p), Err(Error::HalfRotated)));
+        // Killed after the settings and before the secret was moved.
+        let kept = std::fs::read(p.secret()).unwrap();
+        p.retire_keys().unwrap();
+        hetal_keys::durable::create_new(&p.secret()).unwrap();
+        std::fs::write(p.secret(), &kept).unwrap();
+        // A locked key has no open successor.
+        std::fs::rename(p.secret(), folder.path().join("aside")).unwrap();
+        p.set_passphrase(None);
+        assert!(matches!(rotate(&mut p, &mut |_| ()), Err(Error::Unlocked)));
+        std::fs::rename(folder.path().join("aside"), p.secret()).unwrap();
+        p.set_passphrase(Some(passphrase));
+        let (from, new) = rotate(&mut p, &mut |_| ()).unwrap();
+        assert!(from == id && new.key_id() != id);
+        assert_eq!((p.settings().keys.len(), p.settings().rotation.clone()), (1, None));
+        // Killed after the new secret was made: it stays.
+        p.update(|s| (s.rotation, s.key_id) = (Some(begun), None)).unwrap();
+        std::fs::remove_file(p.key_file(&p.settings().keys[0])).unwrap();
+        p.update(|s| s.keys.clear()).unwrap();
+        assert_eq!(rotate(&mut p, &mut |_| ()).unwrap().1.key_id(), new.key_id());
+        assert!(p.key_file(&p.settings().keys[0]).exists());
+    }
+
+    /// A key whose name nobody wrote down is retired under it, and comes back to what was published.
+    #[test]
+    fn a_nameless_key_keeps_its_budget() {
+        let folder = TempDir::new();
+        let mut p = project(&folder, "p");
+        let released = Released { noise: 1e-6, numbers: 10, security: 10, left: 3 };
+        for openable in [true, false] {
+            let id = owner(&mut p).unwrap().key_id();
+            p.update(|s| (s.key_id, s.released) = (None, Some(released))).unwrap();
+            let kept = std::fs::read(p.secret()).unwrap();
+            if !openable {
+                std::fs::write(p.secret(), b"unreadable").unwrap();
+            }
+            retire(&mut p).unwrap();
+            hetal_keys::durable::create_new(&p.secret()).unwrap();
+            std::fs::write(p.secret(), kept).unwrap();
+            assert_eq!(existing_owner(&mut p).unwrap().key_id(), id);
+            assert_eq!(p.settings().released, Some(released), "{openable}");
+            p.retire_keys().unwrap();
+        }
     }
 
     #[test]
@@ -206,7 +362,7 @@ mod tests {
         let released = Released { noise: 1e-6, numbers: 10, security: 10, left: 3 };
         p.update(|s| s.released = Some(released)).unwrap();
         let kept = std::fs::read(p.secret()).unwrap();
-        p.retire_keys().unwrap();
+        retire(&mut p).unwrap();
         assert_ne!(owner(&mut p).unwrap().key_id(), id);
         p.retire_keys().unwrap();
         hetal_keys::durable::create_new(&p.secret()).unwrap();

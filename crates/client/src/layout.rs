@@ -1,6 +1,7 @@
 //! What a training looks like from its owner's side: layout, keys, and the sizes of everything that is sent.
 
 use crate::Result;
+use crate::project::Shape;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params};
@@ -60,8 +61,14 @@ impl Layout {
         format!("{rows} rows, {features} features, {classes} classes, range {range}")
     }
 
+    /// The file of such a key set in a project.
+    pub fn key_file(&self) -> String {
+        let ((_, features, classes, range), rows) = (self.shape(), self.geometry().rows());
+        format!("keys-{rows}-{features}-{classes}-{range}.hetal")
+    }
+
     /// What [`Layout::new`] makes it from: rows of a batch, features, classes, range.
-    pub fn shape(&self) -> (usize, usize, usize, f64) {
+    pub fn shape(&self) -> Shape {
         let g = self.geometry();
         (self.batch, g.features(), g.classes(), self.circuit.ranges().first().copied().unwrap_or(0.0))
     }

@@ -10,6 +10,7 @@ mod layout;
 pub mod model;
 mod outputs;
 mod owner;
+pub mod parsers;
 pub mod project;
 pub mod reference;
 pub mod remote;

@@ -116,16 +116,21 @@ impl Model {
         if model.version != VERSION {
             return Err(Error::NewerFile { path: path.to_owned(), found: model.version, known: VERSION });
         }
-        let features = model.features();
-        let whole = model.format == FORMAT
-            && model.classes.len() == model.weights.len()
-            && model.classes.len() == model.bias.len()
-            && model.weights.iter().all(|row| row.len() == features)
-            && model.weights.iter().flatten().chain(&model.bias).all(|w| w.is_finite());
-        if !whole || features == 0 {
+        if !model.is_whole() {
             return Err(Error::Damaged { path: path.to_owned(), reason: "its parts do not fit together".to_owned() });
         }
         Ok(model)
+    }
+
+    /// Whether its parts fit together.
+    pub(crate) fn is_whole(&self) -> bool {
+        let features = self.features();
+        self.format == FORMAT
+            && features > 0
+            && self.classes.len() == self.weights.len()
+            && self.classes.len() == self.bias.len()
+            && self.weights.iter().all(|row| row.len() == features)
+            && self.weights.iter().flatten().chain(&self.bias).all(|w| w.is_finite())
     }
 
     /// Writes the model file, for its owner's eyes only.

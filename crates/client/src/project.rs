@@ -3,24 +3,27 @@
 //! ```text
 //! DIR/project.json     the parameter set, the server, what was released under the secret key
 //!     secret.key       the secret key (mode 0600)
-//!     keys.hetal       the key set a server gets
+//!     keys-SHAPE.hetal the key set a server gets, one for each shape of batches
 //!     jobs/NAME/       one training: job.json and the encrypted uploads
 //!     models/NAME.json a decrypted classifier (mode 0600)
 //!     old/             secret keys that were replaced, and what was published under them
 //! ```
 
 use crate::{Error, Result};
-use hetal_keys::Passphrase;
 use hetal_keys::durable::{NewFile, UNFINISHED, sync_folder};
+use hetal_keys::{Passphrase, secret_file};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the largest state file: a model of 128 classes and 2048 features has 6 MB.
 const MAX_STATE: u64 = 64 << 20;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Where the only key set was before there could be several.
+const FIRST_KEY_FILE: &str = "keys.hetal";
 
 /// What a project is about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,10 +37,43 @@ pub struct Settings {
     /// The name of the secret key, once there is one.
     #[serde(default)]
     pub key_id: Option<String>,
-    /// The key set, once it is made.
-    pub keys: Option<KeySet>,
+    /// The key sets that were made of it, one for each layout.
+    #[serde(default, deserialize_with = "one_or_several")]
+    pub keys: Vec<KeySet>,
     /// What was published under the secret key, once something was.
     pub released: Option<Released>,
+    /// Whether the last secret key had a passphrase: its successor gets one too.
+    #[serde(default)]
+    pub locked: bool,
+    /// A replacement of the secret key that has begun and not ended.
+    #[serde(default)]
+    pub rotation: Option<Rotation>,
+}
+
+impl Settings {
+    fn new(set: &str) -> Self {
+        let (version, set) = (VERSION, set.to_owned());
+        Self { version, set, server: None, key_id: None, keys: vec![], released: None, locked: false, rotation: None }
+    }
+
+    /// The key set of these bytes.
+    pub fn key_set(&self, blob: &str) -> Option<&KeySet> {
+        self.keys.iter().find(|keys| keys.blob == blob)
+    }
+}
+
+/// Version 1 knew one key set or none.
+fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<KeySet>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Several(Vec<KeySet>),
+        One(Option<KeySet>),
+    }
+    Ok(match Form::deserialize(deserializer)? {
+        Form::Several(all) => all,
+        Form::One(one) => one.into_iter().collect(),
+    })
 }
 
 /// Where a server is and where the credentials for it are kept; nothing of it is secret.
@@ -62,14 +98,37 @@ pub struct KeySet {
     pub bytes: u64,
     /// The layout it was made for, in words.
     pub layout: String,
-    /// The shape of that layout: rows of a batch, features, classes, range.
+    /// The shape of that layout.
     #[serde(default)]
-    pub shape: Option<(usize, usize, usize, f64)>,
+    pub shape: Option<Shape>,
+    /// Its file in the project folder.
+    #[serde(default = "first_key_file")]
+    pub file: String,
     /// Seconds it took.
     pub seconds: f64,
-    /// Whether a server may have seen it.
-    #[serde(default)]
+    /// Whether a server may have seen keys of this secret: unknown is yes.
+    #[serde(default = "yes")]
     pub sent: bool,
+}
+
+/// Rows of a batch, features, classes, range.
+pub type Shape = (usize, usize, usize, f64);
+
+fn first_key_file() -> String {
+    FIRST_KEY_FILE.to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A replacement of the secret key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rotation {
+    /// The name of the old key.
+    pub from: String,
+    /// The shapes for which it had key sets.
+    pub shapes: Vec<Shape>,
 }
 
 /// A secret key that was replaced, kept beside it in `old`.
@@ -116,25 +175,31 @@ impl Project {
         }
         remove_unfinished(root);
         let path = root.join("project.json");
-        let settings: Settings = match read(&path)? {
+        let mut settings: Settings = match read(&path)? {
             Some(settings) => settings,
             None => {
-                let set = set.unwrap_or("full").to_owned();
-                let settings =
-                    Settings { version: VERSION, set, server: None, key_id: None, keys: None, released: None };
+                let settings = Settings::new(set.unwrap_or("full"));
                 write(&path, &settings)?;
                 settings
             }
         };
-        if settings.version != VERSION {
+        if settings.version > VERSION {
             return Err(Error::NewerFile { path, found: settings.version, known: VERSION });
         }
+        // The next time it is written it is in the form of today.
+        settings.version = VERSION;
+        let mut project = Self { root: root.to_owned(), settings, passphrase: None, _lock: lock };
         match set {
-            Some(set) if set != settings.set => {
-                Err(Error::OtherSet { folder: root.to_owned(), has: settings.set, asked: set.to_owned() })
+            Some(set) if set == project.settings.set => {}
+            // Where no key was made yet, nothing depends on the set.
+            Some(set) if project.is_empty() => project.update(|s| s.set = set.to_owned())?,
+            Some(set) => {
+                let (folder, has) = (root.to_owned(), project.settings.set);
+                return Err(Error::OtherSet { folder, has, asked: set.to_owned() });
             }
-            _ => Ok(Self { root: root.to_owned(), settings, passphrase: None, _lock: lock }),
+            None => {}
         }
+        Ok(project)
     }
 
     /// Opens a folder that must be there.
@@ -179,9 +244,18 @@ impl Project {
         self.root.join("secret.key")
     }
 
-    /// Where the key set is.
-    pub fn key_set(&self) -> PathBuf {
-        self.root.join("keys.hetal")
+    /// Whether there is one. A file without a byte is what is left of a program that was killed while it took the name.
+    pub fn has_secret(&self) -> bool {
+        self.secret().metadata().is_ok_and(|m| m.len() > 0)
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.has_secret() && self.settings.key_id.is_none() && self.settings.keys.is_empty()
+    }
+
+    /// Where a key set is.
+    pub fn key_file(&self, keys: &KeySet) -> PathBuf {
+        self.root.join(&keys.file)
     }
 
     /// The folder of a training, made if it is not there.
@@ -199,49 +273,62 @@ impl Project {
         Ok(folder.join(format!("{}.json", checked_name(name)?)))
     }
 
-    /// Moves the secret key away, with what was published under it, and forgets the key set: the next training makes new ones.
-    pub fn retire_keys(&mut self) -> Result<()> {
-        let secret = self.secret();
-        if !secret.exists() && self.settings.key_id.is_none() && self.settings.keys.is_none() {
-            return remove_if_there(&self.key_set());
+    /// Moves the secret key away, with what was published under it, and forgets its key sets: the next training makes new ones.
+    pub(crate) fn retire_keys(&mut self) -> Result<()> {
+        let (secret, old) = (self.secret(), self.root.join("old"));
+        let files: Vec<PathBuf> = self.settings.keys.iter().map(|keys| self.key_file(keys)).collect();
+        if !self.is_empty() {
+            make_private_folder(&old)?;
+            let number = self.retired()?.last().map_or(1, |(number, _)| number + 1);
+            let place = old.join(format!("secret-{number}.key"));
+            let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
+            // Of a file that cannot be read nothing more is known than the settings say.
+            let locked = secret_file::is_locked(&secret).unwrap_or(self.settings.locked);
+            // What was published stays written down at every moment: a secret that a killed program left in place finds it here.
+            write(&place.with_extension("json"), &Retired { key_id, released })?;
+            // The settings before the secret, so that no one sends old keys with a new secret.
+            self.update(|s| (s.key_id, s.keys, s.released, s.locked) = (None, vec![], None, locked))?;
+            if self.has_secret() {
+                std::fs::rename(&secret, &place).map_err(|e| io("moving", &secret, &e))?;
+                sync_folder(&place).map_err(|e| io("moving", &secret, &e))?;
+            }
         }
-        let old = self.root.join("old");
-        make_private_folder(&old)?;
-        let place = (1..)
-            .map(|k| old.join(format!("secret-{k}.key")))
-            .find(|place| !place.exists() && !place.with_extension("json").exists())
-            .ok_or(Error::Interrupted)?;
-        let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
-        // What was published stays written down at every moment: a secret that a killed program left in place finds it here.
-        write(&place.with_extension("json"), &Retired { key_id, released })?;
-        // The settings before the secret, so that no one sends old keys with a new secret.
-        self.update(|s| (s.key_id, s.keys, s.released) = (None, None, None))?;
-        if secret.exists() {
-            std::fs::rename(&secret, &place).map_err(|e| io("moving", &secret, &e))?;
-            sync_folder(&place).map_err(|e| io("moving", &secret, &e))?;
-        }
-        remove_if_there(&self.key_set())
+        files.iter().try_for_each(|file| remove_if_there(file))
     }
 
     /// Takes the name of the secret key that is in place, and what was published under it if it was here before.
-    pub fn adopt_key(&mut self, key_id: String, unknown: Option<Released>) -> Result<()> {
-        let released = self.retired()?.into_iter().rev().find(|old| old.key_id.as_ref() == Some(&key_id));
-        let released = released.map_or(unknown, |old| old.released);
-        self.update(|s| (s.key_id, s.released) = (Some(key_id), released))
+    pub(crate) fn adopt_key(&mut self, key_id: String, unknown: Option<Released>) -> Result<()> {
+        let known = self.retired()?.into_iter().rev().find(|(_, old)| old.key_id.as_ref() == Some(&key_id));
+        let (released, locked) = (known.map_or(unknown, |(_, old)| old.released), self.passphrase.is_some());
+        self.update(|s| (s.key_id, s.released, s.locked) = (Some(key_id), released, locked))
     }
 
-    /// The secret keys that were replaced, oldest first.
-    fn retired(&self) -> Result<Vec<Retired>> {
-        let old = self.root.join("old");
-        let mut all = Vec::new();
-        for k in 1.. {
-            let (key, state) = (old.join(format!("secret-{k}.key")), old.join(format!("secret-{k}.json")));
-            if !key.exists() && !state.exists() {
-                break;
+    /// What was published under the last secret key that was replaced before anyone knew its name.
+    pub(crate) fn released_by_nameless(&self) -> Result<Option<Released>> {
+        let nameless = self.retired()?.into_iter().rev().find(|(_, old)| old.key_id.is_none());
+        Ok(nameless.and_then(|(_, old)| old.released))
+    }
+
+    /// The secret keys that were replaced and their numbers, oldest first. Some may have been taken away.
+    fn retired(&self) -> Result<Vec<(u64, Retired)>> {
+        let folder = self.root.join("old");
+        let entries = match std::fs::read_dir(&folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|e| io("reading", &folder, &e))?,
+        };
+        let number = |path: &Path| -> Option<u64> {
+            path.extension().filter(|e| *e == "key" || *e == "json")?;
+            path.file_stem()?.to_str()?.strip_prefix("secret-")?.parse().ok()
+        };
+        let mut all = BTreeMap::new();
+        for entry in entries {
+            let path = entry.map_err(|e| io("reading", &folder, &e))?.path();
+            if let Some(number) = number(&path) {
+                let unknown = Retired { key_id: None, released: None };
+                all.insert(number, read(&path.with_extension("json"))?.unwrap_or(unknown));
             }
-            all.extend(read::<Retired>(&state)?);
         }
-        Ok(all)
+        Ok(all.into_iter().collect())
     }
 }
 
@@ -334,6 +421,11 @@ mod tests {
         assert_eq!(project.settings().released, Some(released));
         assert!(!root.join("x.0.unfinished").exists());
         drop(project);
+        // Nothing depends on the set before there is a key.
+        let mut project = Project::open(&root, Some("insecure-toy12")).unwrap();
+        assert_eq!(project.settings().set, "insecure-toy12");
+        project.update(|s| s.key_id = Some("a key".to_owned())).unwrap();
+        drop(project);
         assert!(matches!(Project::open(&root, Some("full")), Err(Error::OtherSet { .. })));
     }
 
@@ -352,24 +444,46 @@ mod tests {
         let folder = TempDir::new();
         let mut project = Project::open(folder.path(), None).unwrap();
         let (blob, layout) = ("00".to_owned(), "any".to_owned());
-        let keys = KeySet { blob, bytes: 1, layout, shape: None, seconds: 1.0, sent: true };
+        let file = "keys-any.hetal".to_owned();
+        let keys = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
         let released = |left| Some(Released { noise: 1e-6, numbers: 10, security: 10, left });
-        for k in 1..=2 {
+        for k in 1..=3 {
             project.adopt_key(format!("key {k}"), released(u64::from(k))).unwrap();
             std::fs::write(project.secret(), [k]).unwrap();
-            std::fs::write(project.key_set(), b"keys").unwrap();
-            project.update(|s| s.keys = Some(keys.clone())).unwrap();
+            std::fs::write(project.key_file(&keys), b"keys").unwrap();
+            project.update(|s| s.keys = vec![keys.clone()]).unwrap();
             project.retire_keys().unwrap();
-            assert!(!project.secret().exists() && !project.key_set().exists());
+            assert!(!project.secret().exists() && !project.key_file(&keys).exists());
             let settings = project.settings();
-            assert_eq!((&settings.keys, &settings.key_id, settings.released), (&None, &None, None));
+            assert_eq!((settings.keys.len(), &settings.key_id, settings.released), (0, &None, None));
             assert_eq!(std::fs::read(folder.path().join(format!("old/secret-{k}.key"))).unwrap(), [k]);
+            if k == 2 {
+                // One that was taken away leaves a gap; those behind it still count, and it is not filled.
+                let first = folder.path().join("old/secret-1.key");
+                std::fs::remove_file(first.with_extension("json")).unwrap();
+                std::fs::remove_file(first).unwrap();
+            }
         }
         // A secret that comes back has published what it had published; one that was never here has what the caller says.
-        project.adopt_key("key 1".to_owned(), released(10)).unwrap();
-        assert_eq!(project.settings().released, released(1));
-        project.adopt_key("key 3".to_owned(), None).unwrap();
+        project.adopt_key("key 2".to_owned(), released(10)).unwrap();
+        assert_eq!(project.settings().released, released(2));
+        project.adopt_key("key 4".to_owned(), None).unwrap();
         assert_eq!(project.settings().released, None);
+    }
+
+    /// Projects of version 1 had one key set or none, and did not say whether it was sent.
+    #[test]
+    fn projects_of_version_1_are_read() {
+        let folder = TempDir::new();
+        let open = |keys: &str| {
+            let text = format!("{{\"version\":1,\"set\":\"full\",\"keys\":{keys},\"released\":null}}");
+            std::fs::write(folder.path().join("project.json"), text).unwrap();
+            Project::existing(folder.path()).unwrap().settings().clone()
+        };
+        assert!(open("null").keys.is_empty());
+        let settings = open("{\"blob\":\"00\",\"bytes\":1,\"layout\":\"any\",\"seconds\":1.0}");
+        assert_eq!((settings.keys[0].file.as_str(), settings.keys[0].sent), ("keys.hetal", true));
+        assert_eq!(settings.version, VERSION);
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub struct Address {
     pub authorities: Vec<u8>,
     /// Who we are.
     pub credentials: Credentials,
-    /// How long a broken connection is tried again before a call fails, counted from the break, and how long a stream may be silent before
-    /// it counts as broken. A minute and more lets an upload go on whose old connection the server has not yet given up.
+    /// How long a broken connection is tried again before a call fails, counted from the break, and how long a call or a stream may be silent
+    /// before it counts as broken. A minute and more lets an upload go on whose old connection the server has not yet given up.
     pub persistence: Duration,
 }
 
@@ -175,18 +175,23 @@ impl Remote {
         .map(|_| ())
     }
 
-    /// Makes a call, again and again while the connection is broken and the caller's persistence lasts.
+    /// Makes a call, again and again while the connection is broken or silent and the caller's persistence lasts.
     fn call<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
         &self,
         call: impl Fn(Rpc) -> F,
     ) -> Result<T> {
         let mut patience = Patience::new(self.persistence);
         loop {
-            match self.runtime.block_on(call(self.rpc.clone())) {
+            match self.attempt(call(self.rpc.clone())) {
                 Ok(response) => return Ok(response.into_inner()),
                 Err(status) => patience.wait(&self.server, status)?,
             }
         }
+    }
+
+    /// Waits for an answer, unless nothing comes for too long.
+    fn attempt<T>(&self, call: impl Future<Output = std::result::Result<T, Status>>) -> std::result::Result<T, Status> {
+        self.runtime.block_on(async { unless_silent(self.persistence, call).await? })
     }
 }
 
@@ -226,13 +231,18 @@ impl Patience {
     }
 }
 
+/// Nothing came for so long: said by this end of the connection, not by the other.
+struct Silence(Duration);
+
+impl From<Silence> for Status {
+    fn from(Silence(limit): Silence) -> Self {
+        Self::deadline_exceeded(format!("nothing came for {limit:?}"))
+    }
+}
+
 /// What is awaited, unless nothing comes for too long.
-async fn unless_silent<T>(
-    limit: Duration,
-    awaited: impl Future<Output = std::result::Result<T, Status>>,
-) -> std::result::Result<T, Status> {
-    let silent = |_| Err(Status::deadline_exceeded("nothing came for too long"));
-    tokio::time::timeout(limit, awaited).await.unwrap_or_else(silent)
+async fn unless_silent<T>(limit: Duration, awaited: impl Future<Output = T>) -> std::result::Result<T, Silence> {
+    tokio::time::timeout(limit, awaited).await.map_err(|_| Silence(limit))
 }
 
 /// What every request shows: the protocol's version and, where there is one, a token.

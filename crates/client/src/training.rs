@@ -12,10 +12,11 @@ mod following;
 mod record;
 
 use crate::owner::random_name;
-use crate::project::{self, remove_if_there};
+use crate::project::{self, KeySet};
 use crate::remote::{BlobKind, Job, JobId, Offer, Progress, Remote, Terms};
-use crate::uploads::{self, Upload, blob, to_batch};
+use crate::uploads::{self, blob, to_batch};
 use crate::{Error, Layout, Model, Owner, Project, Result, Task, keys, remote};
+use hetal_keys::secret_file;
 use hetal_learn::{Judge, Matrix, Verdict, Wishes};
 use record::{JobRecord, Record};
 use serde::{Deserialize, Serialize};
@@ -44,13 +45,16 @@ pub struct Options {
     pub fresh_keys: bool,
     /// How long after the logits a verdict leaves.
     pub verdict_delay: Duration,
+    /// How the features were made, as their extractor wrote it down: goes into the model file.
+    pub extraction: Option<serde_json::Value>,
 }
 
 impl Options {
     /// The usual, for a name.
     pub fn new(name: &str) -> Self {
         let (wishes, verdict_delay) = (Wishes::default(), remote::VERDICT_DELAY);
-        Self { name: name.to_owned(), wishes, check: true, replace: false, fresh_keys: false, verdict_delay }
+        let (check, replace, fresh_keys, extraction) = (true, false, false, None);
+        Self { name: name.to_owned(), wishes, check, replace, fresh_keys, verdict_delay, extraction }
     }
 }
 
@@ -172,6 +176,20 @@ fn expected_terms(wishes: &Wishes, offer: &Offer) -> Result<Terms> {
     Ok(terms)
 }
 
+/// The layout and the wishes that an offer allows.
+fn agreed(project: &Project, offer: &Offer, task: &Task, options: &Options) -> Result<(Layout, Wishes)> {
+    let params = keys::params(project)?;
+    if !offer.accepts(params.id()) {
+        let offered = offer.sets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::SetRefused { set: params.name().to_owned(), offered });
+    }
+    let batch = batch_rows(&options.wishes, offer, task.training.rows());
+    let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
+    expected_terms(&wishes, offer)?;
+    let layout = Layout::new(params, batch, task.features(), task.classes.len(), offer.defaults.range)?;
+    Ok((layout, wishes))
+}
+
 impl<'a> Training<'a> {
     /// Begins a training, or takes up the one of this name that was interrupted.
     pub fn open(
@@ -182,30 +200,26 @@ impl<'a> Training<'a> {
         report: &mut (dyn FnMut(Step) + Send),
     ) -> Result<Self> {
         let began = Instant::now();
-        let params = keys::params(project)?;
-        if !remote.offer().accepts(params.id()) {
-            let offered = remote.offer().sets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::SetRefused { set: params.name().to_owned(), offered });
-        }
-        let batch = batch_rows(&options.wishes, remote.offer(), task.training.rows());
-        let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
-        expected_terms(&wishes, remote.offer())?;
-        let layout = Layout::new(params, batch, task.features(), task.classes.len(), remote.offer().defaults.range)?;
+        let (layout, wishes) = agreed(project, remote.offer(), task, options)?;
         let folder = project.job(&options.name)?;
         let before = project::read::<Record>(&folder.join("job.json"))?;
         // Before keys are made, or old ones go.
+        keys::require_settled(project)?;
         let going_on = before.as_ref().is_some_and(|record| !record.finished);
         if !options.replace && !going_on && project.model(&options.name)?.exists() {
             return Err(Error::ModelExists { name: options.name.clone() });
         }
-        retire_if_wanted(project, options, before.as_ref())?;
+        let retire = must_retire(project, options, before.as_ref());
+        let same = before.as_ref().is_some_and(|record| !retire && record.is_about(task, &layout, &wishes));
+        if going_on && !same && !options.replace {
+            return Err(Error::OtherTraining { name: options.name.clone() });
+        }
+        if retire {
+            keys::retire(project)?;
+        }
         let owner = keys::owner(project)?;
         let keys = keys::ensure_set(project, &owner, &layout, report)?;
-        let fitting = before.as_ref().is_some_and(|record| record.fits(task, &layout, &keys, &wishes));
-        let may_replace = options.replace || (going_on && fitting);
-        if !may_replace && project.model(&options.name)?.exists() {
-            return Err(Error::ModelExists { name: options.name.clone() });
-        }
+        let fitting = same && before.as_ref().is_some_and(|record| record.keys == keys.blob);
         let record = match before {
             Some(record) if fitting => record.taken_up(remote, options)?,
             Some(_) if going_on && !options.replace => {
@@ -245,11 +259,13 @@ impl<'a> Training<'a> {
 
     fn send(&mut self, report: &mut (dyn FnMut(Step) + Send)) -> Result<()> {
         let start = Instant::now();
-        if self.project.settings().keys.as_ref().is_some_and(|keys| !keys.sent) {
+        let keys = self.key_set()?;
+        if !keys.sent {
             // Before the first byte leaves: a key set that a server may have seen is not taken for a new one.
-            self.project.update(|s| s.keys.iter_mut().for_each(|keys| keys.sent = true))?;
+            let sent = |keys: &&mut KeySet| keys.blob == self.record.keys;
+            self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
         }
-        let (path, name) = (self.project.key_set(), blob(&self.record.keys)?);
+        let (path, name) = (self.project.key_file(&keys), blob(&keys.blob)?);
         let mut progress = |held, all| report(Step::SendingKeys(held, all));
         self.record.sent.0 += self.remote.upload_exactly(BlobKind::Keys, &path, name, &mut progress)?.sent;
         let all = self.record.row_bytes();
@@ -304,6 +320,11 @@ impl<'a> Training<'a> {
         Ok(job)
     }
 
+    /// The key set of this training.
+    fn key_set(&self) -> Result<KeySet> {
+        self.project.settings().key_set(&self.record.keys).cloned().ok_or(Error::Interrupted)
+    }
+
     fn job_record(&mut self) -> Result<&mut JobRecord> {
         self.record.job.as_mut().ok_or(Error::Interrupted)
     }
@@ -311,34 +332,33 @@ impl<'a> Training<'a> {
     /// Writes down that the server was caught, so that the next run does not believe it again.
     fn remember_fault<T>(&mut self, outcome: Result<T>) -> Result<T> {
         if let Err(error) = &outcome
-            && error.is_hostile()
+            && let Some(what) = error.caught()
             && let Ok(record) = self.job_record()
         {
-            record.fault = Some(error.to_string());
+            record.fault = Some(what);
             self.save()?;
         }
         outcome
     }
 }
 
-/// Retires keys where new ones are wanted, unless the training that wanted them was interrupted and these are the new ones.
-fn retire_if_wanted(project: &mut Project, options: &Options, before: Option<&Record>) -> Result<()> {
-    if !options.fresh_keys {
-        return Ok(());
-    }
-    let settings = project.settings();
-    let current = settings.keys.as_ref();
-    let theirs =
-        |record: &Record| record.fresh_keys && !record.finished && current.is_some_and(|keys| keys.blob == record.keys);
-    let lost = (settings.key_id.is_some() || current.is_some()) && !project.secret().exists();
-    // Keys that no server has seen and under which nothing was published are as good as new ones.
-    let used = current.is_some_and(|keys| keys.sent) || settings.released.is_some() || lost;
-    if used && !before.is_some_and(theirs) { project.retire_keys() } else { Ok(()) }
+/// Whether bytes are a training as it is on disk.
+pub(crate) fn parse(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Record>(bytes).is_ok()
 }
 
-/// Removes a file of a training that may be there.
-fn remove(folder: &std::path::Path, upload: &Upload) -> Result<()> {
-    remove_if_there(&folder.join(&upload.file))
+/// Whether there must be new keys: they are wanted, those that are there were used, and no interrupted training made them for this wish.
+fn must_retire(project: &Project, options: &Options, before: Option<&Record>) -> bool {
+    let (settings, there) = (project.settings(), project.has_secret());
+    // Keys that no server has seen and under which nothing was published are as good as new ones; of one without a name nobody knows.
+    let used = settings.keys.iter().any(|keys| keys.sent) || settings.released.is_some();
+    let unknown = there && settings.key_id.is_none();
+    // A passphrase was wished for, and the key that is there has none.
+    let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
+    let lost = !there && (settings.key_id.is_some() || !settings.keys.is_empty());
+    let made_for_this =
+        |record: &Record| record.fresh_keys && !record.finished && settings.key_set(&record.keys).is_some();
+    options.fresh_keys && (used || unknown || lost || open) && !before.is_some_and(made_for_this)
 }
 
 #[cfg(test)]

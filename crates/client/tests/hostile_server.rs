@@ -17,6 +17,8 @@ use std::time::Duration;
 const SET: &str = "insecure-toy11";
 const CLASSES: [&str; 3] = ["canary-yellow", "canary-red", "canary-blue"];
 const FEATURES: usize = 6;
+/// How long silence is borne: longer than an honest answer takes on a busy machine.
+const PERSISTENCE: Duration = Duration::from_secs(1);
 
 /// Three clusters.
 fn labelled() -> Labelled {
@@ -55,8 +57,8 @@ impl Stage {
         Project::existing(&self.folder.path().join("p")).unwrap()
     }
 
-    fn remote(&self, persistence: Duration) -> Remote {
-        Remote::connect(&self.liar.address(persistence)).unwrap()
+    fn remote(&self) -> Remote {
+        Remote::connect(&self.liar.address(PERSISTENCE)).unwrap()
     }
 
     /// Trains against a server that lies.
@@ -66,18 +68,24 @@ impl Stage {
     }
 
     fn train_again(&self, name: &str) -> Result<Trained> {
-        let mut project = self.project();
-        let remote = self.remote(Duration::from_millis(300));
-        let mut options = Options::new(name);
-        options.wishes =
-            Wishes { batch: Some(BATCH), max_epochs: Some(EPOCHS), patience: Some(2), ..Wishes::default() };
-        options.verdict_delay = Duration::ZERO;
-        Training::open(&mut project, &remote, &self.task, &options, &mut |_| ())?.run(&mut |_| ())
+        self.train_with(&options(name))
+    }
+
+    fn train_with(&self, options: &Options) -> Result<Trained> {
+        let (mut project, remote) = (self.project(), self.remote());
+        Training::open(&mut project, &remote, &self.task, options, &mut |_| ())?.run(&mut |_| ())
     }
 
     fn verdicts(&self) -> Vec<v1::Verdict> {
         self.liar.seen().verdicts.iter().map(|(_, verdict, _)| *verdict).collect()
     }
+}
+
+fn options(name: &str) -> Options {
+    let mut options = Options::new(name);
+    options.wishes = Wishes { batch: Some(BATCH), max_epochs: Some(EPOCHS), patience: Some(2), ..Wishes::default() };
+    options.verdict_delay = Duration::ZERO;
+    options
 }
 
 fn message(result: Result<Trained>) -> String {
@@ -145,12 +153,49 @@ fn lies_about_logits_are_stopped() {
         let requests = stage.liar.seen().requests.len();
         let again = stage.train_again(&name).err().unwrap();
         assert!(matches!(again, Error::KnownHostile { .. }) && again.to_string().contains(sentence), "{again}");
+        assert_eq!(again.to_string().matches("no honest server").count(), 1, "{again}");
         // Hello, and nothing more.
         assert_eq!(stage.liar.seen().requests.len(), requests + 1, "{lie:?}");
     }
-    // An honest server of the same address is believed again where its owner says so.
+    // The same address is not believed again, honest or not, until its owner says so.
     stage.liar.lie(Lie::None);
-    assert!(stage.train_again("lie-0").is_err());
+    assert!(matches!(stage.train_again("lie-0"), Err(Error::KnownHostile { .. })));
+    let trained = stage.train_with(&Options { replace: true, ..options("lie-0") }).unwrap();
+    assert!(trained.difference.unwrap() < 1e-4, "{:?}", trained.difference);
+    assert_eq!(stage.verdicts().first(), Some(&v1::Verdict::Continue));
+}
+
+/// What is replaced leaves nothing of itself: neither encrypted rows nor what came back.
+#[test]
+fn a_training_that_is_replaced_is_gone() {
+    let stage = Stage::new();
+    message(stage.train(Lie::OtherWeights, "gone"));
+    let folder = stage.folder.path().join("p/jobs/gone");
+    let files = || -> Vec<String> {
+        let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    };
+    assert!(files().iter().any(|name| name == "weights.ct") && files().iter().any(|name| name == "best.json"));
+    std::fs::write(folder.join("logits.ct.part"), b"half").unwrap();
+    stage.liar.lie(Lie::StalledDownload);
+    let mut other = options("gone");
+    other.wishes.max_epochs = Some(1);
+    // Other wishes are another training, which does not push this one aside, nor take its keys.
+    let key = stage.project().settings().key_id.clone();
+    for fresh_keys in [false, true] {
+        let refused = stage.train_with(&Options { fresh_keys, ..other.clone() });
+        assert!(matches!(refused, Err(Error::OtherTraining { .. })));
+        assert_eq!(stage.project().settings().key_id, key);
+    }
+    let said = message(stage.train_with(&Options { replace: true, ..other }));
+    assert!(said.contains("does not answer"), "{said}");
+    let left: Vec<String> = files().into_iter().filter(|name| !name.starts_with("batch-")).collect();
+    assert!(
+        left.iter().all(|name| ["job.json", "logits.ct.part"].contains(&&**name) || name.starts_with("valid")),
+        "{left:?}"
+    );
+    let part = std::fs::read(folder.join("logits.ct.part"));
+    assert!(part.is_err() || part.is_ok_and(|bytes| bytes.is_empty()), "old bytes are still there");
 }
 
 #[test]
@@ -210,8 +255,14 @@ fn silence_is_not_waited_for_for_ever() {
     let stage = Stage::new();
     let said = message(stage.train(Lie::StalledEvents, "silent"));
     assert!(said.contains("and nothing more"), "{said}");
+    // Who asks about the job is not kept waiting either.
+    let said = message(stage.train(Lie::StalledJob, "mute"));
+    assert!(said.contains("does not answer: nothing came for 1s"), "{said}");
     let said = message(stage.train(Lie::StalledDownload, "stalled"));
-    assert!(said.contains("cannot reach"), "{said}");
+    assert!(said.contains("does not answer: nothing came for 1s"), "{said}");
+    // A server's own limit is not ours: it is a broken stream, tried again and told in its words.
+    let said = message(stage.train(Lie::LateEvents, "late"));
+    assert!(said.contains("does not answer: too slow today"), "{said}");
     assert!(stage.verdicts().is_empty());
     // Silence is no lie: the same training goes on, here with a job that the server has lost and made again under another name.
     let first = stage.liar.seen().jobs;
@@ -257,7 +308,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     let rows = rows(&stage, &model);
     let ask = |lie| {
         stage.liar.lie(lie);
-        let remote = stage.remote(Duration::from_millis(300));
+        let remote = stage.remote();
         classification::logits(&mut stage.project(), &remote, &model, &rows, &mut |_| ())
     };
     let uploads = stage.liar.seen().uploads.len();
@@ -274,7 +325,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     assert!(queries(stage.folder.path()).is_empty(), "{:?}", queries(stage.folder.path()));
     // A model of another key is not asked about: what came back would be noise.
     let mut project = stage.project();
-    project.retire_keys().unwrap();
+    keys::retire(&mut project).unwrap();
     keys::owner(&mut project).unwrap();
     drop(project);
     let requests = stage.liar.seen().uploads.len();
@@ -292,20 +343,16 @@ fn queries(folder: &Path) -> Vec<String> {
 #[test]
 fn fresh_keys_are_made_once() {
     let stage = Stage::new();
-    let old = stage.project().settings().key_id.clone();
-    // Nothing was sent under the keys that are there: they are as good as new.
+    let mut wished = options("fresh");
+    (wished.fresh_keys, wished.replace, wished.wishes.max_epochs) = (true, true, Some(1));
     let train = |lie| {
         stage.liar.lie(lie);
-        let mut project = stage.project();
-        let remote = stage.remote(Duration::from_millis(300));
-        let mut options = Options::new("fresh");
-        options.wishes = Wishes { batch: Some(BATCH), max_epochs: Some(1), ..Wishes::default() };
-        (options.verdict_delay, options.fresh_keys, options.replace) = (Duration::ZERO, true, true);
-        let result = Training::open(&mut project, &remote, &stage.task, &options, &mut |_| ());
-        let result = result.and_then(|training| training.run(&mut |_| ())).map(|trained| trained.rounds);
-        (result, project.settings().key_id.clone())
+        let result = stage.train_with(&wished).map(|trained| trained.rounds);
+        (result, stage.project().settings().key_id.clone())
     };
-    let (result, key) = train(Lie::StalledEvents);
+    let old = stage.project().settings().key_id.clone();
+    // Nothing was sent under the keys that are there: they are as good as new.
+    let (result, key) = train(Lie::StalledDownload);
     assert!(result.is_err());
     assert_eq!(key, old);
     // Interrupted, it goes on with them.
@@ -313,8 +360,19 @@ fn fresh_keys_are_made_once() {
     assert_eq!(rounds.unwrap()[0].verdict, Verdict::Continue);
     assert_eq!(key, old);
     // Ended, the next one makes new ones; interrupted, these stay.
-    let (_, second) = train(Lie::StalledEvents);
+    let (_, second) = train(Lie::StalledDownload);
     assert_ne!(second, old);
-    let (_, third) = train(Lie::StalledEvents);
+    let (_, third) = train(Lie::StalledDownload);
     assert_eq!(third, second);
+    // Of a key without a name nobody knows what it was used for.
+    let mut project = stage.project();
+    let unsent = |s: &mut hetal_client::project::Settings| {
+        s.key_id = None;
+        s.keys.iter_mut().for_each(|keys| keys.sent = false);
+    };
+    project.update(unsent).unwrap();
+    drop(project);
+    std::fs::remove_file(stage.folder.path().join("p/jobs/fresh/job.json")).unwrap();
+    let (_, fourth) = train(Lie::StalledDownload);
+    assert_ne!(fourth, second);
 }

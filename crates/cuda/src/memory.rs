@@ -121,18 +121,21 @@ impl Pool {
     /// A buffer with arbitrary contents; without memory behind it once something failed.
     pub(crate) fn take(self: &Arc<Self>, limbs: usize) -> Buffer {
         let lane = lane();
-        let address = self.find(lane, limbs).or_else(|| self.health.note(self.allocate(lane, limbs))).unwrap_or(0);
-        Buffer { address, limbs, lane, fork: self.free().forks, pool: Arc::clone(self) }
+        let (found, fork) = self.find(lane, limbs);
+        let address = found.or_else(|| self.health.note(self.allocate(lane, limbs))).unwrap_or(0);
+        Buffer { address, limbs, lane, fork, pool: Arc::clone(self) }
     }
 
     fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, lane: usize, limbs: usize) -> Option<u64> {
+    /// Limbs that are free on a lane, and the number of forks so far.
+    fn find(&self, lane: usize, limbs: usize) -> (Option<u64>, u64) {
         let mut free = self.free();
         let own = free.lanes[lane].take(limbs, self.limb_bytes);
-        if own.is_some() || lane == 0 { own } else { free.lent.take(limbs, self.limb_bytes) }
+        let found = if own.is_some() || lane == 0 { own } else { free.lent.take(limbs, self.limb_bytes) };
+        (found, free.forks)
     }
 
     fn give_back(&self, buffer: &Buffer) {

@@ -73,8 +73,14 @@ pub enum Error {
     /// No passphrase at all.
     #[error("the passphrase is empty: an empty one protects nothing")]
     EmptyPassphrase,
-    /// A passphrase could not be turned into a key.
-    #[error("the secret key could not be locked: is there enough memory (64 MiB)?")]
+    /// No memory to turn a passphrase into a key.
+    #[error("a passphrase takes {mebibytes} MiB of memory, which the system does not give: close other programs")]
+    PassphraseMemory {
+        /// What it takes.
+        mebibytes: u32,
+    },
+    /// The cipher refused.
+    #[error("the secret key could not be locked")]
     NotLocked,
     /// Coefficients that no secret of the set has.
     #[error("{} holds no secret of weight {weight}", .path.display())]

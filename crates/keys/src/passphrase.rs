@@ -19,8 +19,9 @@ pub(crate) const TAG_LEN: usize = 16;
 const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
 const LANES: u32 = 4;
-/// What a file may ask for: a forged one must not take all memory or all day.
+/// What a file may ask for: a forged one must not take all memory or all day. KiB, passes, lanes, and KiB times passes (some seconds).
 const MOST: (u32, u32, u32) = (1 << 20, 64, 16);
+const MOST_WORK: u64 = 4 << 20;
 
 /// A passphrase. Zeroised when dropped, and nothing prints it.
 #[derive(Clone)]
@@ -93,7 +94,8 @@ impl Seal {
             salt: std::array::from_fn(|k| bytes[12 + k]),
             nonce: std::array::from_fn(|k| bytes[12 + SALT_LEN + k]),
         };
-        let sensible = seal.memory_kib <= MOST.0 && seal.passes <= MOST.1 && seal.lanes <= MOST.2;
+        let work = u64::from(seal.memory_kib) * u64::from(seal.passes);
+        let sensible = seal.memory_kib <= MOST.0 && seal.passes <= MOST.1 && seal.lanes <= MOST.2 && work <= MOST_WORK;
         (sensible && seal.cost().is_some()).then_some(seal)
     }
 
@@ -101,33 +103,40 @@ impl Seal {
         Cost::new(self.memory_kib, self.passes, self.lanes, Some(32)).ok()
     }
 
-    fn cipher(&self, passphrase: &Passphrase) -> Option<ChaCha20Poly1305> {
-        let cost = self.cost()?;
-        let mut blocks = vec![Block::default(); cost.block_count()];
+    /// An error where the memory cannot be had: an allocation that fails must not end the program.
+    fn cipher(&self, passphrase: &Passphrase) -> Result<ChaCha20Poly1305> {
+        let memory = || Error::PassphraseMemory { mebibytes: self.memory_kib.div_ceil(1 << 10) };
+        let cost = self.cost().ok_or_else(memory)?;
+        let count = cost.block_count();
+        let mut blocks = Vec::new();
+        blocks.try_reserve_exact(count).map_err(|_| memory())?;
+        blocks.resize(count, Block::default());
         let mut key = Zeroizing::new([0; 32]);
         let argon = Argon2::new(Algorithm::Argon2id, Version::V0x13, cost);
         let made = argon.hash_password_into_with_memory(passphrase.0.as_bytes(), &self.salt, &mut *key, &mut blocks);
         blocks.iter_mut().for_each(Zeroize::zeroize);
-        made.ok().map(|()| ChaCha20Poly1305::new(&Key::from(*key)))
+        made.map_err(|_| memory())?;
+        Ok(ChaCha20Poly1305::new(&Key::from(*key)))
     }
 
     /// Locks `body` where it is; `around` is what cannot be exchanged without breaking the lock.
-    pub(crate) fn lock(&self, passphrase: &Passphrase, around: &[u8], body: &mut [u8]) -> Option<[u8; TAG_LEN]> {
+    pub(crate) fn lock(&self, passphrase: &Passphrase, around: &[u8], body: &mut [u8]) -> Result<[u8; TAG_LEN]> {
         let cipher = self.cipher(passphrase)?;
-        let tag = cipher.encrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body)).ok()?;
-        Some(tag.into())
+        let tag = cipher.encrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body));
+        tag.map(Into::into).map_err(|_| Error::NotLocked)
     }
 
-    /// Unlocks `body` where it is; `None` if the passphrase or what is around it is another.
+    /// Unlocks `body` where it is; gives whether the passphrase and what is around it are those it was locked with.
     pub(crate) fn unlock(
         &self,
         passphrase: &Passphrase,
         around: &[u8],
         body: &mut [u8],
         tag: [u8; TAG_LEN],
-    ) -> Option<()> {
+    ) -> Result<bool> {
         let cipher = self.cipher(passphrase)?;
-        cipher.decrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body), &Tag::from(tag)).ok()
+        let (nonce, body, tag) = (Nonce::from(self.nonce), InOutBuf::from(body), Tag::from(tag));
+        Ok(cipher.decrypt_inout_detached(&nonce, around, body, &tag).is_ok())
     }
 }
 
@@ -150,7 +159,7 @@ mod tests {
         assert_ne!(&body, b"ternary");
         let open = |words: &str, around: &[u8], seal: Seal| {
             let mut body = body;
-            seal.unlock(&passphrase(words), around, &mut body, tag).map(|()| body)
+            seal.unlock(&passphrase(words), around, &mut body, tag).unwrap().then_some(body)
         };
         assert_eq!(open("right", b"header", seal()), Some(*b"ternary"));
         assert_eq!(open("wrong", b"header", seal()), None);
@@ -164,6 +173,7 @@ mod tests {
         for absurd in [
             Seal { memory_kib: u32::MAX, ..seal() },
             Seal { passes: 1 << 20, ..seal() },
+            Seal { memory_kib: MOST.0, passes: 5, ..seal() },
             Seal { passes: 0, ..seal() },
             Seal { lanes: 0, ..seal() },
             Seal { lanes: 17, ..seal() },

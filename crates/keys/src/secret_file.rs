@@ -29,7 +29,7 @@ impl SecretKey {
             None => to_bytes(self, params),
             Some(passphrase) => {
                 let seal = Seal::fresh(&mut OsSeeds);
-                to_locked_bytes(self, params, &seal, passphrase).ok_or(Error::NotLocked)?
+                to_locked_bytes(self, params, &seal, passphrase)?
             }
         };
         // Holds the name, so that the rename below replaces nothing but this.
@@ -52,31 +52,7 @@ impl SecretKey {
     /// Reads a key of `params` from a file that no one else may read. The passphrase of a file that has none is not looked at.
     pub fn load(params: &Params, path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
         let (mut file, len) = open(path)?;
-        let format = |error| Error::Format { path: path.to_owned(), error };
-        // The first fields decide how the rest is read: their errors come before those of the length.
-        let header_len = len.min(HEADER_LEN as u64) as usize;
-        let mut header = [0; HEADER_LEN];
-        file.read_exact(&mut header[..header_len]).map_err(|error| io("reading", path, &error))?;
-        let protection = check_header(params, path, &header[..header_len])?;
-        let mut bytes = Zeroizing::new(vec![0; file_len(params, protection)]);
-        if len != bytes.len() as u64 {
-            return Err(format(FormatError::Length { declared: len, expected: bytes.len() as u64 }));
-        }
-        bytes[..HEADER_LEN].copy_from_slice(&header);
-        file.read_exact(&mut bytes[HEADER_LEN..]).map_err(|error| io("reading", path, &error))?;
-        let end = bytes.len() - CHECKSUM_LEN;
-        if hash(&bytes[..end])[..] != bytes[end..] {
-            return Err(format(FormatError::Checksum { part: "the secret key" }));
-        }
-        let packed = match protection {
-            Protection::None => &bytes[HEADER_LEN..end],
-            Protection::Passphrase => {
-                let passphrase = passphrase.ok_or_else(|| Error::Locked { path: path.to_owned() })?;
-                unlock(path, &mut bytes[..end], passphrase)?
-            }
-        };
-        let weight = params.literal().secret_weight.min(params.degree());
-        unpack(packed, weight).ok_or(Error::NotASecret { path: path.to_owned(), weight })
+        parse(params, path, &mut file, len, passphrase)
     }
 
     /// What a secret is called where it must not be shown: the same for the same secret, and telling nothing about it. 16 bytes of
@@ -92,6 +68,46 @@ impl SecretKey {
     }
 }
 
+/// Whether bytes are an open key of `params`: what fuzzers call.
+pub fn understands(params: &Params, bytes: &[u8]) -> bool {
+    parse(params, Path::new(""), &mut &*bytes, bytes.len() as u64, None).is_ok()
+}
+
+/// The key in `len` bytes of a file.
+fn parse(
+    params: &Params,
+    path: &Path,
+    file: &mut impl Read,
+    len: u64,
+    passphrase: Option<&Passphrase>,
+) -> Result<SecretKey> {
+    let format = |error| Error::Format { path: path.to_owned(), error };
+    // The first fields decide how the rest is read: their errors come before those of the length.
+    let header_len = len.min(HEADER_LEN as u64) as usize;
+    let mut header = [0; HEADER_LEN];
+    file.read_exact(&mut header[..header_len]).map_err(|error| io("reading", path, &error))?;
+    let protection = check_header(params, path, &header[..header_len])?;
+    let mut bytes = Zeroizing::new(vec![0; file_len(params, protection)]);
+    if len != bytes.len() as u64 {
+        return Err(format(FormatError::Length { declared: len, expected: bytes.len() as u64 }));
+    }
+    bytes[..HEADER_LEN].copy_from_slice(&header);
+    file.read_exact(&mut bytes[HEADER_LEN..]).map_err(|error| io("reading", path, &error))?;
+    let end = bytes.len() - CHECKSUM_LEN;
+    if hash(&bytes[..end])[..] != bytes[end..] {
+        return Err(format(FormatError::Checksum { part: "the secret key" }));
+    }
+    let packed = match protection {
+        Protection::None => &bytes[HEADER_LEN..end],
+        Protection::Passphrase => {
+            let passphrase = passphrase.ok_or_else(|| Error::Locked { path: path.to_owned() })?;
+            unlock(path, &mut bytes[..end], passphrase)?
+        }
+    };
+    let weight = params.literal().secret_weight.min(params.degree());
+    unpack(packed, weight).ok_or(Error::NotASecret { path: path.to_owned(), weight })
+}
+
 /// Whether the key in a file is locked with a passphrase.
 pub fn is_locked(path: &Path) -> Result<bool> {
     let (mut file, _) = open(path)?;
@@ -105,11 +121,14 @@ pub fn is_locked(path: &Path) -> Result<bool> {
 
 /// A file that no one else may read, and its length.
 fn open(path: &Path) -> Result<(File, u64)> {
+    let require_file = |metadata: &std::fs::Metadata| {
+        if metadata.is_file() { Ok(()) } else { Err(Error::NotAFile { path: path.to_owned() }) }
+    };
+    // Before it is opened, because who opens a pipe waits for its other end; and again, should another be there now.
+    require_file(&std::fs::metadata(path).map_err(|error| io("opening", path, &error))?)?;
     let file = File::open(path).map_err(|error| io("opening", path, &error))?;
     let metadata = file.metadata().map_err(|error| io("examining", path, &error))?;
-    if !metadata.is_file() {
-        return Err(Error::NotAFile { path: path.to_owned() });
-    }
+    require_file(&metadata)?;
     require_owner_only(path, &metadata)?;
     Ok((file, metadata.len()))
 }
@@ -154,7 +173,7 @@ fn to_locked_bytes(
     params: &Params,
     seal: &Seal,
     passphrase: &Passphrase,
-) -> Option<Zeroizing<Vec<u8>>> {
+) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = header(params, Protection::Passphrase);
     bytes.extend(seal.to_bytes());
     bytes.extend(secret.coefficients().chunks_exact(4).map(pack_four));
@@ -163,7 +182,7 @@ fn to_locked_bytes(
     bytes.extend(tag);
     let checksum = hash(&bytes);
     bytes.extend(checksum);
-    Some(bytes)
+    Ok(bytes)
 }
 
 /// The packed coefficients in a locked file without its checksum.
@@ -175,8 +194,11 @@ fn unlock<'a>(path: &Path, bytes: &'a mut [u8], passphrase: &Passphrase) -> Resu
     let stored = around.last_chunk::<SEAL_LEN>().ok_or_else(reserved)?;
     let seal = Seal::parse(stored).ok_or_else(reserved)?;
     let tag = std::array::from_fn(|k| tag[k]);
-    seal.unlock(passphrase, around, body, tag).ok_or_else(|| Error::Passphrase { path: path.to_owned() })?;
-    Ok(body)
+    if seal.unlock(passphrase, around, body, tag)? {
+        Ok(body)
+    } else {
+        Err(Error::Passphrase { path: path.to_owned() })
+    }
 }
 
 /// The file's beginning, with room for all of it: a vector that grows leaves a copy behind.

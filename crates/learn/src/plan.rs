@@ -59,6 +59,8 @@ pub struct Plan {
     pub preparation: Books,
     /// Operations of one iteration, refreshes apart. A refresh bootstraps [`Geometry::parts`] ciphertexts.
     pub iteration: Books,
+    /// Operations of repeating a classifier over all rows, for validation logits (once per epoch).
+    pub expansion: Books,
     /// Operations of one batch's validation logits (once per epoch).
     pub validation: Books,
     /// Keys of the whole training, those of every range it may be widened to included, those inside bootstraps apart.
@@ -90,7 +92,9 @@ impl Plan {
         }
         let second = step.finish(&engine, &mut |_| {})?;
         let iteration = engine.take_books();
-        trainer.logits(&engine, &batch.versions, &second.weights)?;
+        let expanded = trainer.products().expand(&engine, &second.weights)?;
+        let expansion = engine.take_books();
+        trainer.products().logits(&engine, &batch.versions, &expanded)?;
         let validation = engine.take_books();
         let keys = crate::trainer::keys_of_session(geometry, ledger, task.range, LOG_MOMENTUM_BOUND, top_level)?;
         Ok(Self {
@@ -101,6 +105,7 @@ impl Plan {
             pieces: batches::pieces(&geometry, task.rows, task.batch).len(),
             preparation,
             iteration,
+            expansion,
             validation,
             keys,
             validation_batches: task.validation_rows.div_ceil(geometry.rows()),
@@ -155,7 +160,7 @@ impl Plan {
 
     /// Seconds of an epoch's validation logits, the preparation of their rows not counted; `None` if an operation was not measured.
     pub fn seconds_of_validation(&self, machine: &impl Machine) -> Option<f64> {
-        Some(self.validation_batches as f64 * seconds(&self.validation, machine)?)
+        Some(seconds(&self.expansion, machine)? + self.validation_batches as f64 * seconds(&self.validation, machine)?)
     }
 }
 
@@ -219,6 +224,8 @@ mod tests {
         assert_eq!(plan.classifier_bytes(&PaperMachine), 14 << 20);
         let larger = Plan::new(&Task { batch: 512, ..task }, 32768, 13).unwrap();
         assert_eq!((larger.batches, larger.pieces, larger.bootstraps()), (5, 10, 8));
+        // Both pieces meet a classifier that is repeated over the rows once.
+        assert_eq!(larger.key_switches() + plan.expansion.key_switches(), 2 * plan.key_switches());
         assert_eq!(larger.upload_bytes(&PaperMachine), plan.upload_bytes(&PaperMachine));
         assert_eq!(larger.keys, plan.keys);
     }

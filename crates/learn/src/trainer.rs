@@ -1,7 +1,7 @@
 //! One iteration of encrypted training: logits, softmax, gradient, step.
 
 use crate::nesterov::{Momentum, Pace};
-use crate::products::{Products, Versions};
+use crate::products::{Expanded, Products, Versions};
 use crate::softmax::{Constants, Sharpen};
 use crate::{Error, Geometry, Ledger, Result};
 use hetal_circuits::clear::{Clear, Keys};
@@ -153,22 +153,20 @@ impl<E: Engine> Trainer<E> {
 
     /// A step on a batch of `rows` rows, which come piece by piece.
     pub fn begin<'a>(&'a self, model: &'a Model<E::Ciphertext>, rows: usize, rate: f64) -> Step<'a, E> {
-        Step { trainer: self, model, factor: rate / (rows as f64 * model.scale), gradient: None }
+        let factor = rate / (rows as f64 * model.scale);
+        Step { trainer: self, model, factor, rows_left: rows, expanded: None, gradient: None }
     }
 
-    /// `factor` times the gradient of a piece, at `V`.
+    /// `factor` times the gradient of a piece with those logits.
     fn gradient(
         &self,
         engine: &E,
-        model: &Model<E::Ciphertext>,
         piece: &Batch<E::Ciphertext>,
+        logits: &E::Ciphertext,
         factor: f64,
         ended: &mut dyn FnMut(Stage),
     ) -> Result<Vec<E::Ciphertext>> {
-        let at = model.lookahead.as_deref().unwrap_or(&model.weights);
-        let logits = self.logits(engine, &piece.versions, at)?;
-        ended(Stage::Logits);
-        let probabilities = self.softmax.evaluate(engine, &logits)?;
+        let probabilities = self.softmax.evaluate(engine, logits)?;
         ended(Stage::Softmax);
         let differences = engine.sub(&probabilities, &piece.labels)?;
         let gradient = self.products.gradient(engine, &piece.versions, &differences, piece.rows, factor)?;
@@ -220,18 +218,36 @@ pub struct Step<'a, E: Engine> {
     trainer: &'a Trainer<E>,
     model: &'a Model<E::Ciphertext>,
     factor: f64,
+    rows_left: usize,
+    /// The classifier, repeated over all rows: kept while pieces are to come.
+    expanded: Option<Expanded<E::Ciphertext>>,
     gradient: Option<Vec<E::Ciphertext>>,
 }
 
 impl<E: Engine> Step<'_, E> {
     /// Adds the gradient of a piece; `ended` is told each stage as it ends.
     pub fn add(&mut self, engine: &E, piece: &Batch<E::Ciphertext>, ended: &mut dyn FnMut(Stage)) -> Result<()> {
-        let gradient = self.trainer.gradient(engine, self.model, piece, self.factor, ended)?;
+        let logits = self.logits(engine, piece)?;
+        ended(Stage::Logits);
+        let gradient = self.trainer.gradient(engine, piece, &logits, self.factor, ended)?;
         self.gradient = Some(match self.gradient.take() {
             Some(sum) => each(&sum, &gradient, |a, b| engine.add(a, b))?,
             None => gradient,
         });
         Ok(())
+    }
+
+    /// The logits of a piece, at `V`.
+    fn logits(&mut self, engine: &E, piece: &Batch<E::Ciphertext>) -> Result<E::Ciphertext> {
+        let products = &self.trainer.products;
+        let expanded = match self.expanded.take() {
+            Some(expanded) => expanded,
+            None => products.expand(engine, self.model.lookahead.as_deref().unwrap_or(&self.model.weights))?,
+        };
+        let logits = products.logits(engine, &piece.versions, &expanded)?;
+        self.rows_left = self.rows_left.saturating_sub(piece.rows);
+        self.expanded = (self.rows_left > 0).then_some(expanded);
+        Ok(logits)
     }
 
     /// The model after the step.

@@ -1,6 +1,7 @@
 //! `X -> X^g` for odd `g`, as a permutation of the values an NTT gives.
 
 use crate::ntt::bit_reverse;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// The permutation that applies `X -> X^g` in the NTT domain.
@@ -43,18 +44,62 @@ impl Permutation {
     }
 
     /// Entries that are permuted.
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         8 * self.eight.len()
     }
 
-    /// Where every entry comes from.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = usize> {
-        self.eight.iter().flat_map(|block| block.places.map(|place| block.source as usize + usize::from(place)))
+    /// All of it at once.
+    pub fn whole(&self) -> Part<'_> {
+        self.part(0, self.len())
+    }
+
+    /// It in parts of so many entries, a power of two and at least 8; all of it if it has less.
+    pub(crate) fn parts(&self, len: usize) -> impl Iterator<Item = Part<'_>> {
+        let len = len.min(self.len());
+        (0..self.len()).step_by(len).map(move |start| self.part(start, len))
+    }
+
+    /// The entries from `start` on, which is a multiple of their number.
+    pub(crate) fn part(&self, start: usize, len: usize) -> Part<'_> {
+        assert!(len.is_power_of_two() && len >= 8 && start.is_multiple_of(len), "whole blocks");
+        Part { permutation: self, start, source: self.eight[start / 8].source as usize / len * len, len }
     }
 
     /// Its blocks for vectors of `lanes` entries.
-    pub(crate) fn blocks(&self, lanes: usize) -> &[Block] {
+    fn blocks(&self, lanes: usize) -> &[Block] {
         if lanes == 8 { &self.eight } else { self.four.get_or_init(|| self.eight.iter().flat_map(halves).collect()) }
+    }
+}
+
+/// Entries of a permutation whose sources are neighbours too.
+pub struct Part<'a> {
+    permutation: &'a Permutation,
+    start: usize,
+    source: usize,
+    len: usize,
+}
+
+impl Part<'_> {
+    /// The entries.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// Where they come from, in another order.
+    pub(crate) fn source(&self) -> Range<usize> {
+        self.source..self.source + self.len
+    }
+
+    /// The blocks for vectors of `lanes` entries, and where each begins among the sources.
+    pub(crate) fn blocks(&self, lanes: usize) -> impl Iterator<Item = (usize, &Block)> {
+        let Range { start, end } = self.range();
+        let blocks = &self.permutation.blocks(lanes)[start / lanes..end / lanes];
+        blocks.iter().map(|block| (block.source as usize - self.source, block))
+    }
+
+    /// The place of every entry among the sources.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+        self.blocks(8).flat_map(|(first, block)| block.places.map(|place| first + usize::from(place)))
     }
 }
 
@@ -132,8 +177,13 @@ mod tests {
             let permutation = Permutation::new(log_n, g);
             for isa in Isa::available() {
                 let mut permuted = vec![0; 256];
-                kernels::permute_into(isa, &mut permuted, &lift(&small), &permutation);
+                kernels::permute_into(isa, &mut permuted, &lift(&small), &permutation.whole());
                 assert_eq!(permuted, lift(&on_coefficients(&small, g)), "g = {g}, {isa:?}");
+                let mut in_parts = vec![0; 256];
+                for part in permutation.parts(32) {
+                    kernels::permute_into(isa, &mut in_parts[part.range()], &lift(&small)[part.source()], &part);
+                }
+                assert_eq!(in_parts, permuted, "g = {g}, {isa:?}, in parts");
             }
         }
     }

@@ -3,7 +3,7 @@
 mod scalar;
 pub(crate) mod vector;
 
-use crate::automorphism::Permutation;
+use crate::automorphism::Part;
 use crate::{Isa, Modulus};
 
 /// Most terms of one [`dot_pair_into`]; with 51-bit moduli and centred operands the lazy sums of the vector twins stay exact.
@@ -96,16 +96,16 @@ pub fn dot_pair_plus_into(
     vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
 }
 
-/// `out` is `a`, permuted.
-pub fn permute_into(isa: Isa, out: &mut [u64], a: &[u64], permutation: &Permutation) {
-    assert!(out.len() == a.len() && out.len() == permutation.len());
-    vector::permute_into(isa, out, a, permutation);
+/// `out` is `a`, permuted: the entries and the sources of a part.
+pub fn permute_into(isa: Isa, out: &mut [u64], a: &[u64], part: &Part<'_>) {
+    assert!(out.len() == a.len() && out.len() == part.range().len());
+    vector::permute_into(isa, out, a, part);
 }
 
 /// `acc += a`, permuted.
-pub fn add_permuted_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation) {
-    assert!(acc.len() == a.len() && acc.len() == permutation.len());
-    vector::add_permuted_assign(isa, q, acc, a, permutation);
+pub fn add_permuted_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>) {
+    assert!(acc.len() == a.len() && acc.len() == part.range().len());
+    vector::add_permuted_assign(isa, q, acc, a, part);
 }
 
 #[cfg(test)]

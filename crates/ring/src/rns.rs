@@ -4,6 +4,7 @@
 //! former and the first `p` of the latter: its [`Basis`].
 
 mod division;
+mod inner_product;
 mod mod_up;
 mod rotation_sums;
 
@@ -334,7 +335,9 @@ impl RnsRing {
     pub fn automorphism(&self, a: &Poly, galois: u64) -> Poly {
         let permutation = self.permutation(galois);
         let mut out = self.uninit(a.basis);
-        self.for_each_limb(&mut out, |_, i, limb| kernels::permute_into(self.isa, limb, &a.limbs[i], &permutation));
+        self.for_each_limb(&mut out, |_, i, limb| {
+            kernels::permute_into(self.isa, limb, &a.limbs[i], &permutation.whole())
+        });
         out
     }
 

@@ -1,4 +1,5 @@
-//! The audit log: one JSON object a line for every request, granted or refused.
+//! The audit log: one JSON object a line for every request, granted or refused. Those of strangers are in a log of their own: however
+//! often they ask, what tenants did stays.
 
 use crate::tenants::Tenant;
 use crate::{Error, Result, clock};
@@ -13,6 +14,8 @@ use tonic::Code;
 
 /// Older files that are kept beside the one that is written.
 const KEPT: usize = 8;
+/// The same for the log of strangers.
+const KEPT_OF_STRANGERS: usize = 1;
 
 /// A line.
 #[derive(Serialize)]
@@ -49,35 +52,59 @@ impl Note {
     }
 }
 
-/// The log's file. When it is full it gets a number and a new one is begun; of the old ones a few are kept.
+/// The two logs of a server's folder.
 pub struct Audit {
-    path: PathBuf,
-    most: u64,
-    file: Mutex<(File, u64)>,
+    tenants: Log,
+    strangers: Log,
 }
 
 impl Audit {
-    /// The log in a file of at most so many bytes.
-    pub fn open(path: &Path, most: u64) -> Result<Self> {
-        let file = Mutex::new(open(path)?);
-        Ok(Self { path: path.to_owned(), most, file })
+    /// The logs in a folder, in files of at most so many bytes.
+    pub fn open(folder: &Path, most: u64) -> Result<Self> {
+        Ok(Self {
+            tenants: Log::open(folder.join("audit.log"), most, KEPT)?,
+            strangers: Log::open(folder.join("strangers.log"), most, KEPT_OF_STRANGERS)?,
+        })
     }
 
     /// Writes a line. A line that cannot be written is in the ordinary log, and the request goes on.
     pub fn write(&self, entry: &Entry<'_>) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = self.append(&mut file, entry) {
+        let log = if entry.tenant.is_some() { &self.tenants } else { &self.strangers };
+        if let Err(error) = log.write(entry) {
             tracing::error!(%error, request = entry.request, tenant = entry.tenant, "the audit log cannot be written");
         }
     }
 
-    fn append(&self, (file, len): &mut (File, u64), entry: &Entry<'_>) -> Result<()> {
+    /// Notes something that an operator did.
+    pub fn operator(&self, request: &str, tenant: &Tenant, outcome: &str) {
+        let (tenant, time) = (Some(tenant.as_str()), clock::millis());
+        self.write(&Entry { time, tenant, peer: None, request, object: None, outcome, millis: 0 });
+    }
+}
+
+/// A log's file. When it is full it gets a number and a new one is begun; of the old ones a few are kept.
+struct Log {
+    path: PathBuf,
+    most: u64,
+    kept: usize,
+    file: Mutex<(File, u64)>,
+}
+
+impl Log {
+    fn open(path: PathBuf, most: u64, kept: usize) -> Result<Self> {
+        let file = Mutex::new(open(&path)?);
+        Ok(Self { path, most, kept, file })
+    }
+
+    fn write(&self, entry: &Entry<'_>) -> Result<()> {
         let mut line = serde_json::to_vec(entry).map_err(Error::work)?;
         line.push(b'\n');
+        let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, len) = &mut *guard;
         if *len + line.len() as u64 > self.most && *len > 0 {
             // Not there: the last time it could be moved, but no new one begun.
             if self.path.exists() {
-                for old in (1..KEPT).rev() {
+                for old in (1..self.kept).rev() {
                     // The first ones are not there yet.
                     let _ = std::fs::rename(self.numbered(old), self.numbered(old + 1));
                 }
@@ -96,12 +123,6 @@ impl Audit {
 
     fn numbered(&self, number: usize) -> PathBuf {
         self.path.with_extension(format!("{number}.log"))
-    }
-
-    /// Notes something that an operator did.
-    pub fn operator(&self, request: &str, tenant: &Tenant, outcome: &str) {
-        let (tenant, time) = (Some(tenant.as_str()), clock::millis());
-        self.write(&Entry { time, tenant, peer: None, request, object: None, outcome, millis: 0 });
     }
 }
 
@@ -135,21 +156,37 @@ mod tests {
     use super::*;
     use hetal_testkit::TempDir;
 
+    fn request(tenant: Option<&str>, request: &str, audit: &Audit) {
+        audit.write(&Entry { time: 1, tenant, peer: None, request, object: None, outcome: "ok", millis: 0 });
+    }
+
     #[test]
     fn a_full_log_gets_a_number() {
         let dir = TempDir::new();
-        let audit = Audit::open(&dir.path().join("audit.log"), 200).unwrap();
-        let tenant = "ann".to_owned().try_into().unwrap();
+        let audit = Audit::open(dir.path(), 200).unwrap();
         for n in 0..40 {
-            audit.operator(&format!("request {n}"), &tenant, "ok");
+            request(Some("ann"), &format!("request {n}"), &audit);
         }
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         assert!(read("audit.log").contains("request 39") && read("audit.1.log").len() <= 200);
-        // No more than the newest and eight older ones.
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1 + KEPT);
+        // No more than the newest and eight older ones, and the strangers'.
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1 + KEPT + 1);
         for line in read("audit.8.log").lines() {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             assert_eq!((value["tenant"].as_str(), value["outcome"].as_str()), (Some("ann"), Some("ok")));
         }
+    }
+
+    #[test]
+    fn strangers_push_nothing_out() {
+        let dir = TempDir::new();
+        let audit = Audit::open(dir.path(), 200).unwrap();
+        request(Some("ann"), "her only request", &audit);
+        for n in 0..1000 {
+            request(None, &format!("request {n}"), &audit);
+        }
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert!(read("audit.log").contains("her only request") && read("strangers.log").contains("request 999"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 }

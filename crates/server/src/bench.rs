@@ -2,7 +2,7 @@
 
 use crate::blobs::{Blobs, Key, Shelf};
 use crate::state::Job;
-use crate::work::{Part, Training, Work, blocks_len, labels_len};
+use crate::work::{KeyLists, Part, Training, Work, blocks_len, labels_len};
 use crate::workshop::Workshop;
 use crate::{Error, Result};
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, Sealed};
@@ -39,10 +39,10 @@ impl<'a, B: Backend> Bench<'a, B> {
     /// Reads the keys and encodes the bootstrap. A training needs all keys: `progress` is told how many it has of how many. A
     /// classification needs few, which are read when they are first used.
     pub fn new(
-        blobs: &'a dyn Blobs,
-        job: &'a Job,
+        (blobs, job): (&'a dyn Blobs, &'a Job),
         params: Arc<Params>,
         device: Arc<B>,
+        key_lists: &KeyLists,
         progress: &mut dyn FnMut(usize, usize) -> Result<()>,
     ) -> Result<Self> {
         let training = job.work.training();
@@ -61,8 +61,8 @@ impl<'a, B: Backend> Bench<'a, B> {
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
-        let bounds = circuit.keys(params.top_level()).map_err(Error::work)?.bounds;
-        let bootstrapper = Bootstrapper::new(&evaluator, &bounds).map_err(Error::work)?;
+        let needs = key_lists.find(&params, training, &circuit)?;
+        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::work)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         Ok(Self { blobs, job, device, params, codec, circuit, engine })
     }

@@ -7,6 +7,9 @@ use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+/// A file of the audit log holds at least some lines.
+const LEAST_AUDIT: u64 = 4096;
+
 /// Everything an operator can choose.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -101,7 +104,7 @@ pub struct Bounds {
     pub connections: usize,
     /// Connections of a tenant at the same time.
     pub tenant_connections: usize,
-    /// Connections from one address at the same time on which nobody has shown credentials.
+    /// Connections from one address (of version 6: one network of 64 bits) at the same time on which nobody has shown credentials.
     pub strangers: usize,
     /// Requests of one connection at the same time.
     pub requests: u32,
@@ -202,9 +205,15 @@ impl Config {
         if self.workers == 0 || self.checkpoint_every == 0 || self.lease_seconds < 3 || self.bounds.connections == 0 {
             return refuse("workers, checkpoint_every and connections are at least 1, lease_seconds at least 3");
         }
-        let Bounds { tenant_connections, strangers, streams, idle_seconds, verdict_seconds, .. } = self.bounds;
-        if [tenant_connections, strangers, streams].contains(&0) || idle_seconds == 0 || verdict_seconds == 0 {
-            return refuse("tenant_connections, strangers, streams, idle_seconds and verdict_seconds are at least 1");
+        let Bounds { tenant_connections, strangers, streams, open_uploads, .. } = self.bounds;
+        if [tenant_connections, strangers, streams, open_uploads].contains(&0) {
+            return refuse("tenant_connections, strangers, streams and open_uploads are at least 1");
+        }
+        if self.bounds.idle_seconds == 0 || self.bounds.verdict_seconds == 0 {
+            return refuse("idle_seconds and verdict_seconds are at least 1");
+        }
+        if self.bounds.audit_bytes < LEAST_AUDIT {
+            return refuse("bounds.audit_bytes is at least 4096: a file of the audit log holds some lines");
         }
         // A list of jobs is one message.
         if self.bounds.kept_jobs > 2000 {
@@ -240,5 +249,14 @@ mod tests {
             assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
         }
         assert!(Config::default().check().unwrap_err().to_string().contains("no tenants"));
+        for (change, word) in [
+            (Bounds { audit_bytes: 0, ..Bounds::default() }, "audit_bytes"),
+            (Bounds { open_uploads: 0, ..Bounds::default() }, "open_uploads"),
+            (Bounds { strangers: 0, ..Bounds::default() }, "strangers"),
+            (Bounds { idle_seconds: 0, ..Bounds::default() }, "idle_seconds"),
+        ] {
+            let refused = Config { bounds: change, ..config.clone() }.check().unwrap_err().to_string();
+            assert!(refused.contains(word), "{refused}");
+        }
     }
 }

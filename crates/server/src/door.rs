@@ -1,12 +1,14 @@
 //! The door: who asks is known, and written down, before anything of a request's message is read.
 
-use crate::audit::{Entry, Note, word};
-use crate::metrics::add;
+use crate::audit::{Audit, Entry, Note, word};
+use crate::metrics::{Metrics, add};
 use crate::service::Service;
+use crate::tenants::Tenant;
 use crate::tls::Peer;
 use crate::{Error, clock};
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -43,48 +45,116 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let (begun, service) = (Instant::now(), Arc::clone(&self.service));
-        let path = request.uri().path();
-        // Longer names than ours are not worth their room in the log.
-        let name: String = path.rsplit('/').next().unwrap_or(path).chars().take(32).collect();
+        let service = Arc::clone(&self.service);
         let peer = request.extensions().get::<Peer>().cloned();
-        let address = peer.as_ref().map(|peer| peer.address);
-        let write = move |service: &Service, tenant: Option<&str>, object, code: Code| {
-            if code != Code::Ok {
-                add(&service.metrics.refusals, 1);
-            }
-            let (time, millis) = (clock::millis(), begun.elapsed().as_millis() as u64);
-            let (request, outcome) = (name.as_str(), word(code));
-            service.audit.write(&Entry { time, tenant, peer: address, request, object, outcome, millis });
-        };
+        let books = (Arc::clone(&service.audit), Arc::clone(&service.metrics));
+        let mut line = Line::begin(books, request.uri().path(), peer.as_ref());
         add(&service.metrics.requests, 1);
-        let tenant = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| match &peer {
-            Some(peer) if !peer.admit(&tenant, &service.connections) => {
-                Err(Error::Limit { sentence: "too many connections: use the ones you have".to_owned() })
+        let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
+            line.tenant = Some(tenant.clone());
+            match &peer {
+                Some(peer) if !peer.admit(&tenant, &service.connections) => {
+                    Err(Error::Limit { sentence: "too many connections: use the ones you have".to_owned() })
+                }
+                _ => Ok(tenant),
             }
-            _ => Ok(tenant),
         });
-        let tenant = match tenant {
+        let tenant = match admitted {
             Ok(tenant) => tenant,
             Err(error) => {
+                if let (None, Some(peer)) = (&line.tenant, &peer) {
+                    peer.refused();
+                }
                 let status = Status::from(error);
-                write(&service, None, None, status.code());
+                line.end(status.code());
                 return Box::pin(async move { Ok(status.into_http()) });
             }
         };
-        let note = Note::default();
-        request.extensions_mut().insert(tenant.clone());
-        request.extensions_mut().insert(note.clone());
+        request.extensions_mut().insert(tenant);
+        request.extensions_mut().insert(line.note.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            let code = match &answer {
+            line.end(match &answer {
                 // What ends before its stream begins says so in the headers.
                 Ok(response) => Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code()),
                 Err(never) => match *never {},
-            };
-            write(&service, Some(tenant.as_str()), note.take(), code);
+            });
             answer
         })
+    }
+}
+
+/// A line of the audit log, written when the request ends: also when its client resets the stream and nobody waits for the answer.
+struct Line {
+    books: (Arc<Audit>, Arc<Metrics>),
+    begun: Instant,
+    request: String,
+    peer: Option<SocketAddr>,
+    tenant: Option<Tenant>,
+    note: Note,
+    code: Code,
+}
+
+impl Line {
+    fn begin(books: (Arc<Audit>, Arc<Metrics>), path: &str, peer: Option<&Peer>) -> Self {
+        Self {
+            books,
+            begun: Instant::now(),
+            // Longer names than ours are not worth their room in the log.
+            request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
+            peer: peer.map(|peer| peer.address),
+            tenant: None,
+            note: Note::default(),
+            code: Code::Cancelled,
+        }
+    }
+
+    /// Ends it, other than by being broken off.
+    fn end(mut self, code: Code) {
+        self.code = code;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let (audit, metrics) = &self.books;
+        if self.code != Code::Ok {
+            add(&metrics.refusals, 1);
+        }
+        audit.write(&Entry {
+            time: clock::millis(),
+            tenant: self.tenant.as_ref().map(Tenant::as_str),
+            peer: self.peer,
+            request: &self.request,
+            object: self.note.take(),
+            outcome: word(self.code),
+            millis: self.begun.elapsed().as_millis() as u64,
+        });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_request_that_nobody_waits_for_is_written_down() {
+        let dir = TempDir::new();
+        let books = (Arc::new(Audit::open(dir.path(), 4096).unwrap()), Arc::<Metrics>::default());
+        let begin = || {
+            let mut line = Line::begin(books.clone(), "/hetal.v1.Hetal/CreateJob", None);
+            line.tenant = Some("ann".to_owned().try_into().unwrap());
+            line
+        };
+        begin().end(Code::Ok);
+        // What becomes of it when its client resets the stream.
+        drop(begin());
+        let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+        let outcomes: Vec<_> = text.lines().map(|line| line.contains("broken off")).collect();
+        assert_eq!(outcomes, [false, true], "{text}");
+        assert!(text.lines().all(|line| line.contains("CreateJob") && line.contains("ann")), "{text}");
     }
 }

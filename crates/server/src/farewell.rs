@@ -6,11 +6,11 @@ use crate::disk::Files;
 use crate::staging::Staging;
 use crate::state::{Holdings, SqliteState, State};
 use crate::tenants::Tenant;
-use crate::{Error, Result, audit_path, lock, open_blobs};
+use crate::{Error, Result, lock, open_blobs};
 use hetal_wire::BlobName;
 use serde::Serialize;
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What was removed of a tenant, and what a search for him found afterwards.
@@ -65,9 +65,8 @@ pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<Farewell> {
         let theirs: HashSet<_> = blobs.list(&other, shelf)?.into_iter().map(BlobName::to_vec).collect();
         names.retain(|name| !theirs.contains(name));
     }
-    let mut found_in = Vec::new();
-    search(folder, folder, tenant.as_str(), &names, &mut found_in)?;
-    let audit = Audit::open(&audit_path(folder), config.bounds.audit_bytes)?;
+    let found_in = Search::new(folder, tenant, &names).run()?;
+    let audit = Audit::open(folder, config.bounds.audit_bytes)?;
     audit.operator("forget", tenant, if found_in.is_empty() { "ok" } else { "failed" });
     let tenant = tenant.to_string();
     Ok(Farewell { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
@@ -81,26 +80,88 @@ fn remove_folders(folder: &Path) -> Result<()> {
     }
 }
 
-/// Looks for a tenant's folders, and for the names of what he had in the bytes of the database. The audit log keeps both: it says who
-/// did what.
-fn search(root: &Path, folder: &Path, tenant: &str, names: &[Vec<u8>], found: &mut Vec<String>) -> Result<()> {
-    for entry in std::fs::read_dir(folder).map_err(|e| Error::file(folder, e))? {
-        let path = entry.map_err(|e| Error::file(folder, e))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let is_state = folder == root && name.starts_with("state.sqlite");
-        if name == tenant || is_state && mentions(&path, names)? {
-            found.push(path.strip_prefix(root).unwrap_or(&path).display().to_string());
-        }
-        if path.is_dir() {
-            search(root, &path, tenant, names, found)?;
-        }
-    }
-    Ok(())
+/// A look for a tenant's folders, and for the names of what he had: among the names of files, and in the bytes of the database, as bytes
+/// and as text. The audit log keeps both: it says who did what.
+struct Search<'a> {
+    root: &'a Path,
+    homes: [PathBuf; 2],
+    /// The first bytes of random names, and their first digits: enough to find them by.
+    bytes: HashSet<[u8; 8]>,
+    digits: HashSet<[u8; 16]>,
 }
 
-fn mentions(path: &Path, names: &[Vec<u8>]) -> Result<bool> {
-    let bytes = std::fs::read(path).map_err(|e| Error::file(path, e))?;
-    // The first bytes of random names are enough to find them by.
-    let starts: HashSet<&[u8]> = names.iter().filter_map(|name| name.get(..8)).collect();
-    Ok(bytes.windows(8).any(|window| starts.contains(window)))
+impl<'a> Search<'a> {
+    fn new(root: &'a Path, tenant: &Tenant, names: &[Vec<u8>]) -> Self {
+        let homes = ["blobs/tenants", "staging"].map(|folder| root.join(folder).join(tenant.as_str()));
+        let bytes: HashSet<[u8; 8]> = names.iter().filter_map(|name| name.first_chunk().copied()).collect();
+        let text = |bytes: &[u8; 8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let digits = bytes.iter().filter_map(|bytes| text(bytes).as_bytes().first_chunk().copied()).collect();
+        Self { root, homes, bytes, digits }
+    }
+
+    /// The files and folders in which something is.
+    fn run(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        self.walk(self.root, &mut found)?;
+        Ok(found)
+    }
+
+    fn walk(&self, folder: &Path, found: &mut Vec<String>) -> Result<()> {
+        for entry in std::fs::read_dir(folder).map_err(|e| Error::file(folder, e))? {
+            let path = entry.map_err(|e| Error::file(folder, e))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let is_state = folder == self.root && name.starts_with("state.sqlite");
+            let is_his =
+                self.homes.contains(&path) || name.as_bytes().first_chunk().is_some_and(|d| self.digits.contains(d));
+            if is_his || is_state && self.mentioned(&path)? {
+                found.push(path.strip_prefix(self.root).unwrap_or(&path).display().to_string());
+            }
+            if path.is_dir() {
+                self.walk(&path, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mentioned(&self, path: &Path) -> Result<bool> {
+        let all = std::fs::read(path).map_err(|e| Error::file(path, e))?;
+        let named = |at: usize| {
+            let here = &all[at..];
+            here.first_chunk().is_some_and(|bytes| self.bytes.contains(bytes))
+                || here.first_chunk().is_some_and(|digits| self.digits.contains(digits))
+        };
+        Ok((0..all.len()).any(named))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    /// A tenant may be called like any folder of a server; what he had is found by its name, however that is written.
+    #[test]
+    fn a_search_finds_what_is_his_and_nothing_else() {
+        let folder = TempDir::new();
+        let root = folder.path();
+        let name = BlobName([0xA7; 32]);
+        for others in ["blobs/tenants/bob/uploads", "blobs/tenants/bob/jobs", "blobs/scratch", "staging/bob", "tls"] {
+            std::fs::create_dir_all(root.join(others)).unwrap();
+        }
+        std::fs::write(root.join("state.sqlite"), b"nothing").unwrap();
+        let found =
+            |tenant: &str| Search::new(root, &tenant.to_owned().try_into().unwrap(), &[name.to_vec()]).run().unwrap();
+        for tenant in ["blobs", "tenants", "uploads", "jobs", "scratch", "staging", "tls", "ann"] {
+            assert!(found(tenant).is_empty(), "{tenant}: {:?}", found(tenant));
+        }
+        assert_eq!(found("bob").len(), 2);
+        std::fs::write(root.join("state.sqlite"), [b"..", &name.0[..], b".."].concat()).unwrap();
+        assert_eq!(found("ann"), ["state.sqlite"]);
+        std::fs::write(root.join("state.sqlite"), format!("{{\"keys\":\"{name}\"}}")).unwrap();
+        assert_eq!(found("ann"), ["state.sqlite"]);
+        std::fs::write(root.join("state.sqlite"), b"nothing").unwrap();
+        std::fs::write(root.join("staging/bob").join(name.to_string()), b"").unwrap();
+        assert_eq!(found("ann"), [format!("staging/bob/{name}")]);
+    }
 }

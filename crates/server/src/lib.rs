@@ -12,6 +12,7 @@ mod door;
 mod error;
 mod farewell;
 mod metrics;
+mod pairing;
 #[doc(hidden)]
 pub mod parsers;
 mod patience;
@@ -26,6 +27,7 @@ mod sweep;
 pub mod tenants;
 pub mod tls;
 mod training;
+mod turns;
 mod uploads;
 pub mod work;
 mod worker;
@@ -61,6 +63,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use turns::Turns;
 use uploads::Uploads;
 use worker::{REST, Shop};
 
@@ -94,10 +97,12 @@ pub fn start(config: Config) -> Result<Running> {
     std::fs::create_dir_all(&config.folder).map_err(|e| Error::file(&config.folder, e))?;
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
-    let state: Arc<dyn State> = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
+    let state = SqliteState::open(&config.folder.join("state.sqlite"))?;
     let blobs = open_blobs(&config)?;
+    pairing::pair(&config.folder.join("blobs"), &*blobs, &state)?;
+    let state: Arc<dyn State> = Arc::new(state);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
-    let audit = Audit::open(&audit_path(&config.folder), config.bounds.audit_bytes)?;
+    let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);
     let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
         config: config.clone(),
@@ -110,6 +115,7 @@ pub fn start(config: Config) -> Result<Running> {
         draining: false.into(),
         clock: clock::system(),
         rest: REST,
+        key_lists: Arc::default(),
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
@@ -130,7 +136,8 @@ pub fn start(config: Config) -> Result<Running> {
         tenants: RwLock::new(Tenants::new(&config.tenants)?),
         connections: Places::new(config.bounds.tenant_connections),
         streams: Places::new(config.bounds.streams),
-        key_lists: work::KeyLists::default(),
+        key_lists: Arc::clone(&shop.key_lists),
+        turns: Turns::default(),
         config,
         sets,
         state,
@@ -154,11 +161,6 @@ pub fn start(config: Config) -> Result<Running> {
 fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let failed = |e: std::io::Error| Error::System { what: "a thread".to_owned(), reason: e.to_string() };
     std::thread::Builder::new().name(name).spawn(work).map_err(failed)
-}
-
-/// Where requests are written down.
-fn audit_path(folder: &Path) -> PathBuf {
-    folder.join("audit.log")
 }
 
 /// The store that a configuration asks for.

@@ -1,4 +1,5 @@
-//! Everything that this crate reads from outside, as functions of bytes: what fuzzers call. Each gives whether it understood them.
+//! What this crate itself makes of bytes from outside and from its own disk, as functions that `tests/fuzz.rs` feeds. Each gives whether it
+//! understood them. Ciphertexts and keys are read by `hetal-ckks`, which has its own; TLS, HTTP/2 and SQL by libraries.
 
 use crate::config::Config;
 use crate::training::Checkpoint;

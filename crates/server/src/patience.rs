@@ -37,8 +37,10 @@ impl Patience {
 
     fn look(&mut self, shop: &Shop) -> crate::Result<()> {
         let reason = format!("no verdict came within {} seconds", self.most.as_secs());
-        for (id, round) in self.overdue(&shop.state.waiting()?, Instant::now()) {
-            if shop.state.expire(id, round, &reason, (shop.clock)())? {
+        let now = (shop.clock)();
+        let until = shop.lease_until(now);
+        for (id, round) in self.overdue(&shop.state.waiting(now, until)?, Instant::now()) {
+            if shop.state.expire(id, round, &reason, now, until)? {
                 tracing::info!(job = %id, round, "job failed: no verdict came");
                 shop.bell.ring();
             }

@@ -11,6 +11,7 @@ use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
 use crate::sweep::delete_job;
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
+use crate::turns::Turns;
 use crate::uploads::{Begun, Extent, Uploads};
 use crate::work::{Checker, KeyLists, Work, blob_name, job_id};
 use crate::{Error, Result, clock};
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::http::HeaderMap;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 /// Messages of a stream that wait for a slow client.
 const STREAM_DEPTH: usize = 4;
@@ -56,13 +57,15 @@ pub struct Service {
     /// Counted.
     pub metrics: Arc<Metrics>,
     /// Where requests are written down.
-    pub audit: Audit,
+    pub audit: Arc<Audit>,
     /// Connections of each tenant.
     pub connections: Places<Tenant>,
     /// Streams to each tenant.
     pub streams: Places<Tenant>,
-    /// Keys of shapes that were asked for.
-    pub key_lists: KeyLists,
+    /// Needs of shapes that were asked for.
+    pub key_lists: Arc<KeyLists>,
+    /// Of requests for jobs, whose needs may take a while to find out.
+    pub turns: Turns,
 }
 
 /// What the network layer holds.
@@ -129,6 +132,7 @@ impl Hetal for Handler {
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
+        let _turn = self.0.turns.wait(&tenant).await;
         let job = self.run(move |service| service.create_job(&tenant, &message)).await?;
         note.about(job_id(&job.id)?);
         Ok(Response::new(job))
@@ -276,6 +280,8 @@ impl Handler {
         stream: &mut Streaming<v1::UploadPart>,
     ) -> std::result::Result<Option<v1::UploadPart>, Status> {
         match tokio::time::timeout(self.0.idle(), stream.message()).await {
+            // What the transport cannot read any more: the client has gone, and hears nothing of this.
+            Ok(Err(status)) if status.code() == Code::Unknown => Err(Status::cancelled("the upload broke off")),
             Ok(part) => part,
             Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
         }
@@ -486,8 +492,8 @@ impl Service {
         };
         let work = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
-                let (training, params, keys) = checker.training(message)?;
-                self.check_keys(tenant, training.keys, &params, &keys)?;
+                let (training, params, needs) = checker.training(message)?;
+                self.check_keys(tenant, training.keys, &params, &needs.keys)?;
                 Work::Training(training)
             }
             Some(v1::create_job_request::Work::Classification(message)) => {

@@ -31,7 +31,7 @@ use disk::{Handle, SimDisk};
 use hetal_learn::{Limits, Verdict};
 use hetal_wire::{BlobName, JobId, v1};
 use state::SimState;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -50,6 +50,7 @@ struct Server {
     state: Arc<SimState>,
     uploads: Uploads,
     shop: Shop,
+    encoded: Cell<usize>,
 }
 
 fn root() -> &'static Path {
@@ -81,13 +82,14 @@ impl Server {
             draining: false.into(),
             clock: Arc::new(move || clock.now()),
             rest: Duration::ZERO,
+            key_lists: Arc::default(),
         };
         any.release_worker(&shop.name)?;
         // As in a real server, what cannot be swept up stops nobody.
         let _ = sweep(&*any, &*blobs, &staging);
         let uploads =
             Uploads { state: any, blobs: Arc::<LocalBlobs>::clone(&blobs), staging, most: 1 << 20, spare: 1 << 10 };
-        Ok(Self { world: Arc::clone(world), blobs, state: Arc::clone(state), uploads, shop })
+        Ok(Self { world: Arc::clone(world), blobs, state: Arc::clone(state), uploads, shop, encoded: Cell::default() })
     }
 
     /// What a worker does, once.
@@ -95,7 +97,7 @@ impl Server {
         let now = self.world.now();
         let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };
         let desk = self.shop.desk(&claim);
-        let toy = Toy { world: &self.world, blobs: &*self.blobs, job: &claim.job };
+        let toy = Toy { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
         let Work::Training(work) = &claim.job.work else { panic!("only trainings are simulated") };
         let outcome = self.shop.refused(&desk, claim.attempts).and_then(|refused| match refused {
             Some(outcome) => Ok(outcome),
@@ -459,8 +461,6 @@ impl Machine {
             if world.chance(500) {
                 self.disk.0.cut();
                 tally.cuts += 1;
-            } else {
-                self.disk.0.go_on();
             }
             self.check();
             tally.lives += 1;
@@ -599,6 +599,39 @@ fn acknowledged_work_survives_thousands_of_random_faults() {
         // The faults were there, and did not keep the work from being done.
         assert!(tally.lives > 3 * count && tally.cuts > count && tally.rotten > count / 20, "{tally:?}");
         assert!(tally.finished > count && tally.failed > count / 1000 && tally.cancelled > count / 20, "{tally:?}");
+    }
+}
+
+/// A checkpoint stores what changed since the last one: in the middle of an epoch the model, and not again what earlier epochs left.
+#[test]
+fn a_checkpoint_stores_what_changed() {
+    for seed in 0..20 {
+        let machine = Machine::new(seed, Box::new(MemoryState::default()));
+        machine.world.start(Odds::default(), None);
+        let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        server.shop.config.checkpoint_every = 1;
+        while !machine.all_done() {
+            machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.rotten));
+            server.work();
+        }
+        let heard = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
+            client.borrow().seen.iter().filter(|event| event.what.as_ref().is_some_and(wanted)).count()
+        };
+        // Weights, lookahead and momentum for every checkpoint; for every verdict the start of the next epoch and what is kept, too;
+        // logits; and at the end what is handed out.
+        let model = 3 * toy::PARTS;
+        let rounds = |client| heard(client, |what| matches!(what, v1::event::What::Validation(_)));
+        let most: usize = machine
+            .clients
+            .iter()
+            .map(|client| {
+                let kept = (client.borrow().training.agreement.patience + 1) * toy::PARTS;
+                rounds(client) * (1 + model + kept) + kept
+            })
+            .sum();
+        let checkpoints = server.shop.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
+        assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
     }
 }
 

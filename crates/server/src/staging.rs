@@ -10,6 +10,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// How the name of a file ends while it is synced.
+const SYNCING: &str = ".syncing";
+
 /// The folder of begun uploads.
 pub struct Staging {
     disk: Arc<dyn Disk>,
@@ -24,7 +27,38 @@ impl Staging {
     /// The folder, which is made if it is not there.
     pub fn open(disk: Arc<dyn Disk>, root: &Path, most_per_tenant: usize) -> Result<Self> {
         disk.make_folder(root).map_err(|e| Error::file(root, e))?;
-        Ok(Self { disk, root: root.to_owned(), open: Arc::default(), doomed: Arc::default(), most_per_tenant })
+        let staging =
+            Self { disk, root: root.to_owned(), open: Arc::default(), doomed: Arc::default(), most_per_tenant };
+        staging.recover()?;
+        Ok(staging)
+    }
+
+    /// Files whose syncs a sudden end cut short. A sync may have failed just before it, and the system then takes bytes for written that
+    /// are not: a copy is new to it.
+    fn recover(&self) -> Result<()> {
+        for tenant in self.names(&self.root)? {
+            let folder = self.root.join(tenant);
+            for name in self.names(&folder)? {
+                let Some(whole) = name.strip_suffix(SYNCING) else { continue };
+                let (syncing, whole) = (folder.join(&name), folder.join(whole));
+                self.copy(&syncing, &whole).map_err(|e| Error::file(&syncing, e))?;
+                self.disk.remove(&syncing).map_err(|e| Error::file(&syncing, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a file, unless bytes came under its own name since, or its copy was begun already: what there is of it is a beginning.
+    fn copy(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        if self.disk.len(to)?.is_some() {
+            return Ok(());
+        }
+        let Some(mut reader) = self.disk.read(from, 0)? else { return Ok(()) };
+        std::io::copy(&mut reader, &mut self.disk.append(to)?).map(|_| ())
+    }
+
+    fn names(&self, folder: &Path) -> Result<Vec<String>> {
+        self.disk.names(folder).map_err(|e| Error::file(folder, e))
     }
 
     fn path(&self, tenant: &Tenant, name: BlobName) -> PathBuf {
@@ -64,10 +98,9 @@ impl Staging {
 
     /// All files there are, of all tenants.
     pub fn files(&self) -> Result<Vec<(Tenant, BlobName)>> {
-        let names = |path: &Path| self.disk.names(path).map_err(|e| Error::file(path, e));
         let mut files = Vec::new();
-        for name in names(&self.root)? {
-            let folder = names(&self.root.join(&name))?;
+        for name in self.names(&self.root)? {
+            let folder = self.names(&self.root.join(&name))?;
             let Ok(tenant) = Tenant::try_from(name) else { continue };
             files.extend(folder.iter().filter_map(|name| name.parse().ok()).map(|name| (tenant.clone(), name)));
         }
@@ -105,6 +138,22 @@ impl Staged {
             Ok((file, self.disk.len(&self.path)?.unwrap_or(0)))
         };
         open().map_err(|e: std::io::Error| Error::file(&self.path, e))
+    }
+
+    /// Makes its bytes last. Meanwhile it has another name: after a sync that failed the system may take bytes for written that are not,
+    /// and whoever finds that name, in this life or the next, knows not to trust them.
+    pub fn sync(&self, file: &mut dyn Growing) -> Result<()> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(SYNCING);
+        let syncing = PathBuf::from(name);
+        let rename = |from: &Path, to: &Path| self.disk.rename(from, to).map_err(|e| Error::file(from, e));
+        rename(&self.path, &syncing)?;
+        if let Err(e) = file.sync() {
+            // Where it cannot be removed either, the next one takes its name.
+            let _ = self.disk.remove(&syncing);
+            return Err(Error::file(&self.path, e));
+        }
+        rename(&syncing, &self.path)
     }
 
     /// Its bytes.

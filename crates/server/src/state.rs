@@ -48,7 +48,7 @@ pub struct Upload {
 /// The most a tenant may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of all uploads, begun ones counted whole.
+    /// Bytes of all uploads, begun ones counted whole, and of what jobs left.
     pub bytes: u64,
     /// Uploads.
     pub uploads: u64,
@@ -192,10 +192,11 @@ pub trait State: Send + Sync {
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()>;
     /// The verdict on a round.
     fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>>;
-    /// Jobs that wait for a verdict, without a worker, and the rounds they ask about.
-    fn waiting(&self) -> Result<Vec<(JobId, u32)>>;
-    /// Ends a job that still waits for the verdict on that round, without a worker; gives whether it did.
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis) -> Result<bool>;
+    /// Jobs that wait for a verdict, without a worker or with one whose lease is over, and the rounds they ask about; `until` as in
+    /// [`State::claim`].
+    fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>>;
+    /// Ends a job that is still among those; gives whether it did.
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool>;
     /// What is remembered of a tenant.
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings>;
     /// Forgets everything of a tenant; gives what that was. No worker may have a job of his.
@@ -214,13 +215,23 @@ fn same_upload(wanted: &Upload, found: Upload) -> Result<Upload> {
     Err(Error::invalid(format!("blob {} was begun with another kind or size", found.name)))
 }
 
-/// Refuses an upload that would pass the quota of a tenant who has `count` uploads of `bytes` bytes.
+/// Bytes of the blobs that an event tells of: they stay as long as the job.
+fn told_bytes(what: &v1::event::What) -> u64 {
+    let outputs = match what {
+        v1::event::What::Validation(validation) => &validation.logits,
+        v1::event::What::Finished(finished) => &finished.outputs,
+        _ => return 0,
+    };
+    outputs.iter().fold(0, |bytes, output| bytes.saturating_add(output.size))
+}
+
+/// Refuses an upload that would pass the quota of a tenant who has `count` uploads, and with what his jobs left `bytes` bytes.
 fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) -> Result<()> {
     let sentence = if count >= quota.uploads {
         format!("there are {count} uploads, the most allowed: delete some")
     } else if bytes.saturating_add(upload.size) > quota.bytes {
         format!(
-            "{} more bytes would pass the limit of {} (there are {bytes}): delete uploads",
+            "{} more bytes would pass the limit of {} (there are {bytes}): delete uploads or jobs",
             upload.size, quota.bytes
         )
     } else {

@@ -3,7 +3,7 @@
 
 use crate::blobs::{Blobs, Key, Shelf};
 use crate::staging::Staging;
-use crate::state::{Holdings, State};
+use crate::state::State;
 use crate::tenants::Tenant;
 use crate::training::Checkpoint;
 use crate::{Error, Result};
@@ -19,7 +19,9 @@ pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<
             removed += 1;
         }
     }
-    for (tenant, shelf) in shelves_to_sweep(state, blobs)? {
+    // Where others keep blobs in the same store, this state cannot say what is needed.
+    let shelves = if blobs.is_shared() { Vec::new() } else { blobs.shelves()? };
+    for (tenant, shelf) in shelves {
         let Some(needed) = needed(state, &tenant, shelf)? else {
             removed += blobs.list(&tenant, shelf)?.len();
             blobs.clear(&tenant, shelf)?;
@@ -38,23 +40,6 @@ pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<
         }
     }
     Ok(removed)
-}
-
-/// The shelves of which this state can say what is needed. Where others keep blobs in the same store, and of tenants of whom it knows
-/// nothing at all, it cannot: a database that was lost or moved away must not take the blobs with it.
-fn shelves_to_sweep(state: &dyn State, blobs: &dyn Blobs) -> Result<Vec<(Tenant, Shelf)>> {
-    if blobs.is_shared() {
-        return Ok(Vec::new());
-    }
-    let mut shelves = Vec::new();
-    for (tenant, shelf) in blobs.shelves()? {
-        if state.holdings(&tenant)? == Holdings::default() {
-            tracing::warn!(%tenant, ?shelf, "the database knows nothing of these blobs' tenant: they are kept");
-        } else {
-            shelves.push((tenant, shelf));
-        }
-    }
-    Ok(shelves)
 }
 
 /// Removes a job that has ended, with everything it made. Blobs first: if this is interrupted, the job is still there to be deleted
@@ -105,33 +90,4 @@ fn named(state: &dyn State, tenant: &Tenant, id: JobId) -> Result<BTreeSet<BlobN
         names.extend(outputs.iter().filter_map(|output| BlobName::try_from(&output.blob[..]).ok()));
     }
     Ok(names)
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::blobs::{MemoryBlobs, name_of};
-    use crate::disk::Files;
-    use crate::state::{BlobKind, MemoryState, Quota, Upload};
-    use hetal_testkit::TempDir;
-    use std::sync::Arc;
-
-    #[test]
-    fn a_lost_database_does_not_take_the_blobs_with_it() {
-        let folder = TempDir::new();
-        let (state, blobs) = (MemoryState::default(), MemoryBlobs::new(&folder.path().join("blobs")));
-        let staging = Staging::open(Arc::new(Files), &folder.path().join("staging"), 4).unwrap();
-        let ann: Tenant = "ann".to_owned().try_into().unwrap();
-        let key = Key::new(&ann, Shelf::Uploads, name_of(b"rows"));
-        blobs.put(&key, b"rows").unwrap();
-        assert_eq!(sweep(&state, &blobs, &staging).unwrap(), 0, "nothing is known of her");
-        assert_eq!(blobs.len(&key).unwrap(), Some(4));
-        // Where she is known, and the blob is not, nobody needs it.
-        let other = Upload { name: name_of(b"others"), kind: BlobKind::Batch, size: 6, complete: false };
-        let quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
-        state.begin_upload(&ann, &other, &quota).unwrap();
-        assert_eq!(sweep(&state, &blobs, &staging).unwrap(), 1);
-        assert_eq!(blobs.len(&key).unwrap(), None);
-    }
 }

@@ -13,7 +13,7 @@ use rustls::{RootCertStore, ServerConfig};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,7 +98,7 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
 }
 
 /// Writes a file that only its owner can read, whole or not at all.
-fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = path.with_extension("new");
     let write = || {
@@ -110,12 +110,15 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     write().map_err(|e| Error::file(path, e))
 }
 
+/// Refusals after which a connection on which nobody has shown credentials ends.
+const REFUSALS: u32 = 8;
+
 /// Limits on connections.
 #[derive(Clone, Copy)]
 pub struct Limits {
     /// At the same time.
     pub most: usize,
-    /// At the same time from one address, while nobody on them has shown credentials.
+    /// At the same time from one neighbourhood, while nobody on them has shown credentials.
     pub strangers: usize,
     /// For TLS to come up, and then for credentials to be shown.
     pub patience: Duration,
@@ -136,7 +139,7 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
                 continue;
             }
         };
-        let Some(stranger) = strangers.take(&peer.ip()) else {
+        let Some(stranger) = strangers.take(&neighbourhood(peer.ip())) else {
             tracing::debug!(%peer, "too many connections without credentials");
             continue;
         };
@@ -151,6 +154,14 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
                 Err(_) => tracing::debug!(%peer, "TLS took too long"),
             }
         });
+    }
+}
+
+/// What one person has: an address, or the network of 64 bits that comes with one of version 6.
+fn neighbourhood(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
     }
 }
 
@@ -175,8 +186,8 @@ pub struct Peer {
 
 /// What a connection counts as.
 enum Standing {
-    /// One of the strangers of an address.
-    Stranger { _place: Place<IpAddr> },
+    /// One of the strangers of a neighbourhood, refused so many times.
+    Stranger { _place: Place<IpAddr>, refusals: u32 },
     /// One of the connections of each of these tenants.
     Known(BTreeMap<Tenant, Place<Tenant>>),
 }
@@ -198,8 +209,20 @@ impl Peer {
         true
     }
 
-    fn is_stranger(&self) -> bool {
-        matches!(*self.standing.lock().unwrap_or_else(PoisonError::into_inner), Standing::Stranger { .. })
+    /// Counts a request without credentials.
+    pub fn refused(&self) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Standing::Stranger { refusals, .. } = &mut *standing {
+            *refusals = refusals.saturating_add(1);
+        }
+    }
+
+    /// How often a stranger was refused; nothing where someone is known.
+    fn strangers_refusals(&self) -> Option<u32> {
+        match *self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
+            Standing::Stranger { refusals, .. } => Some(refusals),
+            Standing::Known(_) => None,
+        }
     }
 }
 
@@ -213,7 +236,7 @@ impl Connection {
     ) -> Self {
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
-        let standing = Arc::new(Mutex::new(Standing::Stranger { _place: stranger }));
+        let standing = Arc::new(Mutex::new(Standing::Stranger { _place: stranger, refusals: 0 }));
         let peer = Peer { address, certificate, standing };
         Self { stream, peer, deadline: Box::pin(tokio::time::sleep(patience)), _place: place }
     }
@@ -229,8 +252,13 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        if self.peer.is_stranger() && self.deadline.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
+        if let Some(refusals) = self.peer.strangers_refusals() {
+            if refusals >= REFUSALS {
+                return Poll::Ready(Err(std::io::ErrorKind::ConnectionAborted.into()));
+            }
+            if self.deadline.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
+            }
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
@@ -247,5 +275,20 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_of_one_person_is_one_neighbourhood() {
+        let of = |text: &str| neighbourhood(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::1"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 }

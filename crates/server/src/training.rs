@@ -8,6 +8,7 @@ use crate::worker::{Desk, Outcome};
 use crate::workshop::Workshop;
 use crate::{Error, Result};
 use hetal_learn::session::{Record, Task};
+use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,8 @@ struct Run<'a, W: Workshop> {
     validation: Prepared<W::Rows>,
     /// Ciphertexts of the last checkpoint.
     stored: Vec<BlobName>,
+    /// How many of its last ones no step changes, only a verdict: the start of the epoch, and the weights that are kept.
+    settled: usize,
     iterations: u64,
     since_checkpoint: u64,
     round: u32,
@@ -99,6 +102,7 @@ impl<'a, W: Workshop> Run<'a, W> {
             batches: Prepared::new(kept_batches),
             validation: Prepared::new(kept_validation),
             stored: Vec::new(),
+            settled: 0,
             iterations: 0,
             since_checkpoint: 0,
             round: 0,
@@ -112,8 +116,15 @@ impl<'a, W: Workshop> Run<'a, W> {
             ciphertexts.extend(shop.get(Shelf::Job(desk.job.id), name, 1)?);
         }
         run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::work)?;
+        run.settled = run.stored.len() - run.moving();
         (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
         Ok(run)
+    }
+
+    /// Ciphertexts that every step changes: the first of a checkpoint.
+    fn moving(&self) -> usize {
+        let Model { weights, lookahead, momentum, .. } = self.session.model();
+        weights.len() + [lookahead, momentum].into_iter().flatten().map(Vec::len).sum::<usize>()
     }
 
     fn epoch(&self) -> u32 {
@@ -205,6 +216,7 @@ impl<'a, W: Workshop> Run<'a, W> {
 
     fn judged(&mut self, verdict: Verdict) -> Result<()> {
         self.session.judged(verdict).map_err(Error::work)?;
+        self.settled = 0;
         // Repeated epochs cost as much as others and tell the server as much: they count.
         if self.round as usize >= self.training.agreement.max_epochs {
             self.session.abort();
@@ -217,10 +229,10 @@ impl<'a, W: Workshop> Run<'a, W> {
     /// Writes a checkpoint and whatever else changes with it; then the ciphertexts of the last one that are not in this one can go.
     fn save(&mut self, change: Change) -> Result<()> {
         let (session, ciphertexts) = self.session.checkpoint();
-        let mut names = Vec::new();
-        for ciphertext in ciphertexts {
-            names.push(self.shop.put(std::slice::from_ref(ciphertext))?.0);
-        }
+        let put = |ciphertext: &&W::Ct| Ok(self.shop.put(std::slice::from_ref(*ciphertext))?.0);
+        let changed = &ciphertexts[..ciphertexts.len() - self.settled];
+        let mut names = changed.iter().map(put).collect::<Result<Vec<_>>>()?;
+        names.extend(&self.stored[self.stored.len() - self.settled..]);
         let checkpoint = Checkpoint {
             session,
             ciphertexts: names.iter().map(BlobName::to_string).collect(),
@@ -232,6 +244,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         self.desk.commit(Change { checkpoint: Some(checkpoint), ..change })?;
         add(&self.desk.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
+        self.settled = names.len() - self.moving();
         for name in std::mem::replace(&mut self.stored, names) {
             if !self.stored.contains(&name) {
                 self.shop.forget(name);

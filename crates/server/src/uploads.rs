@@ -149,11 +149,7 @@ impl Uploads {
         inspect: impl FnOnce(&Upload, &[u8; HEADER_LEN]) -> Result<()>,
     ) -> Result<()> {
         let Intake { upload, staged, mut file, .. } = intake;
-        if let Err(e) = file.sync() {
-            // After a failed sync the system may take the bytes for written: only new ones can be trusted.
-            staged.discard()?;
-            return Err(Error::file(staged.path(), e));
-        }
+        staged.sync(&mut *file)?;
         staged.verify()?;
         let mut start = [0; HEADER_LEN];
         staged.read()?.read_exact(&mut start).map_err(|e| Error::file(staged.path(), e))?;

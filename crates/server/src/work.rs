@@ -133,37 +133,52 @@ pub struct Checker<'a> {
     pub key_lists: &'a KeyLists,
 }
 
-/// Which keys the circuit of a shape needs. Finding out takes a while, so the last few are kept, and one is computed at a time: a flood
-/// of requests costs no more than a core.
-#[derive(Default)]
-pub struct KeyLists(Mutex<Vec<(Shape, Arc<[(KeyId, usize)]>)>>);
+/// What the circuit of a shape needs.
+pub struct Needs {
+    /// Switching keys, each with its number of limbs.
+    pub keys: Vec<(KeyId, usize)>,
+    /// Bounds of what it bootstraps, as powers of two.
+    pub bounds: Vec<u32>,
+}
 
-/// Set, batch, features, classes, range.
+/// What circuits need. Finding out takes a while, so the last few are kept. Nothing is locked meanwhile: requests come one at a time
+/// (`turns`), and what a worker finds out at the same moment is found out twice.
+#[derive(Default)]
+pub struct KeyLists(Mutex<Vec<(Shape, Arc<Needs>)>>);
+
+/// Set, rows that are computed at once, features, classes, range: a larger batch of the same shape comes in more pieces.
 type Shape = (String, usize, usize, usize, u64);
 
 impl KeyLists {
     const KEPT: usize = 64;
 
-    fn find(&self, params: &Params, training: &Training, circuit: &Circuit) -> Result<Arc<[(KeyId, usize)]>> {
-        let Agreement { batch, range, .. } = training.agreement;
-        let shape = (training.set.clone(), batch, training.features, training.classes, range.to_bits());
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, keys)) = kept.iter().find(|(known, _)| *known == shape) {
-            return Ok(Arc::clone(keys));
+    /// What the circuit of a training needs.
+    pub fn find(&self, params: &Params, training: &Training, circuit: &Circuit) -> Result<Arc<Needs>> {
+        let (rows, range) = (circuit.geometry().rows(), training.agreement.range.to_bits());
+        let shape = (training.set.clone(), rows, training.features, training.classes, range);
+        let known = |kept: &[(Shape, Arc<Needs>)]| {
+            kept.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
+        };
+        if let Some(needs) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(needs);
         }
-        let needs = circuit.keys(params.top_level()).map_err(Error::invalid)?;
-        let keys: Arc<[_]> = encrypted::keys(params, &needs).into();
+        let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
+        let needs = Arc::new(Needs { keys: encrypted::keys(params, &keys), bounds: keys.bounds });
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(needs) = known(&kept) {
+            return Ok(needs);
+        }
         if kept.len() == Self::KEPT {
             kept.remove(0);
         }
-        kept.push((shape, Arc::clone(&keys)));
-        Ok(keys)
+        kept.push((shape, Arc::clone(&needs)));
+        Ok(needs)
     }
 }
 
 impl Checker<'_> {
-    /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and the keys that it needs.
-    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>, Arc<[(KeyId, usize)]>)> {
+    /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and what it needs.
+    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>, Arc<Needs>)> {
         let params = self.sets.by_id(&message.set)?;
         let training = Training {
             set: params.name().to_owned(),
@@ -191,9 +206,10 @@ impl Checker<'_> {
             }
         }
         self.parts(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
-        let keys = self.key_lists.find(&params, &training, &circuit)?;
-        self.uploaded(training.keys, BlobKind::Keys, bytes::key_set_len(&params, &keys).map_err(Error::invalid)?)?;
-        Ok((training, params, keys))
+        let needs = self.key_lists.find(&params, &training, &circuit)?;
+        let size = bytes::key_set_len(&params, &needs.keys).map_err(Error::invalid)?;
+        self.uploaded(training.keys, BlobKind::Keys, size)?;
+        Ok((training, params, needs))
     }
 
     /// A classification that can run: its training has finished and left those weights.

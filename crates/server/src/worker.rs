@@ -8,8 +8,8 @@ use crate::config::Config;
 use crate::device;
 use crate::metrics::{Metrics, add};
 use crate::sets::Sets;
-use crate::state::{Change, Claim, Job, JobState, Lease, State};
-use crate::work::Work;
+use crate::state::{Change, Claim, Job, JobState, Lease, Millis, State};
+use crate::work::{KeyLists, Work};
 use crate::{Error, Result, training};
 use hetal_ckks::Backend;
 use hetal_wire::v1;
@@ -48,6 +48,8 @@ pub struct Shop {
     pub clock: Clock,
     /// How long a job rests after a fault of the machine.
     pub rest: Duration,
+    /// Needs of shapes that were asked for.
+    pub key_lists: Arc<KeyLists>,
 }
 
 /// How an attempt at a job ended.
@@ -144,12 +146,17 @@ impl Desk<'_> {
 }
 
 impl Shop {
+    /// When a lease ends that is given now.
+    pub fn lease_until(&self, now: Millis) -> Millis {
+        now + 1000 * self.config.lease_seconds
+    }
+
     /// Takes jobs until the server stops.
     pub fn work(&self) {
         while !self.draining.load(Ordering::Relaxed) {
             let heard = self.bell.count();
             let now = (self.clock)();
-            match self.state.claim(&self.name, now, now + 1000 * self.config.lease_seconds) {
+            match self.state.claim(&self.name, now, self.lease_until(now)) {
                 Ok(Some(claim)) => self.attempt(&claim),
                 Ok(None) => self.bell.wait(heard, POLL),
                 Err(error) => {
@@ -254,7 +261,7 @@ impl Shop {
             let (done, total) = (done as u64, total as u64);
             desk.report(v1::Progress { phase: v1::Phase::Preparing.into(), done, total, epoch: 0, iterations: 0 })
         };
-        let bench = Bench::new(&*self.blobs, desk.job, params, device, &mut progress)?;
+        let bench = Bench::new((&*self.blobs, desk.job), params, device, &self.key_lists, &mut progress)?;
         match &desk.job.work {
             Work::Training(work) => training::train(desk, &bench, work),
             Work::Classification(work) => training::classify(desk, &bench, work),

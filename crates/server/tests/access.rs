@@ -389,14 +389,94 @@ fn requests_are_written_down() {
     let unknown = hetal_client::remote::JobId([9; 16]);
     assert!(remote.job(unknown).is_err());
     assert!(Remote::connect(&quickly(&running, "wrong token")).is_err());
-    let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
-    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let words = |n: usize| ["tenant", "request", "object", "outcome"].map(|key| lines[n][key].as_str().unwrap_or("-"));
-    assert_eq!(words(0), ["ann", "Hello", "-", "ok"]);
-    assert_eq!(words(1), ["ann", "GetJob", &unknown.to_string(), "not found"]);
-    assert_eq!(words(2), ["-", "Hello", "-", "unknown credentials"]);
-    assert!(lines.len() == 3 && lines.iter().all(|line| line["peer"].as_str().unwrap().starts_with("127.0.0.1:")));
-    assert!(!text.contains("token that") && !text.contains("wrong token"));
+    let (text, lines) = log(dir.path(), "audit.log");
+    let words = |line: &serde_json::Value| {
+        ["tenant", "request", "object", "outcome"].map(|key| line[key].as_str().unwrap_or("-").to_owned())
+    };
+    assert_eq!(words(&lines[0]), ["ann", "Hello", "-", "ok"]);
+    assert_eq!(words(&lines[1]), ["ann", "GetJob", &unknown.to_string(), "not found"]);
+    // Strangers are written down where they push nobody else out.
+    let (strangers, refused) = log(dir.path(), "strangers.log");
+    assert_eq!(words(&refused[0]), ["-", "Hello", "-", "unknown credentials"]);
+    assert!(lines.len() == 2 && refused.len() == 1);
+    for line in lines.iter().chain(&refused) {
+        assert!(line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+    }
+    assert!(!(text + &strangers).contains("token"));
+}
+
+/// A log, and its lines.
+fn log(folder: &Path, name: &str) -> (String, Vec<serde_json::Value>) {
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (text, lines)
+}
+
+/// A request whose client goes away in the middle is in the log like any other.
+#[test]
+fn requests_that_are_broken_off_are_written_down() {
+    let dir = TempDir::new();
+    let running = server(dir.path());
+    let name = vec![9; 32];
+    Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+        let begin =
+            v1::BeginUploadRequest { name: name.clone().into(), kind: v1::BlobKind::Batch.into(), size: 1 << 20 };
+        rpc.begin_upload(begin).await.unwrap();
+        // A part, and then nothing: the request is under way when its stream is reset.
+        let (parts, stream) = tokio::sync::mpsc::channel(1);
+        parts.send(v1::UploadPart { name: name.clone().into(), offset: 0, data: vec![1; 10].into() }).await.unwrap();
+        let upload = rpc.upload(tokio_stream::wrappers::ReceiverStream::new(stream));
+        assert!(tokio::time::timeout(Duration::from_millis(500), upload).await.is_err(), "it was answered");
+    });
+    let broken = || {
+        let (_, lines) = log(dir.path(), "audit.log");
+        lines.into_iter().find(|line| line["request"] == "Upload" && line["outcome"] == "broken off")
+    };
+    let line = (0..100).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        broken()
+    });
+    let line = line.expect("no line for the request that was reset");
+    assert!(line["tenant"] == "ann" && line["object"] == "09".repeat(32), "{line}");
+}
+
+/// Whoever only knocks is shown out.
+#[test]
+fn a_connection_of_refusals_ends() {
+    let dir = TempDir::new();
+    let running = server(dir.path());
+    let (refused, broken) = Stranger::with_token("wrong").talk(&running, async |mut rpc| {
+        let (mut refused, mut broken) = (0, 0);
+        for _ in 0..50 {
+            let status = rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap_err();
+            if status.code() == tonic::Code::Unauthenticated { refused += 1 } else { broken += 1 }
+        }
+        (refused, broken)
+    });
+    let (_, lines) = log(dir.path(), "strangers.log");
+    let peers: std::collections::BTreeSet<_> = lines.iter().map(|line| line["peer"].to_string()).collect();
+    assert!(peers.len() >= 5 && refused + broken == 50, "{refused} refused, {broken} broken off, by {}", peers.len());
+    // One who is known has as many requests as he likes.
+    Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+        for _ in 0..50 {
+            rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap();
+        }
+    });
+    let (_, lines) = log(dir.path(), "audit.log");
+    assert_eq!(lines.iter().map(|line| line["peer"].to_string()).collect::<std::collections::BTreeSet<_>>().len(), 1);
+}
+
+/// Blobs beside a database that is not theirs are noticed before anything is done.
+#[test]
+fn blobs_and_database_belong_together() {
+    let dir = TempDir::new();
+    server(dir.path()).stop();
+    server(dir.path()).stop();
+    for file in ["state.sqlite", "state.sqlite-wal", "state.sqlite-shm"] {
+        let _ = std::fs::remove_file(dir.path().join(file));
+    }
+    let refused = start(config(dir.path())).err().unwrap().to_string();
+    assert!(refused.contains("another database"), "{refused}");
 }
 
 /// A tenant who leaves: nothing of his is found afterwards, and nothing of others is missing.

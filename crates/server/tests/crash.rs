@@ -5,7 +5,7 @@ mod common;
 
 use common::{Process, TOKEN, judge, names, owner};
 use hetal_client::remote::{BlobKind, Happening, Phase, Remote};
-use hetal_testkit::{Random, TempDir};
+use hetal_testkit::{Random, SetOnDrop, TempDir, Watchdog};
 use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const WORDS: &str = "checkpoint_every = 2";
+/// Far longer than any of these takes: what takes longer hangs.
+const LONGEST: Duration = Duration::from_secs(900);
 
 fn start(folder: &Path, address: &str) -> Process {
     // A process that is killed again and again makes many attempts.
@@ -33,6 +35,7 @@ fn connect(process: &Process, folder: &Path) -> Remote {
 /// Killed while keys are uploaded, in the middle of every epoch, and with a question open: the same weights to the last bit.
 #[test]
 fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
+    let _watched = Watchdog::new(LONGEST);
     let (owner, dir) = (owner(), TempDir::new());
     let process = RefCell::new(start(dir.path(), "127.0.0.1:0"));
     let remote = connect(&process.borrow(), dir.path());
@@ -84,7 +87,10 @@ fn killed_at_random_moments(kills: usize, seed: u64) {
     let remote = connect(&process, dir.path());
     let share = |epoch: usize| kills / 4 + (kills - kills / 4) * epoch / common::VERDICTS.len();
     let (done, allowed, ended) = (AtomicUsize::new(0), AtomicUsize::new(share(0)), AtomicBool::new(false));
+    let _watched = Watchdog::new(LONGEST);
     let outputs = std::thread::scope(|scope| {
+        // However this ends, also in a panic, the other thread ends with it.
+        let _over = SetOnDrop(&ended);
         let (done, allowed, ended, folder) = (&done, &allowed, &ended, dir.path());
         scope.spawn(move || {
             let mut random = Random(seed);
@@ -114,7 +120,6 @@ fn killed_at_random_moments(kills: usize, seed: u64) {
                 allowed.store(share(validation.round as usize + 1).min(kills), Ordering::SeqCst);
             }
         });
-        ended.store(true, Ordering::SeqCst);
         assert_eq!(done.load(Ordering::SeqCst), kills);
         outputs
     });
@@ -135,6 +140,7 @@ fn a_server_killed_at_50_random_moments_ends_with_the_same_bytes() {
 /// SIGTERM: the process ends by itself, soon, and the job goes on in the next one.
 #[test]
 fn a_terminated_server_drains() {
+    let _watched = Watchdog::new(LONGEST);
     let (owner, dir) = (owner(), TempDir::new());
     let mut process = start(dir.path(), "127.0.0.1:0");
     let remote = connect(&process, dir.path());

@@ -8,19 +8,30 @@ use hetal_client::remote::{BlobName, Happening, Remote, Training};
 use hetal_learn::{Verdict, Wishes};
 use hetal_server::tenants::Fingerprint;
 use hetal_server::tls::authority_path;
-use hetal_testkit::TempDir;
+use hetal_testkit::{SetOnDrop, TempDir, Watchdog};
 use hetal_wire::v1;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const CLIENTS: usize = 32;
 const HOSTILE: usize = 200;
 /// Of the server, at the toy set: two jobs, their keys and batches, and every connection there is.
 const MEMORY_KIB: u64 = 1 << 20;
+
+/// Far longer than it takes: what takes longer hangs.
+const LONGEST: Duration = Duration::from_secs(900);
+
+/// Counts when it is dropped, also by a panic.
+struct CountOnDrop<'a>(&'a AtomicUsize);
+
+impl Drop for CountOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 fn token(client: usize) -> String {
     format!("token of client {client}")
@@ -134,18 +145,26 @@ fn a_crowd_of_clients_is_served_whoever_else_is_there() {
     let (process, metrics) = start(dir.path());
     let server: SocketAddr = process.address.parse().unwrap();
     let authority = std::fs::read(authority_path(&dir.path().join("server"))).unwrap();
-    let (over, met, together) = (AtomicBool::new(false), AtomicU64::new(0), Barrier::new(CLIENTS));
+    let (over, met, ready) = (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0));
+    let _watched = Watchdog::new(LONGEST);
     let (results, alone) = std::thread::scope(|scope| {
+        // However this ends, also in a panic, the others end with it.
+        let _over = SetOnDrop(&over);
         for number in 0..HOSTILE {
             let (authority, over, met) = (&authority, &over, &met);
             scope.spawn(move || annoy(number, server, authority, over, met));
         }
         let client = |number: usize| {
-            let (process, dir, together) = (&process, &dir, &together);
+            let (process, dir, ready, over) = (&process, &dir, &ready, &over);
             scope.spawn(move || {
+                // One that fails before the others begin does not keep them waiting.
+                let arrived = CountOnDrop(ready);
                 let remote = Remote::connect(&process.reached_by(dir.path(), &token(number))).unwrap();
                 let training = training(&remote);
-                together.wait();
+                drop(arrived);
+                while ready.load(Ordering::SeqCst) < CLIENTS && !over.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 train(&remote, &training, metrics)
             })
         };

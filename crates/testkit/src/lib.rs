@@ -3,11 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 pub mod allocation;
+mod canaries;
 pub mod fuzz;
 mod random;
 pub mod samples;
+mod watchdog;
 
+pub use canaries::Canaries;
 pub use random::Random;
+pub use watchdog::{SetOnDrop, Watchdog};
 
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};

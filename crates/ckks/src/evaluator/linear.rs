@@ -129,7 +129,7 @@ impl<B: Backend> Evaluator<B> {
                 let galois = self.galois_of_rotation(giant.rotation);
                 let key = keys.find(KeyId::Galois(galois), basis)?;
                 let d = self.backend().divide(v1, 0);
-                let digits = self.backend().decompose(d, self.params().digit_starts(), key.basis.p);
+                let digits = self.backend().decompose_for_one_use(d, self.params().digit_starts(), key.basis.p);
                 self.backend().add_switched(acc, &v0, &digits, &key.digits, galois)
             });
         }
@@ -157,7 +157,7 @@ impl<B: Backend> Evaluator<B> {
         let steps: Vec<Step<'_, B::Poly>> =
             chosen.iter().map(|&(galois, key)| Step { galois, key: key.map(|k| &k.digits[..]) }).collect();
         let c1 = self.backend().copy_truncated(&a.c1, Self::basis(basis.q));
-        let digits = self.backend().decompose(c1, self.params().digit_starts(), basis.p);
+        let digits = self.backend().decompose_for_one_use(c1, self.params().digit_starts(), basis.p);
         Ok(self.backend().rotation_sums(&a.c0, &digits, &steps, rows))
     }
 

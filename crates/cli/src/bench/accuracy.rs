@@ -3,13 +3,14 @@
 //! The length features are brought to and the learning rate are chosen by the loss on validation rows. Test rows are looked at once,
 //! after that.
 
+use super::train;
+use crate::Result;
 use crate::engine::EngineKind;
-use crate::lab::{Work, run as run_on};
+use crate::lab::{Card, Work, run as run_on};
 use crate::noise::BootstrapNoise;
 use crate::setting::Setting;
 use crate::study::{Choice, RATES, ROW_NORMS, Sets, choose, preset};
 use crate::table::{Table, digits};
-use crate::{Result, train};
 use hetal_circuits::clear::{Keys, Noise};
 use hetal_circuits::{Complex64, Engine};
 use hetal_learn::judge::accuracy;
@@ -147,7 +148,7 @@ pub struct OperationErrors {
 impl OperationErrors {
     /// Measures them under encryption, on this machine's CPU.
     pub fn measure(set: &str) -> Result<Self> {
-        run_on(&OneOfEach, EngineKind::Cpu, set)
+        run_on(&OneOfEach, EngineKind::Cpu, set, Card::default())
     }
 
     /// The deviations per real coordinate of an encryption and of the worse operation, by the mean of a Rayleigh distribution.

@@ -1,7 +1,7 @@
 //! `hetal bench matmul`: the paper's comparison of matrix products, counted and timed.
 
 use crate::engine::EngineKind;
-use crate::lab::{Ct, Lab, Work};
+use crate::lab::{Card, Ct, Lab, Work};
 use crate::progress;
 use crate::setting::{Plain, Setting};
 use crate::table::{Table, cell};
@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let shapes = arguments.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
     let wanted = |a: &Algorithm| arguments.algorithms.is_empty() || arguments.algorithms.contains(&a.name());
     let algorithms: Vec<_> = Algorithm::ALL.into_iter().filter(wanted).collect();
-    let lab = Lab::open(arguments.engine, &arguments.set)?;
+    let lab = Lab::open(arguments.engine, &arguments.set, Card::default())?;
     let mut all = Vec::new();
     for shape in shapes {
         let objects = report_in(&lab, shape, &algorithms, arguments.engine, &arguments.set)?;
@@ -87,7 +87,7 @@ const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
 
 /// Every algorithm on one shape, as flat objects.
 pub fn report(shape: Shape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
-    report_in(&Lab::open(kind, set)?, shape, &Algorithm::ALL, kind, set)
+    report_in(&Lab::open(kind, set, Card::default())?, shape, &Algorithm::ALL, kind, set)
 }
 
 /// Some algorithms on one shape, as flat objects. They share their keys.

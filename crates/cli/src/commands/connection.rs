@@ -1,5 +1,6 @@
 //! Where the server is, on the command line or as it was last time.
 
+use super::warn_if_others_read;
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_client::project::ServerSettings;
@@ -17,19 +18,29 @@ const TOKEN: &str = "HETAL_TOKEN";
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Connection {
     /// The server, as host:port.
-    #[arg(long)]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "The server (left out: as the last time in this project)")]
     pub server: Option<String>,
     /// A file with the certificate authority (PEM) that the server's certificate comes from.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
     pub authority: Option<PathBuf>,
     /// A file with the token that the server's operator gave you (or the environment variable HETAL_TOKEN).
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
     pub token_file: Option<PathBuf>,
     /// A file with your certificate (PEM), instead of a token.
-    #[arg(long, requires = "certificate_key")]
+    #[arg(
+        long,
+        requires = "certificate_key",
+        value_name = "FILE",
+        help_heading = "The server (left out: as the last time in this project)"
+    )]
     pub certificate: Option<PathBuf>,
     /// A file with its key (PEM).
-    #[arg(long, requires = "certificate")]
+    #[arg(
+        long,
+        requires = "certificate",
+        value_name = "FILE",
+        help_heading = "The server (left out: as the last time in this project)"
+    )]
     pub certificate_key: Option<PathBuf>,
 }
 
@@ -81,23 +92,14 @@ impl Connection {
             return Ok(Credentials::Token(Zeroizing::new(token.trim().to_owned())));
         }
         if let Some((chain, key)) = &settings.certificate {
+            warn_if_others_read("certificate's key", key);
             return Ok(Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) });
         }
         let file = settings.token_file.as_ref().ok_or(Error::NoCredentials)?;
-        warn_if_others_read(file);
+        warn_if_others_read("token", file);
         let text = Zeroizing::new(read(file)?);
         let text = std::str::from_utf8(&text).map_err(|_| bad(file, "holds no token".to_owned()))?;
         Ok(Credentials::Token(Zeroizing::new(text.trim().to_owned())))
-    }
-}
-
-/// Says so where a token lies open: whoever reads it is us, to the server.
-fn warn_if_others_read(file: &Path) {
-    #[cfg(unix)]
-    if let Ok(metadata) = std::fs::metadata(file)
-        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
-    {
-        eprintln!("warning: others can read the token in {}: run chmod 600 on it", file.display());
     }
 }
 

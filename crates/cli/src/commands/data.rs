@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Clone, Debug)]
 pub struct Data {
     /// Features of the training rows: .npy, .npz, .safetensors or .csv.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: PathBuf,
     /// Labels of the training rows: a file of them (FILE#NAME for one array or column of several).
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
     /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the labels.
-    #[arg(long, conflicts_with = "labels")]
+    #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
     /// Features of rows to validate on. Without it, one row in eight of each class is set aside.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of those rows.
-    #[arg(long, requires = "validation")]
+    #[arg(long, requires = "validation", value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
     /// The length that the longest training row is brought to. Longer learns faster and less steadily.
-    #[arg(long, default_value_t = ROW_NORM)]
+    #[arg(long, default_value_t = ROW_NORM, value_name = "LENGTH", help_heading = "Rows")]
     pub row_norm: f64,
     /// How the features were made, as `hetal extract` wrote it down: kept with the model. Without it, manifest.json beside the
     /// features.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub manifest: Option<PathBuf>,
 }
 
@@ -43,8 +43,16 @@ impl Data {
         let validation = validation
             .map(|path| labelled(path, self.validation_labels.as_deref(), self.label_column.as_deref()))
             .transpose()?;
-        let training = named(training, manifest.as_ref())?;
-        let validation = validation.map(|rows| named(rows, manifest.as_ref())).transpose()?;
+        let named = |rows: Labelled, features: &Path, labels: Option<&str>| {
+            // A manifest that nobody named speaks of the labels that were written with it, and of no others.
+            let speaks = self.manifest.is_some() || written_with_manifest(features, labels);
+            named(rows, manifest.as_ref().filter(|_| speaks))
+        };
+        let training = named(training, &self.features, self.labels.as_deref())?;
+        let validation = match (validation, &self.validation) {
+            (Some(rows), Some(features)) => Some(named(rows, features, self.validation_labels.as_deref())?),
+            _ => None,
+        };
         Ok((Task::new(&training, validation.as_ref(), self.row_norm)?, manifest))
     }
 
@@ -70,6 +78,14 @@ impl Data {
             }
         }
     }
+}
+
+/// Whether labels are those that `hetal extract` wrote beside features and manifest: in a file of their own, or with the features.
+fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
+    let file = labels.map_or_else(|| features.to_owned(), |text| files::split_name(text).0);
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let written = |part| name == format!("labels_{part}.npy") || name == format!("{part}.safetensors");
+    file.parent() == features.parent() && ["train", "val", "test"].into_iter().any(written)
 }
 
 /// Rows with the names that a manifest has for the numbers of their classes.

@@ -1,7 +1,7 @@
 //! `hetal demo`: both parties on one machine, at full security, on real sentences.
 
 use super::steps::Steps;
-use super::train::{carry, per_iteration};
+use super::train::{carried, per_iteration};
 use super::{bytes, data, print, seconds, security};
 use crate::machine::{self, peak_rss_gib};
 use crate::{Error, Result, extract, progress};
@@ -61,7 +61,7 @@ pub struct Arguments {
     /// Rows of a batch.
     #[arg(long, default_value_t = BATCH, hide = true)]
     pub batch: usize,
-    /// Epochs.
+    /// Epochs to train for.
     #[arg(long, default_value_t = EPOCHS)]
     pub epochs: usize,
     /// Milliseconds from logits to verdict.
@@ -151,6 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let remote = Remote::connect(&address).map_err(hetal_client::Error::from)?;
     let mut options = Options::new(NAME);
     options.replace = true;
+    options.extraction = bundle.manifest.as_ref().map(carried).transpose()?;
     options.wishes = Wishes {
         batch: Some(arguments.batch),
         rate: Some(RATE),
@@ -161,11 +162,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         options.verdict_delay = Duration::from_millis(ms);
     }
     let mut show = |step| steps.show(step);
-    let mut trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show)?;
+    let trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show)?;
     drop(steps);
-    if let Some(manifest) = &bundle.manifest {
-        carry(&mut trained, manifest)?;
-    }
     server.stop();
     let wall = start.elapsed().as_secs_f64().max(trained.seconds.all);
     let (ours, theirs) = accuracies(&trained, &bundle)?;

@@ -24,13 +24,13 @@ pub struct Inputs {
     #[arg(long, group = "input")]
     pub text: Vec<String>,
     /// Features of the rows: .npy, .npz, .safetensors or .csv.
-    #[arg(long, group = "input")]
+    #[arg(long, group = "input", value_name = "FILE")]
     pub features: Option<PathBuf>,
     /// Where the network is now that made the features, if it is not where it was. Another one is refused.
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     pub network: Option<PathBuf>,
     /// Where downloaded networks are kept.
-    #[arg(long, env = "HETAL_MODELS")]
+    #[arg(long, env = "HETAL_MODELS", value_name = "DIR")]
     pub models: Option<PathBuf>,
 }
 
@@ -70,8 +70,11 @@ pub fn manifest(model: &Model, path: &Path) -> Result<Option<Manifest>> {
     Ok(model.extraction.as_ref().map(|value| Manifest::carried(value, path)).transpose()?)
 }
 
-/// Labels with the names of the model's classes.
+/// Labels with the names of the model's classes, which may be numbers.
 pub fn truth(labels: Labels, model: &Model, path: &Path) -> Result<Labels> {
+    if labels.classes().iter().all(|label| model.classes.contains(label)) {
+        return Ok(labels);
+    }
     names(labels, manifest(model, path)?.as_ref())
 }
 

@@ -1,9 +1,9 @@
 //! `hetal keygen`: the secret key and the key set of a project, before there are rows.
 
-use super::passphrase::PassphraseSource;
+use super::passphrase::Lock;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds, security};
-use crate::{Error, Result};
+use crate::Result;
 use hetal_client::{Layout, Project, keys};
 use hetal_learn::Limits;
 use serde_json::json;
@@ -16,23 +16,20 @@ pub struct Arguments {
     #[arg(long, default_value = FOLDER)]
     pub dir: PathBuf,
     /// Features of a row.
-    #[arg(long)]
-    pub features: usize,
+    #[arg(long, alias = "features", value_name = "COUNT")]
+    pub columns: usize,
     /// Classes.
-    #[arg(long)]
+    #[arg(long, value_name = "COUNT")]
     pub classes: usize,
-    /// Rows of a batch.
-    #[arg(long, default_value_t = 1024)]
+    /// Rows of a batch: all training rows where they are fewer.
+    #[arg(long, default_value_t = 1024, value_name = "ROWS")]
     pub batch: usize,
     /// Make new ones where there are some; the old secret key is kept in the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
-    /// Lock the secret key with a passphrase.
-    #[arg(long)]
-    pub passphrase: bool,
-    /// Where the passphrase is.
+    /// Whether and how the secret key is locked.
     #[command(flatten)]
-    pub passphrase_source: PassphraseSource,
+    pub lock: Lock,
     /// The parameter set.
     #[arg(long, hide = true)]
     pub set: Option<String>,
@@ -47,20 +44,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Everything that can be refused comes before an old key goes.
     let params = keys::params(&project)?;
     let range = Limits::default().defaults.range;
-    let layout = Layout::new(params, arguments.batch, arguments.features, arguments.classes, range)?;
-    let is_there = project.secret().metadata().is_ok_and(|m| m.len() > 0);
-    // A key that is there has its passphrase, which its successor keeps; a new one gets the one that is wished for.
-    if is_there {
-        arguments.passphrase_source.unlock(&mut project)?;
-    }
-    if arguments.passphrase && project.passphrase().is_none() {
-        if is_there && !arguments.fresh_keys {
-            return Err(Error::NotLocked { path: project.secret() });
-        }
-        project.set_passphrase(Some(arguments.passphrase_source.new_one()?));
-    }
+    let layout = Layout::new(params, arguments.batch, arguments.columns, arguments.classes, range)?;
+    arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
     if arguments.fresh_keys {
-        project.retire_keys()?;
+        keys::retire(&mut project)?;
     }
     let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
@@ -70,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "secret_key": project.secret(),
         "key_id": owner.key_id(),
         "locked": project.passphrase().is_some(),
-        "key_set": project.key_set(),
+        "key_set": project.key_file(&set),
         "key_bytes": set.bytes,
         "layout": set.layout,
         "seconds": set.seconds,
@@ -80,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "secret key: {} ({}: keep it, `hetal keys backup` it, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
         project.secret().display(),
         if project.passphrase().is_some() { "locked with the passphrase" } else { "mode 0600" },
-        project.key_set().display(),
+        project.key_file(&set).display(),
         bytes(set.bytes),
         seconds(set.seconds),
         set.layout,

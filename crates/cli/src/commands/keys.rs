@@ -4,7 +4,7 @@ use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::{FOLDER, print};
 use crate::Result;
-use hetal_client::{Layout, Project, keys};
+use hetal_client::{Project, keys};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub enum Command {
     Backup(FileArguments),
     /// Put a secret key from a backup in its place.
     Restore(FileArguments),
-    /// Make a new secret key and key set; the old secret key is kept in the folder `old`.
+    /// Make a new secret key and key sets; the old secret key is kept in the folder `old`. Interrupted, the same command goes on.
     Rotate(Arguments),
 }
 
@@ -106,27 +106,19 @@ fn restore(arguments: &FileArguments) -> Result<()> {
 fn rotate(arguments: &Arguments) -> Result<()> {
     let mut project = Project::existing(&arguments.dir)?;
     arguments.source.unlock(&mut project)?;
-    let before = keys::existing_owner(&mut project)?.key_id();
-    let passphrase = match project.passphrase().cloned() {
-        None if arguments.passphrase => Some(arguments.source.new_one()?),
-        known => known,
-    };
-    project.set_passphrase(passphrase);
-    let shape = project.settings().keys.as_ref().and_then(|keys| keys.shape);
-    project.retire_keys()?;
-    let owner = keys::owner(&mut project)?;
-    if let Some((batch, features, classes, range)) = shape {
-        let layout = Layout::new(keys::params(&project)?, batch, features, classes, range)?;
-        let mut steps = Steps::new();
-        keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
+    if arguments.passphrase && project.passphrase().is_none() {
+        project.set_passphrase(Some(arguments.source.new_one()?));
     }
-    let (key_id, secret) = (owner.key_id(), project.secret());
+    let mut steps = Steps::new();
+    let (before, owner) = keys::rotate(&mut project, &mut |step| steps.show(step))?;
+    drop(steps);
+    let (key_id, sets) = (owner.key_id(), project.settings().keys.len());
     let text = format!(
         "secret key {key_id} in place of {before}, which is kept in {}\nmodels of the old key are used on this machine as before, but no more of them is published, and \
          the server classifies with them no more",
         project.root().join("old").display()
     );
-    let value = json!({ "key_id": key_id, "old_key_id": before, "secret_key": secret, "key_set": shape.is_some() });
+    let value = json!({ "key_id": key_id, "old_key_id": before, "secret_key": project.secret(), "key_sets": sets });
     print(arguments.json, &value, &text);
     Ok(())
 }

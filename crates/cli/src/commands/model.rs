@@ -1,5 +1,6 @@
 //! `hetal model`: what a model is, and what may be published of it.
 
+use super::train::ordinal;
 use super::{FOLDER, print, write_public};
 use crate::Result;
 use hetal_client::export::{self, Format};
@@ -40,13 +41,13 @@ pub struct ExportArguments {
     #[arg(long, value_enum)]
     pub format: FormatArgument,
     /// The file to write.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     /// Models of this size that will ever be published under this secret key (fixed by the first export).
-    #[arg(long, requires = "security")]
+    #[arg(long, requires = "security", value_name = "COUNT")]
     pub models: Option<u64>,
     /// Published values tell nothing about the secret key but with probability 2^-SECURITY (fixed by the first export).
-    #[arg(long, requires = "models")]
+    #[arg(long, requires = "models", value_name = "BITS")]
     pub security: Option<u32>,
 }
 
@@ -78,7 +79,7 @@ fn show(arguments: &ShowArguments) -> Result<()> {
     let value =
         json!({ "name": model.name, "classes": model.classes, "features": model.features(), "training": training });
     let text = format!(
-        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the best the {}.\nvalidation: accuracy {:.2} %, loss {:.4} on {} rows",
+        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, best the {}{}\nvalidation: accuracy {:.2} %, loss {:.4} on {} rows",
         model.name,
         model.features(),
         model.classes.len(),
@@ -87,6 +88,7 @@ fn show(arguments: &ShowArguments) -> Result<()> {
         training.batch,
         training.epochs,
         training.best_epoch,
+        ordinal(training.best_epoch),
         100.0 * training.validation_accuracy,
         training.validation_loss,
         training.validation_rows
@@ -107,7 +109,8 @@ fn write(arguments: &ExportArguments) -> Result<()> {
         FormatArgument::Sklearn => Format::Sklearn,
     };
     write_public(&arguments.out, &published.bytes(format))?;
-    let left = project.settings().released.map_or(0, |released| released.left);
+    // Of a key that was replaced, nothing more is published than what was.
+    let left = project.settings().released.map(|released| released.left);
     let value = json!({
         "file": arguments.out,
         "sigma": published.sigma,
@@ -115,10 +118,14 @@ fn write(arguments: &ExportArguments) -> Result<()> {
         "numbers_left": left,
     });
     let text = format!(
-        "{}: may be published. To hide the secret key (advantage at most 2^-{}), each weight got noise of {:.1e}; {left} more numbers may be published under it",
+        "{}: may be published. To hide the secret key (advantage at most 2^-{}), each weight got noise of {:.1e}; {}",
         arguments.out.display(),
         published.security,
-        published.sigma
+        published.sigma,
+        left.map_or_else(
+            || "these are the numbers that were published before".to_owned(),
+            |left| format!("{left} more numbers may be published under it")
+        )
     );
     print(arguments.show.json, &value, &text);
     Ok(())

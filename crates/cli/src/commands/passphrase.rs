@@ -1,5 +1,6 @@
 //! The passphrase of a secret key: from a file, the environment or the terminal.
 
+use super::warn_if_others_read;
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_keys::{Passphrase, secret_file};
@@ -13,16 +14,18 @@ const VARIABLE: &str = "HETAL_PASSPHRASE";
 /// Where the passphrase is. Without an option: in the environment variable HETAL_PASSPHRASE, or typed.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct PassphraseSource {
-    /// A file whose first line is the passphrase of the secret key.
-    #[arg(long)]
+    /// A file whose first line is the passphrase of the secret key, if it has one (or the environment variable HETAL_PASSPHRASE, or typed).
+    #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 }
 
 impl PassphraseSource {
-    /// Gives a project the passphrase of its secret key, if that has one.
+    /// Gives a project the passphrase of its secret key, if that has one; of a key that takes the place of a locked one, a new one.
     pub fn unlock(&self, project: &mut Project) -> Result<()> {
-        let path = project.secret();
-        project.set_passphrase(self.of_file(&path)?);
+        let (path, settings) = (project.secret(), project.settings());
+        let succeeds_locked = settings.locked && settings.key_id.is_none() && !project.has_secret();
+        let passphrase = if succeeds_locked { Some(self.new_one()?) } else { self.of_file(&path)? };
+        project.set_passphrase(passphrase);
         Ok(())
     }
 
@@ -49,6 +52,7 @@ impl PassphraseSource {
     fn given(&self) -> Result<Option<Passphrase>> {
         let text = match &self.passphrase_file {
             Some(path) => {
+                warn_if_others_read("passphrase", path);
                 let text = Zeroizing::new(
                     std::fs::read_to_string(path)
                         .map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })?,
@@ -58,6 +62,32 @@ impl PassphraseSource {
             None => std::env::var(VARIABLE).ok().map(Zeroizing::new),
         };
         Ok(text.map(Passphrase::new).transpose()?)
+    }
+}
+
+/// The lock of a secret key that a command may make.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Lock {
+    /// Lock the secret key with a passphrase when it is made.
+    #[arg(long)]
+    pub passphrase: bool,
+    /// Where the passphrase is.
+    #[command(flatten)]
+    pub source: PassphraseSource,
+}
+
+impl Lock {
+    /// Gives a project the passphrase of its secret key, which a successor keeps; one that is made gets a new one where that is wished for.
+    /// `replaced`: whether the key that is there goes.
+    pub fn prepare(&self, project: &mut Project, replaced: bool) -> Result<()> {
+        self.source.unlock(project)?;
+        if self.passphrase && project.passphrase().is_none() {
+            if project.has_secret() && !replaced {
+                return Err(Error::NotLocked { path: project.secret() });
+            }
+            project.set_passphrase(Some(self.source.new_one()?));
+        }
+        Ok(())
     }
 }
 

@@ -17,31 +17,31 @@ use std::sync::Arc;
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// Features of the training rows: .npy, .npz, .safetensors or .csv.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: Option<PathBuf>,
-    /// Labels of the training rows.
-    #[arg(long)]
+    /// Labels of the training rows: a file of them (FILE#NAME for one array or column of several).
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
-    /// The column or array of the feature file that holds the labels.
-    #[arg(long, conflicts_with = "labels")]
+    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the labels.
+    #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
-    /// Features of rows to validate on.
-    #[arg(long)]
+    /// Features of rows to validate on. Without it, one row in eight of each class is set aside.
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of those rows.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// Training rows, where no file is given.
-    #[arg(long)]
+    /// Rows in all; one in eight is set aside for validation unless their number is given.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub rows: Option<usize>,
-    /// Features of a row, where no file is given.
-    #[arg(long)]
+    /// Features of a row.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub columns: Option<usize>,
-    /// Classes, where no file is given.
-    #[arg(long)]
+    /// Classes.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub classes: Option<usize>,
-    /// Validation rows, where no file is given.
-    #[arg(long)]
+    /// Validation rows, besides the others.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
     pub validation_rows: Option<usize>,
     /// Hyper-parameters to ask for.
     #[command(flatten)]
@@ -153,17 +153,21 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
 fn text(plan: &Value) -> String {
     let number = |name: &str| plan[name].as_u64().unwrap_or(0);
     let size = |name: &str| bytes(number(name));
-    let time = |name: &str| plan[name].as_f64().map_or("an unmeasured time".to_owned(), seconds);
+    let time = |name: &str| match plan[name].as_f64() {
+        Some(taken) => format!("about {} on this machine's CPU", seconds(taken)),
+        None => "nobody has measured how long at this set".to_owned(),
+    };
+    let batches = if number("batches") == 1 { "batch" } else { "batches" };
     format!(
         "{} training rows and {} validation rows of {} features, {} classes\n\
-         {} batches of {} rows; parameter set {} ({})\n\
+         {} {batches} of {} rows; parameter set {} ({})\n\
          \n\
          sent once          keys {} ({} of them), rows {} (without seeds {})\n\
          received           {} an epoch, {} at the end\n\
          disk of the owner  {}\n\
          server's memory    keys {}, all batches prepared {} (remade one by one where that is too much)\n\
-         an iteration       {} bootstraps, {} key switches; about {} on this machine's CPU\n\
-         an epoch           about {} on this machine's CPU; at most {} epochs\n\
+         an iteration       {} bootstraps, {} key switches; {}\n\
+         an epoch           {}; at most {} epochs\n\
          softmax            error at most {:.1e}",
         number("rows"),
         number("validation_rows"),

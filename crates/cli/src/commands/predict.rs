@@ -27,13 +27,13 @@ pub struct Arguments {
     /// What is to be classified.
     #[command(flatten)]
     pub inputs: Inputs,
-    /// True labels, to see how good the predictions are.
-    #[arg(long)]
+    /// True labels, to see how good the predictions are: a file of them (FILE#NAME for one array or column of several).
+    #[arg(long, value_name = "FILE")]
     pub labels: Option<String>,
-    /// The column or array of the feature file that holds the true labels.
-    #[arg(long, conflicts_with = "labels")]
+    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the true labels.
+    #[arg(long, conflicts_with = "labels", value_name = "NAME")]
     pub label_column: Option<String>,
-    /// Classify on the server, which sees neither the rows nor the model.
+    /// Classify on the server that trained the model; it sees neither the rows nor the model.
     #[arg(long)]
     pub remote: bool,
     /// Where the server is.
@@ -43,7 +43,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub passphrase: PassphraseSource,
     /// Write the predictions here (CSV) instead of to the terminal. The file is its owner's alone.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// All digits of the probabilities. They are PRIVATE: with the server's ciphertexts they give the secret key away.
     #[arg(long)]

@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::data::Data;
-use super::passphrase::PassphraseSource;
+use super::passphrase::Lock;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds};
 use crate::{Error, Result};
@@ -38,9 +38,9 @@ pub struct Arguments {
     /// Make a new secret key and key set; the old secret key is kept in the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
-    /// Where the passphrase of the secret key is, if it has one.
+    /// Whether and how the secret key is locked.
     #[command(flatten)]
-    pub passphrase: PassphraseSource,
+    pub lock: Lock,
     /// Do not repeat the training in the clear on this machine to compare (such a model cannot be exported).
     #[arg(long)]
     pub no_check: bool,
@@ -59,19 +59,19 @@ pub struct Arguments {
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct WishArguments {
     /// Rows of a batch.
-    #[arg(long)]
+    #[arg(long, value_name = "ROWS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub batch: Option<usize>,
     /// The learning rate.
-    #[arg(long)]
+    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub rate: Option<f64>,
     /// Epochs without improvement before training stops.
-    #[arg(long)]
+    #[arg(long, value_name = "EPOCHS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub patience: Option<usize>,
     /// The most epochs.
-    #[arg(long)]
+    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub epochs: Option<usize>,
     /// Plain gradient descent instead of Nesterov's momentum.
-    #[arg(long)]
+    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
     pub no_momentum: bool,
 }
 
@@ -87,33 +87,30 @@ impl WishArguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (task, manifest) = arguments.data.read()?;
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
-    arguments.passphrase.unlock(&mut project)?;
+    arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
     let remote = arguments.connection.connect(&mut project)?;
     let mut options = Options::new(&arguments.name);
     options.wishes = arguments.wishes.wishes();
     options.check = !arguments.no_check;
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
+    options.extraction = manifest.as_ref().map(carried).transpose()?;
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
     }
     let mut steps = Steps::new();
     let mut show = |step| steps.show(step);
     let training = Training::open(&mut project, &remote, &task, &options, &mut show)?;
-    let mut trained = training.run(&mut show)?;
+    let trained = training.run(&mut show)?;
     drop(steps);
-    if let Some(manifest) = manifest {
-        carry(&mut trained, &manifest)?;
-    }
     print(arguments.json, &report(&trained), &text(&trained));
     Ok(())
 }
 
-/// Puts the manifest of the features into the model file.
-pub fn carry(trained: &mut Trained, manifest: &Manifest) -> Result<()> {
-    let bad = |e: serde_json::Error| Error::File { path: trained.path.display().to_string(), reason: e.to_string() };
-    trained.model.extraction = Some(serde_json::to_value(manifest).map_err(bad)?);
-    Ok(trained.model.save(&trained.path)?)
+/// The manifest of the features as the model file holds it.
+pub fn carried(manifest: &Manifest) -> Result<Value> {
+    let bad = |e: serde_json::Error| Error::File { path: Manifest::FILE.to_owned(), reason: e.to_string() };
+    serde_json::to_value(manifest).map_err(bad)
 }
 
 /// What a training came to, for machines.
@@ -163,7 +160,12 @@ pub fn text(trained: &Trained) -> String {
         Some(d) => format!(
             "WARNING: the same training in the clear gives other weights ({d:.1e} of the largest): do not trust this server\n"
         ),
-        None => "not compared with training in the clear\n".to_owned(),
+        None if training.rate.is_none() => {
+            "not compared with training in the clear: the server hides its learning rate, without which nobody can repeat the training. So nobody \
+             knows how noisy the model is, and it cannot be exported\n"
+                .to_owned()
+        }
+        None => "not compared with training in the clear, as you wished (so it cannot be exported)\n".to_owned(),
     };
     text += &format!(
         "sent: keys {}, rows {}; took {}\n",
@@ -188,7 +190,8 @@ fn inputs(trained: &Trained) -> &'static str {
     }
 }
 
-fn ordinal(n: usize) -> &'static str {
+/// What makes a number one of an order.
+pub fn ordinal(n: usize) -> &'static str {
     match (n % 10, n % 100) {
         (_, 11..=13) => "th",
         (1, _) => "st",

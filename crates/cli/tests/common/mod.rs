@@ -46,13 +46,17 @@ pub struct Server {
 
 impl Server {
     pub fn start(folder: &Path) -> Self {
+        Self::start_with(folder, |_| ())
+    }
+
+    pub fn start_with(folder: &Path, change: impl FnOnce(&mut Config)) -> Self {
         let tenant = TenantConfig {
             name: "test".to_owned().try_into().unwrap(),
             token: Some(Fingerprint::of(TOKEN.as_bytes())),
             certificate: None,
             expires: None,
         };
-        let running = hetal_server::start(Config {
+        let mut config = Config {
             folder: folder.join("server"),
             address: "127.0.0.1:0".parse().unwrap(),
             tenants: vec![tenant],
@@ -60,8 +64,9 @@ impl Server {
             allow_insecure: true,
             engine: hetal_server::config::Engine::Cpu,
             ..Config::default()
-        })
-        .unwrap();
+        };
+        change(&mut config);
+        let running = hetal_server::start(config).unwrap();
         let token = folder.join("token");
         std::fs::write(&token, TOKEN).unwrap();
         Self { authority: running.authority().unwrap().to_owned(), running, token }

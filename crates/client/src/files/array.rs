@@ -45,7 +45,7 @@ impl Array {
         match &self.values {
             Values::Floats(values) => 8 * values.len(),
             Values::Integers(values) => 8 * values.len(),
-            Values::Texts(values) => values.iter().map(|text| size_of::<String>() + text.len()).sum(),
+            Values::Texts(values) => values.iter().map(|text| size_of::<String>() + text.capacity()).sum(),
         }
     }
 
@@ -96,6 +96,15 @@ impl Element {
             Self::Double => Some(8),
             Self::Signed(width) | Self::Unsigned(width) => Some(width),
             Self::Text(length) => length.checked_mul(4),
+        }
+    }
+
+    /// The most memory that a value takes.
+    pub(super) fn memory(self) -> Option<usize> {
+        match self {
+            // No letter takes more than four bytes.
+            Self::Text(length) => length.checked_mul(4)?.checked_add(size_of::<String>()),
+            _ => Some(8),
         }
     }
 

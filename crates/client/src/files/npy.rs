@@ -19,7 +19,7 @@ pub fn parse(bytes: &[u8]) -> Parsed<Array> {
     parse_within(bytes, usize::MAX)
 }
 
-/// Parses a file whose values may take so many bytes of memory: a byte in a file is eight here.
+/// Parses a file whose values may take so many bytes of memory: a byte in a file is eight here, and a text of one letter many more.
 pub(super) fn parse_within(bytes: &[u8], room: usize) -> Parsed<Array> {
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| no("it does not begin like one"))?;
     let (length, rest) = match rest {
@@ -38,7 +38,7 @@ pub(super) fn parse_within(bytes: &[u8], room: usize) -> Parsed<Array> {
     }
     let description = field(header, "'descr':")?.split('\'').nth(1).ok_or_else(|| no("it is a record array"))?;
     let (element, shape) = (element(description)?, shape(field(header, "'shape':")?)?);
-    let values = shape.iter().try_fold(8usize, |product, &n| product.checked_mul(n));
+    let values = element.memory().and_then(|one| shape.iter().try_fold(one, |product, &n| product.checked_mul(n)));
     if values.is_none_or(|bytes| bytes > room) {
         return Err(no("its values take too much memory"));
     }

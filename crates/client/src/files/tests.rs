@@ -100,61 +100,6 @@ fn names_behind_a_hash() {
     assert!(matches!(kind(Path::new("d.txt")), Err(Error::File { problem: Problem::Extension, .. })));
 }
 
-/// Good files with a few bytes changed: understood or refused, never a panic.
-#[test]
-fn hostile_files_are_refused_or_understood() {
-    let metadata = Default::default();
-    let deflated = {
-        // The archive's one entry, deflated by hand.
-        let array = npy::write_doubles(&[4, 3], &[0.0; 12]);
-        let packed = miniz_oxide::deflate::compress_to_vec(&array, 6);
-        let mut bytes = npz::write(&[("x", packed.clone())]);
-        // Method 8 and the true size, in both headers.
-        let directory = bytes.len() - 22 - 46 - 5;
-        for (method, sizes, crc) in [(8, 22, 14), (directory + 10, directory + 24, directory + 16)] {
-            bytes[method] = 8;
-            bytes[sizes..sizes + 4].copy_from_slice(&(array.len() as u32).to_le_bytes());
-            bytes[crc..crc + 4].copy_from_slice(&crc32fast::hash(&array).to_le_bytes());
-        }
-        assert_eq!(npz::parse(&bytes).unwrap()[0].1.shape, [4, 3]);
-        bytes
-    };
-    let samples: [(Format, Vec<u8>); 5] = [
-        (Format::Npy, npy("<f4", "1, 3", &three_numbers())),
-        (Format::Npz, npz::write(&[("features", npy::write_doubles(&[1, 2], &[1.0, 2.0]))])),
-        (Format::Npz, deflated),
-        (Format::Safetensors, safetensors::write(&[("x", &[1, 2], &[1.0, 2.0])], &metadata)),
-        (Format::Csv, b"a,b,kind\n1,2.5,cat\n-3,4e-1,\"dog\"\n".to_vec()),
-    ];
-    let mut state = 1u64;
-    let mut below = |n: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % n.max(1)
-    };
-    let mut understood = 0;
-    for (format, good) in &samples {
-        for _ in 0..20_000 {
-            let mut bytes = good.clone();
-            for _ in 0..=below(4) {
-                let at = below(bytes.len());
-                match below(5) {
-                    0 => bytes[at] = [0, 1, 0x7F, 0x80, 0xFF, b'9', b',', b'\n', b'(', b'"'][below(10)],
-                    1 => bytes.truncate(at.max(1)),
-                    2 => bytes.insert(at, b"0123456789,()[]{}'\"\xFF"[below(20)]),
-                    3 => bytes[at] ^= 1 << below(8),
-                    _ => drop(bytes.remove(at)),
-                }
-                if bytes.is_empty() {
-                    bytes.push(0);
-                }
-            }
-            understood += usize::from(parse_table(*format, &bytes, None).is_ok());
-            understood += usize::from(parse_labels(*format, &bytes, Some("kind")).is_ok());
-        }
-    }
-    assert!(understood > 1000, "{understood} of all mutations were understood: the test does not reach the values");
-}
-
 /// A small file must not become much memory: arrays that share bytes, entries that share an array, bytes that become words.
 #[test]
 fn memory_bombs_are_refused() {
@@ -174,4 +119,8 @@ fn memory_bombs_are_refused() {
     let content = npy("|u1", "1000,", &[7; 1000]);
     assert!(npy::parse_within(&content, 8000).is_ok());
     assert!(npy::parse_within(&content, 7999).is_err(), "a thousand bytes are eight thousand here");
+    let letters = npy("<U1", "1000,", &b"x\0\0\0".repeat(1000));
+    let taken = 1000 * (size_of::<String>() + 4);
+    assert!(npy::parse_within(&letters, taken).is_ok_and(|array| array.memory() <= taken));
+    assert!(npy::parse_within(&letters, taken - 1).is_err(), "a letter is a text here");
 }

@@ -21,6 +21,16 @@ pub enum Error {
         /// What the system or TLS said.
         reason: String,
     },
+    /// A server that is there and does not answer.
+    #[error(
+        "{server} is there and does not answer: {reason}. Run the command again to go on; if it happens again, ask the server's operator"
+    )]
+    Late {
+        /// The server.
+        server: String,
+        /// How long it was waited for, or what it said itself.
+        reason: String,
+    },
     /// The server does not know us.
     #[error("{server} does not accept the credentials: ask its operator for a token or a certificate")]
     Credentials {
@@ -135,9 +145,8 @@ impl Error {
     pub(super) fn of(server: &str, status: Status) -> Self {
         let (server, sentence) = (server.to_owned(), status.message().to_owned());
         match status.code() {
-            Code::Unavailable | Code::Unknown | Code::DeadlineExceeded => {
-                Self::Unreachable { server, reason: innermost(&status) }
-            }
+            Code::Unavailable | Code::Unknown => Self::Unreachable { server, reason: innermost(&status) },
+            Code::DeadlineExceeded => Self::Late { server, reason: sentence },
             Code::Unauthenticated | Code::PermissionDenied => Self::Credentials { server },
             Code::NotFound => Self::NotFound { server, sentence },
             Code::ResourceExhausted => Self::Limit { server, sentence },

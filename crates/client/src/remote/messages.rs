@@ -83,7 +83,7 @@ pub struct Terms {
 }
 
 impl Offer {
-    pub(super) fn parse(message: v1::Offer) -> Result<Self> {
+    pub(crate) fn parse(message: v1::Offer) -> Result<Self> {
         if message.version != hetal_wire::VERSION {
             return Err(Error::protocol(format!("it chose version {} of the protocol", message.version)));
         }
@@ -244,7 +244,7 @@ pub struct Job {
 }
 
 impl Job {
-    pub(super) fn parse(message: v1::Job) -> Result<Self> {
+    pub(crate) fn parse(message: v1::Job) -> Result<Self> {
         let state = JobState::parse(message.state()).ok_or_else(|| Error::protocol("a job without a state"))?;
         Ok(Self {
             id: job_id(&message.id)?,
@@ -385,7 +385,7 @@ impl Output {
 }
 
 impl Event {
-    pub(super) fn parse(message: v1::Event) -> Result<Self> {
+    pub(crate) fn parse(message: v1::Event) -> Result<Self> {
         use v1::event::What;
         let what = message.what.ok_or_else(|| Error::protocol("an event of an unknown kind"))?;
         let what = match what {

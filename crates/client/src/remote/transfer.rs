@@ -83,7 +83,7 @@ impl Remote {
     ) -> Result<std::result::Result<(), Status>> {
         let Uploaded { name, size, .. } = *uploaded;
         let begin = v1::BeginUploadRequest { name: name.to_vec().into(), kind: kind.to_message().into(), size };
-        let state = match self.runtime.block_on(self.rpc.clone().begin_upload(begin)) {
+        let state = match self.attempt(self.rpc.clone().begin_upload(begin)) {
             Ok(state) => state.into_inner(),
             Err(status) => return Ok(Err(status)),
         };
@@ -185,11 +185,13 @@ impl Remote {
         self.runtime.block_on(async {
             let mut rpc = self.rpc.clone();
             let mut stream = match unless_silent(self.persistence, rpc.download(request)).await {
-                Ok(stream) => stream.into_inner(),
-                Err(status) => return Ok(Err(status)),
+                Ok(Ok(stream)) => stream.into_inner(),
+                Ok(Err(status)) => return Ok(Err(status)),
+                Err(silence) => return Ok(Err(silence.into())),
             };
             loop {
-                match unless_silent(self.persistence, stream.message()).await {
+                let next = unless_silent(self.persistence, stream.message()).await;
+                match next.unwrap_or_else(|silence| Err(silence.into())) {
                     // An empty part is no progress, and there may be any number of them.
                     Ok(Some(message)) if message.data.is_empty() => {
                         return Err(Error::protocol("an empty part of a download"));

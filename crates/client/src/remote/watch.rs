@@ -1,8 +1,8 @@
 //! The events of a job.
 
-use super::{Error, Event, Happening, JobId, JobState, Patience, Remote, Result, unless_silent};
+use super::{Error, Event, Happening, JobId, JobState, Patience, Remote, Result, Silence, unless_silent};
 use hetal_wire::v1;
-use tonic::{Code, Streaming};
+use tonic::Streaming;
 
 /// A running job that says nothing is asked again so often: with a persistence of five minutes, for an hour.
 const MOST_SILENCES: usize = 11;
@@ -31,10 +31,10 @@ impl<'a> Watch<'a> {
         loop {
             let limit = self.remote.persistence;
             let next = message(self.remote, self.job, self.after, &mut self.stream);
-            match self.remote.runtime.block_on(unless_silent(limit, next)) {
-                Ok(Some(event)) => return self.accept(Event::parse(event)?).map(Some),
+            match self.remote.runtime.block_on(async { unless_silent(limit, next).await }) {
+                Ok(Ok(Some(event))) => return self.accept(Event::parse(event)?).map(Some),
                 // In a queue there is nothing to tell; a job that runs says how far it is.
-                Err(status) if status.code() == Code::DeadlineExceeded => {
+                Err(Silence(_)) => {
                     self.stream = None;
                     silences += 1;
                     let queued = self.remote.job(self.job)?.state == JobState::Queued;
@@ -42,11 +42,11 @@ impl<'a> Watch<'a> {
                         return Err(Error::Silent { server: self.remote.server.clone(), job: self.job });
                     }
                 }
-                Ok(None) => {
+                Ok(Ok(None)) => {
                     self.stream = None;
                     patience.wait(&self.remote.server, tonic::Status::unavailable("the server ended the stream"))?;
                 }
-                Err(status) => {
+                Ok(Err(status)) => {
                     self.stream = None;
                     patience.wait(&self.remote.server, status)?;
                 }

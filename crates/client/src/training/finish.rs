@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The encrypted weights on their way.
 const WEIGHTS: &str = "weights.ct";
 /// Logits of the best epoch so far: the weights that come back must give these.
-const BEST: &str = "best.json";
+pub(super) const BEST: &str = "best.json";
 /// So many of them are kept.
 const BEST_LOGITS: usize = 1 << 16;
 /// Logits of decrypted weights may differ from decrypted logits by this, and by this share of the largest.
@@ -43,26 +43,27 @@ impl Training<'_> {
         let training = self.provenance(job, &record, &output, best, round);
         let noise = difference.map(noise_bound);
         let normalisation = self.task.normalisation.clone();
-        let model =
+        let mut model =
             Model::new(&self.options.name, self.task.classes.clone(), &weights, normalisation, noise, training)?;
+        model.extraction.clone_from(&self.options.extraction);
         let place = self.project.model(&self.options.name)?;
         model.save(&place)?;
         remove_if_there(&self.folder.join(WEIGHTS))?;
         remove_if_there(&self.folder.join(BEST))?;
         self.record.finished = true;
         self.save()?;
-        let keys = self.project.settings().keys.as_ref();
+        let keys = self.key_set()?;
         Ok(Trained {
             difference: difference.zip(twin.as_ref()).map(|(d, twin)| d / twin.max_magnitude()),
             model,
             path: place,
             rounds: record.rounds,
             twin,
-            key_bytes: keys.map_or(0, |keys| keys.bytes),
+            key_bytes: keys.bytes,
             row_bytes: self.record.row_bytes(),
             sent: self.record.sent,
             seconds: self.record.seconds,
-            key_seconds: keys.map_or(0.0, |keys| keys.seconds),
+            key_seconds: keys.seconds,
         })
     }
 

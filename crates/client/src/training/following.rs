@@ -60,16 +60,14 @@ impl Training<'_> {
                 Err(Error::hostile(format!("round {number} after {known} of at most {most}")))
             };
             let round = judged.or_else(|error| {
-                if !error.is_hostile() {
-                    return Err(error);
-                }
-                fault = Some(error);
+                let Some(what) = error.caught() else { return Err(error) };
+                fault = Some((what, error));
                 let (verdict, accepted, accuracy) = (Verdict::Stop, false, 0.0);
                 Ok(Round { verdict, accepted, loss: f64::MAX, accuracy, largest: f64::MAX })
             })?;
             let record = self.job_record()?;
             record.judged(round);
-            record.fault = fault.as_ref().map(ToString::to_string);
+            record.fault = fault.as_ref().map(|(what, _)| what.clone());
             // On disk before it leaves: a round has one verdict.
             self.save()?;
             report(Step::Judged(round));
@@ -78,7 +76,7 @@ impl Training<'_> {
         let said = self.remote.judge_after(job.id, validation, verdict, self.options.verdict_delay);
         // What it was caught at is the news, not that such a server does not take a verdict.
         match fault {
-            Some(fault) => Err(fault),
+            Some((_, error)) => Err(error),
             None => Ok(said?),
         }
     }

@@ -1,8 +1,9 @@
 //! A training as it is on disk.
 
-use super::{Options, Round, Seconds, Step, expected_terms, remove};
+use super::finish::BEST;
+use super::{Options, Round, Seconds, Step, expected_terms};
 use crate::owner::hex;
-use crate::project::{KeySet, remove_if_there};
+use crate::project::{KeySet, io, remove_if_there};
 use crate::remote::{Job, JobId, Remote, Terms};
 use crate::uploads::{self, Upload};
 use crate::{Error, Layout, Owner, Result, Task};
@@ -120,11 +121,10 @@ impl Record {
         })
     }
 
-    /// Whether it is about these rows, keys and wishes.
-    pub fn fits(&self, task: &Task, layout: &Layout, keys: &KeySet, wishes: &Wishes) -> bool {
+    /// Whether it is about these rows and wishes, under whatever keys.
+    pub fn is_about(&self, task: &Task, layout: &Layout, wishes: &Wishes) -> bool {
         self.version == VERSION
             && self.layout == layout.key()
-            && self.keys == keys.blob
             && self.wishes == *wishes
             && self.fingerprint == task.fingerprint()
     }
@@ -162,7 +162,15 @@ impl Record {
             let _ = remote.cancel(id);
         }
         remove_if_there(&folder.join("job.json"))?;
-        self.batches.iter().chain(&self.validation).try_for_each(|upload| remove(folder, upload))
+        for entry in std::fs::read_dir(folder).map_err(|e| io("reading", folder, &e))? {
+            let path = entry.map_err(|e| io("reading", folder, &e))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // Encrypted rows; logits and weights, whole or on their way; what the best epoch was judged by.
+            if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
+                remove_if_there(&path)?;
+            }
+        }
+        Ok(())
     }
 
     pub fn row_bytes(&self) -> u64 {

@@ -48,6 +48,10 @@ pub enum Lie {
     WeightsOfAnotherEpoch,
     NoWeights,
     StalledEvents,
+    /// Neither events nor an answer to who asks about the job.
+    StalledJob,
+    /// Its own time limit instead of events.
+    LateEvents,
     MoreEpochs,
     LessPatience,
     OtherRate,
@@ -376,7 +380,7 @@ impl Hetal for Handler {
                     max_epochs: wishes.max_epochs.unwrap_or(defaults.max_epochs),
                     ..defaults
                 };
-                if seen.lie != Some(Lie::StalledEvents) {
+                if !matches!(seen.lie, Some(Lie::StalledEvents | Lie::StalledJob)) {
                     let what = self.0.validation(seen, 1);
                     tell(seen, what);
                 }
@@ -395,6 +399,10 @@ impl Hetal for Handler {
     }
 
     async fn get_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
+        let lie = self.0.seen().lie;
+        if lie == Some(Lie::StalledJob) {
+            std::future::pending::<()>().await;
+        }
         Ok(Response::new(self.0.seen().job()))
     }
 
@@ -415,6 +423,9 @@ impl Hetal for Handler {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
         let (server, mut after) = (Arc::clone(&self.0), request.get_ref().after as usize);
+        if server.seen().lie == Some(Lie::LateEvents) {
+            return Err(Status::deadline_exceeded("too slow today"));
+        }
         let (send, receive) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
             loop {

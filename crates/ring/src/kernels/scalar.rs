@@ -2,7 +2,7 @@
 
 use super::Scaled;
 use crate::Modulus;
-use crate::automorphism::Permutation;
+use crate::automorphism::Part;
 
 pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) {
     for (x, &y) in a.iter_mut().zip(b) {
@@ -90,14 +90,14 @@ pub(super) fn dot_pair_into(
     }
 }
 
-pub(super) fn permute_into(out: &mut [u64], a: &[u64], permutation: &Permutation) {
-    for (o, i) in out.iter_mut().zip(permutation.sources()) {
+pub(super) fn permute_into(out: &mut [u64], a: &[u64], part: &Part<'_>) {
+    for (o, i) in out.iter_mut().zip(part.places()) {
         *o = a[i];
     }
 }
 
-pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation) {
-    for (acc, i) in acc.iter_mut().zip(permutation.sources()) {
+pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>) {
+    for (acc, i) in acc.iter_mut().zip(part.places()) {
         *acc = q.add(*acc, a[i]);
     }
 }

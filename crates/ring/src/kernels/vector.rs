@@ -4,7 +4,7 @@
 
 use super::{MAX_DOT_TERMS, Scaled, scalar};
 use crate::Modulus;
-use crate::automorphism::Permutation;
+use crate::automorphism::Part;
 use crate::simd::{Factor, Field, Integers52, Simd, Sum52, biased, to_double, vector_kernel};
 
 vector_kernel! {
@@ -49,11 +49,11 @@ vector_kernel! {
         = add_combination_body, ifma add_combination_ifma, else scalar::add_combination_assign
 }
 vector_kernel! {
-    pub(super) fn permute_into(out: &mut [u64], a: &[u64], permutation: &Permutation)
+    pub(super) fn permute_into(out: &mut [u64], a: &[u64], part: &Part<'_>)
         = permute_body, else scalar::permute_into
 }
 vector_kernel! {
-    pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], permutation: &Permutation)
+    pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>)
         = add_permuted_body, else scalar::add_permuted_assign
 }
 
@@ -560,30 +560,24 @@ fn combination_tail(modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64],
 }
 
 #[inline(always)]
-unsafe fn permute_body<S: Simd>(_set: S, out: &mut [u64], a: &[u64], permutation: &Permutation) {
-    // SAFETY: the caller's features; both slices have the permutation's length, which is made of whole vectors, and the
+unsafe fn permute_body<S: Simd>(_set: S, out: &mut [u64], a: &[u64], part: &Part<'_>) {
+    // SAFETY: the caller's features; both slices have the part's length, which is made of whole vectors, and the
     // blocks are within it.
     unsafe {
-        for (number, block) in permutation.blocks(S::LANES).iter().enumerate() {
-            let x = S::load_u(a.as_ptr().add(block.source as usize));
+        for (number, (source, block)) in part.blocks(S::LANES).enumerate() {
+            let x = S::load_u(a.as_ptr().add(source));
             S::store_u(out.as_mut_ptr().add(number * S::LANES), S::at_places(x, &block.places));
         }
     }
 }
 
 #[inline(always)]
-unsafe fn add_permuted_body<S: Simd>(
-    _set: S,
-    modulus: &Modulus,
-    acc: &mut [u64],
-    a: &[u64],
-    permutation: &Permutation,
-) {
+unsafe fn add_permuted_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>) {
     // SAFETY: as in `permute_body`.
     unsafe {
         let q = S::splat_u(modulus.value());
-        for (number, block) in permutation.blocks(S::LANES).iter().enumerate() {
-            let x = S::at_places(S::load_u(a.as_ptr().add(block.source as usize)), &block.places);
+        for (number, (source, block)) in part.blocks(S::LANES).enumerate() {
+            let x = S::at_places(S::load_u(a.as_ptr().add(source)), &block.places);
             let out = acc.as_mut_ptr().add(number * S::LANES);
             S::store_u(out, add_mod::<S>(q, S::load_u(out), x));
         }
@@ -593,6 +587,7 @@ unsafe fn add_permuted_body<S: Simd>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::automorphism::Permutation;
     use crate::simd::emulated::Emulated;
 
     /// Eight lanes on any machine.
@@ -663,14 +658,15 @@ mod tests {
         let (a, b): (Vec<u64>, Vec<u64>) = (0..n).map(|i| (i * i + 3, q.value() - 1 - i)).unzip();
         for galois in [1, 5, 25, 127, 77] {
             let permutation = Permutation::new(6, galois);
+            let part = permutation.whole();
             let (mut ours, mut expected) = (b.clone(), b.clone());
             // SAFETY: the emulated set needs no features; the lengths agree.
-            unsafe { add_permuted_body(Emulated, &q, &mut ours, &a, &permutation) };
-            scalar::add_permuted_assign(&q, &mut expected, &a, &permutation);
+            unsafe { add_permuted_body(Emulated, &q, &mut ours, &a, &part) };
+            scalar::add_permuted_assign(&q, &mut expected, &a, &part);
             assert_eq!(ours, expected, "{galois}");
             // SAFETY: as above.
-            unsafe { permute_body(Emulated, &mut ours, &a, &permutation) };
-            scalar::permute_into(&mut expected, &a, &permutation);
+            unsafe { permute_body(Emulated, &mut ours, &a, &part) };
+            scalar::permute_into(&mut expected, &a, &part);
             assert_eq!(ours, expected, "{galois}");
         }
     }

@@ -1,9 +1,9 @@
 //! Digits of a polynomial, and their inner product with a switching key.
 
+use super::inner_product::{BLOCK, InnerProduct, KeyLimb, Terms};
 use super::{Basis, Conversion, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
-use crate::kernels::Scaled;
-use crate::{Modulus, kernels};
+use crate::kernels;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,9 +27,20 @@ pub struct Digits {
     ranges: Vec<Range<usize>>,
     /// The polynomial itself: digit `j` agrees with it modulo its own primes.
     source: Poly,
-    /// `extended[j]`: the other limbs of digit `j`, in the order of the basis.
-    extended: Vec<Vec<Limb>>,
+    others: Others,
 }
+
+/// The limbs of digits beside their own primes'.
+enum Others {
+    /// Of every limb of the basis.
+    Kept(Vec<DigitsOfLimb>),
+    /// What they are made from, where they are used: coefficients of every limb of the polynomial, times the constant of
+    /// its digit's conversion.
+    Scaled { coefficients: Vec<Limb>, conversions: Vec<Arc<Conversion>> },
+}
+
+/// One limb of every digit; none where it is the polynomial's own.
+type DigitsOfLimb = Vec<Option<Limb>>;
 
 impl Digits {
     /// The primes the digits are extended to.
@@ -39,7 +50,7 @@ impl Digits {
 
     /// Number of digits.
     pub fn count(&self) -> usize {
-        self.extended.len()
+        self.ranges.len()
     }
 
     /// Limb `i` of the polynomial itself.
@@ -47,14 +58,9 @@ impl Digits {
         &self.source.limbs[i]
     }
 
-    /// Limb `i` (of the basis) of digit `j`.
-    pub(super) fn limb(&self, j: usize, i: usize) -> &Limb {
-        let own = &self.ranges[j];
-        if own.contains(&i) {
-            &self.source.limbs[i]
-        } else {
-            &self.extended[j][if i < own.start { i } else { i - own.len() }]
-        }
+    /// Limb `i` of all digits.
+    fn limb<'a>(&'a self, i: usize, others: &'a [Option<Limb>]) -> Terms<'a> {
+        Terms::new(others.iter().map(|other| other.as_ref().unwrap_or_else(|| self.source_limb(i))))
     }
 }
 
@@ -69,37 +75,78 @@ impl RnsRing {
     /// Cuts `a` (over primes of the chain) into digits that begin at the primes `starts`, each extended to `a`'s primes
     /// and `p` special ones.
     pub fn decompose(&self, a: Poly, starts: &[usize], p: usize) -> Digits {
+        let mut digits = self.decompose_for_one_use(a, starts, p);
+        let limbs = (0..digits.basis.limbs()).collect();
+        digits.others = Others::Kept(self.map_extended(&digits, limbs, |_, _, others| others));
+        digits
+    }
+
+    /// [`RnsRing::decompose`] for digits that are used once: they are extended where they are used, a few limbs at a time,
+    /// which are still in the cache then.
+    pub fn decompose_for_one_use(&self, a: Poly, starts: &[usize], p: usize) -> Digits {
         assert_eq!(a.basis.p, 0, "digits are of polynomials over the chain");
         let basis = Basis { q: a.basis.q, p };
         let ranges = digit_ranges(basis.q, starts);
-        let count = ranges.len();
         let conversions: Vec<Arc<Conversion>> =
             ranges.iter().map(|r| self.conversion(Sources { q_start: r.start, q_end: r.end, p: 0 })).collect();
-        let scaled = self.scaled_digits(&a, &ranges, &conversions);
-        let at_once = targets_at_once(ranges.iter().map(|own| basis.limbs() - own.len()).sum());
-        let tasks: Vec<(usize, Vec<usize>)> = ranges
-            .iter()
-            .enumerate()
-            .flat_map(|(j, own)| {
-                let others: Vec<usize> = (0..basis.limbs()).filter(|i| !own.contains(i)).collect();
-                others.chunks(at_once).map(|chunk| (j, chunk.to_vec())).collect::<Vec<_>>()
-            })
-            .collect();
-        let limbs: Vec<Limb> = tasks
-            .par_iter()
-            .with_min_len(self.grain())
-            .flat_map_iter(|(j, targets)| {
-                let sources = words(&scaled[ranges[*j].clone()]);
-                let mut out = self.converted(&conversions[*j], &sources, basis, targets);
-                for (limb, &i) in out.iter_mut().zip(targets) {
-                    self.table(basis, i).forward(self.isa, limb);
-                }
-                out
-            })
-            .collect();
-        let mut limbs = limbs.into_iter();
-        let extended = (0..count).map(|j| limbs.by_ref().take(basis.limbs() - ranges[j].len()).collect()).collect();
-        Digits { basis, ranges, source: a, extended }
+        let coefficients = self.scaled_digits(&a, &ranges, &conversions);
+        Digits { basis, ranges, source: a, others: Others::Scaled { coefficients, conversions } }
+    }
+
+    /// Does something with every limb of all digits, and what is given for it, in parallel.
+    pub(super) fn for_each_limb_of<T: Send>(
+        &self,
+        digits: &Digits,
+        given: Vec<T>,
+        work: impl Fn(usize, &Terms<'_>, T) + Sync,
+    ) {
+        assert_eq!(given.len(), digits.basis.limbs());
+        if let Others::Kept(others) = &digits.others {
+            let limbs = given.into_par_iter().zip(others).enumerate().with_min_len(self.grain());
+            return limbs.for_each(|(i, (given, others))| work(i, &digits.limb(i, others), given));
+        }
+        self.map_extended(digits, given, |i, given, others| work(i, &digits.limb(i, &others), given));
+    }
+
+    /// Extends digits for one use, limb by limb of the basis, with what is given for each.
+    fn map_extended<T: Send, O: Send>(
+        &self,
+        digits: &Digits,
+        given: Vec<T>,
+        work: impl Fn(usize, T, DigitsOfLimb) -> O + Sync,
+    ) -> Vec<O> {
+        let at_once = targets_at_once(given.len());
+        let firsts = (0..given.len()).step_by(at_once);
+        let mut given = given.into_iter();
+        let groups: Vec<(usize, Vec<T>)> =
+            firsts.map(|first| (first, given.by_ref().take(at_once).collect())).collect();
+        let group = |(first, given): (usize, Vec<T>)| {
+            let limbs = self.extended(digits, first..first + given.len());
+            given
+                .into_iter()
+                .zip(limbs)
+                .zip(first..)
+                .map(|((given, others), i)| work(i, given, others))
+                .collect::<Vec<_>>()
+        };
+        groups.into_par_iter().with_min_len(self.grain()).flat_map_iter(group).collect()
+    }
+
+    /// Some limbs of all digits.
+    fn extended(&self, digits: &Digits, limbs: Range<usize>) -> Vec<DigitsOfLimb> {
+        let mut out: Vec<DigitsOfLimb> = limbs.clone().map(|_| Vec::with_capacity(digits.count())).collect();
+        let Others::Scaled { coefficients, conversions } = &digits.others else { return out };
+        for (own, conversion) in digits.ranges.iter().zip(conversions) {
+            let targets: Vec<usize> = limbs.clone().filter(|i| !own.contains(i)).collect();
+            let sources = words(&coefficients[own.clone()]);
+            let mut made = self.converted(conversion, &sources, digits.basis, &targets).into_iter();
+            for (out, i) in out.iter_mut().zip(limbs.clone()) {
+                let mut limb = if own.contains(&i) { None } else { made.next() };
+                limb.iter_mut().for_each(|limb| self.table(digits.basis, i).forward(self.isa, limb));
+                out.push(limb);
+            }
+        }
+        out
     }
 
     /// Coefficients of every limb times the constant of its digit's conversion.
@@ -138,16 +185,18 @@ impl RnsRing {
     pub fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
         let basis = digits.basis;
         let mut out = (self.uninit(basis), self.uninit(basis));
-        self.for_each_limb_pair(&mut out, |q, i, limbs| {
+        self.for_each_limb_of(digits, limb_pairs(&mut out), |i, x, limbs| {
+            let q = self.modulus(basis, i);
             let p = self.special_product(basis.p, q);
             let plus = added.map(|c| c.filter(|_| i < basis.q).map(|c| (&c.limbs[i][..], p)));
-            self.inner_product_limb(digits, key, i, limbs, plus);
+            let product = InnerProduct { x, key: KeyLimb::new(key, basis, i, digits.count()), plus };
+            product.write(self.isa, q, 0..self.degree(), (limbs.0, limbs.1));
         });
         out
     }
 
-    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. Limb by limb: what is
-    /// between the inner product and the sum stays in the cache.
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. Block by block: what is
+    /// between the inner product and the sum stays in the first cache.
     pub fn add_switched(
         &self,
         acc: Option<(Poly, Poly)>,
@@ -160,50 +209,32 @@ impl RnsRing {
         let permutation = self.permutation(galois);
         let first = acc.is_none();
         let mut out = acc.unwrap_or_else(|| (self.uninit(basis), self.uninit(basis)));
-        self.for_each_limb_pair(&mut out, |q, i, (out0, out1)| {
-            let (mut a, mut b) = (self.pool.take(), self.pool.take());
+        self.for_each_limb_of(digits, limb_pairs(&mut out), |i, x, (out0, out1)| {
+            let q = self.modulus(basis, i);
             let plus = [Some((&v0.matching(basis, i)[..], 1)), None];
-            self.inner_product_limb(digits, key, i, (&mut a, &mut b), plus);
-            for (out, x) in [(out0, &a), (out1, &b)] {
-                if first {
-                    kernels::permute_into(self.isa, out, x, &permutation);
-                } else {
-                    kernels::add_permuted_assign(self.isa, q, out, x, &permutation);
+            let product = InnerProduct { x, key: KeyLimb::new(key, basis, i, digits.count()), plus };
+            let mut scratch = self.scratch(2);
+            let mut blocks = scratch.blocks();
+            let (Some(a), Some(b)) = (blocks.next(), blocks.next()) else { return };
+            for part in permutation.parts(BLOCK) {
+                product.write(self.isa, q, part.source(), (a, b));
+                for (out, x) in [(&mut *out0, &*a), (&mut *out1, &*b)] {
+                    let out = &mut out[part.range()];
+                    if first {
+                        kernels::permute_into(self.isa, out, x, &part);
+                    } else {
+                        kernels::add_permuted_assign(self.isa, q, out, x, &part);
+                    }
                 }
             }
         });
         out
     }
+}
 
-    /// Limb `i` of the inner product of digits and a key, plus what is given.
-    pub(super) fn inner_product_limb(
-        &self,
-        digits: &Digits,
-        key: &[(Poly, Poly)],
-        i: usize,
-        (out0, out1): (&mut Limb, &mut Limb),
-        plus: [Option<Scaled<'_>>; 2],
-    ) {
-        assert!(key.len() >= digits.count());
-        let basis = digits.basis;
-        let x: Vec<&[u64]> = (0..digits.count()).map(|j| &digits.limb(j, i)[..]).collect();
-        let half = |pick: fn(&(Poly, Poly)) -> &Poly| -> Vec<&[u64]> {
-            key[..digits.count()].iter().map(|k| &pick(k).matching(basis, i)[..]).collect()
-        };
-        let (y0, y1) = (half(|k| &k.0), half(|k| &k.1));
-        kernels::dot_pair_plus_into(self.isa, self.modulus(basis, i), (out0, out1), &x, &y0, &y1, plus);
-    }
-
-    /// Does something to the limbs of a pair over the same primes, in parallel.
-    fn for_each_limb_pair(
-        &self,
-        pair: &mut (Poly, Poly),
-        work: impl Fn(&Modulus, usize, (&mut Limb, &mut Limb)) + Sync,
-    ) {
-        let basis = pair.0.basis;
-        let limbs = pair.0.limbs.par_iter_mut().zip(pair.1.limbs.par_iter_mut()).enumerate();
-        limbs.with_min_len(self.grain()).for_each(|(i, limbs)| work(self.modulus(basis, i), i, limbs));
-    }
+/// The limbs of a pair over the same primes.
+fn limb_pairs(pair: &mut (Poly, Poly)) -> Vec<(&mut Limb, &mut Limb)> {
+    pair.0.limbs.iter_mut().zip(&mut pair.1.limbs).collect()
 }
 
 /// Limbs as plain slices.

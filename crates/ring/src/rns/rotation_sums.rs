@@ -1,14 +1,13 @@
 //! Weighted sums of many automorphisms of one ciphertext-like pair, before any division by the special primes.
 
+use super::inner_product::{InnerProduct, KeyLimb, Terms};
 use super::{Digits, Poly, RnsRing};
 use crate::automorphism::Permutation;
 use crate::buffer::Limb;
-use crate::kernels;
-use rayon::prelude::*;
+use crate::kernels::{self, MAX_DOT_TERMS, Scaled};
+use crate::{Isa, Modulus};
+use std::ops::Range;
 use std::sync::Arc;
-
-/// Entries of a limb worked on at a time: the rotated pairs of eight steps then fit a core's own cache.
-const BLOCK: usize = 2048;
 
 /// One automorphism and the switching key that follows it.
 pub struct BabyStep<'a> {
@@ -18,12 +17,40 @@ pub struct BabyStep<'a> {
     pub key: Option<&'a [(Poly, Poly)]>,
 }
 
+/// One limb of a step's pair, before its automorphism.
+// There are a few of them at a time, nearly all of the large kind.
+#[allow(clippy::large_enum_variant)]
+enum RotatedProduct<'a> {
+    Switched(InnerProduct<'a>),
+    /// Multiples of the pair itself; nothing where they are zero.
+    Same([Option<Scaled<'a>>; 2]),
+}
+
+impl RotatedProduct<'_> {
+    fn write(&self, isa: Isa, q: &Modulus, range: Range<usize>, out: (&mut [u64], &mut [u64])) {
+        match self {
+            Self::Switched(product) => product.write(isa, q, range, out),
+            Self::Same(halves) => {
+                for (out, half) in [out.0, out.1].into_iter().zip(halves) {
+                    let Some((a, s)) = half else {
+                        out.fill(0);
+                        continue;
+                    };
+                    out.copy_from_slice(&a[range.clone()]);
+                    kernels::mul_scalar_assign(isa, q, out, *s);
+                }
+            }
+        }
+    }
+}
+
 impl RnsRing {
     /// For each row `w` of `weights`: `sum_b w_b sigma_b(P c0 + <d, k_b0>, <d, k_b1>)`, over the digits' primes, where
     /// `d` are the digits of `c1` and `P` the product of the special primes; the identity contributes `(P c0, P c1)`.
     /// A weight is a polynomial over at least those primes, or absent.
     ///
-    /// Limb by limb: every key and weight is read once, and nothing is divided by `P` before the sums are complete.
+    /// Limb by limb and block by block: every key and weight is read once, what is between them and the sums stays in the
+    /// cache, and nothing is divided by `P` before the sums are complete.
     pub fn rotation_sums(
         &self,
         c0: &Poly,
@@ -40,89 +67,105 @@ impl RnsRing {
                 by_limb[i].push(pair);
             }
         }
-        by_limb.into_par_iter().with_min_len(self.grain()).enumerate().for_each(|(i, mut rows)| {
-            let rotated = self.rotated_limbs(i, c0, digits, steps, &permutations);
-            self.weigh_limbs(i, digits, &rotated, weights, &mut rows);
+        self.for_each_limb_of(digits, by_limb, |i, x, mut rows| {
+            let products = self.rotated_products(i, c0, digits, x, steps);
+            let weights: Vec<Vec<Option<&Limb>>> =
+                weights.iter().map(|row| row.iter().map(|w| w.map(|w| w.matching(basis, i))).collect()).collect();
+            self.sum_blocks(self.modulus(basis, i), &products, &permutations, &weights, &mut rows);
         });
         out
     }
 
-    /// Limb `i` of `sigma_b(P c0 + <d, k_b0>, <d, k_b1>)` for every step `b`.
-    fn rotated_limbs(
+    /// Limb `i` of `(P c0 + <d, k_b0>, <d, k_b1>)` for every step `b`, not yet computed.
+    fn rotated_products<'a>(
         &self,
         i: usize,
-        c0: &Poly,
-        digits: &Digits,
-        steps: &[BabyStep<'_>],
-        permutations: &[Arc<Permutation>],
-    ) -> Vec<(Limb, Limb)> {
+        c0: &'a Poly,
+        digits: &'a Digits,
+        x: &'a Terms<'a>,
+        steps: &[BabyStep<'a>],
+    ) -> Vec<RotatedProduct<'a>> {
         let basis = digits.basis();
-        let q = self.modulus(basis, i);
-        let p = self.special_product(basis.p, q);
-        let lifted = |limb: &Limb| {
-            let mut x = limb.clone();
-            kernels::mul_scalar_assign(self.isa, q, &mut x, p);
-            x
-        };
+        let p = self.special_product(basis.p, self.modulus(basis, i));
         let in_chain = i < basis.q;
-        let step = |(step, permutation): (&BabyStep<'_>, &Arc<Permutation>)| {
-            let Some(key) = step.key else {
-                let half = |limb: Option<&Limb>| limb.map_or_else(|| self.pool.take_zeroed(), lifted);
-                return (half(in_chain.then(|| &c0.limbs[i])), half(in_chain.then(|| digits.source_limb(i))));
-            };
-            let (mut a, mut b) = (self.pool.take(), self.pool.take());
-            let plus = [in_chain.then(|| (&c0.limbs[i][..], p)), None];
-            self.inner_product_limb(digits, key, i, (&mut a, &mut b), plus);
-            let (mut a_rotated, mut b_rotated) = (self.pool.take(), self.pool.take());
-            kernels::permute_into(self.isa, &mut a_rotated, &a, permutation);
-            kernels::permute_into(self.isa, &mut b_rotated, &b, permutation);
-            (a_rotated, b_rotated)
+        let lifted = |limb: Option<&'a Limb>| limb.map(|limb| (&limb[..], p));
+        let c0 = in_chain.then(|| &c0.limbs[i]);
+        let product = |step: &BabyStep<'a>| match step.key {
+            Some(key) => RotatedProduct::Switched(InnerProduct {
+                x,
+                key: KeyLimb::new(key, basis, i, digits.count()),
+                plus: [lifted(c0), None],
+            }),
+            None => RotatedProduct::Same([c0, in_chain.then(|| digits.source_limb(i))].map(lifted)),
         };
-        steps.iter().zip(permutations).map(step).collect()
+        steps.iter().map(product).collect()
     }
 
-    /// Limb `i` of every row's weighted sum.
-    fn weigh_limbs(
+    /// One limb of every row's weighted sum.
+    fn sum_blocks(
         &self,
-        i: usize,
-        digits: &Digits,
-        rotated: &[(Limb, Limb)],
-        weights: &[Vec<Option<&Poly>>],
+        q: &Modulus,
+        products: &[RotatedProduct<'_>],
+        permutations: &[Arc<Permutation>],
+        weights: &[Vec<Option<&Limb>>],
         rows: &mut [(&mut Limb, &mut Limb)],
     ) {
-        let basis = digits.basis();
-        let q = self.modulus(basis, i);
-        let n = self.degree();
-        let block = BLOCK.min(n);
-        let mut partial = (vec![0; block], vec![0; block]);
-        for start in (0..n).step_by(block) {
-            let range = start..start + block;
+        let mut scratch = self.scratch(4 + 2 * products.len());
+        let mut blocks = scratch.blocks();
+        let mut pair = || (blocks.next().unwrap_or_default(), blocks.next().unwrap_or_default());
+        let (before, mut partial) = (pair(), pair());
+        let mut rotated: Vec<(&mut [u64], &mut [u64])> = products.iter().map(|_| pair()).collect();
+        let block = before.0.len();
+        for start in (0..self.degree()).step_by(block) {
+            for ((product, permutation), rotated) in products.iter().zip(permutations).zip(&mut rotated) {
+                let part = permutation.part(start, block);
+                product.write(self.isa, q, part.source(), (before.0, before.1));
+                kernels::permute_into(self.isa, rotated.0, before.0, &part);
+                kernels::permute_into(self.isa, rotated.1, before.1, &part);
+            }
             for (row, weights) in rows.iter_mut().zip(weights) {
-                let terms: Vec<(&[u64], &[u64], &[u64])> = weights
-                    .iter()
-                    .zip(rotated)
-                    .filter_map(|(w, (a, b))| {
-                        w.map(|w| (&w.matching(basis, i)[range.clone()], &a[range.clone()], &b[range.clone()]))
-                    })
-                    .collect();
-                let (out0, out1) = (&mut row.0[range.clone()], &mut row.1[range.clone()]);
-                if terms.is_empty() {
-                    out0.fill(0);
-                    out1.fill(0);
+                let range = start..start + block;
+                let out = (&mut row.0[range.clone()], &mut row.1[range.clone()]);
+                self.weigh(q, &rotated, weights, range, out, &mut partial);
+            }
+        }
+    }
+
+    /// A block of one row's weighted sum.
+    fn weigh(
+        &self,
+        q: &Modulus,
+        rotated: &[(&mut [u64], &mut [u64])],
+        weights: &[Option<&Limb>],
+        range: Range<usize>,
+        out: (&mut [u64], &mut [u64]),
+        partial: &mut (&mut [u64], &mut [u64]),
+    ) {
+        let mut terms = weights.iter().zip(rotated).filter_map(|(w, pair)| w.map(|w| (&w[range.clone()], pair)));
+        let mut first = true;
+        loop {
+            let mut chunk: [[&[u64]; MAX_DOT_TERMS]; 3] = [[&[]; MAX_DOT_TERMS]; 3];
+            let mut count = 0;
+            for (w, (a, b)) in terms.by_ref().take(MAX_DOT_TERMS) {
+                (chunk[0][count], chunk[1][count], chunk[2][count]) = (w, a, b);
+                count += 1;
+            }
+            let [w, a, b] = [&chunk[0][..count], &chunk[1][..count], &chunk[2][..count]];
+            match (count, first) {
+                (0, true) => {
+                    out.0.fill(0);
+                    out.1.fill(0);
+                    return;
                 }
-                for (chunk_number, chunk) in terms.chunks(kernels::MAX_DOT_TERMS).enumerate() {
-                    let w: Vec<&[u64]> = chunk.iter().map(|t| t.0).collect();
-                    let a: Vec<&[u64]> = chunk.iter().map(|t| t.1).collect();
-                    let b: Vec<&[u64]> = chunk.iter().map(|t| t.2).collect();
-                    if chunk_number == 0 {
-                        kernels::dot_pair_into(self.isa, q, (out0, out1), &w, &a, &b);
-                    } else {
-                        kernels::dot_pair_into(self.isa, q, (&mut partial.0, &mut partial.1), &w, &a, &b);
-                        kernels::add_assign(self.isa, q, out0, &partial.0);
-                        kernels::add_assign(self.isa, q, out1, &partial.1);
-                    }
+                (0, false) => return,
+                (_, true) => kernels::dot_pair_into(self.isa, q, (out.0, out.1), w, a, b),
+                (_, false) => {
+                    kernels::dot_pair_into(self.isa, q, (partial.0, partial.1), w, a, b);
+                    kernels::add_assign(self.isa, q, out.0, partial.0);
+                    kernels::add_assign(self.isa, q, out.1, partial.1);
                 }
             }
+            first = false;
         }
     }
 

@@ -7,7 +7,11 @@ const Q: [u64; 5] = [1125899903827969, 68718428161, 68724326401, 4398044938241, 
 const P: [u64; 3] = [2251799813554177, 2251799810670593, 2251799809884161];
 
 fn ring(isa: Isa) -> RnsRing {
-    RnsRing::new(LOG_N, &Q, &P, isa).unwrap()
+    ring_of(LOG_N, isa)
+}
+
+fn ring_of(log_n: u32, isa: Isa) -> RnsRing {
+    RnsRing::new(log_n, &Q, &P, isa).unwrap()
 }
 
 /// Signed integers below 2^120 as a polynomial in the NTT domain.
@@ -33,8 +37,12 @@ fn assert_holds(ring: &RnsRing, mut a: Poly, expected: impl Fn(usize, &Modulus) 
 }
 
 fn values(scale: i128) -> Vec<i128> {
+    values_of(LOG_N, scale)
+}
+
+fn values_of(log_n: u32, scale: i128) -> Vec<i128> {
     let mut state = 7u64;
-    (0..1 << LOG_N)
+    (0..1 << log_n)
         .map(|_| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             i128::from(state as i64) * scale + i128::from(state >> 5)
@@ -72,37 +80,61 @@ fn digits_are_centred_remainders() {
         let ring = ring(isa);
         let values = values(1 << 20);
         let a = poly(&ring, Basis { q: 5, p: 0 }, &values);
-        let digits = ring.decompose(a, &[0, 2, 4], 3);
-        assert_eq!(digits.count(), 3);
-        for (j, range) in [0..2, 2..4, 4..5].into_iter().enumerate() {
-            let product: i128 = Q[range].iter().map(|&q| i128::from(q)).product();
-            let basis = digits.basis();
-            let limbs = (0..basis.limbs()).map(|i| digits.limb(j, i).clone()).collect();
-            assert_holds(&ring, Poly { basis, limbs }, |k, q| {
-                let r = values[k].rem_euclid(product);
-                q.reduce_i128(if r > product / 2 { r - product } else { r })
-            });
+        let decomposed = [ring.decompose(a.clone(), &[0, 2, 4], 3), ring.decompose_for_one_use(a, &[0, 2, 4], 3)];
+        for digits in decomposed {
+            assert_eq!(digits.count(), 3);
+            for (digit, range) in polynomials(&ring, &digits).into_iter().zip([0..2, 2..4, 4..5]) {
+                let product: i128 = Q[range].iter().map(|&q| i128::from(q)).product();
+                assert_holds(&ring, digit, |k, q| {
+                    let r = values[k].rem_euclid(product);
+                    q.reduce_i128(if r > product / 2 { r - product } else { r })
+                });
+            }
         }
     }
 }
 
+/// Every digit as a polynomial of its own.
+fn polynomials(ring: &RnsRing, digits: &Digits) -> Vec<Poly> {
+    let mut out: Vec<Poly> = (0..digits.count()).map(|_| ring.uninit(digits.basis())).collect();
+    let mut by_limb: Vec<Vec<&mut Limb>> = (0..digits.basis().limbs()).map(|_| Vec::new()).collect();
+    for poly in &mut out {
+        poly.limbs.iter_mut().zip(&mut by_limb).for_each(|(limb, limbs)| limbs.push(limb));
+    }
+    ring.for_each_limb_of(digits, by_limb, |_, x, limbs| {
+        limbs.into_iter().zip(x.get()).for_each(|(limb, x)| limb.copy_from_slice(x));
+    });
+    out
+}
+
 #[test]
 fn rotation_sums_equal_their_definition() {
-    let ring = ring(Isa::detect());
+    rotation_sums_equal_their_definition_in(LOG_N);
+    // More than one block.
+    rotation_sums_equal_their_definition_in(13);
+}
+
+fn rotation_sums_equal_their_definition_in(log_n: u32) {
+    let ring = ring_of(log_n, Isa::detect());
     let low = Basis { q: 4, p: 0 };
     let full = Basis { q: 4, p: 2 };
-    let salted = |salt: i128| values(salt).iter().map(|v| v ^ salt).collect::<Vec<_>>();
+    let salted = |salt: i128| values_of(log_n, salt).iter().map(|v| v ^ salt).collect::<Vec<_>>();
     let (c0, c1) = (poly(&ring, low, &salted(3)), poly(&ring, low, &salted(5)));
     let key: Vec<(Poly, Poly)> =
         (0..2).map(|j| (poly(&ring, full, &salted(7 + j)), poly(&ring, full, &salted(17 + j)))).collect();
     let weights: Vec<Poly> = (0..10).map(|k| poly(&ring, full, &salted(31 + k))).collect();
     let digits = ring.decompose(c1.clone(), &[0, 2], 2);
     // Ten steps: more than one chunk of terms.
-    let steps: Vec<BabyStep<'_>> =
-        (0..10).map(|k| BabyStep { galois: [1, 5, 25, 63][k % 4], key: (k % 4 != 0).then_some(&key[..]) }).collect();
+    let steps: Vec<BabyStep<'_>> = (0..10)
+        .map(|k| BabyStep {
+            galois: [1, 5, (1 << 10) + 1, (2 << log_n) - 1][k % 4] & ((2 << log_n) - 1),
+            key: (k % 4 != 0).then_some(&key[..]),
+        })
+        .collect();
     let mut rows = vec![weights.iter().map(Some).collect::<Vec<_>>(); 2];
     rows[1][3] = None;
-    let sums = ring.rotation_sums(&c0, &digits, &steps, &rows);
+    let once = ring.decompose_for_one_use(c1.clone(), &[0, 2], 2);
+    let sums = ring.rotation_sums(&c0, &once, &steps, &rows);
     for (row, (sum0, sum1)) in rows.iter().zip(sums) {
         let mut expected = (ring.zero(full), ring.zero(full));
         for (step, weight) in steps.iter().zip(row) {
@@ -123,6 +155,32 @@ fn rotation_sums_equal_their_definition() {
             for (x, y) in got.limbs().iter().zip(expected.limbs()) {
                 assert_eq!(x[..], y[..]);
             }
+        }
+    }
+}
+
+#[test]
+fn switched_and_rotated_pairs_are_added() {
+    for log_n in [LOG_N, 13] {
+        let ring = ring_of(log_n, Isa::detect());
+        let (low, full) = (Basis { q: 4, p: 0 }, Basis { q: 4, p: 2 });
+        let of = |basis, scale| poly(&ring, basis, &values_of(log_n, scale));
+        let key = vec![(of(full, 7), of(full, 8)), (of(full, 9), of(full, 10))];
+        let (v0, galois) = (of(full, 11), 5);
+        let (mut u0, mut u1) = ring.inner_product(&ring.decompose(of(low, 5), &[0, 2], 2), &key);
+        ring.add_assign(&mut u0, &v0);
+        (u0, u1) = (ring.automorphism(&u0, galois), ring.automorphism(&u1, galois));
+        let switched =
+            |acc| ring.add_switched(acc, &v0, &ring.decompose_for_one_use(of(low, 5), &[0, 2], 2), &key, galois);
+        let once = switched(None);
+        let twice = switched(Some((once.0.clone(), once.1.clone())));
+        let double = |u: &Poly| {
+            let mut sum = u.clone();
+            ring.add_assign(&mut sum, u);
+            sum
+        };
+        for (got, expected) in [(&once.0, &u0), (&once.1, &u1), (&twice.0, &double(&u0)), (&twice.1, &double(&u1))] {
+            assert!(got.limbs().iter().zip(expected.limbs()).all(|(x, y)| x[..] == y[..]), "degree 2^{log_n}");
         }
     }
 }

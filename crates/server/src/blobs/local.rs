@@ -156,15 +156,19 @@ impl Blobs for LocalBlobs {
     }
 
     fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
-        for name in self.list(tenant, shelf)? {
-            self.delete(&Key::new(tenant, shelf, name))?;
-        }
         let path = self.shelf(tenant, shelf);
-        self.lasting.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         let parent = path.parent().unwrap_or(&self.root);
-        if self.names(parent)?.is_empty() {
+        let own = path.file_name().unwrap_or_default();
+        if !self.names(parent)?.iter().any(|name| own == name.as_str()) {
             return Ok(());
         }
+        for name in self.list(tenant, shelf)? {
+            let blob = path.join(name.to_string());
+            self.disk.remove(&blob).map_err(|e| Error::file(&blob, e))?;
+        }
+        // Also where nothing is left: whoever removed it may have been killed before this.
+        self.sync(&path)?;
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))?;
         self.sync(parent)
     }

@@ -167,7 +167,10 @@ impl Blobs for S3Blobs {
         let found = self.runtime.block_on(self.store.list(Some(&prefix)).try_collect::<Vec<_>>());
         let found = found.map_err(|e| Error::Blobs { key: prefix.to_string(), reason: e.to_string() })?;
         let mut names: Vec<BlobName> = found.iter().filter_map(|meta| meta.location.filename()?.parse().ok()).collect();
+        // Copies here of what is gone there are blobs that someone must remove.
+        names.extend(self.local.list(tenant, shelf)?);
         names.sort();
+        names.dedup();
         Ok(names)
     }
 

@@ -114,12 +114,6 @@ impl SimDisk {
         }
     }
 
-    /// The process ended and the system goes on. A file whose sync had failed is assumed to be written after all: a server that is
-    /// killed between such a failure and throwing the file away is more than it can survive.
-    pub fn go_on(&self) {
-        self.lock().files.iter_mut().for_each(|file| file.forsaken = false);
-    }
-
     /// Power comes back after a cut: what was not synced is there, or not, or in part.
     pub fn cut(&self) {
         let world = &self.world;
@@ -199,7 +193,7 @@ impl Growing for Open {
         let file = &mut inner.files[self.file];
         match fate {
             Fate::Done | Fate::Last { done: true } if !file.forsaken => file.synced = file.data.len(),
-            Fate::Fails => file.forsaken = true,
+            Fate::Fails if self.disk.world.is_alive() => file.forsaken = true,
             _ => {}
         }
         if fate == Fate::Done { Ok(()) } else { Err(broken()) }

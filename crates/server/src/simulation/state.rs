@@ -87,11 +87,11 @@ impl State for SimState {
     fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {
         self.read(|s| s.verdict(job, round))
     }
-    fn waiting(&self) -> Result<Vec<(JobId, u32)>> {
-        self.read(|s| s.waiting())
+    fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
+        self.read(|s| s.waiting(now, until))
     }
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis) -> Result<bool> {
-        self.write(|s| s.expire(id, round, reason, now))
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool> {
+        self.write(|s| s.expire(id, round, reason, now, until))
     }
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
         self.read(|s| s.holdings(tenant))

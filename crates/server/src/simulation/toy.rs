@@ -10,6 +10,7 @@ use hetal_learn::session::Task;
 use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::BlobName;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ fn of(kind: &str, parts: &[&[u8]]) -> Ct {
 }
 
 /// Ciphertexts of a classifier.
-const PARTS: usize = 2;
+pub const PARTS: usize = 2;
 /// Bytes of a ciphertext.
 const SIZE: usize = 96;
 /// The most bytes of a blob that a job makes.
@@ -119,6 +120,8 @@ pub struct Toy<'a> {
     pub world: &'a World,
     pub blobs: &'a dyn Blobs,
     pub job: &'a Job,
+    /// Ciphertexts that were encoded.
+    pub encoded: &'a Cell<usize>,
 }
 
 impl Workshop for Toy<'_> {
@@ -179,6 +182,7 @@ impl Workshop for Toy<'_> {
         Ok(logits(*range, rows, weights))
     }
     fn encode(&self, ct: &Ct) -> Result<Vec<u8>> {
+        self.encoded.set(self.encoded.get() + 1);
         Ok(encode(ct))
     }
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct> {

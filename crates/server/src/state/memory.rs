@@ -35,8 +35,14 @@ impl Entry {
         self.events.push(v1::Event { sequence: self.job.sequence, what: Some(what) });
     }
 
-    fn is_unanswered(&self) -> bool {
-        self.job.state == JobState::Waiting && self.worker.is_none() && !self.verdicts.contains_key(&self.job.round)
+    fn is_unanswered(&self, now: Millis, until: Millis) -> bool {
+        let alone = self.worker.is_none() || self.until <= now || self.until > until;
+        self.job.state == JobState::Waiting && alone && !self.verdicts.contains_key(&self.job.round)
+    }
+
+    /// Bytes that it left.
+    fn bytes(&self) -> u64 {
+        self.events.iter().filter_map(|event| event.what.as_ref()).map(told_bytes).sum()
     }
 
     fn is_claimable(&self, now: Millis, until: Millis) -> bool {
@@ -78,7 +84,8 @@ impl State for MemoryState {
             return same_upload(upload, found.clone());
         }
         let mine = || inner.uploads.iter().filter(|((t, _), _)| t == tenant).map(|(_, u)| u.size);
-        check_upload_quota(quota, upload, mine().count() as u64, mine().sum())?;
+        let left: u64 = inner.of(tenant).map(Entry::bytes).sum();
+        check_upload_quota(quota, upload, mine().count() as u64, mine().sum::<u64>() + left)?;
         inner.uploads.insert(key, upload.clone());
         Ok(upload.clone())
     }
@@ -249,14 +256,17 @@ impl State for MemoryState {
         Ok(inner.jobs.iter().find(|e| e.job.id == job).and_then(|e| e.verdicts.get(&round).copied()))
     }
 
-    fn waiting(&self) -> Result<Vec<(JobId, u32)>> {
-        Ok(self.lock().jobs.iter().filter(|e| e.is_unanswered()).map(|e| (e.job.id, e.job.round)).collect())
+    fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
+        let inner = self.lock();
+        Ok(inner.jobs.iter().filter(|e| e.is_unanswered(now, until)).map(|e| (e.job.id, e.job.round)).collect())
     }
 
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis) -> Result<bool> {
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool> {
         let mut inner = self.lock();
-        let is_it = |e: &&mut Entry| e.job.id == id && e.job.round == round && e.is_unanswered();
+        let is_it = |e: &&mut Entry| e.job.id == id && e.job.round == round && e.is_unanswered(now, until);
         let Some(entry) = inner.jobs.iter_mut().find(is_it) else { return Ok(false) };
+        (entry.worker, entry.until) = (None, 0);
+        entry.token += 1;
         (entry.job.state, entry.job.reason, entry.job.updated) = (JobState::Failed, reason.to_owned(), now);
         entry.tell(v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }));
         Ok(true)

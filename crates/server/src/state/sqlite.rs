@@ -47,6 +47,15 @@ CREATE UNIQUE INDEX jobs_of ON jobs (tenant, id);
 PRAGMA user_version = 2;
 ";
 
+/// What version 3 adds: the bytes of what a job left (of jobs before it they are not known), and a name by which the blobs beside the
+/// database know it.
+const THIRD: &str = "
+ALTER TABLE jobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE identity (id BLOB NOT NULL) STRICT;
+INSERT INTO identity VALUES (randomblob(16));
+PRAGMA user_version = 3;
+";
+
 const STATES: [JobState; 6] =
     [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
 const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
@@ -59,8 +68,8 @@ const JOB: &str =
 const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > ?2)";
 
-/// Jobs that wait for a verdict, without a worker.
-const UNANSWERED: &str = "state = 2 AND worker IS NULL AND NOT EXISTS
+/// Jobs that wait for a verdict, without a worker that has a lease.
+const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > ?2) AND NOT EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
 
 impl From<rusqlite::Error> for Error {
@@ -116,15 +125,21 @@ impl SqliteState {
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let missing = match version {
-            0 => &[SCHEMA, SECOND][..],
-            1 => &[SECOND],
-            2 => &[],
+            0 => &[SCHEMA, SECOND, THIRD][..],
+            1 => &[SECOND, THIRD],
+            2 => &[THIRD],
+            3 => &[],
             _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
         };
         let transaction = connection.transaction()?;
         missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
         transaction.commit()?;
         Ok(Self(Mutex::new(connection)))
+    }
+
+    /// A name of its own, in hexadecimal: random, and the same for its whole life and in all its backups.
+    pub fn identity(&self) -> Result<String> {
+        self.read(|db| Ok(hex(&db.query_row("SELECT id FROM identity", [], |row| row.get::<_, [u8; 16]>(0))?)))
     }
 
     /// Runs a transaction.
@@ -263,7 +278,8 @@ impl State for SqliteState {
             }
             let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
             let bytes = count(db, "SELECT COALESCE(SUM(size), 0) FROM uploads WHERE tenant = ?1", tenant)?;
-            check_upload_quota(quota, upload, uploads, bytes)?;
+            let left = count(db, "SELECT COALESCE(SUM(bytes), 0) FROM jobs WHERE tenant = ?1", tenant)?;
+            check_upload_quota(quota, upload, uploads, bytes.saturating_add(left))?;
             let kind = number(&KINDS, upload.kind);
             let values = params![tenant.as_str(), upload.name.0, kind, upload.size as i64, upload.complete];
             db.execute("INSERT INTO uploads VALUES (?1, ?2, ?3, ?4, ?5)", values)?;
@@ -431,8 +447,8 @@ impl State for SqliteState {
         self.write(|db| {
             let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
                 checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
-                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, attempts, 0), spent = spent + ?9
-                WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
+                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, attempts, 0), spent = spent + ?9,
+                bytes = bytes + ?10 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
             let values = params![
                 lease.job.0,
                 lease.token as i64,
@@ -443,6 +459,7 @@ impl State for SqliteState {
                 change.progress.as_ref().map(|progress| progress.encode_to_vec()),
                 change.reason,
                 change.spent as i64,
+                change.event.as_ref().map_or(0, told_bytes) as i64,
             ];
             if db.execute(sql, values)? == 0 {
                 return Err(Error::Fenced);
@@ -458,20 +475,21 @@ impl State for SqliteState {
         self.read(|db| find_verdict(db, job, round))
     }
 
-    fn waiting(&self) -> Result<Vec<(JobId, u32)>> {
+    fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
         self.read(|db| {
             let mut rows = db.prepare(&format!("SELECT id, round FROM jobs j WHERE {UNANSWERED}"))?;
-            let rows = rows.query_map([], |row| Ok((JobId(row.get(0)?), row.get(1)?)))?;
+            let rows = rows.query_map([now as i64, until as i64], |row| Ok((JobId(row.get(0)?), row.get(1)?)))?;
             rows.map(|row| Ok(row?)).collect()
         })
     }
 
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis) -> Result<bool> {
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool> {
         self.write(|db| {
             let sql = format!(
-                "UPDATE jobs AS j SET state = 4, reason = ?3, updated = ?4 WHERE id = ?1 AND round = ?2 AND {UNANSWERED}"
+                "UPDATE jobs AS j SET state = 4, reason = ?3, updated = ?1, worker = NULL, until = 0, token = token + 1
+                    WHERE id = ?4 AND round = ?5 AND {UNANSWERED}"
             );
-            let expired = db.execute(&sql, params![id.0, round, reason, now as i64])? > 0;
+            let expired = db.execute(&sql, params![now as i64, until as i64, reason, id.0, round])? > 0;
             if expired {
                 add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
             }

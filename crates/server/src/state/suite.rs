@@ -158,7 +158,7 @@ fn life(state: &dyn State) {
     let before = state.job(&ann, id).unwrap();
     assert_eq!((before.progress, before.checkpoint, before.state), (Some(progress), None, JobState::Running));
     assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
-    assert_eq!(state.waiting().unwrap(), []);
+    assert_eq!(state.waiting(310, 400).unwrap(), []);
     let waiting = Change {
         state: Some(JobState::Waiting),
         spent: 7,
@@ -172,8 +172,8 @@ fn life(state: &dyn State) {
     assert_eq!(commit(&claim.lease, Change::default()), Err(Error::Fenced));
     let job = state.job(&ann, id).unwrap();
     assert_eq!((job.state, job.checkpoint.as_deref(), job.progress), (JobState::Waiting, Some("here"), Some(progress)));
-    assert_eq!((job.spent, state.waiting().unwrap()), (7, vec![(id, 1)]));
-    assert!(!state.expire(id, 2, "late", 315).unwrap(), "another round");
+    assert_eq!((job.spent, state.waiting(315, 400).unwrap()), (7, vec![(id, 1)]));
+    assert!(!state.expire(id, 2, "late", 315, 400).unwrap(), "another round");
     // Without a verdict there is nothing to do.
     assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
     assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::NotNow { .. })));
@@ -182,7 +182,8 @@ fn life(state: &dyn State) {
     state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
     assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
-    assert!(state.waiting().unwrap().is_empty() && !state.expire(id, 1, "late", 325).unwrap(), "it was answered");
+    let unanswered = state.waiting(325, 400).unwrap();
+    assert!(unanswered.is_empty() && !state.expire(id, 1, "late", 325, 400).unwrap(), "it was answered");
     let claim = state.claim("worker", 330, 430).unwrap().unwrap();
     // A checkpoint was made since the last claim.
     assert_eq!((claim.job.id, claim.attempts), (id, 1));
@@ -217,12 +218,25 @@ fn ends(state: &dyn State) {
     // The clock is set back: a lease that ends later than any given now does not hold the job for a year.
     let second = state.claim("worker", 10, 70).unwrap().unwrap();
     assert!(second.lease.job == job.id && second.lease.token > first.lease.token);
-    let waiting = Change { state: Some(JobState::Waiting), round: Some(1), release: true, ..Change::default() };
+    // What the job leaves counts, and is told of in the same transaction.
+    let logits = vec![v1::Output { size: 35, ..v1::Output::default() }];
+    let event = Some(What::Validation(v1::Validation { round: 1, logits, ..v1::Validation::default() }));
+    state.commit(&second.lease, &Change { event, ..Change::default() }, 20).unwrap();
+    let quota = Quota { uploads: 10, ..QUOTA };
+    assert!(matches!(state.begin_upload(&ann, &upload(4, 6), &quota), Err(Error::Limit { .. })));
+    state.begin_upload(&ann, &upload(4, 5), &quota).unwrap();
+    state.delete_upload(&ann, BlobName([4; 32])).unwrap();
+    // The end of the lease could not be written down: it holds until it is over, and no longer.
+    let waiting = Change { state: Some(JobState::Waiting), round: Some(1), ..Change::default() };
     state.commit(&second.lease, &waiting, 20).unwrap();
-    assert!(state.expire(job.id, 1, "nobody answered", 30).unwrap());
+    assert!(state.waiting(69, 129).unwrap().is_empty() && !state.expire(job.id, 1, "early", 69, 129).unwrap());
+    assert_eq!(state.waiting(70, 130).unwrap(), [(job.id, 1)]);
+    assert_eq!(state.waiting(5, 65).unwrap(), [(job.id, 1)], "a clock that was set back");
+    assert!(state.expire(job.id, 1, "nobody answered", 70, 130).unwrap());
+    assert_eq!(state.commit(&second.lease, &Change::default(), 71), Err(Error::Fenced));
     let job = state.job(&ann, job.id).unwrap();
     assert_eq!((job.state, job.reason.as_str()), (JobState::Failed, "nobody answered"));
-    assert_eq!(kinds(&state.events(&ann, job.id, 1, 9).unwrap()), [(2, "failed")]);
+    assert_eq!(kinds(&state.events(&ann, job.id, 2, 9).unwrap()), [(3, "failed")]);
     assert!(matches!(state.judge(&ann, job.id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
     let before = state.holdings(&bob).unwrap();
     assert_eq!(state.forget_tenant(&ann).unwrap(), Holdings { jobs: 1, uploads: 3 });

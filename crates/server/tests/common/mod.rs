@@ -1,6 +1,8 @@
 //! A data owner with toy keys, the server it talks to, and the training it would do without one.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+pub mod tap;
+
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
 use hetal_ckks::bytes::{self, ciphertext_len};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphertext};
@@ -259,17 +261,28 @@ pub struct Process {
 impl Process {
     /// Starts it in a folder with more words of configuration, before its tables.
     pub fn start(folder: &Path, address: &str, words: &str, tables: &str) -> Self {
+        Self::logging(folder, address, words, tables, ("warn", Stdio::inherit()))
+    }
+
+    /// Starts it in a folder; everything it can say goes to a file.
+    pub fn talking(folder: &Path, log: &Path) -> Self {
+        let log = std::fs::File::create(log).unwrap();
+        Self::logging(folder, "127.0.0.1:0", "checkpoint_every = 1", "", ("trace", log.into()))
+    }
+
+    fn logging(folder: &Path, address: &str, words: &str, tables: &str, (level, log): (&str, Stdio)) -> Self {
         let config = folder.join("server.toml");
         let token = Fingerprint::of(TOKEN.as_bytes());
         let text = format!("{words}\n[[tenants]]\nname = \"ann\"\ntoken = \"{token}\"\n{tables}");
         std::fs::write(&config, text).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_hetal-server"))
-            .args(["--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure", "--log", "warn", "--log-json"])
+            .args(["--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure", "--log", level, "--log-json"])
             .arg("--config")
             .arg(&config)
             .args(["--address", address])
             .env("HETAL_FOLDER", folder.join("server"))
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut address = String::new();

@@ -1,14 +1,13 @@
 //! A whole training to early stopping: the server's session and the client's judge in one process, and the same in the clear.
 
 use super::data::Rows;
-use super::{Arguments, GIB, Job, compare, fit, hold, upload};
-use crate::engine::{EngineKind, gpu};
+use super::{Arguments, Job, compare, hold, on_engine, upload};
+use crate::lab::Work;
 use crate::machine::peak_rss_gib;
-use crate::owner::Owner;
-use crate::setting::{Plain, Sealing, Setting};
+use crate::setting::{Plain, Setting};
 use crate::study::{Follow, RATES, ROW_NORMS, Sets, Trained, choose, preset};
 use crate::{Result, progress};
-use hetal_circuits::clear::{Clear, Noise};
+use hetal_circuits::clear::{Clear, Keys, Noise};
 use hetal_ckks::Params;
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::session::{self, Task};
@@ -126,7 +125,10 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
         "row_norm": row_norm,
         "rate": rate,
     });
-    let run = run(arguments, &params, &job, &sets, &agreement, &mut report)?;
+    // What is validated on is on a card as well.
+    let validation = sets.validation.rows().div_ceil(job.geometry.rows());
+    let work = |kept| Whole { job: &job, params: &params, sets: &sets, agreement: &agreement, kept };
+    let run = on_engine(arguments, &params, &job, validation, work, &mut report)?;
     let test = Rows::of(&sets.test, 0..sets.test.rows());
     let compared = compare(&test, &run.trained.weights, &exact.weights)?;
     let difference = run.trained.weights.max_difference(&exact.weights) / exact.weights.max_magnitude();
@@ -153,37 +155,23 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
     Ok(report)
 }
 
-/// Trains on the engine that is asked for.
-fn run(
-    arguments: &Arguments,
-    params: &Arc<Params>,
-    job: &Job,
-    sets: &Sets,
-    agreement: &Agreement,
-    report: &mut Value,
-) -> Result<Run> {
-    let kept = if arguments.versions == super::VersionsKept::Remade { 0 } else { job.pieces() };
-    match arguments.engine {
-        EngineKind::Clear => train(&Plain(Clear::new(params.slots(), params.top_level())), job, sets, agreement, kept),
-        EngineKind::Cpu => {
-            let owner = Owner::new(&arguments.set)?;
-            let engine = owner.engine(&job.needs(params)?)?;
-            train(&Sealing::new(&owner, &engine), job, sets, agreement, kept)
-        }
-        EngineKind::Cuda => {
-            let (needs, gpu) = (job.needs(params)?, gpu(params, arguments.device)?);
-            // What is validated on is on the card as well.
-            let validation = sets.validation.rows().div_ceil(job.geometry.rows());
-            let batches = job.pieces();
-            let resident = fit(arguments, &gpu, params, &needs, job, batches + validation, report)?.min(batches);
-            report["batches_resident"] = resident.into();
-            let owner = Owner::new(&arguments.set)?;
-            let start = Instant::now();
-            let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
-            report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
-            let run = train(&Sealing::new(&owner, &engine), job, sets, agreement, resident)?;
-            report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
-            Ok(run)
-        }
+/// A training to early stopping, with the versions of so many pieces kept.
+struct Whole<'a> {
+    job: &'a Job,
+    params: &'a Params,
+    sets: &'a Sets,
+    agreement: &'a Agreement,
+    kept: usize,
+}
+
+impl Work for Whole<'_> {
+    type Output = Run;
+
+    fn needs(&self) -> Result<Keys> {
+        self.job.needs(self.params)
+    }
+
+    fn run<S: Setting>(&self, setting: &S) -> Result<Run> {
+        train(setting, self.job, self.sets, self.agreement, self.kept)
     }
 }

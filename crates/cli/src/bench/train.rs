@@ -6,12 +6,11 @@ mod session;
 
 pub use session::with_noise;
 
-use crate::engine::{EngineKind, gpu};
-use crate::lab::Ct;
+use crate::engine::EngineKind;
+use crate::lab::{Card, Ct, Lab, Work};
 use crate::machine::peak_rss_gib;
 use crate::memory::Footprint;
-use crate::owner::Owner;
-use crate::setting::{Plain, Sealing, Setting};
+use crate::setting::{Plain, Setting};
 use crate::study::preset;
 use crate::table::cell;
 use crate::{Error, Result, progress};
@@ -151,6 +150,10 @@ impl Arguments {
 
     fn steps(&self) -> Steps {
         if self.more_keys { Steps::FewOuter } else { Steps::FewKeys }
+    }
+
+    fn card(&self) -> Card {
+        Card { device: self.device, steps: self.steps() }
     }
 }
 
@@ -411,7 +414,6 @@ pub fn report(arguments: &Arguments, circuit: Circuit, engine: EngineKind) -> Re
 fn ours(arguments: &Arguments) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let job = Job::new(arguments, params.slots())?;
-    let kept = if arguments.versions == VersionsKept::Remade { 0 } else { job.pieces() };
     let mut report = json!({
         "shape": if arguments.is_custom() { "custom" } else { &arguments.shape },
         "engine": arguments.engine.name(),
@@ -425,19 +427,9 @@ fn ours(arguments: &Arguments) -> Result<Value> {
         "classifier_ciphertexts": job.geometry.parts(),
         "iterations": arguments.iterations,
     });
-    let plain = Plain(Clear::new(params.slots(), params.top_level()));
-    let outcome = match arguments.engine {
-        EngineKind::Clear => job.run(&plain, arguments, kept)?,
-        EngineKind::Cpu => {
-            let owner = Owner::new(&arguments.set)?;
-            let engine = owner.engine(&job.needs(&params)?)?;
-            job.run(&Sealing::new(&owner, &engine), arguments, kept)?
-        }
-        EngineKind::Cuda => on_gpu(arguments, &params, &job, &mut report)?,
-    };
-    let resident = report["batches_resident"].as_u64().map_or(kept, |r| r as usize);
+    let work = |kept| Iterations { job: &job, params: &params, arguments, kept };
+    let outcome = on_engine(arguments, &params, &job, 0, work, &mut report)?;
     count_operations(&job, &params, &mut report)?;
-    report["batches_resident"] = resident.into();
     report["refreshes"] = outcome.refreshes.into();
     report["seconds_per_iteration"] = outcome.seconds.into();
     report["levels_per_iteration"] = (job.constants.depth() + Ledger::DEPTH).into();
@@ -447,7 +439,7 @@ fn ours(arguments: &Arguments) -> Result<Value> {
     for (name, seconds) in by_kernel(&outcome.kernels) {
         report[format!("kernel_{name}_s")] = seconds.into();
     }
-    report["versions_s_per_batch"] = outcome.preparing.into();
+    report["versions_s_per_piece"] = outcome.preparing.into();
     report["weights_relative_difference"] = outcome.difference.into();
     report["peak_rss_gib"] = peak_rss_gib().into();
     if let Some((_, iterations, seconds)) = PAPER.iter().find(|(name, ..)| report["shape"] == *name) {
@@ -512,25 +504,57 @@ fn plan(arguments: &Arguments) -> Result<Value> {
         "batches": arguments.batches,
         "pieces": pieces,
         "fixed_gib": gib(footprint.fixed),
-        "upload_gib_per_batch": gib(footprint.upload),
-        "versions_gib_per_batch": gib(footprint.versions),
+        "upload_gib_per_piece": gib(footprint.upload),
+        "versions_gib_per_piece": gib(footprint.versions),
         "device_remade_gib": gib(footprint.bytes(pieces, 0)),
         "device_resident_gib": gib(footprint.bytes(pieces, pieces)),
         "planning_s": start.elapsed().as_secs_f64(),
     }))
 }
 
-/// Rehearses, says what fits, and trains.
-fn on_gpu(arguments: &Arguments, params: &Arc<Params>, job: &Job, report: &mut Value) -> Result<Outcome> {
-    let needs = job.needs(params)?;
-    let gpu = gpu(params, arguments.device)?;
-    let resident = fit(arguments, &gpu, params, &needs, job, job.pieces(), report)?;
-    let owner = Owner::new(&arguments.set)?;
-    let start = Instant::now();
-    let engine = owner.engine_on(Arc::clone(&gpu), &needs, arguments.steps())?;
-    report["keys_and_matrices_s"] = start.elapsed().as_secs_f64().into();
-    let outcome = job.run(&Sealing::new(&owner, &engine), arguments, resident)?;
-    report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
+/// Iterations of a job, with the versions of so many pieces kept.
+struct Iterations<'a> {
+    job: &'a Job,
+    params: &'a Params,
+    arguments: &'a Arguments,
+    kept: usize,
+}
+
+impl Work for Iterations<'_> {
+    type Output = Outcome;
+
+    fn needs(&self) -> Result<Keys> {
+        self.job.needs(self.params)
+    }
+
+    fn run<S: Setting>(&self, setting: &S) -> Result<Outcome> {
+        self.job.run(setting, self.arguments, self.kept)
+    }
+}
+
+/// Trains on the engine that is asked for. `work` is told for how many pieces of batches versions are kept: on a GPU what fits, with `beside`
+/// more pieces.
+fn on_engine<W: Work>(
+    arguments: &Arguments,
+    params: &Arc<Params>,
+    job: &Job,
+    beside: usize,
+    work: impl FnOnce(usize) -> W,
+    report: &mut Value,
+) -> Result<W::Output> {
+    let lab = Lab::open(arguments.engine, &arguments.set, arguments.card())?;
+    let pieces = job.pieces();
+    let kept = match lab.gpu() {
+        Some(gpu) => fit(arguments, gpu, params, &job.needs(params)?, job, pieces + beside, report)?.min(pieces),
+        None if arguments.versions == VersionsKept::Remade => 0,
+        None => pieces,
+    };
+    report["pieces_resident"] = kept.into();
+    let (outcome, seconds) = lab.run_timed(&work(kept))?;
+    if let Some(gpu) = lab.gpu() {
+        report["keys_and_matrices_s"] = seconds.into();
+        report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
+    }
     Ok(outcome)
 }
 
@@ -564,6 +588,5 @@ fn fit(
     report["device_total_gib"] = (total as f64 / GIB).into();
     report["device_planned_gib"] = (bytes as f64 / GIB).into();
     report["planning_s"] = start.elapsed().as_secs_f64().into();
-    report["batches_resident"] = resident.into();
     Ok(resident)
 }

@@ -11,7 +11,7 @@ use hetal_ring::{Isa, Poly, RnsRing};
 use std::sync::Arc;
 
 /// The secret and what works with it.
-pub struct Owner {
+pub struct LocalOwner {
     /// The parameter set.
     pub params: Arc<Params>,
     /// Its ring.
@@ -19,7 +19,7 @@ pub struct Owner {
     inner: hetal_client::Owner,
 }
 
-impl Owner {
+impl LocalOwner {
     /// A fresh secret of a built-in set.
     pub fn new(set: &str) -> Result<Self> {
         Self::with_seeds(set, Isa::detect(), Box::new(OsSeeds))

@@ -112,7 +112,8 @@ pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
     let plain = Plain(Clear::new(params.slots(), top_level));
     let clear = work.run(&plain)?;
     let books = plain.0.books();
-    let outcome = if kind == EngineKind::Clear { clear } else { run_on(&work, kind, &arguments.set)? };
+    let outcome =
+        if kind == EngineKind::Clear { clear } else { run_on(&work, kind, &arguments.set, arguments.card())? };
     let per_iteration = |count: u64| count as f64 / iterations.max(1) as f64;
     Ok(json!({
         "shape": if arguments.is_custom() { "custom" } else { &arguments.shape },

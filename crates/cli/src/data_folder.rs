@@ -1,4 +1,4 @@
-//! The arrays that benchmarks read.
+//! A folder of features and labels that benchmarks read: `features_NAME.npy`, `labels_NAME.npy`.
 
 use crate::Result;
 use hetal_client::files::{self, Labels};

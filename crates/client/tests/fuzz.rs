@@ -1,0 +1,229 @@
+//! Hostile bytes for everything a data owner's program reads: files of features and labels, its own folder, what a server says. A few
+//! seconds of them here, as many of each as `HETAL_FUZZ_RUNS` says where it is set.
+#![allow(clippy::unwrap_used)]
+
+use hetal_client::files::{npy, npz, safetensors};
+use hetal_client::model::Provenance;
+use hetal_client::project::{KeySet, Released, Rotation, ServerSettings};
+use hetal_client::{Model, Project, parsers};
+use hetal_learn::nesterov::Momentum;
+use hetal_learn::{Judge, Matrix, Normalisation, Wishes};
+use hetal_testkit::TempDir;
+use hetal_testkit::allocation::Counting;
+use hetal_testkit::fuzz::{feed, runs};
+use hetal_wire::v1::{self, event::What};
+use prost::Message;
+use serde_json::json;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Beyond what grows with the input: a CSV reader's buffers, an inflater's window, text of an error.
+const MEMORY: usize = 256 << 10;
+
+fn names() -> Vec<String> {
+    ["jazz", "été", "a longer name"].map(str::to_owned).into()
+}
+
+fn arrays() -> Vec<Vec<u8>> {
+    let bytes: Vec<u8> = npy::write_integers(&[3], &[0, -1, 2]);
+    vec![npy::write_doubles(&[2, 3], &[1.0, -2.5, 1e300, 0.0, 0.25, f64::MIN_POSITIVE]), bytes]
+}
+
+fn texts() -> Vec<Vec<u8>> {
+    vec![npy::write_texts(&names()), npy::write_texts(&vec!["x".to_owned(); 40])]
+}
+
+/// An archive whose one array is deflated: method, size and checksum put right in both headers.
+fn deflated() -> Vec<u8> {
+    let array = npy::write_doubles(&[4, 3], &[0.0; 12]);
+    let mut bytes = npz::write(&[("x", miniz_oxide::deflate::compress_to_vec(&array, 6))]);
+    let directory = bytes.len() - 22 - 46 - 5;
+    for (method, checksum, size) in [(8, 14, 22), (directory + 10, directory + 16, directory + 24)] {
+        bytes[method] = 8;
+        bytes[size..size + 4].copy_from_slice(&(array.len() as u32).to_le_bytes());
+        bytes[checksum..checksum + 4].copy_from_slice(&crc32fast::hash(&array).to_le_bytes());
+    }
+    bytes
+}
+
+fn archives() -> Vec<Vec<u8>> {
+    let [features, labels] = [npy::write_doubles(&[2, 2], &[1.0; 4]), npy::write_texts(&names()[..2])];
+    vec![npz::write(&[("features", features), ("labels", labels)]), deflated()]
+}
+
+/// Arrays in an archive whose checksums fit: what is changed is read.
+fn packed(bytes: &[u8]) -> bool {
+    parsers::npz(&npz::write(&[("x", bytes.to_vec())]))
+}
+
+fn tensors() -> Vec<Vec<u8>> {
+    let metadata = [("classes".to_owned(), "a,b".to_owned())].into();
+    vec![safetensors::write(&[("features", &[2, 2], &[0.5; 4]), ("y", &[2], &[0.0, 1.0])], &metadata)]
+}
+
+fn tables() -> Vec<Vec<u8>> {
+    let all = ["a,b,kind\n1,2.5,cat\n-3,4e-1,\"dog, big\"\n", "1,2,7\n3,4,8\n", "cat\ndog\n", "kind\n1\n0\n"];
+    all.map(|text| text.as_bytes().to_vec()).into()
+}
+
+fn released() -> Released {
+    Released { noise: 1e-6, numbers: 10, security: 10, left: 3 }
+}
+
+fn settings() -> Vec<Vec<u8>> {
+    let folder = TempDir::new();
+    let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
+    let fresh = std::fs::read(folder.path().join("project.json")).unwrap();
+    let shape = (32, 6, 3, 128.0);
+    let keys = KeySet {
+        blob: "00".repeat(32),
+        bytes: 1000,
+        layout: "32 rows".to_owned(),
+        shape: Some(shape),
+        file: "keys.hetal".to_owned(),
+        seconds: 1.5,
+        sent: true,
+    };
+    let server =
+        ServerSettings { address: "host:1".to_owned(), authority: "ca.pem".into(), ..ServerSettings::default() };
+    project
+        .update(|s| {
+            (s.keys, s.released, s.server) = (vec![keys], Some(released()), Some(server));
+            s.rotation = Some(Rotation { from: "11".repeat(16), shapes: vec![shape] });
+        })
+        .unwrap();
+    vec![fresh, std::fs::read(folder.path().join("project.json")).unwrap()]
+}
+
+fn retired() -> Vec<Vec<u8>> {
+    vec![json!({ "key_id": "11".repeat(16), "released": released() }).to_string().into_bytes()]
+}
+
+fn trainings() -> Vec<Vec<u8>> {
+    let upload = json!({ "file": "batch-0000.ct", "blob": "22".repeat(32), "bytes": 1000, "rows": 32 });
+    let round = json!({ "verdict": "Continue", "accepted": true, "loss": 0.5, "accuracy": 0.75, "largest": 9.0 });
+    let terms = json!({ "batch": 32, "patience": 3, "max_epochs": 9, "range": 128.0, "rate": 1.0, "lowering": 0.5,
+        "momentum": Momentum::Nesterov, "seed": 0 });
+    let job = json!({ "server": "host:1", "request": "33".repeat(16), "terms": terms, "id": "44".repeat(16),
+        "judge": Judge::new(3, 128.0, 3), "range": 128.0, "rounds": [round], "fault": null });
+    let record = json!({ "version": 2, "fingerprint": "55".repeat(32), "layout": "32 rows", "keys": "00".repeat(32),
+        "wishes": Wishes::default(), "batches": [upload], "validation": [upload], "job": job, "sent": [1, 2],
+        "seconds": { "encrypting": 1.0, "sending": 1.0, "training": 1.0, "iterations": [1.0, 2], "all": 4.0 },
+        "fresh_keys": false, "finished": false });
+    vec![record.to_string().into_bytes()]
+}
+
+fn models() -> Vec<Vec<u8>> {
+    let features = Matrix::from_fn(9, 4, |i, j| (i * 5 % 7 + j) as f64);
+    let weights = Matrix::from_fn(3, 5, |k, h| (k + h) as f64);
+    let training = Provenance {
+        set: "insecure-toy11".to_owned(),
+        rows: 9,
+        validation_rows: 3,
+        batch: 8,
+        rate: Some(1.0),
+        patience: 3,
+        max_epochs: 5,
+        range: 128.0,
+        epochs: 2,
+        best_epoch: 1,
+        iterations: 4,
+        validation_loss: 0.5,
+        validation_accuracy: 0.75,
+        server: "localhost:1".to_owned(),
+        job: "00".repeat(16),
+        weights: "11".repeat(32),
+        key_id: None,
+    };
+    let normalisation = Normalisation::fit(&features, 10.0).unwrap();
+    let model = Model::new("m", names(), &weights, normalisation, Some(1e-7), training).unwrap();
+    vec![serde_json::to_vec(&model).unwrap()]
+}
+
+fn published() -> Vec<Vec<u8>> {
+    let published = json!({ "classes": ["a", "b"], "weights": [[0.5, 1.0], [2.0, 3.0]], "bias": [0.0, 1.0], "sigma": 1e-3,
+        "security": 10, "source": "66".repeat(32) });
+    vec![published.to_string().into_bytes()]
+}
+
+fn terms() -> v1::Terms {
+    v1::Terms {
+        batch: 1024,
+        patience: 3,
+        max_epochs: 50,
+        range: 128.0,
+        rate: Some(1.0),
+        lowering: Some(0.5),
+        momentum: v1::Momentum::Nesterov.into(),
+        seed: Some(0),
+    }
+}
+
+fn offers() -> Vec<Vec<u8>> {
+    let set = v1::ParameterSet { id: vec![7; 32].into(), name: "full".to_owned() };
+    let (defaults, bounds) = (Some(terms()), Some(v1::Bounds { rate_least: Some(0.5), ..v1::Bounds::default() }));
+    let (version, program) = (hetal_wire::VERSION, "hetal-server".to_owned());
+    vec![v1::Offer { version, program, sets: vec![set; 2], defaults, bounds }.encode_to_vec()]
+}
+
+fn progress() -> v1::Progress {
+    v1::Progress { phase: v1::Phase::Training.into(), done: 3, total: 9, epoch: 1, iterations: 3 }
+}
+
+fn jobs() -> Vec<Vec<u8>> {
+    let job = v1::Job {
+        id: vec![9; 16].into(),
+        label: "model".to_owned(),
+        state: v1::JobState::Running.into(),
+        terms: Some(terms()),
+        progress: Some(progress()),
+        ..v1::Job::default()
+    };
+    vec![job.encode_to_vec()]
+}
+
+fn events() -> Vec<Vec<u8>> {
+    let output = v1::Output { blob: vec![9; 32].into(), size: 1000, epoch: 2, rows: 64 };
+    let validation = v1::Validation { round: 1, epoch: 1, range: 128.0, logits: vec![output.clone(); 3] };
+    let all = [
+        What::Validation(validation),
+        What::Finished(v1::Finished { outputs: vec![output] }),
+        What::Progress(progress()),
+        What::Started(v1::Started { attempt: 1, engine: "cpu".to_owned() }),
+    ];
+    all.map(|what| v1::Event { sequence: 7, what: Some(what) }.encode_to_vec()).into()
+}
+
+type Target = (&'static str, Vec<Vec<u8>>, fn(&[u8]) -> bool);
+
+/// One test, because two at a time would count each other's memory.
+#[test]
+fn hostile_bytes_are_refused_or_understood() {
+    let targets: [Target; 14] = [
+        (".npy", arrays(), parsers::npy),
+        (".npy of texts", texts(), parsers::texts),
+        (".npz", archives(), parsers::npz),
+        (".npy in .npz", arrays(), packed),
+        (".safetensors", tensors(), parsers::safetensors),
+        ("CSV", tables(), parsers::csv),
+        ("project", settings(), parsers::settings),
+        ("retired key", retired(), parsers::retired),
+        ("training", trainings(), parsers::training),
+        ("model", models(), parsers::model),
+        ("published model", published(), parsers::published),
+        ("offer", offers(), parsers::offer),
+        ("job", jobs(), parsers::job),
+        ("event", events(), parsers::event),
+    ];
+    for (name, samples, parser) in targets {
+        for (k, sample) in samples.iter().enumerate() {
+            assert!(parser(sample), "{name} {k} is right and not understood");
+        }
+        let runs = runs(10_000);
+        let understood = feed(name, &samples, 12, runs, MEMORY, parser);
+        println!("{name}: {runs} mutations, {understood} understood");
+        // Both happen, or the mutations are no test.
+        assert!(understood > 0 && understood < runs, "{name}: {understood} of {runs}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Blobs and the database that knows them belong together: each alone looks whole beside the other of another server, and what a
+//! database does not name is swept up.
+
+use crate::blobs::Blobs;
+use crate::state::{Holdings, SqliteState, State};
+use crate::{Error, Result, tls};
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Makes sure that the blobs in a folder are those of the database: the folder names it. One that names none yet is this database's,
+/// unless all that is in it is of tenants of whom the database knows nothing.
+pub fn pair(folder: &Path, blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
+    let (path, identity) = (folder.join("owner"), state.identity()?);
+    let is_ours = match std::fs::read_to_string(&path) {
+        Ok(owner) => owner == identity,
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let ours = blobs.is_shared() || knows_some(state, blobs)?;
+            if ours {
+                tls::write_private(&path, identity.as_bytes())?;
+            }
+            ours
+        }
+        Err(e) => return Err(Error::file(&path, e)),
+    };
+    if is_ours {
+        return Ok(());
+    }
+    Err(Error::Config {
+        reason: format!(
+            "{} holds the blobs of another database than state.sqlite beside it: restore the one they belong to, or move them away \
+             to begin anew",
+            folder.display()
+        ),
+    })
+}
+
+/// Whether there are no blobs, or a tenant who has some is known.
+fn knows_some(state: &dyn State, blobs: &dyn Blobs) -> Result<bool> {
+    let shelves = blobs.shelves()?;
+    for (tenant, _) in &shelves {
+        if state.holdings(tenant)? != Holdings::default() {
+            return Ok(true);
+        }
+    }
+    Ok(shelves.is_empty())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::blobs::{Key, LocalBlobs, Shelf, name_of};
+    use crate::state::{BlobKind, Quota, Upload};
+    use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_lost_database_does_not_take_the_blobs_with_it() {
+        let dir = TempDir::new();
+        let folder = dir.path().join("blobs");
+        std::fs::create_dir(&folder).unwrap();
+        let blobs = LocalBlobs::open(&folder).unwrap();
+        let open = |name: &str| SqliteState::open(&dir.path().join(name)).unwrap();
+        let first = open("first.sqlite");
+        pair(&folder, &blobs, &first).unwrap();
+        let ann = "ann".to_owned().try_into().unwrap();
+        let key = Key::new(&ann, Shelf::Uploads, name_of(b"rows"));
+        blobs.put(&key, b"rows").unwrap();
+        pair(&folder, &blobs, &first).unwrap();
+        let refused = |state: &SqliteState| {
+            let error = pair(&folder, &blobs, state).unwrap_err().to_string();
+            assert!(error.contains("another database"), "{error}");
+        };
+        // Another database, and an empty one beside blobs that say nothing.
+        refused(&open("second.sqlite"));
+        std::fs::remove_file(folder.join("owner")).unwrap();
+        refused(&open("second.sqlite"));
+        // One that knows their tenant may be theirs.
+        let upload = Upload { name: name_of(b"others"), kind: BlobKind::Batch, size: 6, complete: false };
+        let quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
+        first.begin_upload(&ann, &upload, &quota).unwrap();
+        pair(&folder, &blobs, &first).unwrap();
+    }
+}
