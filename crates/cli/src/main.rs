@@ -6,6 +6,10 @@ use hetal_cli::engine::Processor;
 use hetal_cli::{Result, bench, commands, extract, machine, ops, params, print_object, reproduce, selftest};
 use std::process::ExitCode;
 
+/// What was read, decrypted or typed is not left behind in memory.
+#[global_allocator]
+static MEMORY: hetal_keys::Wiping = hetal_keys::Wiping;
+
 /// Train classifiers on encrypted data.
 #[derive(Parser)]
 #[command(version)]

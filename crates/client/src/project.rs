@@ -186,6 +186,10 @@ impl Project {
         if settings.version > VERSION {
             return Err(Error::NewerFile { path, found: settings.version, known: VERSION });
         }
+        // They are written and removed by these names: a folder that came from elsewhere must not lead out of itself.
+        if let Some(keys) = settings.keys.iter().find(|keys| checked_name(&keys.file).is_err()) {
+            return Err(Error::Damaged { path, reason: format!("{:?} is no name of a key set's file", keys.file) });
+        }
         // The next time it is written it is in the form of today.
         settings.version = VERSION;
         let mut project = Self { root: root.to_owned(), settings, passphrase: None, _lock: lock };
@@ -283,7 +287,8 @@ impl Project {
             let place = old.join(format!("secret-{number}.key"));
             let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
             // Of a file that cannot be read nothing more is known than the settings say.
-            let locked = secret_file::is_locked(&secret).unwrap_or(self.settings.locked);
+            let before = self.settings.locked;
+            let locked = if self.has_secret() { secret_file::is_locked(&secret).unwrap_or(before) } else { before };
             // What was published stays written down at every moment: a secret that a killed program left in place finds it here.
             write(&place.with_extension("json"), &Retired { key_id, released })?;
             // The settings before the secret, so that no one sends old keys with a new secret.

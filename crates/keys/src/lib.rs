@@ -10,6 +10,7 @@ mod release;
 mod secret;
 pub mod secret_file;
 mod switching;
+mod wiping;
 
 pub use decryption::Decryptor;
 pub use encryption::Encryptor;
@@ -19,3 +20,4 @@ pub use private::{Private, Wipe};
 pub use release::{Release, ReleasePolicy, estimate_noise, noise_bound};
 pub use secret::SecretKey;
 pub use switching::KeyGenerator;
+pub use wiping::Wiping;

@@ -36,13 +36,15 @@ pub fn pair(folder: &Path, blobs: &dyn Blobs, state: &SqliteState) -> Result<()>
 
 /// Whether there are no blobs, or a tenant who has some is known.
 fn knows_some(state: &dyn State, blobs: &dyn Blobs) -> Result<bool> {
-    let shelves = blobs.shelves()?;
-    for (tenant, _) in &shelves {
-        if state.holdings(tenant)? != Holdings::default() {
+    let mut strangers = false;
+    for (tenant, shelf) in blobs.shelves()? {
+        if state.holdings(&tenant)? != Holdings::default() {
             return Ok(true);
         }
+        // Of who has left, an empty folder may be there.
+        strangers |= !blobs.list(&tenant, shelf)?.is_empty();
     }
-    Ok(shelves.is_empty())
+    Ok(!strangers)
 }
 
 #[cfg(test)]
@@ -64,6 +66,9 @@ mod tests {
         pair(&folder, &blobs, &first).unwrap();
         let ann = "ann".to_owned().try_into().unwrap();
         let key = Key::new(&ann, Shelf::Uploads, name_of(b"rows"));
+        blobs.put(&key, b"rows").unwrap();
+        blobs.delete(&key).unwrap();
+        assert!(knows_some(&first, &blobs).unwrap(), "an empty folder is nobody's");
         blobs.put(&key, b"rows").unwrap();
         pair(&folder, &blobs, &first).unwrap();
         let refused = |state: &SqliteState| {

@@ -11,7 +11,7 @@ use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
 use crate::sweep::delete_job;
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
-use crate::turns::Turns;
+use crate::turns::{Turn, Turns};
 use crate::uploads::{Begun, Extent, Uploads};
 use crate::work::{Checker, KeyLists, Work, blob_name, job_id};
 use crate::{Error, Result, clock};
@@ -132,8 +132,9 @@ impl Hetal for Handler {
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
-        let _turn = self.0.turns.wait(&tenant).await;
-        let job = self.run(move |service| service.create_job(&tenant, &message)).await?;
+        // The turn goes with the work: a request whose stream ends does not end what was begun for it.
+        let turn = self.0.turns.wait(&tenant).await;
+        let job = self.run(move |service| service.create_job(&tenant, &message, turn)).await?;
         note.about(job_id(&job.id)?);
         Ok(Response::new(job))
     }
@@ -475,7 +476,8 @@ impl Service {
         self.sets.by_id(&header.params).map(|_| ())
     }
 
-    fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest) -> Result<v1::Job> {
+    /// `turn`: what finding the needs of a shape waits for, and nothing else.
+    fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest, turn: Turn) -> Result<v1::Job> {
         let request = (&*message.request_id).try_into();
         let request: [u8; 16] = request.map_err(|_| Error::invalid("a request's id is 16 random bytes"))?;
         if message.label.len() > LABEL_BYTES || message.label.chars().any(char::is_control) {
@@ -493,6 +495,7 @@ impl Service {
         let work = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
                 let (training, params, needs) = checker.training(message)?;
+                drop(turn);
                 self.check_keys(tenant, training.keys, &params, &needs.keys)?;
                 Work::Training(training)
             }

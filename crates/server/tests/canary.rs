@@ -19,6 +19,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// As the program of the data owner has it.
+#[global_allocator]
+static MEMORY: hetal_keys::Wiping = hetal_keys::Wiping;
+
 const SET: &str = "insecure-toy11";
 const FOLDER: &str = "HETAL_CANARY_FOLDER";
 const ROWS: usize = 70;
@@ -176,16 +180,16 @@ fn a_canary_is_nowhere_but_with_its_owner() {
     let mut owner = OwnersProcess::start(here.path());
     owner.until("held");
 
-    let mut secret = Canaries::default();
-    add_secret(&mut secret, &here.path().join("project"));
     let mut canaries = Canaries::default();
     add_secret(&mut canaries, &here.path().join("project"));
     add_rows(&mut canaries, &rows);
     names.iter().for_each(|name| canaries.add("a class's name", name.as_bytes()));
 
     // They are where they belong: whoever looks can find them.
-    let (in_memory, _) = secret.found_in_process(owner.0.id());
-    assert!(in_memory.contains("the secret key"), "{in_memory:?}");
+    let (in_memory, _) = canaries.found_in_process(owner.0.id());
+    for what in ["the secret key", "a training row", "a class's name"] {
+        assert!(in_memory.contains(what), "{what}: {in_memory:?}");
+    }
     let at_home: Vec<_> = canaries.found_below(here.path()).0.into_iter().flat_map(|(_, found)| found).collect();
     for what in ["the secret key's file", "a feature as text", "a class's name"] {
         assert!(at_home.contains(&what), "{what}: {at_home:?}");
@@ -193,9 +197,8 @@ fn a_canary_is_nowhere_but_with_its_owner() {
     // Nothing of it is left once the owner is done.
     owner.go_on();
     owner.until("dropped");
-    let (left, bytes) = secret.found_in_process(owner.0.id());
-    // His rows are not wiped: they lie in the clear in his own files. For people who want to know.
-    println!("{bytes} bytes of the owner's memory; of his rows: {:?}", canaries.found_in_process(owner.0.id()).0);
+    let (left, bytes) = canaries.found_in_process(owner.0.id());
+    println!("{bytes} bytes of the owner's memory");
     assert!(left.is_empty() && bytes > 1 << 20, "{left:?} in {bytes} bytes of memory after the drop");
     owner.go_on();
     assert!(owner.0.wait().unwrap().success());

@@ -2,7 +2,7 @@
 
 use super::warn_if_others_read;
 use crate::{Error, Result};
-use hetal_client::Project;
+use hetal_client::{Project, keys};
 use hetal_keys::{Passphrase, secret_file};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -80,12 +80,18 @@ impl Lock {
     /// Gives a project the passphrase of its secret key, which a successor keeps; one that is made gets a new one where that is wished for.
     /// `replaced`: whether the key that is there goes.
     pub fn prepare(&self, project: &mut Project, replaced: bool) -> Result<()> {
-        self.source.unlock(project)?;
-        if self.passphrase && project.passphrase().is_none() {
-            if project.has_secret() && !replaced {
-                return Err(Error::NotLocked { path: project.secret() });
-            }
+        if replaced && self.passphrase {
             project.set_passphrase(Some(self.source.new_one()?));
+            return Ok(());
+        }
+        self.source.unlock(project)?;
+        let is_there = project.has_secret();
+        match (project.passphrase().is_some(), self.passphrase) {
+            // A word that does not open the old key must not lock the new one.
+            (true, _) if replaced && is_there => keys::existing_owner(project).map(drop)?,
+            (false, true) if is_there => return Err(Error::NotLocked { path: project.secret() }),
+            (false, true) => project.set_passphrase(Some(self.source.new_one()?)),
+            _ => {}
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Entry {
     }
 
     fn is_unanswered(&self, now: Millis, until: Millis) -> bool {
-        let alone = self.worker.is_none() || self.until <= now || self.until > until;
+        let alone = self.worker.is_none() || self.until <= now || self.until > 2 * until - now;
         self.job.state == JobState::Waiting && alone && !self.verdicts.contains_key(&self.job.round)
     }
 
@@ -51,7 +51,7 @@ impl Entry {
             JobState::Waiting => self.job.cancel || self.verdicts.contains_key(&self.job.round),
             _ => false,
         };
-        ready && (self.until <= now || self.until > until)
+        ready && (self.until <= now || self.until > 2 * until - now)
     }
 }
 

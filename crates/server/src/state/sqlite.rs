@@ -63,13 +63,13 @@ const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::Lower
 
 const JOB: &str =
     "id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
-/// Jobs that have not ended and that a worker can do something for. A lease that ends later than one given now was given by a clock
-/// that has been set back since.
+/// Jobs that have not ended and that a worker can do something for. A lease that ends a whole lease later than one given
+/// now was given by a clock that has been set back since (a little later: it was extended while this question waited).
 const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
-    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > ?2)";
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > 2 * ?2 - ?1)";
 
 /// Jobs that wait for a verdict, without a worker that has a lease.
-const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > ?2) AND NOT EXISTS
+const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > 2 * ?2 - ?1) AND NOT EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
 
 impl From<rusqlite::Error> for Error {
