@@ -228,7 +228,7 @@ fn hostile_digits() {
     let folder = tempfile::tempdir().unwrap();
     let (images, labels) = mnist(folder.path());
     let name = "train-images-idx3-ubyte";
-    hold("idx3", &[images.clone()], DATASET, 4_000, opened(folder.path(), name, "", Format::Mnist));
+    hold("idx3", std::slice::from_ref(&images), DATASET, 4_000, opened(folder.path(), name, "", Format::Mnist));
     std::fs::write(folder.path().join(name), images).unwrap();
     hold("idx1", &[labels], DATASET, 4_000, opened(folder.path(), "train-labels-idx1-ubyte", "", Format::Mnist));
 }

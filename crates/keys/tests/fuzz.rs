@@ -29,7 +29,7 @@ fn hostile_key_files_are_refused_or_understood() {
     let parser = |bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
         // Two of three get a checksum that fits: those whose length leaves it so.
-        if bytes.len() % 3 > 0
+        if !bytes.len().is_multiple_of(3)
             && let Some((rest, checksum)) = bytes.split_last_chunk_mut::<32>()
         {
             *checksum = *blake3::hash(rest).as_bytes();

@@ -187,7 +187,7 @@ fn a_canary_is_nowhere_but_with_its_owner() {
 
     // They are where they belong: whoever looks can find them.
     let (in_memory, _) = canaries.found_in_process(owner.0.id());
-    for what in ["the secret key", "a training row", "a class's name"] {
+    for what in ["the secret key", "a training row as a double", "a class's name"] {
         assert!(in_memory.contains(what), "{what}: {in_memory:?}");
     }
     let at_home: Vec<_> = canaries.found_below(here.path()).0.into_iter().flat_map(|(_, found)| found).collect();
