@@ -37,7 +37,7 @@ pub struct ConversionTarget {
     hats: Vec<f64>,
     /// `-Q mod t`, centred.
     minus_product: f64,
-    /// The same numbers in `[0, t)`, for kernels on integers.
+    /// The same numbers times `2^52`, in `[0, t)`, for kernels on integers.
     integers: IntegerConstants,
     /// `Q^-1 mod t`.
     product_inverse: u64,
@@ -79,11 +79,15 @@ impl BaseConverter {
             (0..self.sources.len()).map(|i| product_mod(t, others(i).map(|(_, s)| &s.modulus))).collect();
         let product = product_mod(t, self.sources.iter().map(|s| &s.modulus));
         let minus_product = t.neg(product);
+        let times_2_52 = |x: u64| t.mul(x, (1 << 52) % t.value());
         ConversionTarget {
             modulus: *t,
             hats: hats.iter().map(|&hat| t.center(hat) as f64).collect(),
             minus_product: t.center(minus_product) as f64,
-            integers: IntegerConstants { hats, minus_product },
+            integers: IntegerConstants {
+                hats: hats.iter().map(|&hat| times_2_52(hat)).collect(),
+                minus_product: times_2_52(minus_product),
+            },
             product_inverse: t.inv(product),
         }
     }

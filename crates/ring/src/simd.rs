@@ -80,9 +80,9 @@ pub(crate) trait Simd: Copy {
 ///
 /// As for [`Simd`].
 pub(crate) trait Integers52: Simd {
-    /// `sum` plus the low 52 bits of `a b`, for `a` and `b` below `2^52`.
+    /// `sum` plus the low 52 bits of `a b`, for the low 52 bits of `a` and `b`; so for the next.
     unsafe fn add_low(sum: Self::U, a: Self::U, b: Self::U) -> Self::U;
-    /// `sum` plus `a b / 2^52`, rounded down, for `a` and `b` below `2^52`.
+    /// `sum` plus `a b / 2^52`, rounded down.
     unsafe fn add_high(sum: Self::U, a: Self::U, b: Self::U) -> Self::U;
     /// `a / 2^52`, rounded down.
     unsafe fn above_52(a: Self::U) -> Self::U;
@@ -156,6 +156,56 @@ impl<S: Integers52> Sum52<S> {
             let l = S::mul_sub(high, power.value, h);
             let high = S::add(S::neg_mul_add(c, f.q, h), l);
             f.residue(f.reduce(S::add(high, f.reduce_any(low))))
+        }
+    }
+}
+
+/// Division of a [`Sum52`] by `2^52` modulo an odd `t`, after Montgomery: less than half the instructions of [`Sum52::residue`], for
+/// sums whose constants were multiplied by `2^52` before.
+#[derive(Clone, Copy)]
+pub(crate) struct Montgomery52<S: Simd> {
+    t: S::U,
+    twice: S::U,
+    /// `1/t` modulo `2^52`.
+    inverse: S::U,
+    zero: S::U,
+}
+
+/// `1/t` modulo `2^52`, for odd `t`.
+pub(crate) fn inverse_52(t: u64) -> u64 {
+    // Newton: `t` is its own inverse modulo 8, and each step doubles the number of correct bits.
+    let inverse = (0..5).fold(t, |x, _| x.wrapping_mul(2u64.wrapping_sub(t.wrapping_mul(x))));
+    inverse & ((1 << 52) - 1)
+}
+
+impl<S: Integers52> Montgomery52<S> {
+    /// # Safety
+    ///
+    /// As for [`Simd`]; so for the method below.
+    #[inline(always)]
+    pub(crate) unsafe fn new(modulus: &Modulus) -> Self {
+        let t = modulus.value();
+        debug_assert!(t % 2 == 1);
+        // SAFETY: the caller's.
+        unsafe {
+            Self { t: S::splat_u(t), twice: S::splat_u(2 * t), inverse: S::splat_u(inverse_52(t)), zero: S::splat_u(0) }
+        }
+    }
+
+    /// `sum / 2^52` modulo `t`, in `[0, t)`, if the sum is below `2^54 t`.
+    ///
+    /// With `H` and `L` as in [`Sum52::residue`] and `m = L / t` modulo `2^52`, `sum - m t` is a multiple of `2^52`: `m t` has the low part
+    /// `L`. Divided by it, it is `H` less the high part of `m t`; `H` is below `4 t`, and the high part below `t`.
+    #[inline(always)]
+    pub(crate) unsafe fn quotient(&self, sum: &Sum52<S>) -> S::U {
+        // SAFETY: the caller's.
+        unsafe {
+            let m = S::add_low(self.zero, sum.low, self.inverse);
+            let high = S::add_u(sum.high, S::above_52(sum.low));
+            let x = S::sub_u(high, S::add_high(self.zero, m, self.t));
+            let x = S::min_wrapped(x, S::add_u(x, self.t));
+            let x = S::min_wrapped(S::sub_u(x, self.twice), x);
+            S::min_wrapped(S::sub_u(x, self.t), x)
         }
     }
 }

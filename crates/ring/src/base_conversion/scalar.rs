@@ -1,6 +1,7 @@
 //! Reference conversion.
 
 use crate::Modulus;
+use crate::simd::inverse_52;
 
 pub(super) fn center_into(q: &Modulus, scaled: &[u64], y: &mut [f64]) {
     for (y, &x) in y.iter_mut().zip(scaled) {
@@ -46,12 +47,15 @@ pub(super) fn convert_integers_into(
     v: &[u64],
     out: &mut [u64],
 ) {
+    let (inverse, low) = (i128::from(inverse_52(t.value())), (1 << 52) - 1);
     for (i, out) in out.iter_mut().enumerate() {
         // 8 products under 2^102: no overflow.
         let mut sum = i128::from(v[i]) * i128::from(minus_product);
         for (y, &hat) in y.iter().zip(hats) {
             sum += i128::from(y[i]) * i128::from(hat);
         }
-        *out = t.reduce_i128(sum);
+        // The sum less a multiple of t that makes it one of 2^52.
+        let multiple = (((sum & low) * inverse) & low) * i128::from(t.value());
+        *out = t.reduce_i128((sum - multiple) >> 52);
     }
 }

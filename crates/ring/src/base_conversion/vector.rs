@@ -3,7 +3,7 @@
 use super::{MAX_SOURCES, scalar};
 use crate::Modulus;
 use crate::kernels::vector::{Sum, power_of_two};
-use crate::simd::{Field, Integers52, Simd, Sum52, TWO_52, ifma_kernel, to_double, vector_kernel};
+use crate::simd::{Field, Integers52, Montgomery52, Simd, Sum52, TWO_52, ifma_kernel, to_double, vector_kernel};
 
 vector_kernel! {
     pub(super) fn center_into(q: &Modulus, scaled: &[u64], y: &mut [f64]) = center_body, else scalar::center_into
@@ -25,6 +25,7 @@ ifma_kernel! {
         = integer_overflow_body, else scalar::integer_overflow_into
 }
 ifma_kernel! {
+    /// The constants come multiplied by `2^52`.
     pub(super) fn convert_integers_into(
         t: &Modulus, hats: &[u64], minus_product: u64, y: &[&[u64]], v: &[u64], out: &mut [u64],
     ) = convert_integers_body, else scalar::convert_integers_into
@@ -190,7 +191,7 @@ unsafe fn convert_integers_body<S: Integers52>(
     let end = out.len() & !(INTEGERS_TOGETHER * S::LANES - 1);
     // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as hats.
     unsafe {
-        let (f, power) = (Field::<S>::new(t), Sum52::<S>::power(t));
+        let montgomery = Montgomery52::<S>::new(t);
         let minus_product = S::splat_u(minus);
         for i in (0..end).step_by(INTEGERS_TOGETHER * S::LANES) {
             let mut sums = [Sum52::<S>::zero(); INTEGERS_TOGETHER];
@@ -204,7 +205,7 @@ unsafe fn convert_integers_body<S: Integers52>(
                 }
             }
             for (j, sum) in sums.iter().enumerate() {
-                S::store_u(out.as_mut_ptr().add(i + j * S::LANES), sum.residue(&f, power));
+                S::store_u(out.as_mut_ptr().add(i + j * S::LANES), montgomery.quotient(sum));
             }
         }
     }
@@ -236,10 +237,40 @@ mod tests {
         }
     }
 
+    /// The largest sums of integers.
+    #[test]
+    fn integers_agree_with_scalar() {
+        for t in [3, 68718428161, 1125899903827969, 2251799813554177] {
+            let t = Modulus::new(t).unwrap();
+            let (y, v, hats) = (vec![(1 << 51) - 1; 45], vec![8; 45], vec![t.value() - 1; MAX_SOURCES]);
+            for count in 1..=MAX_SOURCES {
+                let (ys, hats) = (vec![&y[..]; count], &hats[..count]);
+                let (mut ours, mut expected) = ([0; 45], [0; 45]);
+                // SAFETY: the emulated set needs no features; the lengths agree.
+                unsafe { convert_integers_body(Emulated, &t, hats, t.value() - 1, &ys, &v, &mut ours) };
+                scalar::convert_integers_into(&t, hats, t.value() - 1, &ys, &v, &mut expected);
+                assert_eq!(ours, expected, "{count} terms, t {}", t.value());
+                // Both are the sum over 2^52.
+                let sum = ((1 << 51) - 1) * count as i128 + 8;
+                let residue = t.mul(t.reduce_i128(sum), t.value() - 1);
+                assert_eq!(t.mul(expected[0], (1 << 52) % t.value()), residue);
+            }
+        }
+    }
+
     /// Residues at and around the ends of their ranges, with integers and with doubles.
     #[test]
     fn integers_give_the_bytes_of_doubles() {
-        let sources = [2251799813554177, 2251799810670593, 2251799809884161, 1125899903827969, 68718428161, 12289];
+        let sources = [
+            2251799813554177,
+            2251799810670593,
+            2251799809884161,
+            2251799807131649,
+            2251799806345217,
+            1125899903827969,
+            68718428161,
+            12289,
+        ];
         let moduli: Vec<Modulus> = sources.iter().map(|&q| Modulus::new(q).unwrap()).collect();
         let y: Vec<Vec<u64>> = sources
             .iter()
@@ -247,7 +278,11 @@ mod tests {
             .map(|(k, &q)| {
                 let edges = [0, 1, q / 2, q / 2 + 1, q - 1];
                 (0..93u64)
-                    .map(|i| if i < 64 { edges[(i / (1 + k as u64) % 5) as usize] } else { i.pow(9) % q })
+                    .map(|i| match i {
+                        0..8 => q - 1,
+                        8..64 => edges[(i / (1 + k as u64) % 5) as usize],
+                        _ => i.pow(9) % q,
+                    })
                     .collect()
             })
             .collect();
@@ -278,8 +313,10 @@ mod tests {
                 let centred_hats: Vec<f64> = hats.iter().map(|&h| t.center(h) as f64).collect();
                 let minus = t.neg(product);
                 let (mut ours, mut expected) = ([0; 93], [0; 93]);
+                let times = |x: u64| t.mul(x, (1 << 52) % t.value());
+                let hats: Vec<u64> = hats.iter().map(|&hat| times(hat)).collect();
                 // SAFETY: as above.
-                unsafe { convert_integers_body(Emulated, &t, &hats, minus, &ys, &v, &mut ours) };
+                unsafe { convert_integers_body(Emulated, &t, &hats, times(minus), &ys, &v, &mut ours) };
                 scalar::convert_into(&t, &centred_hats, t.center(minus) as f64, &centred, &v_double, &mut expected);
                 assert_eq!(ours, expected, "{count} sources, t {}", t.value());
             }
