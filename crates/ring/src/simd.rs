@@ -88,8 +88,6 @@ pub(crate) trait Integers52: Simd {
     unsafe fn above_52(a: Self::U) -> Self::U;
     /// `a mod 2^52`.
     unsafe fn below_52(a: Self::U) -> Self::U;
-    /// `a` as a double, for `a <= 2^53`.
-    unsafe fn exact_double(a: Self::U) -> Self::F;
 }
 
 /// An exact sum of products of integers below `2^51`: the sum of their low 52 bits and that of what is above.
@@ -98,9 +96,6 @@ pub(crate) struct Sum52<S: Simd> {
     low: S::U,
     high: S::U,
 }
-
-/// The constants of [`Sum52::residue`]: `2^52 mod q`, centred, and that over `q`.
-pub(crate) type Power52<S> = Factor<S>;
 
 impl<S: Integers52> Sum52<S> {
     /// # Safety
@@ -128,46 +123,17 @@ impl<S: Integers52> Sum52<S> {
             self.high = S::add_high(self.high, x, y);
         }
     }
-
-    /// `2^52 mod q` for [`Sum52::residue`].
-    #[inline(always)]
-    pub(crate) unsafe fn power(modulus: &Modulus) -> Power52<S> {
-        let value = modulus.center((1 << 52) % modulus.value()) as f64;
-        // SAFETY: the caller's.
-        unsafe { Factor { value: S::splat(value), ratio: S::splat(value / modulus.q_f64) } }
-    }
-
-    /// The sum modulo `q`, in `[0, q)`, if it is below `2^54 q`: at most 8 products of integers below `2^51` with
-    /// residues are.
-    ///
-    /// With `H` for the sum over `2^52`, rounded down, and `L` for the rest, the sum is `H 2^52 + L`. `H` is below `4 q`,
-    /// so at most `2^53` and exact as a double. Its product with the power is reduced as in [`Field::mul_factor`]: the
-    /// quotient is at most `2 q < 2^52`, its relative errors are `u` of the ratio and `u` of the product, so that after the
-    /// rounding to an integer it is wrong by at most `2 q 2u + 1/2 = 3/2`, and the result is at most `3/2 q`. `L` reduced
-    /// is at most `7/6 q`; the two together are below `2^53`.
-    #[inline(always)]
-    pub(crate) unsafe fn residue(&self, f: &Field<S>, power: Power52<S>) -> S::U {
-        // SAFETY: the caller's.
-        unsafe {
-            let high = S::exact_double(S::add_u(self.high, S::above_52(self.low)));
-            let low = to_double::<S>(S::below_52(self.low));
-            let c = S::round(S::mul(high, power.ratio));
-            let h = S::mul(high, power.value);
-            let l = S::mul_sub(high, power.value, h);
-            let high = S::add(S::neg_mul_add(c, f.q, h), l);
-            f.residue(f.reduce(S::add(high, f.reduce_any(low))))
-        }
-    }
 }
 
-/// Division of a [`Sum52`] by `2^52` modulo an odd `t`, after Montgomery: less than half the instructions of [`Sum52::residue`], for
-/// sums whose constants were multiplied by `2^52` before.
+/// A [`Sum52`] modulo an odd `t`, after Montgomery.
 #[derive(Clone, Copy)]
 pub(crate) struct Montgomery52<S: Simd> {
     t: S::U,
     twice: S::U,
     /// `1/t` modulo `2^52`.
     inverse: S::U,
+    /// `2^104` modulo `t`.
+    power: S::U,
     zero: S::U,
 }
 
@@ -186,26 +152,57 @@ impl<S: Integers52> Montgomery52<S> {
     pub(crate) unsafe fn new(modulus: &Modulus) -> Self {
         let t = modulus.value();
         debug_assert!(t % 2 == 1);
+        let power = modulus.mul((1 << 52) % t, (1 << 52) % t);
         // SAFETY: the caller's.
         unsafe {
-            Self { t: S::splat_u(t), twice: S::splat_u(2 * t), inverse: S::splat_u(inverse_52(t)), zero: S::splat_u(0) }
+            Self {
+                t: S::splat_u(t),
+                twice: S::splat_u(2 * t),
+                inverse: S::splat_u(inverse_52(t)),
+                power: S::splat_u(power),
+                zero: S::splat_u(0),
+            }
         }
     }
 
-    /// `sum / 2^52` modulo `t`, in `[0, t)`, if the sum is below `2^54 t`.
+    /// `sum / 2^52` modulo `t`, in `[0, 2 t)`, if the sum is below `2^54 t`: at most 8 products of integers below `2^51` with residues are.
     ///
-    /// With `H` and `L` as in [`Sum52::residue`] and `m = L / t` modulo `2^52`, `sum - m t` is a multiple of `2^52`: `m t` has the low part
-    /// `L`. Divided by it, it is `H` less the high part of `m t`; `H` is below `4 t`, and the high part below `t`.
+    /// With `H` for the sum over `2^52`, rounded down, `L` for the rest, and `m = L / t` modulo `2^52`, `sum - m t` is a multiple of
+    /// `2^52`: `m t` has the low part `L`. Divided by it, it is `H` less the high part of `m t`; `H` is below `4 t`, and the high part
+    /// below `t`.
     #[inline(always)]
-    pub(crate) unsafe fn quotient(&self, sum: &Sum52<S>) -> S::U {
+    unsafe fn quotient_below_twice(&self, sum: &Sum52<S>) -> S::U {
         // SAFETY: the caller's.
         unsafe {
             let m = S::add_low(self.zero, sum.low, self.inverse);
             let high = S::add_u(sum.high, S::above_52(sum.low));
             let x = S::sub_u(high, S::add_high(self.zero, m, self.t));
             let x = S::min_wrapped(x, S::add_u(x, self.t));
-            let x = S::min_wrapped(S::sub_u(x, self.twice), x);
+            S::min_wrapped(S::sub_u(x, self.twice), x)
+        }
+    }
+
+    /// `sum / 2^52` modulo `t`, in `[0, t)`, for such a sum: what is wanted where its constants were multiplied by `2^52` before.
+    #[inline(always)]
+    pub(crate) unsafe fn quotient(&self, sum: &Sum52<S>) -> S::U {
+        // SAFETY: the caller's.
+        unsafe {
+            let x = self.quotient_below_twice(sum);
             S::min_wrapped(S::sub_u(x, self.t), x)
+        }
+    }
+
+    /// The sum modulo `t`, in `[0, t)`, for such a sum: the quotient times `2^104`, again over `2^52`. The quotient is below `2^52`, its
+    /// product with the power below `2 t^2`, so that this product's high part is below `t`.
+    #[inline(always)]
+    pub(crate) unsafe fn residue(&self, sum: &Sum52<S>) -> S::U {
+        // SAFETY: the caller's.
+        unsafe {
+            let x = self.quotient_below_twice(sum);
+            let low = S::add_low(self.zero, x, self.power);
+            let m = S::add_low(self.zero, low, self.inverse);
+            let x = S::sub_u(S::add_high(self.zero, x, self.power), S::add_high(self.zero, m, self.t));
+            S::min_wrapped(x, S::add_u(x, self.t))
         }
     }
 }

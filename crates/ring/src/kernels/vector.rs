@@ -5,7 +5,7 @@
 use super::{MAX_DOT_TERMS, Scaled, scalar};
 use crate::Modulus;
 use crate::automorphism::Part;
-use crate::simd::{Factor, Field, Integers52, Simd, Sum52, biased, to_double, vector_kernel};
+use crate::simd::{Factor, Field, Integers52, Montgomery52, Simd, Sum52, biased, to_double, vector_kernel};
 
 vector_kernel! {
     pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = add_body, else scalar::add_assign
@@ -336,7 +336,7 @@ unsafe fn dot_pair_ifma<S: Integers52>(
     let end = out0.len() & !(TOGETHER * S::LANES - 1);
     // SAFETY: as in `dot_pair_body`.
     unsafe {
-        let (f, power) = (Field::<S>::new(modulus), Sum52::<S>::power(modulus));
+        let montgomery = Montgomery52::<S>::new(modulus);
         for i in (0..end).step_by(TOGETHER * S::LANES) {
             let mut sums = [[Sum52::<S>::zero(); 2]; TOGETHER];
             for (side, plus) in plus.iter().enumerate() {
@@ -356,8 +356,8 @@ unsafe fn dot_pair_ifma<S: Integers52>(
                 }
             }
             for (j, sum) in sums.iter().enumerate() {
-                S::store_u(out0.as_mut_ptr().add(i + j * S::LANES), sum[0].residue(&f, power));
-                S::store_u(out1.as_mut_ptr().add(i + j * S::LANES), sum[1].residue(&f, power));
+                S::store_u(out0.as_mut_ptr().add(i + j * S::LANES), montgomery.residue(&sum[0]));
+                S::store_u(out1.as_mut_ptr().add(i + j * S::LANES), montgomery.residue(&sum[1]));
             }
         }
     }
@@ -532,7 +532,7 @@ unsafe fn add_combination_ifma<S: Integers52>(_set: S, modulus: &Modulus, acc: &
     let end = acc.len() & !(TOGETHER * S::LANES - 1);
     // SAFETY: as in `add_combination_body`.
     unsafe {
-        let (f, power) = (Field::<S>::new(modulus), Sum52::<S>::power(modulus));
+        let montgomery = Montgomery52::<S>::new(modulus);
         let out = acc.as_mut_ptr();
         for i in (0..end).step_by(TOGETHER * S::LANES) {
             let mut sums = [Sum52::<S>::zero(); TOGETHER];
@@ -546,7 +546,7 @@ unsafe fn add_combination_ifma<S: Integers52>(_set: S, modulus: &Modulus, acc: &
                 }
             }
             for (j, sum) in sums.iter().enumerate() {
-                S::store_u(out.add(i + j * S::LANES), sum.residue(&f, power));
+                S::store_u(out.add(i + j * S::LANES), montgomery.residue(sum));
             }
         }
     }

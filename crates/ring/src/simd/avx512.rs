@@ -155,10 +155,6 @@ impl Integers52 for Avx512 {
     unsafe fn below_52(a: __m512i) -> __m512i {
         unsafe { _mm512_and_si512(a, Self::splat_u((1 << 52) - 1)) }
     }
-    #[inline(always)]
-    unsafe fn exact_double(a: __m512i) -> __m512d {
-        unsafe { _mm512_cvtepu64_pd(a) }
-    }
 }
 
 /// Transposes a 4 by 4 square of lane pairs.

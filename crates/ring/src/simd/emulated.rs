@@ -112,7 +112,4 @@ impl Integers52 for Emulated {
     unsafe fn below_52(a: [u64; 8]) -> [u64; 8] {
         a.map(|a| a & ((1 << 52) - 1))
     }
-    unsafe fn exact_double(a: [u64; 8]) -> [f64; 8] {
-        a.map(|a| a as f64)
-    }
 }
