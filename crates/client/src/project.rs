@@ -492,6 +492,32 @@ mod tests {
     }
 
     #[test]
+    fn files_of_key_sets_stay_inside_the_folder() {
+        let folder = TempDir::new();
+        for bad in ["/etc/keys.hetal", "../keys.hetal", "a/b"] {
+            let mut project = Project::open(folder.path(), None).unwrap();
+            let (blob, layout, file) = ("00".to_owned(), "any".to_owned(), bad.to_owned());
+            let keys = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
+            project.update(|s| s.keys = vec![keys]).unwrap();
+            drop(project);
+            assert!(matches!(Project::open(folder.path(), None), Err(Error::Damaged { .. })), "{bad}");
+            std::fs::remove_file(folder.path().join("project.json")).unwrap();
+        }
+    }
+
+    /// A secret of which nothing is left does not free its successor from a passphrase.
+    #[test]
+    fn an_empty_secret_leaves_the_lock() {
+        let folder = TempDir::new();
+        let mut project = Project::open(folder.path(), None).unwrap();
+        project.adopt_key("key".to_owned(), None).unwrap();
+        project.update(|s| s.locked = true).unwrap();
+        std::fs::write(project.secret(), b"").unwrap();
+        project.retire_keys().unwrap();
+        assert!(project.settings().locked);
+    }
+
+    #[test]
     fn damaged_state_is_named() {
         let folder = TempDir::new();
         drop(Project::open(folder.path(), None).unwrap());
