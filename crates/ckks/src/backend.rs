@@ -3,6 +3,8 @@
 
 use hetal_ring::rns::BabyStep;
 use hetal_ring::{Basis, Digits, Poly, RnsRing};
+use std::any::Any;
+use std::sync::OnceLock;
 
 /// An automorphism `X -> X^galois` and its switching key's polynomials (none for the identity).
 pub struct Step<'a, P> {
@@ -40,6 +42,18 @@ pub enum Failure {
         /// Its words.
         reason: String,
     },
+}
+
+/// Work that is done again and again, on other polynomials of the same shapes each time. What a backend remembers of it is
+/// kept here, and dropped with it.
+#[derive(Default)]
+pub struct Routine(OnceLock<Box<dyn Any + Send + Sync>>);
+
+impl Routine {
+    /// What is remembered, the default at first. `None` where another kind of backend remembers something.
+    pub fn memory<T: Any + Default + Send + Sync>(&self) -> Option<&T> {
+        self.0.get_or_init(|| Box::new(T::default())).downcast_ref()
+    }
 }
 
 /// Exact arithmetic on polynomials in residue form. See the methods of [`RnsRing`] of the same names for definitions.
@@ -138,6 +152,18 @@ pub trait Backend: Send + Sync + 'static {
     /// Two computations that do not depend on each other, perhaps at the same time.
     fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
         (a(), b())
+    }
+
+    /// `work` on `inputs`. A backend may remember how it was done and do the same again without asking: whatever else the work
+    /// reads must be there, unchanged, as long as the routine is used, and it must queue the same operations for all
+    /// inputs of these shapes.
+    fn repeat<E>(
+        &self,
+        _routine: &Routine,
+        inputs: &[Self::Poly],
+        work: impl Fn(&[Self::Poly]) -> Result<Vec<Self::Poly>, E>,
+    ) -> Result<Vec<Self::Poly>, E> {
+        work(inputs)
     }
 
     /// [`Backend::divide`] of both, then `X -> X^galois`.
