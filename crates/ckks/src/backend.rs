@@ -2,9 +2,7 @@
 //! same bytes.
 
 use hetal_ring::rns::BabyStep;
-use hetal_ring::{Basis, Digits, Poly, RnsRing};
-use std::any::Any;
-use std::sync::OnceLock;
+use hetal_ring::{Basis, Digits, PackedPoly, Poly, RnsRing};
 
 /// An automorphism `X -> X^galois` and its switching key's polynomials (none for the identity).
 pub struct Step<'a, P> {
@@ -44,25 +42,17 @@ pub enum Failure {
     },
 }
 
-/// Work that is done again and again, on other polynomials of the same shapes each time. What a backend remembers of it is
-/// kept here, and dropped with it.
-#[derive(Default)]
-pub struct Routine(OnceLock<Box<dyn Any + Send + Sync>>);
-
-impl Routine {
-    /// What is remembered, the default at first. `None` where another kind of backend remembers something.
-    pub fn memory<T: Any + Default + Send + Sync>(&self) -> Option<&T> {
-        self.0.get_or_init(|| Box::new(T::default())).downcast_ref()
-    }
-}
-
 /// Exact arithmetic on polynomials in residue form. See the methods of [`RnsRing`] of the same names for definitions.
 #[allow(missing_docs)]
 pub trait Backend: Send + Sync + 'static {
     type Poly: Clone + Send + Sync;
+    /// Polynomials that are only read, keys and matrices, in as little memory as they can be used from.
+    type Packed: Send + Sync;
     type Digits: Send + Sync;
     /// Real coefficients, kept where the work is done.
     type Reals: Send + Sync;
+    /// What is remembered of work that is done again and again: see [`Backend::repeat`].
+    type Routine: Default + Send + Sync;
 
     /// The first failure, if there was one. Operations only queue work, so none of them returns one: they do nothing once
     /// something failed, and whoever uses them looks here at the end of each step. What leaves a backend is checked.
@@ -104,6 +94,13 @@ pub trait Backend: Send + Sync + 'static {
         self.download(a)?.iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
 
+    /// Packs a polynomial. Called while keys are loaded, see [`Backend::try_from_limbs`].
+    fn pack(&self, a: Self::Poly) -> Self::Packed;
+    fn unpack(&self, a: &Self::Packed) -> Self::Poly;
+    /// Bytes of a limb of what is packed.
+    fn packed_limb_bytes(&self) -> usize;
+    fn mul_packed(&self, a: &Self::Poly, b: &Self::Packed, basis: Basis) -> Self::Poly;
+
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn neg_assign(&self, a: &mut Self::Poly);
@@ -122,12 +119,12 @@ pub trait Backend: Send + Sync + 'static {
     fn decompose_for_one_use(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits {
         self.decompose(a, digit_starts, p)
     }
-    fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
+    fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Packed, Self::Packed)]) -> (Self::Poly, Self::Poly);
     /// [`Backend::inner_product`] plus `P (c0, c1)`, each of them if given.
     fn inner_product_plus(
         &self,
         digits: &Self::Digits,
-        key: &[(Self::Poly, Self::Poly)],
+        key: &[(Self::Packed, Self::Packed)],
         added: [Option<&Self::Poly>; 2],
     ) -> (Self::Poly, Self::Poly) {
         let (mut u0, mut u1) = self.inner_product(digits, key);
@@ -142,8 +139,8 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         c0: &Self::Poly,
         digits: &Self::Digits,
-        steps: &[Step<'_, Self::Poly>],
-        weights: &[Vec<Option<&Self::Poly>>],
+        steps: &[Step<'_, Self::Packed>],
+        weights: &[Vec<Option<&Self::Packed>>],
     ) -> Vec<(Self::Poly, Self::Poly)>;
     fn divide(&self, a: Self::Poly, drop_q: usize) -> Self::Poly;
 
@@ -154,14 +151,14 @@ pub trait Backend: Send + Sync + 'static {
         (a(), b())
     }
 
-    /// `work` on `inputs`. A backend may remember how it was done and do the same again without asking: whatever else the work
+    /// `work` on `inputs`, as before on others of the same shapes. A backend may remember how it was done and do the same again without asking: whatever else the work
     /// reads must be there, unchanged, as long as the routine is used, and it must queue the same operations for all
     /// inputs of these shapes.
     fn repeat<E>(
         &self,
-        _routine: &Routine,
-        inputs: &[Self::Poly],
-        work: impl Fn(&[Self::Poly]) -> Result<Vec<Self::Poly>, E>,
+        _routine: &Self::Routine,
+        inputs: Vec<Self::Poly>,
+        work: impl Fn(Vec<Self::Poly>) -> Result<Vec<Self::Poly>, E>,
     ) -> Result<Vec<Self::Poly>, E> {
         work(inputs)
     }
@@ -210,7 +207,7 @@ pub trait Backend: Send + Sync + 'static {
         acc: Option<(Self::Poly, Self::Poly)>,
         v0: &Self::Poly,
         digits: &Self::Digits,
-        key: &[(Self::Poly, Self::Poly)],
+        key: &[(Self::Packed, Self::Packed)],
         galois: u64,
     ) -> (Self::Poly, Self::Poly) {
         let (mut u0, u1) = self.inner_product(digits, key);
@@ -226,8 +223,10 @@ pub trait Backend: Send + Sync + 'static {
 
 impl Backend for RnsRing {
     type Poly = Poly;
+    type Packed = PackedPoly;
     type Digits = Digits;
     type Reals = Vec<f64>;
+    type Routine = ();
 
     fn basis(poly: &Poly) -> Basis {
         poly.basis()
@@ -276,6 +275,18 @@ impl Backend for RnsRing {
     ) -> Result<(), E> {
         a.limbs().iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
+    fn pack(&self, a: Poly) -> PackedPoly {
+        self.pack(&a)
+    }
+    fn unpack(&self, a: &PackedPoly) -> Poly {
+        self.unpack(a)
+    }
+    fn packed_limb_bytes(&self) -> usize {
+        8 * hetal_ring::packed::words(self.degree())
+    }
+    fn mul_packed(&self, a: &Poly, b: &PackedPoly, basis: Basis) -> Poly {
+        self.mul_packed(a, b, basis)
+    }
     fn add_assign(&self, a: &mut Poly, b: &Poly) {
         self.add_assign(a, b);
     }
@@ -318,10 +329,15 @@ impl Backend for RnsRing {
     fn decompose_for_one_use(&self, a: Poly, digit_starts: &[usize], p: usize) -> Digits {
         self.decompose_for_one_use(a, digit_starts, p)
     }
-    fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
+    fn inner_product(&self, digits: &Digits, key: &[(PackedPoly, PackedPoly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)
     }
-    fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
+    fn inner_product_plus(
+        &self,
+        digits: &Digits,
+        key: &[(PackedPoly, PackedPoly)],
+        added: [Option<&Poly>; 2],
+    ) -> (Poly, Poly) {
         self.inner_product_plus(digits, key, added)
     }
     fn add_switched(
@@ -329,7 +345,7 @@ impl Backend for RnsRing {
         acc: Option<(Poly, Poly)>,
         v0: &Poly,
         digits: &Digits,
-        key: &[(Poly, Poly)],
+        key: &[(PackedPoly, PackedPoly)],
         galois: u64,
     ) -> (Poly, Poly) {
         self.add_switched(acc, v0, digits, key, galois)
@@ -338,8 +354,8 @@ impl Backend for RnsRing {
         &self,
         c0: &Poly,
         digits: &Digits,
-        steps: &[Step<'_, Poly>],
-        weights: &[Vec<Option<&Poly>>],
+        steps: &[Step<'_, PackedPoly>],
+        weights: &[Vec<Option<&PackedPoly>>],
     ) -> Vec<(Poly, Poly)> {
         let steps: Vec<BabyStep<'_>> = steps.iter().map(|s| BabyStep { galois: s.galois, key: s.key }).collect();
         self.rotation_sums(c0, digits, &steps, weights)

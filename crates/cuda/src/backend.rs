@@ -6,7 +6,7 @@ mod pointwise;
 mod recording;
 
 pub use key_switch::CudaDigits;
-pub use recording::Graphs;
+pub use recording::{CudaRoutine, Graphs};
 
 use crate::Result;
 use crate::device::{Device, KernelTime, in_lane, is_recording, lane};
@@ -19,7 +19,7 @@ use crate::rehearsal::Rehearsal;
 use crate::source::Arithmetic;
 use crate::source::Kernel;
 use hetal_ckks::Backend;
-use hetal_ckks::backend::{Failure, Halves, Pair, Routine, Step};
+use hetal_ckks::backend::{Failure, Halves, Pair, Step};
 use hetal_ring::Basis;
 use key_switch::Added;
 use recording::Recordings;
@@ -297,9 +297,11 @@ impl CudaBackend {
 
 impl Backend for CudaBackend {
     type Poly = CudaPoly;
+    type Packed = CudaPoly;
     type Digits = CudaDigits;
     /// One limb, whose words are doubles.
     type Reals = CudaPoly;
+    type Routine = CudaRoutine;
 
     fn health(&self) -> std::result::Result<(), Failure> {
         Ok(self.health.check()?)
@@ -307,6 +309,22 @@ impl Backend for CudaBackend {
 
     fn basis(poly: &CudaPoly) -> Basis {
         poly.basis
+    }
+
+    fn pack(&self, a: CudaPoly) -> CudaPoly {
+        a
+    }
+
+    fn unpack(&self, a: &CudaPoly) -> CudaPoly {
+        a.clone()
+    }
+
+    fn packed_limb_bytes(&self) -> usize {
+        self.limb_bytes()
+    }
+
+    fn mul_packed(&self, a: &CudaPoly, b: &CudaPoly, basis: Basis) -> CudaPoly {
+        self.mul(a, b, basis)
     }
 
     fn zero(&self, basis: Basis) -> CudaPoly {
@@ -458,9 +476,9 @@ impl Backend for CudaBackend {
 
     fn repeat<E>(
         &self,
-        routine: &Routine,
-        inputs: &[CudaPoly],
-        work: impl Fn(&[CudaPoly]) -> std::result::Result<Vec<CudaPoly>, E>,
+        routine: &CudaRoutine,
+        inputs: Vec<CudaPoly>,
+        work: impl Fn(Vec<CudaPoly>) -> std::result::Result<Vec<CudaPoly>, E>,
     ) -> std::result::Result<Vec<CudaPoly>, E> {
         self.repeated(routine, inputs, work)
     }

@@ -2,9 +2,9 @@
 
 use crate::ffi::emulator::is_present;
 use crate::selftest::{Ring, compare};
-use crate::{Arithmetic, CudaBackend, Error};
+use crate::{Arithmetic, CudaBackend, CudaRoutine, Error};
 use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
-use hetal_ckks::backend::{Failure, Routine};
+use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
 use hetal_learn::softmax::Constants;
@@ -81,10 +81,10 @@ fn transforms_of_every_degree_give_the_cpus_bytes() {
 
 /// Bootstraps in two forms, in turn, of two ciphertexts.
 fn bootstraps<B: Backend>(
-    bootstrapper: &Bootstrapper<B::Poly>,
+    bootstrapper: &Bootstrapper<B>,
     evaluator: &Evaluator<B>,
     [x, y]: [&Ciphertext<B::Poly>; 2],
-    keys: &EvaluationKeys<B::Poly>,
+    keys: &EvaluationKeys<B::Packed>,
 ) -> Vec<Ciphertext<B::Poly>> {
     let complex = |ct| bootstrapper.bootstrap(evaluator, ct, 0, keys).unwrap();
     let real = |ct| bootstrapper.bootstrap_real(evaluator, ct, 0, keys).unwrap();
@@ -311,9 +311,9 @@ impl Workshop {
     }
 
     /// Does the work once more, and compares.
-    fn check(&self, routine: &Routine, salt: i64) {
+    fn check(&self, routine: &CudaRoutine, salt: i64) {
         let inputs = Self::inputs(&self.gpu, salt);
-        let got = self.gpu.repeat(routine, &inputs, |inputs| Ok::<_, ()>(Self::work(&self.gpu, inputs))).unwrap();
+        let got = self.gpu.repeat(routine, inputs, |inputs| Ok::<_, ()>(Self::work(&self.gpu, &inputs))).unwrap();
         let expected = Self::work(&self.cpu, &Self::inputs(&self.cpu, salt));
         for (got, expected) in got.iter().zip(&expected) {
             assert!(self.gpu.download(got) == self.cpu.download(expected), "salt {salt}");
@@ -335,7 +335,7 @@ fn recorded_work_is_done_on_other_inputs() {
         return;
     }
     let shop = Workshop::new(usize::MAX);
-    let (first, second) = (Routine::default(), Routine::default());
+    let (first, second) = (CudaRoutine::default(), CudaRoutine::default());
     (0..4).for_each(|salt| shop.check(&first, salt));
     assert_eq!(shop.counts(), (1, 3, 0));
     let held = shop.gpu.pool_bytes();
@@ -356,7 +356,7 @@ fn memory_of_recordings_serves_other_work() {
         return;
     }
     let shop = Workshop::new(usize::MAX);
-    let routine = Routine::default();
+    let routine = CudaRoutine::default();
     (0..3).for_each(|salt| shop.check(&routine, salt));
     assert_eq!(shop.counts(), (1, 2, 0));
     let held = shop.gpu.pool_bytes();
@@ -384,11 +384,11 @@ fn failures_end_recordings_and_nothing_else() {
     // Room for the work's chunk, and for no other.
     let tables = {
         let shop = Workshop::new(usize::MAX);
-        shop.check(&Routine::default(), 0);
+        shop.check(&CudaRoutine::default(), 0);
         usize::MAX - shop.gpu.memory().0
     };
     let shop = Workshop::new(tables + 4096);
-    let routine = Routine::default();
+    let routine = CudaRoutine::default();
     (0..3).for_each(|salt| shop.check(&routine, salt));
     let graphs = shop.gpu.graphs();
     assert_eq!((graphs.recorded, graphs.replayed), (0, 0));
@@ -397,8 +397,8 @@ fn failures_end_recordings_and_nothing_else() {
 
     // Numbers of the host are not in a recording.
     let shop = Workshop::new(usize::MAX);
-    let lift = |_: &[crate::CudaPoly]| Ok::<_, ()>(vec![shop.gpu.lift(CHAIN, &[5; 1024])]);
-    let lifted: Vec<_> = (0..3).map(|_| shop.gpu.repeat(&routine, &[], lift).unwrap()).collect();
+    let lift = |_: Vec<crate::CudaPoly>| Ok::<_, ()>(vec![shop.gpu.lift(CHAIN, &[5; 1024])]);
+    let lifted: Vec<_> = (0..3).map(|_| shop.gpu.repeat(&routine, Vec::new(), lift).unwrap()).collect();
     let expected = shop.cpu.download(&Backend::lift(&shop.cpu, CHAIN, &[5; 1024]));
     assert!(lifted.iter().all(|polys| shop.gpu.download(&polys[0]) == expected));
     let graphs = shop.gpu.graphs();
@@ -406,7 +406,7 @@ fn failures_end_recordings_and_nothing_else() {
     assert!(graphs.ended.is_some_and(|reason| reason.contains("cannot be recorded")));
 
     // Nor is work that failed.
-    let refuse = |_: &[crate::CudaPoly]| Err::<Vec<crate::CudaPoly>, _>("no");
-    let routine = Routine::default();
-    assert!((0..3).all(|_| shop.gpu.repeat(&routine, &[], refuse).is_err()));
+    let refuse = |_: Vec<crate::CudaPoly>| Err::<Vec<crate::CudaPoly>, _>("no");
+    let routine = CudaRoutine::default();
+    assert!((0..3).all(|_| shop.gpu.repeat(&routine, Vec::new(), refuse).is_err()));
 }

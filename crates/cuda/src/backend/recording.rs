@@ -3,7 +3,6 @@
 use super::{CudaBackend, CudaPoly};
 use crate::Error;
 use crate::device::{Device, is_recording, lane};
-use hetal_ckks::backend::Routine;
 use hetal_ring::Basis;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +43,10 @@ impl Default for Recordings {
     }
 }
 
-/// What is remembered of a routine.
+/// What is remembered of work that is done again and again.
+#[derive(Default)]
+pub struct CudaRoutine(Mutex<Memory>);
+
 #[derive(Default)]
 enum Memory {
     #[default]
@@ -111,9 +113,9 @@ impl CudaBackend {
     /// [`Backend::repeat`]: plainly at first, recorded the second time, and replayed then and from then on.
     pub(super) fn repeated<E>(
         &self,
-        routine: &Routine,
-        inputs: &[CudaPoly],
-        work: impl Fn(&[CudaPoly]) -> Result<Vec<CudaPoly>, E>,
+        routine: &CudaRoutine,
+        inputs: Vec<CudaPoly>,
+        work: impl Fn(Vec<CudaPoly>) -> Result<Vec<CudaPoly>, E>,
     ) -> Result<Vec<CudaPoly>, E> {
         let books = &self.recordings;
         let may_record = books.wanted.load(Ordering::Relaxed)
@@ -124,8 +126,7 @@ impl CudaBackend {
         if !may_record {
             return work(inputs);
         }
-        let Some(memory) = routine.memory::<Mutex<Memory>>() else { return work(inputs) };
-        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = routine.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *memory {
             Memory::Nothing => {
                 let out = work(inputs)?;
@@ -133,14 +134,14 @@ impl CudaBackend {
                 return Ok(out);
             }
             Memory::Done if self.health.of_recordings().is_none() => {
-                if let Some(recording) = self.recorded(inputs, &work) {
+                if let Some(recording) = self.recorded(&inputs, &work) {
                     *memory = Memory::Recorded(recording);
                 }
             }
             _ => {}
         }
         let Memory::Recorded(recording) = &*memory else { return work(inputs) };
-        if let Some(out) = self.replayed(recording, inputs) {
+        if let Some(out) = self.replayed(recording, &inputs) {
             books.replayed.fetch_add(1, Ordering::Relaxed);
             return Ok(out);
         }
@@ -153,7 +154,7 @@ impl CudaBackend {
     fn recorded<E>(
         &self,
         inputs: &[CudaPoly],
-        work: impl Fn(&[CudaPoly]) -> Result<Vec<CudaPoly>, E>,
+        work: impl Fn(Vec<CudaPoly>) -> Result<Vec<CudaPoly>, E>,
     ) -> Option<Recording> {
         let mut room = self.recordings.room.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.pool.recall(&room) {
@@ -164,9 +165,8 @@ impl CudaBackend {
         let mut places: Option<(Places, Places)> = None;
         let number = self.device.record(&mut || {
             let inside: Vec<CudaPoly> = inputs.iter().map(|poly| self.uninit(poly.basis)).collect();
-            if let Ok(out) = work(&inside) {
-                places = Some((inside.iter().map(place).collect(), out.iter().map(place).collect()));
-            }
+            let from = inside.iter().map(place).collect();
+            places = work(inside).ok().map(|out| (from, out.iter().map(place).collect()));
         });
         let number = number.map_err(|error| self.health.end_recordings(error)).ok()?;
         let device = Arc::clone(&self.device);

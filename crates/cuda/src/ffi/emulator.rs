@@ -99,12 +99,13 @@ impl Emulator {
 
     fn perform(&self, step: &Step) -> Result<()> {
         match *step {
-            Step::Launch { kernel, grid, ref args } => self.run(kernel, grid, args),
+            Step::Launch { kernel, grid, ref args } => self.run(kernel, grid, args)?,
             // SAFETY: the backend's buffers have room for what is copied to them.
-            Step::Copy { to, from, bytes } => Ok(unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }),
+            Step::Copy { to, from, bytes } => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) },
             // SAFETY: as above.
-            Step::Zero { to, bytes } => Ok(unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) }),
+            Step::Zero { to, bytes } => unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) },
         }
+        Ok(())
     }
 
     fn run(&self, kernel: Kernel, grid: (u32, u32), args: &[u64]) -> Result<()> {
