@@ -24,6 +24,7 @@ use eval_mod::Exponential;
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
 use layout::Layout;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
 
@@ -44,6 +45,35 @@ pub struct Bootstrapper<B: Backend> {
     exponential: Exponential,
     /// For vectors that repeat.
     fold: Option<Fold<B>>,
+    routines: Routines<B>,
+}
+
+/// What a bootstrap makes of its ciphertexts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    Complex,
+    Real,
+    Pair,
+}
+
+/// The backend's memory of bootstraps, for each form and bound: of those with the keys of one version.
+struct Routines<B: Backend>(Mutex<BTreeMap<(Form, u32), (u64, Arc<B::Routine>)>>);
+
+impl<B: Backend> Default for Routines<B> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<B: Backend> Routines<B> {
+    fn get(&self, form: Form, log_bound: u32, keys_version: u64) -> Arc<B::Routine> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (version, routine) = all.entry((form, log_bound)).or_default();
+        if *version != keys_version {
+            (*version, *routine) = (keys_version, Arc::default());
+        }
+        Arc::clone(routine)
+    }
 }
 
 /// How the two halves of a vector that repeats, side by side in twice its slots, become one again.
@@ -75,6 +105,7 @@ impl<B: Backend> Bootstrapper<B> {
             raised: layout.raised,
             exponential: Exponential::new(evaluator.params()),
             fold: None,
+            routines: Routines::default(),
         })
     }
 
@@ -120,6 +151,7 @@ impl<B: Backend> Bootstrapper<B> {
             raised: layout.raised,
             exponential: Exponential::new(params),
             fold: if layout.is_sparse() { Some(Fold::new(evaluator, layout)?) } else { None },
+            routines: Routines::default(),
         })
     }
 
@@ -149,7 +181,9 @@ impl<B: Backend> Bootstrapper<B> {
         log_bound: u32,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
-        self.bootstrap_observed(evaluator, a, log_bound, keys, &mut |_| {})
+        let work = |[a]: [Ct<B>; 1]| Ok([self.bootstrap_observed(evaluator, &a, log_bound, keys, &mut |_| {})?]);
+        let [out] = self.repeated(evaluator, Form::Complex, [a], log_bound, keys, work)?;
+        Ok(out)
     }
 
     /// [`Bootstrapper::bootstrap`], which names each stage as it ends: for profiles.
@@ -185,8 +219,13 @@ impl<B: Backend> Bootstrapper<B> {
         if self.fold.is_some() {
             return self.bootstrap(evaluator, a, log_bound, keys);
         }
-        let slots = self.raised_slots(evaluator, a, log_bound, keys, &mut |_| {})?;
-        self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound)
+        let work = |[a]: [Ct<B>; 1]| {
+            let slots = self.raised_slots(evaluator, &a, log_bound, keys, &mut |_| {})?;
+            drop(a);
+            Ok([self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound)?])
+        };
+        let [out] = self.repeated(evaluator, Form::Real, [a], log_bound, keys, work)?;
+        Ok(out)
     }
 
     /// Two vectors of real numbers through one bootstrap.
@@ -200,14 +239,56 @@ impl<B: Backend> Bootstrapper<B> {
         if self.fold.is_some() {
             return Err(Error::SparsePair);
         }
-        let mut packed = b.clone();
-        evaluator.mul_i_assign(&mut packed, 1)?;
-        evaluator.add_assign(&mut packed, a)?;
-        let slots = self.raised_slots(evaluator, &packed, log_bound, keys, &mut |_| {})?;
-        let (re, im) = self.halves(evaluator, slots, keys)?;
-        let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
-        let finish = |w| self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound);
-        Ok((finish(re)?, finish(im)?))
+        let work = |[a, mut packed]: [Ct<B>; 2]| {
+            evaluator.mul_i_assign(&mut packed, 1)?;
+            evaluator.add_assign(&mut packed, &a)?;
+            let slots = self.raised_slots(evaluator, &packed, log_bound, keys, &mut |_| {})?;
+            drop((a, packed));
+            let (re, im) = self.halves(evaluator, slots, keys)?;
+            let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
+            let finish = |w| self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound);
+            Ok([finish(re)?, finish(im)?])
+        };
+        let [a, b] = self.repeated(evaluator, Form::Pair, [a, b], log_bound, keys, work)?;
+        Ok((a, b))
+    }
+
+    /// `work` on ciphertexts of the lowest level, as a routine of the backend: the matrices are this bootstrapper's, the keys
+    /// are told by their version.
+    fn repeated<const COUNT: usize>(
+        &self,
+        evaluator: &Evaluator<B>,
+        form: Form,
+        inputs: [&Ct<B>; COUNT],
+        log_bound: u32,
+        keys: &EvaluationKeys<B::Packed>,
+        work: impl Fn([Ct<B>; COUNT]) -> Result<[Ct<B>; COUNT]>,
+    ) -> Result<[Ct<B>; COUNT]> {
+        let params = evaluator.params();
+        let mut polys = Vec::with_capacity(2 * COUNT);
+        for a in inputs {
+            let bottom = evaluator.truncated(a, params.limbs(0))?;
+            // The matrices turn this scale, and no other, into the one the series expects.
+            evaluator.require_scale("bootstrap", &bottom, params.scale(0))?;
+            polys.extend([bottom.c0, bottom.c1]);
+        }
+        // The scale of what comes in and what goes out is that of its level, whatever the message.
+        let ciphertexts = |polys: Vec<B::Poly>, scale: f64| -> Result<[Ct<B>; COUNT]> {
+            let mut polys = polys.into_iter();
+            let mut next = || polys.next().ok_or(Error::Empty("bootstrap"));
+            let mut all = Vec::with_capacity(COUNT);
+            for _ in 0..COUNT {
+                let (c0, c1) = (next()?, next()?);
+                all.push(Ciphertext { limbs: B::basis(&c0).q, c0, c1, scale, set: params.tag() });
+            }
+            all.try_into().map_err(|_| Error::Empty("bootstrap"))
+        };
+        let routine = self.routines.get(form, log_bound, keys.version());
+        let out = evaluator.backend().repeat(&routine, polys, |polys| {
+            let out = work(ciphertexts(polys, params.scale(0))?)?;
+            Ok::<_, Error>(out.into_iter().flat_map(|ct| [ct.c0, ct.c1]).collect())
+        })?;
+        ciphertexts(out, params.scale(self.level(params)))
     }
 
     /// [`Bootstrapper::bootstrap`], then once more of what it missed, which is `2^residual` times larger by then. The result is

@@ -51,6 +51,8 @@ pub trait Backend: Send + Sync + 'static {
     type Digits: Send + Sync;
     /// Real coefficients, kept where the work is done.
     type Reals: Send + Sync;
+    /// What is remembered of work that is done again and again: see [`Backend::repeat`].
+    type Routine: Default + Send + Sync;
 
     /// The first failure, if there was one. Operations only queue work, so none of them returns one: they do nothing once
     /// something failed, and whoever uses them looks here at the end of each step. What leaves a backend is checked.
@@ -149,6 +151,18 @@ pub trait Backend: Send + Sync + 'static {
         (a(), b())
     }
 
+    /// `work` on `inputs`, as before on others of the same shapes. A backend may remember how it was done and do the same again without asking: whatever else the work
+    /// reads must be there, unchanged, as long as the routine is used, and it must queue the same operations for all
+    /// inputs of these shapes.
+    fn repeat<E>(
+        &self,
+        _routine: &Self::Routine,
+        inputs: Vec<Self::Poly>,
+        work: impl Fn(Vec<Self::Poly>) -> Result<Vec<Self::Poly>, E>,
+    ) -> Result<Vec<Self::Poly>, E> {
+        work(inputs)
+    }
+
     /// [`Backend::divide`] of both, then `X -> X^galois`.
     fn divide_pair(&self, a: (Self::Poly, Self::Poly), drop_q: usize, galois: u64) -> (Self::Poly, Self::Poly) {
         let (a, b) = (self.divide(a.0, drop_q), self.divide(a.1, drop_q));
@@ -212,6 +226,7 @@ impl Backend for RnsRing {
     type Packed = PackedPoly;
     type Digits = Digits;
     type Reals = Vec<f64>;
+    type Routine = ();
 
     fn basis(poly: &Poly) -> Basis {
         poly.basis()

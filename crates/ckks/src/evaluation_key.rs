@@ -4,6 +4,7 @@ use crate::{Error, Params, Result};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a switching key is for.
@@ -82,11 +83,18 @@ impl<P> Place<P> {
 pub struct EvaluationKeys<P> {
     places: HashMap<KeyId, Vec<Place<P>>>,
     source: Option<Box<dyn KeySource<P>>>,
+    version: u64,
+}
+
+/// A number that no other keys have.
+fn new_version() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<P> Default for EvaluationKeys<P> {
     fn default() -> Self {
-        Self { places: HashMap::new(), source: None }
+        Self { places: HashMap::new(), source: None, version: new_version() }
     }
 }
 
@@ -111,6 +119,12 @@ impl<P> EvaluationKeys<P> {
         let sizes = self.places.entry(id).or_default();
         let index = sizes.partition_point(|other| other.basis.q < place.basis.q);
         sizes.insert(index, place);
+        self.version = new_version();
+    }
+
+    /// Tells these keys from all others, and from themselves before one was added: the same version finds the same keys.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// The smallest key of that purpose over at least the primes of `basis` and exactly its special primes.

@@ -2,6 +2,7 @@
 
 use crate::engine::{Place, Processor, gpu};
 use crate::local_owner::LocalOwner;
+use crate::ops::described;
 use crate::{Error, Result, progress};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
@@ -62,19 +63,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn test(arguments: &Arguments, set: &str) -> Result<Value> {
     let start = Instant::now();
     let params = Params::named(set)?;
-    let ((mut compared, mut differ), (ours, theirs), on) = match arguments.engine {
+    let ((mut compared, mut differ), (ours, theirs), on, graphs) = match arguments.engine {
         Processor::Cpu => {
             let (vector, scalar) = (ring_with(&params, Isa::detect())?, ring_with(&params, Isa::Scalar)?);
             let name = format!("{} against scalar", Isa::detect().name());
             let operations = operations(&vector, &scalar, &params)?;
             let journeys = (journey(set, Isa::detect(), &vector)?, journey(set, Isa::Scalar, &scalar)?);
-            (operations, journeys, name)
+            (operations, journeys, name, Value::Null)
         }
         Processor::Cuda => {
             let (card, cpu) = (gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
             let operations = operations(&card, &cpu, &params)?;
             let journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
-            (operations, journeys, card.describe())
+            (operations, journeys, card.describe(), described(&card.graphs()))
         }
     };
     compared += ours.len().max(theirs.len());
@@ -84,6 +85,7 @@ fn test(arguments: &Arguments, set: &str) -> Result<Value> {
         "on": on,
         "compared": compared,
         "differ": differ,
+        "graphs": graphs,
         "seconds": start.elapsed().as_secs_f64(),
     }))
 }
@@ -130,7 +132,12 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     let values: Vec<Complex64> = (0..params.slots()).map(|i| Complex64::new(slot(i, 5.0), slot(i, 7.0))).collect();
     let fresh = seal(&values, 0)?;
     note("encryption", &fresh)?;
-    note("bootstrap", &engine.bootstrap(&fresh, 0)?)?;
+    // A card does the first kernel by kernel, records the second as a graph, and replays that on the first's input.
+    let turned: Vec<Complex64> = values.iter().rev().copied().collect();
+    let other = seal(&turned, 0)?;
+    for (name, ct) in [("bootstrap", &fresh), ("bootstrap of another", &other), ("bootstrap again", &fresh)] {
+        note(name, &engine.bootstrap(ct, 0)?)?;
+    }
     let trainer = Trainer::new(&engine, g, ledger, constants, 0)?;
     let x = Matrix::from_fn(rows, features, |i, j| slot(31 * i + j, 11.0) / (features as f64).sqrt());
     let labels: Vec<usize> = (0..rows).map(|i| i * i % classes).collect();

@@ -3,11 +3,13 @@
 mod conversion;
 mod key_switch;
 mod pointwise;
+mod recording;
 
 pub use key_switch::CudaDigits;
+pub use recording::{CudaRoutine, Graphs};
 
 use crate::Result;
-use crate::device::{Device, KernelTime, in_lane, lane};
+use crate::device::{Device, KernelTime, in_lane, is_recording, lane};
 use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
 use crate::memory::{Buffer, CHUNK, Health, Pool, Table};
@@ -20,8 +22,10 @@ use hetal_ckks::Backend;
 use hetal_ckks::backend::{Failure, Halves, Pair, Step};
 use hetal_ring::Basis;
 use key_switch::Added;
+use recording::Recordings;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A polynomial on the device: the limbs of the chain, then the special ones, one after the other.
@@ -82,6 +86,7 @@ pub struct CudaBackend {
     divisions: Made<(Basis, usize, usize), Conversion>,
     raises: Made<Basis, Conversion>,
     special_products: Made<usize, Table>,
+    recordings: Recordings,
 }
 
 impl CudaBackend {
@@ -92,7 +97,9 @@ impl CudaBackend {
     /// [`crate::Error::NoGpu`], [`crate::Error::NvrtcMissing`] and the like where there is nothing to work on; [`crate::Error::Unsupported`]
     /// for rings that the kernels are not made for.
     pub fn open(gpu: usize, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
-        Self::on(Arc::new(Driver::open(gpu, log_n)?), log_n, q, p)
+        let backend = Self::on(Arc::new(Driver::open(gpu, log_n)?), log_n, q, p)?;
+        backend.use_graphs(recording::chosen()?);
+        Ok(backend)
     }
 
     /// The ring on an emulated device, compiled by the system's C++ compiler.
@@ -126,7 +133,9 @@ impl CudaBackend {
     ///
     /// [`crate::Error::Unsupported`] for rings that the kernels are not made for.
     pub fn rehearsal(log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
-        Self::on(Arc::new(Rehearsal::default()), log_n, q, p)
+        let backend = Self::on(Arc::new(Rehearsal::default()), log_n, q, p)?;
+        backend.use_graphs(recording::chosen()?);
+        Ok(backend)
     }
 
     fn on(device: Arc<dyn Device>, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
@@ -142,6 +151,7 @@ impl CudaBackend {
             divisions: Made::new(),
             raises: Made::new(),
             special_products: Made::new(),
+            recordings: Recordings::default(),
         })
     }
 
@@ -245,6 +255,9 @@ impl CudaBackend {
     fn launch_deep(&self, kernel: Kernel, limbs: usize, deep: u32, args: &dyn Arguments) {
         if limbs > 0 && !self.health.is_broken() {
             self.noted(self.device.launch(kernel, (limbs as u32, deep), args));
+            if is_recording() {
+                self.recordings.kernels.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -288,6 +301,7 @@ impl Backend for CudaBackend {
     type Digits = CudaDigits;
     /// One limb, whose words are doubles.
     type Reals = CudaPoly;
+    type Routine = CudaRoutine;
 
     fn health(&self) -> std::result::Result<(), Failure> {
         Ok(self.health.check()?)
@@ -458,6 +472,15 @@ impl Backend for CudaBackend {
         let out = (in_lane(1, a), in_lane(2, b));
         drop(fork);
         out
+    }
+
+    fn repeat<E>(
+        &self,
+        routine: &CudaRoutine,
+        inputs: Vec<CudaPoly>,
+        work: impl Fn(Vec<CudaPoly>) -> std::result::Result<Vec<CudaPoly>, E>,
+    ) -> std::result::Result<Vec<CudaPoly>, E> {
+        self.repeated(routine, inputs, work)
     }
 
     fn divide_pair(&self, a: (CudaPoly, CudaPoly), drop_q: usize, galois: u64) -> (CudaPoly, CudaPoly) {

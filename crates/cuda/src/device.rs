@@ -1,8 +1,8 @@
 //! What the backend asks of a card. There are two: a real one through the driver, and an emulator for tests.
 
-use crate::Result;
 use crate::ffi::arguments::Arguments;
 use crate::source::{Arithmetic, Kernel};
+use crate::{Error, Result};
 use std::cell::Cell;
 
 /// Time a kernel took, over all its launches since profiling began.
@@ -42,6 +42,36 @@ pub(crate) fn in_lane<T>(lane: usize, f: impl FnOnce() -> T) -> T {
     f()
 }
 
+thread_local! {
+    static RECORDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether what this thread queues is recorded and not done.
+pub(crate) fn is_recording() -> bool {
+    RECORDING.get()
+}
+
+/// Runs `f` as what is recorded.
+pub(crate) fn recording<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            RECORDING.set(false);
+        }
+    }
+    RECORDING.set(true);
+    let _restore = Restore;
+    f()
+}
+
+/// Refuses what a recording cannot hold: what the host gives, takes or waits for.
+pub(crate) fn not_recorded(operation: &'static str) -> Result<()> {
+    if is_recording() {
+        return Err(Error::Driver { operation, reason: "this cannot be recorded".to_owned() });
+    }
+    Ok(())
+}
+
 /// Memory and kernels of one card. Everything is queued, in order, on the thread's lane.
 pub(crate) trait Device: Send + Sync {
     /// What its kernels compute with.
@@ -67,6 +97,14 @@ pub(crate) trait Device: Send + Sync {
     /// Blocks of one limb times `grid`, of the kernel's number of threads.
     fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
+    /// Whether work can be recorded now.
+    fn can_record(&self) -> bool;
+    /// Records what `work` queues, on all lanes, from this thread, and does nothing of it. Returns the recording's number.
+    fn record(&self, work: &mut dyn FnMut()) -> Result<u64>;
+    /// Queues all that was recorded.
+    fn replay(&self, recording: u64) -> Result<()>;
+    /// Gives a recording up; what is still queued of it is done.
+    fn forget(&self, recording: u64);
     /// Begins to time kernels (or stops), and tells what was timed.
     fn profile(&self, on: bool) -> Vec<KernelTime>;
 }

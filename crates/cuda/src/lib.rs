@@ -14,7 +14,7 @@ pub mod selftest;
 mod source;
 mod transfer;
 
-pub use backend::{CudaBackend, CudaDigits, CudaPoly};
+pub use backend::{CudaBackend, CudaDigits, CudaPoly, CudaRoutine, Graphs};
 pub use device::KernelTime;
 pub use error::{Error, Result};
 pub use source::Arithmetic;

@@ -1,29 +1,47 @@
 //! Device memory: buffers of whole limbs that are used again, tables that stay, and the first error, which is kept.
 
-use crate::device::{Device, LANES, lane};
+use crate::device::{Device, LANES, is_recording, lane};
 use crate::ffi::arguments::{Plain, bytes_of};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The first error of a backend. Operations cannot return one, so it is kept, and everything after it does nothing.
+/// The first error of a backend. Operations cannot return one, so it is kept, and everything after it does nothing. What
+/// fails in a recording is not done yet: it has a place of its own, and ends only recordings.
 #[derive(Default)]
-pub(crate) struct Health(OnceLock<Error>);
+pub(crate) struct Health {
+    work: OnceLock<Error>,
+    recordings: OnceLock<Error>,
+}
 
 impl Health {
+    fn first(&self) -> &OnceLock<Error> {
+        if is_recording() { &self.recordings } else { &self.work }
+    }
+
     /// Whether all went well so far.
     pub(crate) fn check(&self) -> Result<()> {
-        self.0.get().map_or(Ok(()), |error| Err(error.clone()))
+        self.first().get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.0.get().is_some()
+        self.first().get().is_some()
     }
 
     /// The value, or `None` and a note of the error.
     pub(crate) fn note<T>(&self, result: Result<T>) -> Option<T> {
-        result.map_err(|error| _ = self.0.set(error)).ok()
+        result.map_err(|error| _ = self.first().set(error)).ok()
+    }
+
+    /// Why nothing is recorded any more, if so.
+    pub(crate) fn of_recordings(&self) -> Option<&Error> {
+        self.recordings.get()
+    }
+
+    /// Ends all recordings.
+    pub(crate) fn end_recordings(&self, error: Error) {
+        _ = self.recordings.set(error);
     }
 }
 
@@ -35,9 +53,20 @@ pub(crate) struct Pool {
     device: Arc<dyn Device>,
     health: Arc<Health>,
     limb_bytes: usize,
-    free: Mutex<Free>,
+    rooms: Mutex<[Free; 2]>,
     held: AtomicUsize,
     peak: AtomicUsize,
+}
+
+/// The rooms: what work is done in, and what recordings work in when they are replayed. Nothing is done while work is
+/// recorded, and replays come one after the other, so all recordings share a room; between them, chunks of it that are free
+/// may be borrowed for other work.
+const WORK: usize = 0;
+const RECORDINGS: usize = 1;
+
+/// The room of this thread.
+fn room() -> usize {
+    if is_recording() { RECORDINGS } else { WORK }
 }
 
 /// What is free on each lane.
@@ -55,6 +84,20 @@ struct Free {
     chunks: BTreeMap<u64, usize>,
     /// How many forks there were.
     forks: u64,
+}
+
+impl Free {
+    /// Whether a chunk is of this room and all of it is free outside of forks.
+    fn is_free(&self, chunk: u64, size: usize) -> bool {
+        [self.chunks.get(&chunk), self.lanes[0].places.get(&chunk)] == [Some(&size); 2]
+    }
+
+    /// Takes a free chunk out of the room.
+    fn remove(&mut self, chunk: u64) -> Option<usize> {
+        let size = self.chunks.remove(&chunk)?;
+        self.lanes[0].remove(chunk, size);
+        Some(size)
+    }
 }
 
 /// Ranges of free limbs: by address, and by size. Neighbours are one range, as long as a chunk does not end between them.
@@ -105,7 +148,7 @@ impl Ranges {
 impl Pool {
     pub(crate) fn new(device: Arc<dyn Device>, health: Arc<Health>, limb_bytes: usize) -> Self {
         let (held, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { device, health, limb_bytes, free: Mutex::default(), held, peak }
+        Self { device, health, limb_bytes, rooms: Mutex::default(), held, peak }
     }
 
     /// Bytes held from the device.
@@ -123,23 +166,23 @@ impl Pool {
         let lane = lane();
         let (found, fork) = self.find(lane, limbs);
         let address = found.or_else(|| self.health.note(self.allocate(lane, limbs))).unwrap_or(0);
-        Buffer { address, limbs, lane, fork, pool: Arc::clone(self) }
+        Buffer { address, limbs, room: room(), lane, fork, pool: Arc::clone(self) }
     }
 
-    fn free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rooms(&self) -> MutexGuard<'_, [Free; 2]> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Limbs that are free on a lane, and the number of forks so far.
     fn find(&self, lane: usize, limbs: usize) -> (Option<u64>, u64) {
-        let mut free = self.free();
+        let free = &mut self.rooms()[room()];
         let own = free.lanes[lane].take(limbs, self.limb_bytes);
         let found = if own.is_some() || lane == 0 { own } else { free.lent.take(limbs, self.limb_bytes) };
         (found, free.forks)
     }
 
     fn give_back(&self, buffer: &Buffer) {
-        let Free { lanes, waiting, chunks, forks, .. } = &mut *self.free();
+        let Free { lanes, waiting, chunks, forks, .. } = &mut self.rooms()[buffer.room];
         let lane = lane();
         let is_own = lane == buffer.lane && *forks == buffer.fork;
         let list = if lane == 0 || is_own { &mut lanes[lane] } else { waiting };
@@ -148,9 +191,9 @@ impl Pool {
 
     /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before is then free on them.
     pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
-        let lent = std::mem::take(&mut self.free().lanes[0]);
+        let lent = std::mem::take(&mut self.rooms()[room()].lanes[0]);
         let out = fork();
-        let Free { lent: place, chunks, forks, .. } = &mut *self.free();
+        let Free { lent: place, chunks, forks, .. } = &mut self.rooms()[room()];
         *forks += 1;
         self.pour(lent, place, chunks);
         out
@@ -160,11 +203,11 @@ impl Pool {
     pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
         // Before: what comes back later may be in use by work that this join does not wait for.
         let back = {
-            let Free { lanes: [_, first, second], lent, waiting, .. } = &mut *self.free();
+            let Free { lanes: [_, first, second], lent, waiting, .. } = &mut self.rooms()[room()];
             [first, second, lent, waiting].map(std::mem::take)
         };
         let out = join();
-        let Free { lanes: [place, ..], chunks, .. } = &mut *self.free();
+        let Free { lanes: [place, ..], chunks, .. } = &mut self.rooms()[room()];
         back.into_iter().for_each(|ranges| self.pour(ranges, place, chunks));
         out
     }
@@ -180,16 +223,9 @@ impl Pool {
     /// The first limbs of a new chunk; of one that has no more, where there is no room for a whole one.
     fn allocate(&self, lane: usize, limbs: usize) -> Result<u64> {
         self.health.check()?;
-        let ask = |limbs: usize| self.device.allocate(limbs * self.limb_bytes).map(|address| (address, limbs));
-        let (address, size) = ask(limbs.max(CHUNK)).or_else(|_| {
-            // Perhaps there is room in chunks that are free.
-            self.trim();
-            ask(limbs)
-        })?;
-        let bytes = size * self.limb_bytes;
-        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.peak.fetch_max(held, Ordering::Relaxed);
-        let Free { lanes, chunks, .. } = &mut *self.free();
+        let borrowed = self.borrow(limbs);
+        let (address, size) = borrowed.map_or_else(|| self.ask(limbs), Ok)?;
+        let Free { lanes, chunks, .. } = &mut self.rooms()[room()];
         chunks.insert(address, size);
         if size > limbs {
             lanes[lane].give(address + (limbs * self.limb_bytes) as u64, size - limbs, self.limb_bytes, chunks);
@@ -197,28 +233,75 @@ impl Pool {
         Ok(address)
     }
 
+    /// A new chunk of the device.
+    fn ask(&self, limbs: usize) -> Result<(u64, usize)> {
+        let ask = |limbs: usize| self.device.allocate(limbs * self.limb_bytes).map(|address| (address, limbs));
+        // Recordings borrow most of their room; what is then missing is little.
+        let least = if is_recording() { CHUNK / 4 } else { CHUNK };
+        let (address, size) = ask(limbs.max(least)).or_else(|_| {
+            // Perhaps there is room in chunks that are free.
+            self.trim();
+            ask(limbs)
+        })?;
+        let bytes = size * self.limb_bytes;
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(held, Ordering::Relaxed);
+        Ok((address, size))
+    }
+
+    /// A free chunk of the other room.
+    fn borrow(&self, limbs: usize) -> Option<(u64, usize)> {
+        let other = &mut self.rooms()[WORK + RECORDINGS - room()];
+        let found = other.chunks.iter().filter(|&(&address, &size)| size >= limbs && other.is_free(address, size));
+        let (address, size) = found.map(|(&a, &s)| (a, s)).min_by_key(|&(_, size)| size)?;
+        other.remove(address);
+        Some((address, size))
+    }
+
+    /// The chunks of the recordings' room: where they are, and their limbs.
+    pub(crate) fn recorded_chunks(&self) -> Vec<(u64, usize)> {
+        self.rooms()[RECORDINGS].chunks.iter().map(|(&address, &size)| (address, size)).collect()
+    }
+
+    /// Brings chunks back to the recordings' room, if all of them are free.
+    pub(crate) fn recall(&self, chunks: &[(u64, usize)]) -> bool {
+        let [work, recordings] = &mut *self.rooms();
+        if !chunks.iter().all(|&(address, size)| [&work, &recordings].iter().any(|room| room.is_free(address, size))) {
+            return false;
+        }
+        for &(address, _) in chunks {
+            if let Some(size) = work.remove(address) {
+                recordings.chunks.insert(address, size);
+                recordings.lanes[0].insert(address, size);
+            }
+        }
+        true
+    }
+
     /// Gives chunks that are free back to the device.
     pub(crate) fn trim(&self) {
-        let Free { lanes, lent, chunks, .. } = &mut *self.free();
+        let rooms = &mut *self.rooms();
         // What was queued may still use what is free; what comes back later waits for the lock.
         if self.device.synchronize().is_err() {
             return;
         }
-        chunks.retain(|&address, &mut limbs| {
-            let mut all = lanes.iter_mut().chain([&mut *lent]);
-            let Some(ranges) = all.find(|ranges| ranges.places.get(&address) == Some(&limbs)) else { return true };
-            ranges.remove(address, limbs);
-            self.device.free(address);
-            self.held.fetch_sub(limbs * self.limb_bytes, Ordering::Relaxed);
-            false
-        });
+        for Free { lanes, lent, chunks, .. } in rooms {
+            chunks.retain(|&address, &mut limbs| {
+                let mut all = lanes.iter_mut().chain([&mut *lent]);
+                let Some(ranges) = all.find(|ranges| ranges.places.get(&address) == Some(&limbs)) else { return true };
+                ranges.remove(address, limbs);
+                self.device.free(address);
+                self.held.fetch_sub(limbs * self.limb_bytes, Ordering::Relaxed);
+                false
+            });
+        }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let chunks = std::mem::take(&mut self.free().chunks);
-        chunks.into_keys().for_each(|address| self.device.free(address));
+        let chunks = self.rooms().each_mut().map(|room| std::mem::take(&mut room.chunks));
+        chunks.into_iter().flat_map(BTreeMap::into_keys).for_each(|address| self.device.free(address));
     }
 }
 
@@ -227,6 +310,7 @@ pub(crate) struct Buffer {
     address: u64,
     limbs: usize,
     /// Where it was taken, and after how many forks.
+    room: usize,
     lane: usize,
     fork: u64,
     pool: Arc<Pool>,
@@ -241,7 +325,7 @@ impl Buffer {
     /// Whether only this lane can have queued work on it: what another may still read must not be written.
     pub(crate) fn is_of_this_lane(&self) -> bool {
         let lane = lane();
-        lane == 0 || (lane == self.lane && self.pool.free().forks == self.fork)
+        lane == 0 || (lane == self.lane && self.pool.rooms()[self.room].forks == self.fork)
     }
 
     /// Limbs there is room for.

@@ -1,7 +1,7 @@
 //! A card that computes nothing and has all the memory that is asked for. Behind the backend it shows what a job will need.
 
 use crate::Result;
-use crate::device::{Device, KernelTime};
+use crate::device::{Device, KernelTime, not_recorded, recording};
 use crate::ffi::arguments::Arguments;
 use crate::source::{Arithmetic, Kernel};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,8 +66,23 @@ impl Device for Rehearsal {
     }
 
     fn synchronize(&self) -> Result<()> {
+        not_recorded("waiting for the card")
+    }
+
+    fn can_record(&self) -> bool {
+        true
+    }
+
+    fn record(&self, work: &mut dyn FnMut()) -> Result<u64> {
+        recording(work);
+        Ok(0)
+    }
+
+    fn replay(&self, _recording: u64) -> Result<()> {
         Ok(())
     }
+
+    fn forget(&self, _recording: u64) {}
 
     fn profile(&self, _on: bool) -> Vec<KernelTime> {
         Vec::new()

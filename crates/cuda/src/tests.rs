@@ -2,7 +2,7 @@
 
 use crate::ffi::emulator::is_present;
 use crate::selftest::{Ring, compare};
-use crate::{Arithmetic, CudaBackend, Error};
+use crate::{Arithmetic, CudaBackend, CudaRoutine, Error};
 use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
@@ -79,37 +79,62 @@ fn transforms_of_every_degree_give_the_cpus_bytes() {
     }
 }
 
+/// Bootstraps in two forms, in turn, of two ciphertexts.
+fn bootstraps<B: Backend>(
+    bootstrapper: &Bootstrapper<B>,
+    evaluator: &Evaluator<B>,
+    [x, y]: [&Ciphertext<B::Poly>; 2],
+    keys: &EvaluationKeys<B::Packed>,
+) -> Vec<Ciphertext<B::Poly>> {
+    let complex = |ct| bootstrapper.bootstrap(evaluator, ct, 0, keys).unwrap();
+    let real = |ct| bootstrapper.bootstrap_real(evaluator, ct, 0, keys).unwrap();
+    vec![complex(x), complex(y), real(x), real(y), complex(x)]
+}
+
+/// Kernel by kernel the first time, recorded and replayed the second, replayed from then on.
 #[test]
-fn a_bootstrap_gives_the_cpus_bytes() {
+fn bootstraps_give_the_cpus_bytes() {
     if !is_present() {
         return;
     }
     let client = Client::new("insecure-toy11", 5);
-    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
-    let mut keys = EvaluationKeys::default();
-    client.add_keys(&mut keys, bootstrap::keys(&client.params));
-    let ct = client.encrypt(&complex_vector(client.params.slots(), 3), 0);
-    let expected = bootstrapper.bootstrap(&client.evaluator, &ct, 0, &keys).unwrap();
-
     let params = &client.params;
+    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
+    let mut host_keys = EvaluationKeys::default();
+    client.add_keys(&mut host_keys, bootstrap::keys(params));
+    let [x, y] = [3, 8].map(|salt| client.encrypt(&complex_vector(params.slots(), salt), 0));
+    let expected = bootstraps(&bootstrapper, &client.evaluator, [&x, &y], &host_keys);
+
     let gpu = Arc::new(CudaBackend::emulated(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
     let on_gpu = Bootstrapper::new(&evaluator, &[0]).unwrap();
-    let host_keys = keys;
     let keys = gpu.upload_keys(&host_keys);
-    let out: Ciphertext<_> = on_gpu.bootstrap(&evaluator, &gpu.upload_ciphertext(&ct), 0, &keys).unwrap();
-    gpu.health().unwrap();
-    assert_eq!((out.limbs, out.scale), (expected.limbs, expected.scale));
-    assert_eq!(gpu.download(&out.c0), client.ring.download(&expected.c0));
-    assert_eq!(gpu.download(&out.c1), client.ring.download(&expected.c1));
+    let inputs = [&x, &y].map(|ct| gpu.upload_ciphertext(ct));
+    let got = bootstraps(&on_gpu, &evaluator, inputs.each_ref(), &keys);
+    for (number, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        assert_eq!((got.limbs, got.scale), (expected.limbs, expected.scale));
+        assert!(gpu.download(&got.c0) == client.ring.download(&expected.c0), "number {number}");
+        assert!(gpu.download(&got.c1) == client.ring.download(&expected.c1), "number {number}");
+    }
+    let graphs = gpu.graphs();
+    assert_eq!((graphs.recorded, graphs.replayed, graphs.passed_over, graphs.ended), (2, 3, 0, None));
+    let held = gpu.peak_bytes();
+    // Other keys are elsewhere: what was recorded with the first ones is not replayed, nor kept.
+    let keys = gpu.upload_keys(&host_keys);
+    let again = on_gpu.bootstrap(&evaluator, &inputs[0], 0, &keys).unwrap();
+    assert!(gpu.download(&again.c0) == client.ring.download(&expected[0].c0));
+    assert_eq!((gpu.graphs().recorded, gpu.graphs().replayed), (1, 3));
+    drop(on_gpu);
+    assert_eq!(gpu.graphs().recorded, 0, "recordings go with what they are of");
 
     // A rehearsal without a card counts the same memory.
     let rehearsal = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&rehearsal));
     let rehearsed = Bootstrapper::new(&evaluator, &[0]).unwrap();
     let keys = rehearsal.upload_keys(&host_keys);
-    rehearsed.bootstrap(&evaluator, &rehearsal.upload_ciphertext(&ct), 0, &keys).unwrap();
-    assert_eq!(rehearsal.peak_bytes(), gpu.peak_bytes());
+    let inputs = [&x, &y].map(|ct| rehearsal.upload_ciphertext(ct));
+    drop(bootstraps(&rehearsed, &evaluator, inputs.each_ref(), &keys));
+    assert_eq!(rehearsal.peak_bytes(), held);
 }
 
 #[test]
@@ -251,4 +276,137 @@ fn a_lost_card_loses_nothing() {
     let resumed = Session::resume(record, again).unwrap();
     assert_eq!(resumed.task(), session.task());
     assert_eq!(saved[0], on_cpu.encode(&resumed.weights()[0]).unwrap());
+}
+
+/// A ring, and something to do in it on both sides of a fork.
+struct Workshop {
+    gpu: CudaBackend,
+    cpu: RnsRing,
+}
+
+const CHAIN: Basis = Basis { q: 3, p: 0 };
+
+impl Workshop {
+    fn new(bytes: usize) -> Self {
+        let q = prime::ntt_primes_below(50, 10, 3);
+        let gpu = CudaBackend::emulated_with(10, &q, &[], bytes, launches(usize::MAX)).unwrap();
+        Self { gpu, cpu: RnsRing::new(10, &q, &[], Isa::detect()).unwrap() }
+    }
+
+    /// `(a b - a, round(a^2 / q))` for what `a` and `b` are lifted from.
+    fn work<B: Backend>(backend: &B, inputs: &[B::Poly]) -> Vec<B::Poly> {
+        let (a, b) = (&inputs[0], &inputs[1]);
+        let difference = || {
+            let mut product = backend.mul(a, b, CHAIN);
+            backend.sub_assign(&mut product, a);
+            product
+        };
+        let (x, y) = backend.join(difference, || backend.divide(backend.mul(a, a, CHAIN), 1));
+        vec![x, y]
+    }
+
+    fn inputs<B: Backend>(backend: &B, salt: i64) -> Vec<B::Poly> {
+        let lift = |factor: i64| backend.lift(CHAIN, &(0..1024).map(|k| (k - salt) * factor).collect::<Vec<_>>());
+        vec![lift(3), lift(-1_000_003)]
+    }
+
+    /// Does the work once more, and compares.
+    fn check(&self, routine: &CudaRoutine, salt: i64) {
+        let inputs = Self::inputs(&self.gpu, salt);
+        let got = self.gpu.repeat(routine, inputs, |inputs| Ok::<_, ()>(Self::work(&self.gpu, &inputs))).unwrap();
+        let expected = Self::work(&self.cpu, &Self::inputs(&self.cpu, salt));
+        for (got, expected) in got.iter().zip(&expected) {
+            assert!(self.gpu.download(got) == self.cpu.download(expected), "salt {salt}");
+        }
+        assert_eq!(got.len(), expected.len());
+    }
+
+    /// Recordings there are, times that one was replayed, times that it was not.
+    fn counts(&self) -> (usize, usize, usize) {
+        let graphs = self.gpu.graphs();
+        assert_eq!(graphs.ended, None);
+        (graphs.recorded, graphs.replayed, graphs.passed_over)
+    }
+}
+
+#[test]
+fn recorded_work_is_done_on_other_inputs() {
+    if !is_present() {
+        return;
+    }
+    let shop = Workshop::new(usize::MAX);
+    let (first, second) = (CudaRoutine::default(), CudaRoutine::default());
+    (0..4).for_each(|salt| shop.check(&first, salt));
+    assert_eq!(shop.counts(), (1, 3, 0));
+    let held = shop.gpu.pool_bytes();
+    (4..8).for_each(|salt| shop.check([&first, &second][salt as usize % 2], salt));
+    assert_eq!(shop.counts(), (2, 6, 0));
+    assert_eq!(shop.gpu.pool_bytes(), held, "recordings work in the same memory");
+    drop(second);
+    assert_eq!(shop.counts(), (1, 6, 0));
+    shop.gpu.use_graphs(false);
+    shop.check(&first, 9);
+    assert_eq!(shop.counts(), (1, 6, 0));
+}
+
+/// Memory of recordings is lent while they are not replayed; where it does not come back, work is done step by step.
+#[test]
+fn memory_of_recordings_serves_other_work() {
+    if !is_present() {
+        return;
+    }
+    let shop = Workshop::new(usize::MAX);
+    let routine = CudaRoutine::default();
+    (0..3).for_each(|salt| shop.check(&routine, salt));
+    assert_eq!(shop.counts(), (1, 2, 0));
+    let held = shop.gpu.pool_bytes();
+    // All there is, and no more.
+    let mut others = Vec::new();
+    while shop.gpu.pool_bytes() == held {
+        others.push(shop.gpu.zero(CHAIN));
+    }
+    assert!(others.len() * CHAIN.limbs() * 8192 > held);
+    shop.check(&routine, 3);
+    assert_eq!(shop.counts(), (1, 2, 1));
+    let expected = vec![vec![0; 1024]; 3];
+    assert!(others.iter().all(|poly| shop.gpu.download(poly).unwrap() == expected), "what was lent is left alone");
+    drop(others);
+    shop.check(&routine, 4);
+    assert_eq!(shop.counts(), (1, 3, 1));
+}
+
+/// What cannot be recorded is done all the same, step by step, and the reason is told.
+#[test]
+fn failures_end_recordings_and_nothing_else() {
+    if !is_present() {
+        return;
+    }
+    // Room for the work's chunk, and for no other.
+    let tables = {
+        let shop = Workshop::new(usize::MAX);
+        shop.check(&CudaRoutine::default(), 0);
+        usize::MAX - shop.gpu.memory().0
+    };
+    let shop = Workshop::new(tables + 4096);
+    let routine = CudaRoutine::default();
+    (0..3).for_each(|salt| shop.check(&routine, salt));
+    let graphs = shop.gpu.graphs();
+    assert_eq!((graphs.recorded, graphs.replayed), (0, 0));
+    assert!(graphs.ended.is_some_and(|reason| reason.contains("out of GPU memory")));
+    shop.gpu.health().unwrap();
+
+    // Numbers of the host are not in a recording.
+    let shop = Workshop::new(usize::MAX);
+    let lift = |_: Vec<crate::CudaPoly>| Ok::<_, ()>(vec![shop.gpu.lift(CHAIN, &[5; 1024])]);
+    let lifted: Vec<_> = (0..3).map(|_| shop.gpu.repeat(&routine, Vec::new(), lift).unwrap()).collect();
+    let expected = shop.cpu.download(&Backend::lift(&shop.cpu, CHAIN, &[5; 1024]));
+    assert!(lifted.iter().all(|polys| shop.gpu.download(&polys[0]) == expected));
+    let graphs = shop.gpu.graphs();
+    assert_eq!((graphs.recorded, graphs.replayed), (0, 0));
+    assert!(graphs.ended.is_some_and(|reason| reason.contains("cannot be recorded")));
+
+    // Nor is work that failed.
+    let refuse = |_: Vec<crate::CudaPoly>| Err::<Vec<crate::CudaPoly>, _>("no");
+    let routine = CudaRoutine::default();
+    assert!((0..3).all(|_| shop.gpu.repeat(&routine, Vec::new(), refuse).is_err()));
 }

@@ -8,7 +8,7 @@ pub use session::with_noise;
 
 use crate::engine::EngineKind;
 use crate::lab::{Card, Ct, Lab, Work};
-use crate::machine::peak_rss_gib;
+use crate::machine::{cpu_time, peak_rss_gib};
 use crate::memory::Footprint;
 use crate::setting::{Plain, Setting};
 use crate::study::preset;
@@ -244,7 +244,7 @@ impl Job {
         let mut model = Model::new(first, Momentum::Nesterov);
         let mut twin = Twin::new(initial, Momentum::Nesterov);
         setting.settle()?;
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), cpu_time());
         // Work on a card is queued: waiting for each stage would slow it down, so its shares are those of the profiled iteration.
         let mut clock = Clock::start();
         let waits = arguments.engine != EngineKind::Cuda;
@@ -259,6 +259,7 @@ impl Job {
             bar.inc(1);
         }
         let queued = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
+        let host_cpu = (cpu_time() - cpu).as_secs_f64() / iterations.max(1) as f64;
         setting.settle()?;
         let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         let share = |(total, matrices): (f64, f64)| matrices / total;
@@ -280,7 +281,7 @@ impl Job {
         let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
         let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
         let preparing = (resident > 0).then(|| preparing / resident.min(held.len()) as f64);
-        Ok(Outcome { seconds, queued, matrix_share, preparing, kernels, refreshes, difference, test })
+        Ok(Outcome { seconds, queued, host_cpu, matrix_share, preparing, kernels, refreshes, difference, test })
     }
 }
 
@@ -308,6 +309,8 @@ struct Outcome {
     seconds: f64,
     /// Seconds of an iteration until all of its work is queued.
     queued: f64,
+    /// Seconds of the host's CPU until then.
+    host_cpu: f64,
     /// Seconds of matrix products over all seconds of the steps, where stages were waited for.
     matrix_share: Option<f64>,
     kernels: Vec<KernelTime>,
@@ -436,6 +439,7 @@ fn ours(arguments: &Arguments) -> Result<Value> {
     report["matrix_products_share"] = outcome.matrix_share.into();
     report["validation_bytes_per_epoch"] = validation_bytes(&job, &params).into();
     report["queued_s_per_iteration"] = outcome.queued.into();
+    report["host_cpu_s_per_iteration"] = outcome.host_cpu.into();
     for (name, seconds) in by_kernel(&outcome.kernels) {
         report[format!("kernel_{name}_s")] = seconds.into();
     }
@@ -554,6 +558,7 @@ fn on_engine<W: Work>(
     if let Some(gpu) = lab.gpu() {
         report["keys_and_matrices_s"] = seconds.into();
         report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
+        report["graphs"] = crate::ops::described(&gpu.graphs());
     }
     Ok(outcome)
 }

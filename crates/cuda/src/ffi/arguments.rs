@@ -19,6 +19,12 @@ pub(crate) unsafe trait Arguments {
     fn pointer(&self) -> *const c_void {
         std::ptr::from_ref(self).cast()
     }
+
+    /// Its bytes.
+    #[cfg(any(test, feature = "emulator"))]
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
 }
 
 /// An element of a table in device memory.

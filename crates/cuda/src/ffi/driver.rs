@@ -3,15 +3,44 @@
 use super::arguments::Arguments;
 use super::nvrtc;
 use crate::cache::Cache;
-use crate::device::{Device, KernelTime, LANES, lane};
+use crate::device::{Device, KernelTime, LANES, is_recording, lane, not_recorded, recording};
 use crate::source::{Arithmetic, Kernel};
 use crate::{Error, Result};
 use cudarc::driver::{result, sys};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What is being recorded: graphs that are launched one after the other. A graph of a thousand kernels is brought to the card
+/// for a millisecond before its first one runs; while a short one runs, the next and longer one is brought.
+#[derive(Default)]
+struct Tape {
+    is_forked: bool,
+    kernels: usize,
+    /// Kernels before the part that is being recorded.
+    first_of_part: usize,
+    is_open: bool,
+    parts: Vec<sys::CUgraphExec>,
+}
+
+/// Kernels of the first graph of a recording; each later one has as many as all before it.
+const FIRST_PART: usize = 32;
+
+/// Kernels that are queued between two marks.
+const BETWEEN_MARKS: usize = 256;
+
+/// Marks that may be ahead of the card. The driver queues about a thousand launches and then waits by spinning: the host's
+/// thread sleeps before that.
+const MARKS_AHEAD: usize = 2;
+
+/// What was queued since the last mark, and the marks that the card may not have passed.
+#[derive(Default)]
+struct Queue {
+    kernels: usize,
+    marks: VecDeque<sys::CUevent>,
+}
 
 /// A kernel, its limbs, and the events before and after it.
 type Timed = (Kernel, u32, sys::CUevent, sys::CUevent);
@@ -28,12 +57,19 @@ pub(crate) struct Driver {
     overlaps: bool,
     device: sys::CUdevice,
     context: sys::CUcontext,
-    streams: [sys::CUstream; LANES],
+    /// Those of the lanes, and those that take their place in a recording.
+    streams: [sys::CUstream; 2 * LANES],
+    /// Whether the driver can record work.
+    has_graphs: bool,
     multiprocessors: u32,
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
     /// Events around launches, while profiling.
     timed: Mutex<Option<Vec<Timed>>>,
+    queue: Mutex<Queue>,
+    tape: Mutex<Tape>,
+    /// Recordings and their numbers of kernels.
+    graphs: Mutex<BTreeMap<u64, (Vec<sys::CUgraphExec>, usize)>>,
 }
 
 // SAFETY: the handles may be used from any thread that made the context current, which every method does first.
@@ -67,6 +103,16 @@ const NEEDED: [&str; 6] = [
     "cuStreamCreate",
 ];
 
+/// Functions without which nothing is recorded.
+const GRAPHS: [&str; 6] = [
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
+];
+
 /// Says which of the needed functions the driver lacks, if one.
 fn require(has: impl Fn(&'static str) -> bool) -> Result<()> {
     NEEDED.into_iter().find(|&symbol| !has(symbol)).map_or(Ok(()), |symbol| Err(Error::DriverTooOld { symbol }))
@@ -80,7 +126,9 @@ impl Driver {
             return Err(no_gpu("the NVIDIA driver (libcuda) is not installed"));
         }
         // SAFETY: the library is there; the symbol is looked up and not called.
-        require(|symbol| unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_ok())?;
+        let has =
+            |symbol: &'static str| unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_ok();
+        require(has)?;
         result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
         let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;
         let ordinal = i32::try_from(gpu).ok().filter(|&g| g < count);
@@ -113,11 +161,15 @@ impl Driver {
             overlaps: nvrtc::target(capability).architecture >= 90,
             device,
             context,
-            streams: [std::ptr::null_mut(); LANES],
+            streams: [std::ptr::null_mut(); 2 * LANES],
+            has_graphs: GRAPHS.into_iter().all(has),
             multiprocessors,
             module: std::ptr::null_mut(),
             functions: Vec::new(),
             timed: Mutex::new(None),
+            queue: Mutex::default(),
+            tape: Mutex::default(),
+            graphs: Mutex::default(),
         };
         driver.bind()?;
         for stream in &mut driver.streams {
@@ -176,14 +228,19 @@ impl Driver {
 
     /// The stream of this thread's lane.
     fn stream(&self) -> sys::CUstream {
-        self.streams[lane()]
+        self.stream_of(lane())
+    }
+
+    /// The stream of a lane.
+    fn stream_of(&self, lane: usize) -> sys::CUstream {
+        self.streams[if is_recording() { LANES + lane } else { lane }]
     }
 
     /// An event at the end of what a lane has queued.
     fn event(&self, lane: usize, flags: sys::CUevent_flags) -> Result<sys::CUevent> {
         let event = result::event::create(flags).map_err(failed("making an event"))?;
         // SAFETY: both handles were made in the current context.
-        unsafe { result::event::record(event, self.streams[lane]) }.map_err(failed("recording an event"))?;
+        unsafe { result::event::record(event, self.stream_of(lane)) }.map_err(failed("recording an event"))?;
         Ok(event)
     }
 
@@ -199,7 +256,7 @@ impl Driver {
             for &then in after {
                 let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
                 // SAFETY: the event and the stream are alive.
-                unsafe { result::stream::wait_event(self.streams[then], event, flags) }
+                unsafe { result::stream::wait_event(self.stream_of(then), event, flags) }
                     .map_err(failed("ordering streams"))?;
             }
             // SAFETY: made above; the driver keeps what waits still need.
@@ -207,6 +264,94 @@ impl Driver {
         }
         Ok(())
     }
+}
+
+/// Work that is recorded.
+impl Driver {
+    fn tape(&self) -> MutexGuard<'_, Tape> {
+        self.tape.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin_part(&self) -> Result<()> {
+        // What other threads ask of the driver meanwhile is not the recording's.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is alive, and nothing else uses it.
+        unsafe { result::stream::begin_capture(self.streams[LANES], mode) }.map_err(failed("recording"))?;
+        self.tape().is_open = true;
+        Ok(())
+    }
+
+    fn end_part(&self) -> Result<()> {
+        let mut tape = self.tape();
+        if !std::mem::take(&mut tape.is_open) {
+            return Ok(());
+        }
+        // SAFETY: begun by `begin_part`. The graph is valid, and needed no more once it is ready to be launched.
+        let part = unsafe {
+            let graph = result::stream::end_capture(self.streams[LANES]).map_err(failed("recording"))?;
+            let part = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            _ = result::graph::destroy(graph);
+            part.map_err(failed("preparing a graph"))?
+        };
+        tape.parts.push(part);
+        tape.first_of_part = tape.kernels;
+        Ok(())
+    }
+
+    /// Counts a kernel, and begins another part where the last one is long enough and nothing is beside it.
+    fn wind(&self) -> Result<()> {
+        let mut tape = self.tape();
+        tape.kernels += 1;
+        let length = tape.kernels - tape.first_of_part;
+        if tape.is_forked || length < tape.first_of_part.max(FIRST_PART) {
+            return Ok(());
+        }
+        drop(tape);
+        self.end_part()?;
+        self.begin_part()
+    }
+
+    /// Ends what is being recorded and keeps nothing of it.
+    fn abandon(&self) {
+        let tape = std::mem::take(&mut *self.tape());
+        if tape.is_open {
+            // SAFETY: begun by `begin_part`; the graph is used no more.
+            unsafe {
+                if let Ok(graph) = result::stream::end_capture(self.streams[LANES]) {
+                    _ = result::graph::destroy(graph);
+                }
+            }
+        }
+        tape.parts.into_iter().for_each(destroy);
+    }
+
+    /// Sleeps while very many kernels are queued.
+    fn throttle(&self, kernels: usize) -> Result<()> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.kernels += kernels;
+        if queue.kernels < BETWEEN_MARKS {
+            return Ok(());
+        }
+        queue.kernels = 0;
+        queue.marks.push_back(self.event(lane(), sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)?);
+        if queue.marks.len() > MARKS_AHEAD
+            && let Some(mark) = queue.marks.pop_front()
+        {
+            // SAFETY: made above, in this context, and used no more.
+            unsafe {
+                let passed = result::event::synchronize(mark);
+                _ = result::event::destroy(mark);
+                passed.map_err(failed("waiting for the card"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives a graph up. The driver keeps it until what was launched of it is done.
+fn destroy(graph: sys::CUgraphExec) {
+    // SAFETY: made by `end_part`, listed nowhere any more. Nothing can be done about an error.
+    _ = unsafe { result::graph::exec_destroy(graph) };
 }
 
 fn driver_version() -> i32 {
@@ -278,12 +423,14 @@ impl Device for Driver {
     }
 
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        not_recorded("copying to the card")?;
         self.bind()?;
         // SAFETY: `to` has room for the bytes. They are in pageable memory, which the driver copies before it returns.
         unsafe { result::memcpy_htod_async(to, bytes, self.stream()) }.map_err(failed("copying to the card"))
     }
 
     fn download(&self, from: u64, words: &mut [u64]) -> Result<()> {
+        not_recorded("copying from the card")?;
         self.bind()?;
         // SAFETY: `from` has as many words; they are waited for before the borrow ends.
         unsafe { result::memcpy_dtoh_async(words, from, self.stream()) }.map_err(failed("copying from the card"))?;
@@ -337,16 +484,58 @@ impl Device for Driver {
         if let (Some(list), Some(before)) = (timed.as_mut(), before) {
             list.push((kernel, grid.0, before, self.time()?));
         }
-        Ok(())
+        if is_recording() { self.wind() } else { self.throttle(1) }
     }
 
     fn synchronize(&self) -> Result<()> {
+        not_recorded("waiting for the card")?;
         self.bind()?;
-        for &stream in &self.streams {
+        for &stream in &self.streams[..LANES] {
             // SAFETY: the stream is alive as long as `self`.
             unsafe { result::stream::synchronize(stream) }.map_err(failed("waiting for the card"))?;
         }
         Ok(())
+    }
+
+    fn can_record(&self) -> bool {
+        // Kernels that are timed are launched one by one.
+        self.has_graphs && self.timed.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn record(&self, work: &mut dyn FnMut()) -> Result<u64> {
+        self.bind()?;
+        // Left by work that panicked.
+        self.abandon();
+        self.begin_part()?;
+        recording(work);
+        if let Err(error) = self.end_part() {
+            self.abandon();
+            return Err(error);
+        }
+        let Tape { kernels, parts, .. } = std::mem::take(&mut *self.tape());
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = graphs.keys().next_back().map_or(0, |last| last + 1);
+        graphs.insert(number, (parts, kernels));
+        Ok(number)
+    }
+
+    fn replay(&self, recording: u64) -> Result<()> {
+        self.bind()?;
+        let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = || Error::Driver { operation: "replaying a graph", reason: "no such graph".to_owned() };
+        let (parts, kernels) = graphs.get(&recording).ok_or_else(missing)?;
+        for &part in parts {
+            // SAFETY: it is alive as long as it is listed; so is what it reads and writes, by the caller.
+            unsafe { result::graph::launch(part, self.stream()) }.map_err(failed("replaying a graph"))?;
+        }
+        self.throttle(*kernels)
+    }
+
+    fn forget(&self, recording: u64) {
+        let found = self.graphs.lock().unwrap_or_else(PoisonError::into_inner).remove(&recording);
+        if self.bind().is_ok() {
+            found.into_iter().flat_map(|(parts, _)| parts).for_each(destroy);
+        }
     }
 
     fn blocks_at_once(&self) -> u32 {
@@ -354,10 +543,16 @@ impl Device for Driver {
     }
 
     fn fork(&self) -> Result<()> {
+        if is_recording() {
+            self.tape().is_forked = true;
+        }
         self.order(&[0], &[1, 2])
     }
 
     fn join(&self) -> Result<()> {
+        if is_recording() {
+            self.tape().is_forked = false;
+        }
         self.order(&[1, 2], &[0])
     }
 
@@ -399,8 +594,13 @@ impl Drop for Driver {
         if self.bind().is_err() {
             return;
         }
-        // SAFETY: everything was made by `open` and is used no more. Errors cannot be told to anyone.
+        self.abandon();
+        let graphs = std::mem::take(&mut *self.graphs.lock().unwrap_or_else(PoisonError::into_inner));
+        graphs.into_values().flat_map(|(parts, _)| parts).for_each(destroy);
+        let marks = std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).marks);
+        // SAFETY: everything was made by `open` or since and is used no more. Errors cannot be told to anyone.
         unsafe {
+            marks.into_iter().for_each(|mark| _ = result::event::destroy(mark));
             for stream in self.streams.into_iter().filter(|s| !s.is_null()) {
                 _ = result::stream::synchronize(stream);
                 _ = result::stream::destroy(stream);

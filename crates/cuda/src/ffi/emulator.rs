@@ -1,7 +1,7 @@
 //! The kernels on the CPU, for tests: the same sources, compiled by the system's C++ compiler against `emulator.h`.
 
 use super::arguments::Arguments;
-use crate::device::{Device, KernelTime};
+use crate::device::{Device, KernelTime, is_recording, not_recorded, recording};
 use crate::source::{Arithmetic, Kernel, SOURCE};
 use crate::{Error, Result};
 use std::alloc::Layout;
@@ -9,12 +9,19 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const HEADER: &str = include_str!("../../kernels/emulator.h");
 
 type Launch = unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, c_uint, *const c_void) -> c_int;
+
+/// Something queued, as a recording keeps it.
+enum Step {
+    Launch { kernel: Kernel, grid: (u32, u32), args: Vec<u64> },
+    Copy { to: u64, from: u64, bytes: usize },
+    Zero { to: u64, bytes: usize },
+}
 
 /// A device whose memory is the host's and whose blocks run one after the other.
 pub(crate) struct Emulator {
@@ -27,6 +34,10 @@ pub(crate) struct Emulator {
     total: usize,
     /// Launches until it is lost.
     launches_left: Arc<AtomicUsize>,
+    /// What is being recorded.
+    tape: Mutex<Vec<Step>>,
+    recordings: Mutex<HashMap<u64, Arc<Vec<Step>>>>,
+    recorded: AtomicU64,
 }
 
 fn compiler() -> std::ffi::OsString {
@@ -64,7 +75,54 @@ impl Emulator {
         let folder = std::env::temp_dir().join(format!("hetal-emulator-{}-{number}", std::process::id()));
         let library = build(&folder, log_n, arithmetic);
         _ = std::fs::remove_dir_all(&folder);
-        Ok(Self { log_n, arithmetic, library: Mutex::new(library?), layouts: Mutex::default(), total, launches_left })
+        Ok(Self {
+            log_n,
+            arithmetic,
+            library: Mutex::new(library?),
+            layouts: Mutex::default(),
+            total,
+            launches_left,
+            tape: Mutex::default(),
+            recordings: Mutex::default(),
+            recorded: AtomicU64::new(0),
+        })
+    }
+
+    /// Notes a step if it is to be recorded, or does it.
+    fn queue(&self, step: Step) -> Result<()> {
+        if is_recording() {
+            self.tape.lock().unwrap_or_else(PoisonError::into_inner).push(step);
+            return Ok(());
+        }
+        self.perform(&step)
+    }
+
+    fn perform(&self, step: &Step) -> Result<()> {
+        match *step {
+            Step::Launch { kernel, grid, ref args } => self.run(kernel, grid, args)?,
+            // SAFETY: the backend's buffers have room for what is copied to them.
+            Step::Copy { to, from, bytes } => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) },
+            // SAFETY: as above.
+            Step::Zero { to, bytes } => unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) },
+        }
+        Ok(())
+    }
+
+    fn run(&self, kernel: Kernel, grid: (u32, u32), args: &[u64]) -> Result<()> {
+        let one_less = |left: usize| if left == usize::MAX { Some(left) } else { left.checked_sub(1) };
+        if self.launches_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
+            return Err(Error::Driver { operation: kernel.name(), reason: "the emulated card is lost".to_owned() });
+        }
+        let name = CString::new(kernel.name()).map_err(failure)?;
+        let (threads, blocks) = kernel.shape(self.log_n);
+        let library = self.library.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the function has this signature; the kernel reads a struct of the type that was passed, and touches
+        // only buffers of this device.
+        let code = unsafe {
+            let launch = library.get::<Launch>(b"hetal_launch").map_err(failure)?;
+            launch(name.as_ptr(), blocks, grid.0, grid.1, threads, args.as_ptr().cast())
+        };
+        if code == 0 { Ok(()) } else { Err(failure(format!("{} of {threads} threads: code {code}", kernel.name()))) }
     }
 }
 
@@ -143,48 +201,58 @@ impl Device for Emulator {
     }
 
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        not_recorded("copying to the card")?;
         // SAFETY: the backend's buffers have room for what is copied to them.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
     }
 
     fn download(&self, from: u64, words: &mut [u64]) -> Result<()> {
+        not_recorded("copying from the card")?;
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u64, words.as_mut_ptr(), words.len()) };
         Ok(())
     }
 
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
-        // SAFETY: as above.
-        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
-        Ok(())
+        self.queue(Step::Copy { to, from, bytes })
     }
 
     fn zero(&self, to: u64, bytes: usize) -> Result<()> {
-        // SAFETY: as above.
-        unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) };
-        Ok(())
+        self.queue(Step::Zero { to, bytes })
     }
 
     fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
-        let one_less = |left: usize| if left == usize::MAX { Some(left) } else { left.checked_sub(1) };
-        if self.launches_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
-            return Err(Error::Driver { operation: kernel.name(), reason: "the emulated card is lost".to_owned() });
-        }
-        let name = CString::new(kernel.name()).map_err(failure)?;
-        let (threads, blocks) = kernel.shape(self.log_n);
-        let library = self.library.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the function has this signature; the kernel reads a struct of the type that is passed, and touches
-        // only buffers of this device.
-        let code = unsafe {
-            let launch = library.get::<Launch>(b"hetal_launch").map_err(failure)?;
-            launch(name.as_ptr(), blocks, grid.0, grid.1, threads, args.pointer())
-        };
-        if code == 0 { Ok(()) } else { Err(failure(format!("{} of {threads} threads: code {code}", kernel.name()))) }
+        let mut words = vec![0u64; args.size().div_ceil(8)];
+        // SAFETY: the words have room for the struct's bytes.
+        unsafe { std::ptr::copy_nonoverlapping(args.pointer().cast::<u8>(), words.as_mut_ptr().cast(), args.size()) };
+        self.queue(Step::Launch { kernel, grid, args: words })
     }
 
     fn synchronize(&self) -> Result<()> {
-        Ok(())
+        not_recorded("waiting for the card")
+    }
+
+    fn can_record(&self) -> bool {
+        true
+    }
+
+    fn record(&self, work: &mut dyn FnMut()) -> Result<u64> {
+        self.tape.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        recording(work);
+        let steps = std::mem::take(&mut *self.tape.lock().unwrap_or_else(PoisonError::into_inner));
+        let number = self.recorded.fetch_add(1, Ordering::Relaxed);
+        self.recordings.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(steps));
+        Ok(number)
+    }
+
+    fn replay(&self, recording: u64) -> Result<()> {
+        let found = self.recordings.lock().unwrap_or_else(PoisonError::into_inner).get(&recording).cloned();
+        found.ok_or_else(|| failure("no such recording"))?.iter().try_for_each(|step| self.perform(step))
+    }
+
+    fn forget(&self, recording: u64) {
+        self.recordings.lock().unwrap_or_else(PoisonError::into_inner).remove(&recording);
     }
 
     fn profile(&self, _on: bool) -> Vec<KernelTime> {
