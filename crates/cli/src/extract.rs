@@ -2,6 +2,7 @@
 
 use crate::{Error, Result, progress};
 use hetal_features::dataset::{Columns, Dataset, Format};
+use hetal_features::device::Place;
 use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, WEIGHTS};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
@@ -50,9 +51,33 @@ pub struct Arguments {
     /// Where downloaded models are kept.
     #[arg(long, env = "HETAL_MODELS")]
     pub models: Option<PathBuf>,
+    /// Where the network runs.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: DeviceArgument,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Where networks run.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum DeviceArgument {
+    /// On the CPU.
+    Cpu,
+    /// On an NVIDIA card, in a program built with the feature features-cuda.
+    Cuda,
+    /// On a card where the program and the machine have one, else on the CPU.
+    Auto,
+}
+
+impl From<DeviceArgument> for Place {
+    fn from(argument: DeviceArgument) -> Self {
+        match argument {
+            DeviceArgument::Cpu => Self::Cpu,
+            DeviceArgument::Cuda => Self::Cuda,
+            DeviceArgument::Auto => Self::Auto,
+        }
+    }
 }
 
 /// The forms of data sets.
@@ -112,12 +137,13 @@ pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
             OutputArgument::Safetensors => Output::Safetensors,
         },
     })?;
-    Ok(summary(&manifest, &arguments.out))
+    Ok(summary(&manifest, extractor.device(), &arguments.out))
 }
 
 /// Runs an extraction with a bar.
 pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
     let bar = progress::bar(job.dataset.samples().count() as u64).with_message("extracting features");
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
     let mut resumed = None;
     let manifest = job.run(|done| {
         // What an earlier run has done says nothing about the time that is left.
@@ -133,9 +159,10 @@ pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
     })
 }
 
-fn summary(manifest: &Manifest, out: &Path) -> Map<String, Value> {
+fn summary(manifest: &Manifest, device: &str, out: &Path) -> Map<String, Value> {
     let value = json!({
         "model": manifest.model.source,
+        "device": device,
         "columns": manifest.model.columns,
         "classes": manifest.classes,
         "rows": manifest.rows,
@@ -172,19 +199,24 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
     let named = arguments.revision.is_some() || arguments.sha256.is_some();
     // Who pins a revision or a hash means the hub's, whatever lies here under that name.
     let extractor = if !named {
-        Extractor::open(path)?
+        Extractor::open_on(path, arguments.device.into())?
     } else {
         let text = |option: &Option<String>| option.clone().unwrap_or_default();
         let pin = Pin::new(&arguments.model, &text(&arguments.revision), &text(&arguments.sha256))?;
         let folder = fetch(&pin, arguments.models.as_deref(), &spinner)?;
-        Extractor::pinned(&folder, &pin)?
+        Extractor::pinned(&folder, &pin, arguments.device.into())?
     };
     spinner.finish_and_clear();
     Ok(extractor)
 }
 
 /// The network a manifest describes, and no other: where it was, at `network`, or from the hub.
-pub fn reopen(manifest: &Manifest, network: Option<&Path>, models: Option<&Path>) -> Result<Extractor> {
+pub fn reopen(
+    manifest: &Manifest,
+    network: Option<&Path>,
+    models: Option<&Path>,
+    device: DeviceArgument,
+) -> Result<Extractor> {
     let spinner = progress::spinner("loading the model");
     let identity = &manifest.model;
     let folder = match (network, &identity.revision, identity.files.get(WEIGHTS)) {
@@ -193,7 +225,7 @@ pub fn reopen(manifest: &Manifest, network: Option<&Path>, models: Option<&Path>
         }
         _ => network.map(Path::to_owned),
     };
-    let extractor = Extractor::from_manifest(manifest, folder.as_deref());
+    let extractor = Extractor::from_manifest(manifest, folder.as_deref(), device.into());
     spinner.finish_and_clear();
     extractor.map_err(|error| match error {
         hetal_features::Error::NoWeights { path } if network.is_none() => {
