@@ -1,12 +1,12 @@
 //! `hetal extract`: raw pictures or sentences to files of features.
 
-use crate::{Error, Result, progress};
+use crate::{Error, Result, commands, progress};
 use hetal_features::dataset::{Columns, Dataset, Format};
 use hetal_features::device::Place;
 use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, WEIGHTS};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// What `hetal extract` is told.
@@ -119,8 +119,8 @@ pub enum OutputArgument {
     Safetensors,
 }
 
-/// Extracts, with a bar; what came out, for printing.
-pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
+/// Extracts, with a bar, and prints what came out.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let dataset = Dataset::open(&arguments.data, &format(arguments), arguments.seed)?;
     let extractor = open(arguments)?;
     let manifest = with_bar(&Job {
@@ -137,7 +137,47 @@ pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
             OutputArgument::Safetensors => Output::Safetensors,
         },
     })?;
-    Ok(summary(&manifest, extractor.device(), &arguments.out))
+    let text = text(&manifest, extractor.device(), arguments);
+    commands::print(arguments.json, &summary(&manifest, extractor.device(), &arguments.out), &text);
+    Ok(())
+}
+
+/// What came out, and what can be done with it.
+fn text(manifest: &Manifest, device: &str, arguments: &Arguments) -> String {
+    let (rows, model) = (manifest.rows.values().sum::<usize>(), &manifest.model);
+    let part = |name: &str| manifest.rows.get(name).copied().unwrap_or_default();
+    let mut text = format!(
+        "{rows} samples of {} classes as rows of {} numbers, by {} on the {device}: {} to train, {} to validate, {} to test\n\
+         in {}",
+        manifest.classes.len(),
+        model.columns,
+        model.architecture,
+        part("train"),
+        part("val"),
+        part("test"),
+        arguments.out.display(),
+    );
+    for skipped in &manifest.skipped {
+        text += &format!("\nskipped: {}: {}", skipped.item, skipped.reason);
+    }
+    for note in &manifest.notes {
+        text += &format!("\nnote: {note}");
+    }
+    let file = |name: &str| arguments.out.join(name).display().to_string();
+    text + &match arguments.output {
+        OutputArgument::Npy => format!(
+            "\nnext: hetal train --features {} --labels {} --validation {} --validation-labels {} --server ...",
+            file("features_train.npy"),
+            file("labels_train.npy"),
+            file("features_val.npy"),
+            file("labels_val.npy"),
+        ),
+        OutputArgument::Safetensors => format!(
+            "\nnext: hetal train --features {} --label-column labels --validation {} --server ...",
+            file("train.safetensors"),
+            file("val.safetensors"),
+        ),
+    }
 }
 
 /// Runs an extraction with a bar.
@@ -159,8 +199,8 @@ pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
     })
 }
 
-fn summary(manifest: &Manifest, device: &str, out: &Path) -> Map<String, Value> {
-    let value = json!({
+fn summary(manifest: &Manifest, device: &str, out: &Path) -> Value {
+    json!({
         "model": manifest.model.source,
         "device": device,
         "columns": manifest.model.columns,
@@ -169,11 +209,7 @@ fn summary(manifest: &Manifest, device: &str, out: &Path) -> Map<String, Value> 
         "skipped": manifest.skipped,
         "notes": manifest.notes,
         "out": out.display().to_string(),
-    });
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    })
 }
 
 fn format(arguments: &Arguments) -> Format {
@@ -197,6 +233,11 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
     let path = Path::new(&arguments.model);
     let spinner = progress::spinner("loading the model");
     let named = arguments.revision.is_some() || arguments.sha256.is_some();
+    if !named && !path.exists() && path.is_relative() && path.components().count() == 2 {
+        let reason =
+            "no such folder; for the model of that name on the hub give --revision and --sha256, see docs/features.md";
+        return Err(Error::File { path: arguments.model.clone(), reason: reason.to_owned() });
+    }
     // Who pins a revision or a hash means the hub's, whatever lies here under that name.
     let extractor = if !named {
         Extractor::open_on(path, arguments.device.into())?

@@ -157,7 +157,7 @@ impl Dataset {
             ));
         }
         if found.classes.len() < 2 {
-            let reason = format!("holds {} class only; a classifier needs two or more", found.classes.len());
+            let reason = format!("holds one class only ({}); a classifier needs two or more", found.classes.join(""));
             return Err(Error::dataset(path, reason));
         }
         let [train, val, test] = found.parts;

@@ -87,7 +87,11 @@ impl Extractor {
         }
         let device = &place.device()?;
         if path.is_file() {
-            return Self::lite0(path, device);
+            let folder = path.with_file_name("config.json").is_file();
+            return match folder && !is_lite0(path, device)? {
+                true => Err(Error::file(path, "is a part of a model: give the folder it is in")),
+                false => Self::lite0(path, device),
+            };
         }
         let configuration = path.join("config.json");
         let lone = path.join("model.safetensors");

@@ -68,7 +68,7 @@ fn folders_of_classes_and_of_parts() {
     write(folder.path(), "dog/old/2019/a.txt", "dog of long ago");
     let deeper = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
     assert!(deeper.samples().any(|sample| sample.name == "dog/old/2019/a.txt" && text(sample) == "dog of long ago"));
-    assert!(deeper.notes.iter().any(|note| note.contains("2 files") && note.contains("cat/notes.md")));
+    assert!(deeper.notes.iter().any(|note| note.contains("left alone") && note.contains("cat/notes.md and 1 more")));
     // With parts given nothing is moved.
     let parted = tempfile::tempdir().unwrap();
     for (part, count) in [("train", 5), ("valid", 2), ("test", 3)] {

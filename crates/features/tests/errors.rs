@@ -17,6 +17,13 @@ fn refusal(path: &Path) -> Error {
     }
 }
 
+#[test]
+fn weights_are_no_model_without_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    assert!(refusal(&folder.path().join("model.safetensors")).to_string().contains("give the folder it is in"));
+}
+
 #[cfg(not(feature = "cuda"))]
 #[test]
 fn a_card_is_refused_by_a_build_without_cards() {

@@ -33,8 +33,8 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
         }
     };
     let others: Vec<&String> = parts.iter().flatten().flat_map(|part| &part.others).collect();
-    let note = others.first().map(|first| {
-        format!("{} files are neither pictures nor .txt and were left alone, {first} for example", others.len())
+    let note = others.split_first().map(|(first, more)| {
+        format!("left alone, as neither pictures nor .txt files: {first} and {} more", more.len())
     });
     let found = number_classes(parts.map(|part| part.map(|part| part.samples)));
     Ok(Found { notes: note.into_iter().collect(), ..found })
