@@ -2,7 +2,7 @@
 
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{EvaluationKeys, KeyId, SwitchingKey};
-use hetal_ring::{Poly, RnsRing};
+use hetal_ring::{PackedPoly, RnsRing};
 use hetal_testkit::Client;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -33,12 +33,12 @@ pub fn report(repetitions: usize) -> Value {
 
 /// Seconds to write and to read.
 #[allow(clippy::expect_used)]
-fn once(codec: &Codec<RnsRing>, key: &SwitchingKey<Poly>, bytes: &[u8]) -> (f64, f64) {
+fn once(codec: &Codec<RnsRing>, key: &SwitchingKey<PackedPoly>, bytes: &[u8]) -> (f64, f64) {
     let start = Instant::now();
     codec.write(key, &mut std::io::sink()).expect("a key");
     let write = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let back: SwitchingKey<Poly> = codec.decode(bytes).expect("its bytes");
+    let back: SwitchingKey<PackedPoly> = codec.decode(bytes).expect("its bytes");
     let read = start.elapsed().as_secs_f64();
     drop(back);
     (write, read)

@@ -3,6 +3,7 @@
 use hetal_ring::base_conversion::BaseConverter;
 use hetal_ring::buffer::{Limb, Pool};
 use hetal_ring::ntt::NttTable;
+use hetal_ring::packed::{self, Packed};
 use hetal_ring::{Isa, Modulus, automorphism, kernels, prime};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -117,12 +118,20 @@ pub fn forward_pair(repetitions: usize) -> (f64, f64) {
     (time("ours"), time("theirs"))
 }
 
+fn packed_words(limb: &[u64]) -> Vec<u64> {
+    let mut words = vec![0; packed::words(limb.len())];
+    packed::pack_into(limb, &mut words);
+    words
+}
+
 fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
     let large: Vec<Modulus> =
         prime::ntt_primes_below(51, LOG_N, SOURCES).into_iter().filter_map(Modulus::new).collect();
     let m = *table(50).modulus();
     let limbs: Vec<Limb> = (0..12).map(|salt| random(pool, m.value(), salt)).collect();
     let slices: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
+    let words: Vec<Vec<u64>> = slices.iter().map(|limb| packed_words(limb)).collect();
+    let packed: Vec<Packed<'_>> = words.iter().map(|words| Packed::new(words)).collect();
     let converter = BaseConverter::new(&large);
     let targets: Vec<_> = [50, 42, 36, 50].iter().map(|&bits| converter.target(table(bits).modulus())).collect();
     let targets: Vec<_> = targets.iter().collect();
@@ -130,22 +139,19 @@ fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
     let scaled: Vec<&[u64]> = scaled.iter().map(|l| &l[..]).collect();
     let permutation = automorphism::Permutation::new(LOG_N, 5);
 
-    let (slices, permutation) = (&slices, &permutation);
+    let (slices, packed, permutation) = (&slices, &packed, &permutation);
 
     let mut cases = Cases::default();
     for isa in Isa::available() {
         let name = |kernel: &str| format!("{} {kernel}", isa.name());
         let (m, large) = (&m, &large);
-        let (mut out0, mut out1) = (pool.take(), pool.take());
-        cases.add(name("dot_pair 4 terms, 50 bits"), move || {
-            let (x, y0, y1) = (&slices[..TERMS], &slices[4..4 + TERMS], &slices[8..8 + TERMS]);
-            kernels::dot_pair_into(isa, m, (&mut out0, &mut out1), x, y0, y1);
-        });
-        let (mut out0, mut out1) = (pool.take(), pool.take());
-        cases.add(name("dot_pair 4 terms, 51 bits"), move || {
-            let (x, y0, y1) = (&slices[..TERMS], &slices[4..4 + TERMS], &slices[8..8 + TERMS]);
-            kernels::dot_pair_into(isa, &large[0], (&mut out0, &mut out1), x, y0, y1);
-        });
+        for (bits, q) in [(50, m), (51, &large[0])] {
+            let (mut out0, mut out1) = (pool.take(), pool.take());
+            cases.add(name(&format!("inner product of 4 digits and a key, {bits} bits")), move || {
+                let (x, y0, y1) = (&slices[..TERMS], &packed[4..4 + TERMS], &packed[8..8 + TERMS]);
+                kernels::dot_packed_pair_plus_into(isa, q, (&mut out0, &mut out1), x, y0, y1, [None, None]);
+            });
+        }
         let (converter, targets, scaled) = (&converter, &targets, &scaled);
         let mut limbs_out: Vec<Limb> = targets.iter().map(|_| pool.take()).collect();
         cases.add(name("convert 7 sources to 4 targets"), move || {

@@ -1,11 +1,13 @@
 //! Comparisons with other people's code and timings of parts, which the product never links. All print JSON:
 //! `hetal-bench ntt [repetitions]`, every kernel on one thread beside tfhe-ntt's transform;
 //! `hetal-bench bytes [repetitions]`, reading and writing keys;
-//! `hetal-bench peers [--set NAME] [--json]`, the operations of a parameter set in units of tfhe-ntt's transform.
+//! `hetal-bench peers [--set NAME] [--more-keys] [--json]`, the operations of a parameter set in units of tfhe-ntt's transform.
 
 mod bytes;
 mod kernels;
 mod peers;
+
+use hetal_circuits::bootstrap::Steps;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,15 +19,21 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("ntt") => println!("{:#}", kernels::report(repetitions.unwrap_or(400))),
         Some("bytes") => println!("{:#}", bytes::report(repetitions.unwrap_or(5))),
-        Some("peers") => match peers::report(value_of("--set").unwrap_or("full")) {
-            Ok(report) => println!("{report}"),
-            Err(error) => {
-                eprintln!("hetal-bench: {error}");
-                std::process::exit(1);
+        Some("peers") => {
+            let more_keys = arguments.iter().any(|a| a == "--more-keys");
+            let steps = if more_keys { Steps::FewOuter } else { Steps::FewKeys };
+            match peers::report(value_of("--set").unwrap_or("full"), steps) {
+                Ok(report) => println!("{report}"),
+                Err(error) => {
+                    eprintln!("hetal-bench: {error}");
+                    std::process::exit(1);
+                }
             }
-        },
+        }
         _ => {
-            eprintln!("usage: hetal-bench ntt|bytes [repetitions] | hetal-bench peers [--set NAME] [--json]");
+            eprintln!(
+                "usage: hetal-bench ntt|bytes [repetitions] | hetal-bench peers [--set NAME] [--more-keys] [--json]"
+            );
             std::process::exit(2);
         }
     }

@@ -1,14 +1,15 @@
 //! The operations of a parameter set beside tfhe-ntt's transform, in one run.
 
 use crate::kernels;
+use hetal_circuits::bootstrap::Steps;
 use hetal_cli::{Result, ops};
 use serde_json::Value;
 
 /// The figures of `hetal bench ops`, tfhe-ntt's forward transform (N = 65536, 50-bit prime) before and after them, and the
 /// ratios. One *NTT unit* is the lesser of tfhe-ntt's two times: it cancels the machine.
-pub fn report(set: &str) -> Result<Value> {
+pub fn report(set: &str, steps: Steps) -> Result<Value> {
     let before = kernels::forward_pair(400);
-    let mut report = ops::report(set, 1, &["peers", "--set", "small"])?;
+    let mut report = ops::report(set, 1, steps, &["peers", "--set", "small"])?;
     let after = kernels::forward_pair(400);
     let (ours, theirs) = (before.0.min(after.0), before.1.min(after.1));
     let units = |microseconds: f64| microseconds / theirs;

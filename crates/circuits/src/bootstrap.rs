@@ -31,42 +31,38 @@ type Ct<B> = Ciphertext<<B as Backend>::Poly>;
 const LARGEST_LOG_BOUND: u32 = 24;
 
 /// Everything precomputed for bootstrapping vectors of one length under one parameter set.
-pub struct Bootstrapper<P> {
+pub struct Bootstrapper<B: Backend> {
     /// The slots-to-coefficients matrices but the last.
-    to_coefficients: Vec<Matrix<P>>,
+    to_coefficients: Vec<Matrix<B::Packed>>,
     /// The last one, which carries the scaling of each message bound `2^b`.
-    last_to_coefficients: BTreeMap<u32, Matrix<P>>,
+    last_to_coefficients: BTreeMap<u32, Matrix<B::Packed>>,
     /// Rotations whose sum leaves only the coefficients of the vectors' subring.
     trace: Vec<i64>,
-    to_slots: Vec<Matrix<P>>,
+    to_slots: Vec<Matrix<B::Packed>>,
     /// Limbs the modulus is raised to.
     raised: usize,
     exponential: Exponential,
     /// For vectors that repeat.
-    fold: Option<Fold<P>>,
+    fold: Option<Fold<B>>,
 }
 
 /// How the two halves of a vector that repeats, side by side in twice its slots, become one again.
-struct Fold<P> {
+struct Fold<B: Backend> {
     slots: i64,
     /// 1 on the real half, `i` on the imaginary one.
-    units: Plaintext<P>,
+    units: Plaintext<B::Poly>,
     limbs: usize,
 }
 
-impl<P: Clone> Bootstrapper<P> {
+impl<B: Backend> Bootstrapper<B> {
     /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`. Without bounds nothing is to be
     /// bootstrapped, and nothing is encoded.
-    pub fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
+    pub fn new(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
         Self::with_steps(evaluator, log_bounds, Steps::default())
     }
 
     /// [`Bootstrapper::new`] with other rotations: it needs the keys of [`keys_with_steps`].
-    pub fn with_steps<B: Backend<Poly = P>>(
-        evaluator: &Evaluator<B>,
-        log_bounds: &[u32],
-        steps: Steps,
-    ) -> Result<Self> {
+    pub fn with_steps(evaluator: &Evaluator<B>, log_bounds: &[u32], steps: Steps) -> Result<Self> {
         let layout = Layout::full(evaluator.params(), steps);
         if !log_bounds.is_empty() {
             return Self::with_layout(evaluator, &layout, log_bounds);
@@ -83,15 +79,11 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// For vectors that repeat after `slots` slots: see [`Bootstrapper::level`] for what is left of the levels.
-    pub fn sparse<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, slots: usize, log_bounds: &[u32]) -> Result<Self> {
+    pub fn sparse(evaluator: &Evaluator<B>, slots: usize, log_bounds: &[u32]) -> Result<Self> {
         Self::with_layout(evaluator, &Layout::sparse(evaluator.params(), slots)?, log_bounds)
     }
 
-    fn with_layout<B: Backend<Poly = P>>(
-        evaluator: &Evaluator<B>,
-        layout: &Layout,
-        log_bounds: &[u32],
-    ) -> Result<Self> {
+    fn with_layout(evaluator: &Evaluator<B>, layout: &Layout, log_bounds: &[u32]) -> Result<Self> {
         let params = evaluator.params();
         let literal = params.literal();
         if let Some(&log_bound) = log_bounds.iter().find(|&&b| b > LARGEST_LOG_BOUND) {
@@ -150,23 +142,23 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// The message of `a` (level 0, real and imaginary parts at most `2^log_bound`) at the top level.
-    pub fn bootstrap<B: Backend<Poly = P>>(
+    pub fn bootstrap(
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
         log_bound: u32,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         self.bootstrap_observed(evaluator, a, log_bound, keys, &mut |_| {})
     }
 
     /// [`Bootstrapper::bootstrap`], which names each stage as it ends: for profiles.
-    pub fn bootstrap_observed<B: Backend<Poly = P>>(
+    pub fn bootstrap_observed(
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
         log_bound: u32,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
         ended: &mut dyn FnMut(&'static str),
     ) -> Result<Ct<B>> {
         let slots = self.raised_slots(evaluator, a, log_bound, keys, ended)?;
@@ -183,12 +175,12 @@ impl<P: Clone> Bootstrapper<P> {
 
     /// [`Bootstrapper::bootstrap`] of a vector of real numbers, which needs one exponential instead of two. Imaginary parts are
     /// lost.
-    pub fn bootstrap_real<B: Backend<Poly = P>>(
+    pub fn bootstrap_real(
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
         log_bound: u32,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         if self.fold.is_some() {
             return self.bootstrap(evaluator, a, log_bound, keys);
@@ -198,12 +190,12 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// Two vectors of real numbers through one bootstrap.
-    pub fn bootstrap_pair<B: Backend<Poly = P>>(
+    pub fn bootstrap_pair(
         &self,
         evaluator: &Evaluator<B>,
         (a, b): (&Ct<B>, &Ct<B>),
         log_bound: u32,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<(Ct<B>, Ct<B>)> {
         if self.fold.is_some() {
             return Err(Error::SparsePair);
@@ -220,12 +212,12 @@ impl<P: Clone> Bootstrapper<P> {
 
     /// [`Bootstrapper::bootstrap`], then once more of what it missed, which is `2^residual` times larger by then. The result is
     /// as precise as its scale allows, one level below [`Bootstrapper::level`].
-    pub fn bootstrap_precise<B: Backend<Poly = P>>(
+    pub fn bootstrap_precise(
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
         log_bound: u32,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
         let level = self.level(params);
@@ -247,12 +239,12 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// The slots of the raised message, divided by `2 q0 K`.
-    fn raised_slots<B: Backend<Poly = P>>(
+    fn raised_slots(
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
         log_bound: u32,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
         ended: &mut dyn FnMut(&'static str),
     ) -> Result<Ct<B>> {
         let bottom = self.slots_to_coefficients(evaluator, a, log_bound, keys)?;
@@ -272,12 +264,12 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// A ciphertext modulo `q0` whose coefficients are the slots of `a` (bit-reversed), at `q0` over the message ratio.
-    fn slots_to_coefficients<B: Backend<Poly = P>>(
+    fn slots_to_coefficients(
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
         log_bound: u32,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
         let last = self
@@ -294,11 +286,11 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// The real parts of the slots, modulo `q0`.
-    fn reduced_real_part<B: Backend<Poly = P>>(
+    fn reduced_real_part(
         &self,
         evaluator: &Evaluator<B>,
         mut z: Ct<B>,
-        keys: &EvaluationKeys<P>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let conjugate = evaluator.automorphism(&z, evaluator.galois_of_conjugation(), keys)?;
         evaluator.add_assign(&mut z, &conjugate)?;
@@ -307,12 +299,7 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// Twice the real and twice the imaginary parts of the slots.
-    fn halves<B: Backend<Poly = P>>(
-        &self,
-        evaluator: &Evaluator<B>,
-        z: Ct<B>,
-        keys: &EvaluationKeys<P>,
-    ) -> Result<(Ct<B>, Ct<B>)> {
+    fn halves(&self, evaluator: &Evaluator<B>, z: Ct<B>, keys: &EvaluationKeys<B::Packed>) -> Result<(Ct<B>, Ct<B>)> {
         let conjugate = evaluator.automorphism(&z, evaluator.galois_of_conjugation(), keys)?;
         let mut re = z.clone();
         evaluator.add_assign(&mut re, &conjugate)?;
@@ -323,12 +310,7 @@ impl<P: Clone> Bootstrapper<P> {
     }
 
     /// The message of a result for messages divided by their bound, at the scale of its level.
-    fn times_bound<B: Backend<Poly = P>>(
-        &self,
-        evaluator: &Evaluator<B>,
-        mut out: Ct<B>,
-        log_bound: u32,
-    ) -> Result<Ct<B>> {
+    fn times_bound(&self, evaluator: &Evaluator<B>, mut out: Ct<B>, log_bound: u32) -> Result<Ct<B>> {
         if log_bound > 0 {
             evaluator.mul_integer_assign(&mut out, 1 << log_bound)?;
         }
@@ -337,8 +319,8 @@ impl<P: Clone> Bootstrapper<P> {
     }
 }
 
-impl<P: Clone> Fold<P> {
-    fn new<B: Backend<Poly = P>>(evaluator: &Evaluator<B>, layout: &Layout) -> Result<Self> {
+impl<B: Backend> Fold<B> {
+    fn new(evaluator: &Evaluator<B>, layout: &Layout) -> Result<Self> {
         let params = evaluator.params();
         let limbs = layout.after_exponential(params);
         // The exponential ends at the top level's scale, wherever it ends.
@@ -351,12 +333,7 @@ impl<P: Clone> Fold<P> {
     }
 
     /// From `(re, im)` side by side to `re + i im` twice.
-    fn apply<B: Backend<Poly = P>>(
-        &self,
-        evaluator: &Evaluator<B>,
-        halves: Ct<B>,
-        keys: &EvaluationKeys<P>,
-    ) -> Result<Ct<B>> {
+    fn apply(&self, evaluator: &Evaluator<B>, halves: Ct<B>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         let product = evaluator.sum_of_plain_products(&[(&halves, &self.units)], self.limbs)?;
         let mut out = evaluator.rescale(product)?;
         let swapped = evaluator.automorphism(&out, evaluator.galois_of_rotation(self.slots), keys)?;
@@ -401,7 +378,7 @@ fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
 fn twice_imaginary<B: Backend>(
     evaluator: &Evaluator<B>,
     mut w: Ct<B>,
-    keys: &EvaluationKeys<B::Poly>,
+    keys: &EvaluationKeys<B::Packed>,
 ) -> Result<Ct<B>> {
     let conjugate = evaluator.automorphism(&w, evaluator.galois_of_conjugation(), keys)?;
     evaluator.sub_assign(&mut w, &conjugate)?;
@@ -414,7 +391,7 @@ fn recombine<B: Backend>(
     evaluator: &Evaluator<B>,
     w1: Ct<B>,
     mut w2: Ct<B>,
-    keys: &EvaluationKeys<B::Poly>,
+    keys: &EvaluationKeys<B::Packed>,
 ) -> Result<Ct<B>> {
     evaluator.mul_i_assign(&mut w2, 1)?;
     let mut difference = w1.clone();

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 /// Homomorphic arithmetic under evaluation keys: the server's engine.
 pub struct Encrypted<B: Backend> {
     evaluator: Evaluator<B>,
-    keys: EvaluationKeys<B::Poly>,
-    bootstrapper: Bootstrapper<B::Poly>,
+    keys: EvaluationKeys<B::Packed>,
+    bootstrapper: Bootstrapper<B>,
 }
 
 /// A ciphertext of a usable level.
@@ -66,7 +66,7 @@ type Ct<B> = Sealed<<B as Backend>::Poly>;
 
 impl<B: Backend> Encrypted<B> {
     /// An engine with its keys and prepared bootstrap.
-    pub fn new(evaluator: Evaluator<B>, keys: EvaluationKeys<B::Poly>, bootstrapper: Bootstrapper<B::Poly>) -> Self {
+    pub fn new(evaluator: Evaluator<B>, keys: EvaluationKeys<B::Packed>, bootstrapper: Bootstrapper<B>) -> Self {
         Self { evaluator, keys, bootstrapper }
     }
 
@@ -206,7 +206,7 @@ impl<B: Backend> Engine for Encrypted<B> {
     type Ciphertext = Ct<B>;
     type Plaintext = Encoded<B::Poly>;
     type Pattern = Pattern<B>;
-    type Transform = EncodedMatrix<B::Poly>;
+    type Transform = EncodedMatrix<B::Packed>;
 
     fn slots(&self) -> usize {
         self.params().slots()
@@ -357,7 +357,7 @@ impl<B: Backend> Engine for Encrypted<B> {
         self.healthy(Sealed { inner, level: a.level, partner: a.partner })
     }
 
-    fn prepare(&self, diagonals: &[Diagonal], place: Multiplication) -> Result<EncodedMatrix<B::Poly>> {
+    fn prepare(&self, diagonals: &[Diagonal], place: Multiplication) -> Result<EncodedMatrix<B::Packed>> {
         let slots = self.slots();
         let mut by_rotation: BTreeMap<i64, Vec<Complex64>> = BTreeMap::new();
         for d in diagonals {
@@ -372,7 +372,7 @@ impl<B: Backend> Engine for Encrypted<B> {
         self.healthy(EncodedMatrix { matrix, place })
     }
 
-    fn transform_many(&self, a: &Ct<B>, matrices: &[&EncodedMatrix<B::Poly>]) -> Result<Vec<Ct<B>>> {
+    fn transform_many(&self, a: &Ct<B>, matrices: &[&EncodedMatrix<B::Packed>]) -> Result<Vec<Ct<B>>> {
         let place = self.check_places("linear transform", matrices.iter().map(|m| (a, m.place)))?;
         let inner: Vec<_> = matrices.iter().map(|m| &m.matrix).collect();
         let rotations: Vec<i64> = inner.iter().flat_map(|m| m.rotations()).collect();
@@ -381,7 +381,7 @@ impl<B: Backend> Engine for Encrypted<B> {
         out.into_iter().map(|inner| self.sealed(inner, place.at - 1, place.partner)).collect()
     }
 
-    fn sum_of_transforms(&self, terms: &[(&Ct<B>, &EncodedMatrix<B::Poly>)]) -> Result<Ct<B>> {
+    fn sum_of_transforms(&self, terms: &[(&Ct<B>, &EncodedMatrix<B::Packed>)]) -> Result<Ct<B>> {
         let place = self.check_places("linear transform", terms.iter().map(|(a, m)| (*a, m.place)))?;
         let inner: Vec<_> = terms.iter().map(|(a, m)| (&a.inner, &m.matrix)).collect();
         let rotations: Vec<i64> = terms.iter().flat_map(|(_, m)| m.matrix.rotations()).collect();

@@ -4,10 +4,10 @@
 
 use hetal_circuits::{Bootstrapper, Error, bootstrap};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
-use hetal_ring::{Isa, Poly};
+use hetal_ring::{Isa, PackedPoly};
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};
 
-fn client_with(wanted: impl FnOnce(&Client) -> Vec<(KeyId, usize)>) -> (Client, EvaluationKeys<Poly>) {
+fn client_with(wanted: impl FnOnce(&Client) -> Vec<(KeyId, usize)>) -> (Client, EvaluationKeys<PackedPoly>) {
     let client = Client::new("insecure-toy11", 1);
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, wanted(&client));

@@ -2,7 +2,7 @@
 //! same bytes.
 
 use hetal_ring::rns::BabyStep;
-use hetal_ring::{Basis, Digits, Poly, RnsRing};
+use hetal_ring::{Basis, Digits, PackedPoly, Poly, RnsRing};
 
 /// An automorphism `X -> X^galois` and its switching key's polynomials (none for the identity).
 pub struct Step<'a, P> {
@@ -46,6 +46,8 @@ pub enum Failure {
 #[allow(missing_docs)]
 pub trait Backend: Send + Sync + 'static {
     type Poly: Clone + Send + Sync;
+    /// Polynomials that are only read, keys and matrices, in as little memory as they can be used from.
+    type Packed: Send + Sync;
     type Digits: Send + Sync;
     /// Real coefficients, kept where the work is done.
     type Reals: Send + Sync;
@@ -90,6 +92,13 @@ pub trait Backend: Send + Sync + 'static {
         self.download(a)?.iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
 
+    /// Packs a polynomial. Called while keys are loaded, see [`Backend::try_from_limbs`].
+    fn pack(&self, a: Self::Poly) -> Self::Packed;
+    fn unpack(&self, a: &Self::Packed) -> Self::Poly;
+    /// Bytes of a limb of what is packed.
+    fn packed_limb_bytes(&self) -> usize;
+    fn mul_packed(&self, a: &Self::Poly, b: &Self::Packed, basis: Basis) -> Self::Poly;
+
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn neg_assign(&self, a: &mut Self::Poly);
@@ -108,12 +117,12 @@ pub trait Backend: Send + Sync + 'static {
     fn decompose_for_one_use(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits {
         self.decompose(a, digit_starts, p)
     }
-    fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Poly, Self::Poly)]) -> (Self::Poly, Self::Poly);
+    fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Packed, Self::Packed)]) -> (Self::Poly, Self::Poly);
     /// [`Backend::inner_product`] plus `P (c0, c1)`, each of them if given.
     fn inner_product_plus(
         &self,
         digits: &Self::Digits,
-        key: &[(Self::Poly, Self::Poly)],
+        key: &[(Self::Packed, Self::Packed)],
         added: [Option<&Self::Poly>; 2],
     ) -> (Self::Poly, Self::Poly) {
         let (mut u0, mut u1) = self.inner_product(digits, key);
@@ -128,8 +137,8 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         c0: &Self::Poly,
         digits: &Self::Digits,
-        steps: &[Step<'_, Self::Poly>],
-        weights: &[Vec<Option<&Self::Poly>>],
+        steps: &[Step<'_, Self::Packed>],
+        weights: &[Vec<Option<&Self::Packed>>],
     ) -> Vec<(Self::Poly, Self::Poly)>;
     fn divide(&self, a: Self::Poly, drop_q: usize) -> Self::Poly;
 
@@ -184,7 +193,7 @@ pub trait Backend: Send + Sync + 'static {
         acc: Option<(Self::Poly, Self::Poly)>,
         v0: &Self::Poly,
         digits: &Self::Digits,
-        key: &[(Self::Poly, Self::Poly)],
+        key: &[(Self::Packed, Self::Packed)],
         galois: u64,
     ) -> (Self::Poly, Self::Poly) {
         let (mut u0, u1) = self.inner_product(digits, key);
@@ -200,6 +209,7 @@ pub trait Backend: Send + Sync + 'static {
 
 impl Backend for RnsRing {
     type Poly = Poly;
+    type Packed = PackedPoly;
     type Digits = Digits;
     type Reals = Vec<f64>;
 
@@ -250,6 +260,18 @@ impl Backend for RnsRing {
     ) -> Result<(), E> {
         a.limbs().iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
+    fn pack(&self, a: Poly) -> PackedPoly {
+        self.pack(&a)
+    }
+    fn unpack(&self, a: &PackedPoly) -> Poly {
+        self.unpack(a)
+    }
+    fn packed_limb_bytes(&self) -> usize {
+        8 * hetal_ring::packed::words(self.degree())
+    }
+    fn mul_packed(&self, a: &Poly, b: &PackedPoly, basis: Basis) -> Poly {
+        self.mul_packed(a, b, basis)
+    }
     fn add_assign(&self, a: &mut Poly, b: &Poly) {
         self.add_assign(a, b);
     }
@@ -292,10 +314,15 @@ impl Backend for RnsRing {
     fn decompose_for_one_use(&self, a: Poly, digit_starts: &[usize], p: usize) -> Digits {
         self.decompose_for_one_use(a, digit_starts, p)
     }
-    fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
+    fn inner_product(&self, digits: &Digits, key: &[(PackedPoly, PackedPoly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)
     }
-    fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
+    fn inner_product_plus(
+        &self,
+        digits: &Digits,
+        key: &[(PackedPoly, PackedPoly)],
+        added: [Option<&Poly>; 2],
+    ) -> (Poly, Poly) {
         self.inner_product_plus(digits, key, added)
     }
     fn add_switched(
@@ -303,7 +330,7 @@ impl Backend for RnsRing {
         acc: Option<(Poly, Poly)>,
         v0: &Poly,
         digits: &Digits,
-        key: &[(Poly, Poly)],
+        key: &[(PackedPoly, PackedPoly)],
         galois: u64,
     ) -> (Poly, Poly) {
         self.add_switched(acc, v0, digits, key, galois)
@@ -312,8 +339,8 @@ impl Backend for RnsRing {
         &self,
         c0: &Poly,
         digits: &Digits,
-        steps: &[Step<'_, Poly>],
-        weights: &[Vec<Option<&Poly>>],
+        steps: &[Step<'_, PackedPoly>],
+        weights: &[Vec<Option<&PackedPoly>>],
     ) -> Vec<(Poly, Poly)> {
         let steps: Vec<BabyStep<'_>> = steps.iter().map(|s| BabyStep { galois: s.galois, key: s.key }).collect();
         self.rotation_sums(c0, digits, &steps, weights)

@@ -291,7 +291,7 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// `sum_k a_k b_k` at the lowest operand's limbs, with one relinearisation and one rescale.
-    pub fn sum_of_products(&self, terms: &[(&Ct<B>, &Ct<B>)], keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+    pub fn sum_of_products(&self, terms: &[(&Ct<B>, &Ct<B>)], keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         self.quadratic(terms, 1, &[], Complex64::ZERO, keys)
     }
 
@@ -303,7 +303,7 @@ impl<B: Backend> Evaluator<B> {
         factor: i64,
         linear: &[(&Ct<B>, Complex64)],
         constant: Complex64,
-        keys: &EvaluationKeys<B::Poly>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let Some((first, second)) = products.first() else { return Err(Error::Empty("sum of products")) };
         let limbs = products.iter().map(|(a, b)| a.limbs.min(b.limbs)).min().unwrap_or(0);
@@ -339,7 +339,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes,
     /// and `P` times what is to be added to it.
-    fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Poly>, added: [Option<&B::Poly>; 2]) -> (B::Poly, B::Poly) {
+    fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Packed>, added: [Option<&B::Poly>; 2]) -> (B::Poly, B::Poly) {
         let digits = self.backend.decompose_for_one_use(d, self.params.digit_starts(), key.basis.p);
         self.backend.inner_product_plus(&digits, &key.digits, added)
     }
@@ -355,9 +355,9 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// Many automorphisms of one ciphertext, sharing its digits.
-    pub fn automorphisms(&self, a: &Ct<B>, galois: &[u64], keys: &EvaluationKeys<B::Poly>) -> Result<Vec<Ct<B>>> {
+    pub fn automorphisms(&self, a: &Ct<B>, galois: &[u64], keys: &EvaluationKeys<B::Packed>) -> Result<Vec<Ct<B>>> {
         self.own("automorphism", a)?;
-        let lookup = |basis: Basis| -> Result<Vec<Option<&Arc<SwitchingKey<B::Poly>>>>> {
+        let lookup = |basis: Basis| -> Result<Vec<Option<&Arc<SwitchingKey<B::Packed>>>>> {
             let key = |&g: &u64| if g == 1 { Ok(None) } else { keys.find(KeyId::Galois(g), basis).map(Some) };
             galois.iter().map(key).collect()
         };
@@ -378,7 +378,7 @@ impl<B: Backend> Evaluator<B> {
         } else {
             self.backend.decompose(a.c1.clone(), self.params.digit_starts(), basis.p)
         };
-        let apply = |(&g, key): (&u64, Option<&Arc<SwitchingKey<B::Poly>>>)| {
+        let apply = |(&g, key): (&u64, Option<&Arc<SwitchingKey<B::Packed>>>)| {
             let Some(key) = key else { return a.clone() };
             let u = self.backend.inner_product_plus(&digits, &key.digits, [Some(&a.c0), None]);
             let (c0, c1) = self.backend.divide_pair(u, 0, g);
@@ -388,13 +388,13 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// One automorphism.
-    pub fn automorphism(&self, a: &Ct<B>, galois: u64, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+    pub fn automorphism(&self, a: &Ct<B>, galois: u64, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         self.automorphisms(a, &[galois], keys)?.pop().ok_or(Error::Empty("automorphism"))
     }
 
     /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the sparse secret in between: the message gains small
     /// multiples of `q0`.
-    pub fn raise_modulus(&self, a: &Ct<B>, limbs: usize, keys: &EvaluationKeys<B::Poly>) -> Result<Ct<B>> {
+    pub fn raise_modulus(&self, a: &Ct<B>, limbs: usize, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         let bottom = self.truncated(a, 1)?;
         let to_sparse = keys.find(KeyId::ToSparse, self.params.key_basis(1))?;
         let u = self.switch(bottom.c1, to_sparse, [Some(&bottom.c0), None]);
@@ -407,8 +407,8 @@ impl<B: Backend> Evaluator<B> {
             return Err(Error::Empty("key from the sparse secret"));
         };
         let raised = self.backend.raise(&c1, basis);
-        let u0 = self.backend.mul(&raised, b, basis);
-        let u1 = self.backend.mul(&raised, a_half, basis);
+        let u0 = self.backend.mul_packed(&raised, b, basis);
+        let u1 = self.backend.mul_packed(&raised, a_half, basis);
         let (mut d0, c1) = self.backend.divide_pair((u0, u1), 0, 1);
         self.backend.add_assign(&mut d0, &self.backend.raise(&c0, Self::basis(limbs)));
         Ok(Ciphertext { c0: d0, c1, limbs, scale: a.scale, set: a.set })

@@ -7,7 +7,7 @@
 
 use hetal_ckks::bytes::{self, Codec, Object};
 use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
-use hetal_ring::{Basis, Isa, Poly, RnsRing};
+use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 use hetal_testkit::{Client, complex_vector, max_error, tiny_params};
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ fn version_1_is_still_read() {
     assert!(close(&client.encrypt_public(&public, &values, 0)));
 
     let mut keys = EvaluationKeys::default();
-    keys.insert(golden::<SwitchingKey<Poly>>(&codec, "switching-key"));
+    keys.insert(golden::<SwitchingKey<PackedPoly>>(&codec, "switching-key"));
     let turned = client.evaluator.automorphism(&client.encrypt(&values, 1), 5, &keys).unwrap();
     let mut rotated = values.clone();
     rotated.rotate_left(1);

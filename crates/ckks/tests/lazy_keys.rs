@@ -4,12 +4,12 @@
 
 use hetal_ckks::bytes::{self, FormatError, KeySetFile};
 use hetal_ckks::{Error, EvaluationKeys, KeyId, KeySource, Result, SwitchingKey};
-use hetal_ring::{Basis, Isa, Poly};
+use hetal_ring::{Basis, Isa, PackedPoly};
 use hetal_testkit::{Client, TempDir, tiny_params};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn client_and_keys() -> (Client, EvaluationKeys<Poly>) {
+fn client_and_keys() -> (Client, EvaluationKeys<PackedPoly>) {
     let client = Client::of(tiny_params(), 1, Isa::detect());
     let mut keys = EvaluationKeys::default();
     let galois = (0..8).map(|k| (KeyId::Galois(2 * k + 3), 1 + k as usize % 2));
@@ -26,11 +26,11 @@ struct Counting<S> {
     loads: Arc<AtomicUsize>,
 }
 
-impl<S: KeySource<Poly>> KeySource<Poly> for Counting<S> {
+impl<S: KeySource<PackedPoly>> KeySource<PackedPoly> for Counting<S> {
     fn available(&self) -> Vec<(KeyId, Basis)> {
         self.inner.available()
     }
-    fn load(&self, id: KeyId, basis: Basis) -> Result<Option<SwitchingKey<Poly>>> {
+    fn load(&self, id: KeyId, basis: Basis) -> Result<Option<SwitchingKey<PackedPoly>>> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         self.inner.load(id, basis)
     }

@@ -3,7 +3,7 @@
 use crate::Result;
 use hetal_ckks::{Backend, Params};
 use hetal_cuda::{CudaBackend, KernelTime};
-use hetal_ring::{Poly, RnsRing};
+use hetal_ring::{PackedPoly, Poly, RnsRing};
 use std::sync::Arc;
 
 /// An engine to measure.
@@ -42,6 +42,9 @@ pub trait Place: Backend {
     /// A polynomial of the CPU's ring, here.
     fn bring(&self, poly: Poly) -> Self::Poly;
 
+    /// A packed polynomial of the CPU's ring, here.
+    fn bring_packed(&self, poly: PackedPoly) -> Self::Packed;
+
     /// Waits until all work is done.
     ///
     /// # Errors
@@ -60,6 +63,10 @@ impl Place for RnsRing {
         poly
     }
 
+    fn bring_packed(&self, poly: PackedPoly) -> PackedPoly {
+        poly
+    }
+
     fn settle(&self) -> Result<()> {
         Ok(())
     }
@@ -68,6 +75,10 @@ impl Place for RnsRing {
 impl Place for CudaBackend {
     fn bring(&self, poly: Poly) -> Self::Poly {
         self.upload_poly(&poly)
+    }
+
+    fn bring_packed(&self, poly: PackedPoly) -> Self::Packed {
+        self.upload_packed(&poly)
     }
 
     fn settle(&self) -> Result<()> {

@@ -7,7 +7,7 @@ use hetal_circuits::clear::Keys;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_ring::sampler::{OsSeeds, SeedSource};
-use hetal_ring::{Isa, Poly, RnsRing};
+use hetal_ring::{Isa, PackedPoly, Poly, RnsRing};
 use std::sync::Arc;
 
 /// The secret and what works with it.
@@ -39,18 +39,19 @@ impl LocalOwner {
     }
 
     /// Makes keys, with a bar.
-    pub fn keys(&self, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<Poly>> {
+    pub fn keys(&self, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<PackedPoly>> {
         self.keys_on(&*self.ring, wanted)
     }
 
     /// Makes keys and brings each to a backend, with a bar: no more than one is here at a time.
-    pub fn keys_on<B: Place>(&self, backend: &B, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<B::Poly>> {
+    pub fn keys_on<B: Place>(&self, backend: &B, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<B::Packed>> {
         let bar = progress::bar(wanted.len() as u64);
         bar.set_message("keys");
         let mut keys = EvaluationKeys::default();
         for group in hetal_client::groups(wanted) {
             for SwitchingKey { id, basis, seed, digits } in self.inner.make_keys(group)? {
-                let digits = digits.into_iter().map(|(b, a)| (backend.bring(b), backend.bring(a))).collect();
+                let digits =
+                    digits.into_iter().map(|(b, a)| (backend.bring_packed(b), backend.bring_packed(a))).collect();
                 keys.insert(SwitchingKey { id, basis, seed, digits });
             }
             bar.inc(group.len() as u64);

@@ -74,7 +74,7 @@ enum BenchCommand {
         /// Threads for the figure `bootstrap_wall_s` (on the CPU).
         #[arg(long, default_value_t = 1)]
         threads: usize,
-        /// Bootstraps with a third more keys, and faster (on the GPU).
+        /// Bootstraps with a third more keys, and faster.
         #[arg(long)]
         more_keys: bool,
         /// Which GPU.
@@ -146,12 +146,10 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
+            let steps = if more_keys { Steps::FewOuter } else { Steps::FewKeys };
             let report = match engine {
-                Processor::Cpu => ops::report(&set, threads, &["bench", "ops", "--set", "small", "--json"])?,
-                Processor::Cuda => {
-                    let steps = if more_keys { Steps::FewOuter } else { Steps::FewKeys };
-                    ops::report_on_gpu(&set, device, steps)?
-                }
+                Processor::Cpu => ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"])?,
+                Processor::Cuda => ops::report_on_gpu(&set, device, steps)?,
             };
             if json {
                 println!("{}", serde_json::Value::from(report));

@@ -43,8 +43,8 @@ pub struct Bench<B: Place> {
     owner: LocalOwner,
     encoder: Evaluator<RnsRing>,
     evaluator: Evaluator<B>,
-    keys: EvaluationKeys<B::Poly>,
-    bootstrapper: Bootstrapper<B::Poly>,
+    keys: EvaluationKeys<B::Packed>,
+    bootstrapper: Bootstrapper<B>,
     /// Seconds of making the keys and bringing them to the backend, and of encoding the matrices there.
     loading: (f64, f64),
     steps: Steps,
@@ -52,10 +52,10 @@ pub struct Bench<B: Place> {
 
 impl Bench<RnsRing> {
     /// On the CPU.
-    pub fn new(set: &str) -> Result<Self> {
+    pub fn new(set: &str, steps: Steps) -> Result<Self> {
         let owner = LocalOwner::new(set)?;
         let ring = Arc::clone(&owner.ring);
-        Self::on(owner, ring, Steps::FewKeys)
+        Self::on(owner, ring, steps)
     }
 }
 
@@ -120,7 +120,7 @@ impl<B: Place> Bench<B> {
         let params = &self.owner.params;
         let wanted = bootstrap::keys_with_steps(params, self.steps);
         let keys_bytes = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
-        let gib = |limbs: usize| (limbs * params.degree() * 8) as f64 / f64::from(1 << 30);
+        let gib = |limbs: usize| (limbs * self.evaluator.backend().packed_limb_bytes()) as f64 / f64::from(1 << 30);
         let report = json!({
             "set": params.name(),
             "bootstrap_err_mean_log2": mean,
@@ -309,8 +309,8 @@ pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<Strin
 
 /// Everything `hetal bench ops` prints about a set. For `full`, the figures `small_*` of the set `small` come from a second
 /// process of this program, `child_arguments` to it, so that its memory is its own.
-pub fn report(set: &str, threads: usize, child_arguments: &[&str]) -> Result<Map<String, Value>> {
-    let mut report = Bench::new(set)?.measure(threads)?;
+pub fn report(set: &str, threads: usize, steps: Steps, child_arguments: &[&str]) -> Result<Map<String, Value>> {
+    let mut report = Bench::new(set, steps)?.measure(threads)?;
     if set == "full" {
         let small = child(child_arguments)?;
         for (ours, theirs) in [("small_bootstrap_cpu_s", "bootstrap_cpu_s"), ("small_peak_rss_gib", "peak_rss_gib")] {

@@ -82,11 +82,11 @@ impl Layout {
         Ok(key_set_len(&self.params, keys).map_err(hetal_ckks::Error::from)?)
     }
 
-    /// Bytes of the server's memory for keys, uniform halves included.
+    /// Bytes of the server's memory for keys on a CPU, uniform halves included.
     pub fn resident_key_bytes(&self, keys: &[(KeyId, usize)]) -> u64 {
         let limbs =
             |&(id, q): &(KeyId, usize)| 2 * id.digit_starts(&self.params, q).len() * self.params.key_basis(q).limbs();
-        keys.iter().map(limbs).sum::<usize>() as u64 * self.limb_bytes()
+        (keys.iter().map(limbs).sum::<usize>() * 8 * hetal_ring::packed::words(self.params.degree())) as u64
     }
 
     /// Bytes of the encrypted features of a batch, or of validation rows.

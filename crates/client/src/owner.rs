@@ -5,7 +5,7 @@ use hetal_ckks::bytes::{Codec, KeySetWriter};
 use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
 use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
-use hetal_ring::{Basis, Isa, Poly, RnsRing};
+use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 use rayon::prelude::*;
 use std::io::Write;
 use std::path::Path;
@@ -109,7 +109,7 @@ impl Owner {
         mut made: impl FnMut() + Send,
     ) -> Result<()> {
         let codec = self.codec();
-        let (send, receive) = mpsc::sync_channel::<SwitchingKey<Poly>>(1);
+        let (send, receive) = mpsc::sync_channel::<SwitchingKey<PackedPoly>>(1);
         std::thread::scope(|scope| {
             let writing = scope.spawn(move || -> Result<()> {
                 let format = |e: hetal_ckks::bytes::FormatError| Error::from(hetal_ckks::Error::from(e));
@@ -135,13 +135,13 @@ impl Owner {
     }
 
     /// Keys of some groups, in order, made side by side.
-    fn generate(&self, groups: &[&[(KeyId, usize)]]) -> Result<Vec<SwitchingKey<Poly>>> {
+    fn generate(&self, groups: &[&[(KeyId, usize)]]) -> Result<Vec<SwitchingKey<PackedPoly>>> {
         let made: Vec<Vec<_>> = groups.par_iter().map(|group| self.make_keys(group)).collect::<Result<_>>()?;
         Ok(made.into_iter().flatten().collect())
     }
 
     /// Makes one key, or the pair to and from the ephemeral sparse secret.
-    pub fn make_keys(&self, group: &[(KeyId, usize)]) -> Result<Vec<SwitchingKey<Poly>>> {
+    pub fn make_keys(&self, group: &[(KeyId, usize)]) -> Result<Vec<SwitchingKey<PackedPoly>>> {
         let (generator, secret, seeds) = (&self.generator, &self.secret, &mut Shared(&self.seeds));
         Ok(match *group {
             [(KeyId::ToSparse, _), (KeyId::FromSparse, _)] => generator.encapsulation(secret, seeds)?.into(),

@@ -284,6 +284,7 @@ impl CudaBackend {
 
 impl Backend for CudaBackend {
     type Poly = CudaPoly;
+    type Packed = CudaPoly;
     type Digits = CudaDigits;
     /// One limb, whose words are doubles.
     type Reals = CudaPoly;
@@ -294,6 +295,22 @@ impl Backend for CudaBackend {
 
     fn basis(poly: &CudaPoly) -> Basis {
         poly.basis
+    }
+
+    fn pack(&self, a: CudaPoly) -> CudaPoly {
+        a
+    }
+
+    fn unpack(&self, a: &CudaPoly) -> CudaPoly {
+        a.clone()
+    }
+
+    fn packed_limb_bytes(&self) -> usize {
+        self.limb_bytes()
+    }
+
+    fn mul_packed(&self, a: &CudaPoly, b: &CudaPoly, basis: Basis) -> CudaPoly {
+        self.mul(a, b, basis)
     }
 
     fn zero(&self, basis: Basis) -> CudaPoly {

@@ -292,28 +292,23 @@ impl<'a, B: Backend> Run<'a, B> {
         }
     }
 
-    fn key(&self, salt: u64) -> Vec<(B::Poly, B::Poly)> {
+    /// A key with so many special primes.
+    fn key(&self, salt: u64, p: usize) -> Vec<(B::Packed, B::Packed)> {
         let digits = self.ring.digit_starts.len() as u64;
-        let full = self.full();
-        (0..digits).map(|j| (self.poly(full, salt + 2 * j), self.poly(full, salt + 2 * j + 1))).collect()
+        let basis = Basis { p, ..self.full() };
+        let half = |salt| self.backend.pack(self.backend.copy_truncated(&self.poly(self.full(), salt), basis));
+        (0..digits).map(|j| (half(salt + 2 * j), half(salt + 2 * j + 1))).collect()
     }
 
     fn key_switches(&mut self) {
         let (b, chain, p) = (self.backend, self.chain(), self.basis.p);
         for (salt, key_salt) in [(1, 5), (3, 40), (7, 3)] {
-            let key = self.key(key_salt);
             for p in [p, 1] {
                 if p != p.min(self.ring.p.len()) || p == 0 {
                     continue;
                 }
                 // Keys have as many special primes as the digits.
-                let own: Vec<(B::Poly, B::Poly)> = key
-                    .iter()
-                    .map(|(x, y)| {
-                        let basis = Basis { p, ..self.full() };
-                        (b.copy_truncated(x, basis), b.copy_truncated(y, basis))
-                    })
-                    .collect();
+                let own = self.key(key_salt, p);
                 let digits = b.decompose(self.poly(chain, salt), self.ring.digit_starts, p);
                 let (u0, u1) = b.inner_product(&digits, &own);
                 self.record("inner product 0", &u0);
@@ -337,12 +332,12 @@ impl<'a, B: Backend> Run<'a, B> {
         let (b, basis) = (self.backend, self.basis);
         let wide = Basis { p: 0, ..self.full() };
         let order = 2u64 << self.ring.log_n;
-        let keys = [self.key(50), self.key(71)];
-        let weights: Vec<B::Poly> =
-            (0..7).map(|k| self.poly(if k % 2 == 0 { basis } else { self.full() }, k)).collect();
+        let keys = [self.key(50, basis.p), self.key(71, basis.p)];
+        let weights: Vec<B::Packed> =
+            (0..7).map(|k| b.pack(self.poly(if k % 2 == 0 { basis } else { self.full() }, k))).collect();
         for (steps, rows) in [(1, 1), (8, 4), (19, 5)] {
             let mut galois = 1u64;
-            let steps: Vec<Step<'_, B::Poly>> = (0..steps)
+            let steps: Vec<Step<'_, B::Packed>> = (0..steps)
                 .map(|k| {
                     let key = (k % 5 != 0).then_some(&keys[k % 2][..]);
                     galois = galois * 5 % order;
@@ -350,7 +345,7 @@ impl<'a, B: Backend> Run<'a, B> {
                 })
                 .collect();
             let weight = |r: usize, k: usize| (!(r + 2 * k).is_multiple_of(7)).then(|| &weights[(r + 3 * k) % 7]);
-            let rows: Vec<Vec<Option<&B::Poly>>> =
+            let rows: Vec<Vec<Option<&B::Packed>>> =
                 (0..rows).map(|r| (0..steps.len()).map(|k| weight(r, k + 1)).collect()).collect();
             let c0 = self.poly(wide, 6);
             let digits = b.decompose(self.poly(self.chain(), 8), self.ring.digit_starts, basis.p);

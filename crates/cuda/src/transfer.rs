@@ -2,13 +2,19 @@
 
 use crate::{CudaBackend, CudaPoly};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, SwitchingKey};
-use hetal_ring::Poly;
+use hetal_ring::{PackedPoly, Poly};
 
 impl CudaBackend {
     /// A polynomial of the CPU's ring on the device.
     pub fn upload_poly(&self, a: &Poly) -> CudaPoly {
         let limbs: Vec<&[u64]> = a.limbs().iter().map(|limb| &limb[..]).collect();
         self.upload(a.basis(), &limbs)
+    }
+
+    /// A packed polynomial of the CPU's ring on the device, where every residue is a word.
+    pub fn upload_packed(&self, a: &PackedPoly) -> CudaPoly {
+        let limbs = a.unpacked();
+        self.upload(a.basis(), &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
     /// A ciphertext of the CPU's ring on the device.
@@ -23,17 +29,17 @@ impl CudaBackend {
     }
 
     /// A switching key of the CPU's ring on the device.
-    pub fn upload_key(&self, key: &SwitchingKey<Poly>) -> SwitchingKey<CudaPoly> {
+    pub fn upload_key(&self, key: &SwitchingKey<PackedPoly>) -> SwitchingKey<CudaPoly> {
         SwitchingKey {
             id: key.id,
             basis: key.basis,
             seed: key.seed.clone(),
-            digits: key.digits.iter().map(|(b, a)| (self.upload_poly(b), self.upload_poly(a))).collect(),
+            digits: key.digits.iter().map(|(b, a)| (self.upload_packed(b), self.upload_packed(a))).collect(),
         }
     }
 
     /// All keys on the device.
-    pub fn upload_keys(&self, keys: &EvaluationKeys<Poly>) -> EvaluationKeys<CudaPoly> {
+    pub fn upload_keys(&self, keys: &EvaluationKeys<PackedPoly>) -> EvaluationKeys<CudaPoly> {
         let mut out = EvaluationKeys::default();
         keys.iter().for_each(|key| out.insert(self.upload_key(key)));
         out

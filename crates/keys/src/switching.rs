@@ -4,7 +4,7 @@ use crate::SecretKey;
 use crate::secret::SecretPoly;
 use hetal_ckks::{KeyId, Params, Result, SwitchingKey, security};
 use hetal_ring::sampler::{Domain, Gaussian, Seed, SeedSource};
-use hetal_ring::{Basis, Modulus, Poly, RnsRing, automorphism, kernels};
+use hetal_ring::{Basis, Modulus, PackedPoly, Poly, RnsRing, automorphism, kernels};
 use std::sync::Arc;
 use zeroize::Zeroize;
 
@@ -27,7 +27,7 @@ impl KeyGenerator {
         secret: &SecretKey,
         limbs: usize,
         seeds: &mut dyn SeedSource,
-    ) -> Result<SwitchingKey<Poly>> {
+    ) -> Result<SwitchingKey<PackedPoly>> {
         let basis = self.basis(limbs)?;
         let target = secret.lift(&self.ring, basis);
         let square = SecretPoly(self.ring.mul(&target.0, &target.0, basis));
@@ -50,7 +50,7 @@ impl KeyGenerator {
         galois: u64,
         limbs: usize,
         seeds: &mut dyn SeedSource,
-    ) -> Result<SwitchingKey<Poly>> {
+    ) -> Result<SwitchingKey<PackedPoly>> {
         if galois.is_multiple_of(2) {
             return Err(hetal_ckks::Error::NotGalois { element: galois });
         }
@@ -70,7 +70,11 @@ impl KeyGenerator {
     }
 
     /// The pair of keys to and from a fresh ephemeral sparse secret, which is forgotten.
-    pub fn encapsulation(&self, secret: &SecretKey, seeds: &mut dyn SeedSource) -> Result<[SwitchingKey<Poly>; 2]> {
+    pub fn encapsulation(
+        &self,
+        secret: &SecretKey,
+        seeds: &mut dyn SeedSource,
+    ) -> Result<[SwitchingKey<PackedPoly>; 2]> {
         let sparse = SecretKey::sparse(&self.params, seeds);
         let low = self.params.key_basis(1);
         let full = self.params.key_basis(self.params.chain().len());
@@ -98,7 +102,7 @@ impl KeyGenerator {
         target_weight: usize,
         basis: Basis,
         seeds: &mut dyn SeedSource,
-    ) -> Result<SwitchingKey<Poly>> {
+    ) -> Result<SwitchingKey<PackedPoly>> {
         if !self.params.is_insecure_by_name() {
             let log_qp = self.params.log_qp(basis);
             security::require(&id.to_string(), self.params.log_n(), target_weight, log_qp)?;
@@ -119,7 +123,7 @@ impl KeyGenerator {
                         kernels::mul_scalar_add_assign(self.ring.isa(), q, limb, &source.0.limbs()[i], p);
                     }
                 });
-                (b, a)
+                (self.ring.pack(&b), self.ring.pack(&a))
             })
             .collect();
         Ok(SwitchingKey { id, basis, seed: public, digits })

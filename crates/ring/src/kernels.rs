@@ -4,6 +4,7 @@ mod scalar;
 pub(crate) mod vector;
 
 use crate::automorphism::Part;
+use crate::packed::{Packed, Residues};
 use crate::{Isa, Modulus};
 
 /// Most terms of one [`dot_pair_into`]; with 51-bit moduli and centred operands the lazy sums of the vector twins stay exact.
@@ -72,28 +73,53 @@ pub fn add_combination_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[&[u64
 /// A vector and a residue to multiply it by.
 pub type Scaled<'a> = (&'a [u64], u64);
 
-/// `out0 = sum_k x[k] y0[k]`, `out1 = sum_k x[k] y1[k]`: the inner product of a key-switch, reading `x` once.
+/// `out0 = sum_k x[k] y0[k]`, `out1 = sum_k x[k] y1[k]`, reading `x` once.
 pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]]) {
-    dot_pair_plus_into(isa, q, out, x, y0, y1, [None, None]);
+    check_dot_pair(q, &out, x, y0, y1, [None, None]);
+    vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, [None, None]);
 }
 
-/// [`dot_pair_into`] plus `s a` for what is given of `plus`.
-pub fn dot_pair_plus_into(
+/// [`dot_pair_into`] plus `s a` for what is given of `plus`: the inner product of a key-switch.
+pub fn dot_packed_pair_plus_into(
     isa: Isa,
     q: &Modulus,
     out: (&mut [u64], &mut [u64]),
     x: &[&[u64]],
+    y0: &[Packed<'_>],
+    y1: &[Packed<'_>],
+    plus: [Option<Scaled<'_>>; 2],
+) {
+    check_dot_pair(q, &out, x, y0, y1, plus);
+    vector::dot_packed_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
+}
+
+/// [`dot_pair_into`] with packed weights.
+pub fn packed_dot_pair_into(
+    isa: Isa,
+    q: &Modulus,
+    out: (&mut [u64], &mut [u64]),
+    x: &[Packed<'_>],
     y0: &[&[u64]],
     y1: &[&[u64]],
+) {
+    check_dot_pair(q, &out, x, y0, y1, [None, None]);
+    vector::packed_dot_pair_into(isa, q, out.0, out.1, x, y0, y1, [None, None]);
+}
+
+fn check_dot_pair<X: Residues, Y: Residues>(
+    q: &Modulus,
+    out: &(&mut [u64], &mut [u64]),
+    x: &[X],
+    y0: &[Y],
+    y1: &[Y],
     plus: [Option<Scaled<'_>>; 2],
 ) {
     let n = out.0.len();
     let more = usize::from(plus.iter().any(Option::is_some));
     assert!(out.1.len() == n && (1..=MAX_DOT_TERMS).contains(&(x.len() + more)));
     assert!(x.len() == y0.len() && x.len() == y1.len());
-    assert!(x.iter().chain(y0).chain(y1).all(|s| s.len() == n));
+    assert!(x.iter().all(|x| x.len() == n) && y0.iter().chain(y1).all(|y| y.len() == n));
     assert!(plus.iter().flatten().all(|(a, s)| a.len() == n && *s < q.value()));
-    vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
 }
 
 /// `out` is `a`, permuted: the entries and the sources of a part.
@@ -111,7 +137,7 @@ pub fn add_permuted_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], pa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prime;
+    use crate::{packed, prime};
 
     /// Not a multiple of any vector length.
     const LEN: usize = 8 * 23 + 5;
@@ -189,12 +215,7 @@ mod tests {
                         vec![acc]
                     });
                     let plus = [Some((vectors[22], q.value() - 1)), (terms % 2 == 0).then_some((vectors[21], s))];
-                    check("dot pair plus", |isa| {
-                        let (mut out0, mut out1) = (vec![0; LEN], vec![0; LEN]);
-                        let (x, y0, y1) = (&vectors[1..terms], &vectors[8..7 + terms], &vectors[16..15 + terms]);
-                        dot_pair_plus_into(isa, q, (&mut out0, &mut out1), x, y0, y1, plus);
-                        vec![out0, out1]
-                    });
+                    check_packed(q, &vectors, terms, plus);
                     check("dot pair", |isa| {
                         let (mut out0, mut out1) = (vec![0; LEN], vec![0; LEN]);
                         let (x, y0, y1) = (&vectors[..terms], &vectors[8..8 + terms], &vectors[16..16 + terms]);
@@ -204,6 +225,51 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// With a part of the vectors packed: the same as without, on every instruction set.
+    fn check_packed(q: &Modulus, vectors: &[&[u64]], terms: usize, plus: [Option<Scaled<'_>>; 2]) {
+        let whole = LEN - LEN % 128;
+        let vectors: Vec<&[u64]> = vectors.iter().map(|v| &v[..whole]).collect();
+        let plus = plus.map(|plus| plus.map(|(a, s)| (&a[..whole], s)));
+        let words: Vec<Vec<u64>> = vectors
+            .iter()
+            .map(|v| {
+                let mut words = vec![0; packed::words(whole)];
+                packed::pack_into(v, &mut words);
+                words
+            })
+            .collect();
+        let packed: Vec<Packed<'_>> = words.iter().map(|w| Packed::new(w)).collect();
+        let run = |kernel: &dyn Fn((&mut [u64], &mut [u64]))| {
+            let (mut out0, mut out1) = (vec![0; whole], vec![0; whole]);
+            kernel((&mut out0, &mut out1));
+            vec![out0, out1]
+        };
+        let (a, b, c) = (1..terms, 8..7 + terms, 16..15 + terms);
+        let plain = |isa| {
+            run(&|out| {
+                let (x, y0, y1) = (&vectors[a.clone()], &vectors[b.clone()], &vectors[c.clone()]);
+                vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
+            })
+        };
+        let keys = |isa| {
+            run(&|out| {
+                let (x, y0, y1) = (&vectors[a.clone()], &packed[b.clone()], &packed[c.clone()]);
+                dot_packed_pair_plus_into(isa, q, out, x, y0, y1, plus);
+            })
+        };
+        check("dot pair plus", plain);
+        check("dot packed pair plus", keys);
+        assert_eq!(keys(Isa::Scalar), plain(Isa::Scalar));
+        let (a, b, c) = (0..terms, 8..8 + terms, 16..16 + terms);
+        let weights = |isa| {
+            run(&|out| packed_dot_pair_into(isa, q, out, &packed[a.clone()], &vectors[b.clone()], &vectors[c.clone()]))
+        };
+        check("packed dot pair", weights);
+        let plain =
+            |isa| run(&|out| dot_pair_into(isa, q, out, &vectors[a.clone()], &vectors[b.clone()], &vectors[c.clone()]));
+        assert_eq!(weights(Isa::Scalar), plain(Isa::Scalar));
     }
 
     #[test]

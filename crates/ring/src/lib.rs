@@ -7,6 +7,7 @@ mod isa;
 pub mod kernels;
 mod modulus;
 pub mod ntt;
+pub mod packed;
 pub mod prime;
 pub mod rns;
 pub mod sampler;
@@ -14,4 +15,4 @@ mod simd;
 
 pub use isa::Isa;
 pub use modulus::{MAX_BITS, Modulus};
-pub use rns::{Basis, Digits, Poly, RnsRing, digit_ranges};
+pub use rns::{Basis, Digits, PackedPoly, Poly, RnsRing, digit_ranges};

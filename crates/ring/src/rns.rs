@@ -6,9 +6,11 @@
 mod division;
 mod inner_product;
 mod mod_up;
+mod packed_poly;
 mod rotation_sums;
 
 pub use mod_up::{Digits, digit_ranges};
+pub use packed_poly::PackedPoly;
 pub use rotation_sums::BabyStep;
 
 use crate::automorphism::Permutation;
@@ -16,7 +18,7 @@ use crate::base_conversion::{BaseConverter, ConversionTarget};
 use crate::buffer::{Limb, Pool};
 use crate::ntt::NttTable;
 use crate::sampler::{self, Domain, Seed};
-use crate::{Isa, Modulus, kernels};
+use crate::{Isa, Modulus, kernels, packed};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -102,12 +104,13 @@ pub struct RnsRing {
     q: Vec<NttTable>,
     p: Vec<NttTable>,
     pool: Arc<Pool>,
+    packed_pool: Arc<Pool>,
     permutations: RwLock<HashMap<u64, Arc<Permutation>>>,
     conversions: RwLock<HashMap<Sources, Arc<Conversion>>>,
 }
 
 impl RnsRing {
-    /// The ring of degree `2^log_n` with the given primes; `Err` names a number that is no NTT prime below 2^51.
+    /// The ring of degree `2^log_n`, at least 128, with the given primes; `Err` names a number that is no NTT prime below 2^51.
     pub fn new(log_n: u32, q: &[u64], p: &[u64], isa: Isa) -> Result<Self, u64> {
         let tables = |primes: &[u64]| -> Result<Vec<_>, u64> {
             primes.par_iter().map(|&prime| NttTable::new(prime, log_n).ok_or(prime)).collect()
@@ -118,6 +121,7 @@ impl RnsRing {
             q: tables(q)?,
             p: tables(p)?,
             pool: Pool::new(1 << log_n),
+            packed_pool: Pool::new(packed::words(1 << log_n)),
             permutations: RwLock::default(),
             conversions: RwLock::default(),
         })
@@ -145,7 +149,7 @@ impl RnsRing {
 
     /// Bytes of limbs this ring holds from the system.
     pub fn pool_bytes(&self) -> usize {
-        self.pool.bytes()
+        self.pool.bytes() + self.packed_pool.bytes()
     }
 
     /// The transform of limb `i` of polynomials in `basis`.

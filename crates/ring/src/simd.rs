@@ -66,6 +66,11 @@ pub(crate) trait Simd: Copy {
     unsafe fn sub_u(a: Self::U, b: Self::U) -> Self::U;
     unsafe fn xor_u(a: Self::U, b: Self::U) -> Self::U;
     unsafe fn or_u(a: Self::U, b: Self::U) -> Self::U;
+    unsafe fn and_u(a: Self::U, b: Self::U) -> Self::U;
+    /// `a` without its lowest bits, as many as `count` says: 0 to 64, where 64 leaves nothing.
+    unsafe fn shift_right(a: Self::U, count: Self::U) -> Self::U;
+    /// [`Simd::shift_right`] the other way.
+    unsafe fn shift_left(a: Self::U, count: Self::U) -> Self::U;
     /// The smaller of `a` and `b` as unsigned numbers, of which `b < 2^63`, and `a <= b` or `a >= 2^63`.
     unsafe fn min_wrapped(a: Self::U, b: Self::U) -> Self::U;
     /// The entries of `a` at the places of a block of an automorphism's permutation.

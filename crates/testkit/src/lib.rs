@@ -18,7 +18,7 @@ use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyI
 use hetal_ckks::{PublicKey, SeededCiphertext};
 use hetal_keys::{Decryptor, Encryptor, KeyGenerator, SecretKey};
 use hetal_ring::sampler::TestSeeds;
-use hetal_ring::{Basis, Isa, Poly, RnsRing, prime};
+use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing, prime};
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -110,7 +110,7 @@ impl Client {
     }
 
     /// Adds the keys `(purpose, limbs)` to `keys`.
-    pub fn add_keys(&self, keys: &mut EvaluationKeys<Poly>, wanted: impl IntoIterator<Item = (KeyId, usize)>) {
+    pub fn add_keys(&self, keys: &mut EvaluationKeys<PackedPoly>, wanted: impl IntoIterator<Item = (KeyId, usize)>) {
         let seeds = &mut *self.seeds.lock().unwrap();
         for (id, limbs) in wanted {
             match id {

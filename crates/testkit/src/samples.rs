@@ -5,7 +5,7 @@ use hetal_ckks::bytes::{
     self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Kind, Object, Result,
 };
 use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
-use hetal_ring::{Basis, Isa, Poly, RnsRing};
+use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 
 /// Objects of every kind, by one client at the smallest set.
 pub struct Samples {
@@ -55,7 +55,7 @@ impl Samples {
             Kind::Ciphertext => rewritten::<Ciphertext<Poly>>(codec, bytes),
             Kind::SeededCiphertext => rewritten::<SeededCiphertext<Poly>>(codec, bytes),
             Kind::PublicKey => rewritten::<PublicKey<Poly>>(codec, bytes),
-            Kind::SwitchingKey => rewritten::<SwitchingKey<Poly>>(codec, bytes),
+            Kind::SwitchingKey => rewritten::<SwitchingKey<PackedPoly>>(codec, bytes),
             Kind::KeySet => rewritten_set(codec, bytes),
         }
     }

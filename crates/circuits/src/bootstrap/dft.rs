@@ -103,7 +103,7 @@ impl Shape {
         factor: f64,
         limbs: usize,
         split: bool,
-    ) -> Result<Matrix<B::Poly>> {
+    ) -> Result<Matrix<B::Packed>> {
         let mut diagonals = self.diagonals(evaluator.encoder());
         diagonals.values_mut().flatten().for_each(|z| *z *= factor);
         if split {

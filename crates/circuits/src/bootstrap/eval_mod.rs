@@ -42,7 +42,7 @@ impl Exponential {
         &self,
         evaluator: &Evaluator<B>,
         (re, im): (&Ct<B>, &Ct<B>),
-        keys: &EvaluationKeys<B::Poly>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<(Ct<B>, Ct<B>)> {
         let (re, im) =
             evaluator.backend().join(|| self.evaluate(evaluator, re, keys), || self.evaluate(evaluator, im, keys));
@@ -54,7 +54,7 @@ impl Exponential {
         &self,
         evaluator: &Evaluator<B>,
         t: &Ct<B>,
-        keys: &EvaluationKeys<B::Poly>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
         // Squares rescale S to S^2/q: roots of the target scale, from the last square back to the series.
@@ -94,13 +94,13 @@ fn chebyshev(degree: usize, f: impl Fn(f64) -> Complex64) -> Vec<Complex64> {
 /// Evaluates Chebyshev series at one ciphertext, in depth `ceil(log2(degree + 1))`, scales exact.
 struct Series<'a, B: Backend> {
     evaluator: &'a Evaluator<B>,
-    keys: &'a EvaluationKeys<B::Poly>,
+    keys: &'a EvaluationKeys<B::Packed>,
     /// `T_k(t)` for `k < LEAF_DEGREE` and powers of two.
     basis: BTreeMap<usize, Ct<B>>,
 }
 
 impl<'a, B: Backend> Series<'a, B> {
-    fn new(evaluator: &'a Evaluator<B>, t: &Ct<B>, degree: usize, keys: &'a EvaluationKeys<B::Poly>) -> Result<Self> {
+    fn new(evaluator: &'a Evaluator<B>, t: &Ct<B>, degree: usize, keys: &'a EvaluationKeys<B::Packed>) -> Result<Self> {
         let mut series = Self { evaluator, keys, basis: BTreeMap::from([(1, t.clone())]) };
         for k in 2..LEAF_DEGREE.min(degree + 1) {
             series.add_polynomial(k)?;

@@ -77,7 +77,7 @@ impl<'a, B: Backend, W: Write> KeySetWriter<'a, B, W> {
     }
 
     /// Writes the next key.
-    pub fn write(&mut self, key: &SwitchingKey<B::Poly>) -> Result<()> {
+    pub fn write(&mut self, key: &SwitchingKey<B::Packed>) -> Result<()> {
         let name = KeyName::of(key);
         if self.expected.pop() != Some(name) {
             return Err(FormatError::KeyOrder { key: name.id, limbs: name.limbs });
@@ -117,7 +117,7 @@ impl<'a, B: Backend, R: Read> KeySetReader<'a, B, R> {
     }
 
     /// Reads the next key.
-    pub fn read(&mut self) -> Result<Option<SwitchingKey<B::Poly>>> {
+    pub fn read(&mut self) -> Result<Option<SwitchingKey<B::Packed>>> {
         let Some(name) = self.expected.pop() else { return Ok(None) };
         let key = self.source.nested(|input| {
             let (key, checksum) = self.codec.read_summed(input)?;
@@ -156,7 +156,11 @@ fn read_table<B: Backend, R: Read>(codec: &Codec<B>, source: &mut Source<'_, R>)
 }
 
 /// Writes all keys that are in memory, ordered by purpose and size.
-pub fn write_key_set<B: Backend>(codec: &Codec<B>, keys: &EvaluationKeys<B::Poly>, out: &mut impl Write) -> Result<()> {
+pub fn write_key_set<B: Backend>(
+    codec: &Codec<B>,
+    keys: &EvaluationKeys<B::Packed>,
+    out: &mut impl Write,
+) -> Result<()> {
     let mut sorted: Vec<_> = keys.iter().collect();
     sorted.sort_by_key(|key| KeyName::of(key));
     sorted.dedup_by_key(|key| KeyName::of(key));
@@ -167,7 +171,7 @@ pub fn write_key_set<B: Backend>(codec: &Codec<B>, keys: &EvaluationKeys<B::Poly
 }
 
 /// Reads all keys of a set into memory.
-pub fn read_key_set<B: Backend>(codec: &Codec<B>, input: &mut impl Read) -> Result<EvaluationKeys<B::Poly>> {
+pub fn read_key_set<B: Backend>(codec: &Codec<B>, input: &mut impl Read) -> Result<EvaluationKeys<B::Packed>> {
     let mut reader = KeySetReader::new(codec, input)?;
     let mut keys = EvaluationKeys::default();
     while let Some(key) = reader.read()? {
@@ -216,13 +220,13 @@ impl<B: Backend> KeySetFile<B> {
     }
 }
 
-impl<B: Backend> KeySource<B::Poly> for KeySetFile<B> {
+impl<B: Backend> KeySource<B::Packed> for KeySetFile<B> {
     fn available(&self) -> Vec<(KeyId, Basis)> {
         let entry = |name: &KeyName| (name.id, self.codec.params.key_basis(name.limbs));
         self.offsets.keys().map(entry).collect()
     }
 
-    fn load(&self, id: KeyId, basis: Basis) -> crate::Result<Option<SwitchingKey<B::Poly>>> {
+    fn load(&self, id: KeyId, basis: Basis) -> crate::Result<Option<SwitchingKey<B::Packed>>> {
         let name = KeyName { id, limbs: basis.q };
         let Some(&offset) = self.offsets.get(&name) else { return Ok(None) };
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);

@@ -83,7 +83,7 @@ impl KeyName {
 /// Bytes in front of the digits: name, special primes, digits, seed.
 const FIXED: usize = KeyName::LEN + 8 + 32;
 
-impl<B: Backend> Object<B> for SwitchingKey<B::Poly> {
+impl<B: Backend> Object<B> for SwitchingKey<B::Packed> {
     const KIND: Kind = Kind::SwitchingKey;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
@@ -97,7 +97,7 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Poly> {
         out.bytes(&(self.basis.p as u32).to_le_bytes())?;
         out.bytes(&(self.digits.len() as u32).to_le_bytes())?;
         out.bytes(&self.seed.0)?;
-        self.digits.iter().try_for_each(|(b, _)| codec.write_poly(b, out))
+        self.digits.iter().try_for_each(|(b, _)| codec.write_poly(&codec.backend.unpack(b), out))
     }
 
     fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
@@ -110,7 +110,9 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Poly> {
         input.require_len(name.body_len(&codec.params))?;
         let digits = (0..digits)
             .map(|digit| {
-                let (b, a) = side_by_side(|| codec.read_poly(basis, input), || codec.expand_seed(&seed, digit, basis));
+                let pack = |poly| codec.backend.pack(poly);
+                let read = || codec.read_poly(basis, input).map(pack);
+                let (b, a) = side_by_side(read, || pack(codec.expand_seed(&seed, digit, basis)));
                 Ok((b?, a))
             })
             .collect::<Result<_>>()?;

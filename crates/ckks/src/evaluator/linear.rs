@@ -61,11 +61,11 @@ impl<B: Backend> Evaluator<B> {
         split: impl Fn(i64) -> i64,
         scale: f64,
         basis: Basis,
-    ) -> Result<Matrix<B::Poly>> {
+    ) -> Result<Matrix<B::Packed>> {
         let slots = self.params().slots() as i64;
         let babies: BTreeSet<i64> = diagonals.keys().map(|&r| split(r)).collect();
         let babies: Vec<i64> = babies.into_iter().collect();
-        let mut giants: BTreeMap<i64, Vec<Option<B::Poly>>> = BTreeMap::new();
+        let mut giants: BTreeMap<i64, Vec<Option<B::Packed>>> = BTreeMap::new();
         for (&rotation, values) in diagonals {
             let baby = split(rotation);
             let giant = (rotation - baby).rem_euclid(slots);
@@ -73,9 +73,9 @@ impl<B: Backend> Evaluator<B> {
             let mut turned = values.clone();
             let n = turned.len() as i64;
             turned.rotate_right(giant.rem_euclid(n) as usize);
-            let weights = giants.entry(giant).or_insert_with(|| vec![None; babies.len()]);
+            let weights = giants.entry(giant).or_insert_with(|| babies.iter().map(|_| None).collect());
             let place = babies.partition_point(|&b| b < baby);
-            weights[place] = Some(self.encode(&turned, scale, basis)?.poly);
+            weights[place] = Some(self.backend().pack(self.encode(&turned, scale, basis)?.poly));
         }
         let giants = giants.into_iter().map(|(rotation, weights)| Giant { rotation, weights }).collect();
         Ok(Matrix { babies, giants, basis, scale })
@@ -86,10 +86,10 @@ impl<B: Backend> Evaluator<B> {
         &self,
         acc: &mut Option<(B::Poly, B::Poly)>,
         a: &Ct<B>,
-        matrix: &Matrix<B::Poly>,
-        keys: &EvaluationKeys<B::Poly>,
+        matrix: &Matrix<B::Packed>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<()> {
-        let rows: Vec<Vec<Option<&B::Poly>>> =
+        let rows: Vec<Vec<Option<&B::Packed>>> =
             matrix.giants.iter().map(|g| g.weights.iter().map(Option::as_ref).collect()).collect();
         let sums = self.row_sums(a, &matrix.babies, matrix.basis, &rows, keys)?;
         let mut first: Vec<_> = matrix.giants.iter().zip(sums).collect();
@@ -117,9 +117,9 @@ impl<B: Backend> Evaluator<B> {
     /// The sum of `P rot_g(v)` for outer rotations `g` of `P v`.
     fn sum_of_giants(
         &self,
-        giants: Vec<(&Giant<B::Poly>, (B::Poly, B::Poly))>,
+        giants: Vec<(&Giant<B::Packed>, (B::Poly, B::Poly))>,
         basis: Basis,
-        keys: &EvaluationKeys<B::Poly>,
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Option<(B::Poly, B::Poly)>> {
         let mut acc = None;
         for (giant, (v0, v1)) in giants {
@@ -142,19 +142,19 @@ impl<B: Backend> Evaluator<B> {
         a: &Ct<B>,
         babies: &[i64],
         basis: Basis,
-        rows: &[Vec<Option<&B::Poly>>],
-        keys: &EvaluationKeys<B::Poly>,
+        rows: &[Vec<Option<&B::Packed>>],
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Vec<(B::Poly, B::Poly)>> {
         self.own("linear transform", a)?;
         self.needs("linear transform", basis.q, a.limbs)?;
-        let chosen: Vec<(u64, Option<&Arc<SwitchingKey<B::Poly>>>)> = babies
+        let chosen: Vec<(u64, Option<&Arc<SwitchingKey<B::Packed>>>)> = babies
             .iter()
             .map(|&r| match self.galois_of_rotation(r) {
                 1 => Ok((1, None)),
                 galois => Ok((galois, Some(keys.find(KeyId::Galois(galois), basis)?))),
             })
             .collect::<Result<_>>()?;
-        let steps: Vec<Step<'_, B::Poly>> =
+        let steps: Vec<Step<'_, B::Packed>> =
             chosen.iter().map(|&(galois, key)| Step { galois, key: key.map(|k| &k.digits[..]) }).collect();
         let c1 = self.backend().copy_truncated(&a.c1, Self::basis(basis.q));
         let digits = self.backend().decompose_for_one_use(c1, self.params().digit_starts(), basis.p);
@@ -164,8 +164,8 @@ impl<B: Backend> Evaluator<B> {
     /// `sum_k M_k a_k`, rescaled. All matrices have one basis; all products have one scale.
     pub fn sum_of_transforms(
         &self,
-        terms: &[(&Ct<B>, &Matrix<B::Poly>)],
-        keys: &EvaluationKeys<B::Poly>,
+        terms: &[(&Ct<B>, &Matrix<B::Packed>)],
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let Some((first, matrix)) = terms.first() else { return Err(Error::Empty("sum of transforms")) };
         let scale = first.scale * matrix.scale;
@@ -185,8 +185,8 @@ impl<B: Backend> Evaluator<B> {
     pub fn transform_many(
         &self,
         a: &Ct<B>,
-        matrices: &[&Matrix<B::Poly>],
-        keys: &EvaluationKeys<B::Poly>,
+        matrices: &[&Matrix<B::Packed>],
+        keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Vec<Ct<B>>> {
         let Some(first) = matrices.first() else { return Ok(Vec::new()) };
         if matrices.iter().any(|m| m.giants.len() != 1 || m.giants[0].rotation != 0 || m.basis != first.basis) {
@@ -194,7 +194,7 @@ impl<B: Backend> Evaluator<B> {
         }
         let babies: BTreeSet<i64> = matrices.iter().flat_map(|m| m.babies.iter().copied()).collect();
         let babies: Vec<i64> = babies.into_iter().collect();
-        let rows: Vec<Vec<Option<&B::Poly>>> = matrices
+        let rows: Vec<Vec<Option<&B::Packed>>> = matrices
             .iter()
             .map(|m| {
                 let place = |b: &i64| m.babies.iter().position(|x| x == b);

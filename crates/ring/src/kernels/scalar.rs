@@ -3,6 +3,7 @@
 use super::Scaled;
 use crate::Modulus;
 use crate::automorphism::Part;
+use crate::packed::Residues;
 
 pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) {
     for (x, &y) in a.iter_mut().zip(b) {
@@ -69,21 +70,36 @@ pub(super) fn add_combination_assign(q: &Modulus, acc: &mut [u64], a: &[&[u64]],
     }
 }
 
-pub(super) fn dot_pair_into(
+pub(super) fn dot_pair_into<X: Residues, Y: Residues>(
     q: &Modulus,
     out0: &mut [u64],
     out1: &mut [u64],
-    x: &[&[u64]],
-    y0: &[&[u64]],
-    y1: &[&[u64]],
+    x: &[X],
+    y0: &[Y],
+    y1: &[Y],
     plus: [Option<Scaled<'_>>; 2],
 ) {
-    for i in 0..out0.len() {
+    dot_pair_from(0, q, out0, out1, x, y0, y1, plus);
+}
+
+/// The entries from `start` on of [`dot_pair_into`].
+pub(super) fn dot_pair_from<X: Residues, Y: Residues>(
+    start: usize,
+    q: &Modulus,
+    out0: &mut [u64],
+    out1: &mut [u64],
+    x: &[X],
+    y0: &[Y],
+    y1: &[Y],
+    plus: [Option<Scaled<'_>>; 2],
+) {
+    for i in start..out0.len() {
         // At most 8 products of 102 bits: no overflow of 128.
         let [mut sum0, mut sum1] = plus.map(|plus| plus.map_or(0, |(a, s)| u128::from(a[i]) * u128::from(s)));
         for ((x, y0), y1) in x.iter().zip(y0).zip(y1) {
-            sum0 += u128::from(x[i]) * u128::from(y0[i]);
-            sum1 += u128::from(x[i]) * u128::from(y1[i]);
+            let x = u128::from(x.get(i));
+            sum0 += x * u128::from(y0.get(i));
+            sum1 += x * u128::from(y1.get(i));
         }
         out0[i] = q.reduce_u128(sum0);
         out1[i] = q.reduce_u128(sum1);

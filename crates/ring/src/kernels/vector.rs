@@ -5,6 +5,7 @@
 use super::{MAX_DOT_TERMS, Scaled, scalar};
 use crate::Modulus;
 use crate::automorphism::Part;
+use crate::packed::{Packed, Residues};
 use crate::simd::{Factor, Field, Integers52, Montgomery52, Simd, Sum52, biased, to_double, vector_kernel};
 
 vector_kernel! {
@@ -41,6 +42,18 @@ vector_kernel! {
 vector_kernel! {
     pub(super) fn dot_pair_into(
         q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]],
+        plus: [Option<Scaled<'_>>; 2],
+    ) = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
+}
+vector_kernel! {
+    pub(super) fn dot_packed_pair_into(
+        q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[&[u64]], y0: &[Packed<'_>], y1: &[Packed<'_>],
+        plus: [Option<Scaled<'_>>; 2],
+    ) = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
+}
+vector_kernel! {
+    pub(super) fn packed_dot_pair_into(
+        q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[Packed<'_>], y0: &[&[u64]], y1: &[&[u64]],
         plus: [Option<Scaled<'_>>; 2],
     ) = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
 }
@@ -297,40 +310,53 @@ pub(crate) const TOGETHER: usize = 2;
 /// Terms of one [`Sum`] for moduli of 51 bits; of less bits, all of them.
 const LARGE_GROUP: usize = 4;
 
+/// The places of vectors that are done together.
+#[inline(always)]
+unsafe fn places<S: Simd, R: Residues>(i: usize) -> [R::Place<S>; TOGETHER] {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut places = [R::place::<S>(i); TOGETHER];
+        for (j, place) in places.iter_mut().enumerate().skip(1) {
+            *place = R::place::<S>(i + j * S::LANES);
+        }
+        places
+    }
+}
+
 /// Both sums, see [`dot_pair_terms`].
 #[inline(always)]
-unsafe fn dot_pair_body<S: Simd>(
+unsafe fn dot_pair_body<S: Simd, X: Residues, Y: Residues>(
     _set: S,
     modulus: &Modulus,
     out0: &mut [u64],
     out1: &mut [u64],
-    x: &[&[u64]],
-    y0: &[&[u64]],
-    y1: &[&[u64]],
+    x: &[X],
+    y0: &[Y],
+    y1: &[Y],
     plus: [Option<Scaled<'_>>; 2],
 ) {
     let end = out0.len() & !(TOGETHER * S::LANES - 1);
     // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and y1 as x.
     unsafe {
         if modulus.bits() <= 50 {
-            dot_pair_terms::<S, false>(modulus, out0, out1, x, y0, y1, plus, end);
+            dot_pair_terms::<S, X, Y, false>(modulus, out0, out1, x, y0, y1, plus, end);
         } else {
-            dot_pair_terms::<S, true>(modulus, out0, out1, x, y0, y1, plus, end);
+            dot_pair_terms::<S, X, Y, true>(modulus, out0, out1, x, y0, y1, plus, end);
         }
     }
-    dot_pair_tail(modulus, out0, out1, x, y0, y1, plus, end);
+    scalar::dot_pair_from(end, modulus, out0, out1, x, y0, y1, plus);
 }
 
 /// [`dot_pair_body`] with integers: half the instructions. Products of residues are below `2^102`, see [`Sum52`].
 #[inline(always)]
-unsafe fn dot_pair_ifma<S: Integers52>(
+unsafe fn dot_pair_ifma<S: Integers52, X: Residues, Y: Residues>(
     _set: S,
     modulus: &Modulus,
     out0: &mut [u64],
     out1: &mut [u64],
-    x: &[&[u64]],
-    y0: &[&[u64]],
-    y1: &[&[u64]],
+    x: &[X],
+    y0: &[Y],
+    y1: &[Y],
     plus: [Option<Scaled<'_>>; 2],
 ) {
     let end = out0.len() & !(TOGETHER * S::LANES - 1);
@@ -346,13 +372,17 @@ unsafe fn dot_pair_ifma<S: Integers52>(
                     }
                 }
             }
+            let (at_x, at_y) = (places::<S, X>(i), places::<S, Y>(i));
             for k in 0..x.len() {
-                let x = x.get_unchecked(k).as_ptr().add(i);
-                let y = [y0.get_unchecked(k).as_ptr().add(i), y1.get_unchecked(k).as_ptr().add(i)];
+                let (x, y0, y1) = (x.get_unchecked(k), y0.get_unchecked(k), y1.get_unchecked(k));
                 for (j, sum) in sums.iter_mut().enumerate() {
-                    let factor = S::load_u(x.add(j * S::LANES));
-                    sum[0].add(factor, S::load_u(y[0].add(j * S::LANES)));
-                    sum[1].add(factor, S::load_u(y[1].add(j * S::LANES)));
+                    let (at_x, at_y) = (&at_x[j], &at_y[j]);
+                    x.ask_ahead::<S>(at_x);
+                    y0.ask_ahead::<S>(at_y);
+                    y1.ask_ahead::<S>(at_y);
+                    let factor = x.load_low::<S>(at_x);
+                    sum[0].add(factor, y0.load_low::<S>(at_y));
+                    sum[1].add(factor, y1.load_low::<S>(at_y));
                 }
             }
             for (j, sum) in sums.iter().enumerate() {
@@ -361,30 +391,7 @@ unsafe fn dot_pair_ifma<S: Integers52>(
             }
         }
     }
-    dot_pair_tail(modulus, out0, out1, x, y0, y1, plus, end);
-}
-
-/// The elements from `end` on.
-fn dot_pair_tail(
-    modulus: &Modulus,
-    out0: &mut [u64],
-    out1: &mut [u64],
-    x: &[&[u64]],
-    y0: &[&[u64]],
-    y1: &[&[u64]],
-    plus: [Option<Scaled<'_>>; 2],
-    end: usize,
-) {
-    if end == out0.len() {
-        return;
-    }
-    let mut tails = [[[].as_slice(); MAX_DOT_TERMS]; 3];
-    for k in 0..x.len() {
-        (tails[0][k], tails[1][k], tails[2][k]) = (&x[k][end..], &y0[k][end..], &y1[k][end..]);
-    }
-    let [x, y0, y1] = [&tails[0][..x.len()], &tails[1][..x.len()], &tails[2][..x.len()]];
-    let plus = plus.map(|plus| plus.map(|(a, s)| (&a[end..], s)));
-    scalar::dot_pair_into(modulus, &mut out0[end..], &mut out1[end..], x, y0, y1, plus);
+    scalar::dot_pair_from(end, modulus, out0, out1, x, y0, y1, plus);
 }
 
 /// Both sums, exactly; what is added to them is a term like any other:
@@ -398,13 +405,13 @@ fn dot_pair_tail(
 /// its quotient by `q` is far below `2^51`), a group is then 2 or 3 times `q` in size, and a second group comes to the
 /// first reduced: always below `2^53`.
 #[inline(always)]
-unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
+unsafe fn dot_pair_terms<S: Simd, X: Residues, Y: Residues, const LARGE: bool>(
     modulus: &Modulus,
     out0: &mut [u64],
     out1: &mut [u64],
-    x: &[&[u64]],
-    y0: &[&[u64]],
-    y1: &[&[u64]],
+    x: &[X],
+    y0: &[Y],
+    y1: &[Y],
     plus: [Option<Scaled<'_>>; 2],
     end: usize,
 ) {
@@ -416,6 +423,7 @@ unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
         let plus = plus.map(|plus| plus.map(|(a, s)| (a.as_ptr(), sum_factor::<S, LARGE>(modulus, s))));
         let taken = usize::from(plus.iter().any(Option::is_some));
         for i in (0..end).step_by(TOGETHER * S::LANES) {
+            let (at_x, at_y) = (places::<S, X>(i), places::<S, Y>(i));
             let mut totals = [[S::splat(0.0); 2]; TOGETHER];
             let mut sums = [[Sum::<S>::new(base); 2]; TOGETHER];
             for (side, plus) in plus.iter().enumerate() {
@@ -429,15 +437,18 @@ unsafe fn dot_pair_terms<S: Simd, const LARGE: bool>(
             let mut last = if LARGE { x.len().min(LARGE_GROUP - taken) } else { x.len() };
             loop {
                 for k in first..last {
-                    let x = x.get_unchecked(k).as_ptr().add(i);
-                    let y = [y0.get_unchecked(k).as_ptr().add(i), y1.get_unchecked(k).as_ptr().add(i)];
-                    for j in 0..TOGETHER {
-                        let mut factor = to_double::<S>(S::load_u(x.add(j * S::LANES)));
+                    let (x, y0, y1) = (x.get_unchecked(k), y0.get_unchecked(k), y1.get_unchecked(k));
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        let (at_x, at_y) = (&at_x[j], &at_y[j]);
+                        x.ask_ahead::<S>(at_x);
+                        y0.ask_ahead::<S>(at_y);
+                        y1.ask_ahead::<S>(at_y);
+                        let mut factor = to_double::<S>(x.load::<S>(at_x));
                         if LARGE {
                             factor = S::sub_above(factor, half, f.q);
                         }
-                        sums[j][0].add(factor, to_double::<S>(S::load_u(y[0].add(j * S::LANES))));
-                        sums[j][1].add(factor, to_double::<S>(S::load_u(y[1].add(j * S::LANES))));
+                        sum[0].add(factor, to_double::<S>(y0.load::<S>(at_y)));
+                        sum[1].add(factor, to_double::<S>(y1.load::<S>(at_y)));
                     }
                 }
                 for j in 0..TOGETHER {
@@ -588,6 +599,7 @@ unsafe fn add_permuted_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64]
 mod tests {
     use super::*;
     use crate::automorphism::Permutation;
+    use crate::packed;
     use crate::simd::emulated::Emulated;
 
     /// Eight lanes on any machine.
@@ -668,6 +680,40 @@ mod tests {
             unsafe { permute_body(Emulated, &mut ours, &a, &part) };
             scalar::permute_into(&mut expected, &a, &part);
             assert_eq!(ours, expected, "{galois}");
+        }
+    }
+
+    /// Eight lanes read packed residues, as keys and as weights.
+    #[test]
+    fn eight_lanes_read_packed_residues() {
+        let m = Modulus::new(2251799813554177).unwrap();
+        let vectors: Vec<Vec<u64>> =
+            (0..6u64).map(|k| (0..256u64).map(|i| (i + 2).pow(7) * (k + 3) % m.value()).collect()).collect();
+        let words: Vec<Vec<u64>> = vectors
+            .iter()
+            .map(|v| {
+                let mut words = vec![0; packed::words(256)];
+                packed::pack_into(v, &mut words);
+                words
+            })
+            .collect();
+        let p: Vec<Packed<'_>> = words.iter().map(|w| Packed::new(w)).collect();
+        let v: Vec<&[u64]> = vectors.iter().map(Vec::as_slice).collect();
+        let run = |kernel: &dyn Fn(&mut [u64], &mut [u64])| {
+            let mut out = [vec![0; 256], vec![0; 256]];
+            let [out0, out1] = &mut out;
+            kernel(out0, out1);
+            out
+        };
+        let expected = run(&|a, b| scalar::dot_pair_into(&m, a, b, &v[..2], &v[2..4], &v[4..], [None; 2]));
+        // SAFETY: the emulated set needs no features; the lengths agree.
+        unsafe {
+            let keys = run(&|a, b| dot_pair_body(Emulated, &m, a, b, &v[..2], &p[2..4], &p[4..], [None; 2]));
+            let weights = run(&|a, b| dot_pair_body(Emulated, &m, a, b, &p[..2], &v[2..4], &v[4..], [None; 2]));
+            assert!(keys == expected && weights == expected);
+            let keys = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &v[..2], &p[2..4], &p[4..], [None; 2]));
+            let weights = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &p[..2], &v[2..4], &v[4..], [None; 2]));
+            assert!(keys == expected && weights == expected);
         }
     }
 }

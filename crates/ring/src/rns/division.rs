@@ -1,6 +1,6 @@
 //! Division by primes of the basis, rounded to the nearest: rescale, mod-down, and both at once.
 
-use super::mod_up::{targets_at_once, words};
+use super::mod_up::{groups, words};
 use super::{Basis, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
 use crate::kernels;
@@ -27,13 +27,11 @@ impl RnsRing {
             })
             .collect();
         let scaled = words(&scaled);
-        let at_once = targets_at_once(to.q);
-        let groups = a.limbs.par_chunks_mut(at_once).enumerate();
-        groups.with_min_len(self.grain()).for_each(|(group, limbs)| {
-            let first = group * at_once;
+        let groups = groups(a.limbs.iter_mut().collect());
+        groups.into_par_iter().with_min_len(self.grain()).for_each(|(first, limbs)| {
             let targets: Vec<usize> = (first..first + limbs.len()).collect();
             let remainders = self.converted(&conversion, &scaled, to, &targets);
-            for ((limb, mut remainder), i) in limbs.iter_mut().zip(remainders).zip(targets) {
+            for ((limb, mut remainder), i) in limbs.into_iter().zip(remainders).zip(targets) {
                 let table = self.table(to, i);
                 let inverse = conversion.target(self.full_basis(), to, i).product_inverse();
                 table.forward(self.isa, &mut remainder);

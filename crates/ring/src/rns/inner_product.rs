@@ -1,8 +1,9 @@
 //! Inner products of digits and switching keys, a block of a limb at a time.
 
-use super::{Basis, Poly, RnsRing};
+use super::{Basis, PackedPoly, RnsRing};
 use crate::buffer::Limb;
 use crate::kernels::{self, MAX_DOT_TERMS, Scaled};
+use crate::packed::{Packed, Residues};
 use crate::{Isa, Modulus};
 use std::ops::Range;
 
@@ -11,17 +12,17 @@ pub(super) const BLOCK: usize = 2048;
 
 /// A few vectors, the terms of a sum of products.
 #[derive(Clone, Copy)]
-pub(super) struct Terms<'a> {
-    vectors: [&'a [u64]; MAX_DOT_TERMS],
+pub(super) struct Terms<R> {
+    vectors: [R; MAX_DOT_TERMS],
     count: usize,
 }
 
-impl<'a> Terms<'a> {
-    pub(super) fn new(limbs: impl Iterator<Item = &'a Limb>) -> Self {
-        let mut terms = Self { vectors: [&[]; MAX_DOT_TERMS], count: 0 };
-        for limb in limbs {
+impl<R: Residues> Terms<R> {
+    pub(super) fn new(vectors: impl Iterator<Item = R>) -> Self {
+        let mut terms = Self { vectors: [R::default(); MAX_DOT_TERMS], count: 0 };
+        for vector in vectors {
             assert!(terms.count < MAX_DOT_TERMS, "at most {MAX_DOT_TERMS} digits");
-            terms.vectors[terms.count] = limb;
+            terms.vectors[terms.count] = vector;
             terms.count += 1;
         }
         terms
@@ -30,31 +31,32 @@ impl<'a> Terms<'a> {
     /// A part of every vector.
     fn part(&self, range: Range<usize>) -> Self {
         let mut part = *self;
-        part.vectors[..self.count].iter_mut().for_each(|vector| *vector = &vector[range.clone()]);
+        part.vectors[..self.count].iter_mut().for_each(|vector| *vector = vector.part(range.clone()));
         part
     }
 
-    pub(super) fn get(&self) -> &[&'a [u64]] {
+    pub(super) fn get(&self) -> &[R] {
         &self.vectors[..self.count]
     }
 }
 
 /// One limb of both halves of a switching key.
-pub(super) struct KeyLimb<'a>(Terms<'a>, Terms<'a>);
+pub(super) struct KeyLimb<'a>(Terms<Packed<'a>>, Terms<Packed<'a>>);
 
 impl<'a> KeyLimb<'a> {
     /// Limb `i` of `basis`, of the key's first `digits`.
-    pub(super) fn new(key: &'a [(Poly, Poly)], basis: Basis, i: usize, digits: usize) -> Self {
+    pub(super) fn new(key: &'a [(PackedPoly, PackedPoly)], basis: Basis, i: usize, digits: usize) -> Self {
         assert!(key.len() >= digits, "a key for every digit");
-        let half =
-            |pick: fn(&(Poly, Poly)) -> &Poly| Terms::new(key[..digits].iter().map(|k| pick(k).matching(basis, i)));
+        let half = |pick: fn(&(PackedPoly, PackedPoly)) -> &PackedPoly| {
+            Terms::new(key[..digits].iter().map(|k| pick(k).matching(basis, i)))
+        };
         Self(half(|k| &k.0), half(|k| &k.1))
     }
 }
 
 /// One limb of digits, of a key, and of what is added to the sums of their products.
 pub(super) struct InnerProduct<'a> {
-    pub(super) x: &'a Terms<'a>,
+    pub(super) x: &'a Terms<&'a [u64]>,
     pub(super) key: KeyLimb<'a>,
     pub(super) plus: [Option<Scaled<'a>>; 2],
 }
@@ -62,9 +64,10 @@ pub(super) struct InnerProduct<'a> {
 impl InnerProduct<'_> {
     /// Writes a part of both sums.
     pub(super) fn write(&self, isa: Isa, q: &Modulus, range: Range<usize>, out: (&mut [u64], &mut [u64])) {
-        let [x, y0, y1] = [self.x, &self.key.0, &self.key.1].map(|terms| terms.part(range.clone()));
+        let x = self.x.part(range.clone());
+        let [y0, y1] = [&self.key.0, &self.key.1].map(|terms| terms.part(range.clone()));
         let plus = self.plus.map(|plus| plus.map(|(a, s)| (&a[range.clone()], s)));
-        kernels::dot_pair_plus_into(isa, q, out, x.get(), y0.get(), y1.get(), plus);
+        kernels::dot_packed_pair_plus_into(isa, q, out, x.get(), y0.get(), y1.get(), plus);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Digits of a polynomial, and their inner product with a switching key.
 
 use super::inner_product::{BLOCK, InnerProduct, KeyLimb, Terms};
-use super::{Basis, Conversion, Poly, RnsRing, Sources};
+use super::{Basis, Conversion, PackedPoly, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
 use crate::kernels;
 use rayon::prelude::*;
@@ -12,11 +12,14 @@ use std::sync::Arc;
 /// the cache when their transforms begin.
 const TARGETS_AT_ONCE: usize = 7;
 
-/// Limbs a conversion makes at a time when `targets` are to be made in all, so that every thread has as much to do. The
-/// result does not depend on it.
-pub(super) fn targets_at_once(targets: usize) -> usize {
-    let groups = targets.div_ceil(TARGETS_AT_ONCE).next_multiple_of(rayon::current_num_threads());
-    targets.div_ceil(groups).max(1)
+/// What is given for the targets of a conversion in groups that are made at a time, each with its first target: as many groups, and of
+/// nearly the same size, for every thread. The result does not depend on them.
+pub(super) fn groups<T>(targets: Vec<T>) -> Vec<(usize, Vec<T>)> {
+    let count = targets.len();
+    let groups = count.div_ceil(TARGETS_AT_ONCE).next_multiple_of(rayon::current_num_threads()).min(count);
+    let first = |group: usize| group * count / groups;
+    let mut targets = targets.into_iter();
+    (0..groups).map(|g| (first(g), targets.by_ref().take(first(g + 1) - first(g)).collect())).collect()
 }
 
 /// A polynomial cut into digits: digit `j` is its remainder modulo the product of a few consecutive primes, centred, and
@@ -59,8 +62,8 @@ impl Digits {
     }
 
     /// Limb `i` of all digits.
-    fn limb<'a>(&'a self, i: usize, others: &'a [Option<Limb>]) -> Terms<'a> {
-        Terms::new(others.iter().map(|other| other.as_ref().unwrap_or_else(|| self.source_limb(i))))
+    fn limb<'a>(&'a self, i: usize, others: &'a [Option<Limb>]) -> Terms<&'a [u64]> {
+        Terms::new(others.iter().map(|other| &other.as_ref().unwrap_or_else(|| self.source_limb(i))[..]))
     }
 }
 
@@ -98,7 +101,7 @@ impl RnsRing {
         &self,
         digits: &Digits,
         given: Vec<T>,
-        work: impl Fn(usize, &Terms<'_>, T) + Sync,
+        work: impl Fn(usize, &Terms<&[u64]>, T) + Sync,
     ) {
         assert_eq!(given.len(), digits.basis.limbs());
         if let Others::Kept(others) = &digits.others {
@@ -115,11 +118,6 @@ impl RnsRing {
         given: Vec<T>,
         work: impl Fn(usize, T, DigitsOfLimb) -> O + Sync,
     ) -> Vec<O> {
-        let at_once = targets_at_once(given.len());
-        let firsts = (0..given.len()).step_by(at_once);
-        let mut given = given.into_iter();
-        let groups: Vec<(usize, Vec<T>)> =
-            firsts.map(|first| (first, given.by_ref().take(at_once).collect())).collect();
         let group = |(first, given): (usize, Vec<T>)| {
             let limbs = self.extended(digits, first..first + given.len());
             given
@@ -129,7 +127,7 @@ impl RnsRing {
                 .map(|((given, others), i)| work(i, given, others))
                 .collect::<Vec<_>>()
         };
-        groups.into_par_iter().with_min_len(self.grain()).flat_map_iter(group).collect()
+        groups(given).into_par_iter().with_min_len(self.grain()).flat_map_iter(group).collect()
     }
 
     /// Some limbs of all digits.
@@ -177,12 +175,17 @@ impl RnsRing {
     }
 
     /// `(sum_j d_j k_j0, sum_j d_j k_j1)` over the digits' primes; the key's polynomials may have more limbs and digits.
-    pub fn inner_product(&self, digits: &Digits, key: &[(Poly, Poly)]) -> (Poly, Poly) {
+    pub fn inner_product(&self, digits: &Digits, key: &[(PackedPoly, PackedPoly)]) -> (Poly, Poly) {
         self.inner_product_plus(digits, key, [None, None])
     }
 
     /// [`RnsRing::inner_product`] plus `P (c0, c1)`, each of them if given, where `P` is the product of the special primes.
-    pub fn inner_product_plus(&self, digits: &Digits, key: &[(Poly, Poly)], added: [Option<&Poly>; 2]) -> (Poly, Poly) {
+    pub fn inner_product_plus(
+        &self,
+        digits: &Digits,
+        key: &[(PackedPoly, PackedPoly)],
+        added: [Option<&Poly>; 2],
+    ) -> (Poly, Poly) {
         let basis = digits.basis;
         let mut out = (self.uninit(basis), self.uninit(basis));
         self.for_each_limb_of(digits, limb_pairs(&mut out), |i, x, limbs| {
@@ -202,7 +205,7 @@ impl RnsRing {
         acc: Option<(Poly, Poly)>,
         v0: &Poly,
         digits: &Digits,
-        key: &[(Poly, Poly)],
+        key: &[(PackedPoly, PackedPoly)],
         galois: u64,
     ) -> (Poly, Poly) {
         let basis = digits.basis;

@@ -1,10 +1,11 @@
 //! Weighted sums of many automorphisms of one ciphertext-like pair, before any division by the special primes.
 
 use super::inner_product::{InnerProduct, KeyLimb, Terms};
-use super::{Digits, Poly, RnsRing};
+use super::{Digits, PackedPoly, Poly, RnsRing};
 use crate::automorphism::Permutation;
 use crate::buffer::Limb;
 use crate::kernels::{self, MAX_DOT_TERMS, Scaled};
+use crate::packed::{Packed, Residues};
 use crate::{Isa, Modulus};
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ pub struct BabyStep<'a> {
     /// `X -> X^galois`; 1 is the identity, which needs no key.
     pub galois: u64,
     /// The key of the automorphism.
-    pub key: Option<&'a [(Poly, Poly)]>,
+    pub key: Option<&'a [(PackedPoly, PackedPoly)]>,
 }
 
 /// One limb of a step's pair, before its automorphism.
@@ -56,7 +57,7 @@ impl RnsRing {
         c0: &Poly,
         digits: &Digits,
         steps: &[BabyStep<'_>],
-        weights: &[Vec<Option<&Poly>>],
+        weights: &[Vec<Option<&PackedPoly>>],
     ) -> Vec<(Poly, Poly)> {
         let basis = digits.basis();
         let permutations: Vec<Arc<Permutation>> = steps.iter().map(|s| self.permutation(s.galois)).collect();
@@ -69,7 +70,7 @@ impl RnsRing {
         }
         self.for_each_limb_of(digits, by_limb, |i, x, mut rows| {
             let products = self.rotated_products(i, c0, digits, x, steps);
-            let weights: Vec<Vec<Option<&Limb>>> =
+            let weights: Vec<Vec<Option<Packed<'_>>>> =
                 weights.iter().map(|row| row.iter().map(|w| w.map(|w| w.matching(basis, i))).collect()).collect();
             self.sum_blocks(self.modulus(basis, i), &products, &permutations, &weights, &mut rows);
         });
@@ -82,7 +83,7 @@ impl RnsRing {
         i: usize,
         c0: &'a Poly,
         digits: &'a Digits,
-        x: &'a Terms<'a>,
+        x: &'a Terms<&'a [u64]>,
         steps: &[BabyStep<'a>],
     ) -> Vec<RotatedProduct<'a>> {
         let basis = digits.basis();
@@ -107,7 +108,7 @@ impl RnsRing {
         q: &Modulus,
         products: &[RotatedProduct<'_>],
         permutations: &[Arc<Permutation>],
-        weights: &[Vec<Option<&Limb>>],
+        weights: &[Vec<Option<Packed<'_>>>],
         rows: &mut [(&mut Limb, &mut Limb)],
     ) {
         let mut scratch = self.scratch(4 + 2 * products.len());
@@ -136,21 +137,22 @@ impl RnsRing {
         &self,
         q: &Modulus,
         rotated: &[(&mut [u64], &mut [u64])],
-        weights: &[Option<&Limb>],
+        weights: &[Option<Packed<'_>>],
         range: Range<usize>,
         out: (&mut [u64], &mut [u64]),
         partial: &mut (&mut [u64], &mut [u64]),
     ) {
-        let mut terms = weights.iter().zip(rotated).filter_map(|(w, pair)| w.map(|w| (&w[range.clone()], pair)));
+        let mut terms = weights.iter().zip(rotated).filter_map(|(w, pair)| w.map(|w| (w.part(range.clone()), pair)));
         let mut first = true;
         loop {
-            let mut chunk: [[&[u64]; MAX_DOT_TERMS]; 3] = [[&[]; MAX_DOT_TERMS]; 3];
+            let mut w = [Packed::default(); MAX_DOT_TERMS];
+            let (mut a, mut b): ([&[u64]; MAX_DOT_TERMS], [&[u64]; MAX_DOT_TERMS]) = Default::default();
             let mut count = 0;
-            for (w, (a, b)) in terms.by_ref().take(MAX_DOT_TERMS) {
-                (chunk[0][count], chunk[1][count], chunk[2][count]) = (w, a, b);
+            for (weight, pair) in terms.by_ref().take(MAX_DOT_TERMS) {
+                (w[count], a[count], b[count]) = (weight, &*pair.0, &*pair.1);
                 count += 1;
             }
-            let [w, a, b] = [&chunk[0][..count], &chunk[1][..count], &chunk[2][..count]];
+            let (w, a, b) = (&w[..count], &a[..count], &b[..count]);
             match (count, first) {
                 (0, true) => {
                     out.0.fill(0);
@@ -158,9 +160,9 @@ impl RnsRing {
                     return;
                 }
                 (0, false) => return,
-                (_, true) => kernels::dot_pair_into(self.isa, q, (out.0, out.1), w, a, b),
+                (_, true) => kernels::packed_dot_pair_into(self.isa, q, (out.0, out.1), w, a, b),
                 (_, false) => {
-                    kernels::dot_pair_into(self.isa, q, (partial.0, partial.1), w, a, b);
+                    kernels::packed_dot_pair_into(self.isa, q, (partial.0, partial.1), w, a, b);
                     kernels::add_assign(self.isa, q, out.0, partial.0);
                     kernels::add_assign(self.isa, q, out.1, partial.1);
                 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const LOG_N: u32 = 5;
+const LOG_N: u32 = 7;
 const Q: [u64; 5] = [1125899903827969, 68718428161, 68724326401, 4398044938241, 4398043496449];
 const P: [u64; 3] = [2251799813554177, 2251799810670593, 2251799809884161];
 
@@ -120,9 +120,9 @@ fn rotation_sums_equal_their_definition_in(log_n: u32) {
     let full = Basis { q: 4, p: 2 };
     let salted = |salt: i128| values_of(log_n, salt).iter().map(|v| v ^ salt).collect::<Vec<_>>();
     let (c0, c1) = (poly(&ring, low, &salted(3)), poly(&ring, low, &salted(5)));
-    let key: Vec<(Poly, Poly)> =
-        (0..2).map(|j| (poly(&ring, full, &salted(7 + j)), poly(&ring, full, &salted(17 + j)))).collect();
-    let weights: Vec<Poly> = (0..10).map(|k| poly(&ring, full, &salted(31 + k))).collect();
+    let packed = |salt: i128| ring.pack(&poly(&ring, full, &salted(salt)));
+    let key: Vec<(PackedPoly, PackedPoly)> = (0..2).map(|j| (packed(7 + j), packed(17 + j))).collect();
+    let weights: Vec<PackedPoly> = (0..10).map(|k| packed(31 + k)).collect();
     let digits = ring.decompose(c1.clone(), &[0, 2], 2);
     // Ten steps: more than one chunk of terms.
     let steps: Vec<BabyStep<'_>> = (0..10)
@@ -146,9 +146,9 @@ fn rotation_sums_equal_their_definition_in(log_n: u32) {
             if step.key.is_none() {
                 ring.add_lifted_assign(&mut b, &c1);
             }
-            if let Some(w) = weight {
-                ring.mul_add_assign(&mut expected.0, &ring.automorphism(&a, step.galois), w);
-                ring.mul_add_assign(&mut expected.1, &ring.automorphism(&b, step.galois), w);
+            if let Some(w) = weight.map(|w| ring.unpack(w)) {
+                ring.mul_add_assign(&mut expected.0, &ring.automorphism(&a, step.galois), &w);
+                ring.mul_add_assign(&mut expected.1, &ring.automorphism(&b, step.galois), &w);
             }
         }
         for (got, expected) in [(sum0, expected.0), (sum1, expected.1)] {
@@ -165,7 +165,7 @@ fn switched_and_rotated_pairs_are_added() {
         let ring = ring_of(log_n, Isa::detect());
         let (low, full) = (Basis { q: 4, p: 0 }, Basis { q: 4, p: 2 });
         let of = |basis, scale| poly(&ring, basis, &values_of(log_n, scale));
-        let key = vec![(of(full, 7), of(full, 8)), (of(full, 9), of(full, 10))];
+        let key = [(7, 8), (9, 10)].map(|(b, a)| (ring.pack(&of(full, b)), ring.pack(&of(full, a))));
         let (v0, galois) = (of(full, 11), 5);
         let (mut u0, mut u1) = ring.inner_product(&ring.decompose(of(low, 5), &[0, 2], 2), &key);
         ring.add_assign(&mut u0, &v0);
@@ -210,5 +210,29 @@ fn tensor_sums_equal_products() {
     }
     for (x, y) in got.iter().zip(&expected) {
         assert!(x.limbs().iter().zip(y.limbs()).all(|(a, b)| a[..] == b[..]));
+    }
+}
+
+#[test]
+fn packed_polynomials_are_the_same() {
+    let ring = ring(Isa::detect());
+    let (basis, small) = (Basis { q: 3, p: 2 }, Basis { q: 2, p: 1 });
+    let (a, b) = (poly(&ring, basis, &values(3)), poly(&ring, basis, &values(5)));
+    let packed = ring.pack(&b);
+    let same = |x: &Poly, y: &Poly| x.limbs().iter().zip(y.limbs()).all(|(x, y)| x[..] == y[..]);
+    assert!(same(&ring.unpack(&packed), &b));
+    assert!(packed.unpacked().iter().zip(b.limbs()).all(|(x, y)| x[..] == y[..]));
+    assert!(same(&ring.mul_packed(&a, &packed, small), &ring.mul(&a, &b, small)));
+}
+
+#[test]
+fn groups_of_targets_are_even_and_complete() {
+    for count in 0..60usize {
+        let groups = mod_up::groups((0..count).collect());
+        let sizes: Vec<usize> = groups.iter().map(|(_, group)| group.len()).collect();
+        assert!(groups.iter().all(|(first, group)| group[0] == *first));
+        let all: Vec<usize> = groups.into_iter().flat_map(|(_, group)| group).collect();
+        assert_eq!(all, (0..count).collect::<Vec<_>>());
+        assert!(sizes.iter().max().unwrap_or(&0) - sizes.iter().min().unwrap_or(&0) <= 1, "{sizes:?}");
     }
 }

@@ -111,6 +111,18 @@ impl Simd for Avx2 {
         unsafe { _mm256_or_si256(a, b) }
     }
     #[inline(always)]
+    unsafe fn and_u(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_and_si256(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn shift_right(a: __m256i, count: __m256i) -> __m256i {
+        unsafe { _mm256_srlv_epi64(a, count) }
+    }
+    #[inline(always)]
+    unsafe fn shift_left(a: __m256i, count: __m256i) -> __m256i {
+        unsafe { _mm256_sllv_epi64(a, count) }
+    }
+    #[inline(always)]
     unsafe fn min_wrapped(a: __m256i, b: __m256i) -> __m256i {
         // There is no unsigned minimum: `b` where the top bit of `a` is set.
         unsafe {

@@ -120,6 +120,18 @@ impl Simd for Avx512 {
         unsafe { _mm512_or_si512(a, b) }
     }
     #[inline(always)]
+    unsafe fn and_u(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn shift_right(a: __m512i, count: __m512i) -> __m512i {
+        unsafe { _mm512_srlv_epi64(a, count) }
+    }
+    #[inline(always)]
+    unsafe fn shift_left(a: __m512i, count: __m512i) -> __m512i {
+        unsafe { _mm512_sllv_epi64(a, count) }
+    }
+    #[inline(always)]
     unsafe fn min_wrapped(a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_min_epu64(a, b) }
     }

@@ -78,6 +78,15 @@ impl Simd for Emulated {
     unsafe fn or_u(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
         from_fn(|i| a[i] | b[i])
     }
+    unsafe fn and_u(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i] & b[i])
+    }
+    unsafe fn shift_right(a: [u64; 8], count: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i].checked_shr(count[i] as u32).unwrap_or(0))
+    }
+    unsafe fn shift_left(a: [u64; 8], count: [u64; 8]) -> [u64; 8] {
+        from_fn(|i| a[i].checked_shl(count[i] as u32).unwrap_or(0))
+    }
     unsafe fn min_wrapped(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
         from_fn(|i| a[i].min(b[i]))
     }

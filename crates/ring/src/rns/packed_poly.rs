@@ -1,0 +1,69 @@
+//! Polynomials that are only read.
+
+use super::{Basis, Poly, RnsRing};
+use crate::buffer::Limb;
+use crate::kernels;
+use crate::packed::{self, Packed};
+
+/// A polynomial whose residues are [`packed`]: keys and matrices, of which there are gigabytes.
+pub struct PackedPoly {
+    basis: Basis,
+    degree: usize,
+    limbs: Vec<Limb>,
+}
+
+impl PackedPoly {
+    /// The primes it is reduced by.
+    pub fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    /// Limb `i`, in the order of the basis.
+    pub fn limb(&self, i: usize) -> Packed<'_> {
+        Packed::new(&self.limbs[i])
+    }
+
+    /// The limb that belongs to limb `i` of `basis`, which is no larger than this polynomial's.
+    pub(super) fn matching(&self, basis: Basis, i: usize) -> Packed<'_> {
+        self.limb(if i < basis.q { i } else { self.basis.q + i - basis.q })
+    }
+
+    /// All limbs, each residue in a word.
+    pub fn unpacked(&self) -> Vec<Vec<u64>> {
+        let unpacked = |i| {
+            let mut out = vec![0; self.degree];
+            self.limb(i).unpack_into(&mut out);
+            out
+        };
+        (0..self.basis.limbs()).map(unpacked).collect()
+    }
+}
+
+impl RnsRing {
+    /// Packs a polynomial. Works on the calling thread alone: keys are packed as they are loaded, with a lock held.
+    pub fn pack(&self, a: &Poly) -> PackedPoly {
+        let packed = |limb: &Limb| {
+            let mut out = self.packed_pool.take();
+            packed::pack_into(limb, &mut out);
+            out
+        };
+        PackedPoly { basis: a.basis, degree: self.degree(), limbs: a.limbs.iter().map(packed).collect() }
+    }
+
+    /// The polynomial that was packed; on the calling thread alone.
+    pub fn unpack(&self, a: &PackedPoly) -> Poly {
+        let mut out = self.uninit(a.basis);
+        out.limbs.iter_mut().enumerate().for_each(|(i, limb)| a.limb(i).unpack_into(limb));
+        out
+    }
+
+    /// `a b` in the basis given; the operands may have more limbs.
+    pub fn mul_packed(&self, a: &Poly, b: &PackedPoly, basis: Basis) -> Poly {
+        let mut out = self.uninit(basis);
+        self.for_each_limb(&mut out, |t, i, limb| {
+            b.matching(basis, i).unpack_into(limb);
+            kernels::mul_assign(self.isa, t.modulus(), limb, a.matching(basis, i));
+        });
+        out
+    }
+}
