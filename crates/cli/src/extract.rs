@@ -1,11 +1,12 @@
 //! `hetal extract`: raw pictures or sentences to files of features.
 
-use crate::{Error, Result, progress};
+use crate::{Error, Result, commands, progress};
 use hetal_features::dataset::{Columns, Dataset, Format};
+use hetal_features::device::Place;
 use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, WEIGHTS};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// What `hetal extract` is told.
@@ -50,9 +51,33 @@ pub struct Arguments {
     /// Where downloaded models are kept.
     #[arg(long, env = "HETAL_MODELS")]
     pub models: Option<PathBuf>,
+    /// Where the network runs.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: DeviceArgument,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Where networks run.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum DeviceArgument {
+    /// On the CPU.
+    Cpu,
+    /// On an NVIDIA card, in a program built with the feature features-cuda.
+    Cuda,
+    /// On a card where the program and the machine have one, else on the CPU.
+    Auto,
+}
+
+impl From<DeviceArgument> for Place {
+    fn from(argument: DeviceArgument) -> Self {
+        match argument {
+            DeviceArgument::Cpu => Self::Cpu,
+            DeviceArgument::Cuda => Self::Cuda,
+            DeviceArgument::Auto => Self::Auto,
+        }
+    }
 }
 
 /// The forms of data sets.
@@ -94,8 +119,8 @@ pub enum OutputArgument {
     Safetensors,
 }
 
-/// Extracts, with a bar; what came out, for printing.
-pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
+/// Extracts, with a bar, and prints what came out.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let dataset = Dataset::open(&arguments.data, &format(arguments), arguments.seed)?;
     let extractor = open(arguments)?;
     let manifest = with_bar(&Job {
@@ -112,12 +137,53 @@ pub fn run(arguments: &Arguments) -> Result<Map<String, Value>> {
             OutputArgument::Safetensors => Output::Safetensors,
         },
     })?;
-    Ok(summary(&manifest, &arguments.out))
+    let text = text(&manifest, extractor.device(), arguments);
+    commands::print(arguments.json, &summary(&manifest, extractor.device(), &arguments.out), &text);
+    Ok(())
+}
+
+/// What came out, and what can be done with it.
+fn text(manifest: &Manifest, device: &str, arguments: &Arguments) -> String {
+    let (rows, model) = (manifest.rows.values().sum::<usize>(), &manifest.model);
+    let part = |name: &str| manifest.rows.get(name).copied().unwrap_or_default();
+    let mut text = format!(
+        "{rows} samples of {} classes as rows of {} numbers, by {} on the {device}: {} to train, {} to validate, {} to test\n\
+         in {}",
+        manifest.classes.len(),
+        model.columns,
+        model.architecture,
+        part("train"),
+        part("val"),
+        part("test"),
+        arguments.out.display(),
+    );
+    for skipped in &manifest.skipped {
+        text += &format!("\nskipped: {}: {}", skipped.item, skipped.reason);
+    }
+    for note in &manifest.notes {
+        text += &format!("\nnote: {note}");
+    }
+    let file = |name: &str| arguments.out.join(name).display().to_string();
+    text + &match arguments.output {
+        OutputArgument::Npy => format!(
+            "\nnext: hetal train --features {} --labels {} --validation {} --validation-labels {} --server ...",
+            file("features_train.npy"),
+            file("labels_train.npy"),
+            file("features_val.npy"),
+            file("labels_val.npy"),
+        ),
+        OutputArgument::Safetensors => format!(
+            "\nnext: hetal train --features {} --label-column labels --validation {} --server ...",
+            file("train.safetensors"),
+            file("val.safetensors"),
+        ),
+    }
 }
 
 /// Runs an extraction with a bar.
 pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
     let bar = progress::bar(job.dataset.samples().count() as u64).with_message("extracting features");
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
     let mut resumed = None;
     let manifest = job.run(|done| {
         // What an earlier run has done says nothing about the time that is left.
@@ -133,20 +199,17 @@ pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
     })
 }
 
-fn summary(manifest: &Manifest, out: &Path) -> Map<String, Value> {
-    let value = json!({
+fn summary(manifest: &Manifest, device: &str, out: &Path) -> Value {
+    json!({
         "model": manifest.model.source,
+        "device": device,
         "columns": manifest.model.columns,
         "classes": manifest.classes,
         "rows": manifest.rows,
         "skipped": manifest.skipped,
         "notes": manifest.notes,
         "out": out.display().to_string(),
-    });
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    })
 }
 
 fn format(arguments: &Arguments) -> Format {
@@ -170,21 +233,31 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
     let path = Path::new(&arguments.model);
     let spinner = progress::spinner("loading the model");
     let named = arguments.revision.is_some() || arguments.sha256.is_some();
+    if !named && !path.exists() && path.is_relative() && path.components().count() == 2 {
+        let reason =
+            "no such folder; for the model of that name on the hub give --revision and --sha256, see docs/features.md";
+        return Err(Error::File { path: arguments.model.clone(), reason: reason.to_owned() });
+    }
     // Who pins a revision or a hash means the hub's, whatever lies here under that name.
     let extractor = if !named {
-        Extractor::open(path)?
+        Extractor::open_on(path, arguments.device.into())?
     } else {
         let text = |option: &Option<String>| option.clone().unwrap_or_default();
         let pin = Pin::new(&arguments.model, &text(&arguments.revision), &text(&arguments.sha256))?;
         let folder = fetch(&pin, arguments.models.as_deref(), &spinner)?;
-        Extractor::pinned(&folder, &pin)?
+        Extractor::pinned(&folder, &pin, arguments.device.into())?
     };
     spinner.finish_and_clear();
     Ok(extractor)
 }
 
 /// The network a manifest describes, and no other: where it was, at `network`, or from the hub.
-pub fn reopen(manifest: &Manifest, network: Option<&Path>, models: Option<&Path>) -> Result<Extractor> {
+pub fn reopen(
+    manifest: &Manifest,
+    network: Option<&Path>,
+    models: Option<&Path>,
+    device: DeviceArgument,
+) -> Result<Extractor> {
     let spinner = progress::spinner("loading the model");
     let identity = &manifest.model;
     let folder = match (network, &identity.revision, identity.files.get(WEIGHTS)) {
@@ -193,7 +266,7 @@ pub fn reopen(manifest: &Manifest, network: Option<&Path>, models: Option<&Path>
         }
         _ => network.map(Path::to_owned),
     };
-    let extractor = Extractor::from_manifest(manifest, folder.as_deref());
+    let extractor = Extractor::from_manifest(manifest, folder.as_deref(), device.into());
     spinner.finish_and_clear();
     extractor.map_err(|error| match error {
         hetal_features::Error::NoWeights { path } if network.is_none() => {

@@ -157,14 +157,7 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
-        Command::Extract(arguments) => {
-            let report = extract::run(&arguments)?;
-            if arguments.json {
-                println!("{}", serde_json::Value::from(report));
-            } else {
-                print_object(&report);
-            }
-        }
+        Command::Extract(arguments) => extract::run(&arguments)?,
         Command::Reproduce(arguments) => reproduce::run(&arguments)?,
         Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
         Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,

@@ -33,6 +33,11 @@ pub(crate) fn read_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T
     }
 }
 
+/// A configuration that says nothing where it is missing.
+pub(crate) fn read_or_usual<T: DeserializeOwned + Default>(path: &Path) -> Result<T> {
+    Ok(read_if_there(path)?.unwrap_or_default())
+}
+
 /// Sizes within their bounds, so that a made-up one is a sentence and not an allocation.
 pub(crate) fn check_sizes(path: &Path, sizes: &[(&str, usize, RangeInclusive<usize>)]) -> Result<()> {
     match sizes.iter().find(|(_, size, bounds)| !bounds.contains(size)) {

@@ -130,6 +130,8 @@ pub struct Dataset {
 /// Samples as their files hold them, before missing parts are split off: training, validation, test.
 pub(crate) struct Found {
     pub classes: Vec<String>,
+    /// What was found beside them.
+    pub notes: Vec<String>,
     pub parts: [Option<Vec<Sample>>; 3],
 }
 
@@ -151,11 +153,11 @@ impl Dataset {
         if found.parts.iter().flatten().all(Vec::is_empty) {
             return Err(Error::dataset(
                 path,
-                "holds no samples; a class is a folder with pictures or .txt files in it",
+                "holds no samples; a class is a folder with pictures or .txt files in it, a table is named itself",
             ));
         }
         if found.classes.len() < 2 {
-            let reason = format!("holds {} class only; a classifier needs two or more", found.classes.len());
+            let reason = format!("holds one class only ({}); a classifier needs two or more", found.classes.join(""));
             return Err(Error::dataset(path, reason));
         }
         let [train, val, test] = found.parts;
@@ -163,7 +165,7 @@ impl Dataset {
             return Err(Error::dataset(path, "has validation or test samples but none for training"));
         };
         let (parts, notes) = split::complete(&found.classes, train, val, test, seed);
-        Ok(Self { classes: found.classes, parts, notes })
+        Ok(Self { classes: found.classes, parts, notes: [found.notes, notes].concat() })
     }
 
     /// Keeps so many samples of each part: of each class its share, and at least one.
@@ -282,7 +284,7 @@ pub(crate) fn number_classes(parts: [Option<Vec<(String, String, Source)>>; 3]) 
     let number = |part: Vec<(String, String, Source)>| -> Vec<Sample> {
         part.into_iter().map(|(name, class, source)| Sample { name, label: label(&class), source }).collect()
     };
-    Found { parts: parts.map(|part| part.map(number)), classes: classes.clone() }
+    Found { parts: parts.map(|part| part.map(number)), notes: vec![], classes: classes.clone() }
 }
 
 /// The entries of a folder, by name.

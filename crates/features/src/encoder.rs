@@ -44,8 +44,8 @@ pub(crate) struct Encoder {
 impl Encoder {
     /// Takes the rows of all sequences, one after the other, through the blocks.
     pub fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let attention = Attention { lengths, heads: self.heads };
-        let attend = |layer: &Layer, x: &Tensor| attention.forward(&layer.qkv.forward(x)?, self.distance.as_ref());
+        let attention = Attention::new(lengths, self.heads, self.distance.as_ref(), x.device())?;
+        let attend = |layer: &Layer, x: &Tensor| attention.forward(&layer.qkv.forward(x)?);
         for layer in &self.layers {
             x = match self.order {
                 Order::After => {

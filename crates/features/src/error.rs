@@ -95,6 +95,18 @@ pub enum Error {
     /// The tokenizer refused.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
+    /// A card is asked for, and this program knows of none.
+    #[error(
+        "this program was built without NVIDIA cards for networks: build it with the feature features-cuda (docs/features.md), \
+         or take --device cpu"
+    )]
+    NoCuda,
+    /// A card is asked for, and none can be used.
+    #[error("no NVIDIA card can be used: {reason}; --device cpu runs the network without one")]
+    NoCard {
+        /// What the driver said.
+        reason: String,
+    },
     /// The tensor library refused.
     #[error("tensor arithmetic: {0}")]
     Tensor(#[from] candle_core::Error),

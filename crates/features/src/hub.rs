@@ -21,12 +21,14 @@ const MAX_WEIGHTS: u64 = 16 << 30;
 pub const WEIGHTS: &str = "model.safetensors";
 
 /// What a model may consist of, and whether it must.
-const FILES: [(&str, bool); 7] = [
+const FILES: [(&str, bool); 9] = [
     ("config.json", true),
     ("tokenizer.json", false),
     ("modules.json", false),
     ("1_Pooling/config.json", false),
     ("sentence_bert_config.json", false),
+    ("config_sentence_transformers.json", false),
+    ("tokenizer_config.json", false),
     ("preprocessor_config.json", false),
     (WEIGHTS, true),
 ];

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 const TEXTS: usize = 512;
 /// Pictures take longer.
 const PICTURES: usize = 32;
+/// Though not on a card.
+const CARD_PICTURES: usize = 512;
 
 /// What happens to a sample that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -89,10 +91,14 @@ impl Job<'_> {
         }
         let (mut state, mut rows) = self.resume(fingerprint, samples.len())?;
         progress(state.done);
-        let chunk = if self.extractor.reads_text() { TEXTS } else { PICTURES };
+        let chunk = match (self.extractor.reads_text(), self.extractor.on_card()) {
+            (true, _) => TEXTS,
+            (false, false) => PICTURES,
+            (false, true) => CARD_PICTURES,
+        };
         while state.done < samples.len() {
             let end = (state.done + chunk).min(samples.len());
-            let vectors = self.chunk(&mut state, &samples[..end])?;
+            let vectors = self.chunk(&mut state, &samples[..end], &mut progress)?;
             let columns = self.extractor.identity().columns;
             if let Some(odd) = vectors.iter().find(|vector| vector.len() != columns) {
                 let reason = format!("it gives {} features for one input and {columns} for another", odd.len());
@@ -219,8 +225,8 @@ impl Job<'_> {
         write_json(&self.state_path(), state)
     }
 
-    /// The vectors of the samples from `state.done` on.
-    fn chunk(&self, state: &mut State, samples: &[&Sample]) -> Result<Vec<Vec<f32>>> {
+    /// The vectors of the samples from `state.done` on; `progress` hears how many samples are done.
+    fn chunk(&self, state: &mut State, samples: &[&Sample], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
         let first = state.done;
         let together: Vec<&[&Sample]> = samples[first..].chunk_by(|a, b| a.shares_picture(b)).collect();
         let ready = |samples: &[&Sample]| -> Vec<Result<Ready>> {
@@ -243,8 +249,8 @@ impl Job<'_> {
             }
         }
         match self.extractor.reads_text() {
-            true => self.extractor.extract_tokens(&texts),
-            false => self.extractor.extract_pictures(&pictures),
+            true => self.extractor.extract_tokens(&texts, &mut |rows| progress(first + rows)),
+            false => self.extractor.extract_fitted(&pictures, &mut |rows| progress(first + rows)),
         }
     }
 

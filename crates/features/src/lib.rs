@@ -2,6 +2,7 @@
 
 mod config;
 pub mod dataset;
+pub mod device;
 mod disk;
 mod encoder;
 pub mod error;

@@ -1,5 +1,6 @@
 //! Models: found on disk, recognised by their configuration.
 
+use crate::device::Place;
 use crate::picture::{Picture, PicturePreprocessing};
 use crate::sentence::{Family, NOTHING, SentenceModel, SentencePreprocessing, Tokens};
 use crate::vision::VisionModel;
@@ -61,6 +62,7 @@ enum Network {
 pub struct Extractor {
     network: Network,
     identity: Identity,
+    device: Device,
 }
 
 #[derive(Deserialize)]
@@ -69,17 +71,27 @@ struct ModelType {
 }
 
 impl Extractor {
-    /// Opens a folder with `config.json` and `model.safetensors`, a safetensors file of EfficientNet-Lite0, or an `.onnx` file.
+    /// Opens a folder with `config.json` and `model.safetensors`, a safetensors file of EfficientNet-Lite0, or an `.onnx` file, to be
+    /// run on the CPU.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_on(path, &Device::Cpu)
+        Self::open_on(path, Place::Cpu)
     }
 
-    fn open_on(path: &Path, device: &Device) -> Result<Self> {
+    /// Opens a network to be run on a place of choice.
+    pub fn open_on(path: &Path, place: Place) -> Result<Self> {
         if path.extension().is_some_and(|extension| extension == "onnx") {
-            return open_onnx(path);
+            return match place {
+                Place::Cuda => Err(Error::file(path, "ONNX models run on the CPU: take --device cpu")),
+                Place::Cpu | Place::Auto => open_onnx(path),
+            };
         }
+        let device = &place.device()?;
         if path.is_file() {
-            return Self::lite0(path, device);
+            let folder = path.with_file_name("config.json").is_file();
+            return match folder && !is_lite0(path, device)? {
+                true => Err(Error::file(path, "is a part of a model: give the folder it is in")),
+                false => Self::lite0(path, device),
+            };
         }
         let configuration = path.join("config.json");
         let lone = path.join("model.safetensors");
@@ -96,15 +108,21 @@ impl Extractor {
             found => Err(Error::Architecture { path: configuration.clone(), found: found.to_owned(), known: KNOWN }),
         };
         let files = files_there(path, &[&["config.json", "model.safetensors"], BESIDE].concat());
-        Self::identified(network?, path, &kind.model_type, files)
+        Self::identified(network?, path, &kind.model_type, files, device)
     }
 
     fn lite0(path: &Path, device: &Device) -> Result<Self> {
         let network = Network::Vision(VisionModel::open_lite0(path, device)?);
-        Self::identified(network, path, "efficientnet-lite0", vec![("model.safetensors", path.to_owned())])
+        Self::identified(network, path, "efficientnet-lite0", vec![("model.safetensors", path.to_owned())], device)
     }
 
-    fn identified(network: Network, path: &Path, architecture: &str, files: Vec<(&str, PathBuf)>) -> Result<Self> {
+    fn identified(
+        network: Network,
+        path: &Path,
+        architecture: &str,
+        files: Vec<(&str, PathBuf)>,
+        device: &Device,
+    ) -> Result<Self> {
         let hash = |(name, path): (&str, PathBuf)| Ok((name.to_owned(), sha256(&path)?));
         let files = files.into_iter().map(hash).collect::<Result<_>>()?;
         let (columns, preprocessing) = match &network {
@@ -117,13 +135,13 @@ impl Extractor {
         let source = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
         let identity =
             Identity { source, revision: None, architecture: architecture.to_owned(), columns, files, preprocessing };
-        Ok(Self { network, identity })
+        Ok(Self { network, identity, device: device.clone() })
     }
 
     /// Opens the network a manifest describes, at `path` or where it was then, and refuses any other.
-    pub fn from_manifest(manifest: &crate::Manifest, path: Option<&Path>) -> Result<Self> {
+    pub fn from_manifest(manifest: &crate::Manifest, path: Option<&Path>, place: Place) -> Result<Self> {
         let path = path.unwrap_or(Path::new(&manifest.model.source));
-        let mut extractor = Self::open(path)?;
+        let mut extractor = Self::open_on(path, place)?;
         for (name, hash) in &manifest.model.files {
             if extractor.identity.files.get(name) != Some(hash) {
                 let reason = format!("{name} is not the one the features were made with (SHA-256 {hash})");
@@ -145,8 +163,8 @@ impl Extractor {
 
     /// Opens the folder of a model of the hub, under the name and revision it has there; other weights than pinned are refused.
     #[cfg(feature = "hub")]
-    pub fn pinned(folder: &Path, pin: &crate::hub::Pin) -> Result<Self> {
-        let mut extractor = Self::open(folder)?;
+    pub fn pinned(folder: &Path, pin: &crate::hub::Pin, place: Place) -> Result<Self> {
+        let mut extractor = Self::open_on(folder, place)?;
         let weights = crate::hub::WEIGHTS;
         let found = extractor.identity.files.get(weights).map_or("none", String::as_str);
         pin.check(&folder.join(weights), found)?;
@@ -160,6 +178,15 @@ impl Extractor {
         &self.identity
     }
 
+    /// Where it runs: `cpu` or `cuda`.
+    pub fn device(&self) -> &'static str {
+        if self.on_card() { "cuda" } else { "cpu" }
+    }
+
+    pub(crate) fn on_card(&self) -> bool {
+        !self.device.is_cpu()
+    }
+
     /// Whether it reads sentences; otherwise it reads pictures.
     pub fn reads_text(&self) -> bool {
         matches!(self.identity.preprocessing, Preprocessing::Sentence(_))
@@ -170,17 +197,18 @@ impl Extractor {
         let tokens: Vec<Tokens> = texts.par_iter().map(|text| self.tokens(text)).collect::<Result<_>>()?;
         match texts.iter().zip(&tokens).find(|(_, tokens)| tokens.ids.is_empty()) {
             Some((text, _)) => Err(Error::item(format!("{text:?}"), NOTHING)),
-            None => self.extract_tokens(&tokens),
+            None => self.extract_tokens(&tokens, &mut |_| ()),
         }
     }
 
-    /// A feature vector for each text that was read before, of which there must be at least a token.
-    pub(crate) fn extract_tokens(&self, texts: &[Tokens]) -> Result<Vec<Vec<f32>>> {
+    /// A feature vector for each text that was read before, of which there must be at least a token; `progress` hears how many are
+    /// done.
+    pub(crate) fn extract_tokens(&self, texts: &[Tokens], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
         let ids: Vec<&[u32]> = texts.iter().map(|tokens| tokens.ids.as_slice()).collect();
         match &self.network {
-            Network::Sentence(model) => model.embed(&ids),
+            Network::Sentence(model) => model.embed(&ids, progress),
             #[cfg(feature = "onnx")]
-            Network::Onnx(model) => model.embed_tokens(&ids),
+            Network::Onnx(model) => model.embed_tokens(&ids, progress),
             Network::Vision(_) => Err(Error::Kind { reads: "pictures", holds: "texts" }),
         }
     }
@@ -210,10 +238,19 @@ impl Extractor {
 
     /// A feature vector for each picture.
     pub fn extract_pictures(&self, pictures: &[Picture]) -> Result<Vec<Vec<f32>>> {
+        self.extract_fitted(pictures, &mut |_| ())
+    }
+
+    /// The same; `progress` hears how many are done.
+    pub(crate) fn extract_fitted(
+        &self,
+        pictures: &[Picture],
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Vec<Vec<f32>>> {
         match &self.network {
-            Network::Vision(model) => model.embed(pictures),
+            Network::Vision(model) => model.embed(pictures, progress),
             #[cfg(feature = "onnx")]
-            Network::Onnx(model) => model.embed_pictures(pictures),
+            Network::Onnx(model) => model.embed_pictures(pictures, progress),
             Network::Sentence(_) => Err(Error::Kind { reads: "texts", holds: "pictures" }),
         }
     }
@@ -229,7 +266,7 @@ fn open_onnx(path: &Path) -> Result<Extractor> {
     let network = Network::Onnx(crate::onnx::OnnxModel::open(path)?);
     let mut files = files_there(path.parent().unwrap_or(Path::new("")), BESIDE);
     files.push(("model.onnx", path.to_owned()));
-    Extractor::identified(network, path, "onnx", files)
+    Extractor::identified(network, path, "onnx", files, &Device::Cpu)
 }
 
 #[cfg(not(feature = "onnx"))]

@@ -101,7 +101,7 @@ impl OnnxModel {
         }
     }
 
-    pub fn embed_pictures(&self, pictures: &[Picture]) -> Result<Vec<Vec<f32>>> {
+    pub fn embed_pictures(&self, pictures: &[Picture], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
         let Kind::Pictures(preprocessing) = &self.kind else {
             return Err(Error::Kind { reads: "texts", holds: "pictures" });
         };
@@ -110,12 +110,12 @@ impl OnnxModel {
             let plane = |channel: usize| pixels.iter().copied().skip(channel).step_by(3);
             self.picture((0..3).flat_map(plane).collect())
         };
-        pictures.iter().map(forward).collect()
+        one_by_one(pictures, forward, progress)
     }
 
-    pub fn embed_tokens(&self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+    pub fn embed_tokens(&self, texts: &[&[u32]], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
         let (reader, inputs) = self.reader()?;
-        texts.iter().map(|ids| self.sentence(ids, reader, inputs)).collect()
+        one_by_one(texts, |ids| self.sentence(ids, reader, inputs), progress)
     }
 
     pub fn tokens(&self, text: &str) -> Result<Tokens> {
@@ -181,6 +181,16 @@ impl OnnxModel {
     fn no_features(&self, shape: &[usize]) -> Error {
         Error::file(&self.path, format!("its first output has shape {shape:?}, no features"))
     }
+}
+
+/// A vector for each input; `progress` hears how many are done.
+fn one_by_one<T>(
+    inputs: &[T],
+    forward: impl Fn(&T) -> Result<Vec<f32>>,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Vec<Vec<f32>>> {
+    let heard = |(index, input)| forward(input).inspect(|_| progress(index + 1));
+    inputs.iter().enumerate().map(heard).collect()
 }
 
 /// The side the model itself asks for.

@@ -203,12 +203,50 @@ impl Norm {
 /// Self-attention over sequences that lie one after the other in the rows of one matrix: nothing is padded.
 pub(crate) struct Attention<'a> {
     /// The number of rows of each sequence.
-    pub lengths: &'a [usize],
+    lengths: &'a [usize],
     /// How many heads share the columns.
-    pub heads: usize,
+    heads: usize,
+    /// Scores of each head by the distance of key from query.
+    distance: Option<&'a Tensor>,
+    /// Where operations are composed: neighbours of one length.
+    runs: Vec<Run>,
 }
 
-impl Attention<'_> {
+/// Neighbouring sequences of one length, which go through an operation together.
+struct Run {
+    count: usize,
+    length: usize,
+    /// The scores of each head by query and key, made once for all layers.
+    scores: Option<Tensor>,
+}
+
+impl Run {
+    fn of(lengths: &[usize], distance: Option<&Tensor>) -> Result<Vec<Self>> {
+        let run = |run: &[usize]| {
+            let length = run[0];
+            let scores = distance.map(|distance| by_place(distance, length)).transpose()?;
+            Ok(Self { count: run.len(), length, scores })
+        };
+        lengths.chunk_by(|a, b| a == b).map(run).collect()
+    }
+}
+
+/// Scores by distance (heads, `2 reach + 1`) as scores by query and key (heads, length, length).
+fn by_place(distance: &Tensor, length: usize) -> Result<Tensor> {
+    let (heads, distances) = distance.dims2()?;
+    let reach = distances / 2;
+    let places: Vec<u32> = (0..length).flat_map(|i| (0..length).map(move |j| (reach + j - i) as u32)).collect();
+    let places = Tensor::from_vec(places, length * length, distance.device())?;
+    distance.index_select(&places, 1)?.reshape((heads, length, length))
+}
+
+impl<'a> Attention<'a> {
+    /// For sequences of these lengths, on that device.
+    pub fn new(lengths: &'a [usize], heads: usize, distance: Option<&'a Tensor>, device: &Device) -> Result<Self> {
+        let runs = if device.is_cpu() { Vec::new() } else { Run::of(lengths, distance)? };
+        Ok(Self { lengths, heads, distance, runs })
+    }
+
     fn on_cpu(&self, qkv: &[f32], columns: usize, distance: &[f32]) -> Vec<f32> {
         let width = columns / 3;
         let mut out = vec![0.0; qkv.len() / 3];
@@ -224,45 +262,39 @@ impl Attention<'_> {
         out
     }
 
-    /// `softmax(q k^T / sqrt(d) + s) v` of rows `q | k | v`; `distance` holds the scores `s` of each head by distance.
-    pub fn forward(&self, qkv: &Tensor, distance: Option<&Tensor>) -> Result<Tensor> {
-        match distance {
-            _ if !qkv.device().is_cpu() => self.composed(qkv, distance),
+    /// `softmax(q k^T / sqrt(d) + s) v` of rows `q | k | v`, with the scores `s` by distance.
+    pub fn forward(&self, qkv: &Tensor) -> Result<Tensor> {
+        match self.distance {
+            _ if !qkv.device().is_cpu() => self.composed(qkv),
             Some(distance) => qkv.apply_op2_no_bwd(distance, self),
             None => qkv.apply_op1_no_bwd(self),
         }
     }
 
     /// Runs of sequences of one length at a time, so that nothing is padded here either.
-    fn composed(&self, qkv: &Tensor, distance: Option<&Tensor>) -> Result<Tensor> {
-        let (mut row, mut parts) = (0, Vec::new());
-        for run in self.lengths.chunk_by(|a, b| a == b) {
-            let length = run[0];
-            let rows = qkv.narrow(0, row, run.len() * length)?;
-            parts.push(self.composed_run(&rows, run.len(), length, distance)?);
-            row += run.len() * length;
+    fn composed(&self, qkv: &Tensor) -> Result<Tensor> {
+        let (mut row, mut parts) = (0, Vec::with_capacity(self.runs.len()));
+        for run in &self.runs {
+            let rows = run.count * run.length;
+            parts.push(self.composed_run(&qkv.narrow(0, row, rows)?, run)?);
+            row += rows;
         }
         Tensor::cat(&parts, 0)
     }
 
-    fn composed_run(&self, rows: &Tensor, count: usize, length: usize, distance: Option<&Tensor>) -> Result<Tensor> {
+    fn composed_run(&self, rows: &Tensor, run: &Run) -> Result<Tensor> {
         let width = rows.dim(1)? / 3;
         let d = width / self.heads;
-        let part = |index: usize| {
-            let columns = rows.narrow(1, index * width, width)?.contiguous()?;
-            columns.reshape((count, length, self.heads, d))?.transpose(1, 2)?.contiguous()
-        };
-        let (q, k, v) = (part(0)?, part(1)?, part(2)?);
+        // Queries, keys and values, by sequence and head.
+        let parts = rows.reshape((run.count, run.length, 3, self.heads, d))?.permute((2, 0, 3, 1, 4))?.contiguous()?;
+        let (q, k, v) = (parts.get(0)?, parts.get(1)?, parts.get(2)?);
         let mut scores = (q.matmul(&k.t()?)? / (d as f64).sqrt())?;
-        if let Some(distance) = distance {
-            let reach = distance.dim(1)? / 2;
-            let row = |i: usize| distance.narrow(1, reach - i, length);
-            let bias = Tensor::stack(&(0..length).map(row).collect::<Result<Vec<_>>>()?, 1)?;
-            scores = scores.broadcast_add(&bias)?;
+        if let Some(more) = &run.scores {
+            scores = scores.broadcast_add(more)?;
         }
         let powers = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
         let shares = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
-        shares.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((count * length, width))
+        shares.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((run.count * run.length, width))
     }
 }
 
@@ -407,12 +439,12 @@ mod tests {
         // 72 columns in 3 heads of 24: no multiple of the kernel's lanes.
         let lengths = [1, 5, 5, 17, 33];
         let qkv = random((lengths.iter().sum::<usize>(), 3 * 72));
-        let attention = Attention { lengths: &lengths, heads: 3 };
-        assert_near(&attention.forward(&qkv, None).unwrap(), &attention.composed(&qkv, None).unwrap());
-        let distance = random((3, 2 * 40 + 1));
-        let both =
-            (attention.forward(&qkv, Some(&distance)).unwrap(), attention.composed(&qkv, Some(&distance)).unwrap());
-        assert_near(&both.0, &both.1);
+        let by_distance = random((3, 2 * 40 + 1));
+        for distance in [None, Some(&by_distance)] {
+            let fused = Attention::new(&lengths, 3, distance, &Device::Cpu).unwrap();
+            let composed = Attention { runs: Run::of(&lengths, distance).unwrap(), ..fused };
+            assert_near(&composed.forward(&qkv).unwrap(), &composed.composed(&qkv).unwrap());
+        }
     }
 
     #[test]

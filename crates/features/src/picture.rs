@@ -198,6 +198,8 @@ fn png(bytes: &[u8]) -> std::result::Result<Picture, String> {
         }
         png::ColorType::Indexed => None,
     };
+    // EXIF may follow the pixels; where the file ends before its end, they were all there.
+    _ = reader.finish();
     let turned = reader.info().exif_metadata.as_deref().and_then(orientation::of).unwrap_or_default();
     Ok(picture.ok_or(CHANNELS)?.turned(turned))
 }
@@ -393,6 +395,24 @@ mod tests {
             let turned = lying.clone().turned(orientation);
             assert_eq!(Picture::from_grey(width, 6 / width, &values).unwrap(), turned, "orientation {orientation}");
         }
+    }
+
+    #[test]
+    fn a_png_may_say_after_its_pixels_how_it_was_held() {
+        // Little-endian, one entry: orientation, a short, one of them, 6.
+        let exif = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0";
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 3, 2);
+        encoder.set_color(png::ColorType::Grayscale);
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_image_data(&[0, 1, 2, 3, 4, 5]).unwrap();
+        writer.write_chunk(png::chunk::ChunkType(*b"eXIf"), exif).unwrap();
+        drop(writer);
+        let upright = Picture::from_grey(2, 3, &[3, 0, 4, 1, 5, 2]);
+        assert_eq!(Some(Picture::decode(&bytes).unwrap()), upright);
+        // Without its last bytes it is the same picture, lying.
+        let cut = bytes.windows(4).position(|four| four == b"eXIf").unwrap();
+        assert_eq!(Picture::decode(&bytes[..cut]).ok(), Picture::from_grey(3, 2, &[0, 1, 2, 3, 4, 5]));
     }
 
     #[test]

@@ -6,11 +6,17 @@ use crate::weights::Weights;
 use crate::{Error, Result, config, untrusted};
 use candle_core::{Device, Tensor};
 use serde::Deserialize;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 use tokenizers::{PostProcessor, Tokenizer};
 
 /// Tokens that go through the network together: large enough for efficient products, small enough for the cache.
 const BATCH_TOKENS: usize = 1024;
+
+/// The same on a card, where starting an operation costs more than a cache.
+const CARD_TOKENS: usize = 16 * 1024;
 
 /// Buckets of distances: at least one for each kind of distance, and fewer exact ones than the distance all beyond which are one.
 const BUCKETS: std::ops::RangeInclusive<usize> = 4..=256;
@@ -90,7 +96,8 @@ pub enum Reading {
 /// What is wrong with a text of which nothing is read.
 pub(crate) const NOTHING: &str = "holds nothing that the model's tokenizer knows";
 
-/// What follows the network: from `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`.
+/// What surrounds the network: from `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json` and
+/// `tokenizer_config.json`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, Deserialize)]
 pub struct SentencePreprocessing {
     /// How tokens become one vector.
@@ -99,6 +106,9 @@ pub struct SentencePreprocessing {
     pub normalise: bool,
     /// Tokens after these are left out, as sentence-transformers does.
     pub max_tokens: usize,
+    /// Whether texts are put into small letters before the tokenizer reads them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lower_case: bool,
 }
 
 /// A sentence encoder.
@@ -126,7 +136,8 @@ impl Reader {
 
     /// The tokens of a text.
     pub fn tokens(&self, text: &str) -> Result<Tokens> {
-        let encoding = self.tokenizer.encode(text, true).map_err(|e| Error::Tokenizer(e.to_string()))?;
+        let text = if self.preprocessing.lower_case { Cow::from(text.to_lowercase()) } else { Cow::from(text) };
+        let encoding = self.tokenizer.encode(&*text, true).map_err(|e| Error::Tokenizer(e.to_string()))?;
         let reading = match (encoding.get_ids().is_empty(), encoding.get_overflowing().is_empty()) {
             (true, _) => Reading::Nothing,
             (false, true) => Reading::All,
@@ -173,18 +184,19 @@ impl SentenceModel {
         &self.reader
     }
 
-    /// A feature vector for each text, of which there is at least a token.
-    pub(crate) fn embed(&self, ids: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+    /// A feature vector for each text, of which there is at least a token; `progress` hears how many are done.
+    pub(crate) fn embed(&self, ids: &[&[u32]], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
         // Neighbours of one length share the work of a device that takes them together.
         let mut order: Vec<usize> = (0..ids.len()).collect();
         order.sort_by_key(|&i| ids[i].len());
+        let most = if self.words.device().is_cpu() { BATCH_TOKENS } else { CARD_TOKENS };
         let mut vectors = vec![Vec::new(); ids.len()];
         let mut rest = order.as_slice();
         while !rest.is_empty() {
             let mut tokens = 0;
             let fits = |&&i: &&usize| {
                 tokens += ids[i].len();
-                tokens <= BATCH_TOKENS
+                tokens <= most
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (batch, later) = rest.split_at(count);
@@ -193,6 +205,7 @@ impl SentenceModel {
                 vectors[i] = vector;
             }
             rest = later;
+            progress(ids.len() - rest.len());
         }
         Ok(vectors)
     }
@@ -371,30 +384,62 @@ impl Module {
     }
 }
 
+/// `1_Pooling/config.json`: `pooling_mode`, or before sentence-transformers 6 a switch for each mode.
 #[derive(Deserialize)]
-pub(crate) struct PoolingConfig {
-    #[serde(default)]
-    pooling_mode_cls_token: bool,
-    #[serde(default)]
-    pooling_mode_mean_tokens: bool,
-    #[serde(default)]
-    pooling_mode_max_tokens: bool,
-    #[serde(default)]
-    pooling_mode_mean_sqrt_len_tokens: bool,
-}
+pub(crate) struct PoolingConfig(serde_json::Map<String, Value>);
 
-#[derive(Deserialize)]
+/// The switches and their modes.
+const SWITCHES: [(&str, &str); 6] = [
+    ("pooling_mode_cls_token", "cls"),
+    ("pooling_mode_max_tokens", "max"),
+    ("pooling_mode_mean_tokens", "mean"),
+    ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
+    ("pooling_mode_weightedmean_tokens", "weightedmean"),
+    ("pooling_mode_lasttoken", "lasttoken"),
+];
+
+/// `sentence_bert_config.json`.
+#[derive(Default, Deserialize)]
 struct SentenceConfig {
     max_seq_length: Option<usize>,
+    #[serde(default)]
+    do_lower_case: bool,
+}
+
+/// `tokenizer_config.json`, where sentence-transformers 6 keeps the limit; one that is none is a number of 30 digits.
+#[derive(Default, Deserialize)]
+struct TokenizerConfig {
+    model_max_length: Option<f64>,
+}
+
+/// `config_sentence_transformers.json`.
+#[derive(Default, Deserialize)]
+struct PromptConfig {
+    default_prompt_name: Option<String>,
+    prompts: Option<BTreeMap<String, String>>,
+}
+
+impl PromptConfig {
+    /// What is put before every text, if anything is.
+    fn prompt(&self) -> Option<&String> {
+        let prompt = self.prompts.as_ref()?.get(self.default_prompt_name.as_ref()?)?;
+        Some(prompt).filter(|prompt| !prompt.is_empty())
+    }
 }
 
 impl SentencePreprocessing {
     /// What the folder says, or the mean of all tokens where it says nothing.
     fn read(folder: &Path, limit: usize) -> Result<Self> {
-        let mut found = Self { pooling: Pooling::Mean, normalise: false, max_tokens: limit };
-        if let Some(c) = config::read_if_there::<SentenceConfig>(&folder.join("sentence_bert_config.json"))? {
-            found.max_tokens = c.max_seq_length.unwrap_or(limit).min(limit);
+        let sentence: SentenceConfig = config::read_or_usual(&folder.join("sentence_bert_config.json"))?;
+        let tokenizer: TokenizerConfig = config::read_or_usual(&folder.join("tokenizer_config.json"))?;
+        let path = folder.join("config_sentence_transformers.json");
+        if let Some(prompt) = config::read_or_usual::<PromptConfig>(&path)?.prompt() {
+            return Err(Error::file(&path, format!("puts {prompt:?} before every text, which is not built in")));
         }
+        let named = sentence.max_seq_length.or(tokenizer.model_max_length.map(|most| most as usize));
+        let max_tokens = named.unwrap_or(limit).min(limit);
+        let mut found =
+            Self { pooling: Pooling::Mean, normalise: false, max_tokens, lower_case: sentence.do_lower_case };
         let path = folder.join("modules.json");
         for module in config::read_if_there::<Vec<Module>>(&path)?.unwrap_or_default() {
             match module.known(&path)? {
@@ -441,12 +486,20 @@ impl SentencePreprocessing {
 
 impl PoolingConfig {
     pub(crate) fn pooling(&self, path: &Path) -> Result<Pooling> {
-        let modes = (self.pooling_mode_mean_tokens, self.pooling_mode_cls_token, self.pooling_mode_max_tokens);
-        match modes {
-            (true, false, false) if !self.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Mean),
-            (false, true, false) if !self.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Cls),
-            (false, false, true) if !self.pooling_mode_mean_sqrt_len_tokens => Ok(Pooling::Max),
-            _ => Err(Error::file(path, "asks for a pooling that is not built in: mean, cls or max, one of them, is")),
+        let on = |switch: &str| self.0.get(switch) == Some(&Value::Bool(true));
+        let modes: Vec<&str> = match self.0.get("pooling_mode") {
+            Some(Value::String(mode)) => vec![mode],
+            Some(Value::Array(modes)) => modes.iter().map(|mode| mode.as_str().unwrap_or("?")).collect(),
+            _ => SWITCHES.iter().filter(|(switch, _)| on(switch)).map(|&(_, mode)| mode).collect(),
+        };
+        match modes[..] {
+            ["mean"] => Ok(Pooling::Mean),
+            ["cls"] => Ok(Pooling::Cls),
+            ["max"] => Ok(Pooling::Max),
+            _ => {
+                let asked = if modes.is_empty() { "none".to_owned() } else { modes.join(" and ") };
+                Err(Error::file(path, format!("asks for the pooling {asked}; built in is one of mean, cls and max")))
+            }
         }
     }
 }

@@ -13,6 +13,9 @@ use std::path::Path;
 /// Pictures that go through the network together.
 const BATCH: usize = 8;
 
+/// The same on a card.
+const CARD_BATCH: usize = 64;
+
 /// A network that reads pictures.
 pub struct VisionModel {
     network: Network,
@@ -23,6 +26,15 @@ pub struct VisionModel {
 enum Network {
     Transformer(Transformer),
     Convolutional(EfficientNet),
+}
+
+impl Network {
+    fn device(&self) -> &Device {
+        match self {
+            Self::Transformer(network) => network.positions.device(),
+            Self::Convolutional(network) => network.stem.device(),
+        }
+    }
 }
 
 impl VisionModel {
@@ -55,13 +67,15 @@ impl VisionModel {
         &self.preprocessing
     }
 
-    /// A feature vector for each picture.
-    pub fn embed(&self, pictures: &[Picture]) -> Result<Vec<Vec<f32>>> {
+    /// A feature vector for each picture; `progress` hears how many are done.
+    pub(crate) fn embed(&self, pictures: &[Picture], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
+        let together = if self.network.device().is_cpu() { BATCH } else { CARD_BATCH };
         let mut vectors = Vec::with_capacity(pictures.len());
-        for batch in pictures.chunks(BATCH) {
+        for batch in pictures.chunks(together) {
             let inputs: Vec<f32> =
                 batch.par_iter().flat_map_iter(|picture| self.preprocessing.apply(picture)).collect();
             vectors.extend(self.forward(&inputs)?);
+            progress(vectors.len());
         }
         Ok(vectors)
     }

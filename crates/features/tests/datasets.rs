@@ -63,6 +63,12 @@ fn folders_of_classes_and_of_parts() {
     // A class may have the name of a part.
     (0..10).for_each(|i| write(folder.path(), &format!("train/{i}.txt"), "train number 1"));
     assert_eq!(Dataset::open(folder.path(), &Format::Folders, 3).unwrap().classes, ["cat", "dog", "train"]);
+    // What lies deeper is the class's too; what is no sample is said.
+    std::fs::remove_dir_all(folder.path().join("train")).unwrap();
+    write(folder.path(), "dog/old/2019/a.txt", "dog of long ago");
+    let deeper = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    assert!(deeper.samples().any(|sample| sample.name == "dog/old/2019/a.txt" && text(sample) == "dog of long ago"));
+    assert!(deeper.notes.iter().any(|note| note.contains("left alone") && note.contains("cat/notes.md and 1 more")));
     // With parts given nothing is moved.
     let parted = tempfile::tempdir().unwrap();
     for (part, count) in [("train", 5), ("valid", 2), ("test", 3)] {
@@ -90,8 +96,11 @@ fn tables_of_three_forms_are_one_data_set() {
     write(folder.path(), "data.tsv", format!("text\tlabel\n{tsv}"));
     let json: String =
         rows.iter().map(|(text, label)| format!("{}\n", serde_json::json!({"text": text, "label": label}))).collect();
-    write(folder.path(), "data.jsonl", json);
-    for name in ["data.csv", "data.tsv", "data.jsonl"] {
+    write(folder.path(), "data.jsonl", &json);
+    write(folder.path(), "marked.jsonl", format!("\u{feff}{json}"));
+    let european: String = rows.iter().map(|(text, label)| format!("{label};{}\n", quoted(text))).collect();
+    write(folder.path(), "european.csv", format!("\u{feff}label;text\n{european}"));
+    for name in ["data.csv", "european.csv", "data.tsv", "data.jsonl", "marked.jsonl"] {
         let dataset = Dataset::open(&folder.path().join(name), &columns("text"), 0).unwrap();
         let mut texts: Vec<(String, &str)> =
             dataset.samples().map(|sample| (text(sample), dataset.classes[sample.label].as_str())).collect();
@@ -129,6 +138,9 @@ fn rows_without_a_label_are_named() {
     write(folder.path(), "data.csv", "text,label\nplay,a\nstop,\n");
     let error = Dataset::open(&folder.path().join("data.csv"), &columns("text"), 0).unwrap_err().to_string();
     assert!(error.contains("row 2: no label"), "{error}");
+    write(folder.path(), "latin.csv", b"text,label\nplay,a\nna\xEFve,b\n");
+    let error = Dataset::open(&folder.path().join("latin.csv"), &columns("text"), 0).unwrap_err().to_string();
+    assert!(error.contains("save it as UTF-8") && error.contains("line 3"), "{error}");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 mod common;
 
 use hetal_features::dataset::{Columns, Dataset, Format};
+#[cfg(not(feature = "cuda"))]
+use hetal_features::device::Place;
 use hetal_features::picture::Picture;
 use hetal_features::{Error, Extractor};
 use std::path::Path;
@@ -13,6 +15,23 @@ fn refusal(path: &Path) -> Error {
         Ok(_) => panic!("{} was opened", path.display()),
         Err(error) => error,
     }
+}
+
+#[test]
+fn weights_are_no_model_without_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    assert!(refusal(&folder.path().join("model.safetensors")).to_string().contains("give the folder it is in"));
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_card_is_refused_by_a_build_without_cards() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let error = Extractor::open_on(folder.path(), Place::Cuda).err().unwrap().to_string();
+    assert!(error.contains("features-cuda") && error.contains("--device cpu"), "{error}");
+    assert_eq!(Extractor::open_on(folder.path(), Place::Auto).unwrap().device(), "cpu");
 }
 
 #[test]

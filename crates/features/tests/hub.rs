@@ -4,6 +4,7 @@
 
 mod common;
 
+use hetal_features::device::Place;
 use hetal_features::hub::{Hub, PATIENCE, Pin};
 use hetal_features::{Error, Extractor, sha256};
 use std::io::{BufRead, BufReader, Write};
@@ -57,7 +58,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let folder = hub.fetch(&pin, |_, done, _| bytes = bytes.max(done)).unwrap();
     assert!(bytes > 1000);
     let expected = Extractor::open(there.path()).unwrap().extract_text("play some jazz").unwrap();
-    let extractor = Extractor::pinned(&folder, &pin).unwrap();
+    let extractor = Extractor::pinned(&folder, &pin, Place::Cpu).unwrap();
     assert_eq!(extractor.extract_text("play some jazz").unwrap(), expected);
     assert_eq!(
         (extractor.identity().source.as_str(), extractor.identity().revision.as_deref()),
@@ -71,7 +72,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let mut bytes = std::fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&weights, bytes).unwrap();
-    assert!(Extractor::pinned(&folder, &pin).err().unwrap().to_string().contains("SHA-256"));
+    assert!(Extractor::pinned(&folder, &pin, Place::Cpu).err().unwrap().to_string().contains("SHA-256"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
+use hetal_features::device::Place;
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::sentence::Reading;
 use hetal_features::{Error, Extractor, Manifest};
@@ -64,10 +65,12 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         job(&twice).run(|done| {
             heard.push(done);
-            assert!(done < 1000, "killed here");
+            assert!(done < 1200, "killed here");
         })
     }));
-    assert!(killed.is_err() && heard == [0, 512, 1024], "{heard:?}");
+    // Progress is heard within a chunk, too, and always forwards.
+    assert!(killed.is_err() && heard.is_sorted() && heard.contains(&512), "{heard:?}");
+    assert!(heard.iter().any(|&done| 0 < done && done < 512), "{heard:?}");
     // Half a row more than was recorded, as a kill in the middle of writing leaves it.
     let rows = twice.join("unfinished/rows.f32");
     let mut bytes = std::fs::read(&rows).unwrap();
@@ -75,7 +78,7 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
     std::fs::write(&rows, bytes).unwrap();
     let mut heard = Vec::new();
     job(&twice).run(|done| heard.push(done)).unwrap();
-    assert_eq!(heard, [1024, 1500]);
+    assert_eq!((heard.first(), heard.last()), (Some(&1024), Some(&1500)));
     assert_eq!(files(&once), files(&twice));
     assert!(!twice.join("unfinished").exists());
 
@@ -137,13 +140,13 @@ fn an_extraction_stopped_after_its_manifest_is_done() {
     }
     // Another one's record is left alone, and that one goes on.
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        job(&other).run(|done| assert!(done < 1000, "killed here"))
+        job(&other).run(|done| assert!(done < 1200, "killed here"))
     }));
     assert!(killed.is_err());
     assert_eq!(job(&dataset).run(|_| {}).unwrap(), manifest);
     let mut heard = Vec::new();
     job(&other).run(|done| heard.push(done)).unwrap();
-    assert_eq!(heard, [1024, 1500]);
+    assert_eq!((heard.first(), heard.last()), (Some(&1024), Some(&1500)));
     // One at a time.
     let lock = std::fs::File::open(&out).unwrap();
     lock.try_lock().unwrap();
@@ -173,7 +176,7 @@ fn a_text_file_that_changed_is_read_again() {
     // As many bytes as before.
     std::fs::write(data.join("a/0.txt"), "some").unwrap();
     let (heard, second) = run();
-    assert!(heard == [0, 20] && first != second, "{heard:?}");
+    assert!(heard.first() == Some(&0) && first != second, "{heard:?}");
 }
 
 #[test]
@@ -242,7 +245,7 @@ fn bad_samples_can_be_refused() {
             assert!(done < 1500, "killed here");
         })
     }));
-    assert!(killed.is_err() && heard == [1024, 1500], "{heard:?}");
+    assert!(killed.is_err() && heard.first() == Some(&1024), "{heard:?}");
     let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
     assert!(refused(&error), "{error}");
     let manifest = job(Policy::Skip).run(|_| {}).unwrap();
@@ -332,14 +335,16 @@ fn pictures_that_cannot_be_read_are_named() {
 
     // The manifest leads back to the network, and to no other.
     let manifest = Manifest::read(&out).unwrap();
-    let again = Extractor::from_manifest(&manifest, None).unwrap();
+    let again = Extractor::from_manifest(&manifest, None, Place::Cpu).unwrap();
     let picture = data.join("a/0.png");
     assert_eq!(again.extract_image(&picture).unwrap(), extractor.extract_image(&picture).unwrap());
     std::fs::write(model.join("preprocessor_config.json"), r#"{"image_mean": [0.1, 0.1, 0.1]}"#).unwrap();
-    assert!(Extractor::from_manifest(&manifest, None).err().unwrap().to_string().contains("preprocessing"));
+    assert!(Extractor::from_manifest(&manifest, None, Place::Cpu).err().unwrap().to_string().contains("preprocessing"));
     std::fs::remove_file(model.join("preprocessor_config.json")).unwrap();
     common::write_vit(&model, "vit.");
-    assert!(Extractor::from_manifest(&manifest, Some(&model)).err().unwrap().to_string().contains("SHA-256"));
+    assert!(
+        Extractor::from_manifest(&manifest, Some(&model), Place::Cpu).err().unwrap().to_string().contains("SHA-256")
+    );
 }
 
 #[test]

@@ -95,6 +95,62 @@ fn sentence_transformers_files_decide_pooling_length_and_scale() {
     assert_near(&extractor.extract_text("play some jazz in a song").unwrap(), &found, 1e-6);
 }
 
+/// As sentence-transformers 6 writes them: the pooling has a name, the limit is the tokenizer's.
+#[test]
+fn newer_files_of_sentence_transformers_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let text = "play some jazz in a song";
+    let mean = Extractor::open(folder.path()).unwrap().extract_text(text).unwrap();
+    std::fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    write(
+        "modules.json",
+        r#"[{"type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""},
+            {"type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling", "path": "1_Pooling"}]"#,
+    );
+    write("sentence_bert_config.json", r#"{"transformer_task": "feature-extraction"}"#);
+    write("1_Pooling/config.json", r#"{"embedding_dimension": 24, "pooling_mode": "mean", "include_prompt": true}"#);
+    write("tokenizer_config.json", r#"{"model_max_length": 1000000000000000019884624838656}"#);
+    assert_near(&Extractor::open(folder.path()).unwrap().extract_text(text).unwrap(), &mean, 1e-6);
+    write("1_Pooling/config.json", r#"{"pooling_mode": ["cls"]}"#);
+    write("tokenizer_config.json", r#"{"model_max_length": 5}"#);
+    let extractor = Extractor::open(folder.path()).unwrap();
+    assert_eq!(extractor.tokens(text).unwrap().reading, Reading::Beginning);
+    assert_ne!(extractor.extract_text(text).unwrap(), mean);
+    // The older file's limit goes before.
+    write("sentence_bert_config.json", r#"{"max_seq_length": 12}"#);
+    assert_eq!(Extractor::open(folder.path()).unwrap().tokens(text).unwrap().reading, Reading::All);
+    for pooling in [r#"{"pooling_mode": ["mean", "max"]}"#, r#"{"pooling_mode": "lasttoken"}"#, "{}"] {
+        write("1_Pooling/config.json", pooling);
+        assert!(
+            Extractor::open(folder.path()).err().unwrap().to_string().contains("asks for the pooling"),
+            "{pooling}"
+        );
+    }
+}
+
+#[test]
+fn small_letters_and_prompts_are_obeyed_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    let tokenizer = include_str!("golden/tokenizer.json");
+    write("tokenizer.json", &tokenizer.replace(r#"{"type": "Lowercase"}"#, "null"));
+    let vector = |text: &str| Extractor::open(folder.path()).unwrap().extract_text(text).unwrap();
+    assert_ne!(vector("Play JAZZ"), vector("play jazz"));
+    write("sentence_bert_config.json", r#"{"max_seq_length": 12, "do_lower_case": true}"#);
+    assert_eq!(vector("Play JAZZ"), vector("play jazz"));
+    let prompts = |name: &str| {
+        let text = format!(r#"{{"prompts": {{"query": "", "passage": "passage: "}}, "default_prompt_name": {name}}}"#);
+        write("config_sentence_transformers.json", &text);
+        Extractor::open(folder.path())
+    };
+    assert!(prompts("null").is_ok() && prompts(r#""query""#).is_ok());
+    let error = prompts(r#""passage""#).err().unwrap().to_string();
+    assert!(error.contains("\"passage: \" before every text"), "{error}");
+}
+
 #[cfg(feature = "onnx")]
 #[test]
 fn onnx_models_agree_with_onnxruntime() {

@@ -3,6 +3,7 @@
 use super::steps::Steps;
 use super::train::{carried, per_iteration};
 use super::{bytes, data, print, seconds, security};
+use crate::extract::DeviceArgument;
 use crate::machine::{self, peak_rss_gib};
 use crate::{Error, Result, extract, progress};
 use hetal_client::files::{Format, parse_table};
@@ -73,6 +74,9 @@ pub struct Arguments {
     /// With --from-text: the network that reads them (a folder with config.json and model.safetensors, see docs/features.md).
     #[arg(long, value_name = "DIR", requires = "from_text")]
     pub network: Option<PathBuf>,
+    /// With --from-text: where the network runs.
+    #[arg(long, value_enum, default_value = "auto", requires = "from_text")]
+    pub device: DeviceArgument,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -99,7 +103,7 @@ impl Bundle {
         let mut dataset = Dataset::open(texts, &Form::detect(texts, Columns::default()), 0)?;
         dataset.thin([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]], 0);
         let spinner = progress::spinner("loading the model");
-        let extractor = Extractor::open(network)?;
+        let extractor = Extractor::open_on(network, arguments.device.into())?;
         spinner.finish_and_clear();
         let folder = arguments.dir.join("features");
         let (policy, output) = (Policy::Skip, Output::Npy);

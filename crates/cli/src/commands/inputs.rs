@@ -1,6 +1,7 @@
 //! What is to be classified: pictures, texts or features, as named on the command line.
 
 use super::data::names;
+use crate::extract::DeviceArgument;
 use crate::{Error, Result, extract, progress};
 use hetal_client::Model;
 use hetal_client::files::{self, Labels};
@@ -32,6 +33,9 @@ pub struct Inputs {
     /// Where downloaded networks are kept.
     #[arg(long, env = "HETAL_MODELS", value_name = "DIR")]
     pub models: Option<PathBuf>,
+    /// Where the network runs that makes the features.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: DeviceArgument,
 }
 
 /// Rows to classify.
@@ -52,7 +56,7 @@ impl Inputs {
             return Ok(Rows { names: None, features: table.features, labels: table.labels });
         }
         let manifest = manifest(model, path)?.ok_or_else(|| Error::NoExtraction { model: model.name.clone() })?;
-        let extractor = extract::reopen(&manifest, self.network.as_deref(), self.models.as_deref())?;
+        let extractor = extract::reopen(&manifest, self.network.as_deref(), self.models.as_deref(), self.device)?;
         let rows = if self.text.is_empty() {
             in_chunks(&self.pictures, |paths| pictures(&extractor, paths))?
         } else {

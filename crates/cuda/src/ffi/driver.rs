@@ -94,6 +94,7 @@ fn no_gpu(reason: impl Into<String>) -> Error {
 const LEAST_CAPABILITY: u32 = 70;
 
 /// Functions that drivers of CUDA 12 have; without one of them cudarc would panic in the middle of work.
+#[cfg(any(test, not(feature = "linked")))]
 const NEEDED: [&str; 6] = [
     "cuMemGetInfo_v2",
     "cuModuleLoadData",
@@ -104,6 +105,7 @@ const NEEDED: [&str; 6] = [
 ];
 
 /// Functions without which nothing is recorded.
+#[cfg(not(feature = "linked"))]
 const GRAPHS: [&str; 6] = [
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
@@ -114,21 +116,34 @@ const GRAPHS: [&str; 6] = [
 ];
 
 /// Says which of the needed functions the driver lacks, if one.
+#[cfg(any(test, not(feature = "linked")))]
 fn require(has: impl Fn(&'static str) -> bool) -> Result<()> {
     NEEDED.into_iter().find(|&symbol| !has(symbol)).map_or(Ok(()), |symbol| Err(Error::DriverTooOld { symbol }))
+}
+
+/// Requires that the driver's library is there and has what is needed; tells whether it can record work. Where it is linked, the program
+/// would not have started without all of it.
+#[cfg(not(feature = "linked"))]
+fn library() -> Result<bool> {
+    // SAFETY: looking for the driver's library loads and unloads it, nothing more.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(no_gpu("the NVIDIA driver (libcuda) is not installed"));
+    }
+    // SAFETY: the library is there; the symbol is looked up and not called.
+    let has = |symbol: &'static str| unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_ok();
+    require(has)?;
+    Ok(GRAPHS.into_iter().all(has))
+}
+
+#[cfg(feature = "linked")]
+fn library() -> Result<bool> {
+    Ok(true)
 }
 
 impl Driver {
     /// Card number `gpu`, with kernels for degree `2^log_n`.
     pub(crate) fn open(gpu: usize, log_n: u32) -> Result<Self> {
-        // SAFETY: looking for the driver's library loads and unloads it, nothing more.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(no_gpu("the NVIDIA driver (libcuda) is not installed"));
-        }
-        // SAFETY: the library is there; the symbol is looked up and not called.
-        let has =
-            |symbol: &'static str| unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_ok();
-        require(has)?;
+        let has_graphs = library()?;
         result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
         let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;
         let ordinal = i32::try_from(gpu).ok().filter(|&g| g < count);
@@ -162,7 +177,7 @@ impl Driver {
             device,
             context,
             streams: [std::ptr::null_mut(); 2 * LANES],
-            has_graphs: GRAPHS.into_iter().all(has),
+            has_graphs,
             multiprocessors,
             module: std::ptr::null_mut(),
             functions: Vec::new(),
@@ -577,7 +592,15 @@ impl Device for Driver {
     }
 }
 
+/// Seconds between two events that have passed.
+#[cfg(feature = "linked")]
+fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
+    // SAFETY: both events are alive.
+    unsafe { result::event::elapsed(before, after) }.ok().map(|milliseconds| f64::from(milliseconds) / 1000.0)
+}
+
 /// Seconds between two events that have passed. By the name that all drivers have.
+#[cfg(not(feature = "linked"))]
 fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
     type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
     let mut milliseconds = 0.0;

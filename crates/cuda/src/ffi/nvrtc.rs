@@ -16,12 +16,24 @@ pub(crate) fn is_present() -> bool {
     *PRESENT.get_or_init(load)
 }
 
-/// Loads the library and keeps it. `cudarc` asks the system for it by name, which then gives the one already loaded.
+/// Loads the library and keeps it.
 fn load() -> bool {
     let folder = std::env::var_os(FOLDER_VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(folder) = &folder {
         keep_builtins(folder);
     }
+    found(folder.as_deref())
+}
+
+/// Where the library is linked, the program would not have started without it.
+#[cfg(feature = "linked")]
+fn found(_: Option<&Path>) -> bool {
+    true
+}
+
+/// `cudarc` asks the system for the library by name, which then gives the one already loaded.
+#[cfg(not(feature = "linked"))]
+fn found(folder: Option<&Path>) -> bool {
     let names = cudarc::get_lib_name_candidates("nvrtc");
     let places = folder.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
     for place in places.chain(names.iter().map(PathBuf::from)) {

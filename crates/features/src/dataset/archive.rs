@@ -39,7 +39,7 @@ pub(crate) fn read(path: &Path) -> Result<Found> {
         7 => DERMA[label].to_owned(),
         _ => label.to_string(),
     };
-    Ok(Found { classes: (0..count).map(names).collect(), parts })
+    Ok(Found { classes: (0..count).map(names).collect(), notes: vec![], parts })
 }
 
 fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize) -> Result<Vec<Sample>> {

@@ -32,7 +32,7 @@ pub(crate) fn mnist(folder: &Path) -> Result<Found> {
         samples(name, pictures, &classes, 10, &labels)
     };
     let classes = (0..10).map(|digit| digit.to_string()).collect();
-    Ok(Found { classes, parts: [Some(part("train")?), None, Some(part("t10k")?)] })
+    Ok(Found { classes, notes: vec![], parts: [Some(part("train")?), None, Some(part("t10k")?)] })
 }
 
 fn find(folder: &Path, names: &[String]) -> Result<PathBuf> {
@@ -91,7 +91,7 @@ pub(crate) fn cifar10(folder: &Path) -> Result<Found> {
     };
     let train = (1..=5).map(|batch| format!("data_batch_{batch}.bin")).collect();
     let parts = [Some(part("train", train)?), None, Some(part("test", vec!["test_batch.bin".to_owned()])?)];
-    Ok(Found { classes: CIFAR10.map(str::to_owned).to_vec(), parts })
+    Ok(Found { classes: CIFAR10.map(str::to_owned).to_vec(), notes: vec![], parts })
 }
 
 /// Samples of stored pictures with a label each.

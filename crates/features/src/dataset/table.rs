@@ -81,9 +81,16 @@ fn no_column(path: &Path, name: &str, have: &str) -> Error {
 }
 
 fn delimited(path: &Path, columns: &Columns, delimiter: u8) -> Result<Vec<[String; 2]>> {
-    let bad = |e: csv::Error| Error::dataset(path, e.to_string());
+    let bad = |e: csv::Error| match e.kind() {
+        csv::ErrorKind::Utf8 { .. } => Error::dataset(path, format!("{e}; save it as UTF-8")),
+        _ => Error::dataset(path, e.to_string()),
+    };
     let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_path(path).map_err(bad)?;
     let header = reader.headers().map_err(bad)?.clone();
+    // Where a comma is a decimal point, programs put a semicolon between columns.
+    if delimiter == b',' && header.len() == 1 && header.iter().any(|all| all.contains(';')) {
+        return delimited(path, columns, b';');
+    }
     let place = |name: &str| {
         let have = header.iter().collect::<Vec<_>>().join(", ");
         header.iter().position(|column| column.trim() == name).ok_or_else(|| no_column(path, name, &have))
@@ -96,7 +103,10 @@ fn delimited(path: &Path, columns: &Columns, delimiter: u8) -> Result<Vec<[Strin
 fn json_lines(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
     let mut rows = Vec::new();
-    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    // Some programs begin a file with a mark of its byte order, which UTF-8 has no need of.
+    for (index, line) in
+        text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty())
+    {
         let bad = |e: serde_json::Error| Error::dataset(path, format!("line {}: {e}", index + 1));
         let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).map_err(bad)?;
         let value = |name: &str| match object.get(name) {

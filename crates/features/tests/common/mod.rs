@@ -1,4 +1,4 @@
-//! Small networks with made weights, written as the real checkpoints are.
+//! Networks with made weights, small ones and ones of true sizes, written as the real checkpoints are.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use safetensors::tensor::{Dtype, TensorView};
@@ -40,90 +40,127 @@ pub fn write_checkpoint(path: &Path, prefix: &str, tensors: &[(String, Vec<usize
     safetensors::serialize_to_file(views, None, path).unwrap();
 }
 
-const HIDDEN: usize = 24;
-const INNER: usize = 40;
-const LAYERS: usize = 3;
+/// The sizes of a transformer.
+pub struct Size {
+    /// Columns between layers.
+    pub hidden: usize,
+    /// Columns within them.
+    pub inner: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Heads of attention.
+    pub heads: usize,
+    /// Words of a sentence encoder.
+    pub words: usize,
+    /// Positions of a sentence encoder.
+    pub positions: usize,
+    /// Sides of a picture and of a patch.
+    pub sides: [usize; 2],
+}
+
+/// As small as it may be.
+pub const SMALL: Size = Size { hidden: 24, inner: 40, layers: 3, heads: 3, words: 16, positions: 20, sides: [32, 8] };
+/// all-mpnet-base-v2's and vit-base-patch16-224's.
+pub const BASE: Size =
+    Size { hidden: 768, inner: 3072, layers: 12, heads: 12, words: 30_527, positions: 514, sides: [224, 16] };
 
 fn pair(tensors: &mut Vec<(String, Vec<usize>)>, name: &str, shape: &[usize]) {
     tensors.push((format!("{name}.weight"), shape.to_vec()));
     tensors.push((format!("{name}.bias"), shape[..1].to_vec()));
 }
 
-fn config(folder: &Path, model_type: &str, more: &str) {
+fn config(folder: &Path, model_type: &str, size: &Size, more: &str) {
+    let Size { hidden, inner, layers, heads, .. } = size;
     let text = format!(
-        r#"{{"model_type": "{model_type}", "hidden_size": {HIDDEN}, "intermediate_size": {INNER}, "hidden_act": "gelu",
-            "num_hidden_layers": {LAYERS}, "num_attention_heads": 3, {more}}}"#
+        r#"{{"model_type": "{model_type}", "hidden_size": {hidden}, "intermediate_size": {inner}, "hidden_act": "gelu",
+            "num_hidden_layers": {layers}, "num_attention_heads": {heads}, {more}}}"#
     );
     std::fs::write(folder.join("config.json"), text).unwrap();
 }
 
 /// The tensors of a small BERT or MPNet.
 pub fn sentence_tensors(family: &str) -> Vec<(String, Vec<usize>)> {
+    sentence_tensors_of(family, &SMALL)
+}
+
+fn sentence_tensors_of(family: &str, size: &Size) -> Vec<(String, Vec<usize>)> {
+    let (hidden, inner) = (size.hidden, size.inner);
     let mut t = vec![
-        ("embeddings.word_embeddings.weight".to_owned(), vec![16, HIDDEN]),
-        ("embeddings.position_embeddings.weight".to_owned(), vec![20, HIDDEN]),
+        ("embeddings.word_embeddings.weight".to_owned(), vec![size.words, hidden]),
+        ("embeddings.position_embeddings.weight".to_owned(), vec![size.positions, hidden]),
     ];
-    pair(&mut t, "embeddings.LayerNorm", &[HIDDEN]);
+    pair(&mut t, "embeddings.LayerNorm", &[hidden]);
     let (qkvo, norm) = match family {
         "mpnet" => {
-            t.push(("encoder.relative_attention_bias.weight".to_owned(), vec![32, 3]));
+            t.push(("encoder.relative_attention_bias.weight".to_owned(), vec![32, size.heads]));
             (["attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o"], "attention.LayerNorm")
         }
         _ => {
-            t.push(("embeddings.token_type_embeddings.weight".to_owned(), vec![2, HIDDEN]));
+            t.push(("embeddings.token_type_embeddings.weight".to_owned(), vec![2, hidden]));
             (
                 ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"],
                 "attention.output.LayerNorm",
             )
         }
     };
-    for layer in 0..LAYERS {
+    for layer in 0..size.layers {
         let name = |part: &str| format!("encoder.layer.{layer}.{part}");
-        qkvo.iter().for_each(|part| pair(&mut t, &name(part), &[HIDDEN, HIDDEN]));
-        pair(&mut t, &name(norm), &[HIDDEN]);
-        pair(&mut t, &name("intermediate.dense"), &[INNER, HIDDEN]);
-        pair(&mut t, &name("output.dense"), &[HIDDEN, INNER]);
-        pair(&mut t, &name("output.LayerNorm"), &[HIDDEN]);
+        qkvo.iter().for_each(|part| pair(&mut t, &name(part), &[hidden, hidden]));
+        pair(&mut t, &name(norm), &[hidden]);
+        pair(&mut t, &name("intermediate.dense"), &[inner, hidden]);
+        pair(&mut t, &name("output.dense"), &[hidden, inner]);
+        pair(&mut t, &name("output.LayerNorm"), &[hidden]);
     }
     t
 }
 
 /// A small BERT or MPNet that reads words of tests/golden/tokenizer.json.
 pub fn write_sentence_model(folder: &Path, family: &str) {
+    write_sentence_model_of(folder, family, &SMALL);
+}
+
+/// The same, of any size.
+pub fn write_sentence_model_of(folder: &Path, family: &str, size: &Size) {
     let epsilon = if family == "mpnet" { 1e-5 } else { 1e-12 };
+    let Size { words, positions, .. } = size;
     let more = format!(
-        r#""vocab_size": 16, "max_position_embeddings": 20, "layer_norm_eps": {epsilon}, "pad_token_id": 1,
+        r#""vocab_size": {words}, "max_position_embeddings": {positions}, "layer_norm_eps": {epsilon}, "pad_token_id": 1,
            "type_vocab_size": 2, "relative_attention_num_buckets": 32"#
     );
-    config(folder, family, &more);
+    config(folder, family, size, &more);
     std::fs::write(folder.join("tokenizer.json"), include_str!("../golden/tokenizer.json")).unwrap();
-    write_checkpoint(&folder.join("model.safetensors"), "", &sentence_tensors(family));
+    write_checkpoint(&folder.join("model.safetensors"), "", &sentence_tensors_of(family, size));
 }
 
 /// A small vision transformer; `prefix` is what its tensors' names begin with.
 pub fn write_vit(folder: &Path, prefix: &str) {
-    config(
-        folder,
-        "vit",
-        r#""image_size": 32, "patch_size": 8, "layer_norm_eps": 1e-12, "num_channels": 3, "qkv_bias": true"#,
+    write_vit_of(folder, prefix, &SMALL);
+}
+
+/// The same, of any size.
+pub fn write_vit_of(folder: &Path, prefix: &str, size: &Size) {
+    let (hidden, inner, [side, patch]) = (size.hidden, size.inner, size.sides);
+    let more = format!(
+        r#""image_size": {side}, "patch_size": {patch}, "layer_norm_eps": 1e-12, "num_channels": 3, "qkv_bias": true"#
     );
+    config(folder, "vit", size, &more);
     let mut t = vec![
-        ("embeddings.cls_token".to_owned(), vec![1, 1, HIDDEN]),
-        ("embeddings.position_embeddings".to_owned(), vec![1, 17, HIDDEN]),
+        ("embeddings.cls_token".to_owned(), vec![1, 1, hidden]),
+        ("embeddings.position_embeddings".to_owned(), vec![1, (side / patch).pow(2) + 1, hidden]),
     ];
-    pair(&mut t, "embeddings.patch_embeddings.projection", &[HIDDEN, 3, 8, 8]);
-    for layer in 0..LAYERS {
+    pair(&mut t, "embeddings.patch_embeddings.projection", &[hidden, 3, patch, patch]);
+    for layer in 0..size.layers {
         let name = |part: &str| format!("encoder.layer.{layer}.{part}");
         for part in ["attention.attention.query", "attention.attention.key", "attention.attention.value"] {
-            pair(&mut t, &name(part), &[HIDDEN, HIDDEN]);
+            pair(&mut t, &name(part), &[hidden, hidden]);
         }
-        pair(&mut t, &name("attention.output.dense"), &[HIDDEN, HIDDEN]);
-        pair(&mut t, &name("intermediate.dense"), &[INNER, HIDDEN]);
-        pair(&mut t, &name("output.dense"), &[HIDDEN, INNER]);
-        pair(&mut t, &name("layernorm_before"), &[HIDDEN]);
-        pair(&mut t, &name("layernorm_after"), &[HIDDEN]);
+        pair(&mut t, &name("attention.output.dense"), &[hidden, hidden]);
+        pair(&mut t, &name("intermediate.dense"), &[inner, hidden]);
+        pair(&mut t, &name("output.dense"), &[hidden, inner]);
+        pair(&mut t, &name("layernorm_before"), &[hidden]);
+        pair(&mut t, &name("layernorm_after"), &[hidden]);
     }
-    pair(&mut t, "layernorm", &[HIDDEN]);
+    pair(&mut t, "layernorm", &[hidden]);
     write_checkpoint(&folder.join("model.safetensors"), prefix, &t);
 }
 
