@@ -52,7 +52,7 @@ fn levels(leaf: &Leaf, data: &Data, reader: &mut Reader) -> Result<Vec<u64>, Dam
         // Old writers': one bit each, the highest of a byte first.
         Levels::Inline { encoding: 4 } => {
             let bytes = reader.take(data.count.div_ceil(8))?;
-            let bits = bytes.iter().flat_map(|byte| (0..8).map(move |bit| u64::from(byte >> (7 - bit) & 1)));
+            let bits = bytes.iter().flat_map(|byte| (0..8).map(move |bit| u64::from((byte >> (7 - bit)) & 1)));
             Ok(bits.take(data.count).collect())
         }
         Levels::Inline { encoding } => Err(format!("says which values are missing by the unknown encoding {encoding}")),
@@ -195,8 +195,9 @@ fn prefixed<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Damage> {
 
 /// The number of `width` bits (at most 64) that begins at bit `at`, the lowest bits first; bits beyond the end are 0.
 fn bits(bytes: &[u8], at: usize, width: usize) -> u64 {
-    let window = bytes.iter().skip(at / 8).take(9).rev().fold(0u128, |sum, &byte| sum << 8 | u128::from(byte));
-    (window >> (at % 8)) as u64 & (u64::MAX >> (64 - width.clamp(1, 64))) * u64::from(width > 0)
+    let window = bytes.iter().skip(at / 8).take(9).rev().fold(0u128, |sum, &byte| (sum << 8) | u128::from(byte));
+    let mask = if width == 0 { 0 } else { u64::MAX >> (64 - width.min(64)) };
+    (window >> (at % 8)) as u64 & mask
 }
 
 /// `count` numbers of `width` bits (at most 32): runs of one number, and groups of eight packed ones.
