@@ -427,6 +427,11 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     let wide = ["keygen", "--dir", &dir, "--passphrase-file", &words, "--fresh-keys", "--columns", "6", "--classes"];
     assert!(!hetal(&[&wide[..], &["1000", "--batch", "64"]].concat()).status.success());
     assert_eq!(secret(), before);
+    // A word that does not open the old key locks no new one.
+    let refused = keygen(&wrong, &["--fresh-keys"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("not the passphrase"), "{said}");
+    assert_eq!(secret(), before);
     let fresh: Value = serde_json::from_slice(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
     assert!(fresh["locked"] == true && secret() != before);
     // An open key is not locked by the way, nor left open without a word.

@@ -2,7 +2,7 @@
 
 use crate::project::{KeySet, Released, Rotation, io, remove_if_there};
 use crate::training::Step;
-use crate::{Error, Layout, Owner, Project, Result};
+use crate::{Error, Layout, Owner, Project, Result, remote};
 use hetal_ckks::Params;
 use hetal_keys::durable::NewFile;
 use std::path::Path;
@@ -39,7 +39,6 @@ fn load_or_make(project: &mut Project) -> Result<Owner> {
         return load(project);
     }
     let path = project.secret();
-    remove_if_there(&path)?;
     let settings = project.settings();
     if settings.key_id.is_some() || !settings.keys.is_empty() {
         return Err(Error::SecretLost { path });
@@ -47,6 +46,8 @@ fn load_or_make(project: &mut Project) -> Result<Owner> {
     if settings.locked && project.passphrase().is_none() {
         return Err(Error::Unlocked);
     }
+    // Not before it is clear that there was none: a link to a disk that is not there leads to one.
+    remove_if_there(&path)?;
     let owner = Owner::fresh(params(project)?)?;
     owner.save(&path, project.passphrase())?;
     project.adopt_key(owner.key_id(), None)?;
@@ -141,7 +142,18 @@ pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_key
     Ok(key_id)
 }
 
-/// Makes sure that a project has the key set of a layout.
+/// Compares the key set of a layout with its name, and throws it away if its bytes are others than were written: it can be made anew.
+pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
+    let Some(keys) = project.settings().keys.iter().find(|keys| keys.layout == layout.key()) else { return Ok(()) };
+    let path = project.key_file(keys);
+    if path.exists() && remote::name_of(&path)?.0.to_string() != keys.blob {
+        remove_if_there(&path)?;
+    }
+    Ok(())
+}
+
+/// Makes sure that a project has the key set of a layout. That of a file which has the right length is found out when it is sent, or
+/// by [`check_set`].
 pub fn ensure_set(
     project: &mut Project,
     owner: &Owner,
@@ -257,6 +269,21 @@ mod tests {
         assert!(restore(&mut p, &backup, None).is_err(), "a key is never overwritten");
     }
 
+    /// A secret on a disk that is not there now is found again when it is.
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_a_secret_that_is_away_stays() {
+        let folder = TempDir::new();
+        let mut p = project(&folder, "p");
+        let id = owner(&mut p).unwrap().key_id();
+        let (disk, away) = (folder.path().join("disk.key"), folder.path().join("away.key"));
+        std::fs::rename(p.secret(), &away).unwrap();
+        std::os::unix::fs::symlink(&disk, p.secret()).unwrap();
+        assert!(matches!(owner(&mut p), Err(Error::SecretLost { .. })));
+        std::fs::rename(&away, &disk).unwrap();
+        assert_eq!(owner(&mut p).unwrap().key_id(), id);
+    }
+
     fn layout(project: &Project, features: usize) -> Layout {
         Layout::new(params(project).unwrap(), 32, features, 3, 128.0).unwrap()
     }
@@ -271,6 +298,20 @@ mod tests {
         let (first, second) = (set(&mut p, &six), set(&mut p, &nine));
         assert_ne!(first.file, second.file);
         assert_eq!((set(&mut p, &six), set(&mut p, &nine)), (first.clone(), second.clone()));
+        // Damaged, it is as good as gone; whole, it stays.
+        let path = p.key_file(&second);
+        let whole = std::fs::read(&path).unwrap();
+        check_set(&mut p, &nine).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
+        let mut damaged = whole.clone();
+        damaged[whole.len() / 2] ^= 1;
+        std::fs::write(&path, damaged).unwrap();
+        check_set(&mut p, &six).unwrap();
+        assert_eq!(set(&mut p, &nine), second, "a length is soon compared, bytes are not");
+        check_set(&mut p, &nine).unwrap();
+        let second = set(&mut p, &nine);
+        assert_ne!(std::fs::read(&path).unwrap(), whole);
+        assert_eq!(remote::name_of(&path).unwrap().0.to_string(), second.blob);
         // Made again, a set is as known to servers as it was.
         p.update(|s| s.keys.iter_mut().for_each(|keys| keys.sent = keys.blob == first.blob)).unwrap();
         std::fs::remove_file(p.key_file(&first)).unwrap();

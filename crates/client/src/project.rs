@@ -186,8 +186,9 @@ impl Project {
         if settings.version > VERSION {
             return Err(Error::NewerFile { path, found: settings.version, known: VERSION });
         }
-        // They are written and removed by these names: a folder that came from elsewhere must not lead out of itself.
-        if let Some(keys) = settings.keys.iter().find(|keys| checked_name(&keys.file).is_err()) {
+        // They are written, removed and sent by these names: a folder that came from elsewhere must not lead out of itself, nor to
+        // its other files.
+        if let Some(keys) = settings.keys.iter().find(|keys| !is_key_file(&keys.file)) {
             return Err(Error::Damaged { path, reason: format!("{:?} is no name of a key set's file", keys.file) });
         }
         // The next time it is written it is in the form of today.
@@ -338,12 +339,17 @@ impl Project {
 }
 
 /// A name that is a file's: letters, digits, `-`, `_` and `.`, not too long, not hidden.
-fn checked_name(name: &str) -> Result<&str> {
+pub(crate) fn checked_name(name: &str) -> Result<&str> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(good) {
         return Err(Error::Name { name: name.to_owned() });
     }
     Ok(name)
+}
+
+/// Whether a name is one of a key set's file: `keys.hetal`, `keys-SHAPE.hetal`.
+fn is_key_file(name: &str) -> bool {
+    checked_name(name).is_ok() && name.starts_with("keys") && name.ends_with(".hetal")
 }
 
 pub(crate) fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Error {
@@ -494,7 +500,7 @@ mod tests {
     #[test]
     fn files_of_key_sets_stay_inside_the_folder() {
         let folder = TempDir::new();
-        for bad in ["/etc/keys.hetal", "../keys.hetal", "a/b"] {
+        for bad in ["/etc/keys.hetal", "../keys.hetal", "keys/../../keys.hetal", "secret.key", "project.json", "lock"] {
             let mut project = Project::open(folder.path(), None).unwrap();
             let (blob, layout, file) = ("00".to_owned(), "any".to_owned(), bad.to_owned());
             let keys = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };

@@ -5,6 +5,7 @@ mod messages;
 mod tls;
 mod transfer;
 mod watch;
+mod words;
 
 pub use error::{Error, Result};
 pub use hetal_wire::{BlobName, JobId, JobState};
@@ -13,6 +14,7 @@ pub use messages::{
     Validation,
 };
 pub use transfer::Uploaded;
+pub(crate) use transfer::name_of;
 pub use watch::Watch;
 
 use hetal_learn::Verdict;

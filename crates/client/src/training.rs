@@ -218,6 +218,9 @@ impl<'a> Training<'a> {
             keys::retire(project)?;
         }
         let owner = keys::owner(project)?;
+        if options.replace {
+            keys::check_set(project, &layout)?;
+        }
         let keys = keys::ensure_set(project, &owner, &layout, report)?;
         let fitting = same && before.as_ref().is_some_and(|record| record.keys == keys.blob);
         let record = match before {
@@ -358,13 +361,14 @@ fn must_retire(project: &Project, options: &Options, before: Option<&Record>) ->
     let lost = !there && (settings.key_id.is_some() || !settings.keys.is_empty());
     let made_for_this =
         |record: &Record| record.fresh_keys && !record.finished && settings.key_set(&record.keys).is_some();
-    options.fresh_keys && (used || unknown || lost || open) && !before.is_some_and(made_for_this)
+    options.fresh_keys && (open || (used || unknown || lost) && !before.is_some_and(made_for_this))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use hetal_learn::nesterov::Momentum;
+    use hetal_testkit::TempDir;
 
     fn offer() -> Offer {
         let defaults = Terms {
@@ -378,6 +382,26 @@ mod tests {
             seed: Some(0),
         };
         Offer { defaults, ..Offer::default() }
+    }
+
+    /// An interrupted training keeps the keys that were made for it, but not an open one where a lock was wished for.
+    #[test]
+    fn a_wish_for_a_lock_is_not_forgotten() {
+        let folder = TempDir::new();
+        let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
+        keys::owner(&mut project).unwrap();
+        let mut record: Record = serde_json::from_slice(include_bytes!("../tests/samples/training.json")).unwrap();
+        record.fresh_keys = true;
+        let (blob, layout, file) = (record.keys.clone(), "32 rows".to_owned(), "keys.hetal".to_owned());
+        let set = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
+        project.update(|s| s.keys = vec![set]).unwrap();
+        let mut options = Options::new("model");
+        assert!(!must_retire(&project, &options, Some(&record)));
+        options.fresh_keys = true;
+        assert!(!must_retire(&project, &options, Some(&record)), "made for this");
+        assert!(must_retire(&project, &options, None), "a server has seen them");
+        project.set_passphrase(Some(hetal_keys::Passphrase::new("a b c".to_owned().into()).unwrap()));
+        assert!(must_retire(&project, &options, Some(&record)), "the key is open");
     }
 
     #[test]

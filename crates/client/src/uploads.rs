@@ -1,7 +1,7 @@
 //! Encrypted rows, kept on disk: what was encrypted once is sent as it is, however often sending is tried.
 
 use crate::layout::Layout;
-use crate::project::io;
+use crate::project::{checked_name, io};
 use crate::remote::{Batch, BlobName};
 use crate::{Error, Owner, Result};
 use hetal_ckks::Complex64;
@@ -69,14 +69,33 @@ pub(crate) fn ranges(rows: usize, batch: usize) -> Vec<Range<usize>> {
     (0..rows).step_by(batch.max(1)).map(|start| start..(start + batch).min(rows)).collect()
 }
 
-/// Checks that a file is there as it was written.
+/// Checks that a file is there as it was written, and where such files are: a record that came from elsewhere names no others.
 pub(crate) fn check(folder: &Path, upload: &Upload) -> Result<()> {
+    checked_name(&upload.file)?;
     let path = folder.join(&upload.file);
     let bytes = std::fs::metadata(&path).map_err(|e| io("reading", &path, &e))?.len();
     if bytes == upload.bytes {
         return Ok(());
     }
     Err(Error::Damaged { path, reason: format!("it has {bytes} bytes, {} were written", upload.bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_record_names_no_other_files() {
+        let folder = TempDir::new();
+        let inner = folder.path().join("job");
+        std::fs::create_dir(&inner).unwrap();
+        for name in ["batch-0000.ct", "../secret.key"] {
+            std::fs::write(inner.join(name), b"abc").unwrap();
+            let upload = Upload { file: name.to_owned(), blob: String::new(), bytes: 3, rows: 1 };
+            assert_eq!(check(&inner, &upload).is_ok(), name == "batch-0000.ct", "{name}");
+        }
+    }
 }
 
 /// The name in a state file.

@@ -3,11 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_client::files::{npy, npz, safetensors};
-use hetal_client::model::Provenance;
 use hetal_client::project::{KeySet, Released, Rotation, ServerSettings};
-use hetal_client::{Model, Project, parsers};
-use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Judge, Matrix, Normalisation, Wishes};
+use hetal_client::{Project, parsers};
 use hetal_testkit::TempDir;
 use hetal_testkit::allocation::Counting;
 use hetal_testkit::fuzz::{feed, runs};
@@ -67,6 +64,11 @@ fn tables() -> Vec<Vec<u8>> {
     all.map(|text| text.as_bytes().to_vec()).into()
 }
 
+/// A file as the program writes it.
+fn sample(bytes: &[u8]) -> Vec<Vec<u8>> {
+    vec![bytes.to_vec()]
+}
+
 fn released() -> Released {
     Released { noise: 1e-6, numbers: 10, security: 10, left: 3 }
 }
@@ -98,47 +100,6 @@ fn settings() -> Vec<Vec<u8>> {
 
 fn retired() -> Vec<Vec<u8>> {
     vec![json!({ "key_id": "11".repeat(16), "released": released() }).to_string().into_bytes()]
-}
-
-fn trainings() -> Vec<Vec<u8>> {
-    let upload = json!({ "file": "batch-0000.ct", "blob": "22".repeat(32), "bytes": 1000, "rows": 32 });
-    let round = json!({ "verdict": "Continue", "accepted": true, "loss": 0.5, "accuracy": 0.75, "largest": 9.0 });
-    let terms = json!({ "batch": 32, "patience": 3, "max_epochs": 9, "range": 128.0, "rate": 1.0, "lowering": 0.5,
-        "momentum": Momentum::Nesterov, "seed": 0 });
-    let job = json!({ "server": "host:1", "request": "33".repeat(16), "terms": terms, "id": "44".repeat(16),
-        "judge": Judge::new(3, 128.0, 3), "range": 128.0, "rounds": [round], "fault": null });
-    let record = json!({ "version": 2, "fingerprint": "55".repeat(32), "layout": "32 rows", "keys": "00".repeat(32),
-        "wishes": Wishes::default(), "batches": [upload], "validation": [upload], "job": job, "sent": [1, 2],
-        "seconds": { "encrypting": 1.0, "sending": 1.0, "training": 1.0, "iterations": [1.0, 2], "all": 4.0 },
-        "fresh_keys": false, "finished": false });
-    vec![record.to_string().into_bytes()]
-}
-
-fn models() -> Vec<Vec<u8>> {
-    let features = Matrix::from_fn(9, 4, |i, j| (i * 5 % 7 + j) as f64);
-    let weights = Matrix::from_fn(3, 5, |k, h| (k + h) as f64);
-    let training = Provenance {
-        set: "insecure-toy11".to_owned(),
-        rows: 9,
-        validation_rows: 3,
-        batch: 8,
-        rate: Some(1.0),
-        patience: 3,
-        max_epochs: 5,
-        range: 128.0,
-        epochs: 2,
-        best_epoch: 1,
-        iterations: 4,
-        validation_loss: 0.5,
-        validation_accuracy: 0.75,
-        server: "localhost:1".to_owned(),
-        job: "00".repeat(16),
-        weights: "11".repeat(32),
-        key_id: None,
-    };
-    let normalisation = Normalisation::fit(&features, 10.0).unwrap();
-    let model = Model::new("m", names(), &weights, normalisation, Some(1e-7), training).unwrap();
-    vec![serde_json::to_vec(&model).unwrap()]
 }
 
 fn published() -> Vec<Vec<u8>> {
@@ -209,8 +170,8 @@ fn hostile_bytes_are_refused_or_understood() {
         ("CSV", tables(), parsers::csv),
         ("project", settings(), parsers::settings),
         ("retired key", retired(), parsers::retired),
-        ("training", trainings(), parsers::training),
-        ("model", models(), parsers::model),
+        ("training", sample(include_bytes!("samples/training.json")), parsers::training),
+        ("model", sample(include_bytes!("samples/model.json")), parsers::model),
         ("published model", published(), parsers::published),
         ("offer", offers(), parsers::offer),
         ("job", jobs(), parsers::job),

@@ -3,6 +3,7 @@
 mod archive;
 mod binary;
 mod folder;
+mod parquet;
 mod snips;
 mod table;
 mod voc;

@@ -3,6 +3,7 @@
 use crate::weights::hexadecimal;
 use crate::{Error, Result, config, disk};
 use sha2::{Digest, Sha256};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -131,8 +132,8 @@ impl Hub {
         let path = folder.join(file);
         let parent = path.parent().unwrap_or(folder);
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        let Some(mut out) = claimed(&path)? else { return Ok(true) };
         let part = disk::unfinished(&path);
-        let mut out = std::fs::File::create(&part).map_err(Error::io(&part))?;
         let pieces = pieces(response.into_body().into_reader());
         let (mut hash, mut done) = (Sha256::new(), 0);
         loop {
@@ -167,6 +168,36 @@ impl Hub {
             .timeout_recv_response(Some(self.patience));
         config.build().into()
     }
+}
+
+/// The unfinished file of a download, for this process alone: one that another process writes is waited for, which ends when that
+/// process does. `None` if the file is there by then.
+fn claimed(path: &Path) -> Result<Option<File>> {
+    let part = disk::unfinished(path);
+    loop {
+        let file = File::options().create(true).truncate(false).write(true).open(&part).map_err(Error::io(&part))?;
+        file.lock().map_err(Error::io(&part))?;
+        if path.is_file() {
+            return Ok(None);
+        }
+        // What was locked may have been published, and taken away again, since it was opened.
+        if is_at(&file, &part) {
+            file.set_len(0).map_err(Error::io(&part))?;
+            return Ok(Some(file));
+        }
+    }
+}
+
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    file.metadata().ok().map(place) == std::fs::metadata(path).ok().map(place)
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.is_file()
 }
 
 /// What a body holds, piece by piece and an empty one last, from a thread of its own: a read that never ends can be left to itself.

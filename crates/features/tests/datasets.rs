@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
-#[cfg(feature = "parquet")]
 mod tables;
 
 use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
+use parquet::basic::Compression;
+use parquet::file::properties::WriterVersion;
 use std::io::Write;
 use std::path::Path;
 
@@ -111,25 +112,79 @@ fn tables_of_three_forms_are_one_data_set() {
     }
 }
 
-#[cfg(feature = "parquet")]
+/// A row of a table whose every fifth text is missing.
+fn assert_row(row: usize, sample: &Sample) {
+    match sample.read() {
+        Ok(Content::Text(text)) => assert_eq!(text, format!("text {row}")),
+        Err(error) => assert!(row % 5 == 4 && error.to_string().contains("empty"), "{error}"),
+        Ok(Content::Picture(_)) => panic!("{} is a picture", sample.name),
+    }
+}
+
 #[test]
 fn parquet_tables() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.parquet");
-    tables::write_parquet(&path, parquet::basic::Compression::SNAPPY, 10);
-    let dataset = Dataset::open(&path, &columns("text"), 0).unwrap();
-    assert_eq!(
-        (sizes(&dataset), dataset.classes.clone()),
-        ([7, 1, 2], vec!["class 0".to_owned(), "class 1".to_owned()])
-    );
-    for sample in dataset.samples() {
-        let number: usize = text(sample).strip_prefix("text ").unwrap().parse().unwrap();
-        assert_eq!(sample.label, number % 2);
+    let labels = [
+        ("binary label (UTF8)", ["class 0", "class 1"]),
+        ("binary label", ["class 0", "class 1"]),
+        ("boolean label", ["false", "true"]),
+        ("int32 label", ["-1", "-2"]),
+        ("int32 label (UINT_8)", ["4294967295", "4294967294"]),
+        ("int64 label (INTEGER(64,false))", ["18446744073709551615", "18446744073709551614"]),
+        ("int64 label (INTEGER(64,true))", ["-1", "-2"]),
+        ("double label", ["0.0", "0.5"]),
+    ];
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            for (dictionary, (label, classes)) in [true, false].into_iter().flat_map(|d| labels.map(|label| (d, label)))
+            {
+                tables::write_parquet(&path, tables::properties(compression, version, dictionary), 100, label);
+                let dataset = Dataset::open(&path, &columns("text"), 0).unwrap();
+                assert_eq!(sizes(&dataset), [70, 10, 20], "{label}");
+                for sample in dataset.samples() {
+                    let row: usize = sample.name.strip_prefix("data.parquet row ").unwrap().parse().unwrap();
+                    let row = row - 1;
+                    assert_eq!(dataset.classes[sample.label], classes[row % 2]);
+                    assert_row(row, sample);
+                }
+            }
+        }
     }
-    let error = Dataset::open(&path, &columns("sentence"), 0).unwrap_err().to_string();
-    assert!(error.contains("no column sentence, but text, label"), "{error}");
-    std::fs::write(&path, b"PAR1 and no more").unwrap();
-    assert!(Dataset::open(&path, &columns("text"), 0).is_err());
+}
+
+/// Tables of 12 rows as others write them, each by its defaults and packed with snappy: pyarrow 26 (in two groups of rows), polars 2.1,
+/// duckdb 2.0 (its second version).
+#[test]
+fn parquet_tables_of_other_programs() {
+    for writer in ["arrow", "polars", "duckdb"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(writer).with_extension("parquet");
+        let dataset = Dataset::open(&path, &columns("text"), 0).unwrap();
+        assert_eq!(dataset.samples().count(), 12, "{writer}");
+        for sample in dataset.samples() {
+            let row = sample.name.rsplit(' ').next().unwrap().parse::<usize>().unwrap() - 1;
+            assert_eq!(sample.label, row % 2, "{writer}");
+            assert_row(row, sample);
+        }
+    }
+}
+
+#[test]
+fn parquet_tables_that_cannot_be_read_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.parquet");
+    let properties = || tables::properties(Compression::SNAPPY, WriterVersion::PARQUET_1_0, true);
+    let error = |column: &str| Dataset::open(&path, &columns(column), 0).unwrap_err().to_string();
+    tables::write_parquet(&path, properties(), 10, "binary label (UTF8)");
+    assert!(error("sentence").contains("no column sentence, but tags, text, label"), "{}", error("sentence"));
+    assert!(error("tags").contains("column tags holds lists"), "{}", error("tags"));
+    tables::write_parquet(&path, properties(), 10, "int32 label (DATE)");
+    assert!(error("text").contains("column label holds dates"), "{}", error("text"));
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    assert!(error("text").contains("data.parquet: does not end like a Parquet table"), "{}", error("text"));
+    std::fs::write(&path, b"PAR1").unwrap();
+    assert!(error("text").contains("too short"), "{}", error("text"));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod common;
-#[cfg(feature = "parquet")]
 mod tables;
 
 use hetal_features::dataset::{Columns, Dataset, Format};
@@ -21,9 +20,6 @@ static ALLOCATOR: Counting = Counting;
 const CONFIGURATION: usize = 64 << 10;
 /// The same of data sets: buffers of readers, and what a packed kilobyte can hold.
 const DATASET: usize = 4 << 20;
-
-/// The reader of Parquet takes the sizes of pages, 31 bits, at their word: 146 MB for a table of 556 bytes were seen.
-const PARQUET: usize = 4 << 30;
 
 type Parser = Box<dyn Fn(&[u8]) -> bool>;
 
@@ -49,24 +45,31 @@ fn table() -> Format {
 fn tables() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let csv = "label,text\nyes,\"say \"\"a\"\", twice\"\nno,stop\nyes,\"two\nlines\"\nno,\n";
     let json = "{\"text\": \"play\", \"label\": \"a\"}\n\n{\"label\": 7, \"text\": null}\n{\"text\": \"x\", \"label\": \"b\"}\n";
-    #[allow(unused_mut, reason = "Parquet is a feature")]
-    let mut all = vec![
+    vec![
         ("t.csv", vec![csv.as_bytes().to_vec()]),
         ("t.tsv", vec![csv.replace(',', "\t").into_bytes()]),
         ("t.jsonl", vec![json.as_bytes().to_vec()]),
-    ];
-    #[cfg(feature = "parquet")]
-    {
-        use parquet::basic::Compression;
-        let folder = tempfile::tempdir().unwrap();
-        let written = |compression| {
-            let path = folder.path().join("t.parquet");
-            tables::write_parquet(&path, compression, 8);
-            std::fs::read(path).unwrap()
-        };
-        all.push(("t.parquet", [Compression::UNCOMPRESSED, Compression::SNAPPY].map(written).to_vec()));
+    ]
+}
+
+/// Parquet tables in the forms that writers have.
+fn parquet_tables() -> Vec<Vec<u8>> {
+    use parquet::basic::Compression;
+    use parquet::file::properties::WriterVersion;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    let mut tables = Vec::new();
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            for (dictionary, label) in
+                [(true, "binary label (UTF8)"), (false, "binary label (UTF8)"), (false, "int32 label")]
+            {
+                tables::write_parquet(&path, tables::properties(compression, version, dictionary), 24, label);
+                tables.push(std::fs::read(&path).unwrap());
+            }
+        }
     }
-    all
+    tables
 }
 
 /// An archive of MedMNIST's form, packed or not.
@@ -207,9 +210,10 @@ fn hostile_tables() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     for (file, samples) in tables() {
-        let memory = if file == "t.parquet" { PARQUET } else { DATASET };
-        hold(file, &samples, memory, 4_000, opened(folder.path(), file, file, table()));
+        hold(file, &samples, DATASET, 4_000, opened(folder.path(), file, file, table()));
     }
+    let file = "t.parquet";
+    hold(file, &parquet_tables(), DATASET, 12_000, opened(folder.path(), file, file, table()));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
-#[cfg(feature = "parquet")]
 mod tables;
 
 use hetal_features::Extractor;
@@ -93,16 +92,17 @@ fn open_damaged(path: &Path, format: &Format, count: usize) {
     assert!(refused > count / 20, "{refused} of {count} refused by name");
 }
 
-#[cfg(feature = "parquet")]
 #[test]
 fn parquet_tables() {
+    use parquet::basic::Compression;
+    use parquet::file::properties::WriterVersion;
     let folder = tempfile::tempdir().unwrap();
-    for (name, compression) in [
-        ("plain.parquet", parquet::basic::Compression::UNCOMPRESSED),
-        ("packed.parquet", parquet::basic::Compression::SNAPPY),
+    for (name, compression, version) in [
+        ("plain.parquet", Compression::UNCOMPRESSED, WriterVersion::PARQUET_1_0),
+        ("packed.parquet", Compression::SNAPPY, WriterVersion::PARQUET_2_0),
     ] {
         let path = folder.path().join(name);
-        tables::write_parquet(&path, compression, 40);
+        tables::write_parquet(&path, tables::properties(compression, version, true), 40, "binary label (UTF8)");
         open_damaged(&path, &Format::Table(Columns::default()), 1500);
     }
 }

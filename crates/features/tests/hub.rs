@@ -75,6 +75,32 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     assert!(Extractor::pinned(&folder, &pin, Place::Cpu).err().unwrap().to_string().contains("SHA-256"));
 }
 
+/// Two programs that want the same model at once do not write into each other's file, and neither fails.
+#[test]
+fn a_model_is_fetched_by_one_at_a_time() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    let (address, _) = serve(there.path().to_owned());
+    let folder = here.path().join("owner--small").join(REVISION);
+    std::fs::create_dir_all(&folder).unwrap();
+    // Another one's download, of which so much has come.
+    let part = folder.join("config.json.part");
+    let mut other = std::fs::File::create(&part).unwrap();
+    other.lock().unwrap();
+    other.write_all(b"{\"half\":").unwrap();
+    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(|| hub.fetch(&pin, |_, _, _| {}));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!fetched.is_finished(), "it did not wait");
+        assert_eq!(std::fs::read(&part).unwrap(), b"{\"half\":");
+        // The other one ends, without having got anywhere.
+        drop(other);
+        assert_eq!(fetched.join().unwrap().unwrap(), folder);
+    });
+    assert!(Extractor::pinned(&folder, &pin).is_ok() && !part.exists());
+}
+
 #[test]
 fn other_bytes_than_pinned_are_refused() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -100,10 +100,19 @@ pub trait Blobs: Send + Sync {
     /// All shelves there are, of all tenants.
     fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>>;
 
-    /// Whether others may keep blobs in the same place.
-    fn is_shared(&self) -> bool {
-        false
-    }
+    /// The name of the database that the blobs belong to, once it is written down.
+    fn owner(&self) -> Result<Option<String>>;
+
+    /// Writes that name down, where there is none.
+    fn set_owner(&self, name: &str) -> Result<()>;
+
+    /// Where it is, in words.
+    fn place(&self) -> String;
+}
+
+/// Why a store does not take the name of an owner: it has one.
+fn owned(blobs: &dyn Blobs) -> Error {
+    Error::Config { reason: format!("the blobs in {} belong to a database already", blobs.place()) }
 }
 
 /// All bytes of a blob of at most `most` bytes, after comparing them with its name.

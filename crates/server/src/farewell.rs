@@ -6,7 +6,7 @@ use crate::disk::Files;
 use crate::staging::Staging;
 use crate::state::{Holdings, SqliteState, State};
 use crate::tenants::Tenant;
-use crate::{Error, Result, lock, open_blobs};
+use crate::{Error, Result, lock, open_blobs, pairing};
 use hetal_wire::BlobName;
 use serde::Serialize;
 use std::collections::HashSet;
@@ -36,6 +36,8 @@ pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<Farewell> {
     let _lock = lock(folder)?;
     let state = SqliteState::open(&folder.join("state.sqlite"))?;
     let blobs = open_blobs(config)?;
+    // A tenant of the same name may be another server's.
+    pairing::pair(&*blobs, &state)?;
     let staging = Staging::open(Arc::new(Files), &folder.join("staging"), 1)?;
     // Names that stand for nothing but what is removed here: random, or hashes.
     let mut names: Vec<Vec<u8>> = state.jobs(tenant)?.iter().map(|job| job.id.to_vec()).collect();

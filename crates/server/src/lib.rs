@@ -99,7 +99,7 @@ pub fn start(config: Config) -> Result<Running> {
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
     let state = SqliteState::open(&config.folder.join("state.sqlite"))?;
     let blobs = open_blobs(&config)?;
-    pairing::pair(&config.folder.join("blobs"), &*blobs, &state)?;
+    pairing::pair(&*blobs, &state)?;
     let state: Arc<dyn State> = Arc::new(state);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);

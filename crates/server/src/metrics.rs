@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 /// Counters of a server since it started.
 pub struct Metrics {
@@ -98,17 +99,23 @@ impl Metrics {
     }
 }
 
+/// Those who ask for health and metrics at the same time.
+const AT_ONCE: usize = 8;
+
 /// Serves health and metrics for ever.
 pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, state: Arc<dyn State>) {
-    loop {
+    // However many ask, those who train are not kept waiting for threads or files.
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let (metrics, state) = (Arc::clone(&metrics), Arc::clone(&state));
-        tokio::spawn(
-            async move { tokio::time::timeout(Duration::from_secs(5), respond(stream, metrics, state)).await },
-        );
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(Duration::from_secs(5), respond(stream, metrics, state)).await;
+            drop(place);
+        });
     }
 }
 

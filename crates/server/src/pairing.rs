@@ -3,33 +3,28 @@
 
 use crate::blobs::Blobs;
 use crate::state::{Holdings, SqliteState, State};
-use crate::{Error, Result, tls};
-use std::io::ErrorKind;
-use std::path::Path;
+use crate::{Error, Result};
 
-/// Makes sure that the blobs in a folder are those of the database: the folder names it. One that names none yet is this database's,
-/// unless all that is in it is of tenants of whom the database knows nothing.
-pub fn pair(folder: &Path, blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
-    let (path, identity) = (folder.join("owner"), state.identity()?);
-    let is_ours = match std::fs::read_to_string(&path) {
-        Ok(owner) => owner == identity,
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            let ours = blobs.is_shared() || knows_some(state, blobs)?;
-            if ours {
-                tls::write_private(&path, identity.as_bytes())?;
-            }
-            ours
+/// Makes sure that blobs are those of the database: they name it. Where none is named yet they are this database's, unless all that is
+/// there is of tenants of whom the database knows nothing.
+pub fn pair(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
+    let identity = state.identity()?;
+    let is_ours = match blobs.owner()? {
+        Some(owner) => owner == identity,
+        None if knows_some(state, blobs)? => {
+            blobs.set_owner(&identity)?;
+            true
         }
-        Err(e) => return Err(Error::file(&path, e)),
+        None => false,
     };
     if is_ours {
         return Ok(());
     }
     Err(Error::Config {
         reason: format!(
-            "{} holds the blobs of another database than state.sqlite beside it: restore the one they belong to, or move them away \
-             to begin anew",
-            folder.display()
+            "{} holds the blobs of another database than state.sqlite: restore the one they belong to, or take another place (a folder, or \
+             a prefix in the bucket) to begin anew",
+            blobs.place()
         ),
     })
 }
@@ -63,16 +58,16 @@ mod tests {
         let blobs = LocalBlobs::open(&folder).unwrap();
         let open = |name: &str| SqliteState::open(&dir.path().join(name)).unwrap();
         let first = open("first.sqlite");
-        pair(&folder, &blobs, &first).unwrap();
+        pair(&blobs, &first).unwrap();
         let ann = "ann".to_owned().try_into().unwrap();
         let key = Key::new(&ann, Shelf::Uploads, name_of(b"rows"));
         blobs.put(&key, b"rows").unwrap();
         blobs.delete(&key).unwrap();
         assert!(knows_some(&first, &blobs).unwrap(), "an empty folder is nobody's");
         blobs.put(&key, b"rows").unwrap();
-        pair(&folder, &blobs, &first).unwrap();
+        pair(&blobs, &first).unwrap();
         let refused = |state: &SqliteState| {
-            let error = pair(&folder, &blobs, state).unwrap_err().to_string();
+            let error = pair(&blobs, state).unwrap_err().to_string();
             assert!(error.contains("another database"), "{error}");
         };
         // Another database, and an empty one beside blobs that say nothing.
@@ -83,6 +78,6 @@ mod tests {
         let upload = Upload { name: name_of(b"others"), kind: BlobKind::Batch, size: 6, complete: false };
         let quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
         first.begin_upload(&ann, &upload, &quota).unwrap();
-        pair(&folder, &blobs, &first).unwrap();
+        pair(&blobs, &first).unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! Jobs that wait for a verdict do not wait for ever.
 
+use crate::sweep::clear_ended;
 use crate::worker::Shop;
 use hetal_wire::JobId;
 use std::collections::HashMap;
@@ -40,9 +41,10 @@ impl Patience {
         let now = (shop.clock)();
         let until = shop.lease_until(now);
         for (id, round) in self.overdue(&shop.state.waiting(now, until)?, Instant::now()) {
-            if shop.state.expire(id, round, &reason, now, until)? {
+            if let Some(tenant) = shop.state.expire(id, round, &reason, now, until)? {
                 tracing::info!(job = %id, round, "job failed: no verdict came");
                 shop.bell.ring();
+                clear_ended(&*shop.state, &*shop.blobs, &tenant, id);
             }
         }
         Ok(())

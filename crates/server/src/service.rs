@@ -8,7 +8,7 @@ use crate::metrics::{Metrics, add};
 use crate::places::{Place, Places};
 use crate::sets::Sets;
 use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
-use crate::sweep::delete_job;
+use crate::sweep::{cancel_job, delete_job};
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
 use crate::turns::{Turn, Turns};
@@ -25,6 +25,7 @@ use std::io::Read;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::http::HeaderMap;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -86,13 +87,17 @@ impl Handler {
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, Status> {
         let service = Arc::clone(&self.0);
-        let outcome = tokio::task::spawn_blocking(move || work(&service)).await;
-        let outcome = outcome.unwrap_or_else(|e| Err(Error::work(format!("a request broke off: {e}"))));
-        outcome.map_err(|error| {
-            tracing::debug!(%error, "refused");
-            error.into()
-        })
+        answer(tokio::task::spawn_blocking(move || work(&service)).await)
     }
+}
+
+/// What became of work in another thread.
+fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
+    let outcome = outcome.unwrap_or_else(|e| Err(Error::work(format!("a request broke off: {e}"))));
+    outcome.map_err(|error| {
+        tracing::debug!(%error, "refused");
+        error.into()
+    })
 }
 
 type Reply<T> = std::result::Result<Response<T>, Status>;
@@ -132,9 +137,9 @@ impl Hetal for Handler {
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
-        // The turn goes with the work: a request whose stream ends does not end what was begun for it.
-        let turn = self.0.turns.wait(&tenant).await;
-        let job = self.run(move |service| service.create_job(&tenant, &message, turn)).await?;
+        let (service, asked) = (Arc::clone(&self.0), tenant.clone());
+        let work = move |turn| service.create_job(&asked, &message, turn);
+        let job = answer(self.0.turns.work(&tenant, work).await)?;
         note.about(job_id(&job.id)?);
         Ok(Response::new(job))
     }
@@ -158,7 +163,7 @@ impl Hetal for Handler {
         let id = job_id(&request.get_ref().id)?;
         note.about(id);
         let job = self.run(move |service| {
-            let job = service.state.cancel_job(&tenant, id, clock::millis())?;
+            let job = cancel_job(&*service.state, &*service.blobs, &tenant, id, clock::millis())?;
             service.bell.ring();
             Ok(service.describe(&job))
         });

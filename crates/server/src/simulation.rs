@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::sets::Sets;
 use crate::staging::Staging;
 use crate::state::{BlobKind, JobState, MemoryState, NewJob, Quota, SqliteState, State, Upload};
-use crate::sweep::{delete_job, sweep};
+use crate::sweep::{cancel_job, delete_job, sweep};
 use crate::tenants::Tenant;
 use crate::uploads::{Begun, Intake, Uploads};
 use crate::work::{Part, Training, Work};
@@ -334,7 +334,7 @@ impl Client {
     fn answer(&mut self, server: &Server, id: JobId, round: u32, lost: bool) -> Result<()> {
         if self.cancels_at == Some(round) {
             self.cancelled = true;
-            server.state.cancel_job(&self.tenant, id, server.world.now())?;
+            cancel_job(&*server.state, &*server.blobs, &self.tenant, id, server.world.now())?;
             self.question = None;
             return Ok(());
         }
@@ -602,9 +602,33 @@ fn acknowledged_work_survives_thousands_of_random_faults() {
     }
 }
 
+/// An interrupted sync is repaired by a copy; where there is no room for one, the server starts all the same.
+#[test]
+fn a_full_disk_stops_no_start() {
+    let world = Arc::new(World::new(7));
+    let disk = Handle(Arc::new(SimDisk::new(&world, root())));
+    let (staging, ann) = (root().join("staging"), Tenant::try_from("ann".to_owned()).unwrap());
+    let (bytes, name) = (vec![5; 1000], name_of(&[5; 1000]));
+    Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
+    crate::disk::Disk::make_folder(&disk, &staging.join("ann")).unwrap();
+    for full in [false, true] {
+        let syncing = staging.join(format!("ann/{name}.syncing"));
+        crate::disk::Disk::append(&disk, &syncing).unwrap().write_all(&bytes).unwrap();
+        if full {
+            crate::disk::Disk::remove(&disk, &staging.join(format!("ann/{name}"))).unwrap();
+            world.fill();
+        }
+        let opened = Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
+        let held = opened.held(&ann, name).unwrap();
+        assert!(if full { held < 1000 } else { held == 1000 }, "{held}");
+        assert!(disk.0.contents(&syncing).is_none(), "it takes no more room");
+    }
+}
+
 /// A checkpoint stores what changed since the last one: in the middle of an epoch the model, and not again what earlier epochs left.
 #[test]
 fn a_checkpoint_stores_what_changed() {
+    let mut cancelled = 0;
     for seed in 0..20 {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
         machine.world.start(Odds::default(), None);
@@ -632,7 +656,11 @@ fn a_checkpoint_stores_what_changed() {
         let checkpoints = server.shop.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
         assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
         assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
+        // Whatever a job ended by, nothing of it is left that nobody names.
+        cancelled += machine.clients.iter().filter(|client| client.borrow().end == Some(JobState::Cancelled)).count();
+        assert_eq!(sweep(&*server.state, &*server.blobs, &server.uploads.staging).unwrap(), 0, "seed {seed}");
     }
+    assert!(cancelled > 0);
 }
 
 /// The same over the state that servers really have.

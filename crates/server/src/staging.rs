@@ -41,7 +41,10 @@ impl Staging {
             for name in self.names(&folder)? {
                 let Some(whole) = name.strip_suffix(SYNCING) else { continue };
                 let (syncing, whole) = (folder.join(&name), folder.join(whole));
-                self.copy(&syncing, &whole).map_err(|e| Error::file(&syncing, e))?;
+                if let Err(error) = self.copy(&syncing, &whole) {
+                    // On a full disk, for example. Nobody was told that these bytes are here for good: the client sends what is missing.
+                    tracing::warn!(file = %syncing.display(), %error, "a begun upload is kept in part");
+                }
                 self.disk.remove(&syncing).map_err(|e| Error::file(&syncing, e))?;
             }
         }

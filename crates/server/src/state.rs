@@ -48,7 +48,7 @@ pub struct Upload {
 /// The most a tenant may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of all uploads, begun ones counted whole, and of what jobs left.
+    /// Bytes of all uploads, begun ones counted whole, of what jobs left, and of where those that have not ended go on from.
     pub bytes: u64,
     /// Uploads.
     pub uploads: u64,
@@ -142,6 +142,8 @@ pub struct Change {
     pub round: Option<u32>,
     /// Where to go on from.
     pub checkpoint: Option<String>,
+    /// Bytes of the blobs that the checkpoint names.
+    pub held: Option<u64>,
     /// How far it is.
     pub progress: Option<v1::Progress>,
     /// Why it failed.
@@ -195,8 +197,8 @@ pub trait State: Send + Sync {
     /// Jobs that wait for a verdict, without a worker or with one whose lease is over, and the rounds they ask about; `until` as in
     /// [`State::claim`].
     fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>>;
-    /// Ends a job that is still among those; gives whether it did.
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool>;
+    /// Ends a job that is still among those; gives whose it was if it did.
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>>;
     /// What is remembered of a tenant.
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings>;
     /// Forgets everything of a tenant; gives what that was. No worker may have a job of his.
@@ -225,7 +227,7 @@ fn told_bytes(what: &v1::event::What) -> u64 {
     outputs.iter().fold(0, |bytes, output| bytes.saturating_add(output.size))
 }
 
-/// Refuses an upload that would pass the quota of a tenant who has `count` uploads, and with what his jobs left `bytes` bytes.
+/// Refuses an upload that would pass the quota of a tenant who has `count` uploads, and with those of his jobs `bytes` bytes.
 fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) -> Result<()> {
     let sentence = if count >= quota.uploads {
         format!("there are {count} uploads, the most allowed: delete some")

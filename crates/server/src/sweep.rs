@@ -3,7 +3,7 @@
 
 use crate::blobs::{Blobs, Key, Shelf};
 use crate::staging::Staging;
-use crate::state::State;
+use crate::state::{Job, Millis, State};
 use crate::tenants::Tenant;
 use crate::training::Checkpoint;
 use crate::{Error, Result};
@@ -19,9 +19,7 @@ pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<
             removed += 1;
         }
     }
-    // Where others keep blobs in the same store, this state cannot say what is needed.
-    let shelves = if blobs.is_shared() { Vec::new() } else { blobs.shelves()? };
-    for (tenant, shelf) in shelves {
+    for (tenant, shelf) in blobs.shelves()? {
         let Some(needed) = needed(state, &tenant, shelf)? else {
             removed += blobs.list(&tenant, shelf)?.len();
             blobs.clear(&tenant, shelf)?;
@@ -40,6 +38,34 @@ pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<
         }
     }
     Ok(removed)
+}
+
+/// Ends a job that no worker has; asks the worker that has it to end it.
+pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+    let job = state.cancel_job(tenant, id, now)?;
+    clear_ended(state, blobs, tenant, id);
+    Ok(job)
+}
+
+/// Removes what a job that has ended would have gone on from: it counts no more, and takes no room either. What cannot be removed now
+/// is swept up later.
+pub fn clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) {
+    if let Err(error) = try_to_clear(state, blobs, tenant, id) {
+        tracing::warn!(job = %id, %error, "the checkpoint of a job that has ended could not be removed");
+    }
+}
+
+fn try_to_clear(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
+    if !state.job(tenant, id)?.state.has_ended() {
+        return Ok(());
+    }
+    let needed = named(state, tenant, id)?;
+    for name in blobs.list(tenant, Shelf::Job(id))? {
+        if !needed.contains(&name) {
+            blobs.delete(&Key::new(tenant, Shelf::Job(id), name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a job that has ended, with everything it made. Blobs first: if this is interrupted, the job is still there to be deleted

@@ -1,6 +1,6 @@
 //! A training on the server: the session of `learn`, driven over blobs and state, and taken up again wherever it stopped.
 
-use crate::blobs::Shelf;
+use crate::blobs::{Key, Shelf};
 use crate::metrics::add;
 use crate::state::{Change, JobState};
 use crate::work::{Classification, Part, Training};
@@ -50,8 +50,8 @@ struct Run<'a, W: Workshop> {
     circuit: (f64, W::Circuit),
     batches: Prepared<W::Batch>,
     validation: Prepared<W::Rows>,
-    /// Ciphertexts of the last checkpoint.
-    stored: Vec<BlobName>,
+    /// Ciphertexts of the last checkpoint, and their bytes.
+    stored: Vec<(BlobName, u64)>,
     /// How many of its last ones no step changes, only a verdict: the start of the epoch, and the weights that are kept.
     settled: usize,
     iterations: u64,
@@ -110,10 +110,11 @@ impl<'a, W: Workshop> Run<'a, W> {
         };
         let Some(text) = &desk.job.checkpoint else { return Ok(run) };
         let (checkpoint, names) = Checkpoint::parse(text)?;
-        run.stored = names;
         let mut ciphertexts = Vec::new();
-        for &name in &run.stored {
+        for name in names {
             ciphertexts.extend(shop.get(Shelf::Job(desk.job.id), name, 1)?);
+            let key = Key::new(&desk.job.tenant, Shelf::Job(desk.job.id), name);
+            run.stored.push((name, shop.blobs().len(&key)?.unwrap_or(0)));
         }
         run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::work)?;
         run.settled = run.stored.len() - run.moving();
@@ -229,25 +230,26 @@ impl<'a, W: Workshop> Run<'a, W> {
     /// Writes a checkpoint and whatever else changes with it; then the ciphertexts of the last one that are not in this one can go.
     fn save(&mut self, change: Change) -> Result<()> {
         let (session, ciphertexts) = self.session.checkpoint();
-        let put = |ciphertext: &&W::Ct| Ok(self.shop.put(std::slice::from_ref(*ciphertext))?.0);
+        let put = |ciphertext: &&W::Ct| self.shop.put(std::slice::from_ref(*ciphertext));
         let changed = &ciphertexts[..ciphertexts.len() - self.settled];
-        let mut names = changed.iter().map(put).collect::<Result<Vec<_>>>()?;
-        names.extend(&self.stored[self.stored.len() - self.settled..]);
+        let mut stored = changed.iter().map(put).collect::<Result<Vec<_>>>()?;
+        stored.extend(&self.stored[self.stored.len() - self.settled..]);
+        let held = Some(stored.iter().map(|(_, bytes)| bytes).sum());
         let checkpoint = Checkpoint {
             session,
-            ciphertexts: names.iter().map(BlobName::to_string).collect(),
+            ciphertexts: stored.iter().map(|(name, _)| name.to_string()).collect(),
             iterations: self.iterations,
             round: self.round,
             asked: self.asked,
         };
         let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::work)?;
-        self.desk.commit(Change { checkpoint: Some(checkpoint), ..change })?;
+        self.desk.commit(Change { checkpoint: Some(checkpoint), held, ..change })?;
         add(&self.desk.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
-        self.settled = names.len() - self.moving();
-        for name in std::mem::replace(&mut self.stored, names) {
-            if !self.stored.contains(&name) {
-                self.shop.forget(name);
+        self.settled = stored.len() - self.moving();
+        for (old, _) in std::mem::replace(&mut self.stored, stored) {
+            if !self.stored.iter().any(|(name, _)| *name == old) {
+                self.shop.forget(old);
             }
         }
         Ok(())
@@ -269,7 +271,7 @@ impl<'a, W: Workshop> Run<'a, W> {
             outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: 0 });
         }
         let is_output = |name: &BlobName| outputs.iter().any(|output| output.blob[..] == name.0);
-        let others: Vec<_> = self.stored.iter().filter(|name| !is_output(name)).copied().collect();
+        let others: Vec<_> = self.stored.iter().map(|&(name, _)| name).filter(|name| !is_output(name)).collect();
         self.desk.finish(outputs)?;
         others.into_iter().for_each(|name| self.shop.forget(name));
         Ok(Outcome::Ended)

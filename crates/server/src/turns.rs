@@ -5,6 +5,7 @@ use crate::tenants::Tenant;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinError;
 
 /// The lines.
 pub struct Turns {
@@ -25,8 +26,18 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a tenant's turn.
-    pub async fn wait(&self, tenant: &Tenant) -> Turn {
+    /// Waits for a tenant's turn and works, away from the network's threads, until the work ends it. The turn goes with the work: a
+    /// request whose stream is reset does not end what was begun for it, and the next one must not begin beside it.
+    pub async fn work<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce(Turn) -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let turn = self.wait(tenant).await;
+        tokio::task::spawn_blocking(move || work(turn)).await
+    }
+
+    async fn wait(&self, tenant: &Tenant) -> Turn {
         let own = {
             let mut lines = self.own.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(lines.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))))
@@ -65,5 +76,35 @@ mod tests {
             }
         });
         assert_eq!(*served.lock().unwrap(), ["bob", "ann", "ann", "ann"]);
+    }
+    #[test]
+    fn a_turn_outlives_the_request_it_was_given_to() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let [ann, bob] = ["ann", "bob"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
+        let turns = Arc::new(Turns::default());
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        runtime.block_on(async {
+            let request = tokio::spawn({
+                let turns = Arc::clone(&turns);
+                async move {
+                    let work = move |_turn| {
+                        begun.send(()).unwrap();
+                        let _ = ends.recv();
+                    };
+                    turns.work(&ann, work).await
+                }
+            });
+            while begins.try_recv().is_err() {
+                tokio::task::yield_now().await;
+            }
+            // Its client resets the stream; the work goes on.
+            request.abort();
+            assert!(request.await.is_err_and(|e| e.is_cancelled()));
+            assert_eq!(turns.common.available_permits(), 0, "a second one may begin beside it");
+            drop(end);
+            drop(turns.wait(&bob).await);
+        });
+        assert_eq!(turns.common.available_permits(), 1);
     }
 }

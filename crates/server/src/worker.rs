@@ -9,6 +9,7 @@ use crate::device;
 use crate::metrics::{Metrics, add};
 use crate::sets::Sets;
 use crate::state::{Change, Claim, Job, JobState, Lease, Millis, State};
+use crate::sweep::clear_ended;
 use crate::work::{KeyLists, Work};
 use crate::{Error, Result, training};
 use hetal_ckks::Backend;
@@ -212,7 +213,9 @@ impl Shop {
             Ok(Outcome::Waiting) => desk.commit(Change { state: Some(JobState::Waiting), ..release }),
             Ok(Outcome::Cancelled) => {
                 let event = Some(v1::event::What::Cancelled(v1::Cancelled {}));
-                desk.commit(Change { state: Some(JobState::Cancelled), event, ..release })
+                desk.commit(Change { state: Some(JobState::Cancelled), event, ..release })?;
+                clear_ended(&*self.state, &*self.blobs, &desk.job.tenant, desk.job.id);
+                Ok(())
             }
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
@@ -224,7 +227,9 @@ impl Shop {
                 tracing::error!(job = %desk.job.id, %error, "job failed");
                 let reason = error.sentence();
                 let event = Some(v1::event::What::Failed(v1::Failed { reason: reason.clone() }));
-                desk.commit(Change { state: Some(JobState::Failed), reason: Some(reason), event, ..release })
+                desk.commit(Change { state: Some(JobState::Failed), reason: Some(reason), event, ..release })?;
+                clear_ended(&*self.state, &*self.blobs, &desk.job.tenant, desk.job.id);
+                Ok(())
             }
         }
     }

@@ -477,6 +477,9 @@ fn blobs_and_database_belong_together() {
     }
     let refused = start(config(dir.path())).err().unwrap().to_string();
     assert!(refused.contains("another database"), "{refused}");
+    // Nor is anyone forgotten there.
+    let refused = hetal_server::forget_tenant(&config(dir.path()), &"ann".to_owned().try_into().unwrap());
+    assert!(refused.unwrap_err().to_string().contains("another database"));
 }
 
 /// A tenant who leaves: nothing of his is found afterwards, and nothing of others is missing.

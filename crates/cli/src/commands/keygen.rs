@@ -51,6 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
+    keys::check_set(&mut project, &layout)?;
     let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
     drop(steps);
     let value = json!({

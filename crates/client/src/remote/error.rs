@@ -1,5 +1,6 @@
 //! What can go wrong between a client and its server.
 
+use super::words::plain;
 use super::{BlobName, JobId};
 use std::path::{Path, PathBuf};
 use tonic::{Code, Status};
@@ -143,9 +144,9 @@ pub enum Error {
 impl Error {
     /// The error a status stands for.
     pub(super) fn of(server: &str, status: Status) -> Self {
-        let (server, sentence) = (server.to_owned(), status.message().to_owned());
+        let (server, sentence) = (server.to_owned(), plain(status.message()));
         match status.code() {
-            Code::Unavailable | Code::Unknown => Self::Unreachable { server, reason: innermost(&status) },
+            Code::Unavailable | Code::Unknown => Self::Unreachable { server, reason: plain(&innermost(&status)) },
             Code::DeadlineExceeded => Self::Late { server, reason: sentence },
             Code::Unauthenticated | Code::PermissionDenied => Self::Credentials { server },
             Code::NotFound => Self::NotFound { server, sentence },

@@ -1,5 +1,6 @@
 //! The protocol's messages as typed values: what a server says is parsed here and trusted to have this form afterwards.
 
+use super::words::plain;
 use super::{BlobName, Error, JobId, Result};
 use hetal_learn::Wishes;
 use hetal_learn::judge::RANGES;
@@ -89,11 +90,11 @@ impl Offer {
         }
         let set = |set: v1::ParameterSet| {
             let id = (&*set.id).try_into().map_err(|_| Error::protocol("a parameter set's id is not 32 bytes"))?;
-            Ok((set.name, id))
+            Ok((plain(&set.name), id))
         };
         let bounds = message.bounds.ok_or_else(|| Error::protocol("an offer without bounds"))?;
         Ok(Self {
-            program: message.program,
+            program: plain(&message.program),
             sets: message.sets.into_iter().map(set).collect::<Result<_>>()?,
             defaults: Terms::parse(message.defaults)?,
             bounds: Bounds {
@@ -251,10 +252,10 @@ impl Job {
             state,
             terms: message.terms.map(|terms| Terms::parse(Some(terms))).transpose()?,
             progress: message.progress.map(Progress::parse).transpose()?,
-            label: message.label,
+            label: plain(&message.label),
             created: message.created,
             updated: message.updated,
-            reason: message.reason,
+            reason: plain(&message.reason),
         })
     }
 }
@@ -390,12 +391,12 @@ impl Event {
         let what = message.what.ok_or_else(|| Error::protocol("an event of an unknown kind"))?;
         let what = match what {
             What::Queued(_) => Happening::Queued,
-            What::Started(m) => Happening::Started { attempt: m.attempt, engine: m.engine },
+            What::Started(m) => Happening::Started { attempt: m.attempt, engine: plain(&m.engine) },
             What::Progress(m) => Happening::Progress(Progress::parse(m)?),
             What::Validation(m) => Happening::Validation(Validation::parse(m)?),
             What::Judged(m) => Happening::Judged { round: m.round },
             What::Finished(m) => Happening::Finished(outputs(m.outputs)?),
-            What::Failed(m) => Happening::Failed { reason: m.reason },
+            What::Failed(m) => Happening::Failed { reason: plain(&m.reason) },
             What::Cancelled(_) => Happening::Cancelled,
         };
         Ok(Self { sequence: message.sequence, what })

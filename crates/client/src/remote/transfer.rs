@@ -216,7 +216,7 @@ impl Remote {
 }
 
 /// The name and length of a file's bytes.
-fn name_of(path: &Path) -> Result<(BlobName, u64)> {
+pub(crate) fn name_of(path: &Path) -> Result<(BlobName, u64)> {
     let fail = |e: std::io::Error| Error::file(path, &e);
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open(path).map_err(fail)?).map_err(fail)?;

@@ -1,12 +1,8 @@
 //! Tables: CSV, TSV, JSON lines, Parquet.
 
-use super::{Found, Source, entries, file_name, number_classes};
-use crate::{Error, Result, untrusted};
+use super::{Found, Source, entries, file_name, number_classes, parquet};
+use crate::{Error, Result};
 use std::path::{Path, PathBuf};
-
-/// Tables with more bytes in the two columns are refused: packed forms can name many with few.
-#[cfg(feature = "parquet")]
-const MAX_BYTES: usize = 4 << 30;
 
 /// Which columns hold what.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +55,7 @@ fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
         "csv" => delimited(path, columns, b',')?,
         "tsv" => delimited(path, columns, b'\t')?,
         "jsonl" | "ndjson" => json_lines(path, columns)?,
-        "parquet" => untrusted::parsed(path, || parquet(path, columns))?,
+        "parquet" => parquet::read(path, columns)?,
         other => return Err(Error::dataset(path, format!("is .{other}; a table is .csv, .tsv, .jsonl or .parquet"))),
     };
     if let Some(row) = rows.iter().position(|[_, label]| label.trim().is_empty()) {
@@ -73,7 +69,7 @@ fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
     Ok(rows.into_iter().enumerate().map(named).collect())
 }
 
-fn no_column(path: &Path, name: &str, have: &str) -> Error {
+pub(super) fn no_column(path: &Path, name: &str, have: &str) -> Error {
     Error::dataset(
         path,
         format!("has no column {name}, but {have}; name the columns with --text-column and --label-column"),
@@ -118,58 +114,4 @@ fn json_lines(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
         rows.push([value(&columns.content)?, value(&columns.label)?]);
     }
     Ok(rows)
-}
-
-#[cfg(not(feature = "parquet"))]
-fn parquet(path: &Path, _: &Columns) -> Result<Vec<[String; 2]>> {
-    Err(Error::dataset(path, "this build reads no Parquet; build with the feature parquet or save it as CSV"))
-}
-
-#[cfg(feature = "parquet")]
-fn parquet(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
-    use ::parquet::errors::ParquetError;
-    use ::parquet::file::reader::{FileReader, SerializedFileReader};
-    let bad = |e: ParquetError| Error::dataset(path, format!("{e}; a table may be packed with snappy or not at all"));
-    let file = std::fs::File::open(path).map_err(Error::io(path))?;
-    let reader = SerializedFileReader::new(file).map_err(bad)?;
-    let schema = projected(path, reader.metadata().file_metadata().schema(), columns)?;
-    let (mut rows, mut bytes) = (Vec::new(), 0);
-    for row in reader.get_row_iter(Some(schema)).map_err(bad)? {
-        let row = row.map_err(bad)?;
-        let value = |name: &str| row.get_column_iter().find(|(column, _)| *column == name).map(field);
-        let pair = [&columns.content, &columns.label].map(|name| value(name).unwrap_or_default());
-        bytes += size_of_val(&pair) + pair.iter().map(String::len).sum::<usize>();
-        if bytes > MAX_BYTES {
-            return Err(Error::dataset(path, format!("holds more than {MAX_BYTES} bytes of texts and labels")));
-        }
-        rows.push(pair);
-    }
-    Ok(rows)
-}
-
-#[cfg(feature = "parquet")]
-fn field((_, field): (&String, &::parquet::record::Field)) -> String {
-    use ::parquet::record::Field;
-    match field {
-        Field::Str(text) => text.clone(),
-        Field::Null => String::new(),
-        other => other.to_string(),
-    }
-}
-
-/// The two columns of a schema, so that no others are read.
-#[cfg(feature = "parquet")]
-fn projected(
-    path: &Path,
-    schema: &::parquet::schema::types::Type,
-    columns: &Columns,
-) -> Result<::parquet::schema::types::Type> {
-    let wanted = [&columns.content, &columns.label];
-    let have: Vec<&str> = schema.get_fields().iter().map(|field| field.name()).collect();
-    if let Some(missing) = wanted.iter().find(|name| !have.contains(&name.as_str())) {
-        return Err(no_column(path, missing, &have.join(", ")));
-    }
-    let fields = schema.get_fields().iter().filter(|field| wanted.iter().any(|name| *name == field.name())).cloned();
-    let projected = ::parquet::schema::types::Type::group_type_builder(schema.name()).with_fields(fields.collect());
-    projected.build().map_err(|e| Error::dataset(path, e.to_string()))
 }

@@ -1,6 +1,6 @@
 //! Blobs in a folder. A blob is written under another name, synced, renamed, and its folder synced: it is there whole or not at all.
 
-use super::{Blobs, Key, Shelf, folder, name_of_bytes};
+use super::{Blobs, Key, Shelf, folder, name_of_bytes, owned};
 use crate::disk::{Disk, Files};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -10,6 +10,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The file with the name of the database.
+const OWNER: &str = "owner";
 
 /// A folder of blobs.
 pub struct LocalBlobs {
@@ -183,5 +186,34 @@ impl Blobs for LocalBlobs {
             shelves.extend(jobs.chain([Shelf::Uploads]).map(|shelf| (tenant.clone(), shelf)));
         }
         Ok(shelves)
+    }
+
+    fn owner(&self) -> Result<Option<String>> {
+        let path = self.root.join(OWNER);
+        let read = || {
+            let Some(mut reader) = self.disk.read(&path, 0)? else { return Ok(None) };
+            let mut name = String::new();
+            reader.read_to_string(&mut name).map(|_| Some(name))
+        };
+        read().map_err(|e: std::io::Error| Error::file(&path, e))
+    }
+
+    fn set_owner(&self, name: &str) -> Result<()> {
+        if self.owner()?.is_some() {
+            return Err(owned(self));
+        }
+        let (path, scratch) = (self.root.join(OWNER), self.scratch());
+        let write = || {
+            let mut file = self.disk.append(&scratch)?;
+            file.write_all(name.as_bytes())?;
+            file.sync()?;
+            self.disk.rename(&scratch, &path)
+        };
+        write().map_err(|e| Error::file(&path, e))?;
+        self.sync(&self.root)
+    }
+
+    fn place(&self) -> String {
+        self.root.display().to_string()
     }
 }

@@ -1,6 +1,6 @@
 //! Blobs in memory, for tests.
 
-use super::{Blobs, Key, Shelf, name_of};
+use super::{Blobs, Key, Shelf, name_of, owned};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Blobs that are gone with the process. Files for [`Blobs::local`] are made in a folder.
 pub struct MemoryBlobs {
     blobs: Mutex<BTreeMap<Key, Arc<[u8]>>>,
+    owner: Mutex<Option<String>>,
     folder: PathBuf,
 }
 
 impl MemoryBlobs {
     /// An empty store.
     pub fn new(folder: &Path) -> Self {
-        Self { blobs: Mutex::default(), folder: folder.to_owned() }
+        Self { blobs: Mutex::default(), owner: Mutex::default(), folder: folder.to_owned() }
     }
 
     fn get(&self, key: &Key) -> Option<Arc<[u8]>> {
@@ -80,5 +81,24 @@ impl Blobs for MemoryBlobs {
         let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
         let all: std::collections::BTreeSet<_> = blobs.keys().map(|key| (key.tenant.clone(), key.shelf)).collect();
         Ok(all.into_iter().collect())
+    }
+
+    fn owner(&self) -> Result<Option<String>> {
+        Ok(self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn set_owner(&self, name: &str) -> Result<()> {
+        let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        match *owner {
+            Some(_) => Err(owned(self)),
+            None => {
+                *owner = Some(name.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    fn place(&self) -> String {
+        "this process".to_owned()
     }
 }

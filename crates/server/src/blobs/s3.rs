@@ -1,13 +1,14 @@
 //! Blobs in an object store that speaks S3. Files that must be local are kept in a folder beside it.
 
-use super::{Blobs, Key, LocalBlobs, Shelf, folder, name_of_bytes};
+use super::{Blobs, Key, LocalBlobs, Shelf, folder, name_of_bytes, owned};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use futures_util::TryStreamExt;
 use hetal_wire::BlobName;
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::aws::AmazonS3Builder;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, WriteMultipart};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,6 +20,8 @@ use tokio::runtime::Runtime;
 const PART: usize = 8 << 20;
 /// Parts of an upload on their way at once.
 const PARTS_AT_ONCE: usize = 4;
+/// The object with the name of the database; no tenant has such a name.
+const OWNER: &str = "owner.txt";
 
 /// Where the store is. Credentials come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`).
 #[derive(Clone, Debug, Deserialize)]
@@ -35,12 +38,16 @@ pub struct S3Config {
     /// Whether that address may be without TLS.
     #[serde(default)]
     pub allow_http: bool,
+    /// What the names of this server's objects begin with, where others share the bucket.
+    #[serde(default)]
+    pub prefix: String,
 }
 
 /// A bucket of blobs.
 pub struct S3Blobs {
-    store: Arc<AmazonS3>,
+    store: Arc<dyn ObjectStore>,
     runtime: Arc<Runtime>,
+    place: String,
     /// Blobs that are needed as files.
     local: LocalBlobs,
 }
@@ -48,31 +55,42 @@ pub struct S3Blobs {
 impl S3Blobs {
     /// The bucket of a configuration; `folder` holds local copies.
     pub fn open(config: &S3Config, folder: &Path) -> Result<Self> {
-        Self::of(builder(config), folder)
+        Self::of(builder(config), config, folder)
     }
 
-    fn of(builder: AmazonS3Builder, folder: &Path) -> Result<Self> {
+    fn of(builder: AmazonS3Builder, config: &S3Config, folder: &Path) -> Result<Self> {
         // Another part of the process may have chosen the same one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let store = builder.build().map_err(|e| Error::Config { reason: format!("S3: {e}") })?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime =
             runtime.map_err(|e| Error::System { what: "a thread for S3".to_owned(), reason: e.to_string() })?;
-        Ok(Self { store: Arc::new(store), runtime: Arc::new(runtime), local: LocalBlobs::open(folder)? })
+        let store = Arc::new(PrefixStore::new(store, config.prefix.as_str()));
+        let place = format!("bucket {} under {:?}", config.bucket, config.prefix);
+        Ok(Self { store, runtime: Arc::new(runtime), place, local: LocalBlobs::open(folder)? })
     }
 
     async fn send(&self, key: &Key, mut file: File) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let mut upload = WriteMultipart::new_with_chunk_size(self.store.put_multipart(&path(key)).await?, PART);
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            match file.read(&mut buffer)? {
-                0 => break,
-                count => upload.write(&buffer[..count]),
-            }
-            upload.wait_for_capacity(PARTS_AT_ONCE).await?;
+        if let Err(error) = fill(&mut upload, &mut file).await {
+            // Parts of what was never whole are in no list, and would be there for ever.
+            let _ = upload.abort().await;
+            return Err(error);
         }
         upload.finish().await?;
         Ok(())
+    }
+}
+
+/// Sends the parts of a file.
+async fn fill(upload: &mut WriteMultipart, file: &mut File) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => upload.write(&buffer[..count]),
+        }
+        upload.wait_for_capacity(PARTS_AT_ONCE).await?;
     }
 }
 
@@ -97,10 +115,7 @@ fn failed(key: &Key, error: impl ToString) -> Error {
 
 impl Blobs for S3Blobs {
     fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
-        // The store checks its own bytes; reading them back for every checkpoint would cost more than it is worth.
-        if self.len(key)? == Some(bytes.len() as u64) {
-            return Ok(());
-        }
+        // Over what may be there, which has the same bytes unless it was damaged: to compare them would cost as much.
         let put = self.runtime.block_on(self.store.put(&path(key), bytes.to_vec().into()));
         put.map(|_| ()).map_err(|e| failed(key, e))
     }
@@ -191,9 +206,28 @@ impl Blobs for S3Blobs {
         Ok(shelves)
     }
 
-    /// A bucket may be several servers', of which none knows what the others need.
-    fn is_shared(&self) -> bool {
-        true
+    fn owner(&self) -> Result<Option<String>> {
+        let failed = |e: &dyn ToString| Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() };
+        let get = || async { self.store.get(&ObjectPath::from(OWNER)).await?.bytes().await };
+        match self.runtime.block_on(get()) {
+            Ok(bytes) => String::from_utf8(bytes.to_vec()).map(Some).map_err(|e| failed(&e)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(failed(&e)),
+        }
+    }
+
+    fn set_owner(&self, name: &str) -> Result<()> {
+        // The store refuses the second of two servers that find no name at the same time.
+        let mode = PutOptions::from(PutMode::Create);
+        match self.runtime.block_on(self.store.put_opts(&ObjectPath::from(OWNER), name.to_owned().into(), mode)) {
+            Ok(_) => Ok(()),
+            Err(object_store::Error::AlreadyExists { .. }) => Err(owned(self)),
+            Err(e) => Err(Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() }),
+        }
+    }
+
+    fn place(&self) -> String {
+        self.place.clone()
     }
 }
 
@@ -210,7 +244,7 @@ fn shelf_of(key: &str) -> Option<(Tenant, Shelf)> {
 
 /// Reads an object range by range.
 struct Ranges {
-    store: Arc<AmazonS3>,
+    store: Arc<dyn ObjectStore>,
     runtime: Arc<Runtime>,
     path: ObjectPath,
     offset: u64,
@@ -273,10 +307,27 @@ mod tests {
             region: Some("nowhere-1".to_owned()),
             endpoint: Some(format!("http://{address}")),
             allow_http: true,
+            prefix: String::new(),
         };
-        let builder = builder(&config).with_access_key_id("someone").with_secret_access_key("something");
-        let blobs = S3Blobs::of(builder, &dir.path().join("local")).unwrap();
+        let open = |prefix: &str, local: &str| {
+            let config = S3Config { prefix: prefix.to_owned(), ..config.clone() };
+            let builder = builder(&config).with_access_key_id("someone").with_secret_access_key("something");
+            S3Blobs::of(builder, &config, &dir.path().join(local)).unwrap()
+        };
+        let blobs = open("some/where", "local");
         super::super::suite::check(&blobs, dir.path());
+        // Others in the bucket are out of sight.
+        let others = open("some/where-else", "others");
+        super::super::suite::check(&others, dir.path());
+        let ann = "ann".to_owned().try_into().unwrap();
+        others.clear(&ann, Shelf::Uploads).unwrap();
+        assert_eq!(blobs.list(&ann, Shelf::Uploads).unwrap().len(), 3);
+        // What was damaged there is put right.
+        let key = Key::new(&ann, Shelf::Uploads, super::super::name_of(b"hello"));
+        runtime.block_on(blobs.store.put(&path(&key), b"jello".to_vec().into())).unwrap();
+        assert!(super::super::read(&blobs, &key, 5).is_err());
+        blobs.put(&key, b"hello").unwrap();
+        assert_eq!(super::super::read(&blobs, &key, 5).unwrap(), b"hello");
         // A blob of several parts comes back through a file of its own.
         let bytes: Vec<u8> = (0..3 * PART + 5).map(|i| (i * 7 % 251) as u8).collect();
         let file = dir.path().join("large");

@@ -61,6 +61,16 @@ pub(super) fn check(blobs: &dyn Blobs, scratch: &Path) {
         blobs.put(&key, bytes).unwrap();
         assert!(read(blobs, &key, large.len() as u64).unwrap() == bytes);
     }
+
+    // It belongs to one database, and is told so once.
+    assert_eq!(blobs.owner().unwrap(), None);
+    blobs.set_owner("0123").unwrap();
+    assert!(blobs.set_owner("4567").is_err());
+    assert_eq!(blobs.owner().unwrap().as_deref(), Some("0123"));
+    let mut shelves = blobs.shelves().unwrap();
+    shelves.retain(|(tenant, shelf)| !blobs.list(tenant, *shelf).unwrap().is_empty());
+    shelves.sort();
+    assert_eq!(shelves, [(tenant("ann"), Shelf::Uploads), (tenant("ann"), job)]);
 }
 
 #[test]

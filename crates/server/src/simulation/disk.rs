@@ -255,7 +255,9 @@ impl Disk for Handle {
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
-        self.0.operate(true, |inner| {
+        // One that is there takes no more room.
+        let is_new = !self.0.lock().now.folders.contains(path);
+        self.0.operate(is_new, |inner| {
             if !inner.now.folders.contains(path) {
                 inner.change(Change::Folder(path.to_owned()));
             }

@@ -90,7 +90,7 @@ impl State for SimState {
     fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
         self.read(|s| s.waiting(now, until))
     }
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool> {
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>> {
         self.write(|s| s.expire(id, round, reason, now, until))
     }
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {

@@ -76,6 +76,11 @@ impl World {
         self.lock().full
     }
 
+    /// From now on there is no room on the disk.
+    pub fn fill(&self) {
+        self.lock().full = true;
+    }
+
     pub fn operations(&self) -> u64 {
         self.lock().operations
     }

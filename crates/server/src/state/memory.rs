@@ -27,6 +27,8 @@ struct Entry {
     until: Millis,
     attempts: u32,
     turn: u64,
+    /// Bytes of the checkpoint's blobs.
+    held: u64,
 }
 
 impl Entry {
@@ -40,9 +42,10 @@ impl Entry {
         self.job.state == JobState::Waiting && alone && !self.verdicts.contains_key(&self.job.round)
     }
 
-    /// Bytes that it left.
+    /// Bytes that it left, and needs to go on.
     fn bytes(&self) -> u64 {
-        self.events.iter().filter_map(|event| event.what.as_ref()).map(told_bytes).sum()
+        let left: u64 = self.events.iter().filter_map(|event| event.what.as_ref()).map(told_bytes).sum();
+        left + if self.job.state.has_ended() { 0 } else { self.held }
     }
 
     fn is_claimable(&self, now: Millis, until: Millis) -> bool {
@@ -145,6 +148,7 @@ impl State for MemoryState {
             until: 0,
             attempts: 0,
             turn: 0,
+            held: 0,
         };
         entry.tell(v1::event::What::Queued(v1::Queued {}));
         let job = entry.job.clone();
@@ -242,6 +246,7 @@ impl State for MemoryState {
             job.checkpoint.clone_from(&change.checkpoint);
             entry.attempts = 0;
         }
+        entry.held = change.held.unwrap_or(entry.held);
         if change.release {
             (entry.worker, entry.until) = (None, 0);
         }
@@ -261,15 +266,15 @@ impl State for MemoryState {
         Ok(inner.jobs.iter().filter(|e| e.is_unanswered(now, until)).map(|e| (e.job.id, e.job.round)).collect())
     }
 
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool> {
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>> {
         let mut inner = self.lock();
         let is_it = |e: &&mut Entry| e.job.id == id && e.job.round == round && e.is_unanswered(now, until);
-        let Some(entry) = inner.jobs.iter_mut().find(is_it) else { return Ok(false) };
+        let Some(entry) = inner.jobs.iter_mut().find(is_it) else { return Ok(None) };
         (entry.worker, entry.until) = (None, 0);
         entry.token += 1;
         (entry.job.state, entry.job.reason, entry.job.updated) = (JobState::Failed, reason.to_owned(), now);
         entry.tell(v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }));
-        Ok(true)
+        Ok(Some(entry.job.tenant.clone()))
     }
 
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {

@@ -56,6 +56,12 @@ INSERT INTO identity VALUES (randomblob(16));
 PRAGMA user_version = 3;
 ";
 
+/// What version 4 adds: the bytes of the blobs that a job's checkpoint names (of checkpoints before it they are not known).
+const FOURTH: &str = "
+ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version = 4;
+";
+
 const STATES: [JobState; 6] =
     [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
 const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
@@ -125,10 +131,11 @@ impl SqliteState {
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let missing = match version {
-            0 => &[SCHEMA, SECOND, THIRD][..],
-            1 => &[SECOND, THIRD],
-            2 => &[THIRD],
-            3 => &[],
+            0 => &[SCHEMA, SECOND, THIRD, FOURTH][..],
+            1 => &[SECOND, THIRD, FOURTH],
+            2 => &[THIRD, FOURTH],
+            3 => &[FOURTH],
+            4 => &[],
             _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
         };
         let transaction = connection.transaction()?;
@@ -278,8 +285,8 @@ impl State for SqliteState {
             }
             let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
             let bytes = count(db, "SELECT COALESCE(SUM(size), 0) FROM uploads WHERE tenant = ?1", tenant)?;
-            let left = count(db, "SELECT COALESCE(SUM(bytes), 0) FROM jobs WHERE tenant = ?1", tenant)?;
-            check_upload_quota(quota, upload, uploads, bytes.saturating_add(left))?;
+            let of_jobs = "SELECT COALESCE(SUM(bytes + IIF(state < 3, held, 0)), 0) FROM jobs WHERE tenant = ?1";
+            check_upload_quota(quota, upload, uploads, bytes.saturating_add(count(db, of_jobs, tenant)?))?;
             let kind = number(&KINDS, upload.kind);
             let values = params![tenant.as_str(), upload.name.0, kind, upload.size as i64, upload.complete];
             db.execute("INSERT INTO uploads VALUES (?1, ?2, ?3, ?4, ?5)", values)?;
@@ -448,7 +455,7 @@ impl State for SqliteState {
             let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
                 checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
                 reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, attempts, 0), spent = spent + ?9,
-                bytes = bytes + ?10 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
+                bytes = bytes + ?10, held = COALESCE(?11, held) WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
             let values = params![
                 lease.job.0,
                 lease.token as i64,
@@ -460,6 +467,7 @@ impl State for SqliteState {
                 change.reason,
                 change.spent as i64,
                 change.event.as_ref().map_or(0, told_bytes) as i64,
+                change.held.map(|bytes| bytes as i64),
             ];
             if db.execute(sql, values)? == 0 {
                 return Err(Error::Fenced);
@@ -483,17 +491,18 @@ impl State for SqliteState {
         })
     }
 
-    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<bool> {
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>> {
         self.write(|db| {
             let sql = format!(
                 "UPDATE jobs AS j SET state = 4, reason = ?3, updated = ?1, worker = NULL, until = 0, token = token + 1
-                    WHERE id = ?4 AND round = ?5 AND {UNANSWERED}"
+                    WHERE id = ?4 AND round = ?5 AND {UNANSWERED} RETURNING tenant"
             );
-            let expired = db.execute(&sql, params![now as i64, until as i64, reason, id.0, round])? > 0;
-            if expired {
-                add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
-            }
-            Ok(expired)
+            let values = params![now as i64, until as i64, reason, id.0, round];
+            let Some(tenant) = db.query_row(&sql, values, |row| row.get::<_, String>(0)).optional()? else {
+                return Ok(None);
+            };
+            add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
+            Ok(Some(Tenant::try_from(tenant).map_err(|_| corrupt("a tenant"))?))
         })
     }
 

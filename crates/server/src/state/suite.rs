@@ -173,7 +173,7 @@ fn life(state: &dyn State) {
     let job = state.job(&ann, id).unwrap();
     assert_eq!((job.state, job.checkpoint.as_deref(), job.progress), (JobState::Waiting, Some("here"), Some(progress)));
     assert_eq!((job.spent, state.waiting(315, 400).unwrap()), (7, vec![(id, 1)]));
-    assert!(!state.expire(id, 2, "late", 315, 400).unwrap(), "another round");
+    assert!(state.expire(id, 2, "late", 315, 400).unwrap().is_none(), "another round");
     // Without a verdict there is nothing to do.
     assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
     assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::NotNow { .. })));
@@ -183,7 +183,7 @@ fn life(state: &dyn State) {
     assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
     let unanswered = state.waiting(325, 400).unwrap();
-    assert!(unanswered.is_empty() && !state.expire(id, 1, "late", 325, 400).unwrap(), "it was answered");
+    assert!(unanswered.is_empty() && state.expire(id, 1, "late", 325, 400).unwrap().is_none(), "it was answered");
     let claim = state.claim("worker", 330, 430).unwrap().unwrap();
     // A checkpoint was made since the last claim.
     assert_eq!((claim.job.id, claim.attempts), (id, 1));
@@ -226,14 +226,25 @@ fn ends(state: &dyn State) {
     assert!(matches!(state.begin_upload(&ann, &upload(4, 6), &quota), Err(Error::Limit { .. })));
     state.begin_upload(&ann, &upload(4, 5), &quota).unwrap();
     state.delete_upload(&ann, BlobName([4; 32])).unwrap();
+    // So does what it goes on from, until it goes on from somewhere else.
+    for (held, room) in [(3, 2), (1, 4)] {
+        let change = Change { checkpoint: Some(String::new()), held: Some(held), ..Change::default() };
+        state.commit(&second.lease, &change, 20).unwrap();
+        assert!(matches!(state.begin_upload(&ann, &upload(4, room + 1), &quota), Err(Error::Limit { .. })));
+        state.begin_upload(&ann, &upload(4, room), &quota).unwrap();
+        state.delete_upload(&ann, BlobName([4; 32])).unwrap();
+    }
     // The end of the lease could not be written down: it holds until it is over, and no longer.
     let waiting = Change { state: Some(JobState::Waiting), round: Some(1), ..Change::default() };
     state.commit(&second.lease, &waiting, 20).unwrap();
-    assert!(state.waiting(69, 129).unwrap().is_empty() && !state.expire(job.id, 1, "early", 69, 129).unwrap());
+    assert!(state.waiting(69, 129).unwrap().is_empty() && state.expire(job.id, 1, "early", 69, 129).unwrap().is_none());
     assert_eq!(state.waiting(70, 130).unwrap(), [(job.id, 1)]);
     assert!(state.waiting(9, 69).unwrap().is_empty(), "a lease that was extended while this waited");
     assert_eq!(state.waiting(5, 35).unwrap(), [(job.id, 1)], "a clock that was set back");
-    assert!(state.expire(job.id, 1, "nobody answered", 70, 130).unwrap());
+    assert_eq!(state.expire(job.id, 1, "nobody answered", 70, 130).unwrap(), Some(ann.clone()));
+    // Of a job that has ended what it would have gone on from is gone.
+    state.begin_upload(&ann, &upload(4, 5), &quota).unwrap();
+    state.delete_upload(&ann, BlobName([4; 32])).unwrap();
     assert_eq!(state.commit(&second.lease, &Change::default(), 71), Err(Error::Fenced));
     let job = state.job(&ann, job.id).unwrap();
     assert_eq!((job.state, job.reason.as_str()), (JobState::Failed, "nobody answered"));

@@ -1,0 +1,233 @@
+//! Parquet tables: two columns of texts, truths or numbers, and nothing else of the format.
+//!
+//! A reader of its own, because a table may come from anyone and packs much into little: sizes that a file names are compared
+//! with the bytes that are there before anything is taken for them, and all rows together may not take more than a table of that
+//! size plausibly holds ([`Room`]). So what a table costs is bounded by its file.
+
+mod footer;
+mod page;
+mod thrift;
+mod values;
+
+use super::table::{Columns, no_column};
+use crate::Error;
+use footer::{Chunk, Footer, Leaf};
+use page::{Content, Page};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use thrift::Reader;
+
+/// What is wrong, in words that follow the name of the file or column.
+type Damage = String;
+
+/// The most that two columns may take in memory, and how much of it a byte of the file stands for. Text packs some 10 times, a
+/// class that is repeated some 100 times; the least is for files that are all header.
+const MAX_BYTES: u64 = 4 << 30;
+const BYTES_A_BYTE: u64 = 256;
+const MIN_BYTES: u64 = 512 << 10;
+
+/// What values may still take.
+struct Room(usize);
+
+impl Room {
+    fn of(file: u64) -> Self {
+        let bytes = file.saturating_mul(BYTES_A_BYTE).clamp(MIN_BYTES, MAX_BYTES);
+        Self(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    /// Whether `count` values would fit at all.
+    fn fits(&self, count: usize) -> Result<(), Damage> {
+        match count.checked_mul(size_of::<String>()) {
+            Some(bytes) if bytes <= self.0 => Ok(()),
+            _ => Err(too_much()),
+        }
+    }
+
+    /// Takes the room of one value.
+    fn take(&mut self, length: usize) -> Result<(), Damage> {
+        self.0 = self.0.checked_sub(size_of::<String>() + length).ok_or_else(too_much)?;
+        Ok(())
+    }
+}
+
+fn too_much() -> Damage {
+    format!(
+        "holds more than {BYTES_A_BYTE} times its file's size, or {} GiB, of texts and labels; split it or save it as CSV",
+        MAX_BYTES >> 30
+    )
+}
+
+/// The two columns, row by row; empty texts where there is none.
+pub(super) fn read(path: &Path, columns: &Columns) -> crate::Result<Vec<[String; 2]>> {
+    let bad = |damage: Damage| Error::dataset(path, damage);
+    let mut file = File::open(path).map_err(Error::io(path))?;
+    let size = file.metadata().map_err(Error::io(path))?.len();
+    let names = [columns.content.as_str(), columns.label.as_str()];
+    let bytes = footer_bytes(&mut file, size).map_err(bad)?;
+    let footer = Footer::parse(&bytes, names).map_err(bad)?;
+    let mut leaves = Vec::new();
+    for name in names {
+        let leaf = footer.leaf(name).ok_or_else(|| no_column(path, name, &footer.names.join(", ")))?;
+        leaves.push(leaf.map_err(bad)?);
+    }
+    let (mut rows, mut room, mut unread) = (Vec::new(), Room::of(size), size);
+    for group in &footer.groups {
+        let mut texts = Vec::new();
+        for leaf in &leaves {
+            let named = |damage: Damage| bad(format!("column {}: {damage}", leaf.name));
+            let chunk = group.chunk(leaf.name).ok_or_else(|| named("a part of the rows has none".to_owned()))?;
+            let bytes = chunk_bytes(&mut file, chunk, &mut unread).map_err(named)?;
+            texts.push(column(&bytes, leaf, chunk, group.rows, &mut room).map_err(named)?.into_iter());
+        }
+        let [contents, labels] = &mut texts[..] else { continue };
+        rows.extend(contents.zip(labels).map(|(content, label)| [content, label]));
+    }
+    Ok(rows)
+}
+
+fn at(file: &mut File, start: u64, length: usize) -> Result<Vec<u8>, Damage> {
+    let mut bytes = vec![0; length];
+    file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(&mut bytes)).map_err(|e| e.to_string())?;
+    Ok(bytes)
+}
+
+/// What stands before the last eight bytes, which are its length and the name of the format.
+fn footer_bytes(file: &mut File, size: u64) -> Result<Vec<u8>, Damage> {
+    let end = size.checked_sub(8).ok_or("is too short for a Parquet table")?;
+    let tail = at(file, end, 8)?;
+    let Some(([a, b, c, d], b"PAR1")) = tail.split_first_chunk() else {
+        return Err("does not end like a Parquet table; is it whole, and not encrypted?".to_owned());
+    };
+    let length = u32::from_le_bytes([*a, *b, *c, *d]);
+    let start = end.checked_sub(length.into()).ok_or_else(|| format!("names {length} bytes of headers, has fewer"))?;
+    at(file, start, length as usize)
+}
+
+/// The bytes of a column's chunk. All chunks together are no more than the file: none is read twice.
+fn chunk_bytes(file: &mut File, chunk: &Chunk, unread: &mut u64) -> Result<Vec<u8>, Damage> {
+    *unread = unread.checked_sub(chunk.length as u64).ok_or("its parts are longer than the file")?;
+    at(file, chunk.start as u64, chunk.length)
+}
+
+/// The texts of one column of a group of rows: pages of values, and a dictionary in front of them or none.
+fn column(bytes: &[u8], leaf: &Leaf, chunk: &Chunk, rows: usize, room: &mut Room) -> Result<Vec<String>, Damage> {
+    let mut reader = Reader(bytes);
+    let mut pages = std::iter::from_fn(|| Some(Page::next(&mut reader, chunk.codec))).peekable();
+    let first = pages.next_if(|page| matches!(page, Ok(Page { content: Content::Dictionary { .. }, .. })));
+    let dictionary = match &first {
+        Some(Ok(Page { content: Content::Dictionary { count }, bytes })) => {
+            Some(values::plain(leaf.physical, bytes, *count)?)
+        }
+        _ => None,
+    };
+    let mut texts = Vec::new();
+    while texts.len() < rows {
+        let page = pages.next().ok_or("ends too early")??;
+        match page.content {
+            Content::Data(data) if data.count > rows - texts.len() => {
+                return Err(format!("has more values than its {rows} rows"));
+            }
+            Content::Data(data) => {
+                values::page(leaf, &data, &page.bytes, dictionary.as_deref(), room, &mut texts)?;
+            }
+            Content::Dictionary { .. } => return Err("has a dictionary in the middle".to_owned()),
+            Content::Other => {}
+        }
+    }
+    Ok(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use footer::Physical;
+
+    /// A number in groups of seven bits.
+    fn varint(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+
+    /// Fields 1, 2, ... of a structure, all whole numbers.
+    fn numbers(values: &[i64]) -> Vec<u8> {
+        values.iter().flat_map(|value| [vec![0x15], varint((value << 1) as u64)].concat()).collect()
+    }
+
+    /// A page: its kind, the size it claims and holds packed, its count and encoding.
+    fn page(kind: i64, size: i64, count: i64, encoding: i64, bytes: &[u8]) -> Vec<u8> {
+        // The header of a data page is field 5, that of a dictionary field 7.
+        let inner = if kind == 0 { 0x2c } else { 0x4c };
+        let head = numbers(&[kind, size, bytes.len() as i64]);
+        [head, vec![inner], numbers(&[count, encoding, 3, 3]), vec![0, 0], bytes.to_vec()].concat()
+    }
+
+    /// Reads a column of texts of a file of 4 KiB.
+    fn texts(optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Result<Vec<String>, Damage> {
+        let leaf = Leaf { name: "text", physical: Physical::Bytes, optional, unsigned: false };
+        column(bytes, &leaf, &Chunk::new("text", codec, bytes.len()), rows, &mut Room::of(4096))
+    }
+
+    fn refused(optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Damage {
+        texts(optional, codec, bytes, rows).unwrap_err()
+    }
+
+    #[test]
+    fn pages_are_held_to_the_bytes_there_are() {
+        let value = [&[3, 0, 0, 0][..], b"abc"].concat();
+        assert_eq!(texts(false, 0, &page(0, 7, 1, 0, &value), 1).unwrap(), ["abc"]);
+        assert!(refused(false, 0, &page(0, 8, 1, 0, &value), 1).contains("its header says 8"));
+        assert!(refused(false, 0, &page(0, 7, 2, 0, &value), 2).contains("2 values do not fit"));
+        assert!(refused(false, 0, &page(0, 7, 2, 0, &value), 1).contains("more values than its 1 rows"));
+        assert!(refused(false, 0, &page(0, 7, 1, 0, &value), 2).contains("ends too early"));
+        assert!(refused(false, 0, &page(0, 7, 1, 0, &value)[..20], 1).contains("are left of its column"));
+        assert!(refused(false, 6, &page(0, 7, 1, 0, &value), 1).contains("zstd"));
+        let packed = snap::raw::Encoder::new().compress_vec(&value).unwrap();
+        assert_eq!(texts(false, 1, &page(0, 7, 1, 0, &packed), 1).unwrap(), ["abc"]);
+        assert!(refused(false, 1, &page(0, i32::MAX.into(), 1, 0, &packed), 1).contains("more than 67108864"));
+        // A claim in the packed bytes too.
+        let claimed = [varint(1 << 25), vec![0; 100]].concat();
+        assert!(refused(false, 1, &page(0, 1 << 25, 1, 0, &claimed), 1).contains("cannot hold"));
+    }
+
+    #[test]
+    fn few_bytes_do_not_stand_for_many_rows() {
+        let entry = [&1000u32.to_le_bytes()[..], &[b'a'; 1000]].concat();
+        let dictionary = page(2, 1004, 1, 0, &entry);
+        // One run of the first entry.
+        let run = |rows: u64| [vec![1], varint(rows << 1), vec![0]].concat();
+        let of = |rows: u64| {
+            let bytes = run(rows);
+            [dictionary.clone(), page(0, bytes.len() as i64, rows as i64, 8, &bytes)].concat()
+        };
+        assert_eq!(texts(false, 0, &of(500), 500).unwrap().len(), 500);
+        for rows in [2000, 1 << 30, 1 << 40] {
+            assert!(refused(false, 0, &of(rows), rows as usize).contains("256 times"), "{rows}");
+        }
+        // Values that are missing, on one page and on many.
+        let missing = |rows: u64| {
+            let run = [varint(rows << 1), vec![0]].concat();
+            let bytes = [&(run.len() as u32).to_le_bytes()[..], &run].concat();
+            page(0, bytes.len() as i64, rows as i64, 0, &bytes)
+        };
+        assert_eq!(texts(true, 0, &missing(1000), 1000).unwrap(), vec![String::new(); 1000]);
+        assert!(refused(true, 0, &missing(1 << 30), 1 << 30).contains("256 times"));
+        assert!(refused(true, 0, &missing(1 << 14).repeat(64), 1 << 20).contains("256 times"));
+    }
+
+    #[test]
+    fn a_column_has_one_dictionary_in_front() {
+        let dictionary = page(2, 5, 1, 0, &[1, 0, 0, 0, b'a']);
+        let data = page(0, 3, 2, 8, &[1, 4, 0]);
+        assert_eq!(texts(false, 0, &[&dictionary[..], &data].concat(), 2).unwrap(), ["a", "a"]);
+        assert!(refused(false, 0, &data, 2).contains("no dictionary"));
+        assert!(refused(false, 0, &[&dictionary[..], &dictionary, &data].concat(), 2).contains("in the middle"));
+        let beyond = page(0, 3, 2, 8, &[1, 4, 1]);
+        assert!(refused(false, 0, &[&dictionary[..], &beyond].concat(), 2).contains("entry 1 of a dictionary of 1"));
+    }
+}

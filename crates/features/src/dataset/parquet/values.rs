@@ -1,0 +1,293 @@
+//! The values of a page: bytes, numbers and truths in the forms that Parquet has for them.
+
+use super::footer::{Leaf, Physical};
+use super::page::{Data, Levels};
+use super::thrift::Reader;
+use super::{Damage, Room};
+
+/// A value as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Value<'a> {
+    Bytes(&'a [u8]),
+    Whole(i64),
+    Single(f32),
+    Double(f64),
+    Truth(bool),
+}
+
+/// Appends the texts of a page's values.
+pub(super) fn page(
+    leaf: &Leaf,
+    data: &Data,
+    bytes: &[u8],
+    dictionary: Option<&[Value]>,
+    room: &mut Room,
+    texts: &mut Vec<String>,
+) -> Result<(), Damage> {
+    room.fits(data.count)?;
+    let mut reader = Reader(bytes);
+    let there = levels(leaf, data, &mut reader)?;
+    let count = there.iter().filter(|&&level| level == 1).count();
+    let mut present = Texts { leaf, room: &mut *room, texts: Vec::new() };
+    present.read(data.encoding, reader, count, dictionary)?;
+    let mut present = present.texts.into_iter();
+    for level in there {
+        texts.push(if level == 1 {
+            present.next().ok_or("has too few values")?
+        } else {
+            room.take(0)?;
+            String::new()
+        });
+    }
+    Ok(())
+}
+
+/// Which values are there: 1, and 0 for those that are not.
+fn levels(leaf: &Leaf, data: &Data, reader: &mut Reader) -> Result<Vec<u64>, Damage> {
+    match data.levels {
+        Levels::Length(length) if leaf.optional => hybrid(reader.take(length)?, 1, data.count),
+        Levels::Length(length) => reader.take(length).map(|_| vec![1; data.count]),
+        Levels::Inline { .. } if !leaf.optional => Ok(vec![1; data.count]),
+        Levels::Inline { encoding: 3 } => hybrid(prefixed(reader)?, 1, data.count),
+        // Old writers': one bit each, the highest of a byte first.
+        Levels::Inline { encoding: 4 } => {
+            let bytes = reader.take(data.count.div_ceil(8))?;
+            let bits = bytes.iter().flat_map(|byte| (0..8).map(move |bit| u64::from((byte >> (7 - bit)) & 1)));
+            Ok(bits.take(data.count).collect())
+        }
+        Levels::Inline { encoding } => Err(format!("says which values are missing by the unknown encoding {encoding}")),
+    }
+}
+
+/// Values of a page, as texts.
+struct Texts<'l, 'r> {
+    leaf: &'l Leaf<'l>,
+    room: &'r mut Room,
+    texts: Vec<String>,
+}
+
+impl Texts<'_, '_> {
+    /// Reads the `count` values of a page.
+    fn read(
+        &mut self,
+        encoding: i64,
+        reader: Reader,
+        count: usize,
+        dictionary: Option<&[Value]>,
+    ) -> Result<(), Damage> {
+        match (encoding, self.leaf.physical) {
+            (0, physical) => plain(physical, reader.0, count)?.into_iter().try_for_each(|value| self.push(value)),
+            (2 | 8, _) => self.from_dictionary(reader, count, dictionary.ok_or("has no dictionary")?),
+            (3, Physical::Truth) => {
+                let truths = hybrid(prefixed(&mut { reader })?, 1, count)?;
+                truths.into_iter().try_for_each(|truth| self.push(Value::Truth(truth == 1)))
+            }
+            (5, Physical::Int64) => {
+                deltas(&mut { reader }, count)?.into_iter().try_for_each(|value| self.push(Value::Whole(value)))
+            }
+            // Differences of 32 bits come round at the end of 32 bits.
+            (5, Physical::Int32) => {
+                let values = deltas(&mut { reader }, count)?.into_iter();
+                values.map(|value| i64::from(value as i32)).try_for_each(|value| self.push(Value::Whole(value)))
+            }
+            (6, Physical::Bytes) => self.one_after_the_other(reader, count),
+            (7, Physical::Bytes) => self.from_the_one_before(reader, count),
+            _ => Err(format!("has values in encoding {encoding}, which is not read here; save it as CSV")),
+        }
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), Damage> {
+        let text = match value {
+            Value::Bytes(bytes) => {
+                let text = std::str::from_utf8(bytes).map_err(|_| "has a value that is no text (UTF-8)")?;
+                self.room.take(text.len())?;
+                self.texts.push(text.to_owned());
+                return Ok(());
+            }
+            Value::Whole(value) if self.leaf.unsigned && self.leaf.physical == Physical::Int32 => {
+                (value as u32).to_string()
+            }
+            Value::Whole(value) if self.leaf.unsigned => (value as u64).to_string(),
+            Value::Whole(value) => value.to_string(),
+            Value::Single(value) => format!("{value:?}"),
+            Value::Double(value) => format!("{value:?}"),
+            Value::Truth(value) => value.to_string(),
+        };
+        self.room.take(text.len())?;
+        self.texts.push(text);
+        Ok(())
+    }
+
+    fn from_dictionary(&mut self, mut reader: Reader, count: usize, dictionary: &[Value]) -> Result<(), Damage> {
+        let width = reader.byte()?;
+        if width > 32 {
+            return Err(format!("names entries of its dictionary with {width} bits"));
+        }
+        for index in hybrid(reader.0, width.into(), count)? {
+            let entry = usize::try_from(index).ok().and_then(|index| dictionary.get(index));
+            self.push(*entry.ok_or_else(|| format!("names entry {index} of a dictionary of {}", dictionary.len()))?)?;
+        }
+        Ok(())
+    }
+
+    /// All lengths, then all bytes.
+    fn one_after_the_other(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
+        for length in deltas(&mut reader, count)? {
+            let bytes = reader.take(usize::try_from(length).map_err(|_| format!("a length is {length}"))?)?;
+            self.push(Value::Bytes(bytes))?;
+        }
+        Ok(())
+    }
+
+    /// How much of the value before each one begins with, then the rests.
+    fn from_the_one_before(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
+        let shared = deltas(&mut reader, count)?;
+        let rests = deltas(&mut reader, count)?;
+        let mut value = Vec::new();
+        for (shared, rest) in shared.into_iter().zip(rests) {
+            let kept = usize::try_from(shared).ok().filter(|&kept| kept <= value.len());
+            value.truncate(kept.ok_or("a value goes on from more than there was")?);
+            value.extend_from_slice(reader.take(usize::try_from(rest).map_err(|_| format!("a length is {rest}"))?)?);
+            self.push(Value::Bytes(&value))?;
+        }
+        Ok(())
+    }
+}
+
+/// `count` values one after the other.
+pub(super) fn plain(physical: Physical, bytes: &[u8], count: usize) -> Result<Vec<Value<'_>>, Damage> {
+    let mut reader = Reader(bytes);
+    let least = match physical {
+        Physical::Truth => return truths(reader.take(count.div_ceil(8))?, count),
+        Physical::Bytes | Physical::Int32 | Physical::Single => 4,
+        Physical::Int64 | Physical::Double => 8,
+    };
+    if count > bytes.len() / least {
+        return Err(format!("{count} values do not fit in a page of {} bytes", bytes.len()));
+    }
+    (0..count).map(|_| one(physical, &mut reader)).collect()
+}
+
+fn truths(bytes: &[u8], count: usize) -> Result<Vec<Value<'_>>, Damage> {
+    Ok((0..count).map(|at| Value::Truth(bits(bytes, at, 1) == 1)).collect())
+}
+
+fn one<'a>(physical: Physical, reader: &mut Reader<'a>) -> Result<Value<'a>, Damage> {
+    Ok(match physical {
+        Physical::Truth => Value::Truth(reader.byte()? == 1),
+        Physical::Int32 => Value::Whole(i32::from_le_bytes(array(reader)?).into()),
+        Physical::Int64 => Value::Whole(i64::from_le_bytes(array(reader)?)),
+        Physical::Single => Value::Single(f32::from_le_bytes(array(reader)?)),
+        Physical::Double => Value::Double(f64::from_le_bytes(array(reader)?)),
+        Physical::Bytes => Value::Bytes(prefixed(reader)?),
+    })
+}
+
+fn array<const N: usize>(reader: &mut Reader) -> Result<[u8; N], Damage> {
+    reader.take(N)?.try_into().map_err(|_| "ends too early".to_owned())
+}
+
+/// Bytes after their length.
+fn prefixed<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Damage> {
+    let length = u32::from_le_bytes(array(reader)?);
+    reader.take(length as usize)
+}
+
+/// The number of `width` bits (at most 64) that begins at bit `at`, the lowest bits first; bits beyond the end are 0.
+fn bits(bytes: &[u8], at: usize, width: usize) -> u64 {
+    let window = bytes.iter().skip(at / 8).take(9).rev().fold(0u128, |sum, &byte| (sum << 8) | u128::from(byte));
+    let mask = if width == 0 { 0 } else { u64::MAX >> (64 - width.min(64)) };
+    (window >> (at % 8)) as u64 & mask
+}
+
+/// `count` numbers of `width` bits (at most 32): runs of one number, and groups of eight packed ones.
+fn hybrid(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u64>, Damage> {
+    let mut reader = Reader(bytes);
+    let mut numbers = Vec::new();
+    while numbers.len() < count {
+        let head = reader.varint()?;
+        let length = usize::try_from(head >> 1).unwrap_or(usize::MAX);
+        let left = count - numbers.len();
+        if head & 1 == 0 {
+            let number = bits(reader.take(width.div_ceil(8))?, 0, width);
+            numbers.extend(std::iter::repeat_n(number, length.min(left)));
+        } else {
+            // Some writers leave out the end of the last group.
+            let packed = reader.take(length.saturating_mul(width).min(reader.0.len()))?;
+            let whole = if width == 0 { left } else { packed.len() * 8 / width };
+            let group = length.saturating_mul(8).min(left);
+            if group > whole {
+                return Err("ends too early".to_owned());
+            }
+            numbers.extend((0..group).map(|at| bits(packed, at * width, width)));
+        }
+    }
+    Ok(numbers)
+}
+
+/// `count` whole numbers by their differences.
+fn deltas(reader: &mut Reader, count: usize) -> Result<Vec<i64>, Damage> {
+    let mut size = || reader.varint().map(|value| usize::try_from(value).unwrap_or(usize::MAX));
+    let (block, minis, total) = (size()?, size()?, size()?);
+    let first = reader.whole()?;
+    if total != count {
+        return Err(format!("has {total} values where {count} belong"));
+    }
+    if minis == 0 || block % minis != 0 || !(1..=1 << 20).contains(&(block / minis)) || block / minis % 8 != 0 {
+        return Err(format!("has blocks of {block} numbers in {minis} parts"));
+    }
+    let mini = block / minis;
+    let mut numbers = Vec::new();
+    let mut last = first;
+    if count > 0 {
+        numbers.push(first);
+    }
+    while numbers.len() < count {
+        let least = reader.whole()?;
+        for &width in reader.take(minis)? {
+            let left = count - numbers.len();
+            if left == 0 {
+                break;
+            }
+            if width > 64 {
+                return Err(format!("has differences of {width} bits"));
+            }
+            let packed = reader.take(mini / 8 * usize::from(width))?;
+            numbers.extend((0..mini.min(left)).map(|at| {
+                let difference = bits(packed, at * usize::from(width), width.into()) as i64;
+                last = last.wrapping_add(least).wrapping_add(difference);
+                last
+            }));
+        }
+    }
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_by_runs_and_groups() {
+        // The format's own example: 0 to 7 in three bits each; then a run of five fours.
+        let bytes = [0x03, 0x88, 0xc6, 0xfa, 0x0a, 0x04];
+        let numbers = hybrid(&bytes, 3, 13).unwrap();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 4, 4, 4, 4, 4]);
+        assert_eq!(hybrid(&bytes, 3, 5).unwrap(), [0, 1, 2, 3, 4]);
+        assert!(hybrid(&bytes, 3, 14).is_err());
+        assert!(hybrid(&[0x05, 0x88, 0xc6, 0xfa], 3, 16).is_err());
+        assert_eq!(hybrid(&[0x06], 0, 3).unwrap(), [0; 3]);
+    }
+
+    #[test]
+    fn numbers_by_differences() {
+        // 7, 5, 3, 1, 2, 3, 4, 5: the least difference is -2, the others 0, 0, 0, 3, 3, 3, 3 in two bits.
+        let mut bytes = vec![0x80, 0x01, 4, 8, 14, 3, 2, 0, 0, 0, 0xc0, 0x3f];
+        bytes.resize(10 + 8, 0);
+        assert_eq!(deltas(&mut Reader(&bytes), 8).unwrap(), [7, 5, 3, 1, 2, 3, 4, 5]);
+        assert!(deltas(&mut Reader(&bytes), 9).is_err());
+        assert!(deltas(&mut Reader(&bytes[..17]), 8).is_err());
+        assert_eq!(bits(&[0xff; 9], 3, 64), u64::MAX);
+        assert_eq!(bits(&[0xff; 9], 3, 0), 0);
+    }
+}
