@@ -98,7 +98,7 @@ fn a_model_is_fetched_by_one_at_a_time() {
         drop(other);
         assert_eq!(fetched.join().unwrap().unwrap(), folder);
     });
-    assert!(Extractor::pinned(&folder, &pin).is_ok() && !part.exists());
+    assert!(Extractor::pinned(&folder, &pin, Place::Cpu).is_ok() && !part.exists());
 }
 
 #[test]
