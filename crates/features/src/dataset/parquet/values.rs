@@ -77,7 +77,7 @@ impl Texts<'_, '_> {
     ) -> Result<(), Damage> {
         match (encoding, self.leaf.physical) {
             (0, physical) => plain(physical, reader.0, count)?.into_iter().try_for_each(|value| self.push(value)),
-            (2 | 8, _) => self.from_dictionary(reader, count, dictionary.ok_or("has no dictionary")?),
+            (2 | 8, _) => self.looked_up(reader, count, dictionary.ok_or("has no dictionary")?),
             (3, Physical::Truth) => {
                 let truths = hybrid(prefixed(&mut { reader })?, 1, count)?;
                 truths.into_iter().try_for_each(|truth| self.push(Value::Truth(truth == 1)))
@@ -91,7 +91,7 @@ impl Texts<'_, '_> {
                 values.map(|value| i64::from(value as i32)).try_for_each(|value| self.push(Value::Whole(value)))
             }
             (6, Physical::Bytes) => self.one_after_the_other(reader, count),
-            (7, Physical::Bytes) => self.from_the_one_before(reader, count),
+            (7, Physical::Bytes) => self.after_the_one_before(reader, count),
             _ => Err(format!("has values in encoding {encoding}, which is not read here; save it as CSV")),
         }
     }
@@ -118,7 +118,7 @@ impl Texts<'_, '_> {
         Ok(())
     }
 
-    fn from_dictionary(&mut self, mut reader: Reader, count: usize, dictionary: &[Value]) -> Result<(), Damage> {
+    fn looked_up(&mut self, mut reader: Reader, count: usize, dictionary: &[Value]) -> Result<(), Damage> {
         let width = reader.byte()?;
         if width > 32 {
             return Err(format!("names entries of its dictionary with {width} bits"));
@@ -140,7 +140,7 @@ impl Texts<'_, '_> {
     }
 
     /// How much of the value before each one begins with, then the rests.
-    fn from_the_one_before(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
+    fn after_the_one_before(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
         let shared = deltas(&mut reader, count)?;
         let rests = deltas(&mut reader, count)?;
         let mut value = Vec::new();
@@ -214,7 +214,7 @@ fn hybrid(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u64>, Damage> 
         } else {
             // Some writers leave out the end of the last group.
             let packed = reader.take(length.saturating_mul(width).min(reader.0.len()))?;
-            let whole = if width == 0 { left } else { packed.len() * 8 / width };
+            let whole = (packed.len() * 8).checked_div(width).unwrap_or(left);
             let group = length.saturating_mul(8).min(left);
             if group > whole {
                 return Err("ends too early".to_owned());
