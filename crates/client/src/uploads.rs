@@ -80,6 +80,16 @@ pub(crate) fn check(folder: &Path, upload: &Upload) -> Result<()> {
     Err(Error::Damaged { path, reason: format!("it has {bytes} bytes, {} were written", upload.bytes) })
 }
 
+/// The name in a state file.
+pub(crate) fn blob(text: &str) -> Result<BlobName> {
+    text.parse().map_err(|e: hetal_wire::NameError| Error::Protocol { what: e.to_string() })
+}
+
+/// An upload as requests name it.
+pub(crate) fn to_batch(upload: &Upload) -> Result<Batch> {
+    Ok(Batch { blob: blob(&upload.blob)?, rows: upload.rows })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,14 +106,4 @@ mod tests {
             assert_eq!(check(&inner, &upload).is_ok(), name == "batch-0000.ct", "{name}");
         }
     }
-}
-
-/// The name in a state file.
-pub(crate) fn blob(text: &str) -> Result<BlobName> {
-    text.parse().map_err(|e: hetal_wire::NameError| Error::Protocol { what: e.to_string() })
-}
-
-/// An upload as requests name it.
-pub(crate) fn to_batch(upload: &Upload) -> Result<Batch> {
-    Ok(Batch { blob: blob(&upload.blob)?, rows: upload.rows })
 }
