@@ -133,6 +133,6 @@ fn keys_are_told_apart_by_their_version() {
     assert_ne!(version, client_and_keys().1.version());
     keys.find(KeyId::ToSparse, keys.iter().find(|key| key.id == KeyId::ToSparse).unwrap().basis).unwrap();
     assert_eq!(keys.version(), version, "what is found changes nothing");
-    client.add_keys(&mut keys, [(KeyId::FromSparse, 2)]);
+    client.add_keys(&mut keys, [(KeyId::Galois(101), 2)]);
     assert_ne!(keys.version(), version, "another key may be found now");
 }
