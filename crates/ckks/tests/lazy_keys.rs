@@ -125,3 +125,14 @@ fn a_damaged_file_is_noticed_when_opened_or_when_the_key_is_loaded() {
     }
     lazy.find(KeyId::Relinearisation, full).unwrap();
 }
+
+#[test]
+fn keys_are_told_apart_by_their_version() {
+    let (client, mut keys) = client_and_keys();
+    let version = keys.version();
+    assert_ne!(version, client_and_keys().1.version());
+    keys.find(KeyId::ToSparse, keys.iter().find(|key| key.id == KeyId::ToSparse).unwrap().basis).unwrap();
+    assert_eq!(keys.version(), version, "what is found changes nothing");
+    client.add_keys(&mut keys, [(KeyId::Galois(101), 2)]);
+    assert_ne!(keys.version(), version, "another key may be found now");
+}

@@ -27,14 +27,19 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Rehearses a training: every key, two steps with versions made for each, a refresh and logits.
+    /// Rehearses a training: every key, two steps with versions made for each, a refresh and logits; bootstraps as graphs or
+    /// kernel by kernel.
     pub fn rehearse(
         params: &Arc<Params>,
         needs: &clear::Keys,
         steps: Steps,
+        graphs: bool,
         trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>>,
     ) -> Result<Self> {
         let gpu = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special())?);
+        if !graphs {
+            gpu.use_graphs(false);
+        }
         let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
         let bootstrapper = Bootstrapper::with_steps(&evaluator, &needs.bounds, steps)?;
         let engine = Encrypted::new(

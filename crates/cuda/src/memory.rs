@@ -236,9 +236,7 @@ impl Pool {
     /// A new chunk of the device.
     fn ask(&self, limbs: usize) -> Result<(u64, usize)> {
         let ask = |limbs: usize| self.device.allocate(limbs * self.limb_bytes).map(|address| (address, limbs));
-        // Recordings borrow most of their room; what is then missing is little.
-        let least = if is_recording() { CHUNK / 4 } else { CHUNK };
-        let (address, size) = ask(limbs.max(least)).or_else(|_| {
+        let (address, size) = ask(limbs.max(CHUNK)).or_else(|_| {
             // Perhaps there is room in chunks that are free.
             self.trim();
             ask(limbs)

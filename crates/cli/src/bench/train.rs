@@ -152,6 +152,11 @@ impl Arguments {
         if self.more_keys { Steps::FewOuter } else { Steps::FewKeys }
     }
 
+    /// Whether bootstraps are recorded as graphs: not where memory matters more than their hundredth of the time.
+    fn graphs(&self) -> bool {
+        self.versions != VersionsKept::Remade
+    }
+
     fn card(&self) -> Card {
         Card { device: self.device, steps: self.steps() }
     }
@@ -499,7 +504,9 @@ fn plan(arguments: &Arguments) -> Result<Value> {
     let job = Job::new(&Arguments { batches: 1, data: None, ..arguments.clone() }, params.slots())?;
     let start = Instant::now();
     let footprint =
-        Footprint::rehearse(&params, &job.needs(&params)?, arguments.steps(), |engine| job.trainer(engine))?;
+        Footprint::rehearse(&params, &job.needs(&params)?, arguments.steps(), arguments.graphs(), |engine| {
+            job.trainer(engine)
+        })?;
     let gib = |bytes: usize| bytes as f64 / GIB;
     let pieces = arguments.batches * job.geometry.pieces(job.preset.batch);
     Ok(json!({
@@ -574,7 +581,11 @@ fn fit(
     report: &mut Value,
 ) -> Result<usize> {
     let (start, (free, total)) = (Instant::now(), gpu.memory());
-    let footprint = Footprint::rehearse(params, needs, arguments.steps(), |engine| job.trainer(engine))?;
+    if !arguments.graphs() {
+        gpu.use_graphs(false);
+    }
+    let footprint =
+        Footprint::rehearse(params, needs, arguments.steps(), arguments.graphs(), |engine| job.trainer(engine))?;
     let most = footprint.resident(batches, free)?;
     let resident = match arguments.versions {
         VersionsKept::Auto => most,
