@@ -379,6 +379,24 @@ impl Backend for CudaBackend {
         out
     }
 
+    /// With one limb on the host, which the driver has copied when it is given the next.
+    fn try_from_limbs<E>(
+        &self,
+        degree: usize,
+        basis: Basis,
+        mut fill: impl FnMut(usize, &mut [u64]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<CudaPoly, E> {
+        assert_eq!(degree, 1 << self.constants.log_n);
+        let mut limb = vec![0; degree];
+        let out = self.uninit(basis);
+        for i in 0..basis.limbs() {
+            fill(i, &mut limb)?;
+            self.upload_bytes(out.address() + (i * self.limb_bytes()) as u64, bytes_of(&limb));
+        }
+        self.settle_upload();
+        Ok(out)
+    }
+
     fn download(&self, a: &CudaPoly) -> std::result::Result<Vec<Vec<u64>>, Failure> {
         let limb = |i: usize| {
             self.health.check()?;

@@ -3,6 +3,7 @@
 use crate::{CudaBackend, CudaPoly};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, SwitchingKey};
 use hetal_ring::{PackedPoly, Poly};
+use std::convert::Infallible;
 
 impl CudaBackend {
     /// A polynomial of the CPU's ring on the device.
@@ -13,8 +14,12 @@ impl CudaBackend {
 
     /// A packed polynomial of the CPU's ring on the device, where every residue is a word.
     pub fn upload_packed(&self, a: &PackedPoly) -> CudaPoly {
-        let limbs = a.unpacked();
-        self.upload(a.basis(), &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        let unpack = |i, limb: &mut [u64]| {
+            a.limb(i).unpack_into(limb);
+            Ok::<_, Infallible>(())
+        };
+        let Ok(poly) = self.try_from_limbs(a.degree(), a.basis(), unpack);
+        poly
     }
 
     /// A ciphertext of the CPU's ring on the device.

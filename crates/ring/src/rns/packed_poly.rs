@@ -18,6 +18,11 @@ impl PackedPoly {
         self.basis
     }
 
+    /// Residues of a limb.
+    pub fn degree(&self) -> usize {
+        self.degree
+    }
+
     /// Limb `i`, in the order of the basis.
     pub fn limb(&self, i: usize) -> Packed<'_> {
         Packed::new(&self.limbs[i])
