@@ -169,6 +169,7 @@ const UNSAFE: [&str; 17] = [
     "crates/ring/src/buffer.rs",
     "crates/ring/src/kernels/vector.rs",
     "crates/ring/src/ntt/vector.rs",
+    "crates/ring/src/packed.rs",
     "crates/ring/src/simd.rs",
     "crates/ring/src/simd/avx2.rs",
     "crates/ring/src/simd/avx512.rs",
