@@ -118,19 +118,13 @@ pub fn forward_pair(repetitions: usize) -> (f64, f64) {
     (time("ours"), time("theirs"))
 }
 
-fn packed_words(limb: &[u64]) -> Vec<u64> {
-    let mut words = vec![0; packed::words(limb.len())];
-    packed::pack_into(limb, &mut words);
-    words
-}
-
 fn pointwise(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
     let large: Vec<Modulus> =
         prime::ntt_primes_below(51, LOG_N, SOURCES).into_iter().filter_map(Modulus::new).collect();
     let m = *table(50).modulus();
     let limbs: Vec<Limb> = (0..12).map(|salt| random(pool, m.value(), salt)).collect();
     let slices: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
-    let words: Vec<Vec<u64>> = slices.iter().map(|limb| packed_words(limb)).collect();
+    let words: Vec<Vec<u64>> = slices.iter().map(|limb| packed::pack(limb)).collect();
     let packed: Vec<Packed<'_>> = words.iter().map(|words| Packed::new(words)).collect();
     let converter = BaseConverter::new(&large);
     let targets: Vec<_> = [50, 42, 36, 50].iter().map(|&bits| converter.target(table(bits).modulus())).collect();

@@ -20,8 +20,7 @@ fn main() {
         Some("ntt") => println!("{:#}", kernels::report(repetitions.unwrap_or(400))),
         Some("bytes") => println!("{:#}", bytes::report(repetitions.unwrap_or(5))),
         Some("peers") => {
-            let more_keys = arguments.iter().any(|a| a == "--more-keys");
-            let steps = if more_keys { Steps::FewOuter } else { Steps::FewKeys };
+            let steps = Steps::allowing(arguments.iter().any(|a| a == "--more-keys"));
             match peers::report(value_of("--set").unwrap_or("full"), steps) {
                 Ok(report) => println!("{report}"),
                 Err(error) => {

@@ -151,9 +151,9 @@ pub trait Backend: Send + Sync + 'static {
         (a(), b())
     }
 
-    /// `work` on `inputs`, as before on others of the same shapes. A backend may remember how it was done and do the same again without asking: whatever else the work
-    /// reads must be there, unchanged, as long as the routine is used, and it must queue the same operations for all
-    /// inputs of these shapes.
+    /// `work` on `inputs`, as before on others of the same shapes. A backend may remember how it was done and do the same again
+    /// without asking: whatever else the work reads must be there, unchanged, as long as the routine is used, and it must queue
+    /// the same operations for all inputs of these shapes.
     fn repeat<E>(
         &self,
         _routine: &Self::Routine,

@@ -146,7 +146,7 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
-            let steps = if more_keys { Steps::FewOuter } else { Steps::FewKeys };
+            let steps = Steps::allowing(more_keys);
             let report = match engine {
                 Processor::Cpu => ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"])?,
                 Processor::Cuda => ops::report_on_gpu(&set, device, steps)?,

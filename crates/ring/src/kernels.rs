@@ -232,14 +232,7 @@ mod tests {
         let whole = LEN - LEN % 128;
         let vectors: Vec<&[u64]> = vectors.iter().map(|v| &v[..whole]).collect();
         let plus = plus.map(|plus| plus.map(|(a, s)| (&a[..whole], s)));
-        let words: Vec<Vec<u64>> = vectors
-            .iter()
-            .map(|v| {
-                let mut words = vec![0; packed::words(whole)];
-                packed::pack_into(v, &mut words);
-                words
-            })
-            .collect();
+        let words: Vec<Vec<u64>> = vectors.iter().map(|v| packed::pack(v)).collect();
         let packed: Vec<Packed<'_>> = words.iter().map(|w| Packed::new(w)).collect();
         let run = |kernel: &dyn Fn((&mut [u64], &mut [u64]))| {
             let (mut out0, mut out1) = (vec![0; whole], vec![0; whole]);

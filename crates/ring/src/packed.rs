@@ -35,7 +35,14 @@ const fn goes_on(bit: usize) -> bool {
     bit + BITS > 64
 }
 
-/// Packs residues below `2^52`.
+/// Residues below `2^52`, packed.
+pub fn pack(residues: &[u64]) -> Vec<u64> {
+    let mut out = vec![0; words(residues.len())];
+    pack_into(residues, &mut out);
+    out
+}
+
+/// [`pack`], to where there is room.
 pub fn pack_into(residues: &[u64], out: &mut [u64]) {
     assert_eq!(out.len(), words(residues.len()));
     out.fill(0);
@@ -53,7 +60,7 @@ pub fn pack_into(residues: &[u64], out: &mut [u64]) {
 }
 
 impl<'a> Packed<'a> {
-    /// What [`pack_into`] wrote.
+    /// What [`pack`] made.
     pub fn new(words: &'a [u64]) -> Self {
         assert!(words.len().is_multiple_of(ROWS * WIDTH), "whole groups");
         Self(words)
@@ -99,8 +106,6 @@ pub(crate) trait Residues: Copy + Default {
     unsafe fn load<S: Simd>(self, place: &Self::Place<S>) -> S::U;
     /// [`Residues::load`], with anything in the bits from 52 on.
     unsafe fn load_low<S: Simd>(self, place: &Self::Place<S>) -> S::U;
-    /// Asks for what is read soon after that place.
-    unsafe fn ask_ahead<S: Simd>(self, place: &Self::Place<S>);
 }
 
 impl Residues for &[u64] {
@@ -129,11 +134,9 @@ impl Residues for &[u64] {
         // SAFETY: the caller's.
         unsafe { self.load::<S>(place) }
     }
-    #[inline(always)]
-    unsafe fn ask_ahead<S: Simd>(self, _place: &usize) {}
 }
 
-/// Words between what is read and what is asked for then.
+/// Words between what is read and what is asked for then: packed residues mostly come from memory.
 const AHEAD: usize = 16 * WIDTH;
 
 /// The two rows of a vector of packed residues, and how they are shifted to it.
@@ -173,18 +176,15 @@ impl Residues for Packed<'_> {
     }
     #[inline(always)]
     unsafe fn load_low<S: Simd>(self, place: &Rows<S>) -> S::U {
+        // A row is a cache line: one of its vectors asks for it.
+        if place.low.is_multiple_of(WIDTH) {
+            prefetch(self.0.as_ptr().wrapping_add(place.low + AHEAD));
+        }
         // SAFETY: the caller's; the rows of its residues are inside the group.
         unsafe {
             let low = S::shift_right(S::load_u(self.0.as_ptr().add(place.low)), place.right);
             let high = S::shift_left(S::load_u(self.0.as_ptr().add(place.high)), place.left);
             S::or_u(low, high)
-        }
-    }
-    #[inline(always)]
-    unsafe fn ask_ahead<S: Simd>(self, place: &Rows<S>) {
-        // A row is a cache line: one of its vectors asks for it.
-        if place.low.is_multiple_of(WIDTH) {
-            prefetch(self.0.as_ptr().wrapping_add(place.low + AHEAD));
         }
     }
 }

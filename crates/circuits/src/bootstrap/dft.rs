@@ -22,6 +22,13 @@ pub enum Steps {
     FewOuter,
 }
 
+impl Steps {
+    /// What a user who allows `more_keys` or not gets.
+    pub fn allowing(more_keys: bool) -> Self {
+        if more_keys { Self::FewOuter } else { Self::FewKeys }
+    }
+}
+
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short ones first from
 /// (bit-reversed) coefficients to slots, long ones first for the inverse.
 pub(super) fn shapes(n: usize, count: usize, inverse: bool, steps: Steps) -> Vec<Shape> {

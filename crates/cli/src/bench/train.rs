@@ -149,7 +149,7 @@ impl Arguments {
     }
 
     fn steps(&self) -> Steps {
-        if self.more_keys { Steps::FewOuter } else { Steps::FewKeys }
+        Steps::allowing(self.more_keys)
     }
 
     /// Whether bootstraps are recorded as graphs: not where memory matters more than their hundredth of the time.

@@ -377,9 +377,6 @@ unsafe fn dot_pair_ifma<S: Integers52, X: Residues, Y: Residues>(
                 let (x, y0, y1) = (x.get_unchecked(k), y0.get_unchecked(k), y1.get_unchecked(k));
                 for (j, sum) in sums.iter_mut().enumerate() {
                     let (at_x, at_y) = (&at_x[j], &at_y[j]);
-                    x.ask_ahead::<S>(at_x);
-                    y0.ask_ahead::<S>(at_y);
-                    y1.ask_ahead::<S>(at_y);
                     let factor = x.load_low::<S>(at_x);
                     sum[0].add(factor, y0.load_low::<S>(at_y));
                     sum[1].add(factor, y1.load_low::<S>(at_y));
@@ -440,9 +437,6 @@ unsafe fn dot_pair_terms<S: Simd, X: Residues, Y: Residues, const LARGE: bool>(
                     let (x, y0, y1) = (x.get_unchecked(k), y0.get_unchecked(k), y1.get_unchecked(k));
                     for (j, sum) in sums.iter_mut().enumerate() {
                         let (at_x, at_y) = (&at_x[j], &at_y[j]);
-                        x.ask_ahead::<S>(at_x);
-                        y0.ask_ahead::<S>(at_y);
-                        y1.ask_ahead::<S>(at_y);
                         let mut factor = to_double::<S>(x.load::<S>(at_x));
                         if LARGE {
                             factor = S::sub_above(factor, half, f.q);
@@ -689,14 +683,7 @@ mod tests {
         let m = Modulus::new(2251799813554177).unwrap();
         let vectors: Vec<Vec<u64>> =
             (0..6u64).map(|k| (0..256u64).map(|i| (i + 2).pow(7) * (k + 3) % m.value()).collect()).collect();
-        let words: Vec<Vec<u64>> = vectors
-            .iter()
-            .map(|v| {
-                let mut words = vec![0; packed::words(256)];
-                packed::pack_into(v, &mut words);
-                words
-            })
-            .collect();
+        let words: Vec<Vec<u64>> = vectors.iter().map(|v| packed::pack(v)).collect();
         let p: Vec<Packed<'_>> = words.iter().map(|w| Packed::new(w)).collect();
         let v: Vec<&[u64]> = vectors.iter().map(Vec::as_slice).collect();
         let run = |kernel: &dyn Fn(&mut [u64], &mut [u64])| {

@@ -32,16 +32,6 @@ impl PackedPoly {
     pub(super) fn matching(&self, basis: Basis, i: usize) -> Packed<'_> {
         self.limb(if i < basis.q { i } else { self.basis.q + i - basis.q })
     }
-
-    /// All limbs, each residue in a word.
-    pub fn unpacked(&self) -> Vec<Vec<u64>> {
-        let unpacked = |i| {
-            let mut out = vec![0; self.degree];
-            self.limb(i).unpack_into(&mut out);
-            out
-        };
-        (0..self.basis.limbs()).map(unpacked).collect()
-    }
 }
 
 impl RnsRing {
