@@ -136,8 +136,22 @@ fn keys_are_told_apart_by_their_version() {
     let (client, mut keys) = client_and_keys();
     let version = keys.version();
     assert_ne!(version, client_and_keys().1.version());
-    keys.find(KeyId::ToSparse, keys.iter().find(|key| key.id == KeyId::ToSparse).unwrap().basis).unwrap();
-    assert_eq!(keys.version(), version, "what is found changes nothing");
     client.add_keys(&mut keys, [(KeyId::Galois(101), 2)]);
     assert_ne!(keys.version(), version, "another key may be found now");
+}
+
+/// One version finds the same keys at the same places, loaded or not.
+#[test]
+fn a_key_that_was_loaded_stays_where_it_is() {
+    let (client, keys) = client_and_keys();
+    let dir = TempDir::new();
+    let path = dir.path().join("keys");
+    bytes::write_key_set(&client.codec(), &keys, &mut std::fs::File::create(&path).unwrap()).unwrap();
+    let lazy = EvaluationKeys::with_source(Box::new(KeySetFile::open(&client.codec(), &path).unwrap()));
+    let version = lazy.version();
+    let find = || keys.iter().map(|key| Arc::clone(lazy.find(key.id, key.basis).unwrap())).collect::<Vec<_>>();
+    let found = find();
+    lazy.load_all().unwrap();
+    assert!(found.iter().zip(&find()).all(|(first, again)| Arc::ptr_eq(first, again)));
+    assert_eq!(lazy.version(), version);
 }

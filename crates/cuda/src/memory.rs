@@ -48,19 +48,30 @@ impl Health {
 /// Limbs that are asked of the device at once.
 pub(crate) const CHUNK: usize = 256;
 
+/// Where memory of the device is that was asked for at once, and its limbs.
+pub(crate) type Chunk = (u64, usize);
+
 /// Buffers of a device, cut from chunks.
 pub(crate) struct Pool {
     device: Arc<dyn Device>,
     health: Arc<Health>,
     limb_bytes: usize,
-    rooms: Mutex<[Free; 2]>,
+    rooms: Mutex<Rooms>,
     held: AtomicUsize,
     peak: AtomicUsize,
 }
 
 /// The rooms: what work is done in, and what recordings work in when they are replayed. Nothing is done while work is
 /// recorded, and replays come one after the other, so all recordings share a room; between them, chunks of it that are free
-/// may be borrowed for other work.
+/// are lent to other work that the card has no more memory for.
+#[derive(Default)]
+struct Rooms {
+    free: [Free; 2],
+    /// Something is recorded or replayed: what is free in the recordings' room is written and read all the same, so no chunk
+    /// leaves it.
+    is_reserved: bool,
+}
+
 const WORK: usize = 0;
 const RECORDINGS: usize = 1;
 
@@ -163,26 +174,32 @@ impl Pool {
 
     /// A buffer with arbitrary contents; without memory behind it once something failed.
     pub(crate) fn take(self: &Arc<Self>, limbs: usize) -> Buffer {
-        let lane = lane();
-        let (found, fork) = self.find(lane, limbs);
-        let address = found.or_else(|| self.health.note(self.allocate(lane, limbs))).unwrap_or(0);
-        Buffer { address, limbs, room: room(), lane, fork, pool: Arc::clone(self) }
+        let nowhere = || Buffer { address: 0, limbs, room: room(), lane: lane(), fork: 0, pool: Arc::clone(self) };
+        self.health.note(self.try_take(limbs)).unwrap_or_else(nowhere)
     }
 
-    fn rooms(&self) -> MutexGuard<'_, [Free; 2]> {
+    /// A buffer with arbitrary contents, for those who can do without it.
+    pub(crate) fn try_take(self: &Arc<Self>, limbs: usize) -> Result<Buffer> {
+        let lane = lane();
+        let (found, fork) = self.find(lane, limbs);
+        let address = found.map_or_else(|| self.allocate(lane, limbs), Ok)?;
+        Ok(Buffer { address, limbs, room: room(), lane, fork, pool: Arc::clone(self) })
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Rooms> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Limbs that are free on a lane, and the number of forks so far.
     fn find(&self, lane: usize, limbs: usize) -> (Option<u64>, u64) {
-        let free = &mut self.rooms()[room()];
+        let free = &mut self.rooms().free[room()];
         let own = free.lanes[lane].take(limbs, self.limb_bytes);
         let found = if own.is_some() || lane == 0 { own } else { free.lent.take(limbs, self.limb_bytes) };
         (found, free.forks)
     }
 
     fn give_back(&self, buffer: &Buffer) {
-        let Free { lanes, waiting, chunks, forks, .. } = &mut self.rooms()[buffer.room];
+        let Free { lanes, waiting, chunks, forks, .. } = &mut self.rooms().free[buffer.room];
         let lane = lane();
         let is_own = lane == buffer.lane && *forks == buffer.fork;
         let list = if lane == 0 || is_own { &mut lanes[lane] } else { waiting };
@@ -191,9 +208,9 @@ impl Pool {
 
     /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before is then free on them.
     pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
-        let lent = std::mem::take(&mut self.rooms()[room()].lanes[0]);
+        let lent = std::mem::take(&mut self.rooms().free[room()].lanes[0]);
         let out = fork();
-        let Free { lent: place, chunks, forks, .. } = &mut self.rooms()[room()];
+        let Free { lent: place, chunks, forks, .. } = &mut self.rooms().free[room()];
         *forks += 1;
         self.pour(lent, place, chunks);
         out
@@ -203,11 +220,11 @@ impl Pool {
     pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
         // Before: what comes back later may be in use by work that this join does not wait for.
         let back = {
-            let Free { lanes: [_, first, second], lent, waiting, .. } = &mut self.rooms()[room()];
+            let Free { lanes: [_, first, second], lent, waiting, .. } = &mut self.rooms().free[room()];
             [first, second, lent, waiting].map(std::mem::take)
         };
         let out = join();
-        let Free { lanes: [place, ..], chunks, .. } = &mut self.rooms()[room()];
+        let Free { lanes: [place, ..], chunks, .. } = &mut self.rooms().free[room()];
         back.into_iter().for_each(|ranges| self.pour(ranges, place, chunks));
         out
     }
@@ -220,12 +237,19 @@ impl Pool {
         from.places.into_iter().for_each(|(address, limbs)| to.give(address, limbs, self.limb_bytes, chunks));
     }
 
-    /// The first limbs of a new chunk; of one that has no more, where there is no room for a whole one.
+    /// The first limbs of a chunk that is new to the room; of one that has no more, where there is no room for a whole one.
     fn allocate(&self, lane: usize, limbs: usize) -> Result<u64> {
         self.health.check()?;
-        let borrowed = self.borrow(limbs);
-        let (address, size) = borrowed.map_or_else(|| self.ask(limbs), Ok)?;
-        let Free { lanes, chunks, .. } = &mut self.rooms()[room()];
+        let ask = || self.ask(limbs.max(CHUNK)).ok();
+        // What stays for long in the recordings' room ends their replays: work asks the card first.
+        let found = if is_recording() { self.borrow(limbs).or_else(ask) } else { ask().or_else(|| self.borrow(limbs)) };
+        let last = || {
+            // Perhaps there is room in chunks that are free.
+            self.trim(&[]);
+            self.ask(limbs)
+        };
+        let (address, size) = found.map_or_else(last, Ok)?;
+        let Free { lanes, chunks, .. } = &mut self.rooms().free[room()];
         chunks.insert(address, size);
         if size > limbs {
             lanes[lane].give(address + (limbs * self.limb_bytes) as u64, size - limbs, self.limb_bytes, chunks);
@@ -235,37 +259,42 @@ impl Pool {
 
     /// A new chunk of the device.
     fn ask(&self, limbs: usize) -> Result<(u64, usize)> {
-        let ask = |limbs: usize| self.device.allocate(limbs * self.limb_bytes).map(|address| (address, limbs));
-        let (address, size) = ask(limbs.max(CHUNK)).or_else(|_| {
-            // Perhaps there is room in chunks that are free.
-            self.trim();
-            ask(limbs)
-        })?;
-        let bytes = size * self.limb_bytes;
+        let bytes = limbs * self.limb_bytes;
+        let address = self.device.allocate(bytes)?;
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak.fetch_max(held, Ordering::Relaxed);
-        Ok((address, size))
+        Ok((address, limbs))
     }
 
     /// A free chunk of the other room.
     fn borrow(&self, limbs: usize) -> Option<(u64, usize)> {
-        let other = &mut self.rooms()[WORK + RECORDINGS - room()];
+        let Rooms { free, is_reserved } = &mut *self.rooms();
+        if *is_reserved && room() == WORK {
+            return None;
+        }
+        let other = &mut free[WORK + RECORDINGS - room()];
         let found = other.chunks.iter().filter(|&(&address, &size)| size >= limbs && other.is_free(address, size));
         let (address, size) = found.map(|(&a, &s)| (a, s)).min_by_key(|&(_, size)| size)?;
         other.remove(address);
         Some((address, size))
     }
 
-    /// The chunks of the recordings' room: where they are, and their limbs.
-    pub(crate) fn recorded_chunks(&self) -> Vec<(u64, usize)> {
-        self.rooms()[RECORDINGS].chunks.iter().map(|(&address, &size)| (address, size)).collect()
+    /// The chunks of the recordings' room.
+    pub(crate) fn recorded_chunks(&self) -> Vec<Chunk> {
+        self.rooms().free[RECORDINGS].chunks.iter().map(|(&address, &size)| (address, size)).collect()
     }
 
-    /// Brings chunks back to the recordings' room, if all of them are free.
-    pub(crate) fn recall(&self, chunks: &[(u64, usize)]) -> bool {
-        let [work, recordings] = &mut *self.rooms();
-        if !chunks.iter().all(|&(address, size)| [&work, &recordings].iter().any(|room| room.is_free(address, size))) {
-            return false;
+    /// Whether there still is a chunk, in either room.
+    pub(crate) fn has(&self, &(address, size): &Chunk) -> bool {
+        self.rooms().free.iter().any(|room| room.chunks.get(&address) == Some(&size))
+    }
+
+    /// Brings chunks back to the recordings' room, if all of them are free, and closes it to other work.
+    pub(crate) fn reserve(&self, chunks: &[Chunk]) -> Option<Reserved<'_>> {
+        let Rooms { free: [work, recordings], is_reserved } = &mut *self.rooms();
+        let is_free = |&(address, size): &Chunk| [&work, &recordings].iter().any(|room| room.is_free(address, size));
+        if *is_reserved || !chunks.iter().all(is_free) {
+            return None;
         }
         for &(address, _) in chunks {
             if let Some(size) = work.remove(address) {
@@ -273,20 +302,25 @@ impl Pool {
                 recordings.lanes[0].insert(address, size);
             }
         }
-        true
+        *is_reserved = true;
+        Some(Reserved(self))
     }
 
-    /// Gives chunks that are free back to the device.
-    pub(crate) fn trim(&self) {
-        let rooms = &mut *self.rooms();
+    /// Gives chunks that are free back to the device, but for some.
+    pub(crate) fn trim(&self, kept: &[Chunk]) {
+        let Rooms { free, is_reserved } = &mut *self.rooms();
         // What was queued may still use what is free; what comes back later waits for the lock.
         if self.device.synchronize().is_err() {
             return;
         }
-        for Free { lanes, lent, chunks, .. } in rooms {
+        let last = if *is_reserved { WORK } else { RECORDINGS };
+        for Free { lanes, lent, chunks, .. } in &mut free[..=last] {
             chunks.retain(|&address, &mut limbs| {
                 let mut all = lanes.iter_mut().chain([&mut *lent]);
                 let Some(ranges) = all.find(|ranges| ranges.places.get(&address) == Some(&limbs)) else { return true };
+                if kept.contains(&(address, limbs)) {
+                    return true;
+                }
                 ranges.remove(address, limbs);
                 self.device.free(address);
                 self.held.fetch_sub(limbs * self.limb_bytes, Ordering::Relaxed);
@@ -298,8 +332,17 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let chunks = self.rooms().each_mut().map(|room| std::mem::take(&mut room.chunks));
+        let chunks = self.rooms().free.each_mut().map(|room| std::mem::take(&mut room.chunks));
         chunks.into_iter().flat_map(BTreeMap::into_keys).for_each(|address| self.device.free(address));
+    }
+}
+
+/// The recordings' room while something is recorded or replayed in it. It is open to other work again when this is dropped.
+pub(crate) struct Reserved<'a>(&'a Pool);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.0.rooms().is_reserved = false;
     }
 }
 
@@ -323,7 +366,7 @@ impl Buffer {
     /// Whether only this lane can have queued work on it: what another may still read must not be written.
     pub(crate) fn is_of_this_lane(&self) -> bool {
         let lane = lane();
-        lane == 0 || (lane == self.lane && self.pool.rooms()[self.room].forks == self.fork)
+        lane == 0 || (lane == self.lane && self.pool.rooms().free[self.room].forks == self.fork)
     }
 
     /// Limbs there is room for.
@@ -377,6 +420,37 @@ impl Drop for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::recording;
+    use crate::ffi::emulator::{Emulator, is_present};
+    use crate::source::Arithmetic;
+
+    /// Other threads may work while one records or replays.
+    #[test]
+    fn no_chunk_leaves_the_recordings_room_while_it_is_reserved() {
+        if !is_present() {
+            return;
+        }
+        let launches = Arc::new(AtomicUsize::new(usize::MAX));
+        let card = Emulator::with(10, Arithmetic::Fp64, 3 * CHUNK * 8, launches).unwrap();
+        let pool = Arc::new(Pool::new(Arc::new(card), Arc::default(), 8));
+        let place = recording(|| pool.take(CHUNK).address());
+        let chunks = pool.recorded_chunks();
+        assert_eq!(chunks, [(place, CHUNK)]);
+        let reserved = pool.reserve(&chunks).unwrap();
+        // It is neither lent nor given back, even where it is all that is free.
+        let others = [0, 1].map(|_| pool.try_take(CHUNK).unwrap());
+        assert!(pool.try_take(1).is_err());
+        assert_eq!(pool.recorded_chunks(), chunks);
+        assert_eq!(recording(|| pool.take(1).address()), place, "who reserved it may use it");
+        drop(reserved);
+        assert_eq!(pool.try_take(1).unwrap().address(), place);
+        assert!(pool.reserve(&chunks).is_some(), "what was lent and is free again is called back");
+        drop(others);
+        pool.trim(&chunks);
+        assert_eq!(pool.held(), CHUNK * 8);
+        pool.trim(&[]);
+        assert!(pool.held() == 0 && !pool.has(&chunks[0]) && pool.reserve(&chunks).is_none());
+    }
 
     #[test]
     fn neighbours_become_one_range_but_not_across_chunks() {

@@ -1,8 +1,9 @@
 //! The kernels on the emulator against the CPU's ring.
 
 use crate::ffi::emulator::is_present;
+use crate::memory::CHUNK;
 use crate::selftest::{Ring, compare};
-use crate::{Arithmetic, CudaBackend, CudaRoutine, Error};
+use crate::{Arithmetic, CudaBackend, CudaPoly, CudaRoutine, Error};
 use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
@@ -12,6 +13,7 @@ use hetal_learn::trainer::{self, Trainer};
 use hetal_learn::{Geometry, Held, Ledger, Limits, Session, Upload, session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{Client, complex_vector};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -79,16 +81,16 @@ fn transforms_of_every_degree_give_the_cpus_bytes() {
     }
 }
 
-/// Bootstraps in two forms, in turn, of two ciphertexts.
+/// Bootstraps in two forms and of two bounds, in turn, of two ciphertexts.
 fn bootstraps<B: Backend>(
     bootstrapper: &Bootstrapper<B>,
     evaluator: &Evaluator<B>,
     [x, y]: [&Ciphertext<B::Poly>; 2],
     keys: &EvaluationKeys<B::Packed>,
 ) -> Vec<Ciphertext<B::Poly>> {
-    let complex = |ct| bootstrapper.bootstrap(evaluator, ct, 0, keys).unwrap();
+    let complex = |ct, log_bound| bootstrapper.bootstrap(evaluator, ct, log_bound, keys).unwrap();
     let real = |ct| bootstrapper.bootstrap_real(evaluator, ct, 0, keys).unwrap();
-    vec![complex(x), complex(y), real(x), real(y), complex(x)]
+    vec![complex(x, 0), complex(y, 0), complex(x, 3), real(x), real(y), complex(y, 3), complex(x, 0)]
 }
 
 /// Kernel by kernel the first time, recorded and replayed the second, replayed from then on.
@@ -99,7 +101,7 @@ fn bootstraps_give_the_cpus_bytes() {
     }
     let client = Client::new("insecure-toy11", 5);
     let params = &client.params;
-    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
+    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0, 3]).unwrap();
     let mut host_keys = EvaluationKeys::default();
     client.add_keys(&mut host_keys, bootstrap::keys(params));
     let [x, y] = [3, 8].map(|salt| client.encrypt(&complex_vector(params.slots(), salt), 0));
@@ -107,7 +109,7 @@ fn bootstraps_give_the_cpus_bytes() {
 
     let gpu = Arc::new(CudaBackend::emulated(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
-    let on_gpu = Bootstrapper::new(&evaluator, &[0]).unwrap();
+    let on_gpu = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
     let keys = gpu.upload_keys(&host_keys);
     let inputs = [&x, &y].map(|ct| gpu.upload_ciphertext(ct));
     let got = bootstraps(&on_gpu, &evaluator, inputs.each_ref(), &keys);
@@ -117,20 +119,20 @@ fn bootstraps_give_the_cpus_bytes() {
         assert!(gpu.download(&got.c1) == client.ring.download(&expected.c1), "number {number}");
     }
     let graphs = gpu.graphs();
-    assert_eq!((graphs.recorded, graphs.replayed, graphs.passed_over, graphs.ended), (2, 3, 0, None));
+    assert_eq!((graphs.recorded, graphs.replayed, graphs.passed_over, graphs.ended), (3, 4, 0, None));
     let held = gpu.peak_bytes();
     // Other keys are elsewhere: what was recorded with the first ones is not replayed, nor kept.
     let keys = gpu.upload_keys(&host_keys);
     let again = on_gpu.bootstrap(&evaluator, &inputs[0], 0, &keys).unwrap();
     assert!(gpu.download(&again.c0) == client.ring.download(&expected[0].c0));
-    assert_eq!((gpu.graphs().recorded, gpu.graphs().replayed), (1, 3));
+    assert_eq!((gpu.graphs().recorded, gpu.graphs().replayed), (2, 4));
     drop(on_gpu);
     assert_eq!(gpu.graphs().recorded, 0, "recordings go with what they are of");
 
     // A rehearsal without a card counts the same memory.
     let rehearsal = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&rehearsal));
-    let rehearsed = Bootstrapper::new(&evaluator, &[0]).unwrap();
+    let rehearsed = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
     let keys = rehearsal.upload_keys(&host_keys);
     let inputs = [&x, &y].map(|ct| rehearsal.upload_ciphertext(ct));
     drop(bootstraps(&rehearsed, &evaluator, inputs.each_ref(), &keys));
@@ -196,7 +198,7 @@ fn sides_of_a_fork_do_not_share_buffers() {
     let gpu = CudaBackend::emulated(10, &q, &[]).unwrap();
     let basis = Basis { q: 1, p: 0 };
     let (before, outer) = (gpu.zero(basis), gpu.zero(basis));
-    let address = |p: &crate::CudaPoly| p.device_address();
+    let address = |p: &CudaPoly| p.device_address();
     let lent = address(&before);
     let (first, second) = gpu.join(
         || {
@@ -293,6 +295,11 @@ impl Workshop {
         Self { gpu, cpu: RnsRing::new(10, &q, &[], Isa::detect()).unwrap() }
     }
 
+    /// One with the memory that the work takes of this one, and room for `limbs` more.
+    fn with_no_more(&self, limbs: usize) -> Self {
+        Self::new(usize::MAX - self.gpu.memory().0 + limbs * 8192)
+    }
+
     /// `(a b - a, round(a^2 / q))` for what `a` and `b` are lifted from.
     fn work<B: Backend>(backend: &B, inputs: &[B::Poly]) -> Vec<B::Poly> {
         let (a, b) = (&inputs[0], &inputs[1]);
@@ -319,6 +326,22 @@ impl Workshop {
             assert!(self.gpu.download(got) == self.cpu.download(expected), "salt {salt}");
         }
         assert_eq!(got.len(), expected.len());
+    }
+
+    /// Does `(a^2, a^4)`, the second from the first, and compares. `a` is 5.
+    fn check_powers(&self, routine: &CudaRoutine, five: CudaPoly) {
+        let powers = |mut inputs: Vec<CudaPoly>| {
+            let square = inputs.pop().map(|a| self.gpu.mul(&a, &a, CHAIN)).ok_or(())?;
+            let fourth = self.gpu.mul(&square, &square, CHAIN);
+            Ok::<_, ()>(vec![square, fourth])
+        };
+        let out = self.gpu.repeat(routine, vec![five], powers).unwrap();
+        let got: Vec<_> = out.iter().map(|poly| self.gpu.download(poly).unwrap()).collect();
+        assert_eq!(got, [25, 625].map(|power| vec![vec![power; 1024]; 3]));
+    }
+
+    fn five(&self) -> CudaPoly {
+        self.gpu.upload(CHAIN, &[&[5; 1024][..]; 3])
     }
 
     /// Recordings there are, times that one was replayed, times that it was not.
@@ -349,30 +372,92 @@ fn recorded_work_is_done_on_other_inputs() {
     assert_eq!(shop.counts(), (1, 6, 0));
 }
 
-/// Memory of recordings is lent while they are not replayed; where it does not come back, work is done step by step.
+/// What a recording is read from is no place for its outputs, however little memory is left beside it.
+#[test]
+fn outputs_of_a_replay_are_not_where_it_is_read_from() {
+    if !is_present() {
+        return;
+    }
+    let plenty = Workshop::new(usize::MAX);
+    let routine = CudaRoutine::default();
+    (0..2).for_each(|_| plenty.check_powers(&routine, plenty.five()));
+    let scarce = plenty.with_no_more(0);
+    let other_routine = CudaRoutine::default();
+    (0..2).for_each(|_| scarce.check_powers(&other_routine, scarce.five()));
+    // A new chunk is there for the outputs of one; the other's work has none but the recordings'.
+    for (shop, routine, expected) in [(&plenty, &routine, (1, 2, 0)), (&scarce, &other_routine, (1, 1, 1))] {
+        let held = shop.gpu.pool_bytes();
+        let five = shop.five();
+        let mut others: Vec<_> = (1..CHUNK / CHAIN.limbs()).map(|_| shop.gpu.zero(CHAIN)).collect();
+        assert_eq!((others.len(), shop.gpu.pool_bytes()), (84, held), "one limb of the chunk is left");
+        shop.check_powers(routine, five);
+        assert_eq!(shop.counts(), expected);
+        others.truncate(40);
+        shop.check_powers(routine, shop.five());
+        assert_eq!(shop.counts(), (1, expected.1 + 1, expected.2));
+        shop.gpu.health().unwrap();
+    }
+}
+
+/// Where memory is short, what recordings work in is given back to the card, and later taken anew.
+#[test]
+fn recordings_are_made_anew_where_their_memory_is_gone() {
+    if !is_present() {
+        return;
+    }
+    let trial = Workshop::new(usize::MAX);
+    let routine = CudaRoutine::default();
+    (0..2).for_each(|salt| trial.check(&routine, salt));
+    // Two chunks are in use, and 600 limbs are more than is left beside them.
+    let shop = trial.with_no_more(400);
+    let (first, second) = (CudaRoutine::default(), CudaRoutine::default());
+    (0..3).for_each(|salt| shop.check(&first, salt));
+    assert_eq!(shop.counts(), (1, 2, 0));
+    let kernels = shop.gpu.graphs().kernels;
+    shop.gpu.time_transforms(600, 1).unwrap();
+    assert_eq!(shop.gpu.pool_bytes(), 600 * 8192, "all that nobody used was given back");
+    (3..5).for_each(|salt| shop.check(&first, salt));
+    assert_eq!((shop.counts(), shop.gpu.graphs().kernels), ((1, 4, 0), 2 * kernels));
+    (5..7).for_each(|salt| shop.check(&second, salt));
+    assert_eq!(shop.counts(), (2, 5, 0));
+}
+
+/// Memory of recordings is lent where the card has no more; where it does not come back, work is done step by step.
 #[test]
 fn memory_of_recordings_serves_other_work() {
     if !is_present() {
         return;
     }
-    let shop = Workshop::new(usize::MAX);
+    let plenty = Workshop::new(usize::MAX);
     let routine = CudaRoutine::default();
+    (0..2).for_each(|salt| plenty.check(&routine, salt));
+    let shop = plenty.with_no_more(0);
+    // What stays for long is put elsewhere while there is memory elsewhere.
+    let kept: Vec<_> = (0..CHUNK / 2).map(|_| plenty.gpu.zero(CHAIN)).collect();
+    plenty.check(&routine, 2);
+    assert_eq!(plenty.counts(), (1, 2, 0));
+    drop(kept);
+
+    let (routine, other_routine) = (CudaRoutine::default(), CudaRoutine::default());
     (0..3).for_each(|salt| shop.check(&routine, salt));
     assert_eq!(shop.counts(), (1, 2, 0));
     let held = shop.gpu.pool_bytes();
-    // All there is, and no more.
-    let mut others = Vec::new();
-    while shop.gpu.pool_bytes() == held {
-        others.push(shop.gpu.zero(CHAIN));
-    }
-    assert!(others.len() * CHAIN.limbs() * 8192 > held);
+    // More than the work's chunk, which leaves as much for the work.
+    let mut others: Vec<_> = (0..CHUNK / 2).map(|_| shop.gpu.zero(CHAIN)).collect();
+    assert_eq!(shop.gpu.pool_bytes(), held);
     shop.check(&routine, 3);
     assert_eq!(shop.counts(), (1, 2, 1));
+    // Nothing else is recorded meanwhile, and that is told as well.
+    (4..6).for_each(|salt| shop.check(&other_routine, salt));
+    assert_eq!(shop.counts(), (1, 2, 2));
     let expected = vec![vec![0; 1024]; 3];
     assert!(others.iter().all(|poly| shop.gpu.download(poly).unwrap() == expected), "what was lent is left alone");
-    drop(others);
-    shop.check(&routine, 4);
-    assert_eq!(shop.counts(), (1, 3, 1));
+    // All that was in the recordings' chunk.
+    others.truncate(40);
+    shop.check(&routine, 6);
+    shop.check(&other_routine, 7);
+    assert_eq!(shop.counts(), (2, 4, 2));
+    shop.gpu.health().unwrap();
 }
 
 /// What cannot be recorded is done all the same, step by step, and the reason is told.
@@ -395,18 +480,48 @@ fn failures_end_recordings_and_nothing_else() {
     assert!(graphs.ended.is_some_and(|reason| reason.contains("out of GPU memory")));
     shop.gpu.health().unwrap();
 
-    // Numbers of the host are not in a recording.
+    // Numbers of the host are not in a recording, nor in a rehearsal's.
     let shop = Workshop::new(usize::MAX);
-    let lift = |_: Vec<crate::CudaPoly>| Ok::<_, ()>(vec![shop.gpu.lift(CHAIN, &[5; 1024])]);
-    let lifted: Vec<_> = (0..3).map(|_| shop.gpu.repeat(&routine, Vec::new(), lift).unwrap()).collect();
-    let expected = shop.cpu.download(&Backend::lift(&shop.cpu, CHAIN, &[5; 1024]));
-    assert!(lifted.iter().all(|polys| shop.gpu.download(&polys[0]) == expected));
-    let graphs = shop.gpu.graphs();
-    assert_eq!((graphs.recorded, graphs.replayed), (0, 0));
-    assert!(graphs.ended.is_some_and(|reason| reason.contains("cannot be recorded")));
+    let rehearsal = CudaBackend::rehearsal(10, &prime::ntt_primes_below(50, 10, 3), &[]).unwrap();
+    let expected = shop.cpu.download(&Backend::lift(&shop.cpu, CHAIN, &[5; 1024])).unwrap();
+    for (gpu, expected) in [(&shop.gpu, expected), (&rehearsal, vec![vec![0; 1024]; 3])] {
+        let routine = CudaRoutine::default();
+        let lift = |_: Vec<CudaPoly>| Ok::<_, ()>(vec![gpu.lift(CHAIN, &[5; 1024])]);
+        let lifted: Vec<_> = (0..3).map(|_| gpu.repeat(&routine, Vec::new(), lift).unwrap()).collect();
+        assert!(lifted.iter().all(|polys| gpu.download(&polys[0]).unwrap() == expected));
+        let graphs = gpu.graphs();
+        assert_eq!((graphs.recorded, graphs.replayed), (0, 0));
+        assert!(graphs.ended.is_some_and(|reason| reason.contains("cannot be recorded")));
+    }
+}
 
-    // Nor is work that failed.
-    let refuse = |_: Vec<crate::CudaPoly>| Err::<Vec<crate::CudaPoly>, _>("no");
-    let routine = CudaRoutine::default();
-    assert!((0..3).all(|_| shop.gpu.repeat(&routine, Vec::new(), refuse).is_err()));
+/// Work that fails while it is recorded leaves no recording, and other recordings as they were.
+#[test]
+fn work_that_fails_while_it_is_recorded_is_recorded_later() {
+    if !is_present() {
+        return;
+    }
+    let shop = Workshop::new(usize::MAX);
+    let calls = Cell::new(0);
+    let once_failing = |inputs: Vec<CudaPoly>| {
+        let out = Workshop::work(&shop.gpu, &inputs);
+        if calls.replace(calls.get() + 1) == 1 { Err("only while it is recorded") } else { Ok(out) }
+    };
+    let expected: Vec<_> =
+        Workshop::work(&shop.cpu, &Workshop::inputs(&shop.cpu, 1)).iter().map(|p| shop.cpu.download(p)).collect();
+    let check = |routine: &CudaRoutine| {
+        let out = shop.gpu.repeat(routine, Workshop::inputs(&shop.gpu, 1), once_failing).unwrap();
+        assert!(out.iter().map(|poly| shop.gpu.download(poly)).eq(expected.iter().cloned()));
+    };
+    let (first, second) = (CudaRoutine::default(), CudaRoutine::default());
+    (0..2).for_each(|_| check(&first));
+    assert_eq!((calls.get(), shop.counts()), (3, (0, 0, 0)), "once, in vain to record it, and once more");
+    check(&first);
+    assert_eq!((calls.get(), shop.counts()), (4, (1, 1, 0)));
+
+    calls.set(0);
+    (0..2).for_each(|_| check(&second));
+    assert_eq!((calls.get(), shop.counts()), (3, (1, 1, 0)));
+    check(&first);
+    assert_eq!((calls.get(), shop.counts()), (3, (1, 2, 0)), "it was not recorded again");
 }

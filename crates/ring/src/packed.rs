@@ -7,7 +7,8 @@
 use crate::simd::{Simd, prefetch};
 use std::ops::Range;
 
-/// Bits of a residue: those of the largest moduli, and of the integers that vector instructions multiply.
+/// Bits of a residue: one more than the largest moduli have, so that 16 residues are exactly 13 words; also the bits of the integers that
+/// vector instructions (IFMA) multiply.
 const BITS: usize = 52;
 /// Residues of a group.
 const GROUP: usize = 128;

@@ -3,7 +3,7 @@
 use crate::config::Engine;
 use crate::{Error, Result};
 use hetal_ckks::Params;
-use hetal_cuda::CudaBackend;
+use hetal_cuda::{CudaBackend, Graphs};
 
 /// The GPU for a parameter set, where the engine asks for one and there is one.
 pub fn gpu(engine: Engine, params: &Params) -> Result<Option<CudaBackend>> {
@@ -17,5 +17,26 @@ pub fn gpu(engine: Engine, params: &Params) -> Result<Option<CudaBackend>> {
             Ok(None)
         }
         Err(error) => Err(Error::System { what: "the GPU".to_owned(), reason: error.to_string() }),
+    }
+}
+
+/// Tells the log how bootstraps were queued, and why not as graphs.
+pub fn tell(gpu: &CudaBackend) {
+    let Graphs { recorded, replayed, passed_over, ended, .. } = gpu.graphs();
+    if let Some(reason) = ended {
+        tracing::warn!(
+            reason,
+            replayed,
+            "bootstraps are no longer recorded as graphs: the rest was queued kernel by kernel"
+        );
+    } else if passed_over > 0 {
+        tracing::warn!(
+            recorded,
+            replayed,
+            passed_over,
+            "GPU memory was short: some bootstraps were queued kernel by kernel"
+        );
+    } else if recorded > 0 {
+        tracing::info!(recorded, replayed, "bootstraps were replayed as graphs");
     }
 }

@@ -248,7 +248,12 @@ impl Shop {
         }
         let params = self.sets.by_name(&desk.job.work.training().set)?;
         match device::gpu(self.config.engine, &params)? {
-            Some(gpu) => self.run_on(desk, attempts, gpu.describe(), Arc::new(gpu)),
+            Some(gpu) => {
+                let gpu = Arc::new(gpu);
+                let outcome = self.run_on(desk, attempts, gpu.describe(), Arc::clone(&gpu));
+                device::tell(&gpu);
+                outcome
+            }
             None => self.run_on(desk, attempts, "cpu".to_owned(), self.sets.ring(&params)?),
         }
     }

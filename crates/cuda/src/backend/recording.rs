@@ -3,6 +3,7 @@
 use super::{CudaBackend, CudaPoly};
 use crate::Error;
 use crate::device::{Device, is_recording, lane};
+use crate::memory::Chunk;
 use hetal_ring::Basis;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,7 @@ pub struct Graphs {
     pub kernels: usize,
     /// Times that one was replayed.
     pub replayed: usize,
-    /// Times that work was done step by step because its recording's memory was in use.
+    /// Times that work was done step by step because memory of recordings was in use, or none was left for what comes out.
     pub passed_over: usize,
     /// Why nothing is recorded any more, if so.
     pub ended: Option<String>,
@@ -31,7 +32,7 @@ pub(super) struct Recordings {
     replayed: AtomicUsize,
     passed_over: AtomicUsize,
     /// The chunks of all recordings: replays share them, so one at a time is queued.
-    room: Mutex<Chunks>,
+    room: Mutex<Vec<Chunk>>,
 }
 
 impl Default for Recordings {
@@ -56,9 +57,6 @@ enum Memory {
     Recorded(Recording),
 }
 
-/// Where chunks of memory are, and their limbs.
-type Chunks = Vec<(u64, usize)>;
-
 /// Polynomials at fixed places.
 type Places = Vec<(u64, Basis)>;
 
@@ -69,7 +67,7 @@ struct Recording {
     inputs: Places,
     outputs: Places,
     /// Every chunk it may write to.
-    chunks: Chunks,
+    chunks: Vec<Chunk>,
     _alive: Arc<()>,
 }
 
@@ -127,6 +125,10 @@ impl CudaBackend {
             return work(inputs);
         }
         let mut memory = routine.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where memory was short, what recordings work in was given back to the card.
+        if matches!(&*memory, Memory::Recorded(old) if !old.chunks.iter().all(|chunk| self.pool.has(chunk))) {
+            *memory = Memory::Done;
+        }
         match *memory {
             Memory::Nothing => {
                 let out = work(inputs)?;
@@ -157,10 +159,12 @@ impl CudaBackend {
         work: impl Fn(Vec<CudaPoly>) -> Result<Vec<CudaPoly>, E>,
     ) -> Option<Recording> {
         let mut room = self.recordings.room.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.pool.recall(&room) {
+        room.retain(|chunk| self.pool.has(chunk));
+        let Some(reserved) = self.pool.reserve(&room) else {
             // Another room would cost as much memory again.
+            self.recordings.passed_over.fetch_add(1, Ordering::Relaxed);
             return None;
-        }
+        };
         let place = |poly: &CudaPoly| (poly.address(), poly.basis);
         let mut places: Option<(Places, Places)> = None;
         let number = self.device.record(&mut || {
@@ -172,36 +176,42 @@ impl CudaBackend {
         let device = Arc::clone(&self.device);
         let (inputs, outputs) = places.unwrap_or_default();
         let chunks = self.pool.recorded_chunks();
-        room.clone_from(&chunks);
+        drop(reserved);
         let _alive = Arc::clone(&self.recordings.alive);
         let recording = Recording { device, number, inputs, outputs, chunks, _alive };
         let is_whole = self.health.of_recordings().is_none() && !recording.outputs.is_empty();
         if !is_whole {
-            // What a part of the work took is of no use.
-            room.clear();
-            self.pool.trim();
+            // What a part of the work took is of no use; other recordings still need theirs.
+            self.pool.trim(&room);
+            return None;
         }
-        is_whole.then_some(recording)
+        room.clone_from(&recording.chunks);
+        Some(recording)
     }
 
-    /// What the recorded work makes of the inputs, if its memory is free.
+    /// What the recorded work makes of the inputs, if its memory is free and there is other for what comes out.
     fn replayed(&self, recording: &Recording, inputs: &[CudaPoly]) -> Option<Vec<CudaPoly>> {
         let _one_at_a_time = self.recordings.room.lock().unwrap_or_else(PoisonError::into_inner);
         let same_shapes = inputs.iter().map(|poly| poly.basis).eq(recording.inputs.iter().map(|&(_, basis)| basis));
-        if !Arc::ptr_eq(&recording.device, &self.device) || !same_shapes || !self.pool.recall(&recording.chunks) {
+        if !Arc::ptr_eq(&recording.device, &self.device) || !same_shapes {
             return None;
         }
+        // Until everything is queued: a chunk that is free now is the recording's, and no place for its outputs.
+        let _reserved = self.pool.reserve(&recording.chunks)?;
+        let room = |&(_, basis): &(u64, Basis)| {
+            let buffer = Arc::new(self.pool.try_take(basis.limbs()).ok()?);
+            Some(CudaPoly { basis, buffer })
+        };
+        let out: Vec<CudaPoly> = recording.outputs.iter().map(room).collect::<Option<_>>()?;
         for (&(to, basis), from) in recording.inputs.iter().zip(inputs) {
             self.copy_limbs((to, 0), (from.address(), 0), basis.limbs());
         }
         if !self.health.is_broken() {
             self.noted(self.device.replay(recording.number));
         }
-        let copy = |&(from, basis): &(u64, Basis)| {
-            let out = self.uninit(basis);
-            self.copy_limbs((out.address(), 0), (from, 0), basis.limbs());
-            out
-        };
-        Some(recording.outputs.iter().map(copy).collect())
+        for (&(from, basis), to) in recording.outputs.iter().zip(&out) {
+            self.copy_limbs((to.address(), 0), (from, 0), basis.limbs());
+        }
+        Some(out)
     }
 }

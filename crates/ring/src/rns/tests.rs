@@ -241,13 +241,18 @@ fn a_small_polynomial_is_its_only_digit() {
 }
 
 #[test]
-fn groups_of_targets_are_even_and_complete() {
-    for count in 0..60usize {
-        let groups = mod_up::groups((0..count).collect());
-        let sizes: Vec<usize> = groups.iter().map(|(_, group)| group.len()).collect();
-        assert!(groups.iter().all(|(first, group)| group[0] == *first));
-        let all: Vec<usize> = groups.into_iter().flat_map(|(_, group)| group).collect();
-        assert_eq!(all, (0..count).collect::<Vec<_>>());
-        assert!(sizes.iter().max().unwrap_or(&0) - sizes.iter().min().unwrap_or(&0) <= 1, "{sizes:?}");
+fn groups_of_targets_are_even_small_and_complete() {
+    for threads in [1, 2, 5] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        for count in 0..60usize {
+            let groups = pool.install(|| mod_up::groups((0..count).collect()));
+            let sizes: Vec<usize> = groups.iter().map(|(_, group)| group.len()).collect();
+            assert!(groups.iter().all(|(first, group)| group[0] == *first));
+            let all: Vec<usize> = groups.into_iter().flat_map(|(_, group)| group).collect();
+            assert_eq!(all, (0..count).collect::<Vec<_>>());
+            let (least, most) = (*sizes.iter().min().unwrap_or(&0), *sizes.iter().max().unwrap_or(&0));
+            assert!(most - least <= 1 && most <= 7, "{sizes:?}");
+            assert!(sizes.len().is_multiple_of(threads) || sizes.len() == count, "{threads} threads: {sizes:?}");
+        }
     }
 }
