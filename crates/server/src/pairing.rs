@@ -175,7 +175,7 @@ pub(crate) mod tests {
         refused(blobs, &first, "does not know (bob)");
         refused(blobs, &second, "does not know (ann)");
         blobs.delete(&bobs).unwrap();
-        refused(&*blobs, &open("third.sqlite"), "ann");
+        refused(blobs, &open("third.sqlite"), "ann");
         assert_eq!(pair(blobs, &first, false).unwrap(), Pairing::New);
         assert_eq!(pair(blobs, &first, false).unwrap(), Pairing::Known);
         refused(blobs, &second, "another database");
