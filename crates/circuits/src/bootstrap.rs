@@ -19,6 +19,7 @@ mod layout;
 
 use crate::key_list::KeyList;
 use crate::{Error, Result};
+use dft::Shape;
 pub use dft::Steps;
 use eval_mod::Exponential;
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Plaintext};
@@ -136,12 +137,16 @@ impl<B: Backend> Bootstrapper<B> {
         // t = x / (q0 K), the halves are sums with the conjugate, and a trace multiplies by its terms: spread over the matrices.
         let terms = (1u64 << layout.trace.len()) as f64;
         let stages = layout.to_slots.len();
-        let factor = libm::pow(0.5 / f64::from(literal.eval_mod.k) / terms, 1.0 / stages as f64);
+        let log_weights: f64 = layout.to_slots.iter().map(|(shape, _)| shape.log_weight()).sum();
+        let log_factor = libm::log2(0.5 / f64::from(literal.eval_mod.k) / terms) - log_weights;
+        let factor = |shape: &Shape| libm::exp2(log_factor / stages as f64 + shape.log_weight());
         let to_slots = layout
             .to_slots
             .iter()
             .enumerate()
-            .map(|(k, (shape, limbs))| shape.encode(evaluator, factor, *limbs, layout.is_sparse() && k + 1 == stages))
+            .map(|(k, (shape, limbs))| {
+                shape.encode(evaluator, factor(shape), *limbs, layout.is_sparse() && k + 1 == stages)
+            })
             .collect::<Result<_>>()?;
         Ok(Self {
             to_coefficients,
@@ -330,17 +335,30 @@ impl<B: Backend> Bootstrapper<B> {
     ) -> Result<Ct<B>> {
         let bottom = self.slots_to_coefficients(evaluator, a, log_bound, keys)?;
         ended("slots_to_coefficients");
-        let mut z = evaluator.raise_modulus(&bottom, self.raised, keys)?;
+        let mut raised = evaluator.raise_modulus(&bottom, self.raised, keys)?;
+        raised.scale = evaluator.params().literal().q0 as f64;
+        let (first, rest) = self.to_slots.split_first().ok_or(Error::Empty("bootstrap"))?;
+        let mut z = if self.is_sparse() {
+            let z = self.traced(evaluator, evaluator.unsparsed(raised, keys)?, keys)?;
+            ended("raise_modulus");
+            evaluator.sum_of_transforms(&[(&z, first)], keys)?
+        } else {
+            ended("raise_modulus");
+            evaluator.transform_raised(raised, first, keys)?
+        };
+        for matrix in rest {
+            z = evaluator.sum_of_transforms(&[(&z, matrix)], keys)?;
+        }
+        ended("coefficients_to_slots");
+        Ok(z)
+    }
+
+    /// The sum of its rotations that leaves only the coefficients of the vectors' subring.
+    fn traced(&self, evaluator: &Evaluator<B>, mut z: Ct<B>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         for &rotation in &self.trace {
             let rotated = evaluator.automorphism(&z, evaluator.galois_of_rotation(rotation), keys)?;
             evaluator.add_assign(&mut z, &rotated)?;
         }
-        ended("raise_modulus");
-        z.scale = evaluator.params().literal().q0 as f64;
-        for matrix in &self.to_slots {
-            z = evaluator.sum_of_transforms(&[(&z, matrix)], keys)?;
-        }
-        ended("coefficients_to_slots");
         Ok(z)
     }
 
@@ -441,7 +459,13 @@ pub fn sparse_keys(params: &Params, slots: usize) -> Result<Vec<(KeyId, usize)>>
 fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
     for (shape, limbs) in layout.to_coefficients.iter().chain(&layout.to_slots) {
-        shape.rotations(params.slots()).into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
+        let (inner, outer) = shape.rotations(params.slots());
+        if shape.raised {
+            inner.into_iter().for_each(|rotation| list.want_rotation_from_sparse(rotation, *limbs));
+        } else {
+            inner.into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
+        }
+        outer.into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
     }
     layout.trace.iter().for_each(|&rotation| list.want_rotation(rotation, layout.raised));
     if layout.is_sparse() {
@@ -451,7 +475,7 @@ fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
     list.want_conjugation(after_to_slots);
     list.want(KeyId::Relinearisation, after_to_slots);
     list.want(KeyId::ToSparse, 1);
-    list.want(KeyId::FromSparse, params.chain().len());
+    list.want(KeyId::FromSparse(1), params.chain().len());
     list.into_vec()
 }
 

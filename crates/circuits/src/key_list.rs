@@ -16,12 +16,21 @@ impl<'a> KeyList<'a> {
     }
 
     pub(crate) fn want(&mut self, id: KeyId, limbs: usize) {
-        let largest = self.wanted.entry((id, self.params.special_for(limbs))).or_default();
+        let largest = self.wanted.entry((id, id.basis(self.params, limbs).p)).or_default();
         *largest = limbs.max(*largest);
     }
 
+    /// The key of a rotation, if it needs one.
     pub(crate) fn want_rotation(&mut self, k: i64, limbs: usize) {
+        if k == 0 {
+            return;
+        }
         self.want(KeyId::Galois(automorphism::rotation_to_galois(self.params.log_n(), k)), limbs);
+    }
+
+    /// The key from the sparse secret that follows a rotation.
+    pub(crate) fn want_rotation_from_sparse(&mut self, k: i64, limbs: usize) {
+        self.want(KeyId::FromSparse(automorphism::rotation_to_galois(self.params.log_n(), k)), limbs);
     }
 
     pub(crate) fn want_conjugation(&mut self, limbs: usize) {

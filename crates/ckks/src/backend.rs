@@ -99,7 +99,6 @@ pub trait Backend: Send + Sync + 'static {
     fn unpack(&self, a: &Self::Packed) -> Self::Poly;
     /// Bytes of a limb of what is packed.
     fn packed_limb_bytes(&self) -> usize;
-    fn mul_packed(&self, a: &Self::Poly, b: &Self::Packed, basis: Basis) -> Self::Poly;
 
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
     fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
@@ -119,6 +118,8 @@ pub trait Backend: Send + Sync + 'static {
     fn decompose_for_one_use(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits {
         self.decompose(a, digit_starts, p)
     }
+    /// A polynomial over the chain and special primes, with small coefficients, as its own only digit.
+    fn small_digit(&self, a: Self::Poly) -> Self::Digits;
     fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Packed, Self::Packed)]) -> (Self::Poly, Self::Poly);
     /// [`Backend::inner_product`] plus `P (c0, c1)`, each of them if given.
     fn inner_product_plus(
@@ -284,9 +285,6 @@ impl Backend for RnsRing {
     fn packed_limb_bytes(&self) -> usize {
         8 * hetal_ring::packed::words(self.degree())
     }
-    fn mul_packed(&self, a: &Poly, b: &PackedPoly, basis: Basis) -> Poly {
-        self.mul_packed(a, b, basis)
-    }
     fn add_assign(&self, a: &mut Poly, b: &Poly) {
         self.add_assign(a, b);
     }
@@ -328,6 +326,9 @@ impl Backend for RnsRing {
     }
     fn decompose_for_one_use(&self, a: Poly, digit_starts: &[usize], p: usize) -> Digits {
         self.decompose_for_one_use(a, digit_starts, p)
+    }
+    fn small_digit(&self, a: Poly) -> Digits {
+        self.small_digit(a)
     }
     fn inner_product(&self, digits: &Digits, key: &[(PackedPoly, PackedPoly)]) -> (Poly, Poly) {
         self.inner_product(digits, key)

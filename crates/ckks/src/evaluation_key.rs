@@ -16,16 +16,28 @@ pub enum KeyId {
     Galois(u64),
     /// From the secret to the ephemeral sparse one.
     ToSparse,
-    /// From the ephemeral sparse secret back.
-    FromSparse,
+    /// From `s'(X^g)` to `s`, after the automorphism `X -> X^g`, where `s'` is the ephemeral sparse secret; 1 is the identity.
+    FromSparse(u64),
 }
 
 impl KeyId {
     /// The primes at which the digits of such a key for `limbs` limbs begin.
     pub fn digit_starts(self, params: &Params, limbs: usize) -> &[usize] {
-        // What the key from the sparse secret is applied to is small: one digit, which is the whole gadget.
-        let digits = if self == Self::FromSparse { 1 } else { params.digits(limbs) };
+        // What a key from the sparse secret is applied to is small: one digit, which is the whole gadget.
+        let digits = if matches!(self, Self::FromSparse(_)) { 1 } else { params.digits(limbs) };
         &params.digit_starts()[..digits]
+    }
+
+    /// The primes such a key for `limbs` limbs lives over.
+    pub fn basis(self, params: &Params, limbs: usize) -> Basis {
+        // So small that the special primes of a key for `q0` alone hide its noise.
+        let p = params.special_for(if matches!(self, Self::FromSparse(_)) { 1 } else { limbs });
+        Basis { q: limbs, p }
+    }
+
+    /// Limbs of all polynomials of such a key for `limbs` limbs.
+    pub fn total_limbs(self, params: &Params, limbs: usize) -> usize {
+        2 * self.digit_starts(params, limbs).len() * self.basis(params, limbs).limbs()
     }
 }
 
@@ -35,7 +47,8 @@ impl std::fmt::Display for KeyId {
             Self::Relinearisation => write!(f, "relinearisation key"),
             Self::Galois(g) => write!(f, "Galois key for X -> X^{g}"),
             Self::ToSparse => write!(f, "key to the sparse secret"),
-            Self::FromSparse => write!(f, "key from the sparse secret"),
+            Self::FromSparse(1) => write!(f, "key from the sparse secret"),
+            Self::FromSparse(g) => write!(f, "key from the sparse secret for X -> X^{g}"),
         }
     }
 }

@@ -392,25 +392,34 @@ impl<B: Backend> Evaluator<B> {
         self.automorphisms(a, &[galois], keys)?.pop().ok_or(Error::Empty("automorphism"))
     }
 
-    /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the sparse secret in between: the message gains small
-    /// multiples of `q0`.
-    pub fn raise_modulus(&self, a: &Ct<B>, limbs: usize, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
+    /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the ephemeral sparse secret: the message gains small multiples
+    /// of `q0`.
+    pub fn raise_modulus(&self, a: &Ct<B>, limbs: usize, keys: &EvaluationKeys<B::Packed>) -> Result<Raised<B::Poly>> {
         let bottom = self.truncated(a, 1)?;
         let to_sparse = keys.find(KeyId::ToSparse, self.params.key_basis(1))?;
         let u = self.switch(bottom.c1, to_sparse, [Some(&bottom.c0), None]);
         let (c0, c1) = self.backend.divide_pair(u, 0, 1);
-
-        // After the lift c1 is a small polynomial: as one digit it needs no base conversion and one pair of the key.
-        let basis = self.params.key_basis(limbs);
-        let from_sparse = keys.find(KeyId::FromSparse, basis)?;
-        let Some((b, a_half)) = from_sparse.digits.first() else {
-            return Err(Error::Empty("key from the sparse secret"));
-        };
-        let raised = self.backend.raise(&c1, basis);
-        let u0 = self.backend.mul_packed(&raised, b, basis);
-        let u1 = self.backend.mul_packed(&raised, a_half, basis);
-        let (mut d0, c1) = self.backend.divide_pair((u0, u1), 0, 1);
-        self.backend.add_assign(&mut d0, &self.backend.raise(&c0, Self::basis(limbs)));
-        Ok(Ciphertext { c0: d0, c1, limbs, scale: a.scale, set: a.set })
+        let c0 = self.backend.raise(&c0, Self::basis(limbs));
+        let c1 = self.backend.raise(&c1, KeyId::FromSparse(1).basis(&self.params, limbs));
+        Ok(Raised { c0, c1, scale: a.scale })
     }
+
+    /// A raised ciphertext under the secret of all others.
+    pub fn unsparsed(&self, a: Raised<B::Poly>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
+        let basis = B::basis(&a.c1);
+        let key = keys.find(KeyId::FromSparse(1), basis)?;
+        let u = self.backend.inner_product_plus(&self.backend.small_digit(a.c1), &key.digits, [Some(&a.c0), None]);
+        let (c0, c1) = self.backend.divide_pair(u, 0, 1);
+        Ok(Ciphertext { c0, c1, limbs: basis.q, scale: a.scale, set: self.params.tag() })
+    }
+}
+
+/// A ciphertext whose modulus was raised, under the ephemeral sparse secret. Its polynomials are as small as they were modulo
+/// `q0`: the second one is its own only digit, so that a key from the sparse secret has one pair and few special primes.
+pub struct Raised<P> {
+    pub(crate) c0: P,
+    /// Over the special primes of the keys, too.
+    pub(crate) c1: P,
+    /// The scale of its message.
+    pub scale: f64,
 }

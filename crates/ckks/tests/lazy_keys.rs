@@ -15,7 +15,12 @@ fn client_and_keys() -> (Client, EvaluationKeys<PackedPoly>) {
     let galois = (0..8).map(|k| (KeyId::Galois(2 * k + 3), 1 + k as usize % 2));
     client.add_keys(
         &mut keys,
-        galois.chain([(KeyId::Relinearisation, 1), (KeyId::Relinearisation, 2), (KeyId::ToSparse, 1)]),
+        galois.chain([
+            (KeyId::Relinearisation, 1),
+            (KeyId::Relinearisation, 2),
+            (KeyId::ToSparse, 1),
+            (KeyId::FromSparse(1), 2),
+        ]),
     );
     (client, keys)
 }
@@ -120,7 +125,7 @@ fn a_damaged_file_is_noticed_when_opened_or_when_the_key_is_loaded() {
     let lazy = EvaluationKeys::with_source(Box::new(open(&damaged).unwrap()));
     let full = client.params.key_basis(2);
     for _ in 0..2 {
-        let error = lazy.find(KeyId::FromSparse, full).err().unwrap();
+        let error = lazy.find(KeyId::FromSparse(1), full).err().unwrap();
         assert!(matches!(error, Error::Format(FormatError::Checksum { .. })), "{error}");
     }
     lazy.find(KeyId::Relinearisation, full).unwrap();

@@ -1,9 +1,10 @@
 //! `hetal extract`: raw pictures or sentences to files of features.
 
 use crate::{Error, Result, commands, progress};
+use hetal_client::remote::harmless;
 use hetal_features::dataset::{Columns, Dataset, Format};
 use hetal_features::device::Place;
-use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, WEIGHTS};
+use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, Step, WEIGHTS};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
 use serde_json::{Value, json};
@@ -137,31 +138,37 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             OutputArgument::Safetensors => Output::Safetensors,
         },
     })?;
-    let text = text(&manifest, extractor.device(), arguments);
-    commands::print(arguments.json, &summary(&manifest, extractor.device(), &arguments.out), &text);
+    commands::print(arguments.json, &summary(&manifest, &arguments.out), &text(&manifest, arguments));
     Ok(())
 }
 
-/// What came out, and what can be done with it.
-fn text(manifest: &Manifest, device: &str, arguments: &Arguments) -> String {
+/// Where the network ran, which may have been before this run; an older manifest does not say.
+fn device(manifest: &Manifest) -> Option<String> {
+    let devices: Vec<&str> = manifest.devices.iter().map(String::as_str).collect();
+    (!devices.is_empty()).then(|| harmless(&devices.join(" and ")))
+}
+
+/// What came out, and what can be done with it. Names of files are anybody's: they must not act on a terminal.
+fn text(manifest: &Manifest, arguments: &Arguments) -> String {
     let (rows, model) = (manifest.rows.values().sum::<usize>(), &manifest.model);
     let part = |name: &str| manifest.rows.get(name).copied().unwrap_or_default();
     let mut text = format!(
-        "{rows} samples of {} classes as rows of {} numbers, by {} on the {device}: {} to train, {} to validate, {} to test\n\
+        "{rows} samples of {} classes as rows of {} numbers, by {}{}: {} to train, {} to validate, {} to test\n\
          in {}",
         manifest.classes.len(),
         model.columns,
-        model.architecture,
+        harmless(&model.architecture),
+        device(manifest).map(|device| format!(" on the {device}")).unwrap_or_default(),
         part("train"),
         part("val"),
         part("test"),
         arguments.out.display(),
     );
     for skipped in &manifest.skipped {
-        text += &format!("\nskipped: {}: {}", skipped.item, skipped.reason);
+        text += &format!("\nskipped: {}: {}", harmless(&skipped.item), harmless(&skipped.reason));
     }
     for note in &manifest.notes {
-        text += &format!("\nnote: {note}");
+        text += &format!("\nnote: {}", harmless(note));
     }
     let file = |name: &str| arguments.out.join(name).display().to_string();
     text + &match arguments.output {
@@ -194,15 +201,17 @@ pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
     });
     bar.finish_and_clear();
     manifest.map_err(|error| match error {
-        hetal_features::Error::Item { item, reason } => Error::BadSample { item, reason },
+        hetal_features::Error::Item { item, reason } => {
+            Error::BadSample { item: harmless(&item), reason: harmless(&reason) }
+        }
         other => other.into(),
     })
 }
 
-fn summary(manifest: &Manifest, device: &str, out: &Path) -> Value {
+fn summary(manifest: &Manifest, out: &Path) -> Value {
     json!({
         "model": manifest.model.source,
-        "device": device,
+        "device": device(manifest),
         "columns": manifest.model.columns,
         "classes": manifest.classes,
         "rows": manifest.rows,
@@ -248,7 +257,15 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
         Extractor::pinned(&folder, &pin, arguments.device.into())?
     };
     spinner.finish_and_clear();
+    say_note(&extractor);
     Ok(extractor)
+}
+
+/// Says what should be known before a network is run.
+pub fn say_note(extractor: &Extractor) {
+    if let Some(note) = extractor.note() {
+        eprintln!("note: {}", harmless(note));
+    }
 }
 
 /// The network a manifest describes, and no other: where it was, at `network`, or from the hub.
@@ -268,7 +285,7 @@ pub fn reopen(
     };
     let extractor = Extractor::from_manifest(manifest, folder.as_deref(), device.into());
     spinner.finish_and_clear();
-    extractor.map_err(|error| match error {
+    extractor.inspect(say_note).map_err(|error| match error {
         hetal_features::Error::NoWeights { path } if network.is_none() => {
             Error::NoNetwork { path: path.display().to_string() }
         }
@@ -279,10 +296,13 @@ pub fn reopen(
 /// The folder of a model of the hub.
 fn fetch(pin: &Pin, models: Option<&Path>, spinner: &indicatif::ProgressBar) -> Result<PathBuf> {
     let hub = Hub { address: ADDRESS.to_owned(), cache: cache(models)?, patience: PATIENCE };
-    Ok(hub.fetch(pin, |file, done, total| {
-        let mebibytes = |bytes: u64| bytes >> 20;
-        let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
-        spinner.set_message(format!("downloading {file}: {}{total} MiB", mebibytes(done)));
+    Ok(hub.fetch(pin, |step| match step {
+        Step::Waiting(file) => spinner.set_message(format!("waiting for another program that downloads {file}")),
+        Step::Coming { file, done, total } => {
+            let mebibytes = |bytes: u64| bytes >> 20;
+            let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
+            spinner.set_message(format!("downloading {file}: {}{total} MiB", mebibytes(done)));
+        }
     })?)
 }
 

@@ -48,13 +48,12 @@ impl LocalOwner {
         let bar = progress::bar(wanted.len() as u64);
         bar.set_message("keys");
         let mut keys = EvaluationKeys::default();
-        for group in hetal_client::groups(wanted) {
-            for SwitchingKey { id, basis, seed, digits } in self.inner.make_keys(group)? {
-                let digits =
-                    digits.into_iter().map(|(b, a)| (backend.bring_packed(b), backend.bring_packed(a))).collect();
-                keys.insert(SwitchingKey { id, basis, seed, digits });
-            }
-            bar.inc(group.len() as u64);
+        let maker = self.inner.key_maker(wanted)?;
+        for &wanted in wanted {
+            let SwitchingKey { id, basis, seed, digits } = maker.make(wanted)?;
+            let digits = digits.into_iter().map(|(b, a)| (backend.bring_packed(b), backend.bring_packed(a))).collect();
+            keys.insert(SwitchingKey { id, basis, seed, digits });
+            bar.inc(1);
         }
         backend.settle()?;
         bar.finish_and_clear();

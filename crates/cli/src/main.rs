@@ -148,7 +148,9 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
             let steps = Steps::allowing(more_keys);
             let report = match engine {
-                Processor::Cpu => ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"])?,
+                Processor::Cpu => {
+                    ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"], &mut |_| {})?
+                }
                 Processor::Cuda => ops::report_on_gpu(&set, device, steps)?,
             };
             if json {

@@ -90,7 +90,7 @@ fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, ledger: Ledger)
 fn keys(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> EvaluationKeys<CudaPoly> {
     let mut keys = EvaluationKeys::default();
     for &(id, limbs) in wanted {
-        let basis = params.key_basis(limbs);
+        let basis = id.basis(params, limbs);
         let digits = id.digit_starts(params, limbs).iter().map(|_| (gpu.zero(basis), gpu.zero(basis))).collect();
         keys.insert(SwitchingKey { id, basis, seed: Seed([0; 32]), digits });
     }

@@ -167,8 +167,9 @@ impl Bench<RnsRing> {
         with_threads(1, || (1e3 * time(20, product).1, 1e3 * time(20, rotate).1))
     }
 
-    /// Every figure of the set but those of other code, as one flat object.
-    pub fn measure(&self, threads: usize) -> Result<Map<String, Value>> {
+    /// Every figure of the set but those of other code, as one flat object. `seen` is told the seconds of each bootstrap on one
+    /// thread right after it.
+    fn measure(&self, threads: usize, seen: &mut dyn FnMut(f64)) -> Result<Map<String, Value>> {
         let bar = progress::bar(3);
         let step = |message: &'static str| {
             bar.set_message(message);
@@ -185,7 +186,9 @@ impl Bench<RnsRing> {
         // In turn, so that what else runs on the machine meets all of them.
         let (mut one, mut two, mut all) = (Best::default(), Best::default(), Best::default());
         for _ in 0..BOOTSTRAPS {
-            one.see(with_threads(1, || time(1, run))?);
+            let seconds = with_threads(1, || time(1, run))?;
+            seen(seconds.1);
+            one.see(seconds);
             two.see(with_threads(2, || time(1, run))?);
             if threads > 2 {
                 all.see(with_threads(threads, || time(1, run))?);
@@ -333,10 +336,16 @@ pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<Strin
     Bench::on(owner, gpu, steps)?.measure()
 }
 
-/// Everything `hetal bench ops` prints about a set. For `full`, the figures `small_*` of the set `small` come from a second
+/// Everything `hetal bench ops` prints about a set; `seen` is told the CPU seconds of each bootstrap on one thread. For `full`, the figures `small_*` of the set `small` come from a second
 /// process of this program, `child_arguments` to it, so that its memory is its own.
-pub fn report(set: &str, threads: usize, steps: Steps, child_arguments: &[&str]) -> Result<Map<String, Value>> {
-    let mut report = Bench::new(set, steps)?.measure(threads)?;
+pub fn report(
+    set: &str,
+    threads: usize,
+    steps: Steps,
+    child_arguments: &[&str],
+    seen: &mut dyn FnMut(f64),
+) -> Result<Map<String, Value>> {
+    let mut report = Bench::new(set, steps)?.measure(threads, seen)?;
     if set == "full" {
         let small = child(child_arguments)?;
         for (ours, theirs) in [("small_bootstrap_cpu_s", "bootstrap_cpu_s"), ("small_peak_rss_gib", "peak_rss_gib")] {

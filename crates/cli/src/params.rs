@@ -2,8 +2,8 @@
 
 use crate::Result;
 use hetal_circuits::bootstrap;
+use hetal_ckks::Params;
 use hetal_ckks::params::BUILT_IN;
-use hetal_ckks::{KeyId, Params};
 use serde_json::{Value, json};
 
 /// Error of a bootstrap: mean and largest, as log2, over all slots.
@@ -34,7 +34,7 @@ pub fn table() -> Result<Vec<Value>> {
 
 fn describe(params: &Params) -> Result<Value> {
     let wanted = bootstrap::keys(params);
-    let limbs: usize = wanted.iter().map(|&(id, q)| key_limbs(params, id, q)).sum();
+    let limbs: usize = wanted.iter().map(|&(id, q)| id.total_limbs(params, q)).sum();
     let bytes = limbs * params.degree() * 8;
     let stored = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
     let modelled = PRECISION.iter().find(|p| p.set == params.name()).and_then(|p| p.modelled);
@@ -56,11 +56,6 @@ fn describe(params: &Params) -> Result<Value> {
         "precision_modelled_log2": pair(modelled),
         "precision_measured_log2": pair(measured_precision(params.name())),
     }))
-}
-
-fn key_limbs(params: &Params, id: KeyId, q: usize) -> usize {
-    let digits = if id == KeyId::FromSparse { 1 } else { params.digits(q) };
-    2 * digits * params.key_basis(q).limbs()
 }
 
 /// Prints the table for people: a column for each set.

@@ -84,6 +84,29 @@ fn a_demo_from_sentences_answers_about_sentences() {
     assert!(asked(&["--text", "play"]).contains("hetal extract"));
 }
 
+/// Files may come from anyone: their names do nothing to a terminal.
+#[cfg(unix)]
+#[test]
+fn names_of_files_are_shown_and_do_nothing() {
+    let folder = TempDir::new();
+    let (network, data, out) = (folder.path().join("bert"), folder.path().join("data"), folder.path().join("out"));
+    std::fs::create_dir(&network).unwrap();
+    networks::write_sentence_model(&network, "bert");
+    for class in ["a", "b"] {
+        std::fs::create_dir_all(data.join(class)).unwrap();
+        (0..5).for_each(|i| std::fs::write(data.join(class).join(format!("{i}.txt")), "play some jazz").unwrap());
+    }
+    std::fs::write(data.join("a/\x1b[2Jbad\r.txt"), "").unwrap();
+    std::fs::write(data.join("a/\x1b]0;note\x07.md"), "").unwrap();
+    let extract = ["extract", "--model", text(&network), "--data", text(&data), "--out", text(&out)];
+    let refused = error(&extract);
+    assert!(refused.contains("[2Jbad") && !refused.contains(['\x1b', '\r', '\x07']), "{refused:?}");
+    let report = common::hetal(&[&extract[..], &["--bad", "skip"]].concat());
+    let said = String::from_utf8_lossy(&report.stdout);
+    assert!(said.contains("[2Jbad") && said.contains("0;note") && said.contains(" on the cpu: "), "{said:?}");
+    assert!(!said.contains(['\x1b', '\r', '\x07']), "{said:?}");
+}
+
 #[test]
 fn pictures_are_extracted_trained_on_and_classified() {
     let folder = TempDir::new();

@@ -84,8 +84,7 @@ impl Layout {
 
     /// Bytes of the server's memory for keys on a CPU, uniform halves included.
     pub fn resident_key_bytes(&self, keys: &[(KeyId, usize)]) -> u64 {
-        let limbs =
-            |&(id, q): &(KeyId, usize)| 2 * id.digit_starts(&self.params, q).len() * self.params.key_basis(q).limbs();
+        let limbs = |&(id, q): &(KeyId, usize)| id.total_limbs(&self.params, q);
         (keys.iter().map(limbs).sum::<usize>() * 8 * hetal_ring::packed::words(self.params.degree())) as u64
     }
 

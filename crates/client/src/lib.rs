@@ -22,7 +22,7 @@ pub use error::{Error, Result};
 pub use evaluation::Evaluation;
 pub use layout::Layout;
 pub use model::Model;
-pub use owner::{Owner, groups, ring_of, ring_with};
+pub use owner::{KeyMaker, Owner, ring_of, ring_with};
 pub use project::Project;
 pub use task::{Labelled, Task};
 pub use training::{Trained, Training};

@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use hetal_ckks::bytes::{Codec, KeySetWriter};
 use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
-use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Passphrase, Private, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, Ephemeral, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 use rayon::prelude::*;
@@ -109,6 +109,7 @@ impl Owner {
         mut made: impl FnMut() + Send,
     ) -> Result<()> {
         let codec = self.codec();
+        let maker = self.key_maker(wanted)?;
         let (send, receive) = mpsc::sync_channel::<SwitchingKey<PackedPoly>>(1);
         std::thread::scope(|scope| {
             let writing = scope.spawn(move || -> Result<()> {
@@ -120,10 +121,11 @@ impl Owner {
                 }
                 writer.finish().map_err(format)
             });
-            let making = groups(wanted).chunks(at_once()).try_for_each(|group| {
+            let making = wanted.chunks(at_once()).try_for_each(|wanted| {
                 // Who does not listen any more has an error to tell.
                 let sent = |key| send.send(key).map_err(|_| Error::Interrupted);
-                self.generate(group)?.into_iter().try_for_each(sent)
+                let keys: Vec<_> = wanted.par_iter().map(|&wanted| maker.make(wanted)).collect::<Result<_>>()?;
+                keys.into_iter().try_for_each(sent)
             });
             drop(send);
             let written = writing.join().map_err(|_| Error::Interrupted)?;
@@ -134,21 +136,15 @@ impl Owner {
         })
     }
 
-    /// Keys of some groups, in order, made side by side.
-    fn generate(&self, groups: &[&[(KeyId, usize)]]) -> Result<Vec<SwitchingKey<PackedPoly>>> {
-        let made: Vec<Vec<_>> = groups.par_iter().map(|group| self.make_keys(group)).collect::<Result<_>>()?;
-        Ok(made.into_iter().flatten().collect())
-    }
-
-    /// Makes one key, or the pair to and from the ephemeral sparse secret.
-    pub fn make_keys(&self, group: &[(KeyId, usize)]) -> Result<Vec<SwitchingKey<PackedPoly>>> {
-        let (generator, secret, seeds) = (&self.generator, &self.secret, &mut Shared(&self.seeds));
-        Ok(match *group {
-            [(KeyId::ToSparse, _), (KeyId::FromSparse, _)] => generator.encapsulation(secret, seeds)?.into(),
-            [(KeyId::Relinearisation, limbs)] => vec![generator.relinearisation(secret, limbs, seeds)?],
-            [(KeyId::Galois(galois), limbs)] => vec![generator.galois(secret, galois, limbs, seeds)?],
-            _ => return Err(Error::LoneSparseKey),
-        })
+    /// Makes the keys of a set one by one: those to and from the ephemeral secret are of the same one.
+    pub fn key_maker(&self, wanted: &[(KeyId, usize)]) -> Result<KeyMaker<'_>> {
+        let to = wanted.iter().any(|(id, _)| *id == KeyId::ToSparse);
+        let from = wanted.iter().any(|(id, _)| matches!(id, KeyId::FromSparse(_)));
+        if to != from {
+            return Err(Error::LoneSparseKey);
+        }
+        let ephemeral = to.then(|| Ephemeral::new(&self.params, &mut Shared(&self.seeds)));
+        Ok(KeyMaker { owner: self, ephemeral })
     }
 
     /// Encrypts a full vector at a usable level; the uniform half stays a seed.
@@ -173,6 +169,28 @@ impl Owner {
     /// Opens a ciphertext. What it holds is private: see [`hetal_keys::Release`] before any of it leaves.
     pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
         Ok(self.decryptor.decrypt(&self.secret, ct)?)
+    }
+}
+
+/// Makes the keys of one set.
+pub struct KeyMaker<'a> {
+    owner: &'a Owner,
+    /// Forgotten with this.
+    ephemeral: Option<Ephemeral>,
+}
+
+impl KeyMaker<'_> {
+    /// Makes a key of the set.
+    pub fn make(&self, (id, limbs): (KeyId, usize)) -> Result<SwitchingKey<PackedPoly>> {
+        let Owner { generator, secret, seeds, .. } = self.owner;
+        let seeds = &mut Shared(seeds);
+        let ephemeral = self.ephemeral.as_ref().ok_or(Error::LoneSparseKey);
+        Ok(match id {
+            KeyId::Relinearisation => generator.relinearisation(secret, limbs, seeds)?,
+            KeyId::Galois(galois) => generator.galois(secret, galois, limbs, seeds)?,
+            KeyId::ToSparse => generator.to_sparse(secret, ephemeral?, seeds)?,
+            KeyId::FromSparse(galois) => generator.from_sparse(secret, ephemeral?, galois, seeds)?,
+        })
     }
 }
 
@@ -201,11 +219,6 @@ impl SeedSource for Shared<'_> {
     }
 }
 
-/// The keys that are made together: the pair to and from the ephemeral sparse secret, which is then forgotten.
-pub fn groups(wanted: &[(KeyId, usize)]) -> Vec<&[(KeyId, usize)]> {
-    wanted.chunk_by(|a, b| (a.0, b.0) == (KeyId::ToSparse, KeyId::FromSparse)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,7 +237,8 @@ mod tests {
             (KeyId::Galois(5), 9),
             (KeyId::Galois(25), 3),
             (KeyId::ToSparse, 1),
-            (KeyId::FromSparse, all),
+            (KeyId::FromSparse(1), all),
+            (KeyId::FromSparse(5), all),
         ];
         let count = std::sync::atomic::AtomicUsize::new(0);
         let made = || {
@@ -232,10 +246,10 @@ mod tests {
         };
         let mut bytes = Vec::new();
         owner.write_keys(&wanted, &mut bytes, made).unwrap();
-        assert_eq!(count.into_inner(), 5);
+        assert_eq!(count.into_inner(), 6);
         assert_eq!(bytes.len() as u64, key_set_len(&owner.params, &wanted).unwrap());
         let read = read_key_set(&owner.codec(), &mut &bytes[..]).unwrap();
-        assert_eq!(read.iter().count(), 5);
+        assert_eq!(read.iter().count(), 6);
         let lone = owner.write_keys(&wanted[..4], &mut Vec::new(), || ());
         assert!(matches!(lone, Err(Error::LoneSparseKey)), "{lone:?}");
     }

@@ -16,6 +16,7 @@ pub use messages::{
 pub use transfer::Uploaded;
 pub(crate) use transfer::name_of;
 pub use watch::Watch;
+pub use words::harmless;
 
 use hetal_learn::Verdict;
 use hetal_wire::v1::hetal_client::HetalClient;

@@ -323,10 +323,6 @@ impl Backend for CudaBackend {
         self.limb_bytes()
     }
 
-    fn mul_packed(&self, a: &CudaPoly, b: &CudaPoly, basis: Basis) -> CudaPoly {
-        self.mul(a, b, basis)
-    }
-
     fn zero(&self, basis: Basis) -> CudaPoly {
         let poly = self.uninit(basis);
         self.zero_buffer(&poly.buffer, basis.limbs());
@@ -459,6 +455,10 @@ impl Backend for CudaBackend {
 
     fn decompose(&self, a: CudaPoly, digit_starts: &[usize], p: usize) -> CudaDigits {
         self.digits(a, digit_starts, p)
+    }
+
+    fn small_digit(&self, a: CudaPoly) -> CudaDigits {
+        CudaDigits::small(a)
     }
 
     fn inner_product(&self, digits: &CudaDigits, key: &[(CudaPoly, CudaPoly)]) -> (CudaPoly, CudaPoly) {

@@ -10,6 +10,7 @@ mod voc;
 
 use crate::picture::Picture;
 use crate::{Error, Result, split, untrusted};
+use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +22,16 @@ const MAX_TEXT: u64 = 16 << 20;
 
 /// The three parts, in the order of `Dataset::parts`.
 pub const PARTS: [&str; 3] = ["train", "val", "test"];
+
+/// What the parts are called, in the order of `PARTS`.
+const PART_NAMES: [&[&str]; 3] = [&["train", "training"], &["val", "valid", "validation"], &["test", "testing"]];
+
+/// The part that a folder or table is named after, whatever its case; `training_set` and `test_data` are parts too.
+pub(crate) fn part_named(name: &str) -> Option<usize> {
+    let name = name.to_lowercase();
+    let name = ["set", "data"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+    PART_NAMES.iter().position(|names| names.contains(&name.trim_end_matches(['_', '-', ' '])))
+}
 
 /// The forms a data set can come in.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +56,6 @@ impl Format {
     /// The form the files at `path` look like; a folder of an unknown kind is taken for a folder of classes.
     pub fn detect(path: &Path, columns: Columns) -> Self {
         let has = |names: &[&str]| first_there(path, names).is_some();
-        let tables = |stem: &str| table::KINDS.map(|kind| format!("{stem}.{kind}"));
         let original = || snips::originals(path, "train_").is_ok_and(|files| !files.is_empty());
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Self::MedMnist,
@@ -56,7 +66,7 @@ impl Format {
             // SNIPS' own tables have no heading.
             _ if has(&["train.tsv"]) && !heading_has(&path.join("train.tsv"), &columns.label) => Self::Snips,
             _ if has(&["train/seq.in"]) || original() => Self::Snips,
-            _ if tables("train").iter().any(|name| path.join(name).exists()) => Self::Table(columns),
+            _ if table::part(path, 0).map_or(path.is_dir(), |table| table.is_some()) => Self::Table(columns),
             _ => Self::Folders,
         }
     }
@@ -278,9 +288,8 @@ impl Pictures {
 
 /// Labels by name, numbered in the order of the names.
 pub(crate) fn number_classes(parts: [Option<Vec<(String, String, Source)>>; 3]) -> Found {
-    let mut classes: Vec<String> = parts.iter().flatten().flatten().map(|(_, class, _)| class.clone()).collect();
-    classes.sort();
-    classes.dedup();
+    let names: BTreeSet<&String> = parts.iter().flatten().flatten().map(|(_, class, _)| class).collect();
+    let classes: Vec<String> = names.into_iter().cloned().collect();
     let label = |class: &String| classes.binary_search(class).unwrap_or_default();
     let number = |part: Vec<(String, String, Source)>| -> Vec<Sample> {
         part.into_iter().map(|(name, class, source)| Sample { name, label: label(&class), source }).collect()

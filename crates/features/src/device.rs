@@ -16,13 +16,25 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place as the tensor library knows it.
-    pub(crate) fn device(self) -> Result<Device> {
+    /// The place as the tensor library knows it; and, where it might have been another, why it is not.
+    pub(crate) fn device(self) -> Result<(Device, Option<String>)> {
         match self {
-            Self::Cpu => Ok(Device::Cpu),
-            Self::Cuda => card(),
-            Self::Auto => Ok(card().unwrap_or(Device::Cpu)),
+            Self::Cpu => Ok((Device::Cpu, None)),
+            Self::Cuda => Ok((card()?, None)),
+            Self::Auto => Ok(card_or_cpu(card())),
         }
+    }
+}
+
+/// Who has a build for cards means to use one, and is told why it is not.
+fn card_or_cpu(card: Result<Device>) -> (Device, Option<String>) {
+    match card {
+        Ok(card) => (card, None),
+        Err(Error::NoCuda) => (Device::Cpu, None),
+        Err(Error::NoCard { reason }) => {
+            (Device::Cpu, Some(format!("no NVIDIA card can be used: {reason}; the network runs on the CPU")))
+        }
+        Err(error) => (Device::Cpu, Some(format!("{error}; the network runs on the CPU"))),
     }
 }
 
@@ -40,4 +52,19 @@ fn card() -> Result<Device> {
 #[cfg(not(feature = "cuda"))]
 fn card() -> Result<Device> {
     Err(Error::NoCuda)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_cannot_be_used_is_said() {
+        let (device, note) = card_or_cpu(Err(Error::NoCard { reason: "the driver is too old".to_owned() }));
+        assert!(device.is_cpu());
+        let note = note.unwrap_or_default();
+        assert!(note.contains("the driver is too old") && note.contains("on the CPU"), "{note}");
+        // A build without cards has nothing to say.
+        assert_eq!(card_or_cpu(Err(Error::NoCuda)).1, None);
+    }
 }

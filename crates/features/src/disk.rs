@@ -24,8 +24,13 @@ pub(crate) fn unfinished(path: &Path) -> PathBuf {
 pub(crate) fn publish(file: &File, path: &Path) -> Result<()> {
     let part = unfinished(path);
     file.sync_all().map_err(Error::io(&part))?;
-    std::fs::rename(&part, path).map_err(Error::io(path))?;
-    sync_folder(path.parent().unwrap_or(Path::new("")))
+    rename(&part, path)
+}
+
+/// Gives a file another name in its folder, for good.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+    std::fs::rename(from, to).map_err(Error::io(to))?;
+    sync_folder(to.parent().unwrap_or(Path::new("")))
 }
 
 /// Removes a file, if it is there, for good.

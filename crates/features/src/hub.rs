@@ -67,13 +67,9 @@ impl Pin {
         Ok(Self { name: name.to_owned(), revision: revision.to_lowercase(), sha256: sha256.to_lowercase() })
     }
 
-    /// Whether the weights at `path`, whose hash is `found`, are the pinned ones.
-    pub(crate) fn check(&self, path: &Path, found: &str) -> Result<()> {
-        if found == self.sha256 {
-            return Ok(());
-        }
-        let reason = format!("its SHA-256 is {found}, pinned is {}; remove it and check the pin", self.sha256);
-        Err(Error::file(path, reason))
+    /// What is wrong with weights whose hash is `found`, unless they are the pinned ones.
+    pub(crate) fn difference(&self, found: &str) -> Option<String> {
+        (found != self.sha256).then(|| format!("its SHA-256 is {found}, pinned is {}", self.sha256))
     }
 }
 
@@ -87,16 +83,41 @@ pub struct Hub {
     pub patience: Duration,
 }
 
+/// What a download tells of itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Step<'a> {
+    /// Another program fetches this file, and is waited for.
+    Waiting(&'a str),
+    /// So many bytes of a file have come.
+    Coming {
+        /// Which file.
+        file: &'a str,
+        /// Bytes so far.
+        done: u64,
+        /// Bytes in all, where the hub says so.
+        total: Option<u64>,
+    },
+}
+
 impl Hub {
-    /// The folder of the pinned model, downloaded if it is not there; `progress` hears file, bytes so far, bytes in all. Weights that
-    /// come are held to their pin here, weights that are there by `Extractor::pinned`, which reads them anyway.
-    pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(&str, u64, Option<u64>)) -> Result<PathBuf> {
+    /// The folder of the pinned model. Files that are not there are downloaded; those that the hub does not have either are remembered,
+    /// so that a whole copy needs no network, and one that an earlier version of this program left is made whole. Weights that come are
+    /// held to their pin here, weights that are there by `Extractor::pinned`, which reads them anyway.
+    pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(Step)) -> Result<PathBuf> {
         let folder = self.cache.join(pin.name.replace('/', "--")).join(&pin.revision);
-        // The weights come last: where they are, everything is.
-        if !folder.join(WEIGHTS).is_file() {
-            for (file, needed) in FILES {
-                let there = self.download(pin, file, &folder, &mut progress)?;
-                if needed && !there {
+        for (file, needed) in FILES {
+            let path = folder.join(file);
+            let parent = path.parent().unwrap_or(&folder);
+            std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+            // Claimed before it is asked for: while one waits for another, the hub would take back what it offered.
+            let Some(out) = claimed(&path, || progress(Step::Waiting(file)))? else { continue };
+            let part = disk::unfinished(&path);
+            match self.download(pin, file, (&out, &part), &mut progress) {
+                Ok(true) => disk::publish(&out, &path)?,
+                Ok(false) if !needed => disk::rename(&part, &absent(&path))?,
+                failed => {
+                    disk::remove(&part)?;
+                    failed?;
                     let reason = format!("the model has no {file}, so it cannot be read by this program");
                     return Err(Error::Download { address: self.link(pin, file), reason });
                 }
@@ -109,13 +130,13 @@ impl Hub {
         format!("{}/{}/resolve/{}/{file}", self.address, pin.name, pin.revision)
     }
 
-    /// Fetches a file under a name of its own first, so that what has its final name is whole; false if there is none.
+    /// Fetches a file into an open one, whose place is for errors; false if there is none.
     fn download(
         &self,
         pin: &Pin,
         file: &str,
-        folder: &Path,
-        progress: &mut impl FnMut(&str, u64, Option<u64>),
+        (mut out, place): (&File, &Path),
+        progress: &mut impl FnMut(Step),
     ) -> Result<bool> {
         let address = self.link(pin, file);
         let failed = |reason: String| Error::Download {
@@ -129,11 +150,6 @@ impl Hub {
         };
         let most = if file == WEIGHTS { MAX_WEIGHTS } else { config::MAX_BYTES };
         let total = response.body().content_length();
-        let path = folder.join(file);
-        let parent = path.parent().unwrap_or(folder);
-        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
-        let Some(mut out) = claimed(&path)? else { return Ok(true) };
-        let part = disk::unfinished(&path);
         let pieces = pieces(response.into_body().into_reader());
         let (mut hash, mut done) = (Sha256::new(), 0);
         loop {
@@ -146,18 +162,19 @@ impl Hub {
             if done.max(total.unwrap_or(0)) > most {
                 return Err(failed(format!("has more than {most} bytes")));
             }
-            out.write_all(&piece).map_err(Error::io(&part))?;
+            out.write_all(&piece).map_err(Error::io(place))?;
             hash.update(&piece);
-            progress(file, done, total);
+            progress(Step::Coming { file, done, total });
         }
         if total.is_some_and(|total| total != done) {
             return Err(failed(format!("ended after {done} bytes")));
         }
-        if file == WEIGHTS {
-            pin.check(&part, &hexadecimal(&hash.finalize()))?;
+        match pin.difference(&hexadecimal(&hash.finalize())) {
+            Some(difference) if file == WEIGHTS => {
+                Err(Error::Download { address, reason: format!("{difference}; check the pin") })
+            }
+            _ => Ok(true),
         }
-        disk::publish(&out, &path)?;
-        Ok(true)
     }
 
     /// What waits for names, connections and answers, but not for ever.
@@ -170,22 +187,35 @@ impl Hub {
     }
 }
 
+/// The mark of a file that a model does not have, in the file's place.
+fn absent(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".absent");
+    path.with_file_name(name)
+}
+
 /// The unfinished file of a download, for this process alone: one that another process writes is waited for, which ends when that
-/// process does. `None` if the file is there by then.
-fn claimed(path: &Path) -> Result<Option<File>> {
+/// process does; `waiting` hears it. `None` if it is known by then what the file is, or that there is none.
+fn claimed(path: &Path, mut waiting: impl FnMut()) -> Result<Option<File>> {
     let part = disk::unfinished(path);
-    loop {
+    let known = || path.is_file() || absent(path).is_file();
+    while !known() {
         let file = File::options().create(true).truncate(false).write(true).open(&part).map_err(Error::io(&part))?;
-        file.lock().map_err(Error::io(&part))?;
-        if path.is_file() {
-            return Ok(None);
+        if file.try_lock().is_err() {
+            waiting();
+            file.lock().map_err(Error::io(&part))?;
         }
         // What was locked may have been published, and taken away again, since it was opened.
-        if is_at(&file, &part) {
-            file.set_len(0).map_err(Error::io(&part))?;
-            return Ok(Some(file));
+        match is_at(&file, &part) {
+            true if known() => disk::remove(&part)?,
+            true => {
+                file.set_len(0).map_err(Error::io(&part))?;
+                return Ok(Some(file));
+            }
+            false => {}
         }
     }
+    Ok(None)
 }
 
 #[cfg(unix)]

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -71,6 +71,8 @@ struct State {
     rows: usize,
     skipped: BTreeMap<usize, String>,
     too_long: usize,
+    #[serde(default)]
+    devices: BTreeSet<String>,
 }
 
 impl Job<'_> {
@@ -108,6 +110,7 @@ impl Job<'_> {
             rows.write_all(&bytes).and_then(|()| rows.sync_data()).map_err(Error::io(&self.rows_path()))?;
             state.rows += vectors.len();
             state.done = end;
+            state.devices.insert(self.extractor.device().to_owned());
             self.save(&state)?;
             progress(end);
         }
@@ -142,7 +145,8 @@ impl Job<'_> {
         let manifest = Manifest::read(self.folder).ok()?;
         let model = self.extractor.identity();
         let same = manifest.samples == hash
-            && (&manifest.model.files, &manifest.model.preprocessing) == (&model.files, &model.preprocessing)
+            && model.changed(&manifest.model).is_none()
+            && manifest.model.preprocessing == model.preprocessing
             && (self.policy == Policy::Skip || manifest.skipped.is_empty());
         let there = PARTS.iter().flat_map(|part| self.part_paths(part)).all(|path| path.is_file());
         (same && there).then_some(manifest)
@@ -320,6 +324,7 @@ impl Job<'_> {
             rows,
             seed: self.seed,
             samples,
+            devices: state.devices.clone(),
             skipped,
             notes,
         }

@@ -3,7 +3,7 @@
 use crate::model::Identity;
 use crate::{Error, Result, config};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What `manifest.json` holds.
@@ -21,6 +21,9 @@ pub struct Manifest {
     pub seed: u64,
     /// SHA-256 over parts, names, classes and contents (of pictures' files, their sizes) of all samples, in order.
     pub samples: String,
+    /// Where the network ran: `cpu`, `cuda`, or both if it went on elsewhere than it began. Empty where that was not written down.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub devices: BTreeSet<String>,
     /// Samples that could not be used.
     #[serde(default)]
     pub skipped: Vec<Skipped>,

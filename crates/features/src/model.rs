@@ -18,6 +18,8 @@ const BESIDE: &[&str] = &[
     "modules.json",
     "1_Pooling/config.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tokenizer_config.json",
     "preprocessor_config.json",
 ];
 
@@ -51,6 +53,14 @@ pub struct Identity {
     pub preprocessing: Preprocessing,
 }
 
+impl Identity {
+    /// A file of an earlier identity, with its hash, that is another now. Files that only this one knows of are no difference: earlier
+    /// versions did not look at all of them, and what they change shows in the preprocessing.
+    pub(crate) fn changed<'a>(&self, earlier: &'a Self) -> Option<(&'a String, &'a String)> {
+        earlier.files.iter().find(|(name, hash)| self.files.get(*name) != Some(hash))
+    }
+}
+
 enum Network {
     Sentence(Box<SentenceModel>),
     Vision(VisionModel),
@@ -63,6 +73,7 @@ pub struct Extractor {
     network: Network,
     identity: Identity,
     device: Device,
+    note: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -85,7 +96,11 @@ impl Extractor {
                 Place::Cpu | Place::Auto => open_onnx(path),
             };
         }
-        let device = &place.device()?;
+        let (device, note) = place.device()?;
+        Ok(Self { note, ..Self::built_in(path, &device)? })
+    }
+
+    fn built_in(path: &Path, device: &Device) -> Result<Self> {
         if path.is_file() {
             let folder = path.with_file_name("config.json").is_file();
             return match folder && !is_lite0(path, device)? {
@@ -135,18 +150,16 @@ impl Extractor {
         let source = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
         let identity =
             Identity { source, revision: None, architecture: architecture.to_owned(), columns, files, preprocessing };
-        Ok(Self { network, identity, device: device.clone() })
+        Ok(Self { network, identity, device: device.clone(), note: None })
     }
 
     /// Opens the network a manifest describes, at `path` or where it was then, and refuses any other.
     pub fn from_manifest(manifest: &crate::Manifest, path: Option<&Path>, place: Place) -> Result<Self> {
         let path = path.unwrap_or(Path::new(&manifest.model.source));
         let mut extractor = Self::open_on(path, place)?;
-        for (name, hash) in &manifest.model.files {
-            if extractor.identity.files.get(name) != Some(hash) {
-                let reason = format!("{name} is not the one the features were made with (SHA-256 {hash})");
-                return Err(Error::file(path, reason));
-            }
+        if let Some((name, hash)) = extractor.identity.changed(&manifest.model) {
+            let reason = format!("{name} is not the one the features were made with (SHA-256 {hash})");
+            return Err(Error::file(path, reason));
         }
         if extractor.identity.preprocessing != manifest.model.preprocessing {
             return Err(Error::file(path, "its preprocessing is not the one the features were made with"));
@@ -167,7 +180,9 @@ impl Extractor {
         let mut extractor = Self::open_on(folder, place)?;
         let weights = crate::hub::WEIGHTS;
         let found = extractor.identity.files.get(weights).map_or("none", String::as_str);
-        pin.check(&folder.join(weights), found)?;
+        if let Some(difference) = pin.difference(found) {
+            return Err(Error::file(&folder.join(weights), format!("{difference}; remove it and check the pin")));
+        }
         extractor.identity.source = pin.name.clone();
         extractor.identity.revision = Some(pin.revision.clone());
         Ok(extractor)
@@ -181,6 +196,11 @@ impl Extractor {
     /// Where it runs: `cpu` or `cuda`.
     pub fn device(&self) -> &'static str {
         if self.on_card() { "cuda" } else { "cpu" }
+    }
+
+    /// What the user should know before it is run: that it was meant for a card and cannot use one.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     pub(crate) fn on_card(&self) -> bool {

@@ -55,12 +55,13 @@ pub(crate) fn split_off(
     let mut members: Vec<Vec<usize>> = vec![vec![]; classes];
     samples.iter().enumerate().for_each(|(index, sample)| members[sample.label].push(index));
     let quotas = quotas(&members.iter().map(Vec::len).collect::<Vec<_>>(), share, of);
+    let count = quotas.iter().sum();
     let mut taken = vec![false; samples.len()];
     for (mut class, quota) in members.into_iter().zip(quotas) {
         class.sort_by_cached_key(|&index| rank(seed, &samples[index].name, index));
         class.iter().take(quota).for_each(|&index| taken[index] = true);
     }
-    let (mut kept, mut split) = (Vec::new(), Vec::new());
+    let (mut kept, mut split) = (Vec::with_capacity(samples.len().saturating_sub(count)), Vec::with_capacity(count));
     for (sample, taken) in samples.into_iter().zip(taken) {
         if taken { split.push(sample) } else { kept.push(sample) }
     }

@@ -82,6 +82,93 @@ fn folders_of_classes_and_of_parts() {
     assert_eq!(sizes(&Dataset::open(parted.path(), &Format::Folders, 3).unwrap()), [10, 4, 6]);
 }
 
+#[test]
+fn folders_of_parts_by_other_names() {
+    let layouts = [
+        ["Train", "Validation", "Test"],
+        ["training_set", "validation_set", "test_set"],
+        ["TRAINING", "val", "testing"],
+        ["train data", "valid", "testdata"],
+    ];
+    for names in layouts {
+        let folder = tempfile::tempdir().unwrap();
+        for (part, count) in names.into_iter().zip([5, 2, 3]) {
+            for class in ["cat", "dog"] {
+                (0..count).for_each(|i| write(folder.path(), &format!("{part}/{class}/{i}.txt"), "x"));
+            }
+        }
+        let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+        assert_eq!((sizes(&dataset), dataset.classes), ([10, 4, 6], vec!["cat".to_owned(), "dog".to_owned()]));
+        // Of one part there is one folder.
+        write(folder.path(), "trainset/cat/0.txt", "x");
+        let error = Dataset::open(folder.path(), &Format::Folders, 3).unwrap_err().to_string();
+        assert!(error.contains("beside another folder of the same part"), "{error}");
+    }
+}
+
+/// What could be a class or a part is asked about, not guessed.
+#[test]
+fn folders_that_could_be_parts_or_classes_are_refused() {
+    let error = |folder: &Path| Dataset::open(folder, &Format::Folders, 3).unwrap_err().to_string();
+    // Parts under names that are none.
+    for (one, two) in [("Trainingsbilder", "Testbilder"), ("seg_train/seg_train", "seg_test/seg_test")] {
+        let folder = tempfile::tempdir().unwrap();
+        for part in [one, two] {
+            for class in ["cat", "dog"] {
+                (0..3).for_each(|i| write(folder.path(), &format!("{part}/{class}/{i}.txt"), "x"));
+            }
+            write(folder.path(), &format!("{part}/readme.md"), "x");
+        }
+        let said = error(folder.path());
+        assert!(said.contains("name the folders above them train, val and test"), "{said}");
+    }
+    // A class with the name of a part and folders in it.
+    let folder = tempfile::tempdir().unwrap();
+    for class in ["bus", "plane", "train/2019", "train/2020"] {
+        (0..3).for_each(|i| write(folder.path(), &format!("{class}/{i}.txt"), "x"));
+    }
+    let said = error(folder.path());
+    assert!(said.contains("bus, which has samples and is no part"), "{said}");
+    // Classes with folders of different names are classes.
+    std::fs::rename(folder.path().join("train"), folder.path().join("rail")).unwrap();
+    (0..3).for_each(|i| write(folder.path(), &format!("ship/2018/{i}.txt"), "x"));
+    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    assert_eq!(dataset.classes, ["bus", "plane", "rail", "ship"]);
+}
+
+#[test]
+fn what_is_left_alone_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    for class in ["train/cat", "train/dog"] {
+        (0..3).for_each(|i| write(folder.path(), &format!("{class}/{i}.txt"), "x"));
+    }
+    // Test samples without classes, a folder without samples, files here and there.
+    for file in ["test/1.txt", "test/2.txt", "licences/MIT", "readme.md", "train/labels.csv", "train/cat/notes.md"] {
+        write(folder.path(), file, "x");
+    }
+    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    let note = dataset.notes.iter().find(|note| note.contains("left alone")).unwrap();
+    assert!(note.ends_with("train/cat/notes.md and 4 more"), "{note}");
+    assert_eq!(dataset.samples().count(), 6);
+    // The same without parts.
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["cat/1.txt", "dog/1.txt", "readme.md", "stray.png"] {
+        write(folder.path(), file, "x");
+    }
+    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    assert!(dataset.notes.iter().any(|note| note.ends_with("readme.md and 1 more")), "{:?}", dataset.notes);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_back_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    ["cat", "dog"].iter().for_each(|class| write(folder.path(), &format!("{class}/1.txt"), "x"));
+    std::os::unix::fs::symlink(folder.path().join("dog"), folder.path().join("dog/again")).unwrap();
+    let error = Dataset::open(folder.path(), &Format::Folders, 3).unwrap_err().to_string();
+    assert!(error.contains("does a link in it lead back?"), "{error}");
+}
+
 fn columns(content: &str) -> Format {
     Format::Table(Columns { content: content.to_owned(), files: content == "path", label: "label".to_owned() })
 }
@@ -133,6 +220,7 @@ fn parquet_tables() {
         ("int32 label (UINT_8)", ["4294967295", "4294967294"]),
         ("int64 label (INTEGER(64,false))", ["18446744073709551615", "18446744073709551614"]),
         ("int64 label (INTEGER(64,true))", ["-1", "-2"]),
+        ("float label", ["0.0", "0.5"]),
         ("double label", ["0.0", "0.5"]),
     ];
     for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
@@ -151,6 +239,41 @@ fn parquet_tables() {
             }
         }
     }
+}
+
+/// Numbers whose bytes are far from each other.
+#[test]
+fn parquet_tables_byte_by_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.parquet");
+    let labels = [
+        ("float label", ["0.0", "0.5"]),
+        ("double label", ["0.0", "0.5"]),
+        ("int32 label", ["-1", "-2"]),
+        ("int64 label", ["-1", "-2"]),
+    ];
+    for (label, classes) in labels {
+        tables::write_parquet(&path, tables::byte_by_byte(), 100, label);
+        let dataset = Dataset::open(&path, &columns("text"), 0).unwrap();
+        assert_eq!(sizes(&dataset), [70, 10, 20], "{label}");
+        for sample in dataset.samples() {
+            let row = sample.name.rsplit(' ').next().unwrap().parse::<usize>().unwrap() - 1;
+            assert_eq!(dataset.classes[sample.label], classes[row % 2], "{label}");
+        }
+    }
+}
+
+#[test]
+fn tables_of_parts_by_other_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, rows) in [("Train.csv", 3), ("validation_set.csv", 2), ("TEST.csv", 1)] {
+        write(folder.path(), name, format!("text,label\n{}", "play,a\nstop,b\n".repeat(rows)));
+    }
+    assert_eq!(Format::detect(folder.path(), Columns::default()), columns("text"));
+    assert_eq!(sizes(&Dataset::open(folder.path(), &columns("text"), 0).unwrap()), [6, 4, 2]);
+    write(folder.path(), "test_data.csv", "text,label\nplay,a\n");
+    let error = Dataset::open(folder.path(), &columns("text"), 0).unwrap_err().to_string();
+    assert!(error.contains("holds TEST.csv and test_data.csv, tables of one part"), "{error}");
 }
 
 /// Tables of 12 rows as others write them, each by its defaults and packed with snappy: pyarrow 26 (in two groups of rows), polars 2.1,
@@ -184,7 +307,8 @@ fn parquet_tables_that_cannot_be_read_say_why() {
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
     assert!(error("text").contains("data.parquet: does not end like a Parquet table"), "{}", error("text"));
     std::fs::write(&path, b"PAR1").unwrap();
-    assert!(error("text").contains("too short"), "{}", error("text"));
+    let short = error("text");
+    assert!(short.contains("too short") && short.ends_with("write it again, or save it as CSV"), "{short}");
 }
 
 #[test]

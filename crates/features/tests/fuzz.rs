@@ -7,7 +7,7 @@ mod tables;
 
 use hetal_features::dataset::{Columns, Dataset, Format};
 use hetal_features::parsers;
-use hetal_testkit::allocation::Counting;
+use hetal_testkit::allocation::{Counting, peak_of};
 use hetal_testkit::fuzz::{feed, runs};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
@@ -61,14 +61,15 @@ fn parquet_tables() -> Vec<Vec<u8>> {
     let mut tables = Vec::new();
     for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
         for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
-            for (dictionary, label) in
-                [(true, "binary label (UTF8)"), (false, "binary label (UTF8)"), (false, "int32 label")]
-            {
+            let labels = ["binary label (UTF8)", "int32 label", "double label", "boolean label"];
+            for (dictionary, label) in [true, false].into_iter().flat_map(|d| labels.map(|label| (d, label))) {
                 tables::write_parquet(&path, tables::properties(compression, version, dictionary), 24, label);
                 tables.push(std::fs::read(&path).unwrap());
             }
         }
     }
+    tables::write_parquet(&path, tables::byte_by_byte(), 24, "float label");
+    tables.push(std::fs::read(&path).unwrap());
     tables
 }
 
@@ -214,6 +215,33 @@ fn hostile_tables() {
     }
     let file = "t.parquet";
     hold(file, &parquet_tables(), DATASET, 12_000, opened(folder.path(), file, file, table()));
+}
+
+/// What a small table may take (4 MiB) is enough for all that is made of it, up to the last row that is accepted.
+#[test]
+fn tables_take_what_is_promised() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    for label in ["boolean label", "binary label (UTF8)", "int64 label"] {
+        let mut peaks = Vec::new();
+        for rows in (1000..).step_by(250) {
+            tables::write_repeated(&path, rows, label);
+            assert!(std::fs::metadata(&path).unwrap().len() < 16 << 10, "{label}");
+            let mut opened = None;
+            let peak = peak_of(|| opened = Some(Dataset::open(&path, &table(), 0)));
+            match opened.unwrap() {
+                Ok(_) => peaks.push(peak),
+                Err(error) => {
+                    assert!(error.to_string().contains("256 times"), "{error}");
+                    break;
+                }
+            }
+        }
+        let most = peaks.iter().max().unwrap();
+        println!("{label}: {most} bytes for {} rows", 750 + 250 * peaks.len());
+        assert!((2 << 20..=4 << 20).contains(most), "{label}: {most}");
+    }
 }
 
 #[test]

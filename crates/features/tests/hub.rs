@@ -5,7 +5,7 @@
 mod common;
 
 use hetal_features::device::Place;
-use hetal_features::hub::{Hub, PATIENCE, Pin};
+use hetal_features::hub::{Hub, PATIENCE, Pin, Step};
 use hetal_features::{Error, Extractor, sha256};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -55,7 +55,11 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let (address, asked) = serve(there.path().to_owned());
     let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
     let mut bytes = 0;
-    let folder = hub.fetch(&pin, |_, done, _| bytes = bytes.max(done)).unwrap();
+    let count = |step: Step| match step {
+        Step::Coming { done, .. } => bytes = bytes.max(done),
+        Step::Waiting(file) => panic!("waits for {file}"),
+    };
+    let folder = hub.fetch(&pin, count).unwrap();
     assert!(bytes > 1000);
     let expected = Extractor::open(there.path()).unwrap().extract_text("play some jazz").unwrap();
     let extractor = Extractor::pinned(&folder, &pin, Place::Cpu).unwrap();
@@ -65,7 +69,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
         ("owner/small", Some(REVISION))
     );
     let count = asked.lock().unwrap().len();
-    assert_eq!(hub.fetch(&pin, |_, _, _| {}).unwrap(), folder);
+    assert_eq!(hub.fetch(&pin, |_| {}).unwrap(), folder);
     assert_eq!(asked.lock().unwrap().len(), count, "asked again for what is there");
     // Weights that changed since are refused.
     let weights = folder.join("model.safetensors");
@@ -75,12 +79,56 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     assert!(Extractor::pinned(&folder, &pin, Place::Cpu).err().unwrap().to_string().contains("SHA-256"));
 }
 
+/// Names of files of a folder and the folders in it.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = entry.file_name().unwrap().to_str().unwrap().to_owned();
+        match entry.is_dir() {
+            true => names.extend(self::names(&entry).into_iter().map(|inside| format!("{name}/{inside}"))),
+            false => names.push(name),
+        }
+    }
+    names.sort();
+    names
+}
+
+/// A copy that an earlier version left may lack files that decide what features are: it is made whole, once.
+#[test]
+fn a_copy_that_lacks_files_is_made_whole() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    std::fs::write(there.path().join("tokenizer_config.json"), r#"{"model_max_length": 5}"#).unwrap();
+    let (address, asked) = serve(there.path().to_owned());
+    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    let folder = here.path().join("owner--small").join(REVISION);
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        std::fs::copy(there.path().join(file), folder.join(file)).unwrap();
+    }
+    hub.fetch(&pin, |_| {}).unwrap();
+    let asked_for = |file: &str| asked.lock().unwrap().iter().filter(|path| path.ends_with(file)).count();
+    assert_eq!((asked_for("/tokenizer_config.json"), asked_for("/model.safetensors")), (1, 0));
+    let whole = Extractor::pinned(&folder, &pin, Place::Cpu).unwrap();
+    assert_eq!(whole.identity().preprocessing, Extractor::open(there.path()).unwrap().identity().preprocessing);
+    // What was fetched counts as much as what was there.
+    assert!(whole.identity().files.contains_key("tokenizer_config.json"));
+    // Nothing is left over, and without a hub the same comes out.
+    let after = names(&folder);
+    assert!(after.iter().all(|name| !name.ends_with(".part")), "{after:?}");
+    assert!(after.contains(&"modules.json.absent".to_owned()), "{after:?}");
+    let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let alone = Hub { address: nobody, cache: here.path().to_owned(), patience: PATIENCE };
+    assert_eq!(alone.fetch(&pin, |_| {}).unwrap(), folder);
+    assert_eq!(names(&folder), after);
+}
+
 /// Two programs that want the same model at once do not write into each other's file, and neither fails.
 #[test]
 fn a_model_is_fetched_by_one_at_a_time() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
-    let (address, _) = serve(there.path().to_owned());
+    let (address, asked) = serve(there.path().to_owned());
     let folder = here.path().join("owner--small").join(REVISION);
     std::fs::create_dir_all(&folder).unwrap();
     // Another one's download, of which so much has come.
@@ -89,16 +137,25 @@ fn a_model_is_fetched_by_one_at_a_time() {
     other.lock().unwrap();
     other.write_all(b"{\"half\":").unwrap();
     let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    let heard = Mutex::new(Vec::new());
+    let hear = |step: Step| {
+        if let Step::Waiting(file) = step {
+            heard.lock().unwrap().push(file.to_owned());
+        }
+    };
     std::thread::scope(|scope| {
-        let fetched = scope.spawn(|| hub.fetch(&pin, |_, _, _| {}));
+        let fetched = scope.spawn(|| hub.fetch(&pin, &hear));
         std::thread::sleep(std::time::Duration::from_millis(300));
         assert!(!fetched.is_finished(), "it did not wait");
         assert_eq!(std::fs::read(&part).unwrap(), b"{\"half\":");
+        // It says so, and asks for nothing that it cannot keep yet.
+        assert_eq!((&heard.lock().unwrap()[..], asked.lock().unwrap().len()), (&["config.json".to_owned()][..], 0));
         // The other one ends, without having got anywhere.
         drop(other);
         assert_eq!(fetched.join().unwrap().unwrap(), folder);
     });
-    assert!(Extractor::pinned(&folder, &pin, Place::Cpu).is_ok() && !part.exists());
+    assert!(Extractor::pinned(&folder, &pin, Place::Cpu).is_ok());
+    assert!(names(&folder).iter().all(|name| !name.ends_with(".part")), "{:?}", names(&folder));
 }
 
 #[test]
@@ -108,9 +165,9 @@ fn other_bytes_than_pinned_are_refused() {
     pin.sha256 = "0".repeat(64);
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
     let hub = Hub { address, cache, patience: PATIENCE };
-    let error = hub.fetch(&pin, |_, _, _| {}).unwrap_err().to_string();
+    let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
     assert!(error.contains("SHA-256"), "{error}");
-    assert!(!here.path().join("owner--small").join(REVISION).join("model.safetensors").exists());
+    assert!(names(here.path()).iter().all(|name| !name.contains("model.safetensors")), "{:?}", names(here.path()));
 }
 
 #[test]
@@ -120,11 +177,11 @@ fn what_cannot_be_had_is_said() {
     std::fs::remove_file(there.path().join("model.safetensors")).unwrap();
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
     let hub = Hub { address, cache, patience: PATIENCE };
-    assert!(hub.fetch(&pin, |_, _, _| {}).unwrap_err().to_string().contains("no model.safetensors"));
+    assert!(hub.fetch(&pin, |_| {}).unwrap_err().to_string().contains("no model.safetensors"));
     // A port nobody listens on any more.
     let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
-    let error = hub.fetch(&pin, |_, _, _| {}).unwrap_err();
+    let error = hub.fetch(&pin, |_| {}).unwrap_err();
     assert!(matches!(&error, Error::Download { reason, .. } if reason.contains("give its folder")), "{error}");
     for (name, revision) in [("small", REVISION), ("../x/y", REVISION), ("owner/..", REVISION), ("owner/small", "main")]
     {
@@ -159,7 +216,7 @@ fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
     let cache = here.path().to_owned();
     let hub = Hub { address, cache, patience: std::time::Duration::from_millis(300) };
     for expected in ["timeout", "nothing came for", "more than"] {
-        let error = hub.fetch(&pin, |_, _, _| {}).unwrap_err();
+        let error = hub.fetch(&pin, |_| {}).unwrap_err();
         assert!(matches!(&error, Error::Download { reason, .. } if reason.contains(expected)), "{expected}: {error}");
     }
 }

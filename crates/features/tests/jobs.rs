@@ -153,6 +153,37 @@ fn an_extraction_stopped_after_its_manifest_is_done() {
     assert!(job(&other).run(|_| {}).unwrap_err().to_string().contains("at work here"));
 }
 
+/// Manifests of earlier versions name fewer files of a network, and not where it ran: what they describe is not done again, and the
+/// network is found again.
+#[test]
+fn manifests_of_earlier_versions_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "bert");
+    std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"model_max_length": 9}"#).unwrap();
+    let extractor = Extractor::open(folder.path()).unwrap();
+    let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
+    let (policy, output) = (Policy::Skip, Output::Npy);
+    let job = Job { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output };
+    let manifest = job.run(|_| {}).unwrap();
+    assert!(manifest.model.files.contains_key("tokenizer_config.json"));
+    assert_eq!(manifest.devices.iter().collect::<Vec<_>>(), ["cpu"]);
+    let path = out.join("manifest.json");
+    let mut earlier: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(earlier.as_object_mut().unwrap().remove("devices").is_some());
+    assert!(earlier["model"]["files"].as_object_mut().unwrap().remove("tokenizer_config.json").is_some());
+    std::fs::write(&path, earlier.to_string()).unwrap();
+    let mut heard = Vec::new();
+    let found = job.run(|done| heard.push(done)).unwrap();
+    // Nothing was run now, so that nothing is said of where.
+    assert_eq!((heard, found.devices.len()), (vec![1500], 0));
+    assert!(Extractor::from_manifest(&found, None, Place::Cpu).is_ok());
+    // A file that both name is another.
+    std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"model_max_length":9}"#).unwrap();
+    assert!(Extractor::from_manifest(&found, None, Place::Cpu).is_ok());
+    let error = Extractor::from_manifest(&manifest, None, Place::Cpu).err().unwrap().to_string();
+    assert!(error.contains("tokenizer_config.json is not the one"), "{error}");
+}
+
 #[test]
 fn a_text_file_that_changed_is_read_again() {
     let folder = tempfile::tempdir().unwrap();

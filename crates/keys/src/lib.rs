@@ -19,5 +19,5 @@ pub use passphrase::Passphrase;
 pub use private::{Private, Wipe};
 pub use release::{Release, ReleasePolicy, estimate_noise, noise_bound};
 pub use secret::SecretKey;
-pub use switching::KeyGenerator;
+pub use switching::{Ephemeral, KeyGenerator};
 pub use wiping::Wiping;

@@ -8,6 +8,16 @@ use hetal_ring::{Basis, Modulus, PackedPoly, Poly, RnsRing, automorphism, kernel
 use std::sync::Arc;
 use zeroize::Zeroize;
 
+/// A sparse secret that ciphertexts are under while their modulus is raised. It is forgotten once the keys to and from it are made.
+pub struct Ephemeral(SecretKey);
+
+impl Ephemeral {
+    /// A fresh one.
+    pub fn new(params: &Params, seeds: &mut dyn SeedSource) -> Self {
+        Self(SecretKey::sparse(params, seeds))
+    }
+}
+
 /// Makes the keys of one secret.
 pub struct KeyGenerator {
     params: Arc<Params>,
@@ -51,14 +61,8 @@ impl KeyGenerator {
         limbs: usize,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<PackedPoly>> {
-        if galois.is_multiple_of(2) {
-            return Err(hetal_ckks::Error::NotGalois { element: galois });
-        }
         let basis = self.basis(limbs)?;
-        let inverse = automorphism::inverse(self.params.log_n(), galois);
-        let mut turned = automorphism::on_coefficients(secret.coefficients(), inverse);
-        let target = SecretPoly::new(&self.ring, basis, &turned);
-        turned.zeroize();
+        let target = self.turned_back(secret, galois, basis)?;
         self.switching(
             KeyId::Galois(galois),
             &secret.lift(&self.ring, basis),
@@ -69,23 +73,45 @@ impl KeyGenerator {
         )
     }
 
-    /// The pair of keys to and from a fresh ephemeral sparse secret, which is forgotten.
-    pub fn encapsulation(
+    /// The key to an ephemeral secret, for `q0` alone.
+    pub fn to_sparse(
         &self,
         secret: &SecretKey,
+        ephemeral: &Ephemeral,
         seeds: &mut dyn SeedSource,
-    ) -> Result<[SwitchingKey<PackedPoly>; 2]> {
-        let sparse = SecretKey::sparse(&self.params, seeds);
-        let low = self.params.key_basis(1);
-        let full = self.params.key_basis(self.params.chain().len());
-        let lift = |key: &SecretKey, basis| key.lift(&self.ring, basis);
+    ) -> Result<SwitchingKey<PackedPoly>> {
+        let id = KeyId::ToSparse;
+        let basis = id.basis(&self.params, 1);
+        let lift = |key: &SecretKey| key.lift(&self.ring, basis);
         // Under the sparse secret a much smaller modulus is secure: its weight decides.
         let weight = self.params.literal().sparse_weight;
-        let to = self.switching(KeyId::ToSparse, &lift(secret, low), &lift(&sparse, low), weight, low, seeds)?;
-        let weight = self.secret_weight();
-        let (source, target) = (lift(&sparse, full), lift(secret, full));
-        let from = self.switching(KeyId::FromSparse, &source, &target, weight, full, seeds)?;
-        Ok([to, from])
+        self.switching(id, &lift(secret), &lift(&ephemeral.0), weight, basis, seeds)
+    }
+
+    /// The key from an ephemeral secret, after `X -> X^galois`: for raised ciphertexts of any number of limbs.
+    pub fn from_sparse(
+        &self,
+        secret: &SecretKey,
+        ephemeral: &Ephemeral,
+        galois: u64,
+        seeds: &mut dyn SeedSource,
+    ) -> Result<SwitchingKey<PackedPoly>> {
+        let id = KeyId::FromSparse(galois);
+        let basis = id.basis(&self.params, self.params.chain().len());
+        let (source, target) = (ephemeral.0.lift(&self.ring, basis), self.turned_back(secret, galois, basis)?);
+        self.switching(id, &source, &target, self.secret_weight(), basis, seeds)
+    }
+
+    /// `s(X^(1/galois))`.
+    fn turned_back(&self, secret: &SecretKey, galois: u64, basis: Basis) -> Result<SecretPoly> {
+        if galois.is_multiple_of(2) {
+            return Err(hetal_ckks::Error::NotGalois { element: galois });
+        }
+        let inverse = automorphism::inverse(self.params.log_n(), galois);
+        let mut turned = automorphism::on_coefficients(secret.coefficients(), inverse);
+        let target = SecretPoly::new(&self.ring, basis, &turned);
+        turned.zeroize();
+        Ok(target)
     }
 
     fn secret_weight(&self) -> usize {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_ckks::{Complex64, Params};
-use hetal_keys::{Decryptor, Encryptor, KeyGenerator, Passphrase, Private, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, Ephemeral, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Basis, Isa, RnsRing};
 use hetal_testkit::TempDir;
@@ -76,7 +76,9 @@ fn use_secret(params: &Arc<Params>, folder: &TempDir, round: usize) {
     let generator = KeyGenerator::new(Arc::clone(params), Arc::clone(&ring));
     drop(generator.relinearisation(&secret, 3, &mut seeds).unwrap());
     drop(generator.galois(&secret, 5, 3, &mut seeds).unwrap());
-    drop(generator.encapsulation(&secret, &mut seeds).unwrap());
+    let ephemeral = Ephemeral::new(params, &mut seeds);
+    drop(generator.to_sparse(&secret, &ephemeral, &mut seeds).unwrap());
+    drop(generator.from_sparse(&secret, &ephemeral, 5, &mut seeds).unwrap());
     let evaluator = hetal_ckks::Evaluator::new(Arc::clone(params), Arc::clone(&ring));
     let values = vec![Complex64::ONE; params.slots()];
     let encoded = evaluator.encode(&values, params.scale(1), Basis { q: params.limbs(1), p: 0 }).unwrap();

@@ -16,7 +16,7 @@ pub use watchdog::{SetOnDrop, Watchdog};
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};
 use hetal_ckks::{PublicKey, SeededCiphertext};
-use hetal_keys::{Decryptor, Encryptor, KeyGenerator, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, Ephemeral, KeyGenerator, SecretKey};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing, prime};
 
@@ -112,18 +112,20 @@ impl Client {
     /// Adds the keys `(purpose, limbs)` to `keys`.
     pub fn add_keys(&self, keys: &mut EvaluationKeys<PackedPoly>, wanted: impl IntoIterator<Item = (KeyId, usize)>) {
         let seeds = &mut *self.seeds.lock().unwrap();
+        let (generator, secret) = (&self.generator, &self.secret);
+        let mut ephemeral = None;
         for (id, limbs) in wanted {
-            match id {
-                KeyId::Relinearisation => {
-                    keys.insert(self.generator.relinearisation(&self.secret, limbs, seeds).unwrap());
-                }
-                KeyId::Galois(g) => keys.insert(self.generator.galois(&self.secret, g, limbs, seeds).unwrap()),
-                KeyId::ToSparse => {
-                    let pair = self.generator.encapsulation(&self.secret, seeds).unwrap();
-                    pair.into_iter().for_each(|key| keys.insert(key));
-                }
-                KeyId::FromSparse => {}
+            if matches!(id, KeyId::ToSparse | KeyId::FromSparse(_)) && ephemeral.is_none() {
+                ephemeral = Some(Ephemeral::new(&self.params, seeds));
             }
+            let sparse = ephemeral.as_ref();
+            let key = match id {
+                KeyId::Relinearisation => generator.relinearisation(secret, limbs, seeds),
+                KeyId::Galois(galois) => generator.galois(secret, galois, limbs, seeds),
+                KeyId::ToSparse => generator.to_sparse(secret, sparse.unwrap(), seeds),
+                KeyId::FromSparse(galois) => generator.from_sparse(secret, sparse.unwrap(), galois, seeds),
+            };
+            keys.insert(key.unwrap());
         }
     }
 }

@@ -23,7 +23,10 @@ impl Samples {
         let codec = client.codec();
         let values = complex_vector(client.params.slots(), 1);
         let mut keys = EvaluationKeys::default();
-        client.add_keys(&mut keys, [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2), (KeyId::ToSparse, 1)]);
+        client.add_keys(
+            &mut keys,
+            [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2), (KeyId::ToSparse, 1), (KeyId::FromSparse(1), 2)],
+        );
         let key = keys.find(KeyId::Galois(5), client.params.key_basis(1)).unwrap();
         let plain = client.evaluator.encode(&values, client.params.scale(0), Basis { q: 1, p: 1 }).unwrap();
         let mut set = Vec::new();

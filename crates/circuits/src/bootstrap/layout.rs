@@ -46,15 +46,19 @@ impl Layout {
     }
 
     fn new(params: &Params, slots: usize, stages: usize, raised: usize, steps: Steps) -> Self {
-        let with_limbs = |count, inverse, from: usize| {
-            dft::shapes(slots, count, inverse, steps).into_iter().zip((0..=from).rev()).collect::<Vec<_>>()
+        let to_coefficients = dft::shapes(slots, params.literal().slots_to_coeffs.len(), false, steps);
+        let with_limbs = |shapes: Vec<Shape>, from: usize| shapes.into_iter().zip((0..=from).rev()).collect();
+        let to_slots = if slots == params.slots() {
+            dft::shapes_of_raised(slots, stages, steps)
+        } else {
+            dft::shapes(slots, stages, true, steps)
         };
         let doublings = std::iter::successors(Some(slots), |r| Some(2 * r));
         Self {
             slots,
-            to_coefficients: with_limbs(params.literal().slots_to_coeffs.len(), false, params.limbs(0)),
+            to_coefficients: with_limbs(to_coefficients, params.limbs(0)),
             trace: doublings.take_while(|&r| r < params.slots()).map(|r| r as i64).collect(),
-            to_slots: with_limbs(stages, true, raised),
+            to_slots: with_limbs(to_slots, raised),
             raised,
         }
     }

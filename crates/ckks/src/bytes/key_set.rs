@@ -222,7 +222,7 @@ impl<B: Backend> KeySetFile<B> {
 
 impl<B: Backend> KeySource<B::Packed> for KeySetFile<B> {
     fn available(&self) -> Vec<(KeyId, Basis)> {
-        let entry = |name: &KeyName| (name.id, self.codec.params.key_basis(name.limbs));
+        let entry = |name: &KeyName| (name.id, name.id.basis(&self.codec.params, name.limbs));
         self.offsets.keys().map(entry).collect()
     }
 

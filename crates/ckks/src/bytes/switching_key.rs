@@ -31,7 +31,8 @@ impl KeyName {
             KeyId::Relinearisation => (1, 0),
             KeyId::Galois(galois) => (2, galois),
             KeyId::ToSparse => (3, 0),
-            KeyId::FromSparse => (4, 0),
+            KeyId::FromSparse(1) => (4, 0),
+            KeyId::FromSparse(galois) => (4, galois),
         };
         let mut bytes = [0; Self::LEN];
         bytes[0] = purpose;
@@ -46,18 +47,20 @@ impl KeyName {
         fields.zeros::<3>("a key's purpose")?;
         let limbs = fields.u32();
         let galois = fields.u64();
+        let is_galois = |g: u64| g % 2 == 1 && g > 1 && g < 2 * params.degree() as u64;
         let id = match (purpose, galois) {
             (1, 0) => KeyId::Relinearisation,
-            (2, g) if g % 2 == 1 && g > 1 && g < 2 * params.degree() as u64 => KeyId::Galois(g),
+            (2, g) if is_galois(g) => KeyId::Galois(g),
             (3, 0) => KeyId::ToSparse,
-            (4, 0) => KeyId::FromSparse,
+            (4, 0) => KeyId::FromSparse(1),
+            (4, g) if is_galois(g) => KeyId::FromSparse(g),
             _ => return Err(FormatError::Purpose { purpose, galois }),
         };
         let all = params.chain().len();
         // The sparse secret is secure under one prime only; the way back is always to all of them.
         let (least, most) = match id {
             KeyId::ToSparse => (1, 1),
-            KeyId::FromSparse => (all, all),
+            KeyId::FromSparse(_) => (all, all),
             _ => (1, all),
         };
         Ok(Self { id, limbs: in_range("primes of the chain", limbs, least, most)? })
@@ -65,7 +68,7 @@ impl KeyName {
 
     /// The primes and the number of digits of such a key.
     pub(super) fn shape(self, params: &Params) -> (Basis, usize) {
-        (params.key_basis(self.limbs), self.id.digit_starts(params, self.limbs).len())
+        (self.id.basis(params, self.limbs), self.id.digit_starts(params, self.limbs).len())
     }
 
     /// Bytes of the body of such a key.

@@ -1,6 +1,6 @@
 //! Matrices on slots: sums of rotations weighted by encoded diagonals, divided by the special primes once.
 
-use super::{Ct, Evaluator};
+use super::{Ct, Evaluator, Raised};
 use crate::backend::{Backend, Step};
 use crate::{Ciphertext, Error, EvaluationKeys, KeyId, Result, SwitchingKey};
 use hetal_ring::Basis;
@@ -43,6 +43,11 @@ impl<P> Matrix<P> {
     /// The scale of its diagonals.
     pub fn scale(&self) -> f64 {
         self.scale
+    }
+
+    /// The weights of every outer rotation.
+    fn rows(&self) -> Vec<Vec<Option<&P>>> {
+        self.giants.iter().map(|g| g.weights.iter().map(Option::as_ref).collect()).collect()
     }
 
     /// Limbs of all encoded diagonals.
@@ -89,9 +94,7 @@ impl<B: Backend> Evaluator<B> {
         matrix: &Matrix<B::Packed>,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<()> {
-        let rows: Vec<Vec<Option<&B::Packed>>> =
-            matrix.giants.iter().map(|g| g.weights.iter().map(Option::as_ref).collect()).collect();
-        let sums = self.row_sums(a, &matrix.babies, matrix.basis, &rows, keys)?;
+        let sums = self.row_sums(a, &matrix.babies, matrix.basis, &matrix.rows(), keys)?;
         let mut first: Vec<_> = matrix.giants.iter().zip(sums).collect();
         let sum = |giants: Vec<_>| self.sum_of_giants(giants, matrix.basis, keys);
         let sums = if first.len() < FEWEST_GIANTS_TO_HALVE {
@@ -105,6 +108,60 @@ impl<B: Backend> Evaluator<B> {
             *acc = Some(self.add_pairs(acc.take(), sum));
         }
         Ok(())
+    }
+
+    /// [`Evaluator::sum_of_transforms`] of a raised ciphertext and a matrix over its primes, which ends under the secret of all
+    /// others: inner rotations are from the sparse one, of one digit each.
+    pub fn transform_raised(
+        &self,
+        a: Raised<B::Poly>,
+        matrix: &Matrix<B::Packed>,
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<Ct<B>> {
+        let (basis, scale) = (B::basis(&a.c1), a.scale * matrix.scale);
+        if matrix.basis != basis {
+            return Err(Error::MixedMatrices { first: basis.q, other: matrix.basis.q });
+        }
+        let find = |&r: &i64| {
+            let galois = self.galois_of_rotation(r);
+            Ok((galois, keys.find(KeyId::FromSparse(galois), basis)?))
+        };
+        let chosen: Vec<(u64, &Arc<SwitchingKey<B::Packed>>)> =
+            matrix.babies.iter().map(find).collect::<Result<_>>()?;
+        let steps: Vec<_> = chosen.iter().map(|&(galois, key)| Step { galois, key: Some(&key.digits[..]) }).collect();
+        let sums = self.backend().rotation_sums(&a.c0, &self.backend().small_digit(a.c1), &steps, &matrix.rows());
+        let (mut out, mut turned) = (None, None);
+        for (giant, sum) in matrix.giants.iter().zip(sums) {
+            if giant.rotation == 0 {
+                out = Some(self.finish(sum.0, sum.1, scale));
+            } else {
+                let galois = self.galois_of_rotation(giant.rotation);
+                turned = Some(self.add_pairs(turned, self.turned(sum, galois, keys)?));
+            }
+        }
+        let turned = turned.map(|(u0, u1)| self.finish(u0, u1, scale));
+        match (out, turned) {
+            (Some(mut out), Some(turned)) => {
+                self.add_assign(&mut out, &turned)?;
+                Ok(out)
+            }
+            (out, turned) => out.or(turned).ok_or(Error::Empty("transform")),
+        }
+    }
+
+    /// `P rot(v)` from `P' v`, where `P'` is the product of fewer special primes than a key of the automorphism has.
+    fn turned(
+        &self,
+        v: (B::Poly, B::Poly),
+        galois: u64,
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<(B::Poly, B::Poly)> {
+        let (backend, limbs) = (self.backend(), B::basis(&v.0).q);
+        let key = keys.find(KeyId::Galois(galois), self.params().key_basis(limbs))?;
+        let (d0, d1) = backend.divide_pair(v, 0, 1);
+        let digits = backend.decompose_for_one_use(d1, self.params().digit_starts(), key.basis.p);
+        let (u0, u1) = backend.inner_product_plus(&digits, &key.digits, [Some(&d0), None]);
+        Ok((backend.automorphism(&u0, galois), backend.automorphism(&u1, galois)))
     }
 
     fn add_pairs(&self, acc: Option<(B::Poly, B::Poly)>, b: (B::Poly, B::Poly)) -> (B::Poly, B::Poly) {

@@ -105,6 +105,7 @@ impl Bundle {
         let spinner = progress::spinner("loading the model");
         let extractor = Extractor::open_on(network, arguments.device.into())?;
         spinner.finish_and_clear();
+        extract::say_note(&extractor);
         let folder = arguments.dir.join("features");
         let (policy, output) = (Policy::Skip, Output::Npy);
         let manifest = extract::with_bar(&Job {

@@ -68,7 +68,7 @@ fn report(folder: &Path) -> Result<Value> {
 
 /// What a server needs to train under a set: the keys of its bootstrap, and as much again.
 fn server_memory(params: &Params) -> u64 {
-    let limbs = |&(id, q): &(KeyId, usize)| 2 * id.digit_starts(params, q).len() * params.key_basis(q).limbs();
+    let limbs = |&(id, q): &(KeyId, usize)| id.total_limbs(params, q);
     let keys = bootstrap::keys(params).iter().map(limbs).sum::<usize>() * params.degree() * 8;
     (keys as f64 * (1.0 + BESIDE_KEYS)) as u64
 }

@@ -1,12 +1,16 @@
-//! What a server says in words, before it is shown to a person.
+//! What a server, or the name of a file, says in words, before it is shown to a person.
 
 /// Characters of one text: a sentence or two.
 const MOST: usize = 500;
 
-/// A text without what moves a terminal's cursor, sets its clipboard or turns the order of letters round: a server must not write over
-/// what this program says of it.
+/// What a server says, cut to a length that can be read: it must not write over what this program says of it.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().take(MOST).map(|c| if c.is_control() || turns(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    harmless(&text.chars().take(MOST).collect::<String>())
+}
+
+/// A text without what moves a terminal's cursor, sets its clipboard or turns the order of letters round.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() || turns(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// Whether a character changes the direction in which others are shown.

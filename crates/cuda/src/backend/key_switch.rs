@@ -18,10 +18,16 @@ pub struct CudaDigits {
     basis: Basis,
     ranges: Vec<Range<usize>>,
     source: CudaPoly,
-    extended: Buffer,
+    /// Every limb of every digit; nothing where the source has them all.
+    extended: Option<Buffer>,
 }
 
 impl CudaDigits {
+    /// A polynomial that is its own only digit.
+    pub(super) fn small(a: CudaPoly) -> Self {
+        Self { basis: a.basis, ranges: vec![0..a.basis.q], source: a, extended: None }
+    }
+
     fn args(&self) -> DigitsArgs {
         let mut starts = [self.basis.q as u32; MAX_DIGITS + 1];
         for (start, range) in starts.iter_mut().zip(&self.ranges) {
@@ -29,7 +35,8 @@ impl CudaDigits {
         }
         DigitsArgs {
             source: self.source.address(),
-            extended: self.extended.address(),
+            // Of the only digit, limb by limb as the source.
+            extended: self.extended.as_ref().map_or(self.source.address(), Buffer::address),
             count: self.ranges.len() as u32,
             limbs: self.basis.limbs() as u32,
             starts,
@@ -79,7 +86,7 @@ impl CudaBackend {
             self.convert(&plan, [a.address(); 2], extended.address());
             self.forward(&plan.forward, extended.address());
         }
-        CudaDigits { basis, ranges, source: a, extended }
+        CudaDigits { basis, ranges, source: a, extended: Some(extended) }
     }
 
     /// The product of the first `p` special primes modulo each prime of the chain.

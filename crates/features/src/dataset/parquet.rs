@@ -11,21 +11,54 @@ mod values;
 
 use super::table::{Columns, no_column};
 use crate::Error;
-use footer::{Chunk, Footer, Leaf};
+use footer::{Chunk, Footer, Leaf, Physical};
 use page::{Content, Page};
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use thrift::Reader;
+use values::Value;
 
 /// What is wrong, in words that follow the name of the file or column.
-type Damage = String;
+#[derive(Debug, PartialEq)]
+enum Damage {
+    /// Bytes that do not belong together.
+    Broken(String),
+    /// What this reader does not read, with what to do.
+    Beyond(String),
+}
 
-/// The most that two columns may take in memory, and how much of it a byte of the file stands for. Text packs some 10 times, a
-/// class that is repeated some 100 times; the least is for files that are all header.
+impl From<String> for Damage {
+    fn from(words: String) -> Self {
+        Self::Broken(words)
+    }
+}
+
+impl From<&str> for Damage {
+    fn from(words: &str) -> Self {
+        Self::Broken(words.to_owned())
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(words) => write!(f, "{words}; the file is damaged: write it again, or save it as CSV"),
+            Self::Beyond(words) => f.write_str(words),
+        }
+    }
+}
+
+/// The most that two columns may take in memory, and how much of it a byte of the file stands for; the least is for tables of a few
+/// lines that are repeated. Text packs some 10 times, a class that is repeated some 100 times.
 const MAX_BYTES: u64 = 4 << 30;
 const BYTES_A_BYTE: u64 = 256;
-const MIN_BYTES: u64 = 512 << 10;
+const MIN_BYTES: u64 = 4 << 20;
+
+/// What a value takes beside its letters, from its page to its sample: strings, their blocks on the heap, the vectors they go
+/// through, half of a sample and of its name. (`tests/fuzz.rs` measures it.)
+const VALUE: usize = 192;
 
 /// What values may still take.
 struct Room(usize);
@@ -38,7 +71,7 @@ impl Room {
 
     /// Whether `count` values would fit at all.
     fn fits(&self, count: usize) -> Result<(), Damage> {
-        match count.checked_mul(size_of::<String>()) {
+        match count.checked_mul(VALUE) {
             Some(bytes) if bytes <= self.0 => Ok(()),
             _ => Err(too_much()),
         }
@@ -46,21 +79,21 @@ impl Room {
 
     /// Takes the room of one value.
     fn take(&mut self, length: usize) -> Result<(), Damage> {
-        self.0 = self.0.checked_sub(size_of::<String>() + length).ok_or_else(too_much)?;
+        self.0 = self.0.checked_sub(VALUE + length).ok_or_else(too_much)?;
         Ok(())
     }
 }
 
 fn too_much() -> Damage {
-    format!(
-        "holds more than {BYTES_A_BYTE} times its file's size, or {} GiB, of texts and labels; split it or save it as CSV",
+    Damage::Beyond(format!(
+        "its texts and labels would take more than {BYTES_A_BYTE} times the file's size, or {} GiB, of memory; split it or save it as CSV",
         MAX_BYTES >> 30
-    )
+    ))
 }
 
 /// The two columns, row by row; empty texts where there is none.
 pub(super) fn read(path: &Path, columns: &Columns) -> crate::Result<Vec<[String; 2]>> {
-    let bad = |damage: Damage| Error::dataset(path, damage);
+    let bad = |damage: Damage| Error::dataset(path, damage.to_string());
     let mut file = File::open(path).map_err(Error::io(path))?;
     let size = file.metadata().map_err(Error::io(path))?.len();
     let names = [columns.content.as_str(), columns.label.as_str()];
@@ -71,12 +104,14 @@ pub(super) fn read(path: &Path, columns: &Columns) -> crate::Result<Vec<[String;
         let leaf = footer.leaf(name).ok_or_else(|| no_column(path, name, &footer.names.join(", ")))?;
         leaves.push(leaf.map_err(bad)?);
     }
-    let (mut rows, mut room, mut unread) = (Vec::new(), Room::of(size), size);
+    let (mut room, mut unread) = (Room::of(size), size);
+    room.fits(footer.rows).map_err(bad)?;
+    let mut rows = Vec::with_capacity(footer.rows);
     for group in &footer.groups {
         let mut texts = Vec::new();
         for leaf in &leaves {
-            let named = |damage: Damage| bad(format!("column {}: {damage}", leaf.name));
-            let chunk = group.chunk(leaf.name).ok_or_else(|| named("a part of the rows has none".to_owned()))?;
+            let named = |damage: Damage| Error::dataset(path, format!("column {}: {damage}", leaf.name));
+            let chunk = group.chunk(leaf.name).ok_or_else(|| named("a part of the rows has none".into()))?;
             let bytes = chunk_bytes(&mut file, chunk, &mut unread).map_err(named)?;
             texts.push(column(&bytes, leaf, chunk, group.rows, &mut room).map_err(named)?.into_iter());
         }
@@ -88,7 +123,9 @@ pub(super) fn read(path: &Path, columns: &Columns) -> crate::Result<Vec<[String;
 
 fn at(file: &mut File, start: u64, length: usize) -> Result<Vec<u8>, Damage> {
     let mut bytes = vec![0; length];
-    file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(&mut bytes)).map_err(|e| e.to_string())?;
+    file.seek(SeekFrom::Start(start))
+        .and_then(|_| file.read_exact(&mut bytes))
+        .map_err(|e| format!("cannot be read at {start}: {e}"))?;
     Ok(bytes)
 }
 
@@ -97,7 +134,8 @@ fn footer_bytes(file: &mut File, size: u64) -> Result<Vec<u8>, Damage> {
     let end = size.checked_sub(8).ok_or("is too short for a Parquet table")?;
     let tail = at(file, end, 8)?;
     let Some(([a, b, c, d], b"PAR1")) = tail.split_first_chunk() else {
-        return Err("does not end like a Parquet table; is it whole, and not encrypted?".to_owned());
+        let words = "does not end like a Parquet table: it is cut off, encrypted or something else; write it again, or save it as CSV";
+        return Err(Damage::Beyond(words.to_owned()));
     };
     let length = u32::from_le_bytes([*a, *b, *c, *d]);
     let start = end.checked_sub(length.into()).ok_or_else(|| format!("names {length} bytes of headers, has fewer"))?;
@@ -112,36 +150,50 @@ fn chunk_bytes(file: &mut File, chunk: &Chunk, unread: &mut u64) -> Result<Vec<u
 
 /// The texts of one column of a group of rows: pages of values, and a dictionary in front of them or none.
 fn column(bytes: &[u8], leaf: &Leaf, chunk: &Chunk, rows: usize, room: &mut Room) -> Result<Vec<String>, Damage> {
+    room.fits(rows)?;
     let mut reader = Reader(bytes);
-    let mut pages = std::iter::from_fn(|| Some(Page::next(&mut reader, chunk.codec))).peekable();
+    let next = || (!reader.0.is_empty()).then(|| Page::next(&mut reader, chunk.codec));
+    let mut pages = std::iter::from_fn(next).peekable();
     let first = pages.next_if(|page| matches!(page, Ok(Page { content: Content::Dictionary { .. }, .. })));
     let dictionary = match &first {
         Some(Ok(Page { content: Content::Dictionary { count }, bytes })) => {
-            Some(values::plain(leaf.physical, bytes, *count)?)
+            Some(dictionary(leaf.physical, bytes, *count, room)?)
         }
         _ => None,
     };
-    let mut texts = Vec::new();
-    while texts.len() < rows {
-        let page = pages.next().ok_or("ends too early")??;
+    let mut texts = Vec::with_capacity(rows);
+    for page in pages {
+        let page = page?;
         match page.content {
             Content::Data(data) if data.count > rows - texts.len() => {
-                return Err(format!("has more values than its {rows} rows"));
+                return Err(format!("has more values than its {rows} rows").into());
             }
             Content::Data(data) => {
                 values::page(leaf, &data, &page.bytes, dictionary.as_deref(), room, &mut texts)?;
             }
-            Content::Dictionary { .. } => return Err("has a dictionary in the middle".to_owned()),
+            Content::Dictionary { .. } => return Err("has a dictionary in the middle".into()),
             Content::Other => {}
         }
     }
-    Ok(texts)
+    match texts.len() {
+        found if found < rows => Err(format!("ends too early, after {found} of {rows} values").into()),
+        _ => Ok(texts),
+    }
+}
+
+/// The values that others name by their place.
+fn dictionary<'a>(physical: Physical, bytes: &'a [u8], count: usize, room: &Room) -> Result<Vec<Value<'a>>, Damage> {
+    // Of truths there are two, in a bit each: a page could name eight for every byte.
+    if physical == Physical::Truth {
+        return Err("has a dictionary of truths, which the format does not know".into());
+    }
+    room.fits(count)?;
+    values::plain(physical, bytes, count)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use footer::Physical;
 
     /// A number in groups of seven bits.
     fn varint(mut value: u64) -> Vec<u8> {
@@ -167,29 +219,43 @@ mod tests {
         [head, vec![inner], numbers(&[count, encoding, 3, 3]), vec![0, 0], bytes.to_vec()].concat()
     }
 
-    /// Reads a column of texts of a file of 4 KiB.
-    fn texts(optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Result<Vec<String>, Damage> {
-        let leaf = Leaf { name: "text", physical: Physical::Bytes, optional, unsigned: false };
+    /// Reads a column of a file of 4 KiB.
+    fn read(physical: Physical, optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Result<Vec<String>, Damage> {
+        let leaf = Leaf { name: "text", physical, optional, unsigned: false };
         column(bytes, &leaf, &Chunk::new("text", codec, bytes.len()), rows, &mut Room::of(4096))
     }
 
-    fn refused(optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Damage {
-        texts(optional, codec, bytes, rows).unwrap_err()
+    fn texts(optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Result<Vec<String>, Damage> {
+        read(Physical::Bytes, optional, codec, bytes, rows)
+    }
+
+    fn refused(optional: bool, codec: i64, bytes: &[u8], rows: usize) -> String {
+        texts(optional, codec, bytes, rows).unwrap_err().to_string()
+    }
+
+    /// Levels by runs, after their length.
+    fn levels(runs: &[u8]) -> Vec<u8> {
+        [&(runs.len() as u32).to_le_bytes()[..], runs].concat()
     }
 
     #[test]
     fn pages_are_held_to_the_bytes_there_are() {
         let value = [&[3, 0, 0, 0][..], b"abc"].concat();
         assert_eq!(texts(false, 0, &page(0, 7, 1, 0, &value), 1).unwrap(), ["abc"]);
-        assert!(refused(false, 0, &page(0, 8, 1, 0, &value), 1).contains("its header says 8"));
+        let damaged = refused(false, 0, &page(0, 8, 1, 0, &value), 1);
+        assert!(damaged.contains("its header says 8; the file is damaged: write it again"), "{damaged}");
         assert!(refused(false, 0, &page(0, 7, 2, 0, &value), 2).contains("2 values do not fit"));
         assert!(refused(false, 0, &page(0, 7, 2, 0, &value), 1).contains("more values than its 1 rows"));
         assert!(refused(false, 0, &page(0, 7, 1, 0, &value), 2).contains("ends too early"));
+        assert!(refused(false, 0, &page(0, 7, 1, 0, &value).repeat(2), 1).contains("more values than its 1 rows"));
         assert!(refused(false, 0, &page(0, 7, 1, 0, &value)[..20], 1).contains("are left of its column"));
-        assert!(refused(false, 6, &page(0, 7, 1, 0, &value), 1).contains("zstd"));
+        assert!(
+            refused(false, 6, &page(0, 7, 1, 0, &value), 1).ends_with("zstd; save it packed with snappy or not at all")
+        );
         let packed = snap::raw::Encoder::new().compress_vec(&value).unwrap();
         assert_eq!(texts(false, 1, &page(0, 7, 1, 0, &packed), 1).unwrap(), ["abc"]);
-        assert!(refused(false, 1, &page(0, i32::MAX.into(), 1, 0, &packed), 1).contains("more than 67108864"));
+        let large = refused(false, 1, &page(0, i32::MAX.into(), 1, 0, &packed), 1);
+        assert!(large.contains("more than 1073741824; save it with smaller pages"), "{large}");
         // A claim in the packed bytes too.
         let claimed = [varint(1 << 25), vec![0; 100]].concat();
         assert!(refused(false, 1, &page(0, 1 << 25, 1, 0, &claimed), 1).contains("cannot hold"));
@@ -206,18 +272,61 @@ mod tests {
             [dictionary.clone(), page(0, bytes.len() as i64, rows as i64, 8, &bytes)].concat()
         };
         assert_eq!(texts(false, 0, &of(500), 500).unwrap().len(), 500);
-        for rows in [2000, 1 << 30, 1 << 40] {
+        for rows in [4000, 1 << 30, 1 << 40] {
             assert!(refused(false, 0, &of(rows), rows as usize).contains("256 times"), "{rows}");
         }
         // Values that are missing, on one page and on many.
         let missing = |rows: u64| {
-            let run = [varint(rows << 1), vec![0]].concat();
-            let bytes = [&(run.len() as u32).to_le_bytes()[..], &run].concat();
+            let bytes = levels(&[varint(rows << 1), vec![0]].concat());
             page(0, bytes.len() as i64, rows as i64, 0, &bytes)
         };
         assert_eq!(texts(true, 0, &missing(1000), 1000).unwrap(), vec![String::new(); 1000]);
         assert!(refused(true, 0, &missing(1 << 30), 1 << 30).contains("256 times"));
         assert!(refused(true, 0, &missing(1 << 14).repeat(64), 1 << 20).contains("256 times"));
+    }
+
+    #[test]
+    fn dictionaries_are_held_to_the_room_there_is() {
+        let of = |entries: i64| {
+            let dictionary = page(2, 4 * entries, entries, 0, &vec![0; 4 * entries as usize]);
+            [dictionary, page(0, 3, 2, 8, &[1, 4, 0])].concat()
+        };
+        assert_eq!(texts(false, 0, &of(1000), 2).unwrap(), ["", ""]);
+        assert!(refused(false, 0, &of(100_000), 2).contains("256 times"));
+        // Eight truths in a byte, of 24 bytes each in memory.
+        let packed = snap::raw::Encoder::new().compress_vec(&[0; 1000]).unwrap();
+        let truths = [page(2, 1000, 8000, 0, &packed), page(0, 3, 2, 8, &[1, 4, 0])].concat();
+        let error = read(Physical::Truth, false, 1, &truths, 2).unwrap_err().to_string();
+        assert!(error.contains("dictionary of truths"), "{error}");
+    }
+
+    /// Spark writes pages of nothing but levels, with a dictionary or without.
+    #[test]
+    fn a_page_without_values_needs_no_dictionary() {
+        let missing = levels(&[6, 0]);
+        for encoding in [0, 2, 5, 6, 7, 8] {
+            let bytes = page(0, missing.len() as i64, 3, encoding, &missing);
+            assert_eq!(texts(true, 0, &bytes, 3).unwrap(), [""; 3], "{encoding}");
+        }
+        let bytes = page(0, missing.len() as i64, 3, 8, &missing);
+        let dictionary = page(2, 5, 1, 0, &[1, 0, 0, 0, b'a']);
+        assert_eq!(texts(true, 0, &[dictionary, bytes].concat(), 3).unwrap(), [""; 3]);
+    }
+
+    #[test]
+    fn numbers_of_all_kinds() {
+        let of = |physical, encoding, bytes: &[u8], rows: i64| {
+            read(physical, false, 0, &page(0, bytes.len() as i64, rows, encoding, bytes), rows as usize)
+        };
+        let singles: Vec<u8> = [0.5f32, -3.0, 1e10].iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(of(Physical::Single, 0, &singles, 3).unwrap(), ["0.5", "-3.0", "10000000000.0"]);
+        assert!(of(Physical::Single, 0, &singles, 4).is_err());
+        // 1.0 and -2.0 are 3f80 0000 and c000 0000, all lowest bytes first; the same of whole numbers.
+        assert_eq!(of(Physical::Single, 9, &[0, 0, 0, 0, 0x80, 0, 0x3f, 0xc0], 2).unwrap(), ["1.0", "-2.0"]);
+        assert_eq!(of(Physical::Int32, 9, &[1, 0xfe, 2, 0xff, 0, 0xff, 0, 0xff], 2).unwrap(), ["513", "-2"]);
+        assert_eq!(of(Physical::Int64, 9, &[7, 0, 0, 0, 0, 0, 0, 0], 1).unwrap(), ["7"]);
+        assert!(of(Physical::Double, 9, &[0; 8], 2).is_err());
+        assert!(of(Physical::Bytes, 9, &[0; 8], 2).unwrap_err().to_string().contains("encoding 9"));
     }
 
     #[test]

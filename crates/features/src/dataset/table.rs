@@ -1,6 +1,6 @@
 //! Tables: CSV, TSV, JSON lines, Parquet.
 
-use super::{Found, Source, entries, file_name, number_classes, parquet};
+use super::{Found, Source, entries, file_name, number_classes, parquet, part_named};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -31,22 +31,31 @@ pub(crate) fn read(path: &Path, columns: &Columns) -> Result<Found> {
     if !path.is_dir() {
         return Ok(number_classes([Some(table(path, columns)?), None, None]));
     }
-    let find = |names: &[&str]| -> Result<Option<Vec<Named>>> {
-        // A folder of pictures may lie beside the table that lists them, under the same name.
-        let is_table =
-            |path: &PathBuf| path.is_file() && KINDS.iter().any(|&k| path.extension().is_some_and(|e| e == k));
-        let stem = |path: &PathBuf| path.file_stem().is_some_and(|stem| names.iter().any(|&name| stem == name));
-        entries(path)?
-            .into_iter()
-            .find(|path| stem(path) && is_table(path))
-            .map(|path| table(&path, columns))
-            .transpose()
-    };
-    let parts = [find(&["train"])?, find(&["val", "valid", "validation"])?, find(&["test"])?];
+    let read = |index| part(path, index)?.map(|path| table(&path, columns)).transpose();
+    let parts = [read(0)?, read(1)?, read(2)?];
     if parts.iter().all(Option::is_none) {
         return Err(Error::dataset(path, "has no table train.csv (or .tsv, .jsonl, .parquet) in it"));
     }
     Ok(number_classes(parts))
+}
+
+/// The table in a folder that is named after a part.
+pub(super) fn part(folder: &Path, index: usize) -> Result<Option<PathBuf>> {
+    // A folder of pictures may lie beside the table that lists them, under the same name.
+    let is_table =
+        |path: &Path| path.is_file() && KINDS.iter().any(|&kind| path.extension().is_some_and(|e| e == kind));
+    let is_part = |path: &Path| path.file_stem().and_then(|stem| part_named(&stem.to_string_lossy())) == Some(index);
+    let mut tables: Vec<PathBuf> =
+        entries(folder)?.into_iter().filter(|path| is_part(path) && is_table(path)).collect();
+    tables.dedup_by(|one, two| one.file_stem() == two.file_stem());
+    match &tables[..] {
+        [one, two, ..] => {
+            let reason =
+                format!("holds {} and {}, tables of one part; put them into one", file_name(one), file_name(two));
+            Err(Error::dataset(folder, reason))
+        }
+        _ => Ok(tables.pop()),
+    }
 }
 
 fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {

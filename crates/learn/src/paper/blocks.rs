@@ -2,6 +2,9 @@
 
 use crate::{Error, Matrix, Result};
 use hetal_circuits::{Complex64, Engine, Multiplication};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// The shape `s0 x s1` of a block: `s0 s1` slots, row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,13 +151,35 @@ fn check_tile(c: usize, of: usize) -> Result<()> {
 pub(crate) struct Kit<'a, E: Engine> {
     pub engine: &'a E,
     pub unit: Unit,
+    first_column: Mask<E>,
 }
 
-impl<E: Engine> Kit<'_, E> {
+/// Slots to be kept, encoded once for each level they are multiplied at: encoding takes longer than a product on a GPU.
+pub(crate) struct Mask<E: Engine> {
+    values: Vec<Complex64>,
+    encoded: RefCell<BTreeMap<usize, E::Plaintext>>,
+}
+
+impl<E: Engine> Mask<E> {
+    pub fn new(values: Vec<Complex64>) -> Self {
+        Self { values, encoded: RefCell::default() }
+    }
+}
+
+impl<'a, E: Engine> Kit<'a, E> {
+    pub fn new(engine: &'a E, unit: Unit) -> Self {
+        Self { engine, unit, first_column: Mask::new(unit.mask(|_, j| j == 0)) }
+    }
+
     /// `x * mask`. One level.
-    pub fn masked(&self, x: &E::Ciphertext, mask: &[Complex64]) -> Result<E::Ciphertext> {
-        let place = Multiplication::at(self.engine.level(x));
-        Ok(self.engine.mul_plain(x, &self.engine.encode(mask, place)?)?)
+    pub fn masked(&self, x: &E::Ciphertext, mask: &Mask<E>) -> Result<E::Ciphertext> {
+        let level = self.engine.level(x);
+        let mut encoded = mask.encoded.borrow_mut();
+        let plain = match encoded.entry(level) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.engine.encode(&mask.values, Multiplication::at(level))?),
+        };
+        Ok(self.engine.mul_plain(x, plain)?)
     }
 
     /// Adds rotations by `step, 2 step, 4 step ...` below `end`: a sum of `end / step` rotations.
@@ -181,7 +206,7 @@ impl<E: Engine> Kit<'_, E> {
     /// The sum of all columns in the first column, 0 elsewhere. One level.
     pub fn first_column(&self, x: E::Ciphertext) -> Result<E::Ciphertext> {
         let sum = self.rotation_sum(x, 1, self.unit.columns)?;
-        self.masked(&sum, &self.unit.mask(|_, j| j == 0))
+        self.masked(&sum, &self.first_column)
     }
 
     /// `RotUp`: rows moved up by `k`, cyclically. No level.
@@ -196,18 +221,22 @@ impl<E: Engine> Kit<'_, E> {
             return Ok(x.clone());
         }
         let moved = self.engine.rotate(x, k as i64)?;
-        let stay = self.masked(&moved, &self.unit.mask(|_, j| j < columns - k))?;
+        let stay = self.masked(&moved, &Mask::new(self.unit.mask(|_, j| j < columns - k)))?;
         let wrapped = self.engine.rotate(&self.engine.sub(&moved, &stay)?, -(columns as i64))?;
         Ok(self.engine.add(&stay, &wrapped)?)
     }
 
-    /// `PRotUp`: the last `k` columns moved up by one, cyclically. One level unless `k` is 0.
-    pub fn partly_rotate_up(&self, x: &E::Ciphertext, k: usize) -> Result<E::Ciphertext> {
-        let columns = self.unit.columns;
+    /// All columns but the last `k`.
+    pub fn all_but_last(&self, k: usize) -> Mask<E> {
+        Mask::new(self.unit.mask(|_, j| j + k < self.unit.columns))
+    }
+
+    /// `PRotUp`: the last `k` columns, which are not in `others`, moved up by one, cyclically. One level unless `k` is 0.
+    pub fn partly_rotate_up(&self, x: &E::Ciphertext, k: usize, others: &Mask<E>) -> Result<E::Ciphertext> {
         if k == 0 {
             return Ok(x.clone());
         }
-        let stay = self.masked(x, &self.unit.mask(|_, j| j + k < columns))?;
+        let stay = self.masked(x, others)?;
         let moved = self.rotate_up(&self.engine.sub(x, &stay)?, 1)?;
         Ok(self.engine.add(&stay, &moved)?)
     }

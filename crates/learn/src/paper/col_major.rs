@@ -1,6 +1,6 @@
 //! `ColMajor` (Crockett 2020): `A B^T` column by column.
 
-use super::blocks::{Blocks, Kit, check_shapes};
+use super::blocks::{Blocks, Kit, Mask, check_shapes};
 use crate::Result;
 use hetal_circuits::Engine;
 
@@ -12,10 +12,10 @@ pub fn col_major<E: Engine>(
     c: usize,
 ) -> Result<Blocks<E::Ciphertext>> {
     check_shapes(engine, a, b, c, b.shape() == (1, a.shape().1))?;
-    let kit = Kit { engine, unit: a.unit() };
+    let kit = Kit::new(engine, a.unit());
     let mut sums = vec![None; a.shape().0];
     for i in 0..c {
-        let mask = kit.unit.mask(|row, _| row == i);
+        let mask = Mask::new(kit.unit.mask(|row, _| row == i));
         let repeated = b.map(|block| kit.sum_rows(kit.masked(block, &mask)?))?;
         for (row, sum) in a.rows().iter().zip(&mut sums) {
             let column = kit.first_column(kit.dot(row.iter().zip(&repeated.rows()[0]))?)?;

@@ -1,6 +1,6 @@
 //! `RowMajor` (Crockett 2020): `A^T B` row by row.
 
-use super::blocks::{Blocks, Kit, check_shapes};
+use super::blocks::{Blocks, Kit, Mask, check_shapes};
 use crate::Result;
 use hetal_circuits::Engine;
 
@@ -12,15 +12,15 @@ pub fn row_major<E: Engine>(
     c: usize,
 ) -> Result<Blocks<E::Ciphertext>> {
     check_shapes(engine, a, b, c, a.shape() == (b.shape().0, 1))?;
-    let kit = Kit { engine, unit: a.unit() };
+    let kit = Kit::new(engine, a.unit());
     let mut sums = vec![None; b.shape().1];
-    let first = kit.unit.mask(|_, j| j == 0);
+    let first = Mask::new(kit.unit.mask(|_, j| j == 0));
     for i in 0..c {
         let repeated = a.map(|block| {
             let column = kit.masked(&engine.rotate(block, i as i64)?, &first)?;
             kit.rotation_sum(column, -1, kit.unit.columns())
         })?;
-        let mask = kit.unit.mask(|row, _| row == i);
+        let mask = Mask::new(kit.unit.mask(|row, _| row == i));
         for (j, sum) in sums.iter_mut().enumerate() {
             let product = kit.dot(repeated.rows().iter().zip(b.rows()).map(|(a, b)| (&a[0], &b[j])))?;
             let part = kit.masked(&kit.sum_rows(product)?, &mask)?;

@@ -1,6 +1,6 @@
 //! `ASoftmax`: the paper's row-wise softmax (algorithm 1, corrected), with bootstraps where levels run out.
 
-use super::blocks::{Kit, Unit};
+use super::blocks::{Kit, Mask, Unit};
 use crate::softmax::baselines::{EXPONENTIAL_9, Extension, INVERSE, SIGN_F, SIGN_G, paper_levels};
 use crate::{Error, Result};
 use hetal_circuits::polynomial::{Basis, Polynomial, evaluate};
@@ -42,7 +42,7 @@ impl PaperSoftmax {
 
     /// The probabilities, tiled to the right like the logits.
     pub fn evaluate<E: Engine>(&self, engine: &E, logits: &E::Ciphertext) -> Result<E::Ciphertext> {
-        let run = Run { kit: Kit { engine, unit: self.unit }, softmax: self };
+        let run = Run { kit: Kit::new(engine, self.unit), softmax: self };
         let logits = run.with_levels(logits, 2, LOG_WIDE)?;
         let max = run.max(&logits)?;
         let x = run.extended(run.differences(&logits, &max)?)?;
@@ -92,7 +92,7 @@ impl<E: Engine> Run<'_, E> {
             step *= 2;
         }
         let max = self.with_levels(&max, 1, LOG_NARROW)?;
-        let first = self.kit.masked(&max, &unit.mask(|_, j| j == 0))?;
+        let first = self.kit.masked(&max, &Mask::new(unit.mask(|_, j| j == 0)))?;
         let everywhere = self.kit.rotation_sum(first, -1, unit.columns())?;
         Ok(engine.mul_integer(&everywhere, width as i64)?)
     }
@@ -113,7 +113,7 @@ impl<E: Engine> Run<'_, E> {
         let classes = self.softmax.classes;
         let difference = self.kit.engine.sub(logits, max)?;
         let difference = self.with_levels(&difference, 1, LOG_WIDE)?;
-        self.kit.masked(&difference, &self.kit.unit.mask(|_, j| j < classes))
+        self.kit.masked(&difference, &Mask::new(self.kit.unit.mask(|_, j| j < classes)))
     }
 
     /// Domain extension: differences down to -256 become differences down to -8.
@@ -142,7 +142,7 @@ impl<E: Engine> Run<'_, E> {
             value = engine.square(&self.with_levels(&value, 1, LOG_EXPONENTIAL)?)?;
         }
         let value = self.with_levels(&value, 1, LOG_EXPONENTIAL)?;
-        self.kit.masked(&value, &self.kit.unit.mask(|_, j| j < classes))
+        self.kit.masked(&value, &Mask::new(self.kit.unit.mask(|_, j| j < classes)))
     }
 
     /// `x` over the sum of its columns, by Goldschmidt's inverse.

@@ -84,9 +84,14 @@ impl Scratch {
 }
 
 impl RnsRing {
-    /// At least so many blocks, with arbitrary contents.
+    /// At least so many blocks of [`BLOCK`] entries, with arbitrary contents.
     pub(super) fn scratch(&self, blocks: usize) -> Scratch {
-        let block = BLOCK.min(self.degree());
+        self.scratch_of(blocks, BLOCK)
+    }
+
+    /// At least so many blocks of up to `block` entries.
+    pub(super) fn scratch_of(&self, blocks: usize, block: usize) -> Scratch {
+        let block = block.min(self.degree());
         let limbs = (0..blocks.div_ceil(self.degree() / block)).map(|_| self.pool.take()).collect();
         Scratch { limbs, block }
     }

@@ -96,6 +96,16 @@ impl RnsRing {
         Digits { basis, ranges, source: a, others: Others::Scaled { coefficients, conversions } }
     }
 
+    /// A polynomial over the chain and special primes that is its own only digit: its coefficients are those of a small number of
+    /// the chain's primes already.
+    pub fn small_digit(&self, mut a: Poly) -> Digits {
+        let basis = a.basis;
+        let special = a.limbs.split_off(basis.q).into_iter().map(|limb| vec![Some(limb)]);
+        let others = (0..basis.q).map(|_| vec![None]).chain(special).collect();
+        a.basis.p = 0;
+        Digits { basis, ranges: vec![0..basis.q], source: a, others: Others::Kept(others) }
+    }
+
     /// Does something with every limb of all digits, and what is given for it, in parallel.
     pub(super) fn for_each_limb_of<T: Send>(
         &self,

@@ -2,7 +2,6 @@
 
 use super::{Basis, Poly, RnsRing};
 use crate::buffer::Limb;
-use crate::kernels;
 use crate::packed::{self, Packed};
 
 /// A polynomial whose residues are [`packed`]: keys and matrices, of which there are gigabytes.
@@ -49,16 +48,6 @@ impl RnsRing {
     pub fn unpack(&self, a: &PackedPoly) -> Poly {
         let mut out = self.uninit(a.basis);
         out.limbs.iter_mut().enumerate().for_each(|(i, limb)| a.limb(i).unpack_into(limb));
-        out
-    }
-
-    /// `a b` in the basis given; the operands may have more limbs.
-    pub fn mul_packed(&self, a: &Poly, b: &PackedPoly, basis: Basis) -> Poly {
-        let mut out = self.uninit(basis);
-        self.for_each_limb(&mut out, |t, i, limb| {
-            b.matching(basis, i).unpack_into(limb);
-            kernels::mul_assign(self.isa, t.modulus(), limb, a.matching(basis, i));
-        });
         out
     }
 }

@@ -1,6 +1,6 @@
 //! Weighted sums of many automorphisms of one ciphertext-like pair, before any division by the special primes.
 
-use super::inner_product::{InnerProduct, KeyLimb, Terms};
+use super::inner_product::{BLOCK, InnerProduct, KeyLimb, Terms};
 use super::{Digits, PackedPoly, Poly, RnsRing};
 use crate::automorphism::Permutation;
 use crate::buffer::Limb;
@@ -9,6 +9,11 @@ use crate::packed::{Packed, Residues};
 use crate::{Isa, Modulus};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// So many steps' pairs of whole blocks fit a core's own cache: more steps have shorter blocks.
+const STEPS_OF_BLOCKS: usize = 8;
+/// The shortest blocks: packed residues come in groups of 128, and long stretches of a key are read faster than short ones.
+const FEWEST_ENTRIES: usize = 512;
 
 /// One automorphism and the switching key that follows it.
 pub struct BabyStep<'a> {
@@ -111,7 +116,8 @@ impl RnsRing {
         weights: &[Vec<Option<Packed<'_>>>],
         rows: &mut [(&mut Limb, &mut Limb)],
     ) {
-        let mut scratch = self.scratch(4 + 2 * products.len());
+        let block = (STEPS_OF_BLOCKS * BLOCK / products.len().next_power_of_two()).clamp(FEWEST_ENTRIES, BLOCK);
+        let mut scratch = self.scratch_of(4 + 2 * products.len(), block);
         let mut blocks = scratch.blocks();
         let mut pair = || (blocks.next().unwrap_or_default(), blocks.next().unwrap_or_default());
         let (before, mut partial) = (pair(), pair());

@@ -216,12 +216,28 @@ fn tensor_sums_equal_products() {
 #[test]
 fn packed_polynomials_are_the_same() {
     let ring = ring(Isa::detect());
-    let (basis, small) = (Basis { q: 3, p: 2 }, Basis { q: 2, p: 1 });
-    let (a, b) = (poly(&ring, basis, &values(3)), poly(&ring, basis, &values(5)));
-    let packed = ring.pack(&b);
-    let same = |x: &Poly, y: &Poly| x.limbs().iter().zip(y.limbs()).all(|(x, y)| x[..] == y[..]);
-    assert!(same(&ring.unpack(&packed), &b));
-    assert!(same(&ring.mul_packed(&a, &packed, small), &ring.mul(&a, &b, small)));
+    let a = poly(&ring, Basis { q: 3, p: 2 }, &values(5));
+    assert!(same(&ring.unpack(&ring.pack(&a)), &a));
+}
+
+fn same(x: &Poly, y: &Poly) -> bool {
+    x.basis() == y.basis() && x.limbs().iter().zip(y.limbs()).all(|(x, y)| x[..] == y[..])
+}
+
+#[test]
+fn a_small_polynomial_is_its_only_digit() {
+    let ring = ring(Isa::detect());
+    let (basis, key_basis) = (Basis { q: 2, p: 1 }, Basis { q: 3, p: 1 });
+    let bottom = poly(&ring, Basis { q: 1, p: 0 }, &values(4));
+    let raised = ring.raise(&bottom, basis);
+    let key = (poly(&ring, key_basis, &values(5)), poly(&ring, key_basis, &values(6)));
+    let added = poly(&ring, Basis { q: 2, p: 0 }, &values(7));
+    let digits = ring.small_digit(raised.clone());
+    assert_eq!((digits.count(), digits.basis()), (1, basis));
+    let (u0, u1) = ring.inner_product_plus(&digits, &[(ring.pack(&key.0), ring.pack(&key.1))], [Some(&added), None]);
+    let mut expected = ring.mul(&raised, &key.0, basis);
+    ring.add_lifted_assign(&mut expected, &added);
+    assert!(same(&u0, &expected) && same(&u1, &ring.mul(&raised, &key.1, basis)));
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub(super) struct Footer<'a> {
     /// The names of all columns.
     pub names: Vec<&'a str>,
     wanted: Vec<Element<'a>>,
+    /// Rows of all groups.
+    pub rows: usize,
     pub groups: Vec<Group<'a>>,
 }
 
@@ -69,7 +71,7 @@ struct Element<'a> {
 impl<'a> Footer<'a> {
     /// Reads it; of columns that are not `wanted` the names only.
     pub fn parse(bytes: &'a [u8], wanted: [&str; 2]) -> Result<Self, Damage> {
-        let mut footer = Self { names: Vec::new(), wanted: Vec::new(), groups: Vec::new() };
+        let mut footer = Self { names: Vec::new(), wanted: Vec::new(), rows: 0, groups: Vec::new() };
         // Elements that belong to a column of columns, and how many elements there were.
         let (mut inside, mut count) = (0usize, 0usize);
         Reader(bytes).fields(|reader, field, kind| {
@@ -89,6 +91,7 @@ impl<'a> Footer<'a> {
                     }
                     Ok(())
                 })?,
+                (3, Kind::Whole) => footer.rows = reader.size()?,
                 (4, Kind::List) => reader.list(|reader, _| {
                     footer.groups.push(Group::read(reader, wanted)?);
                     Ok(())
@@ -97,6 +100,10 @@ impl<'a> Footer<'a> {
             }
             Ok(true)
         })?;
+        let rows = footer.groups.iter().fold(0, |sum: usize, group| sum.saturating_add(group.rows));
+        if rows != footer.rows {
+            return Err(format!("has groups of {rows} rows in all, where its header says {}", footer.rows).into());
+        }
         Ok(footer)
     }
 
@@ -139,7 +146,9 @@ impl<'a> Element<'a> {
     fn leaf(&self) -> Result<Leaf<'a>, Damage> {
         let what = |what: &str| {
             let name = self.name;
-            format!("column {name} holds {what}; texts and labels are single texts, whole numbers, numbers or truths")
+            Damage::Beyond(format!(
+                "column {name} holds {what}; texts and labels are single texts, whole numbers, numbers or truths"
+            ))
         };
         if self.children > 0 || self.physical.is_none() || self.repetition > 1 {
             return Err(what("lists or structures"));
@@ -200,7 +209,7 @@ impl<'a> Chunk<'a> {
             Ok(true)
         })?;
         match chunk {
-            Some(_) if elsewhere => Err("its rows are in another file".to_owned()),
+            Some(_) if elsewhere => Err(Damage::Beyond("its rows are in another file; save it as one file".to_owned())),
             chunk => Ok(chunk),
         }
     }
@@ -228,5 +237,22 @@ impl<'a> Chunk<'a> {
             [name] if wanted.contains(&name) => Some(Self { name, codec, start, length }),
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_hold_the_rows_that_the_header_says() {
+        // 3: the number of rows, 4: two groups, whose field 3 is theirs.
+        let footer = |rows: u8| [0x36, 2 * rows, 0x19, 0x2c, 0x36, 4, 0, 0x36, 6, 0, 0];
+        let parse = |rows: u8| Footer::parse(&footer(rows), ["text", "label"]).map(|footer| footer.groups.len());
+        assert_eq!(parse(5), Ok(2));
+        for rows in [0, 4, 6] {
+            let error = parse(rows).unwrap_err().to_string();
+            assert!(error.contains(&format!("groups of 5 rows in all, where its header says {rows}")), "{error}");
+        }
     }
 }

@@ -4,8 +4,9 @@ use super::Damage;
 use super::thrift::{Kind, Reader};
 use std::borrow::Cow;
 
-/// A page beyond this many bytes is refused: writers make pages of a megabyte, and end one after a value that is larger.
-const MAX_PAGE: usize = 64 << 20;
+/// A page beyond this many bytes is refused. Most writers make pages of a megabyte, and end one after a value that is larger; DuckDB's
+/// have up to 10^8 bytes, its dictionaries up to 10^9.
+const MAX_PAGE: usize = 1 << 30;
 
 /// Snappy's densest element copies 64 bytes and has 3.
 const SNAPPY: usize = 22;
@@ -118,7 +119,7 @@ impl<'a> Page<'a> {
             _ => return Ok(Self { content: Content::Other, bytes: Cow::Borrowed(&[]) }),
         };
         if header.levels[0] > 0 {
-            return Err("holds lists".to_owned());
+            return Err("holds lists".into());
         }
         let open = if header.kind == 3 { header.levels[1] } else { 0 };
         let codec = if header.open { 0 } else { codec };
@@ -129,20 +130,22 @@ impl<'a> Page<'a> {
 /// What a page holds once it is unpacked: `size` bytes, the first `open` of which are not packed.
 fn unpacked(codec: i64, packed: &[u8], open: usize, size: usize) -> Result<Cow<'_, [u8]>, Damage> {
     if size > MAX_PAGE {
-        return Err(format!("a page has {size} bytes, more than {MAX_PAGE}"));
+        let words = "save it with smaller pages or row groups, or as CSV";
+        return Err(Damage::Beyond(format!("a page has {size} bytes, more than {MAX_PAGE}; {words}")));
     }
     let (head, body) = packed.split_at_checked(open).ok_or("a page is shorter than its levels")?;
     let length = size.checked_sub(open).ok_or("a page is shorter than its levels")?;
     match codec {
         0 if packed.len() == size => Ok(Cow::Borrowed(packed)),
-        0 => Err(format!("a page has {} bytes, its header says {size}", packed.len())),
+        0 => Err(format!("a page has {} bytes, its header says {size}", packed.len()).into()),
         // Nothing need not be packed.
         1 if length == 0 => Ok(Cow::Borrowed(head)),
         1 => {
             let damaged = |e: snap::Error| format!("a page is damaged: {e}");
             let named = snap::raw::decompress_len(body).map_err(damaged)?;
             if named != length || length > SNAPPY * body.len() {
-                return Err(format!("a page of {} bytes cannot hold the {size} that its header says", packed.len()));
+                let words = format!("a page of {} bytes cannot hold the {size} that its header says", packed.len());
+                return Err(words.into());
             }
             let mut bytes = vec![0; size];
             let (start, rest) = bytes.split_at_mut(open);
@@ -154,7 +157,21 @@ fn unpacked(codec: i64, packed: &[u8], open: usize, size: usize) -> Result<Cow<'
             let names = ["", "", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4"];
             let name =
                 usize::try_from(other).ok().and_then(|other| names.get(other)).unwrap_or(&"a codec unknown here");
-            Err(format!("is packed with {name}; save it packed with snappy or not at all"))
+            Err(Damage::Beyond(format!("is packed with {name}; save it packed with snappy or not at all")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As large as DuckDB writes them.
+    #[test]
+    fn pages_may_be_large() {
+        let size = 100_000_000;
+        let packed = snap::raw::Encoder::new().compress_vec(&vec![7; size]).unwrap();
+        assert_eq!(unpacked(1, &packed, 0, size).unwrap().len(), size);
+        assert!(unpacked(1, &packed, 0, MAX_PAGE + 1).is_err());
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn page(
     let mut reader = Reader(bytes);
     let there = levels(leaf, data, &mut reader)?;
     let count = there.iter().filter(|&&level| level == 1).count();
-    let mut present = Texts { leaf, room: &mut *room, texts: Vec::new() };
+    let mut present = Texts { leaf, room: &mut *room, texts: Vec::with_capacity(count) };
     present.read(data.encoding, reader, count, dictionary)?;
     let mut present = present.texts.into_iter();
     for level in there {
@@ -55,7 +55,9 @@ fn levels(leaf: &Leaf, data: &Data, reader: &mut Reader) -> Result<Vec<u64>, Dam
             let bits = bytes.iter().flat_map(|byte| (0..8).map(move |bit| u64::from((byte >> (7 - bit)) & 1)));
             Ok(bits.take(data.count).collect())
         }
-        Levels::Inline { encoding } => Err(format!("says which values are missing by the unknown encoding {encoding}")),
+        Levels::Inline { encoding } => {
+            Err(format!("says which values are missing by the unknown encoding {encoding}").into())
+        }
     }
 }
 
@@ -75,6 +77,10 @@ impl Texts<'_, '_> {
         count: usize,
         dictionary: Option<&[Value]>,
     ) -> Result<(), Damage> {
+        // Where none is there, some writers leave out the rest of the page, and the dictionary too.
+        if count == 0 {
+            return Ok(());
+        }
         match (encoding, self.leaf.physical) {
             (0, physical) => plain(physical, reader.0, count)?.into_iter().try_for_each(|value| self.push(value)),
             (2 | 8, _) => self.looked_up(reader, count, dictionary.ok_or("has no dictionary")?),
@@ -92,14 +98,18 @@ impl Texts<'_, '_> {
             }
             (6, Physical::Bytes) => self.one_after_the_other(reader, count),
             (7, Physical::Bytes) => self.after_the_one_before(reader, count),
-            _ => Err(format!("has values in encoding {encoding}, which is not read here; save it as CSV")),
+            (9, Physical::Int32 | Physical::Single) => self.byte_by_byte(reader, 4, count),
+            (9, Physical::Int64 | Physical::Double) => self.byte_by_byte(reader, 8, count),
+            _ => Err(Damage::Beyond(format!(
+                "has values in encoding {encoding}, which is not read here; save it as CSV"
+            ))),
         }
     }
 
     fn push(&mut self, value: Value) -> Result<(), Damage> {
         let text = match value {
             Value::Bytes(bytes) => {
-                let text = std::str::from_utf8(bytes).map_err(|_| "has a value that is no text (UTF-8)")?;
+                let text = std::str::from_utf8(bytes).map_err(|_| no_text())?;
                 self.room.take(text.len())?;
                 self.texts.push(text.to_owned());
                 return Ok(());
@@ -121,13 +131,20 @@ impl Texts<'_, '_> {
     fn looked_up(&mut self, mut reader: Reader, count: usize, dictionary: &[Value]) -> Result<(), Damage> {
         let width = reader.byte()?;
         if width > 32 {
-            return Err(format!("names entries of its dictionary with {width} bits"));
+            return Err(format!("names entries of its dictionary with {width} bits").into());
         }
         for index in hybrid(reader.0, width.into(), count)? {
             let entry = usize::try_from(index).ok().and_then(|index| dictionary.get(index));
             self.push(*entry.ok_or_else(|| format!("names entry {index} of a dictionary of {}", dictionary.len()))?)?;
         }
         Ok(())
+    }
+
+    /// The first bytes of all values of so many bytes, then the second ones, and so on.
+    fn byte_by_byte(&mut self, mut reader: Reader, width: usize, count: usize) -> Result<(), Damage> {
+        let bytes = reader.take(count.saturating_mul(width))?;
+        let together: Vec<u8> = (0..count).flat_map(|at| bytes.iter().skip(at).step_by(count)).copied().collect();
+        plain(self.leaf.physical, &together, count)?.into_iter().try_for_each(|value| self.push(value))
     }
 
     /// All lengths, then all bytes.
@@ -154,43 +171,50 @@ impl Texts<'_, '_> {
     }
 }
 
+fn no_text() -> Damage {
+    Damage::Beyond(
+        "has a value that is no text; save its texts as UTF-8, or name the column that holds them".to_owned(),
+    )
+}
+
 /// `count` values one after the other.
 pub(super) fn plain(physical: Physical, bytes: &[u8], count: usize) -> Result<Vec<Value<'_>>, Damage> {
-    let mut reader = Reader(bytes);
-    let least = match physical {
-        Physical::Truth => return truths(reader.take(count.div_ceil(8))?, count),
-        Physical::Bytes | Physical::Int32 | Physical::Single => 4,
-        Physical::Int64 | Physical::Double => 8,
-    };
-    if count > bytes.len() / least {
-        return Err(format!("{count} values do not fit in a page of {} bytes", bytes.len()));
+    match physical {
+        Physical::Truth => {
+            let truths = Reader(bytes).take(count.div_ceil(8))?;
+            Ok((0..count).map(|at| Value::Truth(bits(truths, at, 1) == 1)).collect())
+        }
+        Physical::Int32 => numbers(bytes, count, |bytes| Value::Whole(i32::from_le_bytes(bytes).into())),
+        Physical::Int64 => numbers(bytes, count, |bytes| Value::Whole(i64::from_le_bytes(bytes))),
+        Physical::Single => numbers(bytes, count, |bytes| Value::Single(f32::from_le_bytes(bytes))),
+        Physical::Double => numbers(bytes, count, |bytes| Value::Double(f64::from_le_bytes(bytes))),
+        // A length at least.
+        Physical::Bytes if count > bytes.len() / 4 => Err(do_not_fit(count, bytes)),
+        Physical::Bytes => {
+            let mut reader = Reader(bytes);
+            (0..count).map(|_| prefixed(&mut reader).map(Value::Bytes)).collect()
+        }
     }
-    (0..count).map(|_| one(physical, &mut reader)).collect()
 }
 
-fn truths(bytes: &[u8], count: usize) -> Result<Vec<Value<'_>>, Damage> {
-    Ok((0..count).map(|at| Value::Truth(bits(bytes, at, 1) == 1)).collect())
+fn numbers<'a, const N: usize>(
+    bytes: &[u8],
+    count: usize,
+    value: impl Fn([u8; N]) -> Value<'a>,
+) -> Result<Vec<Value<'a>>, Damage> {
+    let numbers = bytes.as_chunks().0.get(..count).ok_or_else(|| do_not_fit(count, bytes))?;
+    Ok(numbers.iter().map(|&number| value(number)).collect())
 }
 
-fn one<'a>(physical: Physical, reader: &mut Reader<'a>) -> Result<Value<'a>, Damage> {
-    Ok(match physical {
-        Physical::Truth => Value::Truth(reader.byte()? == 1),
-        Physical::Int32 => Value::Whole(i32::from_le_bytes(array(reader)?).into()),
-        Physical::Int64 => Value::Whole(i64::from_le_bytes(array(reader)?)),
-        Physical::Single => Value::Single(f32::from_le_bytes(array(reader)?)),
-        Physical::Double => Value::Double(f64::from_le_bytes(array(reader)?)),
-        Physical::Bytes => Value::Bytes(prefixed(reader)?),
-    })
-}
-
-fn array<const N: usize>(reader: &mut Reader) -> Result<[u8; N], Damage> {
-    reader.take(N)?.try_into().map_err(|_| "ends too early".to_owned())
+fn do_not_fit(count: usize, bytes: &[u8]) -> Damage {
+    format!("{count} values do not fit in a page of {} bytes", bytes.len()).into()
 }
 
 /// Bytes after their length.
 fn prefixed<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Damage> {
-    let length = u32::from_le_bytes(array(reader)?);
-    reader.take(length as usize)
+    let (length, rest) = reader.0.split_first_chunk().ok_or("ends too early")?;
+    reader.0 = rest;
+    reader.take(u32::from_le_bytes(*length) as usize)
 }
 
 /// The number of `width` bits (at most 64) that begins at bit `at`, the lowest bits first; bits beyond the end are 0.
@@ -203,7 +227,7 @@ fn bits(bytes: &[u8], at: usize, width: usize) -> u64 {
 /// `count` numbers of `width` bits (at most 32): runs of one number, and groups of eight packed ones.
 fn hybrid(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u64>, Damage> {
     let mut reader = Reader(bytes);
-    let mut numbers = Vec::new();
+    let mut numbers = Vec::with_capacity(count);
     while numbers.len() < count {
         let head = reader.varint()?;
         let length = usize::try_from(head >> 1).unwrap_or(usize::MAX);
@@ -217,7 +241,7 @@ fn hybrid(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u64>, Damage> 
             let whole = (packed.len() * 8).checked_div(width).unwrap_or(left);
             let group = length.saturating_mul(8).min(left);
             if group > whole {
-                return Err("ends too early".to_owned());
+                return Err("ends too early".into());
             }
             numbers.extend((0..group).map(|at| bits(packed, at * width, width)));
         }
@@ -231,13 +255,13 @@ fn deltas(reader: &mut Reader, count: usize) -> Result<Vec<i64>, Damage> {
     let (block, minis, total) = (size()?, size()?, size()?);
     let first = reader.whole()?;
     if total != count {
-        return Err(format!("has {total} values where {count} belong"));
+        return Err(format!("has {total} values where {count} belong").into());
     }
     if minis == 0 || block % minis != 0 || !(1..=1 << 20).contains(&(block / minis)) || block / minis % 8 != 0 {
-        return Err(format!("has blocks of {block} numbers in {minis} parts"));
+        return Err(format!("has blocks of {block} numbers in {minis} parts").into());
     }
     let mini = block / minis;
-    let mut numbers = Vec::new();
+    let mut numbers = Vec::with_capacity(count);
     let mut last = first;
     if count > 0 {
         numbers.push(first);
@@ -250,7 +274,7 @@ fn deltas(reader: &mut Reader, count: usize) -> Result<Vec<i64>, Damage> {
                 break;
             }
             if width > 64 {
-                return Err(format!("has differences of {width} bits"));
+                return Err(format!("has differences of {width} bits").into());
             }
             let packed = reader.take(mini / 8 * usize::from(width))?;
             numbers.extend((0..mini.min(left)).map(|at| {
@@ -277,6 +301,19 @@ mod tests {
         assert!(hybrid(&bytes, 3, 14).is_err());
         assert!(hybrid(&[0x05, 0x88, 0xc6, 0xfa], 3, 16).is_err());
         assert_eq!(hybrid(&[0x06], 0, 3).unwrap(), [0; 3]);
+    }
+
+    /// As writers did it before there were runs.
+    #[test]
+    fn levels_of_a_bit_each() {
+        let leaf = Leaf { name: "text", physical: Physical::Bytes, optional: true, unsigned: false };
+        let data = |count| Data { count, encoding: 0, levels: Levels::Inline { encoding: 4 } };
+        let mut reader = Reader(&[0b1010_0001, 0b0100_0000, 9]);
+        assert_eq!(levels(&leaf, &data(10), &mut reader).unwrap(), [1, 0, 1, 0, 0, 0, 0, 1, 0, 1]);
+        assert_eq!(reader.0, [9]);
+        assert!(levels(&leaf, &data(17), &mut Reader(&[0; 2])).is_err());
+        let unknown = Data { levels: Levels::Inline { encoding: 5 }, ..data(8) };
+        assert!(levels(&leaf, &unknown, &mut Reader(&[0; 2])).is_err());
     }
 
     #[test]
