@@ -69,7 +69,7 @@ impl Query<'_> {
             self.sent.push(query.blob);
             let mut progress = |held, all| report(Step::SendingRows(held, all));
             let path = self.folder.join(&upload.file);
-            self.remote.upload_exactly(BlobKind::Features, &path, query.blob, &mut progress)?;
+            self.remote.upload_exactly(BlobKind::Features, &path, (query.blob, upload.bytes), &mut progress)?;
             queries.push(query);
         }
         let training = &self.model.training;

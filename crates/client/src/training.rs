@@ -268,7 +268,7 @@ impl<'a> Training<'a> {
             let sent = |keys: &&mut KeySet| keys.blob == self.record.keys;
             self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
         }
-        let (path, name) = (self.project.key_file(&keys), blob(&keys.blob)?);
+        let (path, name) = (self.project.key_file(&keys), (blob(&keys.blob)?, keys.bytes));
         let mut progress = |held, all| report(Step::SendingKeys(held, all));
         self.record.sent.0 += self.remote.upload_exactly(BlobKind::Keys, &path, name, &mut progress)?.sent;
         let all = self.record.row_bytes();
@@ -280,7 +280,8 @@ impl<'a> Training<'a> {
             uploads::check(&self.folder, upload)?;
             let path = self.folder.join(&upload.file);
             let mut progress = |held, _| report(Step::SendingRows(before + held, all));
-            let sent = self.remote.upload_exactly(kind, &path, blob(&upload.blob)?, &mut progress)?;
+            let name = (blob(&upload.blob)?, upload.bytes);
+            let sent = self.remote.upload_exactly(kind, &path, name, &mut progress)?;
             self.record.sent.1 += sent.sent;
             before += upload.bytes;
         }
@@ -343,6 +344,20 @@ impl<'a> Training<'a> {
         }
         outcome
     }
+}
+
+/// Names of the trainings that were interrupted and go on with the key set of this name only, in order.
+pub fn interrupted(project: &Project, keys: &str) -> Vec<String> {
+    let folders = std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten();
+    let waits = |folder: &std::fs::DirEntry| {
+        let record = project::read::<Record>(&folder.path().join("job.json"));
+        // One that cannot be read does not go on with any.
+        record.ok().flatten().is_some_and(|record| !record.finished && record.keys == keys)
+    };
+    let names = folders.filter(waits).filter_map(|folder| folder.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
 }
 
 /// Whether bytes are a training as it is on disk.

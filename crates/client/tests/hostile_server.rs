@@ -334,6 +334,31 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     assert_eq!(stage.liar.seen().uploads.len(), requests);
 }
 
+/// A key set that was damaged after the server had it is not missed; where the server does not have it, none of it leaves.
+#[test]
+fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
+    let stage = Stage::new();
+    let interrupt = |name: &str| message(stage.train(Lie::StalledDownload, name));
+    interrupt("first");
+    let project = stage.project();
+    let set = project.settings().keys[0].clone();
+    let (path, name) = (project.key_file(&set), set.blob.parse::<hetal_client::remote::BlobName>().unwrap());
+    assert_eq!(hetal_client::training::interrupted(&project, &set.blob), ["first"]);
+    assert!(hetal_client::training::interrupted(&project, "another").is_empty());
+    drop(project);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[1000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    stage.train(Lie::None, "first").unwrap();
+    assert!(hetal_client::training::interrupted(&stage.project(), &set.blob).is_empty(), "it is finished");
+    interrupt("second");
+    stage.liar.seen().uploads.remove(&name.0[..]);
+    let said = message(stage.train(Lie::None, "second"));
+    assert!(said.contains("--replace"), "{said}");
+    assert!(!stage.liar.seen().uploads.contains_key(&name.0[..]));
+    assert_eq!(hetal_client::training::interrupted(&stage.project(), &set.blob), ["second"]);
+}
+
 fn queries(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder.join("p/jobs")).unwrap().flatten();
     entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name.starts_with("query")).collect()

@@ -15,6 +15,7 @@ pub use s3::{S3Blobs, S3Config};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -100,19 +101,20 @@ pub trait Blobs: Send + Sync {
     /// All shelves there are, of all tenants.
     fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>>;
 
-    /// The name of the database that the blobs belong to, once it is written down.
+    /// Tenants who have blobs in it; copies that are kept beside it do not count.
+    fn holders(&self) -> Result<BTreeSet<Tenant>>;
+
+    /// Whose the blobs are, in words of `pairing`, once that is written down.
     fn owner(&self) -> Result<Option<String>>;
 
-    /// Writes that name down, where there is none.
-    fn set_owner(&self, name: &str) -> Result<()>;
+    /// Writes that down in place of `before`; gives whether it did: not where something else is there by now.
+    fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool>;
+
+    /// Whether other machines reach it too.
+    fn is_shared(&self) -> bool;
 
     /// Where it is, in words.
     fn place(&self) -> String;
-}
-
-/// Why a store does not take the name of an owner: it has one.
-fn owned(blobs: &dyn Blobs) -> Error {
-    Error::Config { reason: format!("the blobs in {} belong to a database already", blobs.place()) }
 }
 
 /// All bytes of a blob of at most `most` bytes, after comparing them with its name.

@@ -37,6 +37,9 @@ pub struct Config {
     /// A bucket that blobs are kept in instead of `folder/blobs`.
     #[cfg(feature = "s3")]
     pub s3: Option<crate::blobs::S3Config>,
+    /// Whether to take blobs that another copy of the database used last: for one start, so no file says it.
+    #[serde(skip)]
+    pub take_over: bool,
     /// What computes.
     pub engine: Engine,
     /// Jobs that are computed at the same time.
@@ -165,6 +168,7 @@ impl Default for Config {
             allow_insecure: false,
             #[cfg(feature = "s3")]
             s3: None,
+            take_over: false,
             engine: Engine::Auto,
             workers: 1,
             prepared_gib: 2.0,

@@ -1,6 +1,7 @@
 //! The end of a tenant: everything of his is removed, and then looked for.
 
 use crate::audit::Audit;
+use crate::blobs::Blobs;
 use crate::config::Config;
 use crate::disk::Files;
 use crate::staging::Staging;
@@ -32,12 +33,16 @@ pub struct Farewell {
 
 /// Removes everything of a tenant from the folder of a server that does not run.
 pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<Farewell> {
+    let _lock = lock(&config.folder)?;
+    forget_from(config, tenant, &*open_blobs(config)?)
+}
+
+/// The same, from some blobs.
+pub(crate) fn forget_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) -> Result<Farewell> {
     let folder = &config.folder;
-    let _lock = lock(folder)?;
     let state = SqliteState::open(&folder.join("state.sqlite"))?;
-    let blobs = open_blobs(config)?;
     // A tenant of the same name may be another server's.
-    pairing::pair(&*blobs, &state)?;
+    pairing::pair(blobs, &state, false)?;
     let staging = Staging::open(Arc::new(Files), &folder.join("staging"), 1)?;
     // Names that stand for nothing but what is removed here: random, or hashes.
     let mut names: Vec<Vec<u8>> = state.jobs(tenant)?.iter().map(|job| job.id.to_vec()).collect();

@@ -40,10 +40,11 @@ pub use farewell::{Farewell, forget_tenant};
 use audit::Audit;
 use bell::Bell;
 use blobs::{Blobs, LocalBlobs};
-use disk::Files;
+use disk::{Disk, Files};
 use door::Door;
 use hetal_wire::v1::hetal_server::HetalServer;
 use metrics::Metrics;
+use pairing::Pairing;
 use patience::Patience;
 use places::Places;
 use service::{Handler, Service};
@@ -56,11 +57,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tenants::{TenantConfig, Tenants};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use turns::Turns;
@@ -69,6 +70,9 @@ use worker::{REST, Shop};
 
 /// How long streams may take to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// Bytes of a disk that are too few to start on.
+const LEAST_FREE: u64 = 16 << 20;
 
 /// A server that runs in threads of this process.
 pub struct Running {
@@ -79,6 +83,8 @@ pub struct Running {
     service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
     network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
+    /// Told once the blobs are another server's.
+    lost: Arc<Notify>,
     /// Held while this process has the folder.
     _lock: File,
 }
@@ -93,14 +99,28 @@ pub struct Running {
 /// # Ok::<(), hetal_server::Error>(())
 /// ```
 pub fn start(config: Config) -> Result<Running> {
+    let folder = config.folder.clone();
+    begin(config).map_err(|error| explain(error, Files.free(&folder).unwrap_or(u64::MAX)))
+}
+
+/// Says what to do where a server does not start because its disk is full: database, log and mark are written then.
+fn explain(error: Error, free: u64) -> Error {
+    if free >= LEAST_FREE || !error.may_pass() {
+        return error;
+    }
+    let reason = format!("{error} ({free} bytes of the disk are free: free some MiB and start again)");
+    Error::System { what: "the disk is full".to_owned(), reason }
+}
+
+fn begin(config: Config) -> Result<Running> {
     config.check()?;
     std::fs::create_dir_all(&config.folder).map_err(|e| Error::file(&config.folder, e))?;
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
-    let state = SqliteState::open(&config.folder.join("state.sqlite"))?;
+    let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
-    pairing::pair(&*blobs, &state)?;
-    let state: Arc<dyn State> = Arc::new(state);
+    let pairing = pairing::pair(&*blobs, &database, config.take_over)?;
+    let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);
     let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
@@ -119,11 +139,19 @@ pub fn start(config: Config) -> Result<Running> {
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
-    match sweep::sweep(&*state, &*blobs, &staging) {
-        Ok(0) => {}
-        Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
-        // They cost room and nothing else.
-        Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
+    if pairing == Pairing::New {
+        let place = blobs.place();
+        tracing::info!(
+            place,
+            "the blobs are this database's from now on: what it does not name goes at the next start"
+        );
+    } else {
+        match sweep::sweep(&*state, &*blobs, &staging) {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
+            // They cost room and nothing else.
+            Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
+        }
     }
     let uploads = Uploads {
         state: Arc::clone(&state),
@@ -151,11 +179,36 @@ pub fn start(config: Config) -> Result<Running> {
     let shop = Arc::clone(&running.shop);
     let seconds = running.shop.config.bounds.verdict_seconds;
     running.threads.push(thread("patience".to_owned(), move || Patience::new(seconds).watch(&shop))?);
+    if running.shop.blobs.is_shared() {
+        let (shop, lost) = (Arc::clone(&running.shop), Arc::clone(&running.lost));
+        running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database, &lost))?);
+    }
     for number in 0..running.shop.config.workers {
         let shop = Arc::clone(&running.shop);
         running.threads.push(thread(format!("worker {number}"), move || shop.work())?);
     }
     Ok(running)
+}
+
+/// Marks the blobs again and again, until the server stops or another one has them.
+fn keep_marked(shop: &Shop, database: &SqliteState, lost: &Notify) {
+    let mut next = Instant::now() + pairing::PAUSE;
+    while !shop.draining.load(Ordering::Relaxed) {
+        if Instant::now() < next {
+            // Woken by the bell more often, so that the server stops at once.
+            shop.bell.wait(shop.bell.count(), Duration::from_secs(1));
+            continue;
+        }
+        next = Instant::now() + pairing::PAUSE;
+        match pairing::renew(&*shop.blobs, database) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::error!(place = shop.blobs.place(), "another server has taken the blobs: this one ends");
+                return lost.notify_one();
+            }
+            Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
+        }
+    }
 }
 
 fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
@@ -168,7 +221,7 @@ fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
     let folder = config.folder.join("blobs");
     #[cfg(feature = "s3")]
     if let Some(s3) = &config.s3 {
-        return Ok(Arc::new(blobs::S3Blobs::open(s3, &folder)?));
+        return Ok(Arc::new(blobs::S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
     }
     Ok(Arc::new(LocalBlobs::open(&folder)?))
 }
@@ -233,7 +286,8 @@ fn listen(service: Arc<Service>, shop: Arc<Shop>, lock: File) -> Result<Running>
     let authority = config.certificate.is_none().then(|| tls::authority_path(&config.folder));
     tracing::info!(%address, "clients are served");
     let network = Some((runtime, stop, end));
-    Ok(Running { address, metrics_address, authority, shop, service, threads: Vec::new(), network, _lock: lock })
+    let (threads, lost) = (Vec::new(), Arc::default());
+    Ok(Running { address, metrics_address, authority, shop, service, threads, network, lost, _lock: lock })
 }
 
 impl Running {
@@ -260,6 +314,12 @@ impl Running {
         Ok(())
     }
 
+    /// Returns once another server has taken the blobs. What this one did then would destroy the other's: end the process without
+    /// stopping the server.
+    pub async fn lost(&self) {
+        self.lost.notified().await;
+    }
+
     /// Stops: no new connections, jobs go to their next checkpoint and back to the queue, streams end.
     pub fn stop(mut self) {
         self.drain();
@@ -283,5 +343,20 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.drain();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_named() {
+        let full = || Error::State { reason: "database or disk is full".to_owned() };
+        let said = explain(full(), 4096).to_string();
+        assert!(said.contains("database or disk is full") && said.contains("free some MiB"), "{said}");
+        assert_eq!(explain(full(), LEAST_FREE), full(), "there is room: the fault is another");
+        let refused = Error::Config { reason: "there are no tenants".to_owned() };
+        assert_eq!(explain(refused.clone(), 0), refused);
     }
 }

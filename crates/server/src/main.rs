@@ -38,6 +38,10 @@ struct Arguments {
     /// Accepts sets that protect nothing: for tests.
     #[arg(long)]
     allow_insecure: bool,
+    /// Takes the blobs from another copy of the database, after a backup was restored or the server moved: no other server may run
+    /// on them (docs/operations.md).
+    #[arg(long)]
+    take_over: bool,
     /// Logs one JSON object a line.
     #[arg(long, env = "HETAL_LOG_JSON")]
     log_json: bool,
@@ -99,6 +103,7 @@ fn configuration(arguments: &Arguments) -> Result<Config> {
     config.engine = arguments.engine.unwrap_or(config.engine);
     config.workers = arguments.workers.unwrap_or(config.workers);
     config.allow_insecure |= arguments.allow_insecure;
+    config.take_over = arguments.take_over;
     Ok(config)
 }
 
@@ -112,14 +117,18 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let running = hetal_server::start(configuration(arguments)?)?;
     // For scripts that let the system choose a port.
     println!("{}", running.address());
-    wait_for_end(arguments, &running)?;
+    if !wait_for_end(arguments, &running)? {
+        // As if killed: another server has the blobs, and not even a checkpoint may be written.
+        std::mem::forget(running);
+        return Err(Error::Config { reason: "another server has taken the blobs".to_owned() });
+    }
     tracing::info!("stopping: jobs go to their next checkpoint");
     running.stop();
     Ok(())
 }
 
-/// Returns at SIGTERM or SIGINT; at SIGHUP reads the tenants again.
-fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<()> {
+/// Returns true at SIGTERM or SIGINT, false when another server has taken the blobs; at SIGHUP reads the tenants again.
+fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<bool> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |e: std::io::Error| Error::System { what: "signals".to_owned(), reason: e.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -129,8 +138,9 @@ fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<()> {
         let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
         loop {
             tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(true),
+                _ = interrupt.recv() => return Ok(true),
+                () = running.lost() => return Ok(false),
                 _ = hang_up.recv() => reload(arguments, running),
             }
         }

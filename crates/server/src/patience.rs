@@ -36,15 +36,20 @@ impl Patience {
         }
     }
 
-    fn look(&mut self, shop: &Shop) -> crate::Result<()> {
+    /// Ends jobs that have waited too long. One whose end fails does not keep the others alive.
+    pub(crate) fn look(&mut self, shop: &Shop) -> crate::Result<()> {
         let reason = format!("no verdict came within {} seconds", self.most.as_secs());
         let now = (shop.clock)();
         let until = shop.lease_until(now);
         for (id, round) in self.overdue(&shop.state.waiting(now, until)?, Instant::now()) {
-            if let Some(tenant) = shop.state.expire(id, round, &reason, now, until)? {
-                tracing::info!(job = %id, round, "job failed: no verdict came");
-                shop.bell.ring();
-                clear_ended(&*shop.state, &*shop.blobs, &tenant, id);
+            match shop.state.expire(id, round, &reason, now, until) {
+                Ok(Some(tenant)) => {
+                    tracing::info!(job = %id, round, "job failed: no verdict came");
+                    shop.bell.ring();
+                    clear_ended(&*shop.state, &*shop.blobs, &tenant, id);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::error!(job = %id, round, %error, "a job that waits too long could not be ended"),
             }
         }
         Ok(())

@@ -481,8 +481,9 @@ impl Service {
         self.sets.by_id(&header.params).map(|_| ())
     }
 
-    /// `turn`: what finding the needs of a shape waits for, and nothing else.
-    fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest, turn: Turn) -> Result<v1::Job> {
+    /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
+    /// only the tenant's own requests wait.
+    fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest, mut turn: Turn) -> Result<v1::Job> {
         let request = (&*message.request_id).try_into();
         let request: [u8; 16] = request.map_err(|_| Error::invalid("a request's id is 16 random bytes"))?;
         if message.label.len() > LABEL_BYTES || message.label.chars().any(char::is_control) {
@@ -500,7 +501,7 @@ impl Service {
         let work = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
                 let (training, params, needs) = checker.training(message)?;
-                drop(turn);
+                turn.step_aside();
                 self.check_keys(tenant, training.keys, &params, &needs.keys)?;
                 Work::Training(training)
             }

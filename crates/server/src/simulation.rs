@@ -15,9 +15,10 @@ mod toy;
 mod world;
 
 use crate::bell::Bell;
-use crate::blobs::{Key, LocalBlobs, Shelf, name_of, read};
+use crate::blobs::{Blobs, Key, LocalBlobs, Shelf, name_of, read};
 use crate::config::{Bounds, Config};
 use crate::metrics::Metrics;
+use crate::patience::Patience;
 use crate::sets::Sets;
 use crate::staging::Staging;
 use crate::state::{BlobKind, JobState, MemoryState, NewJob, Quota, SqliteState, State, Upload};
@@ -602,9 +603,9 @@ fn acknowledged_work_survives_thousands_of_random_faults() {
     }
 }
 
-/// An interrupted sync is repaired by a copy; where there is no room for one, the server starts all the same.
+/// An interrupted sync is repaired by a copy; where there is no room for one, that does not stop a start.
 #[test]
-fn a_full_disk_stops_no_start() {
+fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
     let world = Arc::new(World::new(7));
     let disk = Handle(Arc::new(SimDisk::new(&world, root())));
     let (staging, ann) = (root().join("staging"), Tenant::try_from("ann".to_owned()).unwrap());
@@ -661,6 +662,60 @@ fn a_checkpoint_stores_what_changed() {
         assert_eq!(sweep(&*server.state, &*server.blobs, &server.uploads.staging).unwrap(), 0, "seed {seed}");
     }
     assert!(cancelled > 0);
+}
+
+/// A server without faults whose jobs all wait for verdicts, without workers.
+fn waiting(seed: u64, state: Box<dyn State>) -> (Machine, Server) {
+    let machine = Machine::new(seed, state);
+    machine.world.start(Odds::default(), None);
+    let server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    let asked = |client: &RefCell<Client>| client.borrow().question.is_some();
+    while !machine.clients.iter().all(asked) {
+        machine.clients.iter().filter(|c| !asked(c)).for_each(|c| c.borrow_mut().step(&server, &machine.rotten));
+        server.work();
+    }
+    (machine, server)
+}
+
+/// Whoever stores something for a job that has ended meanwhile, or is gone, takes it away again.
+#[test]
+fn a_worker_that_lost_its_job_leaves_nothing() {
+    for deleted in [false, true] {
+        let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+        let client = machine.clients[0].borrow();
+        let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+        server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        let desk = server.shop.desk(&claim);
+        machine.world.jump(1000 * LEASE as i64 + 1);
+        cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+        if deleted {
+            delete_job(&*server.state, &*server.blobs, tenant, id).unwrap();
+        }
+        let told = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
+        server.blobs.put(&Key::new(tenant, Shelf::Job(id), name_of(b"late")), b"late").unwrap();
+        server.shop.settle(&desk, claim.attempts, Err(Error::Fenced)).unwrap();
+        assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), told);
+        assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
+    }
+}
+
+/// A row of which nobody knows whose it is ends all the same, and keeps no other job from its end.
+#[test]
+fn an_unreadable_job_keeps_no_other_waiting() {
+    let dir = hetal_testkit::TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let seed = (0..).find(|&seed| Machine::new(seed, Box::new(MemoryState::default())).clients.len() > 1).unwrap();
+    let (machine, server) = waiting(seed, Box::new(SqliteState::open(&path).unwrap()));
+    let ids: Vec<_> = machine.clients.iter().map(|client| client.borrow().job.unwrap()).collect();
+    let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
+    rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
+    Patience::new(0).look(&server.shop).unwrap();
+    let now = machine.world.now();
+    assert_eq!(server.state.waiting(now, now + 1000 * LEASE).unwrap(), []);
+    for (client, id) in machine.clients.iter().zip(&ids).skip(1) {
+        assert_eq!(server.state.job(&client.borrow().tenant, *id).unwrap().state, JobState::Failed);
+    }
 }
 
 /// The same over the state that servers really have.

@@ -47,8 +47,8 @@ pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: Job
     Ok(job)
 }
 
-/// Removes what a job that has ended would have gone on from: it counts no more, and takes no room either. What cannot be removed now
-/// is swept up later.
+/// Removes what a job that has ended would have gone on from, and everything of one that is gone: it counts no more, and takes no room
+/// either. What cannot be removed now is swept up later.
 pub fn clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) {
     if let Err(error) = try_to_clear(state, blobs, tenant, id) {
         tracing::warn!(job = %id, %error, "the checkpoint of a job that has ended could not be removed");
@@ -56,8 +56,11 @@ pub fn clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: Jo
 }
 
 fn try_to_clear(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
-    if !state.job(tenant, id)?.state.has_ended() {
-        return Ok(());
+    match state.job(tenant, id) {
+        Ok(job) if !job.state.has_ended() => return Ok(()),
+        // Names of jobs are not used twice.
+        Err(Error::NoJob { .. }) => return blobs.clear(tenant, Shelf::Job(id)),
+        job => job.map(|_| ())?,
     }
     let needed = named(state, tenant, id)?;
     for name in blobs.list(tenant, Shelf::Job(id))? {

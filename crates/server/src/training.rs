@@ -12,6 +12,7 @@ use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -230,11 +231,16 @@ impl<'a, W: Workshop> Run<'a, W> {
     /// Writes a checkpoint and whatever else changes with it; then the ciphertexts of the last one that are not in this one can go.
     fn save(&mut self, change: Change) -> Result<()> {
         let (session, ciphertexts) = self.session.checkpoint();
-        let put = |ciphertext: &&W::Ct| self.shop.put(std::slice::from_ref(*ciphertext));
-        let changed = &ciphertexts[..ciphertexts.len() - self.settled];
-        let mut stored = changed.iter().map(put).collect::<Result<Vec<_>>>()?;
+        let mut stored: Vec<(BlobName, u64)> = Vec::new();
+        for &ciphertext in &ciphertexts[..ciphertexts.len() - self.settled] {
+            // What the last checkpoint names was read or written by this attempt.
+            let known = |name| self.stored.iter().chain(&stored).any(|&(there, _)| there == name);
+            let put = self.shop.put_unless(std::slice::from_ref(ciphertext), known)?;
+            stored.push(put);
+        }
         stored.extend(&self.stored[self.stored.len() - self.settled..]);
-        let held = Some(stored.iter().map(|(_, bytes)| bytes).sum());
+        // One blob may stand for several ciphertexts: the weights at the beginning of an epoch, for example, and those to come back to.
+        let held = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
         let checkpoint = Checkpoint {
             session,
             ciphertexts: stored.iter().map(|(name, _)| name.to_string()).collect(),
@@ -270,10 +276,7 @@ impl<'a, W: Workshop> Run<'a, W> {
             let (blob, size) = self.shop.put(weights)?;
             outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: 0 });
         }
-        let is_output = |name: &BlobName| outputs.iter().any(|output| output.blob[..] == name.0);
-        let others: Vec<_> = self.stored.iter().map(|&(name, _)| name).filter(|name| !is_output(name)).collect();
         self.desk.finish(outputs)?;
-        others.into_iter().for_each(|name| self.shop.forget(name));
         Ok(Outcome::Ended)
     }
 }

@@ -15,8 +15,15 @@ pub struct Turns {
 
 /// A turn, which ends when this is dropped.
 pub struct Turn {
-    _common: Option<OwnedSemaphorePermit>,
+    common: Option<OwnedSemaphorePermit>,
     _own: Option<OwnedSemaphorePermit>,
+}
+
+impl Turn {
+    /// Lets others have theirs, when what remains costs only the tenant's own time: his next request still waits for it.
+    pub fn step_aside(&mut self) {
+        self.common = None;
+    }
 }
 
 impl Default for Turns {
@@ -45,7 +52,7 @@ impl Turns {
         // Neither line is ever closed.
         let own = own.acquire_owned().await.ok();
         let common = Arc::clone(&self.common).acquire_owned().await.ok();
-        Turn { _common: common, _own: own }
+        Turn { common, _own: own }
     }
 }
 
@@ -77,6 +84,29 @@ mod tests {
         });
         assert_eq!(*served.lock().unwrap(), ["bob", "ann", "ann", "ann"]);
     }
+
+    #[test]
+    fn who_steps_aside_keeps_only_himself_waiting() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let [ann, bob] = ["ann", "bob"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
+        let turns = Arc::new(Turns::default());
+        runtime.block_on(async {
+            let mut first = turns.wait(&ann).await;
+            first.step_aside();
+            drop(turns.wait(&bob).await);
+            let second = tokio::spawn({
+                let (turns, ann) = (Arc::clone(&turns), ann.clone());
+                async move { drop(turns.wait(&ann).await) }
+            });
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!second.is_finished());
+            drop(first);
+            second.await.unwrap();
+        });
+    }
+
     #[test]
     fn a_turn_outlives_the_request_it_was_given_to() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -208,7 +208,11 @@ impl Shop {
     pub fn settle(&self, desk: &Desk<'_>, attempts: u32, outcome: Result<Outcome>) -> Result<()> {
         let release = Change { release: true, ..Change::default() };
         match outcome {
-            Ok(Outcome::Ended) | Err(Error::Fenced) => Ok(()),
+            // Of a lost lease: the job may have ended, or be gone, before the last of what was made here was stored.
+            Ok(Outcome::Ended) | Err(Error::Fenced) => {
+                clear_ended(&*self.state, &*self.blobs, &desk.job.tenant, desk.job.id);
+                Ok(())
+            }
             Ok(Outcome::Released) => desk.commit(release),
             Ok(Outcome::Waiting) => desk.commit(Change { state: Some(JobState::Waiting), ..release }),
             Ok(Outcome::Cancelled) => {

@@ -74,12 +74,19 @@ pub trait Workshop {
 
     /// Stores ciphertexts, one after the other in one blob, among what the job made; gives its name and size.
     fn put(&self, ciphertexts: &[Self::Ct]) -> Result<(BlobName, u64)> {
+        self.put_unless(ciphertexts, |_| false)
+    }
+
+    /// The same, unless a blob of that name is known to be there.
+    fn put_unless(&self, ciphertexts: &[Self::Ct], is_there: impl FnOnce(BlobName) -> bool) -> Result<(BlobName, u64)> {
         let mut bytes = Vec::new();
         for ciphertext in ciphertexts {
             bytes.extend(self.encode(ciphertext)?);
         }
         let name = blobs::name_of(&bytes);
-        self.blobs().put(&Key::new(&self.job().tenant, Shelf::Job(self.job().id), name), &bytes)?;
+        if !is_there(name) {
+            self.blobs().put(&Key::new(&self.job().tenant, Shelf::Job(self.job().id), name), &bytes)?;
+        }
         Ok((name, bytes.len() as u64))
     }
 

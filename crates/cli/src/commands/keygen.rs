@@ -4,7 +4,7 @@ use super::passphrase::Lock;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds, security};
 use crate::Result;
-use hetal_client::{Layout, Project, keys};
+use hetal_client::{Layout, Project, keys, training};
 use hetal_learn::Limits;
 use serde_json::json;
 use std::path::PathBuf;
@@ -51,9 +51,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
+    let before = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
     keys::check_set(&mut project, &layout)?;
     let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
     drop(steps);
+    let replaced = before.filter(|before| before.blob != set.blob);
+    let stranded = replaced.as_ref().map(|before| training::interrupted(&project, &before.blob)).unwrap_or_default();
     let value = json!({
         "secret_key": project.secret(),
         "key_id": owner.key_id(),
@@ -63,8 +66,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "layout": set.layout,
         "seconds": set.seconds,
         "security": security(&layout.params),
+        "replaced": replaced.is_some(),
+        "interrupted_trainings": stranded,
     });
-    let text = format!(
+    let mut text = format!(
         "secret key: {} ({}: keep it, `hetal keys backup` it, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
         project.secret().display(),
         if project.passphrase().is_some() { "locked with the passphrase" } else { "mode 0600" },
@@ -74,6 +79,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         set.layout,
         security(&layout.params)
     );
+    if replaced.is_some() {
+        text += "\nthe key set that was there was damaged or gone, and this one was made in its place";
+    }
+    for name in &stranded {
+        text += &format!(
+            "\nthe training {name} was interrupted with the old key set: begin it again with `hetal train --name {name} --replace`"
+        );
+    }
     print(arguments.json, &value, &text);
     Ok(())
 }

@@ -24,43 +24,43 @@ pub struct Uploaded {
     pub sent: u64,
 }
 
+/// An upload in progress.
+struct Sending<'a> {
+    kind: BlobKind,
+    path: &'a Path,
+    uploaded: Uploaded,
+    /// Whether the file's bytes are known to be those it is named after.
+    checked: bool,
+    /// The most that the server has said to hold.
+    most_held: u64,
+}
+
 impl Remote {
     /// Uploads a file, as far as the server does not hold it yet. `progress` is told the bytes the server has and all bytes.
     pub fn upload(&self, kind: BlobKind, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
         let (name, size) = name_of(path)?;
-        self.send(kind, path, Uploaded { name, size, sent: 0 }, progress)
+        let uploaded = Uploaded { name, size, sent: 0 };
+        self.send(Sending { kind, path, uploaded, checked: true, most_held: 0 }, progress)
     }
 
-    /// [`Remote::upload`] of a file whose bytes must still be those it was named after: others do not leave.
+    /// [`Remote::upload`] of a file whose bytes must still be those it was named after: others do not leave. Where the server has them
+    /// all the file is not looked at.
     pub fn upload_exactly(
         &self,
         kind: BlobKind,
         path: &Path,
-        expected: BlobName,
+        (name, size): (BlobName, u64),
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Uploaded> {
-        let (name, size) = name_of(path)?;
-        if name != expected {
-            return Err(Error::File {
-                path: path.to_owned(),
-                reason: "its bytes are not those that were written: start again with --replace".to_owned(),
-            });
-        }
-        self.send(kind, path, Uploaded { name, size, sent: 0 }, progress)
+        let uploaded = Uploaded { name, size, sent: 0 };
+        self.send(Sending { kind, path, uploaded, checked: false, most_held: 0 }, progress)
     }
 
-    fn send(
-        &self,
-        kind: BlobKind,
-        path: &Path,
-        mut uploaded: Uploaded,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Uploaded> {
+    fn send(&self, mut sending: Sending<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
         let mut patience = Patience::new(self.persistence);
-        let mut most_held = 0;
         loop {
-            match self.try_upload(kind, path, &mut uploaded, &mut most_held, &mut patience, progress) {
-                Ok(Ok(())) => return Ok(uploaded),
+            match self.try_upload(&mut sending, &mut patience, progress) {
+                Ok(Ok(())) => return Ok(sending.uploaded),
                 // The server threw damaged bytes away: they are sent again.
                 Ok(Err(status)) if status.code() == Code::DataLoss => {
                     patience.wait(&self.server, Status::aborted(status.message()))?;
@@ -74,15 +74,12 @@ impl Remote {
     /// One attempt: an inner error may pass when tried again.
     fn try_upload(
         &self,
-        kind: BlobKind,
-        path: &Path,
-        uploaded: &mut Uploaded,
-        most_held: &mut u64,
+        sending: &mut Sending<'_>,
         patience: &mut Patience,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<std::result::Result<(), Status>> {
-        let Uploaded { name, size, .. } = *uploaded;
-        let begin = v1::BeginUploadRequest { name: name.to_vec().into(), kind: kind.to_message().into(), size };
+        let Uploaded { name, size, .. } = sending.uploaded;
+        let begin = v1::BeginUploadRequest { name: name.to_vec().into(), kind: sending.kind.to_message().into(), size };
         let state = match self.attempt(self.rpc.clone().begin_upload(begin)) {
             Ok(state) => state.into_inner(),
             Err(status) => return Ok(Err(status)),
@@ -90,15 +87,18 @@ impl Remote {
         if state.held > size {
             return Err(Error::protocol(format!("it holds {} bytes of a blob of {size}", state.held)));
         }
-        if state.held > *most_held {
-            *most_held = state.held;
+        if state.held > sending.most_held {
+            sending.most_held = state.held;
             patience.renew();
         }
         progress(state.held, size);
         if state.complete {
             return Ok(Ok(()));
         }
-        let parts = Parts::open(path, name, state.held)?;
+        if !sending.checked {
+            self.check(sending)?;
+        }
+        let parts = Parts::open(sending.path, name, state.held)?;
         let read = Arc::clone(&parts.read);
         let mut rpc = self.rpc.clone();
         let outcome = self.runtime.block_on(async {
@@ -119,7 +119,7 @@ impl Remote {
                 progress(now, size);
             }
         });
-        uploaded.sent += read.load(Ordering::Relaxed).saturating_sub(state.held);
+        sending.uploaded.sent += read.load(Ordering::Relaxed).saturating_sub(state.held);
         match outcome {
             Ok(state) if state.get_ref().complete => {
                 progress(size, size);
@@ -128,6 +128,21 @@ impl Remote {
             Ok(_) => Ok(Err(Status::unavailable("the upload ended early"))),
             Err(status) => Ok(Err(status)),
         }
+    }
+
+    /// Compares a file with what it is to be sent as.
+    fn check(&self, sending: &mut Sending<'_>) -> Result<()> {
+        let Uploaded { name, size, .. } = sending.uploaded;
+        sending.checked = name_of(sending.path)? == (name, size);
+        if sending.checked {
+            return Ok(());
+        }
+        // It would never be whole, and counts among what its owner may have there.
+        let _ = self.delete_upload(name);
+        Err(Error::File {
+            path: sending.path.to_owned(),
+            reason: "its bytes are not those that were written: start again with --replace".to_owned(),
+        })
     }
 
     /// Downloads a blob that a job made into a file; a part that is there already is not downloaded again. `expected` is the size that

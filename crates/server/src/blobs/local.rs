@@ -1,17 +1,17 @@
 //! Blobs in a folder. A blob is written under another name, synced, renamed, and its folder synced: it is there whole or not at all.
 
-use super::{Blobs, Key, Shelf, folder, name_of_bytes, owned};
+use super::{Blobs, Key, Shelf, folder, name_of_bytes};
 use crate::disk::{Disk, Files};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The file with the name of the database.
+/// The file that says whose the blobs are.
 const OWNER: &str = "owner";
 
 /// A folder of blobs.
@@ -49,6 +49,12 @@ impl LocalBlobs {
     /// A name of its own in the folder of blobs that are not whole yet.
     pub(super) fn scratch(&self) -> PathBuf {
         self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    /// Bytes that still fit on its disk.
+    #[cfg(feature = "s3")]
+    pub(super) fn free(&self) -> Result<u64> {
+        self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
     }
 
     fn path(&self, key: &Key) -> PathBuf {
@@ -188,6 +194,17 @@ impl Blobs for LocalBlobs {
         Ok(shelves)
     }
 
+    fn holders(&self) -> Result<BTreeSet<Tenant>> {
+        let mut holders = BTreeSet::new();
+        for (tenant, shelf) in self.shelves()? {
+            // Of who has left, an empty folder may be there.
+            if !self.list(&tenant, shelf)?.is_empty() {
+                holders.insert(tenant);
+            }
+        }
+        Ok(holders)
+    }
+
     fn owner(&self) -> Result<Option<String>> {
         let path = self.root.join(OWNER);
         let read = || {
@@ -198,19 +215,27 @@ impl Blobs for LocalBlobs {
         read().map_err(|e: std::io::Error| Error::file(&path, e))
     }
 
-    fn set_owner(&self, name: &str) -> Result<()> {
-        if self.owner()?.is_some() {
-            return Err(owned(self));
+    /// The folder is one process's (`folder/lock`): nobody writes between the look and the rename.
+    fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
+        if self.owner()?.as_deref() != before {
+            return Ok(false);
         }
         let (path, scratch) = (self.root.join(OWNER), self.scratch());
         let write = || {
             let mut file = self.disk.append(&scratch)?;
-            file.write_all(name.as_bytes())?;
+            file.write_all(after.as_bytes())?;
             file.sync()?;
             self.disk.rename(&scratch, &path)
         };
-        write().map_err(|e| Error::file(&path, e))?;
-        self.sync(&self.root)
+        if let Err(error) = write() {
+            let _ = self.disk.remove(&scratch);
+            return Err(Error::file(&path, error));
+        }
+        self.sync(&self.root).map(|()| true)
+    }
+
+    fn is_shared(&self) -> bool {
+        false
     }
 
     fn place(&self) -> String {

@@ -1,10 +1,10 @@
 //! Blobs in memory, for tests.
 
-use super::{Blobs, Key, Shelf, name_of, owned};
+use super::{Blobs, Key, Shelf, name_of};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,23 +79,29 @@ impl Blobs for MemoryBlobs {
 
     fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>> {
         let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: std::collections::BTreeSet<_> = blobs.keys().map(|key| (key.tenant.clone(), key.shelf)).collect();
+        let all: BTreeSet<_> = blobs.keys().map(|key| (key.tenant.clone(), key.shelf)).collect();
         Ok(all.into_iter().collect())
+    }
+
+    fn holders(&self) -> Result<BTreeSet<Tenant>> {
+        Ok(self.shelves()?.into_iter().map(|(tenant, _)| tenant).collect())
     }
 
     fn owner(&self) -> Result<Option<String>> {
         Ok(self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    fn set_owner(&self, name: &str) -> Result<()> {
+    fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
         let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
-        match *owner {
-            Some(_) => Err(owned(self)),
-            None => {
-                *owner = Some(name.to_owned());
-                Ok(())
-            }
+        let is_so = owner.as_deref() == before;
+        if is_so {
+            *owner = Some(after.to_owned());
         }
+        Ok(is_so)
+    }
+
+    fn is_shared(&self) -> bool {
+        false
     }
 
     fn place(&self) -> String {

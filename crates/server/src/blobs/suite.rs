@@ -62,11 +62,17 @@ pub(super) fn check(blobs: &dyn Blobs, scratch: &Path) {
         assert!(read(blobs, &key, large.len() as u64).unwrap() == bytes);
     }
 
-    // It belongs to one database, and is told so once.
+    // It says whose it is, and takes another word only from who knows the last.
     assert_eq!(blobs.owner().unwrap(), None);
-    blobs.set_owner("0123").unwrap();
-    assert!(blobs.set_owner("4567").is_err());
+    assert!(!blobs.set_owner(Some("89"), "4567").unwrap());
+    assert_eq!(blobs.owner().unwrap(), None);
+    assert!(blobs.set_owner(None, "0123").unwrap());
+    assert!(!blobs.set_owner(None, "4567").unwrap());
+    assert!(!blobs.set_owner(Some("89"), "4567").unwrap());
     assert_eq!(blobs.owner().unwrap().as_deref(), Some("0123"));
+    assert!(blobs.set_owner(Some("0123"), "4567").unwrap());
+    assert_eq!(blobs.owner().unwrap().as_deref(), Some("4567"));
+    assert_eq!(blobs.holders().unwrap(), BTreeSet::from([tenant("ann")]));
     let mut shelves = blobs.shelves().unwrap();
     shelves.retain(|(tenant, shelf)| !blobs.list(tenant, *shelf).unwrap().is_empty());
     shelves.sort();

@@ -1,11 +1,14 @@
 //! A state on a machine that fails. Each change is one transaction: done or not, whatever whoever asked for it is told.
 
+use super::toy::SIZE;
 use super::world::{Fate, World};
 use crate::state::{Change, Claim, Holdings, Job, JobState, Lease, Millis, NewJob, Quota, State, Upload};
 use crate::tenants::Tenant;
+use crate::training::Checkpoint;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub struct SimState {
@@ -82,6 +85,11 @@ impl State for SimState {
         self.write(|s| s.renew(lease, until))
     }
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
+        if let (Some(checkpoint), Some(held)) = (&change.checkpoint, change.held) {
+            // Every blob counts once, however many ciphertexts it stands for; in the toy all have one size.
+            let names: BTreeSet<_> = Checkpoint::parse(checkpoint)?.1.into_iter().collect();
+            assert_eq!(held, (names.len() * SIZE) as u64, "bytes of a checkpoint");
+        }
         self.write(|s| s.commit(lease, change, now))
     }
     fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {

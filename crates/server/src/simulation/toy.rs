@@ -30,7 +30,7 @@ fn of(kind: &str, parts: &[&[u8]]) -> Ct {
 /// Ciphertexts of a classifier.
 pub const PARTS: usize = 2;
 /// Bytes of a ciphertext.
-const SIZE: usize = 96;
+pub const SIZE: usize = 96;
 /// The most bytes of a blob that a job makes.
 pub const MOST: u64 = (PARTS * SIZE) as u64;
 

@@ -62,6 +62,14 @@ ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = 4;
 ";
 
+/// What version 5 adds: the marks by which the blobs know this copy of the database from others (`pairing`): the one that was found beside
+/// them last, and the one that was to take its place.
+const FIFTH: &str = "
+ALTER TABLE identity ADD COLUMN found TEXT NOT NULL DEFAULT '';
+ALTER TABLE identity ADD COLUMN intended TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 5;
+";
+
 const STATES: [JobState; 6] =
     [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
 const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
@@ -131,11 +139,12 @@ impl SqliteState {
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let missing = match version {
-            0 => &[SCHEMA, SECOND, THIRD, FOURTH][..],
-            1 => &[SECOND, THIRD, FOURTH],
-            2 => &[THIRD, FOURTH],
-            3 => &[FOURTH],
-            4 => &[],
+            0 => &[SCHEMA, SECOND, THIRD, FOURTH, FIFTH][..],
+            1 => &[SECOND, THIRD, FOURTH, FIFTH],
+            2 => &[THIRD, FOURTH, FIFTH],
+            3 => &[FOURTH, FIFTH],
+            4 => &[FIFTH],
+            5 => &[],
             _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
         };
         let transaction = connection.transaction()?;
@@ -147,6 +156,26 @@ impl SqliteState {
     /// A name of its own, in hexadecimal: random, and the same for its whole life and in all its backups.
     pub fn identity(&self) -> Result<String> {
         self.read(|db| Ok(hex(&db.query_row("SELECT id FROM identity", [], |row| row.get::<_, [u8; 16]>(0))?)))
+    }
+
+    /// The mark that was found beside the blobs last, and the one that was to take its place.
+    pub(crate) fn marks(&self) -> Result<(String, String)> {
+        let sql = "SELECT found, intended FROM identity";
+        self.read(|db| Ok(db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
+    }
+
+    /// Remembers those marks.
+    pub(crate) fn set_marks(&self, found: &str, intended: &str) -> Result<()> {
+        self.write(|db| {
+            db.execute("UPDATE identity SET found = ?1, intended = ?2", [found, intended])?;
+            Ok(())
+        })
+    }
+
+    /// Uploads of all tenants that are complete.
+    pub(crate) fn complete_uploads(&self) -> Result<u64> {
+        let sql = "SELECT COUNT(*) FROM uploads WHERE complete";
+        self.read(|db| Ok(db.query_row(sql, [], |row| row.get::<_, i64>(0))? as u64))
     }
 
     /// Runs a transaction.
@@ -486,13 +515,22 @@ impl State for SqliteState {
     fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
         self.read(|db| {
             let mut rows = db.prepare(&format!("SELECT id, round FROM jobs j WHERE {UNANSWERED}"))?;
-            let rows = rows.query_map([now as i64, until as i64], |row| Ok((JobId(row.get(0)?), row.get(1)?)))?;
-            rows.map(|row| Ok(row?)).collect()
+            let raw = |row: &Row<'_>| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?));
+            let mut waiting = Vec::new();
+            for row in rows.query_map([now as i64, until as i64], raw)? {
+                let (id, round) = row?;
+                match (JobId::try_from(&id[..]), u32::try_from(round)) {
+                    (Ok(id), Ok(round)) => waiting.push((id, round)),
+                    // One that cannot be read does not keep the others waiting.
+                    _ => tracing::error!(job = hex(&id), round, "a job that waits for a verdict cannot be read"),
+                }
+            }
+            Ok(waiting)
         })
     }
 
     fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>> {
-        self.write(|db| {
+        let tenant = self.write(|db| {
             let sql = format!(
                 "UPDATE jobs AS j SET state = 4, reason = ?3, updated = ?1, worker = NULL, until = 0, token = token + 1
                     WHERE id = ?4 AND round = ?5 AND {UNANSWERED} RETURNING tenant"
@@ -502,8 +540,10 @@ impl State for SqliteState {
                 return Ok(None);
             };
             add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
-            Ok(Some(Tenant::try_from(tenant).map_err(|_| corrupt("a tenant"))?))
-        })
+            Ok(Some(tenant))
+        })?;
+        // Ended it is, whosever it was.
+        tenant.map(|name| Tenant::try_from(name).map_err(|_| corrupt("a tenant"))).transpose()
     }
 
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
