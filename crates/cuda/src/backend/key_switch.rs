@@ -25,7 +25,7 @@ pub struct CudaDigits {
 impl CudaDigits {
     /// A polynomial that is its own only digit.
     pub(super) fn small(a: CudaPoly) -> Self {
-        Self { basis: a.basis, ranges: vec![0..a.basis.q], source: a, extended: None }
+        Self { basis: a.basis, ranges: std::iter::once(0..a.basis.q).collect(), source: a, extended: None }
     }
 
     fn args(&self) -> DigitsArgs {

@@ -103,7 +103,7 @@ impl RnsRing {
         let special = a.limbs.split_off(basis.q).into_iter().map(|limb| vec![Some(limb)]);
         let others = (0..basis.q).map(|_| vec![None]).chain(special).collect();
         a.basis.p = 0;
-        Digits { basis, ranges: vec![0..basis.q], source: a, others: Others::Kept(others) }
+        Digits { basis, ranges: std::iter::once(0..basis.q).collect(), source: a, others: Others::Kept(others) }
     }
 
     /// Does something with every limb of all digits, and what is given for it, in parallel.
