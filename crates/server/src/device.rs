@@ -2,7 +2,8 @@
 
 use crate::config::Engine;
 use crate::{Error, Result};
-use hetal_ckks::Params;
+use hetal_ckks::backend::Failure;
+use hetal_ckks::{Backend, Params};
 use hetal_cuda::{CudaBackend, Graphs};
 
 /// The GPU for a parameter set, where the engine asks for one and there is one.
@@ -16,7 +17,16 @@ pub fn gpu(engine: Engine, params: &Params) -> Result<Option<CudaBackend>> {
             tracing::info!(%error, "no GPU: the CPU computes");
             Ok(None)
         }
-        Err(error) => Err(Error::System { what: "the GPU".to_owned(), reason: error.to_string() }),
+        Err(error) => Err(Error::Device { reason: error.to_string() }),
+    }
+}
+
+/// An outcome, with a failure of the card blamed on the card. Without a checkpoint, a lack of memory is the job's: it needs too much.
+pub fn blamed<T>(gpu: &CudaBackend, outcome: Result<T>, has_checkpoint: bool) -> Result<T> {
+    match (outcome, gpu.health()) {
+        (Err(error), Err(Failure::OutOfMemory { .. })) if !has_checkpoint => Err(error),
+        (Err(_), Err(failure)) => Err(Error::Device { reason: failure.to_string() }),
+        (outcome, _) => outcome,
     }
 }
 

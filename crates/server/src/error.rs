@@ -87,6 +87,12 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// What computes failed, or has no room. Jobs wait for it to work again.
+    #[error("the GPU: {reason}")]
+    Device {
+        /// What it said.
+        reason: String,
+    },
     /// The configuration cannot be used.
     #[error("configuration: {reason}")]
     Config {
@@ -119,15 +125,18 @@ impl Error {
 
     /// Whether trying again later may help: the fault is the machine's, not the request's.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Blobs { .. } | Self::State { .. } | Self::System { .. } | Self::Busy { .. })
+        use Error::{Blobs, Busy, Device, State, System};
+        matches!(self, Blobs { .. } | State { .. } | System { .. } | Device { .. } | Busy { .. })
     }
 
     /// What a client is told of it. Faults of the machine stay in the log: they may name files.
     pub fn sentence(&self) -> String {
         match self {
-            Self::Blobs { .. } | Self::State { .. } | Self::System { .. } | Self::Config { .. } => {
-                "the server has a fault of its own; its operator finds it in the log".to_owned()
-            }
+            Self::Blobs { .. }
+            | Self::State { .. }
+            | Self::System { .. }
+            | Self::Device { .. }
+            | Self::Config { .. } => "the server has a fault of its own; its operator finds it in the log".to_owned(),
             other => other.to_string(),
         }
     }
@@ -144,7 +153,11 @@ impl From<Error> for Status {
             Error::Busy { .. } | Error::Fenced => Status::aborted(sentence),
             Error::Limit { .. } => Status::resource_exhausted(sentence),
             Error::Damaged { .. } => Status::data_loss(sentence),
-            Error::Blobs { .. } | Error::State { .. } | Error::System { .. } | Error::Config { .. } => {
+            Error::Blobs { .. }
+            | Error::State { .. }
+            | Error::System { .. }
+            | Error::Device { .. }
+            | Error::Config { .. } => {
                 tracing::error!(fault = %error, "a request failed");
                 Status::internal(sentence)
             }

@@ -117,6 +117,10 @@ fn begin(config: Config) -> Result<Running> {
     std::fs::create_dir_all(&config.folder).map_err(|e| Error::file(&config.folder, e))?;
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
+    if config.engine == config::Engine::Cuda {
+        // Now, with a sentence, rather than in the middle of the first job.
+        sets.iter().take(1).try_for_each(|params| device::gpu(config.engine, params).map(drop))?;
+    }
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
     let pairing = pairing::pair(&*blobs, &database, config.take_over)?;

@@ -700,6 +700,31 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
     }
 }
 
+/// A card that fails ends no job, however often it was tried: its checkpoint is kept, and the next worker goes on from there.
+#[test]
+fn a_lost_card_loses_no_job() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    let stored = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
+    let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
+    assert!(checkpoint.is_some() && !stored.is_empty());
+    let lost = |reason: &str| Err(Error::Device { reason: reason.to_owned() });
+    for attempts in [1, server.shop.config.bounds.attempts, u32::MAX] {
+        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        server.shop.settle(&server.shop.desk(&claim), attempts, lost("an illegal address")).unwrap();
+        let job = server.state.job(tenant, id).unwrap();
+        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &checkpoint));
+        assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), stored);
+    }
+    // Another fault of the machine does, in the end.
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    let fault = Err(Error::System { what: "a file".to_owned(), reason: "gone".to_owned() });
+    server.shop.settle(&server.shop.desk(&claim), server.shop.config.bounds.attempts, fault).unwrap();
+    assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Failed);
+}
+
 /// A row of which nobody knows whose it is ends all the same, and keeps no other job from its end.
 #[test]
 fn an_unreadable_job_keeps_no_other_waiting() {

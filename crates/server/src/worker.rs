@@ -27,6 +27,9 @@ const TELL: Duration = Duration::from_millis(500);
 /// How long a job, or a worker, rests after a fault of the machine.
 pub const REST: Duration = Duration::from_secs(2);
 
+/// How long a worker waits before it looks again whether a GPU that failed works.
+const DEVICE_REST: Duration = Duration::from_secs(30);
+
 /// What all workers of a server share.
 pub struct Shop {
     /// The configuration.
@@ -100,6 +103,11 @@ impl Desk<'_> {
         Ok(())
     }
 
+    /// Whether the job would go on from somewhere.
+    fn has_checkpoint(&self) -> bool {
+        self.state.job(&self.job.tenant, self.job.id).is_ok_and(|job| job.checkpoint.is_some())
+    }
+
     /// Tells how far the job is.
     pub fn report(&self, progress: v1::Progress) -> Result<()> {
         self.commit(Change { progress: Some(progress), ..Change::default() })
@@ -154,11 +162,18 @@ impl Shop {
 
     /// Takes jobs until the server stops.
     pub fn work(&self) {
+        // The set whose device failed in the last attempt: attempts are counted, so none is made before it works again.
+        let mut broken: Option<String> = None;
         while !self.draining.load(Ordering::Relaxed) {
             let heard = self.bell.count();
+            broken = broken.filter(|set| !self.device_works(set));
+            if broken.is_some() {
+                self.bell.wait(heard, DEVICE_REST);
+                continue;
+            }
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
-                Ok(Some(claim)) => self.attempt(&claim),
+                Ok(Some(claim)) => broken = self.attempt(&claim),
                 Ok(None) => self.bell.wait(heard, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
@@ -186,7 +201,8 @@ impl Shop {
         }
     }
 
-    fn attempt(&self, claim: &Claim) {
+    /// One attempt at a job, and the set of a job whose device failed.
+    fn attempt(&self, claim: &Claim) -> Option<String> {
         let desk = self.desk(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
@@ -199,9 +215,11 @@ impl Shop {
             outcome.unwrap_or_else(|_| Err(Error::work("the computation broke off: this is a fault of the server")))
         });
         tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
+        let failed = matches!(outcome, Err(Error::Device { .. }));
         if let Err(error) = self.settle(&desk, claim.attempts, outcome) {
             tracing::warn!(%job, %error, "the end of an attempt could not be remembered");
         }
+        failed.then(|| claim.job.work.training().set.clone())
     }
 
     /// What an attempt's end means for the job.
@@ -221,9 +239,15 @@ impl Shop {
                 clear_ended(&*self.state, &*self.blobs, &desk.job.tenant, desk.job.id);
                 Ok(())
             }
+            // A job does not end because a card did: it rests at its checkpoint until there is one again.
+            Err(error @ Error::Device { .. }) => {
+                tracing::error!(job = %desk.job.id, %error, "the GPU failed: the job goes on from its checkpoint when it works again");
+                std::thread::sleep(self.rest_after(attempts));
+                desk.commit(release)
+            }
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
-                std::thread::sleep(self.rest);
+                std::thread::sleep(self.rest_after(attempts));
                 desk.commit(release)
             }
             Err(error) => {
@@ -236,6 +260,20 @@ impl Shop {
                 Ok(())
             }
         }
+    }
+
+    /// Longer with every attempt that brought nothing, but shorter than a lease.
+    fn rest_after(&self, attempts: u32) -> Duration {
+        self.rest * (1 << attempts.saturating_sub(1).min(3))
+    }
+
+    /// Whether what computes the jobs of a set works, again.
+    fn device_works(&self, set: &str) -> bool {
+        let opened = self.sets.by_name(set).and_then(|params| device::gpu(self.config.engine, &params));
+        if let Err(error) = &opened {
+            tracing::error!(%error, "no job is taken while the GPU fails");
+        }
+        opened.is_ok()
     }
 
     /// Why a job that was claimed is not worked on.
@@ -256,7 +294,7 @@ impl Shop {
                 let gpu = Arc::new(gpu);
                 let outcome = self.run_on(desk, attempts, gpu.describe(), Arc::clone(&gpu));
                 device::tell(&gpu);
-                outcome
+                device::blamed(&gpu, outcome, desk.has_checkpoint())
             }
             None => self.run_on(desk, attempts, "cpu".to_owned(), self.sets.ring(&params)?),
         }

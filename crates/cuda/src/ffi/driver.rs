@@ -614,7 +614,10 @@ fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        // A context that failed is gone with its last user: whoever opens the card next gets another.
         if self.bind().is_err() {
+            // SAFETY: retained by `open`, used no more.
+            _ = unsafe { result::primary_ctx::release(self.device) };
             return;
         }
         self.abandon();
