@@ -243,7 +243,7 @@ impl Shop {
             Err(error @ Error::Device { .. }) => {
                 tracing::error!(job = %desk.job.id, %error, "the GPU failed: the job goes on from its checkpoint when it works again");
                 std::thread::sleep(self.rest_after(attempts));
-                desk.commit(release)
+                desk.commit(Change { state: Some(JobState::Queued), ..release })
             }
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
