@@ -152,8 +152,8 @@ pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that a project has the key set of a layout. That of a file which has the right length is found out when it is sent, or
-/// by [`check_set`].
+/// Makes sure that a project has the key set of a layout: one of another length is of a version of this program that needed other keys. What is
+/// wrong with a file of the right length is found out when it is sent, or by [`check_set`].
 pub fn ensure_set(
     project: &mut Project,
     owner: &Owner,
@@ -161,8 +161,11 @@ pub fn ensure_set(
     report: &mut (dyn FnMut(Step) + Send),
 ) -> Result<KeySet> {
     let known = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
+    let wanted = layout.keys()?;
+    let needed = layout.key_bytes(&wanted)?;
     if let Some(keys) = &known
-        && project.key_file(keys).metadata().is_ok_and(|m| m.len() == keys.bytes)
+        && keys.bytes == needed
+        && project.key_file(keys).metadata().is_ok_and(|m| m.len() == needed)
     {
         return Ok(keys.clone());
     }
@@ -171,7 +174,6 @@ pub fn ensure_set(
     let sent = known.is_some_and(|keys| keys.sent);
     let path = project.root().join(&file);
     let start = Instant::now();
-    let wanted = layout.keys()?;
     let mut out = HashedFile::create(&path)?;
     let mut made = 0;
     owner.write_keys(&wanted, &mut out, || {
@@ -311,6 +313,17 @@ mod tests {
         check_set(&mut p, &nine).unwrap();
         let second = set(&mut p, &nine);
         assert_ne!(std::fs::read(&path).unwrap(), whole);
+        assert_eq!(remote::name_of(&path).unwrap().0.to_string(), second.blob);
+        // A set of an earlier version of this program, with other keys, is whole and yet of no use.
+        std::fs::write(&path, b"old").unwrap();
+        let blob = remote::name_of(&path).unwrap().0.to_string();
+        p.update(|s| {
+            s.keys.iter_mut().filter(|k| k.file == second.file).for_each(|k| (k.bytes, k.blob) = (3, blob.clone()))
+        })
+        .unwrap();
+        check_set(&mut p, &nine).unwrap();
+        let second = set(&mut p, &nine);
+        assert_eq!(second.bytes, whole.len() as u64);
         assert_eq!(remote::name_of(&path).unwrap().0.to_string(), second.blob);
         // Made again, a set is as known to servers as it was.
         p.update(|s| s.keys.iter_mut().for_each(|keys| keys.sent = keys.blob == first.blob)).unwrap();

@@ -51,7 +51,8 @@ impl<'a, B: Backend> Bench<'a, B> {
         let key = Key::new(&job.tenant, Shelf::Uploads, training.keys);
         let path = blobs.local(&key)?.ok_or(Error::NoBlob { name: training.keys })?;
         let bad = |e: &dyn std::fmt::Display| Error::work(format!("upload {}: {e}", training.keys));
-        let file = KeySetFile::open(&codec, &path).map_err(|e| bad(&e))?;
+        let file = KeySetFile::open(&codec, &path)
+            .map_err(|e| bad(&format!("{e}; keys of an earlier version are made anew by `hetal keygen`")))?;
         let keys = EvaluationKeys::with_source(Box::new(file));
         if let Work::Training(_) = job.work {
             let all: Vec<_> = keys.available().collect();

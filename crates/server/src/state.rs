@@ -152,6 +152,8 @@ pub struct Change {
     pub event: Option<v1::event::What>,
     /// Whether the lease ends.
     pub release: bool,
+    /// Whether the attempts so far do not count.
+    pub uncounted: bool,
     /// Milliseconds of work since the last change.
     pub spent: Millis,
 }

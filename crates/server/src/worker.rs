@@ -105,7 +105,8 @@ impl Desk<'_> {
 
     /// Whether the job would go on from somewhere.
     fn has_checkpoint(&self) -> bool {
-        self.state.job(&self.job.tenant, self.job.id).is_ok_and(|job| job.checkpoint.is_some())
+        // Where nobody can tell, there may be one.
+        self.state.job(&self.job.tenant, self.job.id).map_or(true, |job| job.checkpoint.is_some())
     }
 
     /// Tells how far the job is.
@@ -162,18 +163,24 @@ impl Shop {
 
     /// Takes jobs until the server stops.
     pub fn work(&self) {
-        // The set whose device failed in the last attempt: attempts are counted, so none is made before it works again.
-        let mut broken: Option<String> = None;
+        // The set whose device failed in the last attempt, and when to look again: no attempt is made before it works.
+        let mut broken: Option<(String, Instant)> = None;
         while !self.draining.load(Ordering::Relaxed) {
             let heard = self.bell.count();
-            broken = broken.filter(|set| !self.device_works(set));
-            if broken.is_some() {
-                self.bell.wait(heard, DEVICE_REST);
-                continue;
+            if let Some((set, again)) = &mut broken {
+                if Instant::now() < *again {
+                    self.bell.wait(heard, POLL);
+                    continue;
+                }
+                if !self.device_works(set) {
+                    *again = Instant::now() + DEVICE_REST;
+                    continue;
+                }
+                broken = None;
             }
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
-                Ok(Some(claim)) => broken = self.attempt(&claim),
+                Ok(Some(claim)) => broken = self.attempt(&claim).map(|set| (set, Instant::now() + DEVICE_REST)),
                 Ok(None) => self.bell.wait(heard, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
@@ -242,12 +249,11 @@ impl Shop {
             // A job does not end because a card did: it rests at its checkpoint until there is one again.
             Err(error @ Error::Device { .. }) => {
                 tracing::error!(job = %desk.job.id, %error, "the GPU failed: the job goes on from its checkpoint when it works again");
-                std::thread::sleep(self.rest_after(attempts));
-                desk.commit(Change { state: Some(JobState::Queued), ..release })
+                desk.commit(Change { state: Some(JobState::Queued), uncounted: true, ..release })
             }
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
-                std::thread::sleep(self.rest_after(attempts));
+                std::thread::sleep(self.rest);
                 desk.commit(release)
             }
             Err(error) => {
@@ -260,11 +266,6 @@ impl Shop {
                 Ok(())
             }
         }
-    }
-
-    /// Longer with every attempt that brought nothing, but shorter than a lease.
-    fn rest_after(&self, attempts: u32) -> Duration {
-        self.rest * (1 << attempts.saturating_sub(1).min(3))
     }
 
     /// Whether what computes the jobs of a set works, again.
@@ -294,7 +295,7 @@ impl Shop {
                 let gpu = Arc::new(gpu);
                 let outcome = self.run_on(desk, attempts, gpu.describe(), Arc::clone(&gpu));
                 device::tell(&gpu);
-                device::blamed(&gpu, outcome, desk.has_checkpoint())
+                device::blamed(gpu.health(), outcome, desk.has_checkpoint())
             }
             None => self.run_on(desk, attempts, "cpu".to_owned(), self.sets.ring(&params)?),
         }

@@ -244,6 +244,8 @@ impl State for MemoryState {
         }
         if change.checkpoint.is_some() {
             job.checkpoint.clone_from(&change.checkpoint);
+        }
+        if change.checkpoint.is_some() || change.uncounted {
             entry.attempts = 0;
         }
         entry.held = change.held.unwrap_or(entry.held);
