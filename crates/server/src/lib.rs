@@ -105,7 +105,7 @@ pub fn start(config: Config) -> Result<Running> {
 
 /// Says what to do where a server does not start because its disk is full: database, log and mark are written then.
 fn explain(error: Error, free: u64) -> Error {
-    if free >= LEAST_FREE || !error.may_pass() {
+    if free >= LEAST_FREE || !error.may_pass() || matches!(error, Error::Device { .. }) {
         return error;
     }
     let reason = format!("{error} ({free} bytes of the disk are free: free some MiB and start again)");
@@ -362,5 +362,7 @@ mod tests {
         assert_eq!(explain(full(), LEAST_FREE), full(), "there is room: the fault is another");
         let refused = Error::Config { reason: "there are no tenants".to_owned() };
         assert_eq!(explain(refused.clone(), 0), refused);
+        let card = Error::Device { reason: "no GPU".to_owned() };
+        assert_eq!(explain(card.clone(), 0), card);
     }
 }

@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         security(&layout.params)
     );
     if replaced.is_some() {
-        text += "\nthe key set that was there was damaged or gone, and this one was made in its place";
+        text += "\nthe key set that was there was damaged, gone or of an earlier version, and this one was made in its place";
     }
     for name in &stranded {
         text += &format!(
