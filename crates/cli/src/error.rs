@@ -36,6 +36,12 @@ pub enum Error {
     /// The embedded server failed.
     #[error(transparent)]
     Server(#[from] hetal_server::Error),
+    /// The embedded server's GPU failed.
+    #[error("the GPU failed ({reason}). Nothing is lost: the same command goes on from the last checkpoint")]
+    CardFailed {
+        /// What the server saw.
+        reason: String,
+    },
     /// Not known where the server is.
     #[error("no server is known in this project: give --server HOST:PORT")]
     NoServer,

@@ -276,6 +276,9 @@ pub enum Error {
     /// A thread ended before its work did.
     #[error("the work was interrupted")]
     Interrupted,
+    /// The server's GPU failed, and it was not waited for.
+    #[error("the server's GPU failed: the job rests at its last checkpoint")]
+    Resting,
     /// The scheme refused.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),

@@ -45,6 +45,8 @@ pub struct Options {
     pub fresh_keys: bool,
     /// How long after the logits a verdict leaves.
     pub verdict_delay: Duration,
+    /// Whether to leave, with an error, a server whose GPU fails, instead of waiting until it works again.
+    pub leave_resting: bool,
     /// How the features were made, as their extractor wrote it down: goes into the model file.
     pub extraction: Option<serde_json::Value>,
 }
@@ -53,8 +55,8 @@ impl Options {
     /// The usual, for a name.
     pub fn new(name: &str) -> Self {
         let (wishes, verdict_delay) = (Wishes::default(), remote::VERDICT_DELAY);
-        let (check, replace, fresh_keys, extraction) = (true, false, false, None);
-        Self { name: name.to_owned(), wishes, check, replace, fresh_keys, verdict_delay, extraction }
+        let (check, replace, fresh_keys, leave_resting, extraction) = (true, false, false, false, None);
+        Self { name: name.to_owned(), wishes, check, replace, fresh_keys, verdict_delay, leave_resting, extraction }
     }
 }
 

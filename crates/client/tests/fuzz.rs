@@ -129,7 +129,7 @@ fn offers() -> Vec<Vec<u8>> {
 }
 
 fn progress() -> v1::Progress {
-    v1::Progress { phase: v1::Phase::Training.into(), done: 3, total: 9, epoch: 1, iterations: 3 }
+    v1::Progress { phase: v1::Phase::Training.into(), done: 3, total: 9, epoch: 1, iterations: 3, resting: false }
 }
 
 fn jobs() -> Vec<Vec<u8>> {

@@ -88,6 +88,20 @@ fn options(name: &str) -> Options {
     options
 }
 
+/// A server whose GPU failed is waited for, or left once that was seen to happen, as its client likes.
+#[test]
+fn a_server_that_rests_is_waited_for_or_left() {
+    let stage = Stage::new();
+    stage.liar.lie(Lie::Rests);
+    let mut options = options("model");
+    options.leave_resting = true;
+    assert!(matches!(stage.train_with(&options), Err(Error::Resting)));
+    assert_eq!(stage.verdicts(), []);
+    options.leave_resting = false;
+    stage.train_with(&options).unwrap();
+    assert_eq!(stage.liar.seen().jobs, 1, "it went on with the job that it had left");
+}
+
 fn message(result: Result<Trained>) -> String {
     match result {
         Ok(_) => panic!("the lie was believed"),

@@ -45,6 +45,12 @@ pub enum Error {
         /// Bytes of the card.
         total: usize,
     },
+    /// Other programs hold the memory that the card needs to be used at all.
+    #[error("no GPU memory is left for {operation}: other programs hold it")]
+    NoRoom {
+        /// What was asked of it.
+        operation: &'static str,
+    },
     /// The driver refused or lost the card.
     #[error("the GPU failed in {operation}: {reason}")]
     Driver {
@@ -59,6 +65,13 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+}
+
+impl Error {
+    /// Whether only memory is lacking, which others may give back.
+    pub fn lacks_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::NoRoom { .. })
+    }
 }
 
 impl From<Error> for Failure {

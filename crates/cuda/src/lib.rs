@@ -17,6 +17,7 @@ mod transfer;
 pub use backend::{CudaBackend, CudaDigits, CudaPoly, CudaRoutine, Graphs};
 pub use device::KernelTime;
 pub use error::{Error, Result};
+pub use ffi::driver::cards;
 pub use source::Arithmetic;
 
 #[cfg(test)]

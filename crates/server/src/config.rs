@@ -42,8 +42,10 @@ pub struct Config {
     pub take_over: bool,
     /// What computes.
     pub engine: Engine,
-    /// Jobs that are computed at the same time.
-    pub workers: usize,
+    /// Numbers of the GPUs to use, as the driver counts them; all that work, if none are named.
+    pub cards: Vec<usize>,
+    /// Jobs that are computed at the same time; one for each GPU that is used, or one on the CPU, if not said.
+    pub workers: Option<usize>,
     /// GiB of prepared batches that are kept; others are prepared each time they are needed.
     pub prepared_gib: f64,
     /// Iterations between checkpoints; the end of an epoch always is one.
@@ -170,7 +172,8 @@ impl Default for Config {
             s3: None,
             take_over: false,
             engine: Engine::Auto,
-            workers: 1,
+            cards: Vec::new(),
+            workers: None,
             prepared_gib: 2.0,
             checkpoint_every: 4,
             lease_seconds: 60,
@@ -206,7 +209,11 @@ impl Config {
         if self.certificate.is_some() != self.key.is_some() {
             return refuse("certificate and key belong together");
         }
-        if self.workers == 0 || self.checkpoint_every == 0 || self.lease_seconds < 3 || self.bounds.connections == 0 {
+        if self.workers == Some(0)
+            || self.checkpoint_every == 0
+            || self.lease_seconds < 3
+            || self.bounds.connections == 0
+        {
             return refuse("workers, checkpoint_every and connections are at least 1, lease_seconds at least 3");
         }
         let Bounds { tenant_connections, strangers, streams, open_uploads, .. } = self.bounds;

@@ -92,6 +92,8 @@ pub enum Error {
     Device {
         /// What it said.
         reason: String,
+        /// Whether it works, and only lacks memory that others hold.
+        is_full: bool,
     },
     /// The configuration cannot be used.
     #[error("configuration: {reason}")]
@@ -121,6 +123,11 @@ impl Error {
     /// A computation that failed.
     pub fn work(reason: impl ToString) -> Self {
         Self::Work { reason: reason.to_string() }
+    }
+
+    /// A GPU that cannot be opened.
+    pub fn gpu(error: &hetal_cuda::Error) -> Self {
+        Self::Device { reason: error.to_string(), is_full: error.lacks_memory() }
     }
 
     /// Whether trying again later may help: the fault is the machine's, not the request's.

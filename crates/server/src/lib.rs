@@ -36,10 +36,12 @@ mod workshop;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use farewell::{Farewell, forget_tenant};
+pub use worker::End;
 
 use audit::Audit;
 use bell::Bell;
 use blobs::{Blobs, LocalBlobs};
+use device::Place;
 use disk::{Disk, Files};
 use door::Door;
 use hetal_wire::v1::hetal_server::HetalServer;
@@ -55,18 +57,18 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tenants::{TenantConfig, Tenants};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use turns::Turns;
 use uploads::Uploads;
-use worker::{REST, Shop};
+use worker::{Fate, REST, Shop};
 
 /// How long streams may take to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -83,8 +85,6 @@ pub struct Running {
     service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
     network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
-    /// Told once the blobs are another server's.
-    lost: Arc<Notify>,
     /// Held while this process has the folder.
     _lock: File,
 }
@@ -117,10 +117,8 @@ fn begin(config: Config) -> Result<Running> {
     std::fs::create_dir_all(&config.folder).map_err(|e| Error::file(&config.folder, e))?;
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
-    if config.engine == config::Engine::Cuda {
-        // Now, with a sentence, rather than in the middle of the first job.
-        sets.iter().take(1).try_for_each(|params| device::gpu(config.engine, params).map(drop))?;
-    }
+    // Now, with a sentence, rather than in the middle of the first job.
+    let place = sets.iter().next().map(|params| Place::find(&config, params)).transpose()?.unwrap_or_default();
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
     let pairing = pairing::pair(&*blobs, &database, config.take_over)?;
@@ -140,6 +138,8 @@ fn begin(config: Config) -> Result<Running> {
         clock: clock::system(),
         rest: REST,
         key_lists: Arc::default(),
+        fate: Fate::default(),
+        device_fault: Mutex::default(),
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
@@ -184,18 +184,18 @@ fn begin(config: Config) -> Result<Running> {
     let seconds = running.shop.config.bounds.verdict_seconds;
     running.threads.push(thread("patience".to_owned(), move || Patience::new(seconds).watch(&shop))?);
     if running.shop.blobs.is_shared() {
-        let (shop, lost) = (Arc::clone(&running.shop), Arc::clone(&running.lost));
-        running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database, &lost))?);
-    }
-    for number in 0..running.shop.config.workers {
         let shop = Arc::clone(&running.shop);
-        running.threads.push(thread(format!("worker {number}"), move || shop.work())?);
+        running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database))?);
+    }
+    for number in 0..running.shop.config.workers.unwrap_or(place.workers()) {
+        let (shop, card) = (Arc::clone(&running.shop), place.card_of(number));
+        running.threads.push(thread(format!("worker {number}"), move || shop.work(card))?);
     }
     Ok(running)
 }
 
 /// Marks the blobs again and again, until the server stops or another one has them.
-fn keep_marked(shop: &Shop, database: &SqliteState, lost: &Notify) {
+fn keep_marked(shop: &Shop, database: &SqliteState) {
     let mut next = Instant::now() + pairing::PAUSE;
     while !shop.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
@@ -208,7 +208,7 @@ fn keep_marked(shop: &Shop, database: &SqliteState, lost: &Notify) {
             Ok(true) => {}
             Ok(false) => {
                 tracing::error!(place = shop.blobs.place(), "another server has taken the blobs: this one ends");
-                return lost.notify_one();
+                return shop.fate.seal(End::BlobsTaken);
             }
             Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
         }
@@ -290,8 +290,8 @@ fn listen(service: Arc<Service>, shop: Arc<Shop>, lock: File) -> Result<Running>
     let authority = config.certificate.is_none().then(|| tls::authority_path(&config.folder));
     tracing::info!(%address, "clients are served");
     let network = Some((runtime, stop, end));
-    let (threads, lost) = (Vec::new(), Arc::default());
-    Ok(Running { address, metrics_address, authority, shop, service, threads, network, lost, _lock: lock })
+    let threads = Vec::new();
+    Ok(Running { address, metrics_address, authority, shop, service, threads, network, _lock: lock })
 }
 
 impl Running {
@@ -318,10 +318,14 @@ impl Running {
         Ok(())
     }
 
-    /// Returns once another server has taken the blobs. What this one did then would destroy the other's: end the process without
-    /// stopping the server.
-    pub async fn lost(&self) {
-        self.lost.notified().await;
+    /// Returns once the server has to end, with the reason.
+    pub async fn has_to_end(&self) -> End {
+        self.shop.fate.wait().await
+    }
+
+    /// What the GPU said when it last failed; empty if it never did.
+    pub fn device_fault(&self) -> String {
+        self.shop.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stops: no new connections, jobs go to their next checkpoint and back to the queue, streams end.
@@ -362,7 +366,7 @@ mod tests {
         assert_eq!(explain(full(), LEAST_FREE), full(), "there is room: the fault is another");
         let refused = Error::Config { reason: "there are no tenants".to_owned() };
         assert_eq!(explain(refused.clone(), 0), refused);
-        let card = Error::Device { reason: "no GPU".to_owned() };
+        let card = Error::Device { reason: "no GPU".to_owned(), is_full: false };
         assert_eq!(explain(card.clone(), 0), card);
     }
 }

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, Tenant};
-use hetal_server::{Config, Error, Result, Running};
+use hetal_server::{Config, End, Error, Result, Running};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +29,10 @@ struct Arguments {
     /// What computes: auto, cpu or cuda.
     #[arg(long, env = "HETAL_ENGINE")]
     engine: Option<Engine>,
-    /// Jobs that are computed at the same time.
+    /// Numbers of the GPUs to use, as the driver counts them; without, all that work.
+    #[arg(long, env = "HETAL_CARDS", value_delimiter = ',')]
+    cards: Option<Vec<usize>>,
+    /// Jobs that are computed at the same time; without, one for each GPU, or one.
     #[arg(long, env = "HETAL_WORKERS")]
     workers: Option<usize>,
     /// Parameter sets that are accepted.
@@ -101,7 +104,10 @@ fn configuration(arguments: &Arguments) -> Result<Config> {
     config.address = arguments.address.unwrap_or(config.address);
     config.metrics = arguments.metrics.or(config.metrics);
     config.engine = arguments.engine.unwrap_or(config.engine);
-    config.workers = arguments.workers.unwrap_or(config.workers);
+    config.workers = arguments.workers.or(config.workers);
+    if let Some(cards) = &arguments.cards {
+        config.cards.clone_from(cards);
+    }
     config.allow_insecure |= arguments.allow_insecure;
     config.take_over = arguments.take_over;
     Ok(config)
@@ -117,18 +123,27 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let running = hetal_server::start(configuration(arguments)?)?;
     // For scripts that let the system choose a port.
     println!("{}", running.address());
-    if !wait_for_end(arguments, &running)? {
+    let end = wait_for_end(arguments, &running)?;
+    if end == Some(End::BlobsTaken) {
         // As if killed: another server has the blobs, and not even a checkpoint may be written.
         std::mem::forget(running);
         return Err(Error::Config { reason: "another server has taken the blobs".to_owned() });
     }
     tracing::info!("stopping: jobs go to their next checkpoint");
     running.stop();
-    Ok(())
+    match end {
+        Some(End::CardLost { reason }) => {
+            let reason = format!(
+                "{reason}; this process cannot use it again: start the server anew, jobs go on where they were"
+            );
+            Err(Error::Device { reason, is_full: false })
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Returns true at SIGTERM or SIGINT, false when another server has taken the blobs; at SIGHUP reads the tenants again.
-fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<bool> {
+/// Returns at SIGTERM or SIGINT, or with a reason when the server has to end; at SIGHUP reads the tenants again.
+fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<Option<End>> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |e: std::io::Error| Error::System { what: "signals".to_owned(), reason: e.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -138,9 +153,9 @@ fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<bool> {
         let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
         loop {
             tokio::select! {
-                _ = terminate.recv() => return Ok(true),
-                _ = interrupt.recv() => return Ok(true),
-                () = running.lost() => return Ok(false),
+                _ = terminate.recv() => return Ok(None),
+                _ = interrupt.recv() => return Ok(None),
+                end = running.has_to_end() => return Ok(Some(end)),
                 _ = hang_up.recv() => reload(arguments, running),
             }
         }

@@ -32,6 +32,8 @@ pub struct Metrics {
     pub checkpoints: AtomicU64,
     /// Jobs that failed.
     pub failures: AtomicU64,
+    /// Attempts at jobs that a GPU ended.
+    pub device_failures: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -48,6 +50,7 @@ impl Default for Metrics {
             iteration_micros: zero(),
             checkpoints: zero(),
             failures: zero(),
+            device_failures: zero(),
         }
     }
 }
@@ -71,6 +74,7 @@ impl Metrics {
             ("iterations_total", &self.iterations),
             ("checkpoints_total", &self.checkpoints),
             ("job_failures_total", &self.failures),
+            ("device_failures_total", &self.device_failures),
         ];
         for (name, counter) in counters {
             let value = counter.load(Ordering::Relaxed);

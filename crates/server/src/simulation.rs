@@ -26,7 +26,7 @@ use crate::sweep::{cancel_job, delete_job, sweep};
 use crate::tenants::Tenant;
 use crate::uploads::{Begun, Intake, Uploads};
 use crate::work::{Part, Training, Work};
-use crate::worker::Shop;
+use crate::worker::{Fate, Shop};
 use crate::{Error, Result, training};
 use disk::{Handle, SimDisk};
 use hetal_learn::{Limits, Verdict};
@@ -36,7 +36,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use toy::{Expected, Toy, expected};
 use world::{Odds, World, visited};
@@ -84,6 +85,8 @@ impl Server {
             clock: Arc::new(move || clock.now()),
             rest: Duration::ZERO,
             key_lists: Arc::default(),
+            fate: Fate::default(),
+            device_fault: Mutex::default(),
         };
         any.release_worker(&shop.name)?;
         // As in a real server, what cannot be swept up stops nobody.
@@ -700,7 +703,8 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
     }
 }
 
-/// A card that fails ends no job, however often it was tried: its checkpoint is kept, and the next worker goes on from there.
+/// A card that fails ends no job: its checkpoint is kept, its owner is told, and the next worker goes on from there. However often memory
+/// is lacking, that does not count; a card that breaks at every attempt does.
 #[test]
 fn a_lost_card_loses_no_job() {
     let (machine, server) = waiting(1, Box::new(MemoryState::default()));
@@ -708,23 +712,27 @@ fn a_lost_card_loses_no_job() {
     let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
     let stored = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
-    let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
-    assert!(checkpoint.is_some() && !stored.is_empty());
-    for _ in 0..2 * server.shop.config.bounds.attempts.min(50) {
+    let before = server.state.job(tenant, id).unwrap();
+    assert!(before.checkpoint.is_some() && !stored.is_empty());
+    let most = server.shop.config.bounds.attempts;
+    let fails = |is_full, attempt| {
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
         let desk = server.shop.desk(&claim);
-        assert_eq!((claim.attempts, server.shop.refused(&desk, claim.attempts).unwrap()), (1, None));
-        let lost = Err(Error::Device { reason: "an illegal address".to_owned() });
+        assert_eq!((claim.attempts, server.shop.refused(&desk, claim.attempts).unwrap()), (attempt, None));
+        let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full });
         server.shop.settle(&desk, claim.attempts, lost).unwrap();
-        let job = server.state.job(tenant, id).unwrap();
-        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &checkpoint));
+        server.state.job(tenant, id).unwrap()
+    };
+    let failures = (0..2 * most).map(|_| (true, 1)).chain((1..most).map(|attempt| (false, attempt)));
+    for (is_full, attempt) in failures {
+        let job = fails(is_full, attempt);
+        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &before.checkpoint));
+        let resting = v1::Progress { resting: true, ..before.progress.unwrap() };
+        assert_eq!(job.progress, Some(resting), "its owner is told, and how far it was");
         assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), stored);
     }
-    // Another fault of the machine does, in the end.
-    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
-    let fault = Err(Error::System { what: "a file".to_owned(), reason: "gone".to_owned() });
-    server.shop.settle(&server.shop.desk(&claim), server.shop.config.bounds.attempts, fault).unwrap();
-    assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Failed);
+    assert_eq!(server.shop.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
+    assert_eq!(fails(false, most).state, JobState::Failed);
 }
 
 /// A row of which nobody knows whose it is ends all the same, and keeps no other job from its end.

@@ -135,7 +135,8 @@ impl<'a, W: Workshop> Run<'a, W> {
 
     fn progress(&self, phase: v1::Phase, done: usize, total: usize) -> v1::Progress {
         let (done, total) = (done as u64, total as u64);
-        v1::Progress { phase: phase.into(), done, total, epoch: self.epoch(), iterations: self.iterations }
+        let (phase, resting) = (phase.into(), false);
+        v1::Progress { phase, done, total, epoch: self.epoch(), iterations: self.iterations, resting }
     }
 
     fn choose_circuit(&mut self, range: f64) -> Result<()> {
@@ -292,7 +293,8 @@ pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &Classification) -
             return Ok(outcome);
         }
         let (done, total) = (index as u64, work.queries.len() as u64);
-        desk.report(v1::Progress { phase: v1::Phase::Classifying.into(), done, total, epoch: 0, iterations: 0 })?;
+        let phase = v1::Phase::Classifying.into();
+        desk.report(v1::Progress { phase, done, total, ..v1::Progress::default() })?;
         let rows = shop.rows(&circuit, part)?;
         let (blob, size) = shop.put(&[shop.logits(&circuit, &rows, &weights)?])?;
         outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: part.rows as u32 });

@@ -17,8 +17,9 @@ use hetal_wire::v1;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// How often an idle worker looks for jobs that other machines queued.
 const POLL: Duration = Duration::from_secs(1);
@@ -27,8 +28,10 @@ const TELL: Duration = Duration::from_millis(500);
 /// How long a job, or a worker, rests after a fault of the machine.
 pub const REST: Duration = Duration::from_secs(2);
 
-/// How long a worker waits before it looks again whether a GPU that failed works.
+/// How long a worker rests after its GPU failed; after the next failure twice as long, and so on.
 const DEVICE_REST: Duration = Duration::from_secs(30);
+/// The longest of these rests.
+const LONGEST_REST: Duration = Duration::from_secs(600);
 
 /// What all workers of a server share.
 pub struct Shop {
@@ -54,6 +57,48 @@ pub struct Shop {
     pub rest: Duration,
     /// Needs of shapes that were asked for.
     pub key_lists: Arc<KeyLists>,
+    /// Why the server has to end, once it has to.
+    pub fate: Fate,
+    /// What a GPU said when it last failed.
+    pub device_fault: Mutex<String>,
+}
+
+/// Why a server ends that nobody stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Another server has taken the blobs. What this one did now would destroy the other's: end the process without stopping it.
+    BlobsTaken,
+    /// A GPU failed, and this process cannot open it again. Another may: stop the server and start it anew.
+    CardLost {
+        /// What the GPU said.
+        reason: String,
+    },
+}
+
+/// Why a server has to end: told once, to one who waits.
+#[derive(Default)]
+pub struct Fate {
+    end: OnceLock<End>,
+    told: Notify,
+}
+
+impl Fate {
+    /// Makes it known. The first reason stays.
+    pub fn seal(&self, end: End) {
+        // Another reason is there already: the server ends all the same.
+        let _ = self.end.set(end);
+        self.told.notify_one();
+    }
+
+    /// The reason, once there is one.
+    pub async fn wait(&self) -> End {
+        loop {
+            if let Some(end) = self.end.get() {
+                return end.clone();
+            }
+            self.told.notified().await;
+        }
+    }
 }
 
 /// How an attempt at a job ended.
@@ -109,6 +154,13 @@ impl Desk<'_> {
         self.state.job(&self.job.tenant, self.job.id).map_or(true, |job| job.checkpoint.is_some())
     }
 
+    /// The job as far as it was, resting.
+    fn resting(&self) -> v1::Progress {
+        let known = self.state.job(&self.job.tenant, self.job.id).ok().and_then(|job| job.progress);
+        let begun = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
+        v1::Progress { resting: true, ..known.unwrap_or(begun) }
+    }
+
     /// Tells how far the job is.
     pub fn report(&self, progress: v1::Progress) -> Result<()> {
         self.commit(Change { progress: Some(progress), ..Change::default() })
@@ -161,32 +213,50 @@ impl Shop {
         now + 1000 * self.config.lease_seconds
     }
 
-    /// Takes jobs until the server stops.
-    pub fn work(&self) {
-        // The set whose device failed in the last attempt, and when to look again: no attempt is made before it works.
-        let mut broken: Option<(String, Instant)> = None;
+    /// Takes jobs until the server stops, and computes them on a card, or the CPU.
+    pub fn work(&self, card: Option<usize>) {
+        let mut rest = DEVICE_REST;
         while !self.draining.load(Ordering::Relaxed) {
             let heard = self.bell.count();
-            if let Some((set, again)) = &mut broken {
-                if Instant::now() < *again {
-                    self.bell.wait(heard, POLL);
-                    continue;
-                }
-                if !self.device_works(set) {
-                    *again = Instant::now() + DEVICE_REST;
-                    continue;
-                }
-                broken = None;
-            }
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
-                Ok(Some(claim)) => broken = self.attempt(&claim).map(|set| (set, Instant::now() + DEVICE_REST)),
+                Ok(Some(claim)) => match self.attempt(&claim, card) {
+                    None => rest = DEVICE_REST,
+                    Some(failure) => {
+                        if let Some(end) = self.fatal(&claim, card, failure) {
+                            return self.fate.seal(end);
+                        }
+                        self.rest_for(rest);
+                        rest = (2 * rest).min(LONGEST_REST);
+                    }
+                },
                 Ok(None) => self.bell.wait(heard, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
                     self.bell.wait(heard, REST);
                 }
             }
+        }
+    }
+
+    /// Waits, unless the server stops.
+    fn rest_for(&self, rest: Duration) {
+        let until = Instant::now() + rest;
+        while Instant::now() < until && !self.draining.load(Ordering::Relaxed) {
+            self.bell.wait(self.bell.count(), POLL);
+        }
+    }
+
+    /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
+    fn fatal(&self, claim: &Claim, card: Option<usize>, failure: Error) -> Option<End> {
+        let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
+        let again = self.sets.by_name(&claim.job.work.training().set).and_then(|params| device::gpu(card, &params));
+        match again {
+            Err(Error::Device { is_full: false, .. }) => {
+                tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
+                Some(End::CardLost { reason })
+            }
+            _ => None,
         }
     }
 
@@ -208,8 +278,8 @@ impl Shop {
         }
     }
 
-    /// One attempt at a job, and the set of a job whose device failed.
-    fn attempt(&self, claim: &Claim) -> Option<String> {
+    /// One attempt at a job, and how its card failed, if it did.
+    fn attempt(&self, claim: &Claim, card: Option<usize>) -> Option<Error> {
         let desk = self.desk(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
@@ -217,16 +287,16 @@ impl Shop {
         let outcome = std::thread::scope(|scope| {
             let desk = &desk;
             scope.spawn(move || desk.keep_alive(stopped));
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.run(desk, claim.attempts)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.run(desk, claim.attempts, card)));
             drop(stop);
             outcome.unwrap_or_else(|_| Err(Error::work("the computation broke off: this is a fault of the server")))
         });
         tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
-        let failed = matches!(outcome, Err(Error::Device { .. }));
+        let failure = outcome.as_ref().err().filter(|error| matches!(error, Error::Device { .. })).cloned();
         if let Err(error) = self.settle(&desk, claim.attempts, outcome) {
             tracing::warn!(%job, %error, "the end of an attempt could not be remembered");
         }
-        failed.then(|| claim.job.work.training().set.clone())
+        failure
     }
 
     /// What an attempt's end means for the job.
@@ -246,10 +316,14 @@ impl Shop {
                 clear_ended(&*self.state, &*self.blobs, &desk.job.tenant, desk.job.id);
                 Ok(())
             }
-            // A job does not end because a card did: it rests at its checkpoint until there is one again.
-            Err(error @ Error::Device { .. }) => {
-                tracing::error!(job = %desk.job.id, %error, "the GPU failed: the job goes on from its checkpoint when it works again");
-                desk.commit(Change { state: Some(JobState::Queued), uncounted: true, ..release })
+            // A job does not end because a card did: it rests at its checkpoint until there is one again. A card that breaks at every
+            // attempt is the job's doing.
+            Err(Error::Device { reason, is_full }) if is_full || attempts < self.config.bounds.attempts => {
+                tracing::error!(job = %desk.job.id, reason, "the GPU failed: the job rests at its checkpoint");
+                add(&self.metrics.device_failures, 1);
+                *self.device_fault.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+                let (state, progress) = (Some(JobState::Queued), Some(desk.resting()));
+                desk.commit(Change { state, progress, uncounted: is_full, ..release })
             }
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
@@ -268,15 +342,6 @@ impl Shop {
         }
     }
 
-    /// Whether what computes the jobs of a set works, again.
-    fn device_works(&self, set: &str) -> bool {
-        let opened = self.sets.by_name(set).and_then(|params| device::gpu(self.config.engine, &params));
-        if let Err(error) = &opened {
-            tracing::error!(%error, "no job is taken while the GPU fails");
-        }
-        opened.is_ok()
-    }
-
     /// Why a job that was claimed is not worked on.
     pub fn refused(&self, desk: &Desk<'_>, attempts: u32) -> Result<Option<Outcome>> {
         if attempts > self.config.bounds.attempts {
@@ -285,14 +350,14 @@ impl Shop {
         desk.interruption()
     }
 
-    fn run(&self, desk: &Desk<'_>, attempts: u32) -> Result<Outcome> {
+    fn run(&self, desk: &Desk<'_>, attempts: u32, card: Option<usize>) -> Result<Outcome> {
         if let Some(outcome) = self.refused(desk, attempts)? {
             return Ok(outcome);
         }
         let params = self.sets.by_name(&desk.job.work.training().set)?;
-        match device::gpu(self.config.engine, &params)? {
-            Some(gpu) => {
-                let gpu = Arc::new(gpu);
+        match card {
+            Some(card) => {
+                let gpu = Arc::new(device::gpu(card, &params)?);
                 let outcome = self.run_on(desk, attempts, gpu.describe(), Arc::clone(&gpu));
                 device::tell(&gpu);
                 device::blamed(gpu.health(), outcome, desk.has_checkpoint())
@@ -312,7 +377,8 @@ impl Shop {
             }
             told = Some(Instant::now());
             let (done, total) = (done as u64, total as u64);
-            desk.report(v1::Progress { phase: v1::Phase::Preparing.into(), done, total, epoch: 0, iterations: 0 })
+            let phase = v1::Phase::Preparing.into();
+            desk.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
         };
         let bench = Bench::new((&*self.blobs, desk.job), params, device, &self.key_lists, &mut progress)?;
         match &desk.job.work {

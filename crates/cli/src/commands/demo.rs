@@ -156,6 +156,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let remote = Remote::connect(&address).map_err(hetal_client::Error::from)?;
     let mut options = Options::new(NAME);
     options.replace = true;
+    // This very process has the card, and may not be able to use it again.
+    options.leave_resting = true;
     options.extraction = bundle.manifest.as_ref().map(carried).transpose()?;
     options.wishes = Wishes {
         batch: Some(arguments.batch),
@@ -167,8 +169,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         options.verdict_delay = Duration::from_millis(ms);
     }
     let mut show = |step| steps.show(step);
-    let trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show)?;
+    let trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show);
     drop(steps);
+    let trained = trained.map_err(|error| told(error, &server))?;
     server.stop();
     let wall = start.elapsed().as_secs_f64().max(trained.seconds.all);
     let (ours, theirs) = accuracies(&trained, &bundle)?;
@@ -248,6 +251,14 @@ fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Running, Addres
     let server = format!("127.0.0.1:{}", running.address().port());
     let persistence = Duration::from_secs(30);
     Ok((running, Address { server, authorities, credentials: Credentials::Token(token), persistence }))
+}
+
+/// An error of the owner's, where the server knows more about it.
+fn told(error: hetal_client::Error, server: &Running) -> Error {
+    match error {
+        hetal_client::Error::Resting => Error::CardFailed { reason: server.device_fault() },
+        other => other.into(),
+    }
 }
 
 /// Shares of the test rows that the decrypted model and exact training get right.

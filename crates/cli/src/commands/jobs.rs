@@ -83,15 +83,25 @@ fn value(job: &Job) -> Value {
         "state": state(job.state),
         "epoch": job.progress.as_ref().map(|p| p.epoch),
         "iterations": job.progress.as_ref().map(|p| p.iterations),
+        "resting": rests(job),
         "created": job.created,
         "updated": job.updated,
         "reason": job.reason,
     })
 }
 
+/// Whether it waits for the server's GPU to work again.
+fn rests(job: &Job) -> bool {
+    job.state == JobState::Queued && job.progress.as_ref().is_some_and(|p| p.resting)
+}
+
 fn line(job: &Job) -> String {
     let progress =
         job.progress.as_ref().map_or_else(String::new, |p| format!(", epoch {}, {} iterations", p.epoch, p.iterations));
-    let reason = if job.reason.is_empty() { String::new() } else { format!(": {}", job.reason) };
+    let reason = match job.reason.as_str() {
+        "" if rests(job) => ": rests at its last checkpoint until the server's GPU works again".to_owned(),
+        "" => String::new(),
+        reason => format!(": {reason}"),
+    };
     format!("{}  {:20} {}{progress}{reason}", job.id, job.label, state(job.state))
 }

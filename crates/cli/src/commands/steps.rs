@@ -38,6 +38,9 @@ impl Steps {
             Step::SendingRows(done, all) => self.bar(&format!("sending rows ({})", bytes(all)), done >> 20, all >> 20),
             Step::Queued => self.line("in the server's queue"),
             Step::Started(engine) => self.line(&format!("the server computes on: {engine}")),
+            Step::Working(progress) if progress.resting => self.line(
+                "the server's GPU failed or lacks memory: the job rests at its last checkpoint and goes on when it works again",
+            ),
             Step::Working(progress) => {
                 let name = match progress.phase {
                     Phase::Preparing => "server: preparing".to_owned(),

@@ -286,6 +286,8 @@ pub struct Progress {
     pub epoch: usize,
     /// Iterations since the training began.
     pub iterations: u64,
+    /// The server's GPU failed, or lacks memory: the job goes on from its last checkpoint when it works again.
+    pub resting: bool,
 }
 
 impl Progress {
@@ -298,7 +300,7 @@ impl Progress {
             v1::Phase::Unspecified => return Err(Error::protocol("progress without a phase")),
         };
         let (done, total, epoch) = (message.done, message.total, message.epoch as usize);
-        Ok(Self { phase, done, total, epoch, iterations: message.iterations })
+        Ok(Self { phase, done, total, epoch, iterations: message.iterations, resting: message.resting })
     }
 }
 

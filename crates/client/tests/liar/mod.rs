@@ -52,6 +52,8 @@ pub enum Lie {
     StalledJob,
     /// Its own time limit instead of events.
     LateEvents,
+    /// No lie: its GPU failed before anyone looked, works, and fails again.
+    Rests,
     MoreEpochs,
     LessPatience,
     OtherRate,
@@ -275,7 +277,9 @@ fn put(seen: &mut Seen, bytes: Vec<u8>, describe: impl Fn(&mut v1::Output)) -> v
 }
 
 fn tell(seen: &mut Seen, what: What) {
-    let sequence = seen.events.len() as u64 + 1;
+    let counts = |what: &What| !matches!(what, What::Progress(_));
+    let before = seen.events.iter().filter(|event| event.what.as_ref().is_some_and(counts)).count();
+    let sequence = before as u64 + u64::from(counts(&what));
     seen.events.push(v1::Event { sequence, what: Some(what) });
 }
 
@@ -380,6 +384,12 @@ impl Hetal for Handler {
                     max_epochs: wishes.max_epochs.unwrap_or(defaults.max_epochs),
                     ..defaults
                 };
+                if seen.lie == Some(Lie::Rests) {
+                    for resting in [true, false, true] {
+                        let phase = v1::Phase::Training.into();
+                        tell(seen, What::Progress(v1::Progress { phase, resting, ..v1::Progress::default() }));
+                    }
+                }
                 if !matches!(seen.lie, Some(Lie::StalledEvents | Lie::StalledJob)) {
                     let what = self.0.validation(seen, 1);
                     tell(seen, what);

@@ -83,7 +83,10 @@ thread_local! {
 }
 
 fn failed(operation: &'static str) -> impl Fn(result::DriverError) -> Error {
-    move |error| Error::Driver { operation, reason: format!("{error:?}") }
+    move |error| match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::NoRoom { operation },
+        _ => Error::Driver { operation, reason: format!("{error:?}") },
+    }
 }
 
 fn no_gpu(reason: impl Into<String>) -> Error {
@@ -140,13 +143,23 @@ fn library() -> Result<bool> {
     Ok(true)
 }
 
+/// Number of cards that the driver sees. They are counted from 0.
+///
+/// # Errors
+///
+/// No driver, or one that does not start.
+pub fn cards() -> Result<usize> {
+    library()?;
+    result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
+    let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 impl Driver {
     /// Card number `gpu`, with kernels for degree `2^log_n`.
     pub(crate) fn open(gpu: usize, log_n: u32) -> Result<Self> {
-        let has_graphs = library()?;
-        result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
-        let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;
-        let ordinal = i32::try_from(gpu).ok().filter(|&g| g < count);
+        let (count, has_graphs) = (cards()?, library()?);
+        let ordinal = i32::try_from(gpu).ok().filter(|_| gpu < count);
         let ordinal = ordinal.ok_or_else(|| no_gpu(format!("number {gpu} was asked for, the driver sees {count}")))?;
         let device = result::device::get(ordinal).map_err(failed("finding the card"))?;
         let name = result::device::get_name(device).map_err(failed("naming the card"))?;
