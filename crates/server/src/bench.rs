@@ -2,7 +2,7 @@
 
 use crate::blobs::{Blobs, Key, Shelf};
 use crate::state::Job;
-use crate::work::{KeyLists, Part, Training, Work, blocks_len, labels_len};
+use crate::work::{KeyLists, OLD_KEYS, Part, Training, Work, bad_keys, blocks_len, labels_len};
 use crate::workshop::Workshop;
 use crate::{Error, Result};
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, Sealed};
@@ -51,8 +51,12 @@ impl<'a, B: Backend> Bench<'a, B> {
         let key = Key::new(&job.tenant, Shelf::Uploads, training.keys);
         let path = blobs.local(&key)?.ok_or(Error::NoBlob { name: training.keys })?;
         let bad = |e: &dyn std::fmt::Display| Error::work(format!("upload {}: {e}", training.keys));
-        let file = KeySetFile::open(&codec, &path)
-            .map_err(|e| bad(&format!("{e}; keys of an earlier version are made anew by `hetal keygen`")))?;
+        let helps = match job.work {
+            Work::Training(_) => OLD_KEYS,
+            // Its keys are those of its training, whatever its owner has now.
+            Work::Classification(_) => "a model of an earlier version is trained again, or classifies without --remote",
+        };
+        let file = KeySetFile::open(&codec, &path).map_err(|e| bad(&bad_keys(&e, helps)))?;
         let keys = EvaluationKeys::with_source(Box::new(file));
         if let Work::Training(_) = job.work {
             let all: Vec<_> = keys.available().collect();

@@ -110,9 +110,6 @@ pub trait Blobs: Send + Sync {
     /// Writes that down in place of `before`; gives whether it did: not where something else is there by now.
     fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool>;
 
-    /// Whether other machines reach it too.
-    fn is_shared(&self) -> bool;
-
     /// Where it is, in words.
     fn place(&self) -> String;
 }

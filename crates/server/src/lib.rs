@@ -64,6 +64,7 @@ use tenants::{TenantConfig, Tenants};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use turns::Turns;
@@ -85,6 +86,7 @@ pub struct Running {
     service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
     network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
+    database: Arc<SqliteState>,
     /// Held while this process has the folder.
     _lock: File,
 }
@@ -100,7 +102,7 @@ pub struct Running {
 /// ```
 pub fn start(config: Config) -> Result<Running> {
     let folder = config.folder.clone();
-    begin(config).map_err(|error| explain(error, Files.free(&folder).unwrap_or(u64::MAX)))
+    begin(config, pairing::PAUSE).map_err(|error| explain(error, Files.free(&folder).unwrap_or(u64::MAX)))
 }
 
 /// Says what to do where a server does not start because its disk is full: database, log and mark are written then.
@@ -112,7 +114,8 @@ fn explain(error: Error, free: u64) -> Error {
     Error::System { what: "the disk is full".to_owned(), reason }
 }
 
-fn begin(config: Config) -> Result<Running> {
+/// Everything that can fail comes before the blobs are taken: a start that fails leaves them to whom they were.
+fn begin(config: Config, pause: Duration) -> Result<Running> {
     config.check()?;
     std::fs::create_dir_all(&config.folder).map_err(|e| Error::file(&config.folder, e))?;
     let lock = lock(&config.folder)?;
@@ -121,10 +124,11 @@ fn begin(config: Config) -> Result<Running> {
     let place = sets.iter().next().map(|params| Place::find(&config, params)).transpose()?.unwrap_or_default();
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
-    let pairing = pairing::pair(&*blobs, &database, config.take_over)?;
     let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);
+    let tenants = RwLock::new(Tenants::new(&config.tenants)?);
+    let sockets = Sockets::open(&config)?;
     let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
         config: config.clone(),
@@ -143,20 +147,9 @@ fn begin(config: Config) -> Result<Running> {
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
-    if pairing == Pairing::New {
-        let place = blobs.place();
-        tracing::info!(
-            place,
-            "the blobs are this database's from now on: what it does not name goes at the next start"
-        );
-    } else {
-        match sweep::sweep(&*state, &*blobs, &staging) {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
-            // They cost room and nothing else.
-            Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
-        }
-    }
+    let pairing = pairing::pair(&*blobs, &database, config.take_over)?;
+    // Told to take over once more, it is no surer that this was right.
+    tidy(if config.take_over { Pairing::New } else { pairing }, &*state, &*blobs, &staging);
     let uploads = Uploads {
         state: Arc::clone(&state),
         blobs: Arc::clone(&blobs),
@@ -165,7 +158,7 @@ fn begin(config: Config) -> Result<Running> {
         spare: config.bounds.spare_bytes,
     };
     let service = Service {
-        tenants: RwLock::new(Tenants::new(&config.tenants)?),
+        tenants,
         connections: Places::new(config.bounds.tenant_connections),
         streams: Places::new(config.bounds.streams),
         key_lists: Arc::clone(&shop.key_lists),
@@ -179,14 +172,12 @@ fn begin(config: Config) -> Result<Running> {
         metrics,
         audit,
     };
-    let mut running = listen(Arc::new(service), shop, lock)?;
+    let mut running = sockets.serve(Arc::new(service), shop, (Arc::clone(&database), lock));
     let shop = Arc::clone(&running.shop);
     let seconds = running.shop.config.bounds.verdict_seconds;
     running.threads.push(thread("patience".to_owned(), move || Patience::new(seconds).watch(&shop))?);
-    if running.shop.blobs.is_shared() {
-        let shop = Arc::clone(&running.shop);
-        running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database))?);
-    }
+    let shop = Arc::clone(&running.shop);
+    running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database, pause))?);
     for number in 0..running.shop.config.workers.unwrap_or(place.workers()) {
         let (shop, card) = (Arc::clone(&running.shop), place.card_of(number));
         running.threads.push(thread(format!("worker {number}"), move || shop.work(card))?);
@@ -194,16 +185,34 @@ fn begin(config: Config) -> Result<Running> {
     Ok(running)
 }
 
+/// Removes what a sudden end had left, where it is certain that the database is that of the blobs.
+fn tidy(pairing: Pairing, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
+    if pairing == Pairing::New {
+        let place = blobs.place();
+        tracing::info!(
+            place,
+            "the blobs are this database's from now on: what it does not name goes at the next start"
+        );
+        return;
+    }
+    match sweep::sweep(state, blobs, staging) {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
+        // They cost room and nothing else.
+        Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
+    }
+}
+
 /// Marks the blobs again and again, until the server stops or another one has them.
-fn keep_marked(shop: &Shop, database: &SqliteState) {
-    let mut next = Instant::now() + pairing::PAUSE;
+fn keep_marked(shop: &Shop, database: &SqliteState, pause: Duration) {
+    let mut next = Instant::now() + pause;
     while !shop.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
             // Woken by the bell more often, so that the server stops at once.
-            shop.bell.wait(shop.bell.count(), Duration::from_secs(1));
+            shop.bell.wait(shop.bell.count(), pause.min(Duration::from_secs(1)));
             continue;
         }
-        next = Instant::now() + pairing::PAUSE;
+        next = Instant::now() + pause;
         match pairing::renew(&*shop.blobs, database) {
             Ok(true) => {}
             Ok(false) => {
@@ -241,57 +250,74 @@ fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Opens the sockets and serves them.
-fn listen(service: Arc<Service>, shop: Arc<Shop>, lock: File) -> Result<Running> {
-    let config = service.config.clone();
-    let failed = |what: String| move |e: std::io::Error| Error::System { what, reason: e.to_string() };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("network").enable_all().build();
-    let runtime = runtime.map_err(failed("the network's threads".to_owned()))?;
-    let bind = |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
-    let acceptor = tls::acceptor(&config)?;
-    let listener = bind(config.address)?;
-    let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
-    let monitor = config.metrics.map(bind).transpose()?;
-    let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
-    if let Some(monitor) = monitor {
-        runtime.spawn(metrics::serve(monitor, Arc::clone(&service.metrics), Arc::clone(&service.state)));
+/// The addresses that are served, bound, and what is shown to those who come.
+struct Sockets {
+    runtime: Runtime,
+    acceptor: TlsAcceptor,
+    listener: TcpListener,
+    address: SocketAddr,
+    monitor: Option<TcpListener>,
+}
+
+impl Sockets {
+    /// Reads or makes certificates and binds; whoever comes waits until [`Sockets::serve`].
+    fn open(config: &Config) -> Result<Self> {
+        let failed = |what: String| move |e: std::io::Error| Error::System { what, reason: e.to_string() };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("network").enable_all().build();
+        let runtime = runtime.map_err(failed("the network's threads".to_owned()))?;
+        let bind =
+            |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
+        let acceptor = tls::acceptor(config)?;
+        let listener = bind(config.address)?;
+        let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
+        let monitor = config.metrics.map(bind).transpose()?;
+        Ok(Self { runtime, acceptor, listener, address, monitor })
     }
-    let (connections, incoming) = mpsc::channel(1);
-    let limits = tls::Limits {
-        most: config.bounds.connections,
-        strangers: config.bounds.strangers,
-        patience: Duration::from_secs(config.bounds.idle_seconds),
-    };
-    runtime.spawn(tls::accept(listener, acceptor, limits, connections));
-    let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
-    let (stop, stopped) = oneshot::channel();
-    let (ended, end) = oneshot::channel();
-    let handler = HetalServer::new(Handler(Arc::clone(&service)))
-        .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
-        .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
-    let handler = Door::new(handler, Arc::clone(&service));
-    let server = tonic::transport::Server::builder()
-        .max_concurrent_streams(config.bounds.requests)
-        .http2_max_header_list_size(16 << 10)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
-        .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(8 << 20);
-    runtime.spawn(async move {
-        let served = server.serve_with_incoming_shutdown(handler, incoming, async {
-            let _ = stopped.await;
-        });
-        if let Err(error) = served.await {
-            tracing::error!(%error, "the network failed");
+
+    fn serve(self, service: Arc<Service>, shop: Arc<Shop>, (database, lock): (Arc<SqliteState>, File)) -> Running {
+        let Self { runtime, acceptor, listener, address, monitor } = self;
+        let config = service.config.clone();
+        let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
+        if let Some(monitor) = monitor {
+            runtime.spawn(metrics::serve(monitor, Arc::clone(&service.metrics), Arc::clone(&service.state)));
         }
-        let _ = ended.send(());
-    });
-    let authority = config.certificate.is_none().then(|| tls::authority_path(&config.folder));
-    tracing::info!(%address, "clients are served");
-    let network = Some((runtime, stop, end));
-    let threads = Vec::new();
-    Ok(Running { address, metrics_address, authority, shop, service, threads, network, _lock: lock })
+        let (connections, incoming) = mpsc::channel(1);
+        let limits = tls::Limits {
+            most: config.bounds.connections,
+            strangers: config.bounds.strangers,
+            patience: Duration::from_secs(config.bounds.idle_seconds),
+        };
+        runtime.spawn(tls::accept(listener, acceptor, limits, connections));
+        let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+        let (stop, stopped) = oneshot::channel();
+        let (ended, end) = oneshot::channel();
+        let handler = HetalServer::new(Handler(Arc::clone(&service)))
+            .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
+            .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
+        let handler = Door::new(handler, Arc::clone(&service));
+        let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(config.bounds.requests)
+            .http2_max_header_list_size(16 << 10)
+            .http2_keepalive_interval(Some(Duration::from_secs(30)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20);
+        runtime.spawn(async move {
+            let served = server.serve_with_incoming_shutdown(handler, incoming, async {
+                let _ = stopped.await;
+            });
+            if let Err(error) = served.await {
+                tracing::error!(%error, "the network failed");
+            }
+            let _ = ended.send(());
+        });
+        let authority = config.certificate.is_none().then(|| tls::authority_path(&config.folder));
+        tracing::info!(%address, "clients are served");
+        let network = Some((runtime, stop, end));
+        let threads = Vec::new();
+        Running { address, metrics_address, authority, shop, service, threads, network, database, _lock: lock }
+    }
 }
 
 impl Running {
@@ -344,6 +370,10 @@ impl Running {
             let _ = stop.send(());
             let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
+            // The last mark: no copy that was made of the database while this server ran knows it.
+            if let Err(error) = pairing::renew(&*self.shop.blobs, &self.database) {
+                tracing::warn!(%error, "the blobs could not be marked at the end");
+            }
         }
     }
 }
@@ -355,8 +385,40 @@ impl Drop for Running {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use hetal_testkit::TempDir;
+
+    /// A copy of the database, made while a server runs on a folder, no longer knows the blobs a pause later: what comes after that
+    /// would be rubbish to it.
+    #[test]
+    fn a_running_server_marks_its_blobs() {
+        let dir = TempDir::new();
+        let token = tenants::Fingerprint::of(b"a token");
+        let ann = TenantConfig {
+            name: "ann".to_owned().try_into().unwrap(),
+            token: Some(token),
+            certificate: None,
+            expires: None,
+        };
+        let config = Config {
+            folder: dir.path().to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tenants: vec![ann],
+            sets: vec!["insecure-toy11".to_owned()],
+            allow_insecure: true,
+            engine: config::Engine::Cpu,
+            ..Config::default()
+        };
+        let running = begin(config, Duration::from_millis(20)).unwrap();
+        let copied = pairing::tests::copy(dir.path(), "state.sqlite", "copy.sqlite");
+        let until = Instant::now() + Duration::from_secs(60);
+        while pairing::is_ours(&copied, &running.shop.blobs.owner().unwrap().unwrap()).unwrap() {
+            assert!(Instant::now() < until, "the mark stays");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 
     #[test]
     fn a_full_disk_is_named() {

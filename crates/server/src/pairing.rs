@@ -2,9 +2,10 @@
 //! database does not name is swept up.
 //!
 //! Beside the blobs stands the name of their database, which all its copies have, and a mark, which they do not: a random word that the
-//! server replaces whenever it starts and, where other machines reach the blobs, once a minute. The new one is remembered in the
-//! database before it is written beside the blobs, and the one it replaces stays remembered until the next: whichever of the two a sudden
-//! end leaves there is known. An older copy of the database knows neither, and is refused.
+//! server replaces when it starts, once a minute, and when it stops. The new one is remembered in the database before it is written beside
+//! the blobs, and the one it replaces stays remembered until the next: whichever of the two a sudden end leaves there is known. A copy of
+//! the database that is older than the last mark knows neither, and is refused. One that is younger lacks what came since, at most the
+//! last minute before a sudden end.
 
 use crate::blobs::Blobs;
 use crate::state::{Holdings, SqliteState, State};
@@ -56,7 +57,7 @@ fn parse(said: &str) -> (&str, &str) {
 }
 
 /// Whether this copy of the database is the one that wrote that.
-fn is_ours(state: &SqliteState, said: &str) -> Result<bool> {
+pub(crate) fn is_ours(state: &SqliteState, said: &str) -> Result<bool> {
     let (identity, mark) = parse(said);
     let (found, intended) = state.marks()?;
     Ok(identity == state.identity()? && [found, intended].iter().any(|known| known == mark))
@@ -110,7 +111,7 @@ fn check_unowned(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
         format!(
             "{place} does not say whose it is, and holds blobs of tenants whom state.sqlite does not know ({}): they may be another \
              server's, or state.sqlite is not theirs. Restore the database they belong to; or take another place (a folder, or a prefix in \
-             the bucket) and move what is this server's there",
+             the bucket) and move what is this server's there; or, if they are nobody's, move these tenants' folders away",
             strangers.join(", ")
         )
     } else if holders.is_empty() && uploads > 0 {
@@ -158,7 +159,7 @@ pub(crate) mod tests {
     }
 
     /// A copy of a database that is in use.
-    fn copy(dir: &Path, from: &str, to: &str) -> SqliteState {
+    pub(crate) fn copy(dir: &Path, from: &str, to: &str) -> SqliteState {
         let backup = format!("VACUUM INTO '{}'", dir.join(to).display());
         rusqlite::Connection::open(dir.join(from)).unwrap().execute_batch(&backup).unwrap();
         SqliteState::open(&dir.join(to)).unwrap()

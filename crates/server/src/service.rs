@@ -13,7 +13,7 @@ use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
 use crate::turns::{Turn, Turns};
 use crate::uploads::{Begun, Extent, Uploads};
-use crate::work::{Checker, KeyLists, Work, blob_name, job_id};
+use crate::work::{Checker, KeyLists, OLD_KEYS, Work, bad_keys, blob_name, job_id};
 use crate::{Error, Result, clock};
 use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, Kind};
 use hetal_ckks::{KeyId, KeySource, Params};
@@ -528,17 +528,17 @@ impl Service {
     ) -> Result<()> {
         let path = self.blobs.local(&Key::new(tenant, Shelf::Uploads, name))?.ok_or(Error::NoBlob { name })?;
         let codec = Codec::new(Arc::clone(params), self.sets.ring(params)?);
-        let file = KeySetFile::open(&codec, &path).map_err(Error::invalid)?;
+        let file = KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(bad_keys(&e, OLD_KEYS)))?;
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
         let expected: BTreeSet<_> = expected.iter().copied().collect();
         if let Some((id, limbs)) = expected.difference(&found).next() {
             return Err(Error::invalid(format!(
-                "the key set lacks the {id} for {limbs} limbs: make keys for this shape"
+                "the key set lacks the {id} for {limbs} limbs: make keys for this shape; {OLD_KEYS}"
             )));
         }
         match found.difference(&expected).next() {
             Some((id, limbs)) => {
-                Err(Error::invalid(format!("the key set has a {id} for {limbs} limbs that nothing needs")))
+                Err(Error::invalid(format!("the key set has a {id} for {limbs} limbs that nothing needs; {OLD_KEYS}")))
             }
             None => Ok(()),
         }

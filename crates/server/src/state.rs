@@ -152,7 +152,7 @@ pub struct Change {
     pub event: Option<v1::event::What>,
     /// Whether the lease ends.
     pub release: bool,
-    /// Whether the attempts so far do not count.
+    /// Whether this attempt does not count; those before it do.
     pub uncounted: bool,
     /// Milliseconds of work since the last change.
     pub spent: Millis,

@@ -5,7 +5,7 @@ use crate::state::{BlobKind, State};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_circuits::encrypted;
-use hetal_ckks::bytes::{self, seeded_ciphertext_len};
+use hetal_ckks::bytes::{self, FormatError, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Agreement, Circuit, Limits, Wishes};
@@ -113,6 +113,20 @@ impl Training {
         let Agreement { batch, range, .. } = self.agreement;
         Circuit::new(params.slots(), batch, self.features, self.classes, range).map_err(Error::invalid)
     }
+}
+
+/// What helps where a key set was made by an earlier version of the client.
+pub const OLD_KEYS: &str = "keys of an earlier version are made anew by `hetal keygen`";
+
+/// What is wrong with the file of a key set; where its keys have other shapes than those of this version, with what `helps` against that.
+/// Against damage and faults of the machine it would not.
+pub fn bad_keys(error: &FormatError, helps: &str) -> String {
+    use FormatError::{Digits, KeyOrder, Length, Primes, Purpose, Version};
+    let other_shape = matches!(
+        error,
+        Length { .. } | Purpose { .. } | Digits { .. } | Primes { .. } | KeyOrder { .. } | Version { .. }
+    );
+    if other_shape { format!("{error}; {helps}") } else { error.to_string() }
 }
 
 /// What requests are checked against.
@@ -284,8 +298,13 @@ impl Checker<'_> {
         if (found.kind, found.size) == (kind, size) {
             return Ok(());
         }
+        let helps = if (found.kind, kind) == (BlobKind::Keys, BlobKind::Keys) {
+            format!(": {OLD_KEYS}")
+        } else {
+            String::new()
+        };
         Err(Error::invalid(format!(
-            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape",
+            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape{helps}",
             found.kind, found.size
         )))
     }
@@ -315,4 +334,19 @@ pub fn job_id(bytes: &[u8]) -> Result<JobId> {
 pub(crate) fn parts(messages: &[v1::Rows]) -> Result<Vec<Part>> {
     let part = |message: &v1::Rows| Ok(Part { blob: blob_name(&message.blob)?, rows: message.rows as usize });
     messages.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_keys_are_asked_for_where_they_help() {
+        let length = FormatError::Length { declared: 3, expected: 7 };
+        assert_eq!(bad_keys(&length, OLD_KEYS), format!("{length}; {OLD_KEYS}"));
+        let io = FormatError::from(std::io::Error::other("a broken disk"));
+        for fault in [io, FormatError::Checksum { part: "the table" }, FormatError::Truncated { part: "a key set" }] {
+            assert_eq!(bad_keys(&fault, OLD_KEYS), fault.to_string());
+        }
+    }
 }

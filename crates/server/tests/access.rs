@@ -4,6 +4,7 @@
 mod common;
 
 use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
+use hetal_ckks::bytes::{KeySetReader, KeySetWriter};
 use hetal_client::remote::{Address, Batch, BlobKind, Credentials, Error, Remote};
 use hetal_learn::Wishes;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
@@ -116,16 +117,17 @@ fn other_versions_get_a_sentence() {
     let dir = TempDir::new();
     let running = server(dir.path());
     let hello = |oldest, newest| v1::HelloRequest { oldest, newest, program: String::new() };
-    let old = raw(&running, "1", async |mut rpc| rpc.hello(hello(0, 0)).await.unwrap_err());
+    let (ours, next) = (hetal_wire::VERSION.to_string(), hetal_wire::VERSION + 1);
+    let old = raw(&running, &ours, async |mut rpc| rpc.hello(hello(1, 1)).await.unwrap_err());
     assert!(old.code() == tonic::Code::FailedPrecondition && old.message().contains("update the client"), "{old:?}");
-    let new = raw(&running, "1", async |mut rpc| rpc.hello(hello(2, 9)).await.unwrap_err());
+    let new = raw(&running, &ours, async |mut rpc| rpc.hello(hello(next, 9)).await.unwrap_err());
     assert!(new.message().contains("operator"), "{new:?}");
     // Later requests say their version too; one that does not, or says another, is told so and not misread.
-    for version in ["0", "2", "x"] {
+    for version in ["0", "1", &next.to_string(), "x"] {
         let refused = raw(&running, version, async |mut rpc| rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap_err());
         assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{version}: {refused:?}");
     }
-    raw(&running, "1", async |mut rpc| rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap());
+    raw(&running, &ours, async |mut rpc| rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap());
 }
 
 #[test]
@@ -198,6 +200,18 @@ fn nonsense_is_refused_before_it_costs_anything() {
     assert!(matches!(attempt(&|t| t.keys.0[0] ^= 1), Some(Error::NotFound { .. })));
     // Keys for another number of classes.
     assert!(refused(attempt(&|t| t.classes = 5)));
+    // Keys of a version that needed fewer of them.
+    let whole = std::fs::read(owner.path("keys")).unwrap();
+    let (codec, mut input, mut fewer) = (owner.client.codec(), &whole[..], Vec::new());
+    let mut reader = KeySetReader::new(&codec, &mut input).unwrap();
+    let mut names: Vec<_> = reader.remaining().collect();
+    names.pop();
+    let mut writer = KeySetWriter::new(&codec, &names, &mut fewer).unwrap();
+    names.iter().for_each(|_| writer.write(&reader.read().unwrap().unwrap()).unwrap());
+    writer.finish().unwrap();
+    let keys = upload(BlobKind::Keys, &fewer).unwrap().name;
+    let old = attempt(&|t| t.keys = keys);
+    assert!(matches!(&old, Some(Error::Refused { sentence, .. }) if sentence.contains("hetal keygen")), "{old:?}");
     // Bounds of hidden hyper-parameters are hidden too.
     let rate = attempt(&|t| t.wishes = Wishes { rate: Some(1e9), ..common::wishes() });
     assert!(matches!(&rate, Some(Error::Refused { sentence, .. }) if !sentence.contains(" to ")), "{rate:?}");
@@ -480,6 +494,47 @@ fn blobs_and_database_belong_together() {
     // Nor is anyone forgotten there.
     let refused = hetal_server::forget_tenant(&config(dir.path()), &"ann".to_owned().try_into().unwrap());
     assert!(refused.unwrap_err().to_string().contains("another database"));
+}
+
+/// A database from a backup that was made while the server ran, beside blobs that came later: they outlive every start but the one after
+/// its operator has seen a server run with them.
+#[test]
+fn a_backup_of_the_database_does_not_cost_later_blobs() {
+    let (owner, dir, backup) = (owner(), TempDir::new(), TempDir::new());
+    let running = server(dir.path());
+    let database = dir.path().join("state.sqlite");
+    let copy = backup.path().join("copy.sqlite");
+    let sql = format!("VACUUM INTO '{}'", copy.display());
+    rusqlite::Connection::open(&database).unwrap().execute_batch(&sql).unwrap();
+    let remote = Remote::connect(&quickly(&running, TOKEN)).unwrap();
+    let sent = remote.upload(BlobKind::Features, &owner.path("validation"), &mut |_, _| {}).unwrap();
+    let blob = dir.path().join(format!("blobs/tenants/ann/uploads/{}", sent.name));
+    running.stop();
+    for file in ["state.sqlite-wal", "state.sqlite-shm"] {
+        let _ = std::fs::remove_file(dir.path().join(file));
+    }
+    std::fs::copy(&copy, &database).unwrap();
+    let refused = || {
+        let error = start(config(dir.path())).err().unwrap().to_string();
+        assert!(error.contains("--take-over"), "{error}");
+    };
+    refused();
+    // A start that fails takes nothing over: not for want of its address, nor of the metrics', nor of its certificate.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taking = || Config { take_over: true, ..config(dir.path()) };
+    let address = taken.local_addr().unwrap();
+    assert!(start(Config { address, ..taking() }).is_err());
+    assert!(start(Config { metrics: Some(address), ..taking() }).is_err());
+    let missing = Some(dir.path().join("nowhere.pem"));
+    assert!(start(Config { certificate: missing.clone(), key: missing, ..taking() }).is_err());
+    refused();
+    // Nothing is removed as long as the flag is given, however often.
+    for _ in 0..2 {
+        start(taking()).unwrap().stop();
+        assert!(blob.exists());
+    }
+    server(dir.path()).stop();
+    assert!(!blob.exists(), "now it is known to be rubbish");
 }
 
 /// A tenant who leaves: nothing of his is found afterwards, and nothing of others is missing.

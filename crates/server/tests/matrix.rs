@@ -174,7 +174,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
     };
     let never = target.never();
 
-    let version = Some("1".to_owned());
+    let version = Some(hetal_wire::VERSION.to_string());
     let strangers = [
         ("no credentials", Stranger { version: version.clone(), ..Stranger::default() }),
         ("a wrong token", Stranger::with_token("wrong")),

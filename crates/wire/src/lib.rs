@@ -12,8 +12,9 @@ pub mod v1 {
     tonic::include_proto!("hetal.v1");
 }
 
-/// The version of the protocol that this program speaks.
-pub const VERSION: u32 = 1;
+/// The version of the protocol that this program speaks. It rises whenever the other end could not use what it is sent, in messages or in
+/// blobs: version 2 has key sets with keys from the sparse secret.
+pub const VERSION: u32 = 2;
 /// The metadata entry of every request that names the version it speaks.
 pub const VERSION_ENTRY: &str = "hetal-protocol";
 /// Bytes of a blob in one message of a stream.
@@ -42,9 +43,9 @@ mod tests {
 
     #[test]
     fn versions_meet_or_a_sentence_says_who_must_update() {
-        assert_eq!(negotiate(1, 3), Ok(1));
-        assert!(negotiate(0, 0).unwrap_err().contains("update the client"));
-        assert!(negotiate(2, 3).unwrap_err().contains("operator"));
+        assert_eq!(negotiate(1, 3), Ok(VERSION));
+        assert!(negotiate(1, 1).unwrap_err().contains("update the client"));
+        assert!(negotiate(VERSION + 1, VERSION + 2).unwrap_err().contains("operator"));
         assert!(negotiate(3, 0).is_err());
     }
 

@@ -234,10 +234,6 @@ impl Blobs for LocalBlobs {
         self.sync(&self.root).map(|()| true)
     }
 
-    fn is_shared(&self) -> bool {
-        false
-    }
-
     fn place(&self) -> String {
         self.root.display().to_string()
     }

@@ -100,10 +100,6 @@ impl Blobs for MemoryBlobs {
         Ok(is_so)
     }
 
-    fn is_shared(&self) -> bool {
-        false
-    }
-
     fn place(&self) -> String {
         "this process".to_owned()
     }

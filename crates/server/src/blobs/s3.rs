@@ -325,10 +325,6 @@ impl Blobs for S3Blobs {
         self.try_conditions(after).map(|()| true)
     }
 
-    fn is_shared(&self) -> bool {
-        true
-    }
-
     fn place(&self) -> String {
         self.place.clone()
     }

@@ -245,8 +245,10 @@ impl State for MemoryState {
         if change.checkpoint.is_some() {
             job.checkpoint.clone_from(&change.checkpoint);
         }
-        if change.checkpoint.is_some() || change.uncounted {
+        if change.checkpoint.is_some() {
             entry.attempts = 0;
+        } else if change.uncounted {
+            entry.attempts = entry.attempts.saturating_sub(1);
         }
         entry.held = change.held.unwrap_or(entry.held);
         if change.release {

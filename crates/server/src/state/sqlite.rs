@@ -483,7 +483,7 @@ impl State for SqliteState {
         self.write(|db| {
             let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
                 checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
-                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL AND NOT ?12, attempts, 0), spent = spent + ?9,
+                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, MAX(attempts - ?12, 0), 0), spent = spent + ?9,
                 bytes = bytes + ?10, held = COALESCE(?11, held) WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
             let values = params![
                 lease.job.0,

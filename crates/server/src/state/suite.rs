@@ -134,12 +134,12 @@ fn turns(state: &dyn State) {
     let change = Change { state: Some(JobState::Finished), ..Change::default() };
     assert_eq!(state.commit(&late.lease, &change, 201), Err(Error::Fenced));
     assert_eq!(state.renew(&late.lease, 900), Err(Error::Fenced));
-    // An attempt that does not count is forgotten.
+    // An attempt that does not count is forgotten, and no other.
     let change = Change { state: Some(JobState::Queued), release: true, uncounted: true, ..Change::default() };
     state.commit(&again.lease, &change, 201).unwrap();
     let other = state.claim("worker", 201, 301).unwrap().unwrap();
     let again = if other.job.id == again.job.id { other } else { state.claim("worker", 201, 301).unwrap().unwrap() };
-    assert_eq!((again.job.state, again.attempts), (JobState::Running, 1));
+    assert_eq!((again.job.state, again.attempts), (JobState::Running, 2));
     // A worker that is known to be dead loses all.
     state.release_worker("worker").unwrap();
     assert_eq!(state.renew(&again.lease, 900), Err(Error::Fenced));

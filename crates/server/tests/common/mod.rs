@@ -330,7 +330,8 @@ pub type RawClient =
 impl Stranger {
     /// One who speaks the protocol and shows a token.
     pub fn with_token(token: &str) -> Self {
-        Self { version: Some("1".to_owned()), authorization: Some(format!("Bearer {token}")), certificate: None }
+        let version = Some(hetal_wire::VERSION.to_string());
+        Self { version, authorization: Some(format!("Bearer {token}")), certificate: None }
     }
 
     fn tls(&self, authority: &[u8]) -> rustls::ClientConfig {
