@@ -371,6 +371,58 @@ fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
     assert_eq!(json(&["jobs", "--json", "--dir", text(&dir)]).as_array().unwrap().len(), 1);
 }
 
+/// What a training was interrupted with stays its own: where the server has the key set its file is not needed, and one of an earlier
+/// version is not replaced behind its back.
+#[test]
+fn an_interrupted_training_keeps_its_key_set() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let to_server = server.arguments();
+    let named = |name| [&train_arguments(text(&dir), text(&features), &to_server)[..], &["--name", name]].concat();
+    let record = |name: &str| -> Option<Value> {
+        serde_json::from_slice(&std::fs::read(dir.join("jobs").join(name).join("job.json")).ok()?).ok()
+    };
+    let interrupt = |name: &'static str, ready: &dyn Fn(Value) -> bool| {
+        let command = named(name);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hetal"))
+            .args(&command)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until(&mut child, name, || record(name).is_some_and(ready));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    interrupt("first", &|record| record["job"]["id"].is_string());
+    let keys = key_files(&dir);
+    assert_eq!(keys.len(), 1);
+    std::fs::remove_file(dir.join(&keys[0])).unwrap();
+    json(&named("first"));
+    assert!(key_files(&dir).is_empty(), "nothing was made in its place");
+
+    // Nor is anything made where the keys are of an earlier version: that is said.
+    let settings = dir.join("project.json");
+    let change = |name: &str, value: Value| {
+        let mut read: Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
+        read["keys"][0][name] = value;
+        std::fs::write(&settings, read.to_string()).unwrap();
+    };
+    interrupt("second", &|_| true);
+    let keys = key_files(&dir);
+    change("bytes", 3.into());
+    let said = error(&named("second"));
+    assert!(said.contains("keys of an earlier version") && said.contains("--replace"), "{said}");
+    assert_eq!(key_files(&dir), keys);
+    // One of another name makes new keys, and says whose the old ones were.
+    let output = hetal(&named("third"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("--name second --replace"), "{said}");
+    assert!(error(&named("second")).contains("--replace"));
+}
+
 /// Key sets in a project folder, finished or not.
 fn key_files(folder: &Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());

@@ -121,6 +121,15 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A training was interrupted under keys that this version does not use.
+    #[error(
+        "the training {name} was interrupted with keys of an earlier version of this program, with which it cannot go on: finish it with that \
+         version, on a server of that version, or begin it again with --replace"
+    )]
+    OldKeys {
+        /// The name.
+        name: String,
+    },
     /// A model of this name is there.
     #[error("there is a model named {name}: give another --name, or --replace it")]
     ModelExists {

@@ -3,8 +3,10 @@
 use crate::project::{KeySet, Released, Rotation, io, remove_if_there};
 use crate::training::Step;
 use crate::{Error, Layout, Owner, Project, Result, remote};
-use hetal_ckks::Params;
+use hetal_ckks::bytes::KeySetReader;
+use hetal_ckks::{KeyId, Params};
 use hetal_keys::durable::NewFile;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -152,8 +154,22 @@ pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that a project has the key set of a layout: one of another length is of a version of this program that needed other keys. What is
-/// wrong with a file of the right length is found out when it is sent, or by [`check_set`].
+/// Whether a key set has other keys than this version of the program needs: by its length, and by what its file lists, if it is there.
+pub(crate) fn is_of_another_version(project: &Project, owner: &Owner, layout: &Layout, keys: &KeySet) -> Result<bool> {
+    let wanted = layout.keys()?;
+    let lists_others =
+        || listed(owner, &project.key_file(keys)).is_some_and(|listed| listed != wanted.iter().copied().collect());
+    Ok(keys.bytes != layout.key_bytes(&wanted)? || lists_others())
+}
+
+/// The keys that a file lists at its beginning, if that can be read: a few KiB.
+fn listed(owner: &Owner, path: &Path) -> Option<BTreeSet<(KeyId, usize)>> {
+    let mut file = std::io::BufReader::new(std::fs::File::open(path).ok()?);
+    Some(KeySetReader::new(&owner.codec(), &mut file).ok()?.remaining().collect())
+}
+
+/// Makes sure that a project has the key set of a layout: one of another version of this program, or whose file was cut, is made anew. What
+/// else is wrong with a file is found out when it is sent, or by [`check_set`].
 pub fn ensure_set(
     project: &mut Project,
     owner: &Owner,
@@ -161,14 +177,13 @@ pub fn ensure_set(
     report: &mut (dyn FnMut(Step) + Send),
 ) -> Result<KeySet> {
     let known = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
-    let wanted = layout.keys()?;
-    let needed = layout.key_bytes(&wanted)?;
     if let Some(keys) = &known
-        && keys.bytes == needed
-        && project.key_file(keys).metadata().is_ok_and(|m| m.len() == needed)
+        && project.key_file(keys).metadata().is_ok_and(|m| m.len() == keys.bytes)
+        && !is_of_another_version(project, owner, layout, keys)?
     {
         return Ok(keys.clone());
     }
+    let wanted = layout.keys()?;
     let file = known.as_ref().map_or_else(|| layout.key_file(), |keys| keys.file.clone());
     // Made again, it is as known to a server as it was.
     let sent = known.is_some_and(|keys| keys.sent);
@@ -226,6 +241,7 @@ impl std::io::Write for HashedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hetal_ckks::bytes::KeySetWriter;
     use hetal_testkit::TempDir;
 
     fn project(folder: &TempDir, name: &str) -> Project {
@@ -325,6 +341,29 @@ mod tests {
         let second = set(&mut p, &nine);
         assert_eq!(second.bytes, whole.len() as u64);
         assert_eq!(remote::name_of(&path).unwrap().0.to_string(), second.blob);
+        // So is one of the right length with another key in it.
+        let mut file = std::io::BufReader::new(std::fs::File::open(p.key_file(&second)).unwrap());
+        let mut read = KeySetReader::new(&owner.codec(), &mut file).unwrap();
+        let mut names: Vec<_> = read.remaining().collect();
+        let place = names.iter().position(|(id, _)| matches!(id, KeyId::Galois(_))).unwrap();
+        let (KeyId::Galois(galois), limbs) = names[place] else { unreachable!() };
+        let other = (1..).map(|k| KeyId::Galois((galois + 2 * k) % (2 * six.params.degree() as u64)));
+        let other = other.into_iter().find(|id| *id != KeyId::Galois(1) && !names.contains(&(*id, limbs))).unwrap();
+        names[place].0 = other;
+        let older = folder.path().join("older");
+        let mut out = std::fs::File::create(&older).unwrap();
+        let mut writer = KeySetWriter::new(&owner.codec(), &names, &mut out).unwrap();
+        while let Some(mut key) = read.read().unwrap() {
+            key.id = if key.id == KeyId::Galois(galois) && key.basis.q == limbs { other } else { key.id };
+            writer.write(&key).unwrap();
+        }
+        writer.finish().unwrap();
+        assert_eq!(std::fs::metadata(&older).unwrap().len(), second.bytes);
+        std::fs::rename(&older, p.key_file(&second)).unwrap();
+        let blob = remote::name_of(&path).unwrap().0.to_string();
+        p.update(|s| s.keys.iter_mut().filter(|k| k.file == second.file).for_each(|k| k.blob = blob.clone())).unwrap();
+        let second = set(&mut p, &nine);
+        assert_ne!(second.blob, blob);
         // Made again, a set is as known to servers as it was.
         p.update(|s| s.keys.iter_mut().for_each(|keys| keys.sent = keys.blob == first.blob)).unwrap();
         std::fs::remove_file(p.key_file(&first)).unwrap();

@@ -65,6 +65,8 @@ impl Options {
 pub enum Step {
     /// Keys are made: how many of how many.
     Keys(usize, usize),
+    /// Trainings of these names were interrupted with a key set that was replaced, and can only begin again.
+    Stranded(Vec<String>),
     /// Batches are encrypted: how many of how many.
     Encrypting(usize, usize),
     /// Keys are sent: bytes the server has, of all.
@@ -220,16 +222,13 @@ impl<'a> Training<'a> {
             keys::retire(project)?;
         }
         let owner = keys::owner(project)?;
-        if options.replace {
-            keys::check_set(project, &layout)?;
-        }
-        let keys = keys::ensure_set(project, &owner, &layout, report)?;
+        let keys = match &before {
+            Some(record) if going_on && !options.replace => kept_set(project, &owner, &layout, record, &options.name)?,
+            _ => fresh_set(project, &owner, &layout, options, report)?,
+        };
         let fitting = same && before.as_ref().is_some_and(|record| record.keys == keys.blob);
         let record = match before {
             Some(record) if fitting => record.taken_up(remote, options)?,
-            Some(_) if going_on && !options.replace => {
-                return Err(Error::OtherTraining { name: options.name.clone() });
-            }
             before => {
                 if let Some(before) = before {
                     before.give_up(remote, &folder)?;
@@ -346,6 +345,39 @@ impl<'a> Training<'a> {
         }
         outcome
     }
+}
+
+/// The key set that an interrupted training goes on with. Nothing is made in its place: under another one it would not go on. Its file is
+/// not needed where the server has it, and is compared with its name where it does not.
+fn kept_set(project: &Project, owner: &Owner, layout: &Layout, record: &Record, name: &str) -> Result<KeySet> {
+    let keys = project.settings().key_set(&record.keys).cloned();
+    let keys = keys.ok_or_else(|| Error::OtherTraining { name: name.to_owned() })?;
+    if keys::is_of_another_version(project, owner, layout, &keys)? {
+        return Err(Error::OldKeys { name: name.to_owned() });
+    }
+    Ok(keys)
+}
+
+/// The key set for a training that begins. Others that were interrupted may need the one it replaces: they are named.
+fn fresh_set(
+    project: &mut Project,
+    owner: &Owner,
+    layout: &Layout,
+    options: &Options,
+    report: &mut (dyn FnMut(Step) + Send),
+) -> Result<KeySet> {
+    let before = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).map(|keys| keys.blob.clone());
+    if options.replace {
+        keys::check_set(project, layout)?;
+    }
+    let keys = keys::ensure_set(project, owner, layout, report)?;
+    if let Some(before) = before.filter(|before| *before != keys.blob) {
+        let stranded: Vec<_> = interrupted(project, &before).into_iter().filter(|name| *name != options.name).collect();
+        if !stranded.is_empty() {
+            report(Step::Stranded(stranded));
+        }
+    }
+    Ok(keys)
 }
 
 /// Names of the trainings that were interrupted and go on with the key set of this name only, in order.

@@ -1,7 +1,7 @@
 //! `hetal keygen`: the secret key and the key set of a project, before there are rows.
 
 use super::passphrase::Lock;
-use super::steps::Steps;
+use super::steps::{Steps, stranded};
 use super::{FOLDER, bytes, print, seconds, security};
 use crate::Result;
 use hetal_client::{Layout, Project, keys, training};
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
     drop(steps);
     let replaced = before.filter(|before| before.blob != set.blob);
-    let stranded = replaced.as_ref().map(|before| training::interrupted(&project, &before.blob)).unwrap_or_default();
+    let names = replaced.as_ref().map(|before| training::interrupted(&project, &before.blob)).unwrap_or_default();
     let value = json!({
         "secret_key": project.secret(),
         "key_id": owner.key_id(),
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "seconds": set.seconds,
         "security": security(&layout.params),
         "replaced": replaced.is_some(),
-        "interrupted_trainings": stranded,
+        "interrupted_trainings": names,
     });
     let mut text = format!(
         "secret key: {} ({}: keep it, `hetal keys backup` it, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
@@ -82,10 +82,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if replaced.is_some() {
         text += "\nthe key set that was there was damaged, gone or of an earlier version, and this one was made in its place";
     }
-    for name in &stranded {
-        text += &format!(
-            "\nthe training {name} was interrupted with the old key set: begin it again with `hetal train --name {name} --replace`"
-        );
+    for name in &names {
+        text += &format!("\n{}", stranded(name));
     }
     print(arguments.json, &value, &text);
     Ok(())

@@ -33,6 +33,7 @@ impl Steps {
     pub fn show(&mut self, step: Step) {
         match step {
             Step::Keys(done, all) => self.bar("making keys", done as u64, all as u64),
+            Step::Stranded(names) => names.iter().for_each(|name| self.line(&stranded(name))),
             Step::Encrypting(done, all) => self.bar("encrypting rows", done as u64, all as u64),
             Step::SendingKeys(done, all) => self.bar(&format!("sending keys ({})", bytes(all)), done >> 20, all >> 20),
             Step::SendingRows(done, all) => self.bar(&format!("sending rows ({})", bytes(all)), done >> 20, all >> 20),
@@ -101,6 +102,13 @@ impl Steps {
         }
         self.stage.clear();
     }
+}
+
+/// What became of a training whose key set was replaced, and what to do.
+pub fn stranded(name: &str) -> String {
+    format!(
+        "the training {name} was interrupted with the old key set: begin it again with `hetal train --name {name} --replace`"
+    )
 }
 
 impl Drop for Steps {

@@ -133,16 +133,19 @@ impl Remote {
     /// Compares a file with what it is to be sent as.
     fn check(&self, sending: &mut Sending<'_>) -> Result<()> {
         let Uploaded { name, size, .. } = sending.uploaded;
-        sending.checked = name_of(sending.path)? == (name, size);
+        let is_gone = matches!(sending.path.try_exists(), Ok(false));
+        sending.checked = !is_gone && name_of(sending.path)? == (name, size);
         if sending.checked {
             return Ok(());
         }
         // It would never be whole, and counts among what its owner may have there.
         let _ = self.delete_upload(name);
-        Err(Error::File {
-            path: sending.path.to_owned(),
-            reason: "its bytes are not those that were written: start again with --replace".to_owned(),
-        })
+        let what = if is_gone {
+            "it is gone, and the server does not have it"
+        } else {
+            "its bytes are not those that were written"
+        };
+        Err(Error::File { path: sending.path.to_owned(), reason: format!("{what}: start again with --replace") })
     }
 
     /// Downloads a blob that a job made into a file; a part that is there already is not downloaded again. `expected` is the size that
