@@ -303,6 +303,12 @@ fn fetch(pin: &Pin, models: Option<&Path>, spinner: &indicatif::ProgressBar) -> 
             let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
             spinner.set_message(format!("downloading {file}: {}{total} MiB", mebibytes(done)));
         }
+        Step::Without { file, reason } => spinner.suspend(|| {
+            eprintln!(
+                "note: whether the model has a {file} could not be found out ({}): it is used as an earlier version fetched it",
+                harmless(reason)
+            );
+        }),
     })?)
 }
 

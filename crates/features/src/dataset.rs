@@ -66,7 +66,7 @@ impl Format {
             // SNIPS' own tables have no heading.
             _ if has(&["train.tsv"]) && !heading_has(&path.join("train.tsv"), &columns.label) => Self::Snips,
             _ if has(&["train/seq.in"]) || original() => Self::Snips,
-            _ if table::part(path, 0).map_or(path.is_dir(), |table| table.is_some()) => Self::Table(columns),
+            _ if table::detected(path, &columns) => Self::Table(columns),
             _ => Self::Folders,
         }
     }

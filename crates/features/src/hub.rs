@@ -97,33 +97,68 @@ pub enum Step<'a> {
         /// Bytes in all, where the hub says so.
         total: Option<u64>,
     },
+    /// A file that may belong to the model could not be asked for, or not be kept: the model is used without it.
+    Without {
+        /// Which file.
+        file: &'a str,
+        /// Why.
+        reason: &'a str,
+    },
 }
 
 impl Hub {
     /// The folder of the pinned model. Files that are not there are downloaded; those that the hub does not have either are remembered,
-    /// so that a whole copy needs no network, and one that an earlier version of this program left is made whole. Weights that come are
-    /// held to their pin here, weights that are there by `Extractor::pinned`, which reads them anyway.
+    /// so that a whole copy needs no network, and one that an earlier version of this program left is made whole; where that cannot be,
+    /// it is used as it was then. Weights that come are held to their pin here, weights that are there by `Extractor::pinned`, which
+    /// reads them anyway.
     pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(Step)) -> Result<PathBuf> {
         let folder = self.cache.join(pin.name.replace('/', "--")).join(&pin.revision);
+        // Weights come last: with them is everything that the version which fetched them knew of.
+        let was_whole = folder.join(WEIGHTS).is_file();
+        let mut in_vain = false;
         for (file, needed) in FILES {
-            let path = folder.join(file);
-            let parent = path.parent().unwrap_or(&folder);
-            std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
-            // Claimed before it is asked for: while one waits for another, the hub would take back what it offered.
-            let Some(out) = claimed(&path, || progress(Step::Waiting(file)))? else { continue };
-            let part = disk::unfinished(&path);
-            match self.download(pin, file, (&out, &part), &mut progress) {
-                Ok(true) => disk::publish(&out, &path)?,
-                Ok(false) if !needed => disk::rename(&part, &absent(&path))?,
-                failed => {
-                    disk::remove(&part)?;
-                    failed?;
-                    let reason = format!("the model has no {file}, so it cannot be read by this program");
-                    return Err(Error::Download { address: self.link(pin, file), reason });
+            // A hub that does not answer is not waited for again.
+            if in_vain && !needed {
+                continue;
+            }
+            match self.fetch_file(pin, &folder, (file, needed), &mut progress) {
+                Err(error) if was_whole && !needed => {
+                    progress(Step::Without { file, reason: &error.to_string() });
+                    in_vain = true;
                 }
+                fetched => fetched?,
             }
         }
         Ok(folder)
+    }
+
+    /// One of the files, unless it is known already.
+    fn fetch_file(
+        &self,
+        pin: &Pin,
+        folder: &Path,
+        (file, needed): (&str, bool),
+        progress: &mut impl FnMut(Step),
+    ) -> Result<()> {
+        let path = folder.join(file);
+        if is_known(&path) {
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or(folder);
+        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        // Claimed before it is asked for: while one waits for another, the hub would take back what it offered.
+        let Some(out) = claimed(&path, || progress(Step::Waiting(file)))? else { return Ok(()) };
+        let part = disk::unfinished(&path);
+        match self.download(pin, file, (&out, &part), progress) {
+            Ok(true) => disk::publish(&out, &path),
+            Ok(false) if !needed => disk::rename(&part, &absent(&path)),
+            failed => {
+                disk::remove(&part)?;
+                failed?;
+                let reason = format!("the model has no {file}, so it cannot be read by this program");
+                Err(Error::Download { address: self.link(pin, file), reason })
+            }
+        }
     }
 
     fn link(&self, pin: &Pin, file: &str) -> String {
@@ -194,12 +229,16 @@ fn absent(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Whether it is known what a file is, or that there is none.
+fn is_known(path: &Path) -> bool {
+    path.is_file() || absent(path).is_file()
+}
+
 /// The unfinished file of a download, for this process alone: one that another process writes is waited for, which ends when that
 /// process does; `waiting` hears it. `None` if it is known by then what the file is, or that there is none.
 fn claimed(path: &Path, mut waiting: impl FnMut()) -> Result<Option<File>> {
     let part = disk::unfinished(path);
-    let known = || path.is_file() || absent(path).is_file();
-    while !known() {
+    while !is_known(path) {
         let file = File::options().create(true).truncate(false).write(true).open(&part).map_err(Error::io(&part))?;
         if file.try_lock().is_err() {
             waiting();
@@ -207,7 +246,7 @@ fn claimed(path: &Path, mut waiting: impl FnMut()) -> Result<Option<File>> {
         }
         // What was locked may have been published, and taken away again, since it was opened.
         match is_at(&file, &part) {
-            true if known() => disk::remove(&part)?,
+            true if is_known(path) => disk::remove(&part)?,
             true => {
                 file.set_len(0).map_err(Error::io(&part))?;
                 return Ok(Some(file));

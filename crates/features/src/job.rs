@@ -85,13 +85,12 @@ impl Job<'_> {
         let samples: Vec<&Sample> = self.dataset.samples().collect();
         let _lock = self.lock()?;
         let hash = self.samples_hash();
-        let fingerprint = self.fingerprint(&hash);
         if let Some(manifest) = self.finished(&hash) {
-            self.tidy(&fingerprint)?;
+            self.tidy(&hash)?;
             progress(samples.len());
             return Ok(manifest);
         }
-        let (mut state, mut rows) = self.resume(fingerprint, samples.len())?;
+        let (mut state, mut rows) = self.resume(&hash, samples.len())?;
         progress(state.done);
         let chunk = match (self.extractor.reads_text(), self.extractor.on_card()) {
             (true, _) => TEXTS,
@@ -154,9 +153,9 @@ impl Job<'_> {
 
     /// Removes the record of progress of this extraction, which may have been stopped between its manifest and here; another
     /// extraction's is left alone.
-    fn tidy(&self, fingerprint: &str) -> Result<()> {
+    fn tidy(&self, hash: &str) -> Result<()> {
         let ours = match config::read_if_there::<State>(&self.state_path()) {
-            Ok(Some(state)) => state.fingerprint == fingerprint,
+            Ok(Some(state)) => self.goes_on(&state, hash),
             Ok(None) => true,
             Err(_) => false,
         };
@@ -169,10 +168,16 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// What must be the same for an extraction to go on.
-    fn fingerprint(&self, hash: &str) -> String {
+    /// What must be the same for an extraction to go on, with the files of the model that are looked at.
+    fn fingerprint(&self, hash: &str, is_looked_at: impl Fn(&str) -> bool) -> String {
         let model = self.extractor.identity();
-        format!("{hash} {:?} {:?}", model.files, model.preprocessing)
+        let files: BTreeMap<_, _> = model.files.iter().filter(|(name, _)| is_looked_at(name)).collect();
+        format!("{hash} {files:?} {:?}", model.preprocessing)
+    }
+
+    /// Whether a record is that of this extraction. Files that it does not name are no difference, as for `Identity::changed`.
+    fn goes_on(&self, state: &State, hash: &str) -> bool {
+        state.fingerprint == self.fingerprint(hash, |name| state.fingerprint.contains(&format!("{name:?}: ")))
     }
 
     /// Over part, name, class and content of each sample; of pictures' files, their size stands for the content.
@@ -200,18 +205,18 @@ impl Job<'_> {
     }
 
     /// The recorded state and the file of rows, cut to what the state knows of.
-    fn resume(&self, fingerprint: String, total: usize) -> Result<(State, File)> {
+    fn resume(&self, hash: &str, total: usize) -> Result<(State, File)> {
         let work = self.work_folder();
         std::fs::create_dir_all(&work).map_err(Error::io(&work))?;
         let path = self.rows_path();
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
         let state = match config::read_if_there::<State>(&self.state_path())? {
-            Some(state) if state.fingerprint == fingerprint && state.done <= total => state,
+            Some(state) if self.goes_on(&state, hash) && state.done <= total => state,
             Some(_) => {
                 let reason = "holds an unfinished extraction of other data or by another model; remove it or choose another folder";
                 return Err(Error::file(&work, reason));
             }
-            None => State { fingerprint, ..State::default() },
+            None => State { fingerprint: self.fingerprint(hash, |_| true), ..State::default() },
         };
         if let (Policy::Refuse, Some((index, reason))) = (self.policy, state.skipped.first_key_value()) {
             let name = self.dataset.samples().nth(*index).map(|sample| sample.name.clone());
@@ -298,10 +303,10 @@ impl Job<'_> {
             self.write_part(part, Array::of_rows(columns, bytes), Array::of_labels(&labels))?;
             counts.insert((*part).to_owned(), labels.len());
         }
-        let manifest = self.manifest(state, hash, counts, skipped);
+        let manifest = self.manifest(state, hash.clone(), counts, skipped);
         write_json(&self.folder.join("classes.json"), &manifest.classes)?;
         write_json(&self.folder.join(Manifest::FILE), &manifest)?;
-        self.tidy(&state.fingerprint)?;
+        self.tidy(&hash)?;
         Ok(manifest)
     }
 

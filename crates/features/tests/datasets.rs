@@ -276,6 +276,29 @@ fn tables_of_parts_by_other_names() {
     assert!(error.contains("holds TEST.csv and test_data.csv, tables of one part"), "{error}");
 }
 
+/// A table beside folders of classes, which may be about them; and two tables of one name, of which none may be lost.
+#[test]
+fn tables_beside_classes_and_beside_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let detected = || Format::detect(folder.path(), Columns::default());
+    write(folder.path(), "training_data.csv", "text,label\nplay,a\nstop,b\n");
+    write(folder.path(), "notes/read me.txt", "a folder beside a table");
+    assert_eq!(detected(), columns("text"));
+    write(folder.path(), "cats/1.txt", "miaow");
+    assert_eq!(detected(), Format::Folders);
+    let pictures = Columns { content: "path".to_owned(), files: true, label: "label".to_owned() };
+    assert_eq!(Format::detect(folder.path(), pictures), columns("path"));
+    std::fs::remove_dir_all(folder.path().join("cats")).unwrap();
+    write(folder.path(), "train/cats/1.txt", "miaow");
+    assert_eq!(detected(), Format::Folders);
+    std::fs::rename(folder.path().join("training_data.csv"), folder.path().join("train.csv")).unwrap();
+    assert_eq!(detected(), columns("text"));
+    write(folder.path(), "train.jsonl", r#"{"text": "play", "label": "a"}"#);
+    assert_eq!(detected(), columns("text"));
+    let error = Dataset::open(folder.path(), &columns("text"), 0).unwrap_err().to_string();
+    assert!(error.contains("holds train.csv and train.jsonl, tables of one part"), "{error}");
+}
+
 /// Tables of 12 rows as others write them, each by its defaults and packed with snappy: pyarrow 26 (in two groups of rows), polars 2.1,
 /// duckdb 2.0 (its second version).
 #[test]

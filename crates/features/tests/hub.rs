@@ -57,7 +57,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let mut bytes = 0;
     let count = |step: Step| match step {
         Step::Coming { done, .. } => bytes = bytes.max(done),
-        Step::Waiting(file) => panic!("waits for {file}"),
+        other => panic!("{other:?}"),
     };
     let folder = hub.fetch(&pin, count).unwrap();
     assert!(bytes > 1000);
@@ -121,6 +121,44 @@ fn a_copy_that_lacks_files_is_made_whole() {
     let alone = Hub { address: nobody, cache: here.path().to_owned(), patience: PATIENCE };
     assert_eq!(alone.fetch(&pin, |_| {}).unwrap(), folder);
     assert_eq!(names(&folder), after);
+}
+
+/// A copy of an earlier version on a machine without a network, or in a folder that nobody may write to, does what it did.
+#[test]
+fn a_copy_without_a_hub_is_used_as_it_was() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let hub = Hub { address: nobody, cache: here.path().to_owned(), patience: PATIENCE };
+    let folder = here.path().join("owner--small").join(REVISION);
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        std::fs::copy(there.path().join(file), folder.join(file)).unwrap();
+    }
+    assert!(hub.fetch(&pin, |_| {}).is_err(), "the weights are not there");
+    std::fs::copy(there.path().join("model.safetensors"), folder.join("model.safetensors")).unwrap();
+    let before = names(&folder);
+    let mut without = Vec::new();
+    let mut hear = |step: Step| match step {
+        Step::Without { file, reason } => without.push((file.to_owned(), reason.to_owned())),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(hub.fetch(&pin, &mut hear).unwrap(), folder);
+    // No folder can be made in the place of a file.
+    std::fs::write(folder.join("modules.json"), "[]").unwrap();
+    std::fs::write(folder.join("1_Pooling"), "").unwrap();
+    assert_eq!(hub.fetch(&pin, &mut hear).unwrap(), folder);
+    assert_eq!(
+        without.iter().map(|(file, _)| file.as_str()).collect::<Vec<_>>(),
+        ["modules.json", "1_Pooling/config.json"]
+    );
+    std::fs::remove_file(folder.join("modules.json")).unwrap();
+    std::fs::remove_file(folder.join("1_Pooling")).unwrap();
+    assert_eq!(names(&folder), before);
+    Extractor::pinned(&folder, &pin, Place::Cpu).unwrap();
+    // What must be there must be.
+    std::fs::remove_file(folder.join("config.json")).unwrap();
+    assert!(hub.fetch(&pin, |_| {}).is_err());
 }
 
 /// Two programs that want the same model at once do not write into each other's file, and neither fails.

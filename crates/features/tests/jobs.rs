@@ -99,6 +99,38 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
     }
 }
 
+/// An earlier version looked at fewer files of a model: its unfinished extraction goes on, unless what they say is another thing.
+#[test]
+fn an_extraction_of_an_earlier_version_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    common::write_sentence_model(folder.path(), "mpnet");
+    let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
+    let run = |extractor: &Extractor, most: usize| {
+        let job =
+            Job { extractor, dataset: &dataset, seed: 9, folder: &out, policy: Policy::Skip, output: Output::Npy };
+        let mut first = None;
+        let run = || {
+            job.run(|done| {
+                first.get_or_insert(done);
+                assert!(done < most, "killed here");
+            })
+        };
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        (first, ended.ok())
+    };
+    assert!(run(&Extractor::open(folder.path()).unwrap(), 800).1.is_none());
+    // A file that changes what is done is another model, one that does not is none.
+    let beside = folder.path().join("tokenizer_config.json");
+    std::fs::write(&beside, r#"{"model_max_length": 5}"#).unwrap();
+    let (_, refused) = run(&Extractor::open(folder.path()).unwrap(), 9999);
+    assert!(refused.unwrap().unwrap_err().to_string().contains("another model"));
+    std::fs::write(&beside, "{}").unwrap();
+    let (first, manifest) = run(&Extractor::open(folder.path()).unwrap(), 9999);
+    assert_eq!(first, Some(512));
+    assert!(manifest.unwrap().unwrap().model.files.contains_key("tokenizer_config.json"));
+    assert!(!out.join("unfinished").exists());
+}
+
 /// The files of a folder, to be put back.
 fn kept(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

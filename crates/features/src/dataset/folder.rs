@@ -36,6 +36,17 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
     Ok(Found { notes: note.into_iter().collect(), ..found })
 }
 
+/// Whether a folder has a part's folder in it, or two folders with samples.
+pub(super) fn holds_classes(folder: &Path) -> bool {
+    let holds_samples = |path: &PathBuf| {
+        let mut found = Classes::default();
+        path.is_dir() && found.add(folder, "", path, DEPTH).is_ok() && !found.samples.is_empty()
+    };
+    let inside = entries(folder).unwrap_or_default();
+    inside.iter().any(|path| path.is_dir() && part(path).is_some())
+        || inside.iter().filter(|path| holds_samples(path)).count() > 1
+}
+
 /// Which part a folder is, by its name. A part holds classes; a folder `train` with pictures in it is a class of that name.
 fn part(path: &Path) -> Option<usize> {
     let holds_folders = || entries(path).is_ok_and(|inside| inside.iter().any(|path| path.is_dir()));

@@ -1,6 +1,6 @@
 //! Tables: CSV, TSV, JSON lines, Parquet.
 
-use super::{Found, Source, entries, file_name, number_classes, parquet, part_named};
+use super::{Found, Source, entries, file_name, folder, number_classes, parquet, part_named};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,6 @@ pub(super) fn part(folder: &Path, index: usize) -> Result<Option<PathBuf>> {
     let is_part = |path: &Path| path.file_stem().and_then(|stem| part_named(&stem.to_string_lossy())) == Some(index);
     let mut tables: Vec<PathBuf> =
         entries(folder)?.into_iter().filter(|path| is_part(path) && is_table(path)).collect();
-    tables.dedup_by(|one, two| one.file_stem() == two.file_stem());
     match &tables[..] {
         [one, two, ..] => {
             let reason =
@@ -55,6 +54,20 @@ pub(super) fn part(folder: &Path, index: usize) -> Result<Option<PathBuf>> {
             Err(Error::dataset(folder, reason))
         }
         _ => Ok(tables.pop()),
+    }
+}
+
+/// Whether a folder looks like tables of parts. Beside folders of classes a table may be about something else, unless it is called
+/// `train` itself, or pictures are to be found through it.
+pub(super) fn detected(folder: &Path, columns: &Columns) -> bool {
+    match part(folder, 0) {
+        Ok(None) => false,
+        Ok(Some(table)) => {
+            let is_train = table.file_stem().is_some_and(|stem| stem.eq_ignore_ascii_case("train"));
+            is_train || columns.files || !folder::holds_classes(folder)
+        }
+        // Whoever reads it says what is wrong.
+        Err(_) => folder.is_dir(),
     }
 }
 
