@@ -33,11 +33,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn report(folder: &Path) -> Result<Value> {
-    let gpu = {
-        let params = Params::named("full")?;
-        CudaBackend::open(0, params.log_n(), params.chain(), params.special())
-            .map(|gpu| json!({ "name": gpu.describe(), "memory_bytes": gpu.memory().1 }))
-            .map_err(|e| e.to_string())
+    let gpus = gpus(&Params::named("full")?);
+    let first = gpus.as_ref().ok().and_then(|gpus| gpus.iter().find(|gpu| gpu["name"].is_string()));
+    let none = match &gpus {
+        Ok(gpus) => gpus.iter().find_map(|gpu| gpu["error"].as_str().map(str::to_owned)),
+        Err(error) => Some(error.clone()),
     };
     let available = available_memory_bytes();
     let sets: Vec<Value> = BUILT_IN
@@ -57,13 +57,23 @@ fn report(folder: &Path) -> Result<Value> {
         "threads": std::thread::available_parallelism().map_or(1, usize::from),
         "kernels": Isa::detect().name(),
         "features": cpu_features(),
-        "gpu": gpu.as_ref().ok(),
-        "no_gpu_because": gpu.as_ref().err(),
+        "gpus": gpus.as_deref().unwrap_or_default(),
+        "gpu": first,
+        "no_gpu_because": none.filter(|_| first.is_none()),
         "memory_bytes": memory_bytes(),
         "available_memory_bytes": available,
         "free_disk_bytes": free_disk_bytes(folder),
         "sets": sets,
     }))
+}
+
+/// Every card that the driver sees: its name and memory, or why it cannot be used.
+fn gpus(params: &Params) -> std::result::Result<Vec<Value>, String> {
+    let card = |number: usize| match CudaBackend::open(number, params.log_n(), params.chain(), params.special()) {
+        Ok(gpu) => json!({ "number": number, "name": gpu.describe(), "memory_bytes": gpu.memory().1 }),
+        Err(error) => json!({ "number": number, "error": error.to_string() }),
+    };
+    Ok((0..hetal_cuda::cards().map_err(|e| e.to_string())?).map(card).collect())
 }
 
 /// What a server needs to train under a set: the keys of its bootstrap, and as much again.
@@ -90,6 +100,22 @@ fn cpu_features() -> Vec<&'static str> {
     Vec::new()
 }
 
+/// A line for each card, or one that says why there is none.
+fn gpu_lines(report: &Value) -> String {
+    let card = |gpu: &Value| match gpu["name"].as_str() {
+        Some(name) => {
+            format!(
+                "GPU {:<4} {name}, {}\n",
+                gpu["number"],
+                gpu["memory_bytes"].as_u64().map_or_else(String::new, bytes)
+            )
+        }
+        None => format!("GPU {:<4} cannot be used: {}\n", gpu["number"], gpu["error"].as_str().unwrap_or_default()),
+    };
+    let lines: String = report["gpus"].as_array().into_iter().flatten().map(card).collect();
+    if lines.is_empty() { format!("GPU      {}\n", report["no_gpu_because"].as_str().unwrap_or("none")) } else { lines }
+}
+
 fn text(report: &Value) -> String {
     let size = |value: &Value| value.as_u64().map_or_else(|| "unknown".to_owned(), bytes);
     let list = |value: &Value| {
@@ -97,11 +123,11 @@ fn text(report: &Value) -> String {
         texts.collect::<Vec<_>>().join(", ")
     };
     let mut text = format!(
-        "CPU      {} threads; kernels: {} (of: {})\nGPU      {}\nmemory   {}, of which {} are free\ndisk     {} free\n",
+        "CPU      {} threads; kernels: {} (of: {})\n{}memory   {}, of which {} are free\ndisk     {} free\n",
         report["threads"],
         report["kernels"].as_str().unwrap_or_default(),
         list(&report["features"]),
-        report["gpu"]["name"].as_str().or(report["no_gpu_because"].as_str()).unwrap_or_default(),
+        gpu_lines(report),
         size(&report["memory_bytes"]),
         size(&report["available_memory_bytes"]),
         size(&report["free_disk_bytes"]),
