@@ -1,6 +1,7 @@
 //! How a server is set up: a file in TOML, and what flags and environment say over it.
 
-use crate::tenants::TenantConfig;
+use crate::sets::Sets;
+use crate::tenants::{TenantConfig, Tenants};
 use crate::{Error, Result};
 use hetal_learn::Limits;
 use serde::Deserialize;
@@ -233,6 +234,8 @@ impl Config {
         if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
             return refuse("prepared_gib is not a number of GiB");
         }
+        Tenants::new(&self.tenants)?;
+        Sets::new(&self.sets, self.allow_insecure)?;
         Ok(())
     }
 }
@@ -260,6 +263,8 @@ mod tests {
             assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
         }
         assert!(Config::default().check().unwrap_err().to_string().contains("no tenants"));
+        let misspelt = Config { sets: vec!["ful".to_owned()], ..config.clone() };
+        assert!(misspelt.check().unwrap_err().to_string().contains("ful"));
         for (change, word) in [
             (Bounds { audit_bytes: 0, ..Bounds::default() }, "audit_bytes"),
             (Bounds { open_uploads: 0, ..Bounds::default() }, "open_uploads"),

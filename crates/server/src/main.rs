@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Some(Command::Token { tenant }) => print_token(tenant),
-        Some(Command::Check) => configuration(arguments)?.check(),
+        Some(Command::Check) => check(&configuration(arguments)?),
         Some(Command::Forget { tenant }) => forget(&configuration(arguments)?, tenant),
         None => serve(arguments),
     }
@@ -173,6 +173,19 @@ fn reload(arguments: &Arguments, running: &Running) {
         Ok(tenants) => tracing::info!(tenants, "the tenants were read again"),
         Err(error) => tracing::error!(%error, "the tenants stay as they were"),
     }
+}
+
+fn check(config: &Config) -> Result<()> {
+    config.check()?;
+    let tenants: Vec<_> = config.tenants.iter().map(|tenant| tenant.name.to_string()).collect();
+    println!(
+        "the configuration can be used: {} keeps the data of {}, who are served at {} with the sets {}",
+        config.folder.display(),
+        tenants.join(", "),
+        config.address,
+        config.sets.join(", ")
+    );
+    Ok(())
 }
 
 fn forget(config: &Config, tenant: &str) -> Result<()> {

@@ -23,7 +23,7 @@ pub struct Connection {
     /// A file with the certificate authority (PEM) that the server's certificate comes from.
     #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
     pub authority: Option<PathBuf>,
-    /// A file with the token that the server's operator gave you (or the environment variable HETAL_TOKEN).
+    /// A file whose first line is the token that the server's operator gave you (or the environment variable HETAL_TOKEN).
     #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
     pub token_file: Option<PathBuf>,
     /// A file with your certificate (PEM), instead of a token.
@@ -99,7 +99,9 @@ impl Connection {
         warn_if_others_read("token", file);
         let text = Zeroizing::new(read(file)?);
         let text = std::str::from_utf8(&text).map_err(|_| bad(file, "holds no token".to_owned()))?;
-        Ok(Credentials::Token(Zeroizing::new(text.trim().to_owned())))
+        // What `hetal-server token` prints has the operator's part below.
+        let first = text.trim().lines().next().ok_or_else(|| bad(file, "holds no token".to_owned()))?;
+        Ok(Credentials::Token(Zeroizing::new(first.trim().to_owned())))
     }
 }
 
@@ -148,7 +150,7 @@ mod tests {
         };
         let folder = hetal_testkit::TempDir::new();
         let path = folder.path().join("token");
-        std::fs::write(&path, "from the file\n").unwrap();
+        std::fs::write(&path, "from the file\n[[tenants]]\nname = \"ann\"\n").unwrap();
         let settings = ServerSettings { token_file: Some(path.clone()), ..known() };
         let silent = Connection::default();
         assert_eq!(read(&silent, &settings, token("from the environment")).unwrap(), "from the environment");
