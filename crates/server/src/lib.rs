@@ -189,11 +189,14 @@ fn begin(config: Config, pause: Duration) -> Result<Running> {
 /// Removes what a sudden end had left, where it is certain that the database is that of the blobs.
 fn tidy(pairing: Pairing, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
     if pairing == Pairing::New {
-        let place = blobs.place();
-        tracing::info!(
-            place,
-            "the blobs are this database's from now on: what it does not name goes at the next start"
-        );
+        // Of an empty place there is nothing to say.
+        if !blobs.shelves().is_ok_and(|shelves| shelves.is_empty()) {
+            let place = blobs.place();
+            tracing::info!(
+                place,
+                "the blobs are this database's from now on: what it does not name goes at the next start"
+            );
+        }
         return;
     }
     match sweep::sweep(state, blobs, staging) {

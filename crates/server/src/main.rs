@@ -191,11 +191,11 @@ fn check(config: &Config) -> Result<()> {
     config.check()?;
     let tenants: Vec<_> = config.tenants.iter().map(|tenant| tenant.name.to_string()).collect();
     println!(
-        "the configuration can be used: {} keeps the data of {}, who are served at {} with the sets {}",
-        config.folder.display(),
+        "the configuration can be used: tenants {}; sets {}; address {}; folder {}",
         tenants.join(", "),
+        config.sets.join(", "),
         config.address,
-        config.sets.join(", ")
+        config.folder.display()
     );
     Ok(())
 }
