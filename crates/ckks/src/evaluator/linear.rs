@@ -30,7 +30,8 @@ pub struct Giant<P> {
 }
 
 impl<P> Matrix<P> {
-    /// Every rotation it needs a key for.
+    /// Every rotation it needs a Galois key for, unless it is for a raised ciphertext: inner ones, and the identity, then come with
+    /// keys from the sparse secret.
     pub fn rotations(&self) -> BTreeSet<i64> {
         self.babies.iter().copied().chain(self.giants.iter().map(|g| g.rotation)).filter(|&r| r != 0).collect()
     }
