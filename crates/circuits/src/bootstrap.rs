@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Slots-to-coefficients comes first, on few limbs: its rounding is then not amplified by the last linear map, and it is
-//! nearly free. The modulus is raised under an ephemeral sparse secret, so that `|I| < K` but with probability 2^-86.
+//! nearly free. The modulus is raised under an ephemeral sparse secret, so that `|I| < K` but with probability 2^-86, and the first
+//! matrix to slots leads back from it: its inner rotations take cheap keys ([`Evaluator::transform_raised`]).
 //!
 //! A vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients, so both halves fit one ciphertext
 //! of `2n` slots: one exponential instead of two, and smaller matrices.
@@ -61,7 +62,7 @@ pub struct Bootstrapper<B: Backend> {
     trace: Vec<i64>,
     to_slots: Vec<Matrix<B::Packed>>,
     /// Limbs the modulus is raised to.
-    raised: usize,
+    raised_limbs: usize,
     exponential: Exponential,
     /// For vectors that repeat.
     fold: Option<Fold<B>>,
@@ -122,7 +123,7 @@ impl<B: Backend> Bootstrapper<B> {
             last_to_coefficients: BTreeMap::new(),
             trace: Vec::new(),
             to_slots: Vec::new(),
-            raised: layout.raised,
+            raised_limbs: layout.raised_limbs,
             exponential: Exponential::new(evaluator.params()),
             fold: None,
             routines: Routines::default(),
@@ -172,7 +173,7 @@ impl<B: Backend> Bootstrapper<B> {
             last_to_coefficients,
             trace: layout.trace.clone(),
             to_slots,
-            raised: layout.raised,
+            raised_limbs: layout.raised_limbs,
             exponential: Exponential::new(params),
             fold: if layout.is_sparse() { Some(Fold::new(evaluator, layout)?) } else { None },
             routines: Routines::default(),
@@ -353,7 +354,7 @@ impl<B: Backend> Bootstrapper<B> {
     ) -> Result<Ct<B>> {
         let bottom = self.slots_to_coefficients(evaluator, a, log_bound, keys)?;
         ended("slots_to_coefficients");
-        let mut raised = evaluator.raise_modulus(&bottom, self.raised, keys)?;
+        let mut raised = evaluator.raise_modulus(&bottom, self.raised_limbs, keys)?;
         raised.scale = evaluator.params().literal().q0 as f64;
         let (first, rest) = self.to_slots.split_first().ok_or(Error::Empty("bootstrap"))?;
         let mut z = if self.is_sparse() {
@@ -485,11 +486,11 @@ fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
         }
         outer.into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
     }
-    layout.trace.iter().for_each(|&rotation| list.want_rotation(rotation, layout.raised));
+    layout.trace.iter().for_each(|&rotation| list.want_rotation(rotation, layout.raised_limbs));
     if layout.is_sparse() {
         list.want_rotation(layout.slots as i64, layout.after_exponential(params) - 1);
     }
-    let after_to_slots = layout.raised - layout.to_slots.len();
+    let after_to_slots = layout.raised_limbs - layout.to_slots.len();
     list.want_conjugation(after_to_slots);
     list.want(KeyId::Relinearisation, after_to_slots);
     list.want(KeyId::ToSparse, 1);

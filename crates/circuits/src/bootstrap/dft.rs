@@ -15,7 +15,8 @@ pub(super) struct Shape {
     pub(super) raised: bool,
 }
 
-/// How a rotation is made of an inner and an outer one. Inner ones share their digits, outer ones each cost a whole key-switch.
+/// How a rotation is made of an inner and an outer one. Inner ones share their digits, outer ones each cost a whole key-switch. The
+/// matrix of a raised ciphertext has its own, whatever is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steps {
     /// As many inner as outer ones, or twice as many: fewest keys.
