@@ -36,6 +36,9 @@ pub enum Error {
     /// The embedded server failed.
     #[error(transparent)]
     Server(#[from] hetal_server::Error),
+    /// The CPU's work is in one order.
+    #[error("--shake is for --engine cuda: only a GPU's kernels run beside each other")]
+    NothingToShake,
     /// The embedded server's GPU failed.
     #[error("the GPU failed ({reason}). Nothing is lost: the same command goes on from the last checkpoint")]
     CardFailed {
@@ -161,6 +164,12 @@ pub enum Error {
         needed: usize,
         /// Bytes free.
         free: usize,
+    },
+    /// A training that does not even run without a card.
+    #[error("the training cannot be planned: {reason}")]
+    Rehearsal {
+        /// Why.
+        reason: String,
     },
     /// Bytes that should be equal are not.
     #[error("self-test: {differ} results differ; do not use this engine, and report it with the output of --json")]

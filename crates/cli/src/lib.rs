@@ -9,7 +9,6 @@ pub mod extract;
 pub mod lab;
 pub mod local_owner;
 pub mod machine;
-pub mod memory;
 pub mod noise;
 pub mod ops;
 pub mod params;

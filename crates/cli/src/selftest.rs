@@ -9,6 +9,7 @@ use hetal_circuits::clear::Keys;
 use hetal_circuits::{Complex64, Engine, Sealed};
 use hetal_ckks::{Backend, Params};
 use hetal_client::ring_with;
+use hetal_cuda::CudaBackend;
 use hetal_cuda::selftest::{Ring, compare, hashes};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
@@ -32,6 +33,10 @@ pub struct Arguments {
     /// Which GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
+    /// Do the bootstraps and the iterations so many times more, with pauses of random length between the GPU's kernels: what does
+    /// not wait for what it needs then shows.
+    #[arg(long, default_value_t = 0)]
+    pub shake: u64,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -42,6 +47,9 @@ type Results = Vec<(String, Vec<[u8; 32]>)>;
 
 /// Runs the self-test; a difference is an error.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.shake > 0 && arguments.engine != Processor::Cuda {
+        return Err(Error::NothingToShake);
+    }
     let toys = ["insecure-toy11", "insecure-toy12"];
     let defaults = toys.into_iter().chain((arguments.engine == Processor::Cuda).then_some("full"));
     let sets: Vec<String> =
@@ -74,7 +82,8 @@ fn test(arguments: &Arguments, set: &str) -> Result<Value> {
         Processor::Cuda => {
             let (card, cpu) = (gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
             let operations = operations(&card, &cpu, &params)?;
-            let journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
+            let mut journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
+            shaken(arguments.shake, set, &card, &mut journeys)?;
             (operations, journeys, card.describe(), described(&card.graphs()))
         }
     };
@@ -88,6 +97,21 @@ fn test(arguments: &Arguments, set: &str) -> Result<Value> {
         "graphs": graphs,
         "seconds": start.elapsed().as_secs_f64(),
     }))
+}
+
+/// Adds journeys with pauses between the card's kernels to what is compared.
+fn shaken(times: u64, set: &str, card: &Arc<CudaBackend>, (ours, theirs): &mut (Results, Results)) -> Result<()> {
+    let expected = theirs.clone();
+    let bar = progress::bar(times).with_message("with pauses");
+    for seed in 1..=times {
+        card.shake(Some(seed));
+        ours.extend(journey(set, Isa::detect(), card)?);
+        theirs.extend(expected.iter().cloned());
+        bar.inc(1);
+    }
+    card.shake(None);
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// Names of results that one side has otherwise, or not at all.
@@ -152,14 +176,16 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     let parts = packing::weights(&g, &first)?;
     let weights = parts.iter().map(|part| seal(part, ledger.weights())).collect::<Result<_>>()?;
     let model = Model::new(weights, Momentum::Nesterov);
-    // The first step has no momentum yet.
+    // The first step has no momentum yet; in the third everything that a card records is replayed.
     let first = trainer.step(&engine, &model, &batch, 1.0)?;
     first.weights.iter().try_for_each(|ct| note("weights after the first iteration", ct))?;
-    let stepped = trainer.step(&engine, &first, &batch, 1.0)?;
+    let second = trainer.step(&engine, &first, &batch, 1.0)?;
+    second.weights.iter().try_for_each(|ct| note("weights after the second iteration", ct))?;
+    let stepped = trainer.step(&engine, &second, &batch, 1.0)?;
     let refreshed = trainer.refresh(&engine, &stepped)?;
     let after = [("weights", Some(&stepped.weights)), ("lookahead", stepped.lookahead.as_ref())];
     for (name, parts) in after.into_iter().chain([("momentum", stepped.momentum.as_ref())]) {
-        parts.into_iter().flatten().try_for_each(|ct| note(&format!("{name} after an iteration"), ct))?;
+        parts.into_iter().flatten().try_for_each(|ct| note(&format!("{name} after the third iteration"), ct))?;
     }
     refreshed.momentum.iter().flatten().try_for_each(|ct| note("momentum refreshed", ct))?;
     spinner.finish_and_clear();

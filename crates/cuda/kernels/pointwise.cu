@@ -383,3 +383,16 @@ KERNEL(plain_sum, POINT_THREADS, 4, PlainArgs) {
         store_pair(out, i, x, y);
     }
 }
+
+// Does nothing for a while: puts kernels that do not wait for each other out of step.
+struct PauseArgs {
+    u64 cycles;
+};
+
+KERNEL(pause, 32, 1, PauseArgs) {
+#ifndef HETAL_EMULATOR
+    const i64 start = clock64();
+    while ((u64)(clock64() - start) < a.cycles) {
+    }
+#endif
+}

@@ -26,7 +26,7 @@ use recording::Recordings;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A polynomial on the device: the limbs of the chain, then the special ones, one after the other.
 ///
@@ -56,18 +56,26 @@ impl<K: Eq + Hash, V> Made<K, V> {
         Self(RwLock::default())
     }
 
-    fn get(&self, key: K, make: impl FnOnce(&K) -> Result<V>) -> Result<Arc<V>> {
+    /// What there is for a key, or is now made. Where the card has no memory for it, `make_room` may help.
+    fn get(&self, key: K, make: impl Fn(&K) -> Result<V>, make_room: impl FnOnce()) -> Result<Arc<V>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
-        let made = Arc::new(make(&key)?);
+        let made = make(&key).or_else(|error| {
+            if !error.lacks_memory() {
+                return Err(error);
+            }
+            make_room();
+            make(&key)
+        });
+        let made = Arc::new(made?);
         Ok(Arc::clone(self.0.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(made)))
     }
 }
 
 /// Lanes beside the first are in use; they are waited for when this is dropped, also by a panic.
-struct Fork<'a>(&'a CudaBackend);
+struct Fork<'a>(&'a CudaBackend, #[expect(dead_code)] MutexGuard<'a, ()>);
 
 impl Drop for Fork<'_> {
     fn drop(&mut self) {
@@ -87,6 +95,8 @@ pub struct CudaBackend {
     raises: Made<Basis, Conversion>,
     special_products: Made<usize, Table>,
     recordings: Recordings,
+    /// Held by the thread that uses the other lanes.
+    forks: Mutex<()>,
 }
 
 impl CudaBackend {
@@ -152,6 +162,7 @@ impl CudaBackend {
             raises: Made::new(),
             special_products: Made::new(),
             recordings: Recordings::default(),
+            forks: Mutex::default(),
         })
     }
 
@@ -192,6 +203,12 @@ impl CudaBackend {
         self.device.memory()
     }
 
+    /// Puts pauses of random length between kernels (or no longer), so that work which does not wait for what it needs gives
+    /// wrong results.
+    pub fn shake(&self, seed: Option<u64>) {
+        self.device.shake(seed);
+    }
+
     /// Begins to time kernels (or stops), and tells what was timed before.
     pub fn profile(&self, on: bool) -> Vec<KernelTime> {
         self.device.profile(on)
@@ -220,6 +237,12 @@ impl CudaBackend {
             time(&|| self.forward(&forward, work.address()))?,
             time(&|| self.inverse(&inverse, work.address(), [work.address(); 2]))?,
         ))
+    }
+
+    /// What is made once for a key, or `None` and a note of the error.
+    fn made<K: Eq + Hash, V>(&self, all: &Made<K, V>, key: K, make: impl Fn(&K) -> Result<V>) -> Option<Arc<V>> {
+        // Chunks that are free are the card's memory too.
+        self.noted(all.get(key, make, || self.pool.trim(&[])))
     }
 
     /// The value, or `None` and a note of the error.
@@ -485,8 +508,9 @@ impl Backend for CudaBackend {
             return (a(), b());
         }
         // Queueing is quick: one after the other from this thread. (A second thread cost more than it won.)
+        let one_at_a_time = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
         self.noted(self.pool.lend(|| self.device.fork()));
-        let fork = Fork(self);
+        let fork = Fork(self, one_at_a_time);
         let out = (in_lane(1, a), in_lane(2, b));
         drop(fork);
         out
@@ -550,7 +574,7 @@ impl CudaBackend {
     fn lifted(&self, basis: Basis, coefficients: u64, factor: Option<f64>) -> CudaPoly {
         let out = self.uninit(basis);
         let make = |basis: &Basis| Transforms::of_basis(&self.constants, &self.device, *basis);
-        if let Some(plan) = self.noted(self.lifts.get(basis, make)) {
+        if let Some(plan) = self.made(&self.lifts, basis, make) {
             let args = LiftArgs {
                 primes: self.constants.primes.address(),
                 coefficients,

@@ -5,7 +5,8 @@ use crate::ffi::arguments::{Plain, bytes_of};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
 
 /// The first error of a backend. Operations cannot return one, so it is kept, and everything after it does nothing. What
 /// fails in a recording is not done yet: it has a place of its own, and ends only recordings.
@@ -57,6 +58,8 @@ pub(crate) struct Pool {
     health: Arc<Health>,
     limb_bytes: usize,
     rooms: Mutex<Rooms>,
+    /// Told when the recordings' room is open again.
+    opened: Condvar,
     held: AtomicUsize,
     peak: AtomicUsize,
 }
@@ -67,9 +70,9 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Rooms {
     free: [Free; 2],
-    /// Something is recorded or replayed: what is free in the recordings' room is written and read all the same, so no chunk
-    /// leaves it.
-    is_reserved: bool,
+    /// The thread that records or replays something: what is free in the recordings' room is written and read all the same, so no
+    /// chunk leaves it.
+    reserved_by: Option<ThreadId>,
 }
 
 const WORK: usize = 0;
@@ -85,7 +88,8 @@ fn room() -> usize {
 /// What was queued on a lane before a buffer came back runs before what its next owner queues there, so a buffer goes
 /// to the lane it was taken on. A fork comes after everything on lane 0 and lends what is free there to either side; lane 0
 /// goes on after both sides and takes back all that is free. A buffer that a side gives back but did not take in this fork
-/// may still be in use on the other: it waits for the end of the fork. There is one fork at a time.
+/// may still be in use on the other: it waits for the end of the fork, and so does what another thread gives back on lane 0
+/// meanwhile. There is one fork at a time.
 #[derive(Default)]
 struct Free {
     lanes: [Ranges; LANES],
@@ -95,6 +99,8 @@ struct Free {
     chunks: BTreeMap<u64, usize>,
     /// How many forks there were.
     forks: u64,
+    /// Whether the other lanes are in use.
+    is_forked: bool,
 }
 
 impl Free {
@@ -159,7 +165,7 @@ impl Ranges {
 impl Pool {
     pub(crate) fn new(device: Arc<dyn Device>, health: Arc<Health>, limb_bytes: usize) -> Self {
         let (held, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { device, health, limb_bytes, rooms: Mutex::default(), held, peak }
+        Self { device, health, limb_bytes, rooms: Mutex::default(), opened: Condvar::new(), held, peak }
     }
 
     /// Bytes held from the device.
@@ -199,10 +205,11 @@ impl Pool {
     }
 
     fn give_back(&self, buffer: &Buffer) {
-        let Free { lanes, waiting, chunks, forks, .. } = &mut self.rooms().free[buffer.room];
+        let Free { lanes, waiting, chunks, forks, is_forked, .. } = &mut self.rooms().free[buffer.room];
         let lane = lane();
         let is_own = lane == buffer.lane && *forks == buffer.fork;
-        let list = if lane == 0 || is_own { &mut lanes[lane] } else { waiting };
+        let is_free = if lane == 0 { !*is_forked } else { is_own };
+        let list = if is_free { &mut lanes[lane] } else { waiting };
         list.give(buffer.address, buffer.limbs, self.limb_bytes, chunks);
     }
 
@@ -210,8 +217,9 @@ impl Pool {
     pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
         let lent = std::mem::take(&mut self.rooms().free[room()].lanes[0]);
         let out = fork();
-        let Free { lent: place, chunks, forks, .. } = &mut self.rooms().free[room()];
+        let Free { lent: place, chunks, forks, is_forked, .. } = &mut self.rooms().free[room()];
         *forks += 1;
+        *is_forked = true;
         self.pour(lent, place, chunks);
         out
     }
@@ -224,8 +232,11 @@ impl Pool {
             [first, second, lent, waiting].map(std::mem::take)
         };
         let out = join();
-        let Free { lanes: [place, ..], chunks, .. } = &mut self.rooms().free[room()];
-        back.into_iter().for_each(|ranges| self.pour(ranges, place, chunks));
+        let Free { lanes: [place, ..], waiting, chunks, is_forked, .. } = &mut self.rooms().free[room()];
+        *is_forked = false;
+        // What another thread gave back meanwhile was read by nothing that was queued since.
+        let back = back.into_iter().chain([std::mem::take(waiting)]);
+        back.for_each(|ranges| self.pour(ranges, place, chunks));
         out
     }
 
@@ -244,9 +255,15 @@ impl Pool {
         // What stays for long in the recordings' room ends their replays: work asks the card first.
         let found = if is_recording() { self.borrow(limbs).or_else(ask) } else { ask().or_else(|| self.borrow(limbs)) };
         let last = || {
-            // Perhaps there is room in chunks that are free.
-            self.trim(&[]);
-            self.ask(limbs)
+            // Perhaps there is room in chunks that are free, or will be once another thread has queued its replay.
+            self.wait_until_open();
+            self.borrow(limbs).map_or_else(
+                || {
+                    self.trim(&[]);
+                    self.ask(limbs)
+                },
+                Ok,
+            )
         };
         let (address, size) = found.map_or_else(last, Ok)?;
         let Free { lanes, chunks, .. } = &mut self.rooms().free[room()];
@@ -266,10 +283,17 @@ impl Pool {
         Ok((address, limbs))
     }
 
+    /// Waits while another thread has the recordings' room.
+    fn wait_until_open(&self) {
+        let me = std::thread::current().id();
+        let is_closed = |rooms: &mut Rooms| rooms.reserved_by.is_some_and(|thread| thread != me);
+        drop(self.opened.wait_while(self.rooms(), is_closed).unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// A free chunk of the other room.
     fn borrow(&self, limbs: usize) -> Option<(u64, usize)> {
-        let Rooms { free, is_reserved } = &mut *self.rooms();
-        if *is_reserved && room() == WORK {
+        let Rooms { free, reserved_by } = &mut *self.rooms();
+        if reserved_by.is_some() && room() == WORK {
             return None;
         }
         let other = &mut free[WORK + RECORDINGS - room()];
@@ -291,9 +315,9 @@ impl Pool {
 
     /// Brings chunks back to the recordings' room, if all of them are free, and closes it to other work.
     pub(crate) fn reserve(&self, chunks: &[Chunk]) -> Option<Reserved<'_>> {
-        let Rooms { free: [work, recordings], is_reserved } = &mut *self.rooms();
+        let Rooms { free: [work, recordings], reserved_by } = &mut *self.rooms();
         let is_free = |&(address, size): &Chunk| [&work, &recordings].iter().any(|room| room.is_free(address, size));
-        if *is_reserved || !chunks.iter().all(is_free) {
+        if reserved_by.is_some() || !chunks.iter().all(is_free) {
             return None;
         }
         for &(address, _) in chunks {
@@ -302,18 +326,18 @@ impl Pool {
                 recordings.lanes[0].insert(address, size);
             }
         }
-        *is_reserved = true;
+        *reserved_by = Some(std::thread::current().id());
         Some(Reserved(self))
     }
 
     /// Gives chunks that are free back to the device, but for some.
     pub(crate) fn trim(&self, kept: &[Chunk]) {
-        let Rooms { free, is_reserved } = &mut *self.rooms();
+        let Rooms { free, reserved_by } = &mut *self.rooms();
         // What was queued may still use what is free; what comes back later waits for the lock.
         if self.device.synchronize().is_err() {
             return;
         }
-        let last = if *is_reserved { WORK } else { RECORDINGS };
+        let last = if reserved_by.is_some() { WORK } else { RECORDINGS };
         for Free { lanes, lent, chunks, .. } in &mut free[..=last] {
             chunks.retain(|&address, &mut limbs| {
                 let mut all = lanes.iter_mut().chain([&mut *lent]);
@@ -333,7 +357,11 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let chunks = self.rooms().free.each_mut().map(|room| std::mem::take(&mut room.chunks));
-        chunks.into_iter().flat_map(BTreeMap::into_keys).for_each(|address| self.device.free(address));
+        for (address, limbs) in chunks.into_iter().flatten() {
+            // The card's memory goes to whoever asks next; what was one tenant's is no other's. A card that failed keeps it.
+            _ = self.device.zero(address, limbs * self.limb_bytes);
+            self.device.free(address);
+        }
     }
 }
 
@@ -342,7 +370,8 @@ pub(crate) struct Reserved<'a>(&'a Pool);
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.0.rooms().is_reserved = false;
+        self.0.rooms().reserved_by = None;
+        self.0.opened.notify_all();
     }
 }
 
@@ -442,7 +471,14 @@ mod tests {
         assert!(pool.try_take(1).is_err());
         assert_eq!(pool.recorded_chunks(), chunks);
         assert_eq!(recording(|| pool.take(1).address()), place, "who reserved it may use it");
-        drop(reserved);
+        // Another thread waits until it can be lent.
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| pool.try_take(1).map(|buffer| buffer.address()));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!taken.is_finished());
+            drop(reserved);
+            assert_eq!(taken.join().unwrap().unwrap(), place);
+        });
         assert_eq!(pool.try_take(1).unwrap().address(), place);
         assert!(pool.reserve(&chunks).is_some(), "what was lent and is free again is called back");
         drop(others);

@@ -1,8 +1,9 @@
 //! Every operation on two backends, limb by limb: what anyone with a card can run.
 
+use crate::CudaBackend;
 use hetal_ckks::Backend;
 use hetal_ckks::backend::{Failure, Step};
-use hetal_ring::Basis;
+use hetal_ring::{Basis, Isa, RnsRing};
 
 /// A ring to compare two backends in.
 pub struct Ring<'a> {
@@ -61,6 +62,25 @@ pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64)
     Ok(report)
 }
 
+/// Lets a card transform, multiply, divide and switch keys, on few limbs, and compares with the CPU: quick, for a card about to be used.
+///
+/// # Errors
+///
+/// The failure of the card, or a result that is wrong.
+pub fn probe(card: &CudaBackend, ring: &Ring<'_>) -> crate::Result<()> {
+    let failed = |reason: String| crate::Error::Driver { operation: "a test of its arithmetic", reason };
+    let cpu = RnsRing::new(ring.log_n, ring.q, ring.p, Isa::detect());
+    let cpu = cpu.map_err(|q| failed(format!("{q} is no prime for its ring")))?;
+    let limbs = ring.q.len().min(3);
+    let said = |failure: Failure| failed(failure.to_string());
+    let ours = Run::new(card, ring, 1, limbs).few().map_err(said)?;
+    let theirs = Run::new(&cpu, ring, 1, limbs).few().map_err(said)?;
+    match ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs) {
+        Some(((operation, _), _)) => Err(failed(format!("{operation} gave a wrong result"))),
+        None => Ok(()),
+    }
+}
+
 /// A hash of each limb of a polynomial.
 ///
 /// # Errors
@@ -93,6 +113,21 @@ impl<'a, B: Backend> Run<'a, B> {
         self.divisions();
         self.key_switches();
         self.rotations();
+        self.backend.health()?;
+        Ok(self.outcomes)
+    }
+
+    /// A few operations that use every unit of a card.
+    fn few(mut self) -> Result<Vec<(String, Outcome)>, Failure> {
+        let (b, basis) = (self.backend, self.basis);
+        let (x, y) = (self.poly(basis, 1), self.poly(basis, 2));
+        self.record("a product", &b.mul(&x, &y, basis));
+        self.record("an automorphism", &b.automorphism(&x, 5));
+        self.record("a division", &b.divide(b.mul(&x, &y, basis), 0));
+        let coefficients: Vec<i64> = (0..1i64 << self.ring.log_n).map(|k| k * k - 1000).collect();
+        self.record("a transform", &b.lift(basis, &coefficients));
+        let bottom = self.poly(Basis { q: 1, p: 0 }, 4);
+        self.record("a conversion", &b.raise(&bottom, basis));
         self.backend.health()?;
         Ok(self.outcomes)
     }

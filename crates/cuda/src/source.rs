@@ -131,6 +131,7 @@ kernels! {
     InnerProduct = "inner_product",
     RotatedPairs = "rotated_pairs",
     Weigh = "weigh",
+    Pause = "pause",
 }
 
 impl Kernel {
@@ -149,6 +150,7 @@ impl Kernel {
                 (threads, n / (16 * threads))
             }
             Kernel::Weigh => (128, n / 128),
+            Kernel::Pause => (32, 1),
             _ => (256, n / 512),
         }
     }

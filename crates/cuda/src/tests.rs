@@ -2,7 +2,7 @@
 
 use crate::ffi::emulator::is_present;
 use crate::memory::CHUNK;
-use crate::selftest::{Ring, compare};
+use crate::selftest::{Ring, compare, probe};
 use crate::{Arithmetic, CudaBackend, CudaPoly, CudaRoutine, Error};
 use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
 use hetal_ckks::backend::Failure;
@@ -217,6 +217,65 @@ fn sides_of_a_fork_do_not_share_buffers() {
     );
     assert!(first != second && first != address(&outer) && second != address(&outer));
     assert_eq!(address(&gpu.zero(basis)), lent);
+}
+
+/// What another thread gives back during a fork may be in use on its sides: it waits for the end.
+#[test]
+fn forks_come_one_by_one_and_keep_what_others_give_back() {
+    if !is_present() {
+        return;
+    }
+    let q = prime::ntt_primes_below(50, 10, 1);
+    let gpu = CudaBackend::emulated(10, &q, &[]).unwrap();
+    let basis = Basis { q: 1, p: 0 };
+    let shared = gpu.zero(basis);
+    let place = shared.device_address();
+    let other_thread = |work: &(dyn Fn() -> u64 + Sync)| std::thread::scope(|s| s.spawn(work).join().unwrap());
+    let shared = std::sync::Mutex::new(Some(shared));
+    gpu.join(
+        || {
+            drop(shared.lock().unwrap().clone());
+            let next = other_thread(&|| {
+                drop(shared.lock().unwrap().take());
+                gpu.zero(basis).device_address()
+            });
+            assert_ne!(next, place);
+        },
+        || (),
+    );
+    let all: Vec<CudaPoly> = (0..2 * CHUNK).map(|_| gpu.zero(basis)).collect();
+    assert!(all.iter().any(|poly| poly.device_address() == place), "it is free again");
+    assert_eq!(gpu.pool_bytes(), 2 * CHUNK * (8 << 10), "and so is all that was");
+    // A second thread's fork waits for the first's end.
+    let inside = AtomicUsize::new(0);
+    let fork = || {
+        let side = || {
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            inside.fetch_sub(1, Ordering::SeqCst);
+        };
+        gpu.join(side, side);
+    };
+    std::thread::scope(|s| (0..4).for_each(|_| drop(s.spawn(fork))));
+    gpu.synchronize().unwrap();
+}
+
+/// A card is asked for what the CPU knows before it is used.
+#[test]
+fn a_card_that_computes_wrongly_or_not_is_found() {
+    if !is_present() {
+        return;
+    }
+    let params = Params::named("insecure-toy11").unwrap();
+    let (q, p) = (params.chain(), params.special());
+    let ring = Ring { log_n: 11, q, p, digit_starts: params.digit_starts() };
+    probe(&CudaBackend::emulated(11, q, p).unwrap(), &ring).unwrap();
+    let lost = CudaBackend::emulated_with(11, q, p, usize::MAX, launches(3)).unwrap();
+    assert!(matches!(probe(&lost, &ring), Err(Error::Driver { .. })));
+    // Primes in another order: right for another ring.
+    let wrong = CudaBackend::emulated(11, &[&q[1..3], &q[..1], &q[3..]].concat(), p).unwrap();
+    let error = probe(&wrong, &ring).unwrap_err();
+    assert!(error.to_string().contains("wrong result"), "{error}");
 }
 
 /// What a side of a fork gave is used again by later forks.

@@ -29,6 +29,8 @@ pub struct Bench<'a, B: Backend> {
     device: Arc<B>,
     params: Arc<Params>,
     codec: Codec<B>,
+    /// Prepared batches that may be kept on a card, if it is one.
+    room: Option<usize>,
     /// The circuit of the job's shape.
     pub circuit: Circuit,
     /// The engine, with the client's keys.
@@ -36,12 +38,12 @@ pub struct Bench<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Bench<'a, B> {
-    /// Reads the keys and encodes the bootstrap. A training needs all keys: `progress` is told how many it has of how many. A
+    /// Reads the keys and encodes the bootstrap. `device` comes with what a plan found: how many prepared batches may be kept on it. A training needs all keys: `progress` is told how many it has of how many. A
     /// classification needs few, which are read when they are first used.
     pub fn new(
         (blobs, job): (&'a dyn Blobs, &'a Job),
         params: Arc<Params>,
-        device: Arc<B>,
+        (device, room): (Arc<B>, Option<usize>),
         key_lists: &KeyLists,
         progress: &mut dyn FnMut(usize, usize) -> Result<()>,
     ) -> Result<Self> {
@@ -59,13 +61,15 @@ impl<'a, B: Backend> Bench<'a, B> {
             for (done, &(id, basis)) in all.iter().enumerate() {
                 progress(done, all.len())?;
                 keys.find(id, basis).map_err(|e| bad(&e))?;
+                // The others would be read for nothing.
+                device.health().map_err(Error::work)?;
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
         let needs = key_lists.find(&params, training, &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::work)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
-        Ok(Self { blobs, job, device, params, codec, circuit, engine })
+        Ok(Self { blobs, job, device, params, codec, room, circuit, engine })
     }
 
     /// A result of the engine. Where the device failed the fault is the machine's, and the job can be taken up again.
@@ -160,11 +164,13 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         self.sound(trainer.products().versions(&self.engine, &blocks))
     }
 
-    fn prepared_bytes(&self) -> u64 {
+    /// On a card, what was planned.
+    fn room(&self, bytes: u64) -> usize {
         let geometry = self.circuit.geometry();
         let versions = (geometry.blocks() * geometry.padded_classes()) as u64;
         let limbs = self.params.limbs(self.circuit.ledger().features()) as u64;
-        versions * 2 * limbs * self.params.degree() as u64 * 8
+        let batch = versions * 2 * limbs * self.params.degree() as u64 * 8;
+        self.room.unwrap_or_else(|| usize::try_from(bytes / batch.max(1)).unwrap_or(usize::MAX))
     }
 
     fn step(

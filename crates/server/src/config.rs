@@ -54,6 +54,8 @@ pub struct Config {
     pub lease_seconds: u64,
     /// Seconds a job keeps its worker while it waits for a verdict.
     pub warm_seconds: u64,
+    /// Seconds without a sign of life of a job on a GPU, after which the GPU is taken to hang and the process ends.
+    pub stall_seconds: u64,
     /// Whether learning rates, momentum and seed are kept from clients.
     pub hide_hyperparameters: bool,
     /// Hyper-parameters: defaults and bounds.
@@ -178,6 +180,7 @@ impl Default for Config {
             checkpoint_every: 4,
             lease_seconds: 60,
             warm_seconds: 600,
+            stall_seconds: 900,
             hide_hyperparameters: false,
             hyperparameters: Limits::default(),
             bounds: Bounds::default(),

@@ -1,10 +1,18 @@
 //! What computes: the CPU or a GPU.
 
 use crate::config::{Config, Engine};
+use crate::footprint::{Footprint, Rehearsal};
+use crate::sets::Sets;
+use crate::state::Job;
+use crate::work::{KeyLists, Training, Work};
 use crate::{Error, Result};
+use hetal_circuits::Encrypted;
+use hetal_circuits::bootstrap::Steps;
 use hetal_ckks::Params;
 use hetal_ckks::backend::Failure;
+use hetal_cuda::selftest::Ring;
 use hetal_cuda::{CudaBackend, Graphs};
+use std::sync::Arc;
 
 /// What the workers compute on. It is chosen once, when the server starts: a card that fails later does not make jobs go on elsewhere
 /// without a word.
@@ -15,9 +23,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// What a configuration asks for, of what is there.
-    pub fn find(config: &Config, params: &Params) -> Result<Self> {
-        let works = |card: usize| open(card, params).map(drop);
+    /// What a configuration asks for, of what is there and works with all parameter sets.
+    pub fn find(config: &Config, sets: &Sets) -> Result<Self> {
+        let works = |card: usize| sets.iter().try_for_each(|params| probe(card, params));
         Self::choose(config.engine, &config.cards, hetal_cuda::cards, works)
     }
 
@@ -71,24 +79,100 @@ fn open(card: usize, params: &Params) -> hetal_cuda::Result<CudaBackend> {
     CudaBackend::open(card, params.log_n(), params.chain(), params.special())
 }
 
+/// Opens a card and lets it compute what the CPU knows the result of.
+fn probe(card: usize, params: &Params) -> hetal_cuda::Result<()> {
+    let (log_n, q, p) = (params.log_n(), params.chain(), params.special());
+    hetal_cuda::selftest::probe(&open(card, params)?, &Ring { log_n, q, p, digit_starts: params.digit_starts() })
+}
+
+/// Whether a card works.
+pub fn works(card: usize, params: &Params) -> Result<()> {
+    probe(card, params).map_err(|error| Error::gpu(&error))
+}
+
 /// A card with the kernels of a parameter set.
 pub fn gpu(card: usize, params: &Params) -> Result<CudaBackend> {
     open(card, params).map_err(|error| Error::gpu(&error))
 }
 
-/// An outcome, with a failure of the card blamed on the card. Without a checkpoint, a lack of memory is the job's: it needs too much.
-pub fn blamed<T>(health: std::result::Result<(), Failure>, outcome: Result<T>, has_checkpoint: bool) -> Result<T> {
+/// What a training may hold on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    /// Batches that are kept prepared.
+    kept: usize,
+    /// Whether bootstraps are graphs, which take some room.
+    graphs: bool,
+}
+
+/// How many prepared batches of a job the card has room for beside everything else; none where the job keeps none.
+pub fn room(gpu: &CudaBackend, params: &Arc<Params>, job: &Job, lists: &KeyLists) -> Result<Option<usize>> {
+    let Work::Training(training) = &job.work else { return Ok(None) };
+    let plan = plan(params, (training, job.checkpoint.is_some()), lists, gpu.memory())?;
+    tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
+    if !plan.graphs {
+        gpu.use_graphs(false);
+    }
+    Ok(Some(plan.kept))
+}
+
+/// Rehearses a training, for so many bytes of memory free and in all.
+fn plan(
+    params: &Arc<Params>,
+    (training, has_begun): (&Training, bool),
+    lists: &KeyLists,
+    (free, total): (usize, usize),
+) -> Result<Plan> {
+    let circuit = training.circuit(params)?;
+    let needs = lists.find(params, training, &circuit)?;
+    let (keys, bounds, steps) = (&needs.keys[..], &needs.bounds[..], Steps::FewKeys);
+    let batches = training.batches.len() + training.validation.len();
+    let pieces = circuit.pieces_of(0, training.batches.len()).len();
+    let mut needed = 0;
+    for graphs in [true, false] {
+        let rehearsal = Rehearsal { params, keys, bounds, steps, graphs, pieces };
+        let trainer = |engine: &Encrypted<CudaBackend>| Ok(circuit.trainer(engine, training.agreement.range)?);
+        let footprint = Footprint::rehearse(&rehearsal, trainer).map_err(Error::work)?.from_disk();
+        if let Some(kept) = footprint.resident(batches, free) {
+            return Ok(Plan { kept, graphs });
+        }
+        needed = footprint.bytes(batches, 0);
+    }
+    let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
+    let reason =
+        format!("the job needs {:.2} GiB of GPU memory, {:.2} of {:.2} are free", gib(needed), gib(free), gib(total));
+    // Others may give theirs back, but not more than there is. A job that has begun may have come from a larger card, and go back.
+    match needed > total && !has_begun {
+        true => Err(Error::Work { reason }),
+        false => Err(Error::Device { reason, is_full: true }),
+    }
+}
+
+/// An outcome, with a failure of the card blamed on the card. A lack of memory is the job's where it had not begun and the card is full
+/// of it: `held` bytes of memory were its own.
+pub fn blamed<T>(
+    health: std::result::Result<(), Failure>,
+    outcome: Result<T>,
+    held: usize,
+    has_checkpoint: bool,
+) -> Result<T> {
     match (outcome, health) {
         (Ok(outcome), _) => Ok(outcome),
         (Err(error), Ok(())) => Err(error),
         (Err(Error::Fenced), _) => Err(Error::Fenced),
-        (Err(_), Err(failure @ Failure::OutOfMemory { .. })) if !has_checkpoint => Err(Error::work(failure)),
+        (Err(_), Err(failure @ Failure::OutOfMemory { needed, total, .. }))
+            if !has_checkpoint && held.saturating_add(needed) > total - total / NEARLY =>
+        {
+            Err(Error::work(failure))
+        }
         (Err(_), Err(failure)) => {
             let is_full = matches!(failure, Failure::OutOfMemory { .. });
             Err(Error::Device { reason: failure.to_string(), is_full })
         }
     }
 }
+
+/// The driver has one part in so many for itself, at most.
+const NEARLY: usize = 16;
 
 /// Tells the log how bootstraps were queued, and why not as graphs.
 pub fn tell(gpu: &CudaBackend) {
@@ -114,25 +198,29 @@ pub fn tell(gpu: &CudaBackend) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::Part;
+    use hetal_learn::{Limits, Wishes};
+    use hetal_wire::BlobName;
 
     #[test]
     fn failures_are_blamed_on_who_can_mend_them() {
-        let full = || Err(Failure::OutOfMemory { needed: 3, free: 2, total: 9 });
+        let full = || Err(Failure::OutOfMemory { needed: 30, free: 20, total: 160 });
         let lost = || Err(Failure::Device { operation: "a copy", reason: "an illegal address".to_owned() });
         let failed = || Err::<(), _>(Error::work("a consequence"));
-        assert_eq!(blamed(lost(), Ok(()), true), Ok(()));
-        assert_eq!(blamed(Ok(()), failed(), true), failed());
-        assert_eq!(blamed::<()>(lost(), Err(Error::Fenced), true), Err(Error::Fenced));
-        let blamed_for = |failure, has_checkpoint| match blamed(failure, failed(), has_checkpoint) {
+        assert_eq!(blamed(lost(), Ok(()), 0, true), Ok(()));
+        assert_eq!(blamed(Ok(()), failed(), 0, true), failed());
+        assert_eq!(blamed::<()>(lost(), Err(Error::Fenced), 0, true), Err(Error::Fenced));
+        let device = |failure, held, has_checkpoint| match blamed(failure, failed(), held, has_checkpoint) {
             Err(Error::Device { reason, is_full }) => (reason, is_full),
             other => panic!("{other:?}"),
         };
-        assert!(matches!(blamed_for(lost(), false), (reason, false) if reason.contains("illegal")));
-        assert!(matches!(blamed_for(full(), true), (_, true)));
-        assert!(
-            matches!(blamed(full(), failed(), false), Err(Error::Work { reason }) if reason.contains("3 bytes more"))
-        );
+        assert!(matches!(device(lost(), 150, false), (reason, false) if reason.contains("illegal")));
+        assert!(device(full(), 150, true).1, "it began, perhaps on a larger card");
+        assert!(device(full(), 120, false).1, "others hold the rest");
+        let too_large = blamed(full(), failed(), 121, false);
+        assert!(matches!(too_large, Err(Error::Work { reason }) if reason.contains("30 bytes more")));
     }
+
     #[test]
     fn cards_are_those_that_work() {
         let broken = |card: usize| match card {
@@ -165,5 +253,45 @@ mod tests {
         let (cpu, two) = (Place::default(), Place { cards: vec![4, 6] });
         assert_eq!((cpu.workers(), cpu.card_of(0), cpu.card_of(3)), (1, None, None));
         assert_eq!((two.workers(), two.card_of(0), two.card_of(1), two.card_of(2)), (2, Some(4), Some(6), Some(4)));
+    }
+
+    #[test]
+    fn a_training_is_planned_before_it_begins() {
+        let params = Arc::new(Params::named("insecure-toy11").unwrap());
+        let part = |rows| Part { blob: BlobName([7; 32]), rows };
+        let training = Training {
+            set: params.name().to_owned(),
+            features: 12,
+            classes: 3,
+            keys: BlobName([1; 32]),
+            batches: vec![part(64); 5],
+            validation: vec![part(64); 2],
+            agreement: Limits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
+        };
+        let lists = KeyLists::default();
+        let plan = |has_begun, memory| plan(&params, (&training, has_begun), &lists, memory);
+        let all = Plan { kept: 7, graphs: true };
+        assert_eq!(plan(false, (1 << 40, 1 << 40)), Ok(all));
+        // The least that it is done in, with and without graphs, and what is in between.
+        let least = |wanted: &dyn Fn(&Result<Plan>) -> bool| {
+            let (mut below, mut enough) = (0, 1usize << 36);
+            while enough - below > 1 << 16 {
+                let middle = below.midpoint(enough);
+                *(if wanted(&plan(true, (middle, 1 << 40))) { &mut enough } else { &mut below }) = middle;
+            }
+            enough
+        };
+        let (any, graphs, whole) =
+            (least(&|p| p.is_ok()), least(&|p| p.as_ref().is_ok_and(|p| p.graphs)), least(&|p| *p == Ok(all)));
+        assert!(any < graphs && graphs < whole, "{any} {graphs} {whole}");
+        assert_eq!(plan(false, (any, any)).map(|plan| plan.graphs), Ok(false));
+        assert_eq!(plan(false, (graphs, graphs)), Ok(Plan { kept: 0, graphs: true }));
+        let (little, much) = (any / 2, 2 * any);
+        let refused = |has_begun, memory| plan(has_begun, memory).unwrap_err();
+        assert!(
+            matches!(refused(false, (little, little)), Error::Work { reason } if reason.contains("GiB of GPU memory"))
+        );
+        assert!(matches!(refused(true, (little, little)), Error::Device { is_full: true, .. }), "it may go back");
+        assert!(matches!(refused(false, (little, much)), Error::Device { is_full: true, .. }), "others hold the rest");
     }
 }

@@ -11,6 +11,7 @@ mod disk;
 mod door;
 mod error;
 mod farewell;
+pub mod footprint;
 mod metrics;
 mod pairing;
 #[doc(hidden)]
@@ -118,7 +119,7 @@ fn begin(config: Config) -> Result<Running> {
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
     // Now, with a sentence, rather than in the middle of the first job.
-    let place = sets.iter().next().map(|params| Place::find(&config, params)).transpose()?.unwrap_or_default();
+    let place = Place::find(&config, &sets)?;
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
     let pairing = pairing::pair(&*blobs, &database, config.take_over)?;

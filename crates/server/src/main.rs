@@ -124,22 +124,34 @@ fn serve(arguments: &Arguments) -> Result<()> {
     // For scripts that let the system choose a port.
     println!("{}", running.address());
     let end = wait_for_end(arguments, &running)?;
-    if end == Some(End::BlobsTaken) {
-        // As if killed: another server has the blobs, and not even a checkpoint may be written.
-        std::mem::forget(running);
-        return Err(Error::Config { reason: "another server has taken the blobs".to_owned() });
-    }
-    tracing::info!("stopping: jobs go to their next checkpoint");
-    running.stop();
+    let anew = "start the server anew, jobs go on where they were";
     match end {
-        Some(End::CardLost { reason }) => {
-            let reason = format!(
-                "{reason}; this process cannot use it again: start the server anew, jobs go on where they were"
-            );
+        // As if killed: another server has the blobs, and not even a checkpoint may be written.
+        Some(End::BlobsTaken) => {
+            std::mem::forget(running);
+            Err(Error::Config { reason: "another server has taken the blobs".to_owned() })
+        }
+        // As if killed: the worker that waits for it cannot be stopped.
+        Some(End::Hung { seconds }) => {
+            std::mem::forget(running);
+            let reason = format!("nothing came from it for {seconds} seconds: {anew}");
             Err(Error::Device { reason, is_full: false })
         }
-        _ => Ok(()),
+        Some(End::CardLost { reason }) => {
+            stop(running);
+            let reason = format!("{reason}; this process cannot use it again: {anew}");
+            Err(Error::Device { reason, is_full: false })
+        }
+        None => {
+            stop(running);
+            Ok(())
+        }
     }
+}
+
+fn stop(running: Running) {
+    tracing::info!("stopping: jobs go to their next checkpoint");
+    running.stop();
 }
 
 /// Returns at SIGTERM or SIGINT, or with a reason when the server has to end; at SIGHUP reads the tenants again.

@@ -26,7 +26,7 @@ use crate::sweep::{cancel_job, delete_job, sweep};
 use crate::tenants::Tenant;
 use crate::uploads::{Begun, Intake, Uploads};
 use crate::work::{Part, Training, Work};
-use crate::worker::{Fate, Shop};
+use crate::worker::{End, Fate, Shop};
 use crate::{Error, Result, training};
 use disk::{Handle, SimDisk};
 use hetal_learn::{Limits, Verdict};
@@ -71,7 +71,9 @@ impl Server {
         let staging = Staging::open(Arc::new(disk.clone()), &root().join("staging"), 8)?;
         let bounds = Bounds { attempts: 10_000, ..Bounds::default() };
         let checkpoint_every = 1 + world.below(3) as u64;
-        let config = Config { warm_seconds: 0, checkpoint_every, prepared_gib: 2.0, bounds, ..Config::default() };
+        let (warm_seconds, stall_seconds, prepared_gib) = (0, 0, 2.0);
+        let config =
+            Config { warm_seconds, stall_seconds, checkpoint_every, prepared_gib, bounds, ..Config::default() };
         let clock = Arc::clone(world);
         let shop = Shop {
             config,
@@ -733,6 +735,49 @@ fn a_lost_card_loses_no_job() {
     }
     assert_eq!(server.shop.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
     assert_eq!(fails(false, most).state, JobState::Failed);
+}
+
+/// An owner who wants the job to end does not wait for a card that failed.
+#[test]
+fn a_lost_card_keeps_no_job_from_its_end() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    cancel_job(&*server.state, &*server.blobs, tenant, id, now).unwrap();
+    server.state.release_worker("local").unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full: false });
+    server.shop.settle(&server.shop.desk(&claim), claim.attempts, lost).unwrap();
+    assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
+}
+
+/// A card that does not answer ends the process; a CPU that takes long does not.
+#[test]
+fn a_card_that_hangs_is_not_waited_for() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let now = machine.world.now();
+    server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    let desk = server.shop.desk(&claim);
+    for (card, ends) in [(None, None), (Some(0), Some(End::Hung { seconds: 0 }))] {
+        let fate = Fate::default();
+        std::thread::scope(|scope| {
+            let (working, stopped) = std::sync::mpsc::channel();
+            let watch = scope.spawn(|| desk.keep_alive(stopped, card, &fate));
+            if ends.is_none() {
+                std::thread::sleep(Duration::from_millis(2500));
+                drop(working);
+                watch.join().unwrap();
+            } else {
+                watch.join().unwrap();
+                drop(working);
+            }
+        });
+        assert_eq!(fate.known(), ends.as_ref());
+    }
 }
 
 /// A row of which nobody knows whose it is ends all the same, and keeps no other job from its end.

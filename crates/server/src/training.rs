@@ -325,8 +325,7 @@ impl<T> Prepared<T> {
 
 /// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
 fn shares<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> (usize, usize) {
-    let budget = (desk.config.prepared_gib * (1u64 << 30) as f64) as u64;
-    let fit = usize::try_from(budget / shop.prepared_bytes().max(1)).unwrap_or(usize::MAX);
+    let fit = shop.room((desk.config.prepared_gib * (1u64 << 30) as f64) as u64);
     let (batches, validation): (&[Part], &[Part]) = (&training.batches, &training.validation);
     if batches.len() + validation.len() <= fit {
         return (batches.len(), validation.len());

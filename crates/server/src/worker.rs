@@ -31,7 +31,7 @@ pub const REST: Duration = Duration::from_secs(2);
 /// How long a worker rests after its GPU failed; after the next failure twice as long, and so on.
 const DEVICE_REST: Duration = Duration::from_secs(30);
 /// The longest of these rests.
-const LONGEST_REST: Duration = Duration::from_secs(600);
+const LONGEST_REST: Duration = Duration::from_secs(120);
 
 /// What all workers of a server share.
 pub struct Shop {
@@ -73,6 +73,11 @@ pub enum End {
         /// What the GPU said.
         reason: String,
     },
+    /// A GPU does not answer. Whoever waits for it does so for ever: end the process without stopping the server.
+    Hung {
+        /// For how long.
+        seconds: u64,
+    },
 }
 
 /// Why a server has to end: told once, to one who waits.
@@ -88,6 +93,12 @@ impl Fate {
         // Another reason is there already: the server ends all the same.
         let _ = self.end.set(end);
         self.told.notify_one();
+    }
+
+    /// The reason, if there is one.
+    #[cfg(test)]
+    pub fn known(&self) -> Option<&End> {
+        self.end.get()
     }
 
     /// The reason, once there is one.
@@ -134,11 +145,14 @@ pub struct Desk<'a> {
     started: Instant,
     /// Of the time since then, what the state knows.
     counted: Mutex<Duration>,
+    /// When it last showed a sign of life.
+    alive: Mutex<Instant>,
 }
 
 impl Desk<'_> {
     /// Changes the job, if it is still ours.
     pub fn commit(&self, change: Change) -> Result<()> {
+        self.live();
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let spent = self.started.elapsed();
         let change = Change { spent: spent.saturating_sub(*counted).as_millis() as u64, ..change };
@@ -174,6 +188,7 @@ impl Desk<'_> {
 
     /// Whether the attempt must end: its owner's wish, the server's end, a lost lease, too much time.
     pub fn interruption(&self) -> Result<Option<Outcome>> {
+        self.live();
         if self.fenced.load(Ordering::Relaxed) {
             return Err(Error::Fenced);
         }
@@ -191,12 +206,26 @@ impl Desk<'_> {
         Ok(None)
     }
 
-    /// Extends the lease until told to stop.
-    fn keep_alive(&self, stop: mpsc::Receiver<()>) {
+    fn live(&self) {
+        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Whether nothing was heard of the computation for so long that it must hang.
+    fn hangs(&self) -> bool {
+        let silent = self.alive.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        silent > Duration::from_secs(self.config.stall_seconds)
+    }
+
+    /// Extends the lease until told to stop. Where a card does not answer any more, only the end of the process helps.
+    pub fn keep_alive(&self, stop: mpsc::Receiver<()>, card: Option<usize>, fate: &Fate) {
         let lease = Duration::from_secs(self.config.lease_seconds);
         // Short enough for an owner who cancels, long enough not to matter.
         let pause = (lease / 3).min(Duration::from_secs(2));
         while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
+            if card.is_some() && self.hangs() {
+                tracing::error!(job = %self.job.id, card, "nothing came from the GPU for too long: the server ends");
+                return fate.seal(End::Hung { seconds: self.config.stall_seconds });
+            }
             match self.state.renew(&self.lease, (self.clock)() + lease.as_millis() as u64) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
                 Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
@@ -205,6 +234,10 @@ impl Desk<'_> {
             }
         }
     }
+}
+
+fn broken_off() -> Error {
+    Error::work("the computation broke off: this is a fault of the server")
 }
 
 impl Shop {
@@ -250,7 +283,7 @@ impl Shop {
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
     fn fatal(&self, claim: &Claim, card: Option<usize>, failure: Error) -> Option<End> {
         let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
-        let again = self.sets.by_name(&claim.job.work.training().set).and_then(|params| device::gpu(card, &params));
+        let again = self.sets.by_name(&claim.job.work.training().set).and_then(|params| device::works(card, &params));
         match again {
             Err(Error::Device { is_full: false, .. }) => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
@@ -275,6 +308,7 @@ impl Shop {
             clock: &self.clock,
             started: Instant::now(),
             counted: Mutex::default(),
+            alive: Mutex::new(Instant::now()),
         }
     }
 
@@ -286,10 +320,10 @@ impl Shop {
         let (stop, stopped) = mpsc::channel();
         let outcome = std::thread::scope(|scope| {
             let desk = &desk;
-            scope.spawn(move || desk.keep_alive(stopped));
+            scope.spawn(move || desk.keep_alive(stopped, card, &self.fate));
             let outcome = catch_unwind(AssertUnwindSafe(|| self.run(desk, claim.attempts, card)));
             drop(stop);
-            outcome.unwrap_or_else(|_| Err(Error::work("the computation broke off: this is a fault of the server")))
+            outcome.unwrap_or_else(|_| Err(broken_off()))
         });
         tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
         let failure = outcome.as_ref().err().filter(|error| matches!(error, Error::Device { .. })).cloned();
@@ -316,8 +350,12 @@ impl Shop {
                 clear_ended(&*self.state, &*self.blobs, &desk.job.tenant, desk.job.id);
                 Ok(())
             }
-            // A job does not end because a card did: it rests at its checkpoint until there is one again. A card that breaks at every
-            // attempt is the job's doing.
+            // An owner who wants the job to end does not wait for the card.
+            Err(Error::Device { .. }) if desk.cancelled.load(Ordering::Relaxed) => {
+                self.settle(desk, attempts, Ok(Outcome::Cancelled))
+            }
+            // A job does not end because a card did: it rests at its checkpoint until there is one again. A card that works otherwise
+            // and breaks at every attempt is the job's doing.
             Err(Error::Device { reason, is_full }) if is_full || attempts < self.config.bounds.attempts => {
                 tracing::error!(job = %desk.job.id, reason, "the GPU failed: the job rests at its checkpoint");
                 add(&self.metrics.device_failures, 1);
@@ -358,18 +396,30 @@ impl Shop {
         match card {
             Some(card) => {
                 let gpu = Arc::new(device::gpu(card, &params)?);
-                let outcome = self.run_on(desk, attempts, gpu.describe(), Arc::clone(&gpu));
+                let room = device::room(&gpu, &params, desk.job, &self.key_lists)?;
+                let attempt = || self.run_on(desk, attempts, gpu.describe(), (Arc::clone(&gpu), room));
+                // Whatever broke off may have done so because the card did.
+                let outcome = catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|_| Err(broken_off()));
                 device::tell(&gpu);
-                device::blamed(gpu.health(), outcome, desk.has_checkpoint())
+                device::blamed(gpu.health(), outcome, gpu.pool_bytes(), desk.has_checkpoint())
             }
-            None => self.run_on(desk, attempts, "cpu".to_owned(), self.sets.ring(&params)?),
+            None => self.run_on(desk, attempts, "cpu".to_owned(), (self.sets.ring(&params)?, None)),
         }
     }
 
-    fn run_on<B: Backend>(&self, desk: &Desk<'_>, attempt: u32, engine: String, device: Arc<B>) -> Result<Outcome> {
+    fn run_on<B: Backend>(
+        &self,
+        desk: &Desk<'_>,
+        attempt: u32,
+        engine: String,
+        device: (Arc<B>, Option<usize>),
+    ) -> Result<Outcome> {
         let params = self.sets.by_name(&desk.job.work.training().set)?;
-        let started = v1::Started { attempt, engine };
-        desk.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
+        // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
+        if !desk.job.progress.is_some_and(|progress| progress.resting) {
+            let started = v1::Started { attempt, engine };
+            desk.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
+        }
         let mut told: Option<Instant> = None;
         let mut progress = |done: usize, total: usize| {
             if told.is_some_and(|told| told.elapsed() < TELL) {

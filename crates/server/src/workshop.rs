@@ -42,8 +42,8 @@ pub trait Workshop {
     fn batch(&self, circuit: &Self::Circuit, part: &Part) -> Result<Self::Batch>;
     /// Prepares uploaded rows.
     fn rows(&self, circuit: &Self::Circuit, part: &Part) -> Result<Self::Rows>;
-    /// Bytes of a prepared batch, in memory.
-    fn prepared_bytes(&self) -> u64;
+    /// How many prepared batches may be kept, where so many bytes of memory may hold them.
+    fn room(&self, bytes: u64) -> usize;
 
     /// A step of gradient descent on a batch of `rows` rows in pieces, of which one at a time is asked for.
     fn step(

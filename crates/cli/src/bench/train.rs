@@ -9,7 +9,6 @@ pub use session::with_noise;
 use crate::engine::EngineKind;
 use crate::lab::{Card, Ct, Lab, Work};
 use crate::machine::{cpu_time, peak_rss_gib};
-use crate::memory::Footprint;
 use crate::setting::{Plain, Setting};
 use crate::study::preset;
 use crate::table::cell;
@@ -18,6 +17,7 @@ use data::Rows;
 use hetal_circuits::Engine;
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::{Clear, Keys, Kind};
+use hetal_circuits::encrypted;
 use hetal_ckks::{Params, bytes};
 use hetal_cuda::{CudaBackend, KernelTime};
 use hetal_learn::agreement::{self, Preset};
@@ -27,6 +27,7 @@ use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Geometry, Held, Ledger, Matrix, Upload, batches, judge, packing};
+use hetal_server::footprint::{Footprint, Rehearsal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -217,6 +218,16 @@ impl Job {
 
     fn trainer<E: Engine>(&self, engine: &E) -> Result<Trainer<E>> {
         Ok(Trainer::new(engine, self.geometry, self.ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
+    }
+
+    /// What it will hold on a card.
+    fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<Footprint> {
+        let (needs, steps, graphs) = (self.needs(params)?, arguments.steps(), arguments.graphs());
+        let keys = encrypted::keys_with_steps(params, &needs, steps);
+        let pieces = self.geometry.pieces(self.preset.batch);
+        let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
+        let found = Footprint::rehearse(&rehearsal, |engine| Ok(self.trainer(engine)?));
+        found.map_err(|problem| Error::Rehearsal { reason: problem.to_string() })
     }
 
     /// Trains; versions stay for the first `resident` pieces of batches.
@@ -503,10 +514,7 @@ fn plan(arguments: &Arguments) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let job = Job::new(&Arguments { batches: 1, data: None, ..arguments.clone() }, params.slots())?;
     let start = Instant::now();
-    let footprint =
-        Footprint::rehearse(&params, &job.needs(&params)?, arguments.steps(), arguments.graphs(), |engine| {
-            job.trainer(engine)
-        })?;
+    let footprint = job.footprint(arguments, &params)?;
     let gib = |bytes: usize| bytes as f64 / GIB;
     let pieces = arguments.batches * job.geometry.pieces(job.preset.batch);
     Ok(json!({
@@ -556,7 +564,7 @@ fn on_engine<W: Work>(
     let lab = Lab::open(arguments.engine, &arguments.set, arguments.card())?;
     let pieces = job.pieces();
     let kept = match lab.gpu() {
-        Some(gpu) => fit(arguments, gpu, params, &job.needs(params)?, job, pieces + beside, report)?.min(pieces),
+        Some(gpu) => fit(arguments, gpu, params, job, pieces + beside, report)?.min(pieces),
         None if arguments.versions == VersionsKept::Remade => 0,
         None => pieces,
     };
@@ -575,7 +583,6 @@ fn fit(
     arguments: &Arguments,
     gpu: &CudaBackend,
     params: &Arc<Params>,
-    needs: &Keys,
     job: &Job,
     batches: usize,
     report: &mut Value,
@@ -584,14 +591,14 @@ fn fit(
     if !arguments.graphs() {
         gpu.use_graphs(false);
     }
-    let footprint =
-        Footprint::rehearse(params, needs, arguments.steps(), arguments.graphs(), |engine| job.trainer(engine))?;
-    let most = footprint.resident(batches, free)?;
+    let footprint = job.footprint(arguments, params)?;
+    let lacks = |needed| Error::DoesNotFit { needed, free };
+    let most = footprint.resident(batches, free).ok_or_else(|| lacks(footprint.bytes(batches, 0)))?;
     let resident = match arguments.versions {
         VersionsKept::Auto => most,
         VersionsKept::Remade => 0,
         VersionsKept::Resident if most == batches => batches,
-        VersionsKept::Resident => return Err(Error::DoesNotFit { needed: footprint.bytes(batches, batches), free }),
+        VersionsKept::Resident => return Err(lacks(footprint.bytes(batches, batches))),
     };
     let bytes = footprint.bytes(batches, resident);
     eprintln!(

@@ -34,7 +34,7 @@ impl CudaBackend {
         let make = |&(from, drop_q, count): &(Basis, usize, usize)| {
             Conversion::of_division(&self.constants, &self.device, from, drop_q, count)
         };
-        if let Some(plan) = self.noted(self.divisions.get((from, drop_q, COUNT), make)) {
+        if let Some(plan) = self.made(&self.divisions, (from, drop_q, COUNT), make) {
             let addresses = |polys: &[CudaPoly; COUNT]| [polys[0].address(), polys[COUNT - 1].address()];
             let work = self.pool.take(COUNT * to.q);
             self.convert(&plan, addresses(&a), work.address());
@@ -50,7 +50,7 @@ impl CudaBackend {
         assert_eq!(a.basis, Basis { q: 1, p: 0 });
         let out = self.uninit(basis);
         let make = |basis: &Basis| Conversion::of_raise(&self.constants, &self.device, *basis);
-        let plan: Option<Arc<Conversion>> = self.noted(self.raises.get(basis, make));
+        let plan: Option<Arc<Conversion>> = self.made(&self.raises, basis, make);
         if let Some(plan) = plan {
             self.copy_limbs((out.address(), 0), (a.address(), 0), 1);
             self.convert(&plan, [a.address(); 2], out.address());

@@ -82,7 +82,7 @@ impl CudaBackend {
         let extended = self.pool.take(ranges.len() * basis.limbs());
         let key = (basis, ranges.iter().map(|r| r.start).collect());
         let make = |_: &_| Conversion::of_digits(&self.constants, &self.device, &ranges, basis);
-        if let Some(plan) = self.noted(self.decompositions.get(key, make)) {
+        if let Some(plan) = self.made(&self.decompositions, key, make) {
             self.convert(&plan, [a.address(); 2], extended.address());
             self.forward(&plan.forward, extended.address());
         }
@@ -92,7 +92,7 @@ impl CudaBackend {
     /// The product of the first `p` special primes modulo each prime of the chain.
     fn special_products(&self, p: usize) -> Option<Arc<Table>> {
         let make = |&p: &usize| Table::new(&self.device, &self.constants.special_products(p));
-        self.noted(self.special_products.get(p, make))
+        self.made(&self.special_products, p, make)
     }
 
     /// The inner product of digits and key, and what is added to it, turned by an automorphism.

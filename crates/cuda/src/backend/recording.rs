@@ -143,6 +143,10 @@ impl CudaBackend {
             _ => {}
         }
         let Memory::Recorded(recording) = &*memory else { return work(inputs) };
+        if self.health.of_recordings().is_some_and(Error::lacks_memory) {
+            *memory = Memory::Done;
+            return work(inputs);
+        }
         if let Some(out) = self.replayed(recording, &inputs) {
             books.replayed.fetch_add(1, Ordering::Relaxed);
             return Ok(out);
@@ -207,7 +211,14 @@ impl CudaBackend {
             self.copy_limbs((to, 0), (from.address(), 0), basis.limbs());
         }
         if !self.health.is_broken() {
-            self.noted(self.device.replay(recording.number));
+            match self.device.replay(recording.number) {
+                // Nothing but the recordings' own memory was written: the work can be done step by step, from now on.
+                Err(error) if error.lacks_memory() => {
+                    self.health.end_recordings(error);
+                    return None;
+                }
+                replayed => self.noted(replayed),
+            };
         }
         for (&(from, basis), to) in recording.outputs.iter().zip(&out) {
             self.copy_limbs((to.address(), 0), (from, 0), basis.limbs());

@@ -101,6 +101,7 @@ plain_structs! {
         constants: [[Word; 2]; MAX_CONSTANTS],
     }
     struct AutomorphismArgs { out: Address, a: Address, galois: u32, unused: u32, }
+    struct PauseArgs { cycles: u64, }
     struct LiftArgs { primes: Address, coefficients: Address, out: Address, factor: f64, q: u32, full_q: u32, }
     struct TensorTerm { factors: [Address; 4], chain: [u32; 4], }
     struct TensorArgs {

@@ -1,6 +1,6 @@
 //! A card through NVIDIA's driver.
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, PauseArgs};
 use super::nvrtc;
 use crate::cache::Cache;
 use crate::device::{Device, KernelTime, LANES, is_recording, lane, not_recorded, recording};
@@ -68,6 +68,8 @@ pub(crate) struct Driver {
     timed: Mutex<Option<Vec<Timed>>>,
     queue: Mutex<Queue>,
     tape: Mutex<Tape>,
+    /// What the next pause is drawn from; 0 for none.
+    unrest: AtomicU64,
     /// Recordings and their numbers of kernels.
     graphs: Mutex<BTreeMap<u64, (Vec<sys::CUgraphExec>, usize)>>,
 }
@@ -197,6 +199,7 @@ impl Driver {
             timed: Mutex::new(None),
             queue: Mutex::default(),
             tape: Mutex::default(),
+            unrest: AtomicU64::new(0),
             graphs: Mutex::default(),
         };
         driver.bind()?;
@@ -222,7 +225,7 @@ impl Driver {
         if let Some(cache) = &cache {
             cache.put(&key, &code);
         }
-        self.load(code)
+        self.load(code).map_err(|error| explained(error, nvrtc::version(), self.driver_version))
     }
 
     fn load(&mut self, mut code: Vec<u8>) -> Result<()> {
@@ -376,6 +379,67 @@ impl Driver {
     }
 }
 
+/// Why kernels may not load that were just compiled. Versions of drivers are 12040 for 12.4.
+fn explained(error: Error, (major, minor): (i32, i32), driver: i32) -> Error {
+    match error {
+        Error::Driver { .. } if 1000 * major + 10 * minor > driver => Error::CompilerTooNew {
+            compiler: format!("{major}.{minor}"),
+            driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
+        },
+        other => other,
+    }
+}
+
+/// Kernels.
+impl Driver {
+    fn launch_now(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
+        let (threads, blocks) = kernel.shape(self.log_n);
+        let mut timed = self.timed.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = timed.as_ref().map(|_| self.time()).transpose()?;
+        let mut pointers: [*mut c_void; 1] = [args.pointer().cast_mut()];
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: grid.0,
+            gridDimZ: grid.1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.stream(),
+            attrs: &mut overlap,
+            numAttrs: u32::from(self.overlaps),
+        };
+        // SAFETY: the function is of the loaded module and takes one struct of the type that is passed, which the driver
+        // copies; the addresses in it are of buffers and tables that are alive now.
+        unsafe {
+            let function = self.functions[kernel as usize];
+            sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
+        }
+        .map_err(failed(kernel.name()))?;
+        if let (Some(list), Some(before)) = (timed.as_mut(), before) {
+            list.push((kernel, grid.0, before, self.time()?));
+        }
+        if is_recording() { self.wind() } else { self.throttle(1) }
+    }
+
+    /// A pause before the next kernel, if there is to be one.
+    fn pause(&self) -> Option<PauseArgs> {
+        let state = self.unrest.load(Ordering::Relaxed);
+        if state == 0 {
+            return None;
+        }
+        let next = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.unrest.store(next.max(1), Ordering::Relaxed);
+        // One kernel in four waits, up to 70 microseconds: longer than most kernels take.
+        (next >> 62 == 0).then_some(PauseArgs { cycles: next >> 45 & 0x1_ffff })
+    }
+}
+
 /// Gives a graph up. The driver keeps it until what was launched of it is done.
 fn destroy(graph: sys::CUgraphExec) {
     // SAFETY: made by `end_part`, listed nowhere any more. Nothing can be done about an error.
@@ -481,38 +545,10 @@ impl Device for Driver {
 
     fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
         self.bind()?;
-        let (threads, blocks) = kernel.shape(self.log_n);
-        let mut timed = self.timed.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = timed.as_ref().map(|_| self.time()).transpose()?;
-        let mut pointers: [*mut c_void; 1] = [args.pointer().cast_mut()];
-        let mut overlap = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
-        let config = sys::CUlaunchConfig {
-            gridDimX: blocks,
-            gridDimY: grid.0,
-            gridDimZ: grid.1,
-            blockDimX: threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: 0,
-            hStream: self.stream(),
-            attrs: &mut overlap,
-            numAttrs: u32::from(self.overlaps),
-        };
-        // SAFETY: the function is of the loaded module and takes one struct of the type that is passed, which the driver
-        // copies; the addresses in it are of buffers and tables that are alive now.
-        unsafe {
-            let function = self.functions[kernel as usize];
-            sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
+        if let Some(pause) = self.pause() {
+            self.launch_now(Kernel::Pause, (1, 1), &pause)?;
         }
-        .map_err(failed(kernel.name()))?;
-        if let (Some(list), Some(before)) = (timed.as_mut(), before) {
-            list.push((kernel, grid.0, before, self.time()?));
-        }
-        if is_recording() { self.wind() } else { self.throttle(1) }
+        self.launch_now(kernel, grid, args)
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -582,6 +618,10 @@ impl Device for Driver {
             self.tape().is_forked = false;
         }
         self.order(&[1, 2], &[0])
+    }
+
+    fn shake(&self, seed: Option<u64>) {
+        self.unrest.store(seed.map_or(0, |seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), Ordering::Relaxed);
     }
 
     fn profile(&self, on: bool) -> Vec<KernelTime> {
@@ -663,5 +703,17 @@ mod tests {
         let error = require(|symbol| symbol != "cuLaunchKernelEx").unwrap_err();
         assert_eq!(error, Error::DriverTooOld { symbol: "cuLaunchKernelEx" });
         assert!(error.to_string().contains("too old") && error.to_string().contains("install"), "{error}");
+    }
+
+    #[test]
+    fn a_compiler_too_new_is_named() {
+        let refused =
+            || Error::Driver { operation: "loading the kernels", reason: "UNSUPPORTED_PTX_VERSION".to_owned() };
+        let error = explained(refused(), (13, 1), 12040);
+        assert_eq!(error, Error::CompilerTooNew { compiler: "13.1".to_owned(), driver: "12.4".to_owned() });
+        assert!(error.to_string().contains("'nvidia-cuda-nvrtc<=12.4'"), "{error}");
+        assert_eq!(explained(refused(), (12, 4), 12040), refused(), "the reason is another");
+        let full = Error::NoRoom { operation: "loading the kernels" };
+        assert_eq!(explained(full.clone(), (13, 0), 12040), full);
     }
 }

@@ -39,9 +39,14 @@ fn found(folder: Option<&Path>) -> bool {
     for place in places.chain(names.iter().map(PathBuf::from)) {
         // SAFETY: loading NVIDIA's compiler runs its initialisers, which ask nothing of the caller.
         if let Ok(library) = unsafe { libloading::Library::new(place) } {
+            // One that is too old to say what it compiles for is none.
+            // SAFETY: the symbols are looked up and not called.
+            let has = |symbol: &&[u8]| unsafe { library.get::<unsafe extern "C" fn()>(*symbol) }.is_ok();
+            let is_whole =
+                [&b"nvrtcGetSupportedArchs"[..], b"nvrtcGetNumSupportedArchs", b"nvrtcGetCUBIN"].iter().all(has);
             std::mem::forget(library);
             // SAFETY: as above; the check loads the library under cudarc's names.
-            return unsafe { sys::is_culib_present() };
+            return is_whole && unsafe { sys::is_culib_present() };
         }
     }
     false

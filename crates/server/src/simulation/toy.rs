@@ -158,8 +158,8 @@ impl Workshop for Toy<'_> {
     fn rows(&self, circuit: &f64, part: &Part) -> Result<Ct> {
         self.batch(circuit, part)
     }
-    fn prepared_bytes(&self) -> u64 {
-        1 << 30
+    fn room(&self, bytes: u64) -> usize {
+        (bytes >> 30) as usize
     }
     fn step(
         &self,

@@ -1,8 +1,7 @@
 //! What a training will hold on a card, found by rehearsing it without one.
 
-use crate::{Error, Result};
 use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::{Bootstrapper, Encrypted, Sealed, clear, encrypted};
+use hetal_circuits::{Bootstrapper, Encrypted, Sealed};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_learn::nesterov::Momentum;
@@ -26,41 +25,68 @@ pub struct Footprint {
     pub versions: usize,
 }
 
+/// What to rehearse.
+pub struct Rehearsal<'a> {
+    /// The parameter set.
+    pub params: &'a Arc<Params>,
+    /// Switching keys, each with its number of limbs.
+    pub keys: &'a [(KeyId, usize)],
+    /// Bounds of what is bootstrapped, as powers of two.
+    pub bounds: &'a [u32],
+    /// How bootstraps rotate.
+    pub steps: Steps,
+    /// Whether bootstraps are graphs.
+    pub graphs: bool,
+    /// Pieces of a batch.
+    pub pieces: usize,
+}
+
+/// What goes wrong in a rehearsal: the circuit does not suit the parameter set.
+type Problem = Box<dyn std::error::Error + Send + Sync>;
+
 impl Footprint {
-    /// Rehearses a training: every key, two steps with versions made for each, a refresh and logits; bootstraps as graphs or
-    /// kernel by kernel.
+    /// Rehearses a training: every key, two steps with versions made for each piece, a refresh and logits.
+    ///
+    /// # Errors
+    ///
+    /// What a training of this kind would fail with.
     pub fn rehearse(
-        params: &Arc<Params>,
-        needs: &clear::Keys,
-        steps: Steps,
-        graphs: bool,
-        trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>>,
-    ) -> Result<Self> {
+        what: &Rehearsal<'_>,
+        trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>, Problem>,
+    ) -> Result<Self, Problem> {
+        let &Rehearsal { params, keys, bounds, steps, graphs, pieces } = what;
         let gpu = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special())?);
         if !graphs {
             gpu.use_graphs(false);
         }
         let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
-        let bootstrapper = Bootstrapper::with_steps(&evaluator, &needs.bounds, steps)?;
-        let engine = Encrypted::new(
-            evaluator,
-            keys(&gpu, params, &encrypted::keys_with_steps(params, needs, steps)),
-            bootstrapper,
-        );
+        let bootstrapper = Bootstrapper::with_steps(&evaluator, bounds, steps)?;
+        let engine = Encrypted::new(evaluator, imitations(&gpu, params, keys), bootstrapper);
         let trainer = trainer(&engine)?;
         let (g, ledger) = (*trainer.products().geometry(), trainer.products().ledger());
         let seal = |level| sealed(&engine, params, level);
-        let features = (0..g.blocks()).map(|_| seal(ledger.fresh_features())).collect::<Result<_>>()?;
+        let features = (0..g.blocks()).map(|_| seal(ledger.fresh_features())).collect::<Result<_, Problem>>()?;
         let held = Held::AsSent(Upload { features, labels: seal(ledger.probabilities())?, rows: g.rows() });
-        let weights = (0..g.parts()).map(|_| seal(ledger.weights())).collect::<Result<_>>()?;
+        let weights = (0..g.parts()).map(|_| seal(ledger.weights())).collect::<Result<_, Problem>>()?;
         let mut model = Model::new(weights, Momentum::Nesterov);
+        // From the second piece on, what the first left is there too.
+        let pieces = pieces.clamp(1, 2);
         for _ in 0..2 {
-            model = trainer.step(&engine, &model, &*held.ready(&engine, &trainer)?, 1.0)?;
+            let mut step = trainer.begin(&model, pieces * g.rows(), 1.0);
+            for _ in 0..pieces {
+                step.add(&engine, &*held.ready(&engine, &trainer)?, &mut |_| {})?;
+            }
+            model = step.finish(&engine, &mut |_| {})?;
         }
         model = trainer.refresh(&engine, &model)?;
         trainer.logits(&engine, &held.ready(&engine, &trainer)?.versions, &model.weights)?;
         let (upload, versions) = batch_bytes(&gpu, params, &g, ledger);
         Ok(Self { fixed: gpu.peak_bytes() - upload - versions, upload, versions })
+    }
+
+    /// The same where batches come from a disk each time they are needed: the card holds one at a time.
+    pub fn from_disk(self) -> Self {
+        Self { fixed: self.fixed + self.upload, upload: 0, ..self }
     }
 
     /// Bytes with versions kept for `resident` of the batches, and made each time for the rest.
@@ -69,12 +95,10 @@ impl Footprint {
         self.fixed + made + resident * self.versions + (batches - resident) * self.upload
     }
 
-    /// The most batches whose versions can be kept in `free` bytes, of which a few percent stay free.
-    pub fn resident(&self, batches: usize, free: usize) -> Result<usize> {
-        let needed = self.bytes(batches, 0);
+    /// The most batches whose versions can be kept in `free` bytes, of which a few percent stay free; none where not even the rest fits.
+    pub fn resident(&self, batches: usize, free: usize) -> Option<usize> {
         let room = free - free / MARGIN;
-        let fits = (0..=batches).rev().find(|&resident| self.bytes(batches, resident) <= room);
-        fits.ok_or(Error::DoesNotFit { needed, free })
+        (0..=batches).rev().find(|&resident| self.bytes(batches, resident) <= room)
     }
 }
 
@@ -87,7 +111,7 @@ fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, ledger: Ledger)
 }
 
 /// Keys that take the room of real ones.
-fn keys(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> EvaluationKeys<CudaPoly> {
+fn imitations(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> EvaluationKeys<CudaPoly> {
     let mut keys = EvaluationKeys::default();
     for &(id, limbs) in wanted {
         let basis = id.basis(params, limbs);
@@ -97,7 +121,7 @@ fn keys(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> Evalua
     keys
 }
 
-fn sealed(engine: &Encrypted<CudaBackend>, params: &Params, level: usize) -> Result<Sealed<CudaPoly>> {
+fn sealed(engine: &Encrypted<CudaBackend>, params: &Params, level: usize) -> Result<Sealed<CudaPoly>, Problem> {
     let (limbs, gpu) = (params.limbs(level), engine.evaluator().backend());
     let half = || gpu.zero(Basis { q: limbs, p: 0 });
     Ok(engine.admit(Ciphertext { c0: half(), c1: half(), limbs, scale: params.scale(level), set: params.tag() })?)
@@ -111,10 +135,11 @@ mod tests {
     fn as_many_batches_stay_as_fit() {
         let footprint = Footprint { fixed: 100, upload: 1, versions: 10 };
         assert_eq!((footprint.bytes(5, 0), footprint.bytes(5, 2), footprint.bytes(5, 5)), (115, 133, 150));
-        assert_eq!(footprint.resident(5, 1000).unwrap(), 5);
-        assert_eq!(footprint.resident(5, 140).unwrap(), 2);
-        assert_eq!(footprint.resident(5, 118).unwrap(), 0);
-        let error = footprint.resident(5, 117).unwrap_err();
-        assert!(matches!(error, Error::DoesNotFit { needed: 115, free: 117 }), "{error}");
+        assert_eq!(footprint.resident(5, 1000), Some(5));
+        assert_eq!(footprint.resident(5, 140), Some(2));
+        assert_eq!(footprint.resident(5, 118), Some(0));
+        assert_eq!(footprint.resident(5, 117), None);
+        let from_disk = footprint.from_disk();
+        assert_eq!((from_disk.bytes(5, 0), from_disk.bytes(5, 2), from_disk.bytes(5, 5)), (111, 131, 151));
     }
 }
