@@ -233,10 +233,7 @@ impl<B: Backend> Engine for Encrypted<B> {
     }
 
     fn neg(&self, a: &Ct<B>) -> Result<Ct<B>> {
-        self.map(a, |a| {
-            self.evaluator.neg_assign(a)?;
-            Ok(())
-        })
+        self.map(a, |a| self.evaluator.neg_assign(a))
     }
 
     fn add_constant(&self, a: &Ct<B>, c: Complex64) -> Result<Ct<B>> {
@@ -249,17 +246,11 @@ impl<B: Backend> Engine for Encrypted<B> {
     }
 
     fn mul_integer(&self, a: &Ct<B>, c: i64) -> Result<Ct<B>> {
-        self.map(a, |a| {
-            self.evaluator.mul_integer_assign(a, c)?;
-            Ok(())
-        })
+        self.map(a, |a| self.evaluator.mul_integer_assign(a, c))
     }
 
     fn mul_i(&self, a: &Ct<B>, power: u32) -> Result<Ct<B>> {
-        self.map(a, |a| {
-            self.evaluator.mul_i_assign(a, power)?;
-            Ok(())
-        })
+        self.map(a, |a| self.evaluator.mul_i_assign(a, power))
     }
 
     fn drop_to(&self, a: &Ct<B>, level: usize) -> Result<Ct<B>> {

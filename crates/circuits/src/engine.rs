@@ -146,6 +146,6 @@ pub trait Engine: Sync {
     ) -> Result<(Self::Ciphertext, Self::Ciphertext)>;
 
     /// [`Engine::bootstrap`] twice, the second time of what the first one missed, to the precision of the scale itself. The
-    /// result is one level below the top.
+    /// result is one level below the top. Under encryption only sets of which it is known how far a bootstrap is off have it.
     fn bootstrap_precise(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
 }

@@ -85,6 +85,15 @@ pub enum Error {
         /// Its name.
         set: String,
     },
+    /// A parameter set of which it is not known how far a bootstrap is off.
+    #[error(
+        "the set {set} has no precise bootstrap: how far a plain one is off was measured for the chains of full and small \
+         only; use a plain one, or a set of one of these chains"
+    )]
+    NoPreciseBootstrap {
+        /// Its name.
+        set: String,
+    },
     /// Vectors of a length no sparse bootstrap is made for.
     #[error("vectors of {slots} slots have no bootstrap of their own: it takes a power of two from {fewest} to {most}")]
     NoSparseBootstrap {

@@ -2,22 +2,30 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_circuits::{Bootstrapper, Error, bootstrap};
+use hetal_circuits::bootstrap::{self, Steps};
+use hetal_circuits::{Bootstrapper, Error};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
-use hetal_ring::{Isa, PackedPoly};
+use hetal_ring::{Isa, PackedPoly, prime};
 use hetal_testkit::{Client, complex_vector, max_error, mean_error};
 
 fn client_with(wanted: impl FnOnce(&Client) -> Vec<(KeyId, usize)>) -> (Client, EvaluationKeys<PackedPoly>) {
     let client = Client::new("insecure-toy11", 1);
     let mut keys = EvaluationKeys::default();
-    client.add_keys(&mut keys, wanted(&client));
+    // One after the other: all keys of a client belong together, whenever they are made.
+    wanted(&client).into_iter().for_each(|key| client.add_keys(&mut keys, [key]));
     (client, keys)
 }
 
 #[test]
 fn bootstraps_return_the_message_at_the_top_level() {
-    let (client, keys) = client_with(|client| bootstrap::keys(&client.params));
-    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0, 2]).unwrap();
+    for steps in [Steps::FewKeys, Steps::FewOuter] {
+        bootstraps_with(steps);
+    }
+}
+
+fn bootstraps_with(steps: Steps) {
+    let (client, keys) = client_with(|client| bootstrap::keys_with_steps(&client.params, steps));
+    let bootstrapper = Bootstrapper::with_steps(&client.evaluator, &[0, 2], steps).unwrap();
     let slots = client.params.slots();
     let constant = vec![Complex64::new(0.5, -0.25); slots];
     for (name, v) in [("random", complex_vector(slots, 9)), ("constant", constant)] {
@@ -28,10 +36,33 @@ fn bootstraps_return_the_message_at_the_top_level() {
             assert_eq!(out.limbs, client.params.limbs(13));
             let got = client.decrypt(&out);
             let (max, mean) = (max_error(&got, &v) / bound, mean_error(&got, &v) / bound);
-            println!("{name}, bound {bound}: max 2^{:.2}, mean 2^{:.2}", max.log2(), mean.log2());
+            println!("{steps:?}, {name}, bound {bound}: max 2^{:.2}, mean 2^{:.2}", max.log2(), mean.log2());
             assert!(max < 2f64.powi(-21), "{name}, bound {bound}: max 2^{:.2}", max.log2());
             assert!(mean < 2f64.powi(-24), "{name}, bound {bound}: mean 2^{:.2}", mean.log2());
         }
+    }
+}
+
+/// The built-in sets have three matrices to slots. Others may have one, or one for each butterfly; how far these are off is not known
+/// beforehand, so that they have no precise bootstrap.
+#[test]
+fn other_numbers_of_matrices_bootstrap_too() {
+    let full = Params::named("full").unwrap().literal().clone();
+    for matrices in [1, 9] {
+        let coeffs_to_slots = prime::ntt_primes_below(50, 10, matrices).into();
+        let literal = ParamsLiteral { name: "insecure-other10".into(), log_n: 10, coeffs_to_slots, ..full.clone() };
+        let client = Client::of(Params::new(literal).unwrap(), 3, Isa::detect());
+        let mut keys = EvaluationKeys::default();
+        client.add_keys(&mut keys, bootstrap::keys(&client.params));
+        let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
+        let v = complex_vector(client.params.slots(), 9);
+        let ct = client.encrypt(&v, 0);
+        let out = bootstrapper.bootstrap(&client.evaluator, &ct, 0, &keys).unwrap();
+        let error = max_error(&client.decrypt(&out), &v);
+        println!("{matrices} matrices: max 2^{:.2}", error.log2());
+        assert!(error < 2f64.powi(-20), "{matrices} matrices: 2^{:.2}", error.log2());
+        let refused = bootstrapper.bootstrap_precise(&client.evaluator, &ct, 0, &keys).err();
+        assert_eq!(refused, Some(Error::NoPreciseBootstrap { set: "insecure-other10".into() }));
     }
 }
 

@@ -4,11 +4,11 @@
 use hetal_ring::rns::BabyStep;
 use hetal_ring::{Basis, Digits, PackedPoly, Poly, RnsRing};
 
-/// An automorphism `X -> X^galois` and its switching key's polynomials (none for the identity).
+/// An automorphism `X -> X^galois` and the polynomials of the switching key that follows it.
 pub struct Step<'a, P> {
-    /// The automorphism.
+    /// The automorphism; 1 is the identity.
     pub galois: u64,
-    /// Its key.
+    /// Its key. The identity has none where the secret stays the same, and one where it changes.
     pub key: Option<&'a [(P, P)]>,
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong in the scheme.
 
 use crate::KeyId;
+use hetal_ring::Basis;
 
 /// The result of an operation of the scheme.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -41,13 +42,16 @@ pub enum Error {
         /// The evaluator's set.
         set: String,
     },
-    /// Matrices to be summed that were encoded for different numbers of limbs.
-    #[error("sum of transforms: matrices encoded for {first} and for {other} limbs")]
+    /// A matrix encoded for other primes than those of the ciphertext, or of the matrices, it meets.
+    #[error(
+        "linear transform: a matrix encoded for {} primes and {} special ones, where {} and {} are needed",
+        .found.q, .found.p, .needed.q, .needed.p
+    )]
     MixedMatrices {
-        /// Limbs of the first.
-        first: usize,
-        /// Limbs of the other.
-        other: usize,
+        /// What it was encoded for.
+        found: Basis,
+        /// What is needed.
+        needed: Basis,
     },
     /// A number that is no automorphism of the ring.
     #[error("X -> X^{element} is no automorphism: the exponent must be odd")]

@@ -122,7 +122,8 @@ impl<P> EvaluationKeys<P> {
         keys
     }
 
-    /// Adds a key.
+    /// Adds a key. Those to and from the sparse secret must be of one ephemeral secret, which no key names: a bootstrap with keys
+    /// of two decrypts to noise.
     pub fn insert(&mut self, key: SwitchingKey<P>) {
         let (id, basis) = (key.id, key.basis);
         self.add_place(id, Place { key: OnceLock::from(Arc::new(key)), ..Place::new(basis) });

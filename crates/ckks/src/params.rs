@@ -273,7 +273,7 @@ impl Params {
         (1..all).find(|&p| log2_product(&self.literal.special[..p]) >= bits).unwrap_or(all)
     }
 
-    /// The primes a key for `limbs` limbs lives over.
+    /// The primes a key for `limbs` limbs lives over; those from the sparse secret have fewer, see [`crate::KeyId::basis`].
     pub fn key_basis(&self, limbs: usize) -> Basis {
         Basis { q: limbs, p: self.special_for(limbs) }
     }

@@ -221,9 +221,9 @@ fn key_sets_say_what_is_wrong() {
     let read = bytes::read_key_set(&samples.client.codec(), &mut &swapped[..]);
     assert!(matches!(read, Err(FormatError::KeyOrder { key: KeyId::Galois(5), .. })));
     let mut damaged = bytes.to_vec();
-    damaged[HEADER_LEN + 8 + 4 * 16] ^= 1;
+    damaged[HEADER_LEN + 8 + 5 * 16] ^= 1;
     assert_eq!(samples.read(Kind::KeySet, &damaged), Err(FormatError::Checksum { part: "the table" }));
-    assert!(matches!(error(8 + 4 * 16 + 32, b"x"), FormatError::Magic { .. }));
+    assert!(matches!(error(8 + 5 * 16 + 32, b"x"), FormatError::Magic { .. }));
     let mut followed = bytes.to_vec();
     followed.push(0);
     let mut rest = &followed[..];
@@ -267,7 +267,7 @@ fn key_sets_stream_one_key_at_a_time() {
     let mut input = bytes;
     let mut reader = KeySetReader::new(&codec, &mut input).unwrap();
     let listed: Vec<_> = reader.remaining().collect();
-    assert_eq!(listed.len(), 4);
+    assert_eq!(listed.len(), 5);
     for expected in listed {
         let key = reader.read().unwrap().unwrap();
         assert_eq!((key.id, key.basis.q), expected);

@@ -6,9 +6,12 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_ckks::bytes::{self, Codec, Object};
-use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
+use hetal_ckks::{
+    Ciphertext, Complex64, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey,
+};
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
-use hetal_testkit::{Client, complex_vector, max_error, tiny_params};
+use hetal_testkit::{Client, complex_vector, max_error, tiny_params, tiny_params_of_two_kinds};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 fn path(name: &str) -> PathBuf {
@@ -23,9 +26,26 @@ fn golden<T: Object<RnsRing>>(codec: &Codec<RnsRing>, name: &str) -> T {
     object
 }
 
+/// The key set in a file, which encodes to the bytes of the file.
+fn golden_set(codec: &Codec<RnsRing>, name: &str) -> EvaluationKeys<PackedPoly> {
+    let stored = std::fs::read(path(name)).unwrap();
+    let set = bytes::read_key_set(codec, &mut &stored[..]).unwrap();
+    let mut again = Vec::new();
+    bytes::write_key_set(codec, &set, &mut again).unwrap();
+    assert!(again == stored, "{name} encodes to other bytes");
+    set
+}
+
 /// The client whose objects the files are. Its secret is drawn first, whatever it makes later.
 fn client() -> Client {
     Client::of(tiny_params(), 2026, Isa::detect())
+}
+
+/// The client of the set of keys to and from the sparse secret: those from it have fewer special primes than others.
+fn sparse_client() -> Client {
+    let client = Client::of(tiny_params_of_two_kinds(), 2026, Isa::detect());
+    assert!(client.params.special_for(1) < client.params.special_for(2));
+    client
 }
 
 #[test]
@@ -57,14 +77,33 @@ fn version_1_is_still_read() {
     rotated.rotate_left(1);
     assert!(max_error(&client.decrypt(&turned), &rotated) < 1e-4);
 
-    let stored = std::fs::read(path("key-set")).unwrap();
-    let set = bytes::read_key_set(&codec, &mut &stored[..]).unwrap();
-    let mut again = Vec::new();
-    bytes::write_key_set(&codec, &set, &mut again).unwrap();
-    assert!(again == stored);
+    let set = golden_set(&codec, "key-set");
     let mut ids: Vec<KeyId> = set.iter().map(|key| key.id).collect();
     ids.sort();
     assert_eq!(ids, [KeyId::Relinearisation, KeyId::ToSparse, KeyId::FromSparse(1)]);
+}
+
+#[test]
+fn version_1_keys_of_the_sparse_secret_still_raise_and_turn() {
+    let client = sparse_client();
+    let (evaluator, codec) = (&client.evaluator, client.codec());
+    let keys = golden_set(&codec, "sparse-key-set");
+    let shape = |id| keys.available().find(|(found, _)| *found == id).unwrap().1;
+    assert_eq!(shape(KeyId::ToSparse), Basis { q: 1, p: 1 });
+    assert_eq!([1, 5].map(|g| shape(KeyId::FromSparse(g))), [Basis { q: 2, p: 1 }; 2]);
+
+    let mut values = complex_vector(client.params.slots(), 1);
+    let ct = client.encrypt(&values, 0);
+    let raised = || evaluator.raise_modulus(&ct, 2, &keys).unwrap();
+    // What raising added is a multiple of q0, and gone modulo q0.
+    let back = evaluator.truncated(&evaluator.unsparsed(raised(), &keys).unwrap(), 1).unwrap();
+    assert!(max_error(&client.decrypt(&back), &values) < 1e-4);
+    let rotation = BTreeMap::from([(1, vec![Complex64::ONE; values.len()])]);
+    let basis = shape(KeyId::FromSparse(5));
+    let matrix = evaluator.encode_matrix(&rotation, |r| r, evaluator.last_prime(2), basis).unwrap();
+    let turned = evaluator.transform_raised(raised(), &matrix, &keys).unwrap();
+    values.rotate_left(1);
+    assert!(max_error(&client.decrypt(&turned), &values) < 1e-4);
 }
 
 #[test]
@@ -93,4 +132,11 @@ fn write_missing_files() {
     let mut set = Vec::new();
     bytes::write_key_set(&codec, &keys, &mut set).unwrap();
     write("key-set", set);
+
+    let client = sparse_client();
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, [(KeyId::ToSparse, 1), (KeyId::FromSparse(1), 2), (KeyId::FromSparse(5), 2)]);
+    let mut set = Vec::new();
+    bytes::write_key_set(&client.codec(), &keys, &mut set).unwrap();
+    write("sparse-key-set", set);
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_ckks::{Complex64, EvaluationKeys, KeyId};
+use hetal_ckks::{Complex64, Error, EvaluationKeys, KeyId};
 use hetal_keys::Encryptor;
 use hetal_ring::Basis;
 use hetal_ring::sampler::TestSeeds;
@@ -148,12 +148,32 @@ fn matrices_with_and_without_giant_steps() {
     }
 }
 
+/// Matrices for raised ciphertexts and for others differ in their special primes alone.
+#[test]
+fn matrices_for_other_primes_are_refused() {
+    let client = Client::new("insecure-toy11", 5);
+    let e = &client.evaluator;
+    let limbs = client.params.limbs(6);
+    let (needed, found) = (KeyId::FromSparse(1).basis(&client.params, limbs), client.params.key_basis(limbs));
+    let identity = BTreeMap::from([(0, vec![Complex64::ONE; 1024])]);
+    let [for_raised, matrix] =
+        [needed, found].map(|basis| e.encode_matrix(&identity, |r| r, e.last_prime(limbs), basis).unwrap());
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, [(KeyId::ToSparse, 1)]);
+    let a = client.encrypt(&complex_vector(1024, 1), 6);
+    let refused = e.transform_raised(e.raise_modulus(&a, limbs, &keys).unwrap(), &matrix, &keys).err().unwrap();
+    assert_eq!(refused, Error::MixedMatrices { found, needed });
+    assert!(refused.to_string().contains("10 primes and 7 special ones, where 10 and 2 are needed"), "{refused}");
+    let refused = e.sum_of_transforms(&[(&a, &for_raised), (&a, &matrix)], &keys).err();
+    assert_eq!(refused, Some(Error::MixedMatrices { found, needed }));
+}
+
 #[test]
 fn ciphertexts_of_another_set_are_refused() {
     let (one, other) = (Client::new("insecure-toy11", 1), Client::new("insecure-toy12", 1));
     let (mut a, b) = (one.encrypt(&complex_vector(1024, 1), 3), other.encrypt(&complex_vector(2048, 1), 3));
     let (e, keys) = (&one.evaluator, EvaluationKeys::default());
-    let mixed = |result: hetal_ckks::Result<()>| matches!(result, Err(hetal_ckks::Error::MixedParams { .. }));
+    let mixed = |result: hetal_ckks::Result<()>| matches!(result, Err(Error::MixedParams { .. }));
     assert!(mixed(e.add_assign(&mut a, &b)));
     assert!(mixed(e.sum_of_products(&[(&b, &b)], &keys).map(drop)));
     assert!(mixed(e.automorphism(&b, 5, &keys).map(drop)));
@@ -170,5 +190,5 @@ fn a_public_key_must_have_the_message_s_primes() {
     let result = encryptor.encrypt_public(&client.public_key(6), &message, &mut TestSeeds::insecure(1));
     assert!(matches!(result.err(), Some(hetal_keys::Error::PublicKey { needs: 7, has: 6 })));
     let even = client.generator.galois(&client.secret, 4, 2, &mut TestSeeds::insecure(1));
-    assert!(matches!(even.err(), Some(hetal_ckks::Error::NotGalois { element: 4 })));
+    assert!(matches!(even.err(), Some(Error::NotGalois { element: 4 })));
 }

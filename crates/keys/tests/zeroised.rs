@@ -3,8 +3,8 @@
 
 use hetal_ckks::{Complex64, Params};
 use hetal_keys::{Decryptor, Encryptor, Ephemeral, KeyGenerator, Passphrase, Private, SecretKey};
-use hetal_ring::sampler::TestSeeds;
-use hetal_ring::{Basis, Isa, RnsRing};
+use hetal_ring::sampler::{self, SeedSource, TestSeeds};
+use hetal_ring::{Basis, Isa, RnsRing, automorphism};
 use hetal_testkit::TempDir;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,6 +12,11 @@ use std::sync::{Arc, OnceLock};
 
 /// A value like no other.
 const CANARY: f64 = 1_234.567_890_123;
+
+/// The label of the seeds that the ephemeral secret is drawn with.
+const EPHEMERAL: u64 = 78;
+/// The automorphism that keys are made for.
+const GALOIS: u64 = 5;
 
 /// Frees through the system's allocator, after a look.
 struct Watching;
@@ -41,7 +46,9 @@ unsafe impl GlobalAlloc for Watching {
 
 fn look(bytes: &[u8]) {
     let Some(patterns) = PATTERNS.get() else { return };
-    let found = |pattern: &Vec<u8>| bytes.windows(pattern.len()).any(|window| window == &pattern[..]);
+    let found = |pattern: &Vec<u8>| {
+        bytes.windows(pattern.len()).any(|window| window.first() == pattern.first() && window == &pattern[..])
+    };
     if patterns.iter().any(found) {
         LEAKS.fetch_add(1, Ordering::Relaxed);
     }
@@ -50,19 +57,46 @@ fn look(bytes: &[u8]) {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// A stretch of the secret, as coefficients, as the file has them, and as whole numbers.
-fn patterns(packed: &[u8]) -> Vec<Vec<u8>> {
-    let part = &packed[40..72];
-    let coefficients: Vec<i8> =
-        part.iter().flat_map(|&byte| (0..4).map(move |k| ((byte >> (2 * k)) << 6).cast_signed() >> 6)).collect();
-    let short = coefficients.iter().map(|&c| c as u8).collect();
-    let wide = coefficients.iter().flat_map(|&c| i64::from(c).to_le_bytes()).collect();
-    vec![part.to_vec(), short, wide, [CANARY.to_le_bytes(); 2].concat()]
+/// Coefficients as the file has them, four a byte.
+fn unpacked(packed: &[u8]) -> Vec<i8> {
+    packed.iter().flat_map(|&byte| (0..4).map(move |k| ((byte >> (2 * k)) << 6).cast_signed() >> 6)).collect()
+}
+
+/// The forms in which a secret lies in memory: its coefficients, as they are and as whole numbers, and its transform modulo `q0`.
+fn forms(ring: &RnsRing, coefficients: &[i8]) -> [Vec<u8>; 3] {
+    let others = |stretch: &&[i8]| stretch.iter().filter(|&&c| c != 0).count();
+    // A sparse secret is mostly zeros, which are everywhere: its fullest stretch is like no other.
+    let stretch = coefficients.windows(128).filter(|stretch| stretch[0] != 0).max_by_key(others).unwrap();
+    assert!(others(&stretch) > 3);
+    let wide: Vec<i64> = coefficients.iter().map(|&c| c.into()).collect();
+    let transform = ring.lift(Basis { q: 1, p: 0 }, &wide);
+    [
+        stretch.iter().map(|&c| c.cast_unsigned()).collect(),
+        stretch.iter().flat_map(|&c| i64::from(c).to_le_bytes()).collect(),
+        transform.limbs()[0][..16].iter().flat_map(|x| x.to_le_bytes()).collect(),
+    ]
+}
+
+/// What no freed block may hold: the secret of the file, the ephemeral one, the secret turned back by the automorphism that
+/// [`use_secret`] makes keys for, and a decrypted value.
+fn patterns(params: &Params, packed: &[u8]) -> Vec<Vec<u8>> {
+    let ring = ring(params);
+    let secret = unpacked(packed);
+    let turned = automorphism::on_coefficients(&secret, automorphism::inverse(params.log_n(), GALOIS));
+    let seed = TestSeeds::insecure(EPHEMERAL).next_seed();
+    let ephemeral = sampler::ternary_fixed_weight(&seed, params.degree(), params.literal().sparse_weight);
+    let in_memory = [secret, turned, ephemeral].iter().flat_map(|s| forms(&ring, s)).collect::<Vec<_>>();
+    let others = [packed[40..72].to_vec(), [CANARY.to_le_bytes(); 2].concat()];
+    in_memory.into_iter().chain(others).collect()
+}
+
+fn ring(params: &Params) -> RnsRing {
+    RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect()).unwrap()
 }
 
 /// Everything an owner does with a secret.
 fn use_secret(params: &Arc<Params>, folder: &TempDir, round: usize) {
-    let ring = Arc::new(RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect()).unwrap());
+    let ring = Arc::new(ring(params));
     let mut seeds = TestSeeds::insecure(77);
     let secret = SecretKey::generate(params, &mut seeds);
     let (plain, locked) = (folder.path().join(format!("plain{round}")), folder.path().join(format!("locked{round}")));
@@ -75,10 +109,10 @@ fn use_secret(params: &Arc<Params>, folder: &TempDir, round: usize) {
     assert_eq!(secret.id(), again.id());
     let generator = KeyGenerator::new(Arc::clone(params), Arc::clone(&ring));
     drop(generator.relinearisation(&secret, 3, &mut seeds).unwrap());
-    drop(generator.galois(&secret, 5, 3, &mut seeds).unwrap());
-    let ephemeral = Ephemeral::new(params, &mut seeds);
+    drop(generator.galois(&secret, GALOIS, 3, &mut seeds).unwrap());
+    let ephemeral = Ephemeral::new(params, &mut TestSeeds::insecure(EPHEMERAL));
     drop(generator.to_sparse(&secret, &ephemeral, &mut seeds).unwrap());
-    drop(generator.from_sparse(&secret, &ephemeral, 5, &mut seeds).unwrap());
+    drop(generator.from_sparse(&secret, &ephemeral, GALOIS, &mut seeds).unwrap());
     let evaluator = hetal_ckks::Evaluator::new(Arc::clone(params), Arc::clone(&ring));
     let values = vec![Complex64::ONE; params.slots()];
     let encoded = evaluator.encode(&values, params.scale(1), Basis { q: params.limbs(1), p: 0 }).unwrap();
@@ -95,7 +129,7 @@ fn freed_memory_holds_no_secret() {
     // The same seeds give the same secret: what to look for is known before it is made again.
     use_secret(&params, &folder, 0);
     let file = std::fs::read(folder.path().join("plain0")).unwrap();
-    PATTERNS.set(patterns(&file[56..56 + params.degree() / 4])).unwrap();
+    PATTERNS.set(patterns(&params, &file[56..56 + params.degree() / 4])).unwrap();
     ARMED.store(true, Ordering::Relaxed);
     use_secret(&params, &folder, 1);
     // A decrypted value that is not exposed is wiped.
@@ -104,9 +138,10 @@ fn freed_memory_holds_no_secret() {
     ARMED.store(false, Ordering::Relaxed);
     assert!(FREED.load(Ordering::Relaxed) > 100);
     assert_eq!(LEAKS.load(Ordering::Relaxed), 0, "blocks were freed with the secret in them");
-    // The watch is awake: a copy that is simply dropped is seen.
+    // The watch is awake: copies that are simply dropped are seen.
     ARMED.store(true, Ordering::Relaxed);
-    drop(std::hint::black_box(PATTERNS.get().unwrap()[1].clone()));
+    let all = PATTERNS.get().unwrap();
+    all.iter().for_each(|pattern| drop(std::hint::black_box(pattern.clone())));
     ARMED.store(false, Ordering::Relaxed);
-    assert_eq!(LEAKS.load(Ordering::Relaxed), 1);
+    assert_eq!(LEAKS.load(Ordering::Relaxed), all.len());
 }

@@ -22,7 +22,7 @@ use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing, prime};
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A parameter set with a secret key, everything from fixed seeds.
 pub struct Client {
@@ -39,6 +39,8 @@ pub struct Client {
     encryptor: Encryptor,
     decryptor: Decryptor,
     seeds: Mutex<TestSeeds>,
+    /// Drawn with the first key to or from it: those of all sets belong together.
+    ephemeral: OnceLock<Ephemeral>,
 }
 
 impl Client {
@@ -64,6 +66,7 @@ impl Client {
             encryptor: Encryptor::new(Arc::clone(&params), Arc::clone(&ring)),
             decryptor: Decryptor::new(Arc::clone(&params), Arc::clone(&ring)),
             seeds: Mutex::new(seeds),
+            ephemeral: OnceLock::new(),
             params,
             ring,
         }
@@ -113,28 +116,36 @@ impl Client {
     pub fn add_keys(&self, keys: &mut EvaluationKeys<PackedPoly>, wanted: impl IntoIterator<Item = (KeyId, usize)>) {
         let seeds = &mut *self.seeds.lock().unwrap();
         let (generator, secret) = (&self.generator, &self.secret);
-        let mut ephemeral = None;
         for (id, limbs) in wanted {
-            if matches!(id, KeyId::ToSparse | KeyId::FromSparse(_)) && ephemeral.is_none() {
-                ephemeral = Some(Ephemeral::new(&self.params, seeds));
-            }
-            let sparse = ephemeral.as_ref();
             let key = match id {
                 KeyId::Relinearisation => generator.relinearisation(secret, limbs, seeds),
                 KeyId::Galois(galois) => generator.galois(secret, galois, limbs, seeds),
-                KeyId::ToSparse => generator.to_sparse(secret, sparse.unwrap(), seeds),
-                KeyId::FromSparse(galois) => generator.from_sparse(secret, sparse.unwrap(), galois, seeds),
+                KeyId::ToSparse => generator.to_sparse(secret, self.ephemeral(seeds), seeds),
+                KeyId::FromSparse(galois) => generator.from_sparse(secret, self.ephemeral(seeds), galois, seeds),
             };
             keys.insert(key.unwrap());
         }
+    }
+
+    fn ephemeral(&self, seeds: &mut TestSeeds) -> &Ephemeral {
+        self.ephemeral.get_or_init(|| Ephemeral::new(&self.params, seeds))
     }
 }
 
 /// The smallest set there is: two primes, one special one, degree 2^10, no bootstrap. Objects are a few KiB.
 pub fn tiny_params() -> Params {
+    tiny_with_special("insecure-tiny10", 1)
+}
+
+/// [`tiny_params`] with a second special prime, which keys for one prime and keys from the sparse secret do without.
+pub fn tiny_params_of_two_kinds() -> Params {
+    tiny_with_special("insecure-tiny10-2", 2)
+}
+
+fn tiny_with_special(name: &'static str, special: usize) -> Params {
     let prime = |bits| prime::ntt_primes_below(bits, 10, 1);
     Params::new(ParamsLiteral {
-        name: "insecure-tiny10".into(),
+        name: name.into(),
         log_n: 10,
         secret_weight: 64,
         sparse_weight: 16,
@@ -145,7 +156,7 @@ pub fn tiny_params() -> Params {
         usable: prime(30).into(),
         eval_mod_primes: vec![].into(),
         coeffs_to_slots: vec![].into(),
-        special: prime(42).into(),
+        special: prime::ntt_primes_below(42, 10, special).into(),
         eval_mod: EvalMod { k: 1, degree: 0, squarings: 0, correction: false },
     })
     .unwrap()

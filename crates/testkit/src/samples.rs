@@ -1,13 +1,13 @@
 //! A small object of every kind, as bytes.
 
-use crate::{Client, complex_vector, tiny_params};
+use crate::{Client, complex_vector, tiny_params_of_two_kinds};
 use hetal_ckks::bytes::{
     self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Kind, Object, Result,
 };
 use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 
-/// Objects of every kind, by one client at the smallest set.
+/// Objects of every kind, by one client at the smallest set with two kinds of keys.
 pub struct Samples {
     /// Whose they are.
     pub client: Client,
@@ -19,14 +19,12 @@ impl Samples {
     /// Makes them.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        let client = Client::of(tiny_params(), 6, Isa::detect());
+        let client = Client::of(tiny_params_of_two_kinds(), 6, Isa::detect());
         let codec = client.codec();
         let values = complex_vector(client.params.slots(), 1);
         let mut keys = EvaluationKeys::default();
-        client.add_keys(
-            &mut keys,
-            [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2), (KeyId::ToSparse, 1), (KeyId::FromSparse(1), 2)],
-        );
+        let sparse = [(KeyId::ToSparse, 1), (KeyId::FromSparse(1), 2), (KeyId::FromSparse(5), 2)];
+        client.add_keys(&mut keys, [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2)].into_iter().chain(sparse));
         let key = keys.find(KeyId::Galois(5), client.params.key_basis(1)).unwrap();
         let plain = client.evaluator.encode(&values, client.params.scale(0), Basis { q: 1, p: 1 }).unwrap();
         let mut set = Vec::new();

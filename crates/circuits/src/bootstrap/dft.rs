@@ -3,6 +3,7 @@
 use crate::Result;
 use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, Matrix};
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 /// A product of consecutive butterflies of `n` slots, before any number of it is computed.
 pub(super) struct Shape {
@@ -14,7 +15,8 @@ pub(super) struct Shape {
     pub(super) raised: bool,
 }
 
-/// How a rotation is made of an inner and an outer one. Inner ones share their digits, outer ones each cost a whole key-switch.
+/// How a rotation is made of an inner and an outer one. Inner ones share their digits, outer ones each cost a whole key-switch. The
+/// matrix of a raised ciphertext has its own, whatever is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steps {
     /// As many inner as outer ones, or twice as many: fewest keys.
@@ -34,29 +36,33 @@ impl Steps {
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short ones first from
 /// (bit-reversed) coefficients to slots, long ones first for the inverse.
 pub(super) fn shapes(n: usize, count: usize, inverse: bool, steps: Steps) -> Vec<Shape> {
-    let sizes = (0..count).scan(n.ilog2() as usize, |rest, k| {
-        let size = rest.div_ceil(count - k);
-        *rest -= size;
-        Some(size)
-    });
-    shapes_of_sizes(n, sizes, inverse, steps)
+    shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, steps)
+}
+
+/// `all` butterflies in `count` groups as equal as they can be, larger ones first.
+fn equal_sizes(all: usize, count: usize) -> Vec<usize> {
+    (0..count).map(|k| all / count + usize::from(k < all % count)).collect()
 }
 
 /// The inverse's [`shapes`], of which the first is for a raised ciphertext: it has more butterflies than the others, so that
-/// these have fewer outer rotations. (At `full` 7, 4 and 4 instead of 5 each: 9 outer rotations instead of 17.)
+/// these have fewer outer rotations. (At `full` 7, 4 and 4 instead of 5 each: 9 outer rotations instead of 17.) Where there are as
+/// many matrices as butterflies, each has one.
 pub(super) fn shapes_of_raised(n: usize, count: usize, steps: Steps) -> Vec<Shape> {
     if count == 0 {
         return Vec::new();
     }
     let all = n.ilog2() as usize;
     let later = all.saturating_sub(1) / count;
-    let sizes = (0..count).map(|k| if k == 0 { all - later * (count - 1) } else { later });
+    let sizes = match later {
+        0 => equal_sizes(all, count),
+        _ => iter::once(all - later * (count - 1)).chain(iter::repeat_n(later, count - 1)).collect(),
+    };
     let mut shapes = shapes_of_sizes(n, sizes, true, steps);
     shapes.iter_mut().take(1).for_each(|shape| shape.raised = true);
     shapes
 }
 
-fn shapes_of_sizes(n: usize, sizes: impl Iterator<Item = usize>, inverse: bool, steps: Steps) -> Vec<Shape> {
+fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, steps: Steps) -> Vec<Shape> {
     let mut lengths: Vec<usize> = (1..=n.ilog2()).map(|k| 1 << k).collect();
     if inverse {
         lengths.reverse();
@@ -64,7 +70,7 @@ fn shapes_of_sizes(n: usize, sizes: impl Iterator<Item = usize>, inverse: bool, 
     let mut lengths = lengths.into_iter();
     let shape =
         |size| Shape { n: n as i64, lengths: lengths.by_ref().take(size).collect(), inverse, steps, raised: false };
-    sizes.map(shape).collect()
+    sizes.into_iter().map(shape).collect()
 }
 
 impl Shape {
@@ -96,12 +102,12 @@ impl Shape {
         (f64::from(self.log_diagonals()) + self.lengths.len() as f64) / 2.0
     }
 
-    /// The inner step of a rotation: there are about as many as the root of the number of diagonals, rounded up, or a quarter of
-    /// them where they are cheap.
+    /// The inner step of a rotation: there are about as many as the root of the number of diagonals, rounded up. A raised ciphertext's,
+    /// whose keys have a fifth of others' size, are twice as many, but at most a quarter of the diagonals.
     fn baby(&self, rotation: i64) -> i64 {
         let log_diagonals = self.log_diagonals();
         let log_inner = match (self.raised, self.steps) {
-            (true, _) => log_diagonals.saturating_sub(2),
+            (true, _) => log_diagonals.saturating_sub(2).min(log_diagonals.div_ceil(2) + 1),
             (false, Steps::FewKeys) => log_diagonals.div_ceil(2),
             (false, Steps::FewOuter) => log_diagonals.div_ceil(2) + 1,
         };
@@ -201,5 +207,27 @@ mod tests {
         assert_eq!(counts(shapes_of_raised(slots, 3, few_keys)), [(true, 32, 4), (false, 8, 4), (false, 8, 4)]);
         assert_eq!(counts(shapes_of_raised(slots, 3, few_outer)), [(true, 32, 4), (false, 16, 2), (false, 16, 2)]);
         assert!(counts(shapes_of_raised(slots, 0, few_keys)).is_empty());
+        // One matrix of all diagonals does not need more keys than a set may have, small ones are no larger than they were.
+        assert_eq!(counts(shapes_of_raised(slots, 1, few_keys)), [(true, 512, 64)]);
+        assert_eq!(counts(shapes_of_raised(1 << 14, 3, few_keys))[0], (true, 16, 4));
+        assert_eq!(counts(shapes_of_raised(1 << 10, 3, few_keys))[0], (true, 4, 4));
+    }
+
+    #[test]
+    fn no_matrix_is_an_identity_while_there_are_butterflies() {
+        for (log_n, count) in (1..=16).flat_map(|log_n| (1..=20).map(move |count| (log_n, count))) {
+            for shapes in
+                [shapes(1 << log_n, count, true, Steps::FewKeys), shapes_of_raised(1 << log_n, count, Steps::FewKeys)]
+            {
+                let sizes: Vec<usize> = shapes.iter().map(|shape| shape.lengths.len()).collect();
+                assert_eq!((sizes.len(), sizes.iter().sum::<usize>()), (count, log_n), "{log_n} in {count}: {sizes:?}");
+                assert_eq!(
+                    sizes.iter().filter(|&&size| size > 0).count(),
+                    count.min(log_n),
+                    "{log_n} in {count}: {sizes:?}"
+                );
+                assert!(sizes.is_sorted_by(|a, b| a >= b), "{log_n} in {count}: {sizes:?}");
+            }
+        }
     }
 }

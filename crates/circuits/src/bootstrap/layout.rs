@@ -15,7 +15,7 @@ pub(super) struct Layout {
     /// Each with the limbs it is applied at.
     pub(super) to_slots: Vec<(Shape, usize)>,
     /// Limbs the modulus is raised to.
-    pub(super) raised: usize,
+    pub(super) raised_limbs: usize,
 }
 
 /// The shortest vectors worth a bootstrap of their own.
@@ -45,7 +45,7 @@ impl Layout {
         Ok(Self::new(params, slots, stages, wanted.min(params.chain().len()), Steps::FewKeys))
     }
 
-    fn new(params: &Params, slots: usize, stages: usize, raised: usize, steps: Steps) -> Self {
+    fn new(params: &Params, slots: usize, stages: usize, raised_limbs: usize, steps: Steps) -> Self {
         let to_coefficients = dft::shapes(slots, params.literal().slots_to_coeffs.len(), false, steps);
         let with_limbs = |shapes: Vec<Shape>, from: usize| shapes.into_iter().zip((0..=from).rev()).collect();
         let to_slots = if slots == params.slots() {
@@ -58,8 +58,8 @@ impl Layout {
             slots,
             to_coefficients: with_limbs(to_coefficients, params.limbs(0)),
             trace: doublings.take_while(|&r| r < params.slots()).map(|r| r as i64).collect(),
-            to_slots: with_limbs(to_slots, raised),
-            raised,
+            to_slots: with_limbs(to_slots, raised_limbs),
+            raised_limbs,
         }
     }
 
@@ -69,6 +69,6 @@ impl Layout {
 
     /// Limbs after the exponential.
     pub(super) fn after_exponential(&self, params: &Params) -> usize {
-        self.raised - self.to_slots.len() - params.literal().eval_mod_primes.len()
+        self.raised_limbs - self.to_slots.len() - params.literal().eval_mod_primes.len()
     }
 }

@@ -34,7 +34,7 @@ fn check_count(found: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the table: a count, four zeros, the names, a checksum.
+/// Bytes of the table: a count, the names, a checksum.
 fn table_len(keys: usize) -> u64 {
     (8 + keys * KeyName::LEN + CHECKSUM_LEN) as u64
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// With fewer outer rotations than this, two halves of them side by side are not worth the sum of their results.
 const FEWEST_GIANTS_TO_HALVE: usize = 4;
 
-/// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`.
+/// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`: inner rotations `b` (baby steps) share the digits of `x`, each
+/// outer one `g` (giant step) is a key-switch of its own.
 pub struct Matrix<P> {
     /// Rotations of the input.
     babies: Vec<i64>,
@@ -30,7 +31,8 @@ pub struct Giant<P> {
 }
 
 impl<P> Matrix<P> {
-    /// Every rotation it needs a key for.
+    /// Every rotation it needs a Galois key for, unless it is for a raised ciphertext: inner ones, and the identity, then come with
+    /// keys from the sparse secret.
     pub fn rotations(&self) -> BTreeSet<i64> {
         self.babies.iter().copied().chain(self.giants.iter().map(|g| g.rotation)).filter(|&r| r != 0).collect()
     }
@@ -120,7 +122,7 @@ impl<B: Backend> Evaluator<B> {
     ) -> Result<Ct<B>> {
         let (basis, scale) = (B::basis(&a.c1), a.scale * matrix.scale);
         if matrix.basis != basis {
-            return Err(Error::MixedMatrices { first: basis.q, other: matrix.basis.q });
+            return Err(Error::MixedMatrices { found: matrix.basis, needed: basis });
         }
         let find = |&r: &i64| {
             let galois = self.galois_of_rotation(r);
@@ -230,7 +232,7 @@ impl<B: Backend> Evaluator<B> {
         for (a, m) in terms {
             Self::same_scale("sum of transforms", scale, a.scale * m.scale)?;
             if m.basis != matrix.basis {
-                return Err(Error::MixedMatrices { first: matrix.basis.q, other: m.basis.q });
+                return Err(Error::MixedMatrices { found: m.basis, needed: matrix.basis });
             }
             self.accumulate(&mut acc, a, m, keys)?;
         }

@@ -199,14 +199,18 @@ impl<'a, E: Engine> Kit<'a, E> {
 
     /// `SumCols`: every column the sum of all columns. One level.
     pub fn sum_columns(&self, x: E::Ciphertext) -> Result<E::Ciphertext> {
-        let first = self.first_column(x)?;
+        let first = self.sum_in_first_column(x)?;
         self.rotation_sum(first, -1, self.unit.columns)
     }
 
     /// The sum of all columns in the first column, 0 elsewhere. One level.
-    pub fn first_column(&self, x: E::Ciphertext) -> Result<E::Ciphertext> {
-        let sum = self.rotation_sum(x, 1, self.unit.columns)?;
-        self.masked(&sum, &self.first_column)
+    pub fn sum_in_first_column(&self, x: E::Ciphertext) -> Result<E::Ciphertext> {
+        self.first_column(&self.rotation_sum(x, 1, self.unit.columns)?)
+    }
+
+    /// The first column, 0 elsewhere. One level.
+    pub fn first_column(&self, x: &E::Ciphertext) -> Result<E::Ciphertext> {
+        self.masked(x, &self.first_column)
     }
 
     /// `RotUp`: rows moved up by `k`, cyclically. No level.

@@ -18,7 +18,7 @@ pub fn col_major<E: Engine>(
         let mask = Mask::new(kit.unit.mask(|row, _| row == i));
         let repeated = b.map(|block| kit.sum_rows(kit.masked(block, &mask)?))?;
         for (row, sum) in a.rows().iter().zip(&mut sums) {
-            let column = kit.first_column(kit.dot(row.iter().zip(&repeated.rows()[0]))?)?;
+            let column = kit.sum_in_first_column(kit.dot(row.iter().zip(&repeated.rows()[0]))?)?;
             let part = engine.rotate(&column, -(i as i64))?;
             *sum = Some(kit.accumulated(sum.take(), part)?);
         }

@@ -14,10 +14,9 @@ pub fn row_major<E: Engine>(
     check_shapes(engine, a, b, c, a.shape() == (b.shape().0, 1))?;
     let kit = Kit::new(engine, a.unit());
     let mut sums = vec![None; b.shape().1];
-    let first = Mask::new(kit.unit.mask(|_, j| j == 0));
     for i in 0..c {
         let repeated = a.map(|block| {
-            let column = kit.masked(&engine.rotate(block, i as i64)?, &first)?;
+            let column = kit.first_column(&engine.rotate(block, i as i64)?)?;
             kit.rotation_sum(column, -1, kit.unit.columns())
         })?;
         let mask = Mask::new(kit.unit.mask(|row, _| row == i));

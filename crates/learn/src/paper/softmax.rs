@@ -92,7 +92,7 @@ impl<E: Engine> Run<'_, E> {
             step *= 2;
         }
         let max = self.with_levels(&max, 1, LOG_NARROW)?;
-        let first = self.kit.masked(&max, &Mask::new(unit.mask(|_, j| j == 0)))?;
+        let first = self.kit.first_column(&max)?;
         let everywhere = self.kit.rotation_sum(first, -1, unit.columns())?;
         Ok(engine.mul_integer(&everywhere, width as i64)?)
     }

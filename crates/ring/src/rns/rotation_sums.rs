@@ -17,9 +17,9 @@ const FEWEST_ENTRIES: usize = 512;
 
 /// One automorphism and the switching key that follows it.
 pub struct BabyStep<'a> {
-    /// `X -> X^galois`; 1 is the identity, which needs no key.
+    /// `X -> X^galois`; 1 is the identity.
     pub galois: u64,
-    /// The key of the automorphism.
+    /// The key of the automorphism. The identity has none where the secret stays the same, and one where it changes.
     pub key: Option<&'a [(PackedPoly, PackedPoly)]>,
 }
 
@@ -52,7 +52,7 @@ impl RotatedProduct<'_> {
 
 impl RnsRing {
     /// For each row `w` of `weights`: `sum_b w_b sigma_b(P c0 + <d, k_b0>, <d, k_b1>)`, over the digits' primes, where
-    /// `d` are the digits of `c1` and `P` the product of the special primes; the identity contributes `(P c0, P c1)`.
+    /// `d` are the digits of `c1` and `P` the product of the special primes; a step without a key contributes `(P c0, P c1)`.
     /// A weight is a polynomial over at least those primes, or absent.
     ///
     /// Limb by limb and block by block: every key and weight is read once, what is between them and the sums stays in the
