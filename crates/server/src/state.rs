@@ -205,7 +205,7 @@ pub trait State: Send + Sync {
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings>;
     /// Forgets everything of a tenant; gives what that was. No worker may have a job of his.
     fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings>;
-    /// Ends all leases of a worker that is known to be dead.
+    /// Ends all leases of a worker that is known to be dead, and the rest of all jobs: what they waited for may work for the next.
     fn release_worker(&self, worker: &str) -> Result<()>;
     /// Numbers of jobs in each state.
     fn census(&self) -> Result<Vec<(JobState, u64)>>;

@@ -18,10 +18,7 @@ impl Training<'_> {
             match what {
                 Happening::Queued => report(Step::Queued),
                 Happening::Started { engine, .. } => report(Step::Started(engine)),
-                // What was so before this run may no longer be: a job that rests is left once it was seen at work.
-                Happening::Progress(Progress { resting: true, .. })
-                    if self.options.leave_resting && clock.has_ticked() =>
-                {
+                Happening::Progress(Progress { resting: true, .. }) if self.options.leave_resting => {
                     return Err(Error::Resting);
                 }
                 Happening::Progress(progress) => {
@@ -124,11 +121,6 @@ struct IterationClock {
 }
 
 impl IterationClock {
-    /// Whether the job was seen at work.
-    fn has_ticked(&self) -> bool {
-        self.last.is_some_and(|(progress, _)| !progress.resting)
-    }
-
     fn tick(&mut self, progress: &Progress, sum: &mut (f64, u64)) {
         let now = Instant::now();
         if let Some((last, then)) = &self.last {

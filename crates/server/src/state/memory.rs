@@ -296,9 +296,14 @@ impl State for MemoryState {
     }
 
     fn release_worker(&self, worker: &str) -> Result<()> {
-        for entry in self.lock().jobs.iter_mut().filter(|e| e.worker.as_deref() == Some(worker)) {
-            (entry.worker, entry.until) = (None, 0);
-            entry.token += 1;
+        for entry in &mut self.lock().jobs {
+            if entry.worker.as_deref() == Some(worker) {
+                (entry.worker, entry.until) = (None, 0);
+                entry.token += 1;
+            }
+            if let Some(progress) = &mut entry.job.progress {
+                progress.resting = false;
+            }
         }
         Ok(())
     }

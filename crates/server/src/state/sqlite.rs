@@ -568,6 +568,16 @@ impl State for SqliteState {
         self.write(|db| {
             let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1 WHERE worker = ?1";
             db.execute(sql, [worker])?;
+            let mut rows = db.prepare("SELECT id, progress FROM jobs WHERE progress IS NOT NULL")?;
+            let rows = rows.query_map([], |row| Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+            for row in rows {
+                let (id, bytes) = row?;
+                // One that makes no sense is found by whoever reads its job.
+                if let Ok(progress @ v1::Progress { resting: true, .. }) = v1::Progress::decode(&bytes[..]) {
+                    let awake = v1::Progress { resting: false, ..progress }.encode_to_vec();
+                    db.execute("UPDATE jobs SET progress = ?2 WHERE id = ?1", params![id, awake])?;
+                }
+            }
             Ok(())
         })
     }

@@ -135,14 +135,19 @@ fn turns(state: &dyn State) {
     assert_eq!(state.commit(&late.lease, &change, 201), Err(Error::Fenced));
     assert_eq!(state.renew(&late.lease, 900), Err(Error::Fenced));
     // An attempt that does not count is forgotten, and no other.
-    let change = Change { state: Some(JobState::Queued), release: true, uncounted: true, ..Change::default() };
+    let progress = Some(v1::Progress { done: 1, resting: true, ..v1::Progress::default() });
+    let change =
+        Change { state: Some(JobState::Queued), progress, release: true, uncounted: true, ..Change::default() };
     state.commit(&again.lease, &change, 201).unwrap();
     let other = state.claim("worker", 201, 301).unwrap().unwrap();
     let again = if other.job.id == again.job.id { other } else { state.claim("worker", 201, 301).unwrap().unwrap() };
     assert_eq!((again.job.state, again.attempts), (JobState::Running, 2));
     // A worker that is known to be dead loses all.
+    let rests = || state.job(&again.job.tenant, again.job.id).unwrap().progress.map(|p| (p.done, p.resting));
+    assert_eq!(rests(), Some((1, true)));
     state.release_worker("worker").unwrap();
     assert_eq!(state.renew(&again.lease, 900), Err(Error::Fenced));
+    assert_eq!(rests(), Some((1, false)), "it goes on with the next");
     assert_eq!(state.renew(&a.lease, 900), Err(Error::Fenced));
     let mut ids: Vec<_> = (0..3).map(|_| claim(202).unwrap().job.id.0[0]).collect();
     ids.sort();
