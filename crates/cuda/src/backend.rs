@@ -107,6 +107,11 @@ impl CudaBackend {
     /// [`crate::Error::NoGpu`], [`crate::Error::NvrtcMissing`] and the like where there is nothing to work on; [`crate::Error::Unsupported`]
     /// for rings that the kernels are not made for.
     pub fn open(gpu: usize, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
+        #[cfg(feature = "emulator")]
+        if let Some((bytes, launches)) = crate::emulated::card() {
+            let card = crate::ffi::emulator::Emulator::with(log_n, Arithmetic::Fp64, bytes, launches)?;
+            return Self::on(Arc::new(card), log_n, q, p);
+        }
         let backend = Self::on(Arc::new(Driver::open(gpu, log_n)?), log_n, q, p)?;
         backend.use_graphs(recording::chosen()?);
         Ok(backend)

@@ -4,6 +4,8 @@
 mod backend;
 mod cache;
 mod device;
+#[cfg(feature = "emulator")]
+pub mod emulated;
 mod error;
 #[allow(unsafe_code)]
 mod ffi;

@@ -351,7 +351,9 @@ impl Handler {
             if job.state.has_ended() && after >= job.sequence {
                 return Ok(());
             }
-            if job.progress != told && job.state == JobState::Running && after == job.sequence {
+            // A job that rests is in the queue; one that runs no longer rests, whatever it said last.
+            let speaks = if job.progress.is_some_and(|p| p.resting) { JobState::Queued } else { JobState::Running };
+            if job.progress != told && job.state == speaks && after == job.sequence {
                 told = job.progress;
                 let what = told.map(v1::event::What::Progress);
                 if out.send_timeout(Ok(v1::Event { sequence: after, what }), self.0.idle()).await.is_err() {

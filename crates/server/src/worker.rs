@@ -366,7 +366,8 @@ impl Shop {
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
                 std::thread::sleep(self.rest);
-                desk.commit(release)
+                // What there is no room for now waits as long as it takes.
+                desk.commit(Change { uncounted: matches!(error, Error::Busy { .. }), ..release })
             }
             Err(error) => {
                 add(&self.metrics.failures, 1);

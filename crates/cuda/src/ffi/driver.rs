@@ -151,6 +151,10 @@ fn library() -> Result<bool> {
 ///
 /// No driver, or one that does not start.
 pub fn cards() -> Result<usize> {
+    #[cfg(feature = "emulator")]
+    if crate::emulated::card().is_some() {
+        return Ok(1);
+    }
     library()?;
     result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
     let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;

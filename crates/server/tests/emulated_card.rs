@@ -1,0 +1,97 @@
+//! A server on an emulated card: it gives the CPU's bytes, and a card that is lost, or full, costs nothing but time.
+//! `cargo test --release -p hetal-server --features emulator --test emulated_card`
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::{address, config, follow, names, owner};
+use hetal_client::remote::{Happening, Job, JobState, Phase, Progress, Remote};
+use hetal_cuda::emulated;
+use hetal_server::config::Engine;
+use hetal_server::{Config, End, Running};
+use hetal_testkit::TempDir;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+fn start(folder: &Path, engine: Engine) -> (Running, Remote) {
+    let running = hetal_server::start(Config { engine, ..config(folder) }).unwrap();
+    let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
+    (running, remote)
+}
+
+/// One epoch of two batches: emulated kernels are slow.
+fn train(remote: &Remote) -> Job {
+    let mut training = owner().upload(remote);
+    training.wishes.max_epochs = Some(1);
+    remote.train([1; 16], "a training", &training).unwrap()
+}
+
+/// Waits for a progress of some kind.
+fn wait(remote: &Remote, job: &Job, wanted: impl Fn(&Progress) -> bool) {
+    let mut watch = remote.watch(job.id, 0);
+    while let Some(event) = watch.next_event().unwrap() {
+        match event.what {
+            Happening::Progress(progress) if wanted(&progress) => return,
+            Happening::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+    panic!("the job ended");
+}
+
+fn end_of(running: &Running) -> End {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(300), running.has_to_end()).await.unwrap() })
+}
+
+#[test]
+fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
+    let (dir, other) = (TempDir::new(), TempDir::new());
+    let (cpu, remote) = start(other.path(), Engine::Cpu);
+    let expected = names(&follow(&remote, train(&remote).id, |_| {}));
+    cpu.stop();
+
+    // Enough to open it, not for a training.
+    emulated::install(24 << 20);
+    let (running, remote) = start(dir.path(), Engine::Cuda);
+    let job = train(&remote);
+    let failed = follow_to_failure(&remote, &job);
+    assert!(failed.contains("the job needs") && failed.contains("GiB of GPU memory"), "{failed}");
+    remote.delete(job.id).unwrap();
+    running.stop();
+
+    let launches = emulated::install(usize::MAX);
+    let (running, remote) = start(dir.path(), Engine::Cuda);
+    let job = train(&remote);
+    wait(&remote, &job, |progress| progress.phase == Phase::Training && progress.iterations == 1);
+    launches.store(0, Ordering::Relaxed);
+    wait(&remote, &job, |progress| progress.resting);
+    let rests = remote.job(job.id).unwrap();
+    assert_eq!((rests.state, rests.progress.map(|p| p.resting)), (JobState::Queued, Some(true)));
+    let End::CardLost { reason } = end_of(&running) else { panic!("another end") };
+    assert!(reason.contains("the emulated card is lost"), "{reason}");
+    assert_eq!(running.device_fault(), reason);
+    running.stop();
+
+    // Another process would have another card.
+    emulated::install(usize::MAX);
+    let (running, remote) = start(dir.path(), Engine::Auto);
+    let mut rested = false;
+    let outputs = follow(&remote, job.id, |event| {
+        rested |= matches!(event.what, Happening::Progress(Progress { resting: true, .. }));
+    });
+    assert!(!rested, "it goes on at once");
+    assert_eq!(names(&outputs), expected);
+    running.stop();
+}
+
+fn follow_to_failure(remote: &Remote, job: &Job) -> String {
+    let mut watch = remote.watch(job.id, 0);
+    while let Some(event) = watch.next_event().unwrap() {
+        if let Happening::Failed { reason } = event.what {
+            return reason;
+        }
+    }
+    panic!("it did not fail");
+}
