@@ -12,12 +12,16 @@ use hetal_server::{Config, End, Running};
 use hetal_testkit::TempDir;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-fn start(folder: &Path, engine: Engine) -> (Running, Remote) {
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn start(folder: &Path, engine: Engine) -> (Running, Arc<Remote>) {
     let running = hetal_server::start(Config { engine, ..config(folder) }).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
-    (running, remote)
+    (running, Arc::new(remote))
 }
 
 /// One epoch of two batches: emulated kernels are slow.
@@ -28,21 +32,27 @@ fn train(remote: &Remote) -> Job {
 }
 
 /// Waits for a progress of some kind.
-fn wait(remote: &Remote, job: &Job, wanted: impl Fn(&Progress) -> bool) {
-    let mut watch = remote.watch(job.id, 0);
-    while let Some(event) = watch.next_event().unwrap() {
-        match event.what {
-            Happening::Progress(progress) if wanted(&progress) => return,
-            Happening::Failed { reason } => panic!("{reason}"),
-            _ => {}
+fn wait(remote: &Arc<Remote>, job: &Job, wanted: fn(&Progress) -> bool) {
+    let (remote, id) = (Arc::clone(remote), job.id);
+    let (seen, news) = mpsc::channel();
+    // A job in the queue is watched for ever: a server that tells nothing must not keep the test.
+    std::thread::spawn(move || {
+        let mut watch = remote.watch(id, 0);
+        while let Some(event) = watch.next_event().unwrap() {
+            match event.what {
+                Happening::Progress(progress) if wanted(&progress) => return seen.send(()).unwrap(),
+                Happening::Failed { reason } => panic!("{reason}"),
+                _ => {}
+            }
         }
-    }
-    panic!("the job ended");
+        panic!("the job ended");
+    });
+    news.recv_timeout(PATIENCE).unwrap();
 }
 
 fn end_of(running: &Running) -> End {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(300), running.has_to_end()).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, running.has_to_end()).await.unwrap() })
 }
 
 #[test]
