@@ -40,7 +40,7 @@ pub enum Error {
     #[error("--shake is for --engine cuda: only a GPU's kernels run beside each other")]
     NothingToShake,
     /// The embedded server's GPU failed.
-    #[error("the GPU failed ({reason}). Nothing is lost: the same command goes on from the last checkpoint")]
+    #[error("the GPU cannot go on: {reason}. Nothing is lost: the same command goes on from the last checkpoint")]
     CardFailed {
         /// What the server saw.
         reason: String,

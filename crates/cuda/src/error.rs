@@ -57,10 +57,14 @@ pub enum Error {
         total: usize,
     },
     /// Other programs hold the memory that the card needs to be used at all.
-    #[error("no GPU memory is left for {operation}: other programs hold it")]
+    #[error("no GPU memory is left for {operation}: {free} bytes of {total} are free")]
     NoRoom {
         /// What was asked of it.
         operation: &'static str,
+        /// Bytes free on the card; zero where nobody could tell.
+        free: usize,
+        /// Bytes of the card.
+        total: usize,
     },
     /// The driver refused or lost the card.
     #[error("the GPU failed in {operation}: {reason}")]
@@ -89,6 +93,8 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::OutOfMemory { needed, free, total } => Self::OutOfMemory { needed, free, total },
+            // How much the driver wanted it does not say.
+            Error::NoRoom { free, total, .. } => Self::OutOfMemory { needed: 1, free, total },
             Error::Driver { operation, reason } => Self::Device { operation, reason },
             other => Self::Device { operation: "preparing the card", reason: other.to_string() },
         }

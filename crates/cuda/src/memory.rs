@@ -283,8 +283,11 @@ impl Pool {
         Ok((address, limbs))
     }
 
-    /// Waits while another thread has the recordings' room.
+    /// Waits while another thread has the recordings' room; not in a fork, which that thread may be waiting for.
     fn wait_until_open(&self) {
+        if lane() != 0 {
+            return;
+        }
         let me = std::thread::current().id();
         let is_closed = |rooms: &mut Rooms| rooms.reserved_by.is_some_and(|thread| thread != me);
         drop(self.opened.wait_while(self.rooms(), is_closed).unwrap_or_else(PoisonError::into_inner));

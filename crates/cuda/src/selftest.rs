@@ -72,7 +72,10 @@ pub fn probe(card: &CudaBackend, ring: &Ring<'_>) -> crate::Result<()> {
     let cpu = RnsRing::new(ring.log_n, ring.q, ring.p, Isa::detect());
     let cpu = cpu.map_err(|q| failed(format!("{q} is no prime for its ring")))?;
     let limbs = ring.q.len().min(3);
-    let said = |failure: Failure| failed(failure.to_string());
+    let said = |failure: Failure| match failure {
+        Failure::OutOfMemory { needed, free, total } => crate::Error::OutOfMemory { needed, free, total },
+        other => failed(other.to_string()),
+    };
     let ours = Run::new(card, ring, 1, limbs).few().map_err(said)?;
     let theirs = Run::new(&cpu, ring, 1, limbs).few().map_err(said)?;
     match ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs) {

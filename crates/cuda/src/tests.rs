@@ -272,6 +272,8 @@ fn a_card_that_computes_wrongly_or_not_is_found() {
     probe(&CudaBackend::emulated(11, q, p).unwrap(), &ring).unwrap();
     let lost = CudaBackend::emulated_with(11, q, p, usize::MAX, launches(3)).unwrap();
     assert!(matches!(probe(&lost, &ring), Err(Error::Driver { .. })));
+    let full = CudaBackend::emulated_with(11, q, p, 2 << 20, launches(usize::MAX)).unwrap();
+    assert!(probe(&full, &ring).unwrap_err().lacks_memory(), "others hold its memory");
     // Primes in another order: right for another ring.
     let wrong = CudaBackend::emulated(11, &[&q[1..3], &q[..1], &q[3..]].concat(), p).unwrap();
     let error = probe(&wrong, &ring).unwrap_err();

@@ -8,6 +8,8 @@ use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+/// Seconds that a GPU may be silent, at the least.
+const LEAST_STALL: u64 = 60;
 /// A file of the audit log holds at least some lines.
 const LEAST_AUDIT: u64 = 4096;
 
@@ -223,6 +225,9 @@ impl Config {
         let Bounds { tenant_connections, strangers, streams, open_uploads, .. } = self.bounds;
         if [tenant_connections, strangers, streams, open_uploads].contains(&0) {
             return refuse("tenant_connections, strangers, streams and open_uploads are at least 1");
+        }
+        if self.stall_seconds < LEAST_STALL {
+            return refuse("stall_seconds is at least 60: a GPU that works is silent for some seconds now and then");
         }
         if self.bounds.idle_seconds == 0 || self.bounds.verdict_seconds == 0 {
             return refuse("idle_seconds and verdict_seconds are at least 1");

@@ -15,7 +15,7 @@ use hetal_cuda::{CudaBackend, Graphs};
 use std::sync::Arc;
 
 /// What the workers compute on. It is chosen once, when the server starts: a card that fails later does not make jobs go on elsewhere
-/// without a word.
+/// in the same process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Numbers of the cards; none for the CPU.
@@ -104,10 +104,26 @@ struct Plan {
     graphs: bool,
 }
 
+impl Plan {
+    /// The plan of an attempt: all of it for the first, less for each that comes after.
+    fn modest(self, attempts: u32) -> Self {
+        Self {
+            kept: self.kept.checked_shr(attempts.saturating_sub(1)).unwrap_or(0),
+            graphs: self.graphs && attempts <= 1,
+        }
+    }
+}
+
 /// How many prepared batches of a job the card has room for beside everything else; none where the job keeps none.
-pub fn room(gpu: &CudaBackend, params: &Arc<Params>, job: &Job, lists: &KeyLists) -> Result<Option<usize>> {
+/// After attempts that ended, perhaps for lack of memory, it is given less.
+pub fn room(
+    gpu: &CudaBackend,
+    params: &Arc<Params>,
+    (job, attempts): (&Job, u32),
+    lists: &KeyLists,
+) -> Result<Option<usize>> {
     let Work::Training(training) = &job.work else { return Ok(None) };
-    let plan = plan(params, (training, job.checkpoint.is_some()), lists, gpu.memory())?;
+    let plan = plan(params, (training, job.checkpoint.is_some()), lists, gpu.memory())?.modest(attempts);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
     if !plan.graphs {
         gpu.use_graphs(false);
@@ -272,6 +288,8 @@ mod tests {
         let plan = |has_begun, memory| plan(&params, (&training, has_begun), &lists, memory);
         let all = Plan { kept: 7, graphs: true };
         assert_eq!(plan(false, (1 << 40, 1 << 40)), Ok(all));
+        assert_eq!((all.modest(1), all.modest(2)), (all, Plan { kept: 3, graphs: false }));
+        assert_eq!(all.modest(70), Plan { kept: 0, graphs: false });
         // The least that it is done in, with and without graphs, and what is in between.
         let least = |wanted: &dyn Fn(&Result<Plan>) -> bool| {
             let (mut below, mut enough) = (0, 1usize << 36);

@@ -368,7 +368,13 @@ impl Running {
         self.shop.draining.store(true, Ordering::Relaxed);
         self.shop.bell.ring();
         for thread in self.threads.drain(..) {
-            let _ = thread.join();
+            while !thread.is_finished() && !self.shop.fate.hangs() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // One that waits for a card for ever ends with the process.
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
         }
         if let Some((runtime, stop, end)) = self.network.take() {
             let _ = stop.send(());

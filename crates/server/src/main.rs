@@ -131,11 +131,10 @@ fn serve(arguments: &Arguments) -> Result<()> {
             std::mem::forget(running);
             Err(Error::Config { reason: "another server has taken the blobs".to_owned() })
         }
-        // As if killed: the worker that waits for it cannot be stopped.
+        // As if killed: the worker that waits for it cannot be stopped, and what the driver does at an exit may wait like it.
         Some(End::Hung { seconds }) => {
-            std::mem::forget(running);
-            let reason = format!("nothing came from it for {seconds} seconds: {anew}");
-            Err(Error::Device { reason, is_full: false })
+            eprintln!("hetal-server: the GPU: nothing came from it for {seconds} seconds: {anew}");
+            std::process::abort()
         }
         Some(End::CardLost { reason }) => {
             stop(running);

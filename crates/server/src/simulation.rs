@@ -762,6 +762,7 @@ fn a_card_that_hangs_is_not_waited_for() {
     server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     let desk = server.shop.desk(&claim);
+    desk.report(v1::Progress::default()).unwrap();
     for (card, ends) in [(None, None), (Some(0), Some(End::Hung { seconds: 0 }))] {
         let fate = Fate::default();
         std::thread::scope(|scope| {

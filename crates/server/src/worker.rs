@@ -85,18 +85,24 @@ pub enum End {
 pub struct Fate {
     end: OnceLock<End>,
     told: Notify,
+    hangs: AtomicBool,
 }
 
 impl Fate {
     /// Makes it known. The first reason stays.
     pub fn seal(&self, end: End) {
+        self.hangs.fetch_or(matches!(end, End::Hung { .. }), Ordering::Relaxed);
         // Another reason is there already: the server ends all the same.
         let _ = self.end.set(end);
         self.told.notify_one();
     }
 
+    /// Whether some thread waits for a card for ever.
+    pub fn hangs(&self) -> bool {
+        self.hangs.load(Ordering::Relaxed)
+    }
+
     /// The reason, if there is one.
-    #[cfg(test)]
     pub fn known(&self) -> Option<&End> {
         self.end.get()
     }
@@ -145,8 +151,10 @@ pub struct Desk<'a> {
     started: Instant,
     /// Of the time since then, what the state knows.
     counted: Mutex<Duration>,
-    /// When it last showed a sign of life.
-    alive: Mutex<Instant>,
+    /// When it last showed a sign of life, once it has told how far it is: before that it may wait for what is not the card's.
+    alive: Mutex<Option<Instant>>,
+    /// Whether the card was tried.
+    begun: AtomicBool,
 }
 
 impl Desk<'_> {
@@ -177,6 +185,7 @@ impl Desk<'_> {
 
     /// Tells how far the job is.
     pub fn report(&self, progress: v1::Progress) -> Result<()> {
+        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.commit(Change { progress: Some(progress), ..Change::default() })
     }
 
@@ -207,13 +216,14 @@ impl Desk<'_> {
     }
 
     fn live(&self) {
-        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        *alive = alive.map(|_| Instant::now());
     }
 
     /// Whether nothing was heard of the computation for so long that it must hang.
     fn hangs(&self) -> bool {
-        let silent = self.alive.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
-        silent > Duration::from_secs(self.config.stall_seconds)
+        let alive = *self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.is_some_and(|alive| alive.elapsed() > Duration::from_secs(self.config.stall_seconds))
     }
 
     /// Extends the lease until told to stop. Where a card does not answer any more, only the end of the process helps.
@@ -249,16 +259,14 @@ impl Shop {
     /// Takes jobs until the server stops, and computes them on a card, or the CPU.
     pub fn work(&self, card: Option<usize>) {
         let mut rest = DEVICE_REST;
-        while !self.draining.load(Ordering::Relaxed) {
+        // A process whose card is lost can use no other.
+        while !self.draining.load(Ordering::Relaxed) && self.fate.known().is_none() {
             let heard = self.bell.count();
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
                 Ok(Some(claim)) => match self.attempt(&claim, card) {
                     None => rest = DEVICE_REST,
-                    Some(failure) => {
-                        if let Some(end) = self.fatal(&claim, card, failure) {
-                            return self.fate.seal(end);
-                        }
+                    Some(_) => {
                         self.rest_for(rest);
                         rest = (2 * rest).min(LONGEST_REST);
                     }
@@ -275,7 +283,8 @@ impl Shop {
     /// Waits, unless the server stops.
     fn rest_for(&self, rest: Duration) {
         let until = Instant::now() + rest;
-        while Instant::now() < until && !self.draining.load(Ordering::Relaxed) {
+        let ends = || self.draining.load(Ordering::Relaxed) || self.fate.known().is_some();
+        while Instant::now() < until && !ends() {
             self.bell.wait(self.bell.count(), POLL);
         }
     }
@@ -283,9 +292,14 @@ impl Shop {
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
     fn fatal(&self, claim: &Claim, card: Option<usize>, failure: Error) -> Option<End> {
         let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
-        let again = self.sets.by_name(&claim.job.work.training().set).and_then(|params| device::works(card, &params));
-        match again {
-            Err(Error::Device { is_full: false, .. }) => {
+        let params = self.sets.by_name(&claim.job.work.training().set).ok()?;
+        let (answer, answers) = mpsc::channel();
+        // A card may also never answer. Whoever no longer listens needs no answer.
+        std::thread::spawn(move || _ = answer.send(device::works(card, &params)));
+        let seconds = self.config.stall_seconds;
+        match answers.recv_timeout(Duration::from_secs(seconds)) {
+            Err(_) => Some(End::Hung { seconds }),
+            Ok(Err(Error::Device { is_full: false, .. })) => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
                 Some(End::CardLost { reason })
             }
@@ -308,7 +322,8 @@ impl Shop {
             clock: &self.clock,
             started: Instant::now(),
             counted: Mutex::default(),
-            alive: Mutex::new(Instant::now()),
+            alive: Mutex::default(),
+            begun: AtomicBool::new(false),
         }
     }
 
@@ -327,6 +342,10 @@ impl Shop {
         });
         tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
         let failure = outcome.as_ref().err().filter(|error| matches!(error, Error::Device { .. })).cloned();
+        // Before the job is in the queue again, where others of this process would take it in vain.
+        if let Some(end) = failure.clone().and_then(|failure| self.fatal(claim, card, failure)) {
+            self.fate.seal(end);
+        }
         if let Err(error) = self.settle(&desk, claim.attempts, outcome) {
             tracing::warn!(%job, %error, "the end of an attempt could not be remembered");
         }
@@ -356,12 +375,16 @@ impl Shop {
             }
             // A job does not end because a card did: it rests at its checkpoint until there is one again. A card that works otherwise
             // and breaks at every attempt is the job's doing.
-            Err(Error::Device { reason, is_full }) if is_full || attempts < self.config.bounds.attempts => {
+            Err(Error::Device { reason, is_full })
+                if is_full && !desk.begun.load(Ordering::Relaxed) || attempts < self.config.bounds.attempts =>
+            {
                 tracing::error!(job = %desk.job.id, reason, "the GPU failed: the job rests at its checkpoint");
                 add(&self.metrics.device_failures, 1);
                 *self.device_fault.lock().unwrap_or_else(PoisonError::into_inner) = reason;
                 let (state, progress) = (Some(JobState::Queued), Some(desk.resting()));
-                desk.commit(Change { state, progress, uncounted: is_full, ..release })
+                // What lacks memory before it begins is not the job's doing; what does so later may be.
+                let uncounted = is_full && !desk.begun.load(Ordering::Relaxed);
+                desk.commit(Change { state, progress, uncounted, ..release })
             }
             Err(error) if error.may_pass() && attempts < self.config.bounds.attempts => {
                 tracing::warn!(job = %desk.job.id, %error, "a fault of this machine: the job is tried again");
@@ -397,7 +420,8 @@ impl Shop {
         match card {
             Some(card) => {
                 let gpu = Arc::new(device::gpu(card, &params)?);
-                let room = device::room(&gpu, &params, desk.job, &self.key_lists)?;
+                let room = device::room(&gpu, &params, (desk.job, attempts), &self.key_lists)?;
+                desk.begun.store(true, Ordering::Relaxed);
                 let attempt = || self.run_on(desk, attempts, gpu.describe(), (Arc::clone(&gpu), room));
                 // Whatever broke off may have done so because the card did.
                 let outcome = catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|_| Err(broken_off()));

@@ -143,10 +143,6 @@ impl CudaBackend {
             _ => {}
         }
         let Memory::Recorded(recording) = &*memory else { return work(inputs) };
-        if self.health.of_recordings().is_some_and(Error::lacks_memory) {
-            *memory = Memory::Done;
-            return work(inputs);
-        }
         if let Some(out) = self.replayed(recording, &inputs) {
             books.replayed.fetch_add(1, Ordering::Relaxed);
             return Ok(out);
@@ -212,11 +208,8 @@ impl CudaBackend {
         }
         if !self.health.is_broken() {
             match self.device.replay(recording.number) {
-                // Nothing but the recordings' own memory was written: the work can be done step by step, from now on.
-                Err(error) if error.lacks_memory() => {
-                    self.health.end_recordings(error);
-                    return None;
-                }
+                // Nothing but the recordings' own memory was written: the work can be done step by step.
+                Err(error) if error.lacks_memory() => return None,
                 replayed => self.noted(replayed),
             };
         }

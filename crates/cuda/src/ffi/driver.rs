@@ -86,7 +86,10 @@ thread_local! {
 
 fn failed(operation: &'static str) -> impl Fn(result::DriverError) -> Error {
     move |error| match error.0 {
-        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::NoRoom { operation },
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            let (free, total) = result::mem_get_info().unwrap_or_default();
+            Error::NoRoom { operation, free, total }
+        }
         _ => Error::Driver { operation, reason: format!("{error:?}") },
     }
 }
@@ -717,7 +720,7 @@ mod tests {
         assert_eq!(error, Error::CompilerTooNew { compiler: "13.1".to_owned(), driver: "12.4".to_owned() });
         assert!(error.to_string().contains("'nvidia-cuda-nvrtc<=12.4'"), "{error}");
         assert_eq!(explained(refused(), (12, 4), 12040), refused(), "the reason is another");
-        let full = Error::NoRoom { operation: "loading the kernels" };
+        let full = Error::NoRoom { operation: "loading the kernels", free: 1, total: 2 };
         assert_eq!(explained(full.clone(), (13, 0), 12040), full);
     }
 }
