@@ -1,5 +1,6 @@
 //! An emulated card in the place of this machine's, for tests of what stands above.
 
+pub use crate::ffi::emulator::is_present;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -45,8 +45,7 @@ fn compiler() -> std::ffi::OsString {
 }
 
 /// Whether there is a compiler; says so if not.
-#[cfg(test)]
-pub(crate) fn is_present() -> bool {
+pub fn is_present() -> bool {
     let found = Command::new(compiler()).arg("--version").output().is_ok();
     if !found {
         println!("skipped: no C++ compiler");
