@@ -269,10 +269,13 @@ fn a_card_that_computes_wrongly_or_not_is_found() {
     let params = Params::named("insecure-toy11").unwrap();
     let (q, p) = (params.chain(), params.special());
     let ring = Ring { log_n: 11, q, p, digit_starts: params.digit_starts() };
-    probe(&CudaBackend::emulated(11, q, p).unwrap(), &ring).unwrap();
+    let sound = CudaBackend::emulated(11, q, p).unwrap();
+    let (free, total) = sound.memory();
+    probe(&sound, &ring).unwrap();
     let lost = CudaBackend::emulated_with(11, q, p, usize::MAX, launches(3)).unwrap();
     assert!(matches!(probe(&lost, &ring), Err(Error::Driver { .. })));
-    let full = CudaBackend::emulated_with(11, q, p, 2 << 20, launches(usize::MAX)).unwrap();
+    // Room for its tables and four limbs.
+    let full = CudaBackend::emulated_with(11, q, p, total - free + (64 << 10), launches(usize::MAX)).unwrap();
     assert!(probe(&full, &ring).unwrap_err().lacks_memory(), "others hold its memory");
     // Primes in another order: right for another ring.
     let wrong = CudaBackend::emulated(11, &[&q[1..3], &q[..1], &q[3..]].concat(), p).unwrap();
