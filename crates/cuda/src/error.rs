@@ -30,13 +30,15 @@ pub enum Error {
     /// A compiler whose code the driver does not take.
     #[error(
         "NVRTC {compiler} is newer than the NVIDIA driver, which is for CUDA {driver}: install a newer driver, or NVRTC {driver} or before \
-         (`pip install 'nvidia-cuda-nvrtc<={driver}'` and HETAL_NVRTC set to the folder that holds libnvrtc.so)"
+         (`pip install '{package}'` and HETAL_NVRTC set to the folder that holds libnvrtc.so)"
     )]
     CompilerTooNew {
         /// The compiler's version.
         compiler: String,
         /// The newest that the driver takes.
         driver: String,
+        /// What pip would install.
+        package: String,
     },
     /// Kernels do not compile.
     #[error("the kernels do not compile for {target}: {log}")]

@@ -349,7 +349,7 @@ impl Pool {
                     return true;
                 }
                 ranges.remove(address, limbs);
-                self.device.free(address);
+                self.release(address, limbs);
                 self.held.fetch_sub(limbs * self.limb_bytes, Ordering::Relaxed);
                 false
             });
@@ -357,13 +357,20 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Gives a chunk back to the card, whose memory goes to whoever asks next: what was one tenant's is no other's. A card that
+    /// failed keeps it.
+    fn release(&self, address: u64, limbs: usize) {
+        _ = self.device.zero(address, limbs * self.limb_bytes);
+        self.device.free(address);
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         let chunks = self.rooms().free.each_mut().map(|room| std::mem::take(&mut room.chunks));
         for (address, limbs) in chunks.into_iter().flatten() {
-            // The card's memory goes to whoever asks next; what was one tenant's is no other's. A card that failed keeps it.
-            _ = self.device.zero(address, limbs * self.limb_bytes);
-            self.device.free(address);
+            self.release(address, limbs);
         }
     }
 }

@@ -264,13 +264,11 @@ impl Shop {
             let heard = self.bell.count();
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
-                Ok(Some(claim)) => match self.attempt(&claim, card) {
-                    None => rest = DEVICE_REST,
-                    Some(_) => {
-                        self.rest_for(rest);
-                        rest = (2 * rest).min(LONGEST_REST);
-                    }
-                },
+                Ok(Some(claim)) if self.attempt(&claim, card) => {
+                    self.rest_for(rest);
+                    rest = (2 * rest).min(LONGEST_REST);
+                }
+                Ok(Some(_)) => rest = DEVICE_REST,
                 Ok(None) => self.bell.wait(heard, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
@@ -290,7 +288,7 @@ impl Shop {
     }
 
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
-    fn fatal(&self, claim: &Claim, card: Option<usize>, failure: Error) -> Option<End> {
+    fn fatal(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<End> {
         let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
         let params = self.sets.by_name(&claim.job.work.training().set).ok()?;
         let (answer, answers) = mpsc::channel();
@@ -298,12 +296,13 @@ impl Shop {
         std::thread::spawn(move || _ = answer.send(device::works(card, &params)));
         let seconds = self.config.stall_seconds;
         match answers.recv_timeout(Duration::from_secs(seconds)) {
-            Err(_) => Some(End::Hung { seconds }),
-            Ok(Err(Error::Device { is_full: false, .. })) => {
+            Err(mpsc::RecvTimeoutError::Timeout) => Some(End::Hung { seconds }),
+            Ok(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
+            // Also where the test broke off.
+            _ => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
-                Some(End::CardLost { reason })
+                Some(End::CardLost { reason: reason.clone() })
             }
-            _ => None,
         }
     }
 
@@ -327,8 +326,8 @@ impl Shop {
         }
     }
 
-    /// One attempt at a job, and how its card failed, if it did.
-    fn attempt(&self, claim: &Claim, card: Option<usize>) -> Option<Error> {
+    /// One attempt at a job; gives whether its card failed.
+    fn attempt(&self, claim: &Claim, card: Option<usize>) -> bool {
         let desk = self.desk(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
@@ -341,15 +340,15 @@ impl Shop {
             outcome.unwrap_or_else(|_| Err(broken_off()))
         });
         tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
-        let failure = outcome.as_ref().err().filter(|error| matches!(error, Error::Device { .. })).cloned();
+        let failed = matches!(outcome, Err(Error::Device { .. }));
         // Before the job is in the queue again, where others of this process would take it in vain.
-        if let Some(end) = failure.clone().and_then(|failure| self.fatal(claim, card, failure)) {
+        if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal(claim, card, error)) {
             self.fate.seal(end);
         }
         if let Err(error) = self.settle(&desk, claim.attempts, outcome) {
             tracing::warn!(%job, %error, "the end of an attempt could not be remembered");
         }
-        failure
+        failed
     }
 
     /// What an attempt's end means for the job.

@@ -389,10 +389,16 @@ impl Driver {
 /// Why kernels may not load that were just compiled. Versions of drivers are 12040 for 12.4.
 fn explained(error: Error, (major, minor): (i32, i32), driver: i32) -> Error {
     match error {
-        Error::Driver { .. } if 1000 * major + 10 * minor > driver => Error::CompilerTooNew {
-            compiler: format!("{major}.{minor}"),
-            driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
-        },
+        Error::Driver { .. } if 1000 * major + 10 * minor > driver => {
+            let (most, least) = (driver / 1000, driver % 1000 / 10);
+            // The package has the version in its name up to 12.
+            let name = if most < 13 { format!("nvidia-cuda-nvrtc-cu{most}") } else { "nvidia-cuda-nvrtc".to_owned() };
+            Error::CompilerTooNew {
+                compiler: format!("{major}.{minor}"),
+                driver: format!("{most}.{least}"),
+                package: format!("{name}<{most}.{}", least + 1),
+            }
+        }
         other => other,
     }
 }
@@ -717,8 +723,11 @@ mod tests {
         let refused =
             || Error::Driver { operation: "loading the kernels", reason: "UNSUPPORTED_PTX_VERSION".to_owned() };
         let error = explained(refused(), (13, 1), 12040);
-        assert_eq!(error, Error::CompilerTooNew { compiler: "13.1".to_owned(), driver: "12.4".to_owned() });
-        assert!(error.to_string().contains("'nvidia-cuda-nvrtc<=12.4'"), "{error}");
+        let [compiler, driver] = ["13.1", "12.4"].map(str::to_owned);
+        // 12.4.127 is 12.4 to people, and more than it to pip.
+        let package = "nvidia-cuda-nvrtc-cu12<12.5".to_owned();
+        assert_eq!(error, Error::CompilerTooNew { compiler, driver, package });
+        assert!(error.to_string().contains("'nvidia-cuda-nvrtc-cu12<12.5'"), "{error}");
         assert_eq!(explained(refused(), (12, 4), 12040), refused(), "the reason is another");
         let full = Error::NoRoom { operation: "loading the kernels", free: 1, total: 2 };
         assert_eq!(explained(full.clone(), (13, 0), 12040), full);
