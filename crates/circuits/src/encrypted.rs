@@ -208,6 +208,14 @@ impl<B: Backend> Engine for Encrypted<B> {
     type Pattern = Pattern<B>;
     type Transform = EncodedMatrix<B::Packed>;
 
+    fn concurrently<T: Send, R: Send, F: Send>(
+        &self,
+        items: Vec<T>,
+        work: impl Fn(T) -> std::result::Result<R, F> + Sync,
+    ) -> std::result::Result<Vec<R>, F> {
+        self.evaluator.backend().concurrently(items, work).into_iter().collect()
+    }
+
     fn slots(&self) -> usize {
         self.params().slots()
     }

@@ -55,6 +55,16 @@ pub trait Engine: Sync {
     /// A matrix encoded for one [`Multiplication`].
     type Transform: Send + Sync;
 
+    /// The same work on things that do not depend on each other, perhaps on some of them at the same time. Results keep
+    /// their order; of errors the first counts.
+    fn concurrently<T: Send, R: Send, F: Send>(
+        &self,
+        items: Vec<T>,
+        work: impl Fn(T) -> std::result::Result<R, F> + Sync,
+    ) -> std::result::Result<Vec<R>, F> {
+        items.into_iter().map(work).collect()
+    }
+
     /// Number of slots.
     fn slots(&self) -> usize;
     /// The highest level: that of a bootstrap's result.

@@ -147,9 +147,14 @@ pub trait Backend: Send + Sync + 'static {
 
     // Compositions of the above that a backend may do at once.
 
-    /// Two computations that do not depend on each other, perhaps at the same time.
-    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
-        (a(), b())
+    /// How many computations may go on at the same time: a sum of many parts is worth as many partial sums.
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    /// The same work on things that do not depend on each other, on some of them at the same time. Results keep their order.
+    fn concurrently<T: Send, R: Send>(&self, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+        items.into_iter().map(work).collect()
     }
 
     /// `work` on `inputs`, as before on others of the same shapes. A backend may remember how it was done and do the same again
@@ -202,7 +207,8 @@ pub trait Backend: Send + Sync + 'static {
         (s0, s1)
     }
 
-    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero.
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. A `v0` over the chain
+    /// alone is meant times the product of the special primes.
     fn add_switched(
         &self,
         acc: Option<(Self::Poly, Self::Poly)>,
@@ -212,7 +218,11 @@ pub trait Backend: Send + Sync + 'static {
         galois: u64,
     ) -> (Self::Poly, Self::Poly) {
         let (mut u0, u1) = self.inner_product(digits, key);
-        self.add_assign(&mut u0, v0);
+        if Self::basis(v0).p > 0 {
+            self.add_assign(&mut u0, v0);
+        } else {
+            self.add_lifted_assign(&mut u0, v0);
+        }
         let (mut u0, mut u1) = (self.automorphism(&u0, galois), self.automorphism(&u1, galois));
         if let Some((a0, a1)) = acc {
             self.add_assign(&mut u0, &a0);
@@ -364,7 +374,19 @@ impl Backend for RnsRing {
     fn divide(&self, a: Poly, drop_q: usize) -> Poly {
         self.divide(a, drop_q)
     }
-    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
-        rayon::join(a, b)
+    fn lanes(&self) -> usize {
+        rayon::current_num_threads().min(2)
+    }
+    /// Two at a time: each of them shares out its limbs, too, and needs memory of its own.
+    fn concurrently<T: Send, R: Send>(&self, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+        let mut out = Vec::with_capacity(items.len());
+        let mut items = items.into_iter();
+        while let Some(first) = items.next() {
+            match items.next() {
+                Some(second) => out.extend(<[R; 2]>::from(rayon::join(|| work(first), || work(second)))),
+                None => out.push(work(first)),
+            }
+        }
+        out
     }
 }

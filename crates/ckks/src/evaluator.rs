@@ -198,12 +198,14 @@ impl<B: Backend> Evaluator<B> {
     /// `a *= i^power`.
     pub fn mul_i_assign(&self, a: &mut Ct<B>, power: u32) -> Result<()> {
         self.own("multiplication", a)?;
-        if power & 1 == 1 {
-            let halves: Vec<(u64, u64)> = self.moduli[..a.limbs].iter().map(|&(q, unit)| (unit, q.neg(unit))).collect();
-            self.mul_halves_assign(a, &halves);
-        }
-        if power & 2 == 2 {
-            self.neg_assign(a)?;
+        let halves = |&(q, unit): &(Modulus, u64)| match power & 3 {
+            1 => (unit, q.neg(unit)),
+            _ => (q.neg(unit), unit),
+        };
+        match power & 3 {
+            0 => {}
+            2 => self.neg_assign(a)?,
+            _ => self.mul_halves_assign(a, &self.moduli[..a.limbs].iter().map(halves).collect::<Vec<_>>()),
         }
         Ok(())
     }
@@ -384,7 +386,7 @@ impl<B: Backend> Evaluator<B> {
             let (c0, c1) = self.backend.divide_pair(u, 0, g);
             Ciphertext { c0, c1, limbs: a.limbs, scale: a.scale, set: a.set }
         };
-        Ok(galois.iter().zip(found).map(apply).collect())
+        Ok(self.backend.concurrently(galois.iter().zip(found).collect(), apply))
     }
 
     /// One automorphism.

@@ -8,8 +8,7 @@ mod recording;
 pub use key_switch::CudaDigits;
 pub use recording::{CudaRoutine, Graphs};
 
-use crate::Result;
-use crate::device::{Device, KernelTime, in_lane, is_recording, lane};
+use crate::device::{Device, KernelTime, SIDES, in_lane, is_recording, lane};
 use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
 use crate::memory::{Buffer, CHUNK, Health, Pool, Table};
@@ -18,6 +17,7 @@ use crate::rehearsal::Rehearsal;
 #[cfg(any(test, feature = "emulator"))]
 use crate::source::Arithmetic;
 use crate::source::Kernel;
+use crate::{Error, Result};
 use hetal_ckks::Backend;
 use hetal_ckks::backend::{Failure, Halves, Pair, Step};
 use hetal_ring::Basis;
@@ -75,11 +75,16 @@ impl<K: Eq + Hash, V> Made<K, V> {
 }
 
 /// Lanes beside the first are in use; they are waited for when this is dropped, also by a panic.
-struct Fork<'a>(&'a CudaBackend, #[expect(dead_code)] MutexGuard<'a, ()>);
+struct Fork<'a> {
+    backend: &'a CudaBackend,
+    sides: usize,
+    _one_at_a_time: MutexGuard<'a, ()>,
+}
 
 impl Drop for Fork<'_> {
     fn drop(&mut self) {
-        self.0.noted(self.0.pool.settle(|| self.0.device.join()));
+        let CudaBackend { pool, device, .. } = self.backend;
+        self.backend.noted(pool.settle(|| device.join(self.sides)));
     }
 }
 
@@ -411,6 +416,11 @@ impl Backend for CudaBackend {
         mut fill: impl FnMut(usize, &mut [u64]) -> std::result::Result<(), E>,
     ) -> std::result::Result<CudaPoly, E> {
         assert_eq!(degree, 1 << self.constants.log_n);
+        if is_recording() {
+            // What is loaded is kept, a key, and would never arrive: an error of all work, not of the recording alone.
+            let (operation, reason) = ("loading a key", "this cannot be recorded".to_owned());
+            self.health.refuse(Error::Driver { operation, reason });
+        }
         let mut limb = vec![0; degree];
         let out = self.uninit(basis);
         for i in 0..basis.limbs() {
@@ -508,17 +518,21 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn join<A: Send, C: Send>(&self, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> C + Send) -> (A, C) {
-        if lane() != 0 || self.health.is_broken() {
-            return (a(), b());
+    fn lanes(&self) -> usize {
+        if lane() == 0 { SIDES } else { 1 }
+    }
+
+    fn concurrently<T: Send, R: Send>(&self, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+        let sides = items.len().min(SIDES);
+        if sides < 2 || lane() != 0 || self.health.is_broken() {
+            return items.into_iter().map(work).collect();
         }
         // Queueing is quick: one after the other from this thread. (A second thread cost more than it won.)
-        let one_at_a_time = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
-        self.noted(self.pool.lend(|| self.device.fork()));
-        let fork = Fork(self, one_at_a_time);
-        let out = (in_lane(1, a), in_lane(2, b));
-        drop(fork);
-        out
+        let _one_at_a_time = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.noted(self.pool.lend(|| self.device.fork(sides)));
+        let _joined_at_the_end = Fork { backend: self, sides, _one_at_a_time };
+        let on_a_side = |(i, item)| in_lane(1 + i % sides, || work(item));
+        items.into_iter().enumerate().map(on_a_side).collect()
     }
 
     fn repeat<E>(
@@ -569,7 +583,8 @@ impl Backend for CudaBackend {
         key: &[(CudaPoly, CudaPoly)],
         galois: u64,
     ) -> (CudaPoly, CudaPoly) {
-        let added = Added { accumulator: acc.as_ref(), plain: Some(v0), galois, ..Added::default() };
+        let (plain, lifted) = if v0.basis.p > 0 { (Some(v0), None) } else { (None, Some(v0)) };
+        let added = Added { accumulator: acc.as_ref(), lifted: [lifted, None], plain, galois };
         self.digits_times_key(digits, key, &added)
     }
 }
@@ -595,9 +610,10 @@ impl CudaBackend {
         out
     }
 
-    /// What one lane uploads may be used on another at once.
+    /// What is uploaded in a fork, from a side of it or from another thread, may be used on its sides at once. What is uploaded
+    /// on lane 0 before a fork comes before all of it.
     fn settle_upload(&self) {
-        if !self.health.is_broken() {
+        if !self.health.is_broken() && (lane() != 0 || self.pool.is_forked()) {
             self.noted(self.device.synchronize());
         }
     }

@@ -15,7 +15,7 @@ pub enum Error {
     /// A card, but nothing to compile kernels with.
     #[error(
         "GPU found, NVRTC missing: {gpu} needs the CUDA run-time compiler libnvrtc. Install the CUDA toolkit, or \
-         `pip install nvidia-cuda-nvrtc` and set HETAL_NVRTC to the folder that holds libnvrtc.so"
+         `pip install nvidia-cuda-nvrtc` and set HETAL_NVRTC to the folder that holds libnvrtc.so.13"
     )]
     NvrtcMissing {
         /// The card.
@@ -30,7 +30,7 @@ pub enum Error {
     /// A compiler whose code the driver does not take.
     #[error(
         "NVRTC {compiler} is newer than the NVIDIA driver, which is for CUDA {driver}: install a newer driver, or NVRTC {driver} or before \
-         (`pip install '{package}'` and HETAL_NVRTC set to the folder that holds libnvrtc.so)"
+         (`pip install '{package}'` and HETAL_NVRTC set to the folder that holds libnvrtc.so.*)"
     )]
     CompilerTooNew {
         /// The compiler's version.
@@ -75,6 +75,27 @@ pub enum Error {
         operation: &'static str,
         /// The driver's words.
         reason: String,
+    },
+    /// A compiler that no longer knows the card.
+    #[error(
+        "NVRTC {compiler} no longer compiles for {target}: install NVRTC 12 (`pip install nvidia-cuda-nvrtc-cu12` and HETAL_NVRTC \
+         set to the folder that holds libnvrtc.so.12)"
+    )]
+    CardTooOld {
+        /// The compiler's version.
+        compiler: String,
+        /// The card's architecture.
+        target: String,
+    },
+    /// A variable of the environment with a value that means nothing.
+    #[error("{variable} is {value}, must be {choices}")]
+    Setting {
+        /// The variable.
+        variable: &'static str,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        choices: &'static str,
     },
     /// A ring this crate has no kernels for.
     #[error("no GPU kernels for this ring: {reason}")]

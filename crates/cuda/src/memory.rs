@@ -40,6 +40,11 @@ impl Health {
         self.recordings.get()
     }
 
+    /// Notes an error of work, also while something is recorded.
+    pub(crate) fn refuse(&self, error: Error) {
+        _ = self.work.set(error);
+    }
+
     /// Ends all recordings.
     pub(crate) fn end_recordings(&self, error: Error) {
         _ = self.recordings.set(error);
@@ -73,6 +78,8 @@ struct Rooms {
     /// The thread that records or replays something: what is free in the recordings' room is written and read all the same, so no
     /// chunk leaves it.
     reserved_by: Option<ThreadId>,
+    /// How often that was.
+    reserved: u64,
 }
 
 const WORK: usize = 0;
@@ -86,9 +93,9 @@ fn room() -> usize {
 /// What is free on each lane.
 ///
 /// What was queued on a lane before a buffer came back runs before what its next owner queues there, so a buffer goes
-/// to the lane it was taken on. A fork comes after everything on lane 0 and lends what is free there to either side; lane 0
-/// goes on after both sides and takes back all that is free. A buffer that a side gives back but did not take in this fork
-/// may still be in use on the other: it waits for the end of the fork, and so does what another thread gives back on lane 0
+/// to the lane it was taken on. A fork comes after everything on lane 0 and lends what is free there to its sides; lane 0
+/// goes on after all of them and takes back all that is free. A buffer that a side gives back but did not take in this fork
+/// may still be in use on another: it waits for the end of the fork, and so does what another thread gives back on lane 0
 /// meanwhile. There is one fork at a time.
 #[derive(Default)]
 struct Free {
@@ -101,6 +108,8 @@ struct Free {
     forks: u64,
     /// Whether the other lanes are in use.
     is_forked: bool,
+    /// [`Rooms::reserved`] when the last fork began.
+    reserved_at_fork: u64,
 }
 
 impl Free {
@@ -215,11 +224,17 @@ impl Pool {
 
     /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before is then free on them.
     pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
-        let lent = std::mem::take(&mut self.rooms().free[room()].lanes[0]);
+        let lent = {
+            let Free { lanes: [first, ..], is_forked, .. } = &mut self.rooms().free[room()];
+            // Before the fork: what is queued on lane 0 while this is not yet so comes before the other lanes.
+            *is_forked = true;
+            std::mem::take(first)
+        };
         let out = fork();
-        let Free { lent: place, chunks, forks, is_forked, .. } = &mut self.rooms().free[room()];
+        let Rooms { free, reserved, .. } = &mut *self.rooms();
+        let Free { lent: place, chunks, forks, reserved_at_fork, .. } = &mut free[room()];
         *forks += 1;
-        *is_forked = true;
+        *reserved_at_fork = *reserved;
         self.pour(lent, place, chunks);
         out
     }
@@ -228,8 +243,8 @@ impl Pool {
     pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
         // Before: what comes back later may be in use by work that this join does not wait for.
         let back = {
-            let Free { lanes: [_, first, second], lent, waiting, .. } = &mut self.rooms().free[room()];
-            [first, second, lent, waiting].map(std::mem::take)
+            let Free { lanes: [_, sides @ ..], lent, waiting, .. } = &mut self.rooms().free[room()];
+            sides.iter_mut().chain([lent, waiting]).map(std::mem::take).collect::<Vec<_>>()
         };
         let out = join();
         let Free { lanes: [place, ..], waiting, chunks, is_forked, .. } = &mut self.rooms().free[room()];
@@ -293,10 +308,11 @@ impl Pool {
         drop(self.opened.wait_while(self.rooms(), is_closed).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A free chunk of the other room.
+    /// A free chunk of the other room. A side of a fork gets none once something was replayed since the fork, which it does
+    /// not wait for.
     fn borrow(&self, limbs: usize) -> Option<(u64, usize)> {
-        let Rooms { free, reserved_by } = &mut *self.rooms();
-        if reserved_by.is_some() && room() == WORK {
+        let Rooms { free, reserved_by, reserved } = &mut *self.rooms();
+        if room() == WORK && (reserved_by.is_some() || (lane() != 0 && free[WORK].reserved_at_fork != *reserved)) {
             return None;
         }
         let other = &mut free[WORK + RECORDINGS - room()];
@@ -304,6 +320,11 @@ impl Pool {
         let (address, size) = found.map(|(&a, &s)| (a, s)).min_by_key(|&(_, size)| size)?;
         other.remove(address);
         Some((address, size))
+    }
+
+    /// Whether other lanes than the first are in use.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.rooms().free[room()].is_forked
     }
 
     /// The chunks of the recordings' room.
@@ -318,7 +339,7 @@ impl Pool {
 
     /// Brings chunks back to the recordings' room, if all of them are free, and closes it to other work.
     pub(crate) fn reserve(&self, chunks: &[Chunk]) -> Option<Reserved<'_>> {
-        let Rooms { free: [work, recordings], reserved_by } = &mut *self.rooms();
+        let Rooms { free: [work, recordings], reserved_by, reserved } = &mut *self.rooms();
         let is_free = |&(address, size): &Chunk| [&work, &recordings].iter().any(|room| room.is_free(address, size));
         if reserved_by.is_some() || !chunks.iter().all(is_free) {
             return None;
@@ -330,12 +351,13 @@ impl Pool {
             }
         }
         *reserved_by = Some(std::thread::current().id());
+        *reserved += 1;
         Some(Reserved(self))
     }
 
     /// Gives chunks that are free back to the device, but for some.
     pub(crate) fn trim(&self, kept: &[Chunk]) {
-        let Rooms { free, reserved_by } = &mut *self.rooms();
+        let Rooms { free, reserved_by, .. } = &mut *self.rooms();
         // What was queued may still use what is free; what comes back later waits for the lock.
         if self.device.synchronize().is_err() {
             return;
@@ -404,8 +426,9 @@ impl Buffer {
 
     /// Whether only this lane can have queued work on it: what another may still read must not be written.
     pub(crate) fn is_of_this_lane(&self) -> bool {
-        let lane = lane();
-        lane == 0 || (lane == self.lane && self.pool.rooms().free[self.room].forks == self.fork)
+        let (lane, free) = (lane(), &self.pool.rooms().free[self.room]);
+        // On lane 0 within a fork is another thread than the one that forked, whose sides may have read it.
+        if lane == 0 { !free.is_forked } else { lane == self.lane && free.forks == self.fork }
     }
 
     /// Limbs there is room for.

@@ -21,11 +21,11 @@ impl Device for Rehearsal {
         1
     }
 
-    fn fork(&self) -> Result<()> {
+    fn fork(&self, _sides: usize) -> Result<()> {
         Ok(())
     }
 
-    fn join(&self) -> Result<()> {
+    fn join(&self, _sides: usize) -> Result<()> {
         Ok(())
     }
 

@@ -120,7 +120,7 @@ impl<'a, B: Backend> Run<'a, B> {
         Ok(self.outcomes)
     }
 
-    /// A few operations that use every unit of a card.
+    /// A few operations that use the kernels of a multiplication and a rotation.
     fn few(mut self) -> Result<Vec<(String, Outcome)>, Failure> {
         let (b, basis) = (self.backend, self.basis);
         let (x, y) = (self.poly(basis, 1), self.poly(basis, 2));
@@ -131,6 +131,12 @@ impl<'a, B: Backend> Run<'a, B> {
         self.record("a transform", &b.lift(basis, &coefficients));
         let bottom = self.poly(Basis { q: 1, p: 0 }, 4);
         self.record("a conversion", &b.raise(&bottom, basis));
+        if basis.p > 0 {
+            let digits = b.decompose(self.poly(self.chain(), 1), self.ring.digit_starts, basis.p);
+            let (u0, u1) = b.inner_product(&digits, &self.key(5, basis.p));
+            self.record("half of a key-switch", &u0);
+            self.record("the other half of a key-switch", &u1);
+        }
         self.backend.health()?;
         Ok(self.outcomes)
     }
@@ -357,9 +363,11 @@ impl<'a, B: Backend> Run<'a, B> {
                 self.record("inner product plus 1", &s1);
                 for galois in [5, (2 << self.ring.log_n) - 1] {
                     let acc = (salt != 3).then(|| (u0.clone(), s1.clone()));
-                    let (a0, a1) = b.add_switched(acc, &s0, &digits, &own, galois);
-                    self.record("add switched 0", &a0);
-                    self.record("add switched 1", &a1);
+                    for added in [&s0, &wide] {
+                        let (a0, a1) = b.add_switched(acc.clone(), added, &digits, &own, galois);
+                        self.record("add switched 0", &a0);
+                        self.record("add switched 1", &a1);
+                    }
                     self.record("accumulator", &u0);
                 }
             }

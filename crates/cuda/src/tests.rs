@@ -14,6 +14,7 @@ use hetal_learn::{Geometry, Held, Ledger, Limits, Session, Upload, session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{Client, complex_vector};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -183,8 +184,7 @@ fn out_of_memory_is_told_and_kept() {
     let coefficients = vec![1; 1024];
     let a = gpu.divide(gpu.lift(basis, &coefficients), 1);
     assert!(matches!(gpu.download(&a), Err(Failure::OutOfMemory { .. })), "nothing false leaves the card");
-    let (x, y) = gpu.join(|| gpu.zero(basis), || gpu.zero(basis));
-    drop((x, y));
+    drop(gpu.concurrently(vec![(); 2], |()| gpu.zero(basis)));
     assert!(gpu.synchronize().is_err());
 }
 
@@ -200,22 +200,18 @@ fn sides_of_a_fork_do_not_share_buffers() {
     let (before, outer) = (gpu.zero(basis), gpu.zero(basis));
     let address = |p: &CudaPoly| p.device_address();
     let lent = address(&before);
-    let (first, second) = gpu.join(
-        || {
-            drop(before);
-            let own = gpu.zero(basis);
-            let mine = address(&own);
-            assert_ne!(mine, lent);
-            drop(own);
-            assert_eq!(address(&gpu.zero(basis)), mine);
-            mine
-        },
-        || {
-            let own = gpu.zero(basis);
-            address(&own)
-        },
-    );
-    assert!(first != second && first != address(&outer) && second != address(&outer));
+    // One of them is the last owner of what was there before the fork.
+    let own = gpu.concurrently(vec![Some(before), None, None], |before| {
+        drop(before);
+        let own = gpu.zero(basis);
+        let mine = address(&own);
+        assert_ne!(mine, lent);
+        drop(own);
+        assert_eq!(address(&gpu.zero(basis)), mine);
+        mine
+    });
+    let places: BTreeSet<u64> = own.iter().copied().chain([address(&outer)]).collect();
+    assert_eq!(places.len(), 4, "{own:?}");
     assert_eq!(address(&gpu.zero(basis)), lent);
 }
 
@@ -232,29 +228,27 @@ fn forks_come_one_by_one_and_keep_what_others_give_back() {
     let place = shared.device_address();
     let other_thread = |work: &(dyn Fn() -> u64 + Sync)| std::thread::scope(|s| s.spawn(work).join().unwrap());
     let shared = std::sync::Mutex::new(Some(shared));
-    gpu.join(
-        || {
+    gpu.concurrently(vec![true, false], |is_first| {
+        if is_first {
             drop(shared.lock().unwrap().clone());
             let next = other_thread(&|| {
                 drop(shared.lock().unwrap().take());
                 gpu.zero(basis).device_address()
             });
             assert_ne!(next, place);
-        },
-        || (),
-    );
+        }
+    });
     let all: Vec<CudaPoly> = (0..2 * CHUNK).map(|_| gpu.zero(basis)).collect();
     assert!(all.iter().any(|poly| poly.device_address() == place), "it is free again");
     assert_eq!(gpu.pool_bytes(), 2 * CHUNK * (8 << 10), "and so is all that was");
     // A second thread's fork waits for the first's end.
     let inside = AtomicUsize::new(0);
     let fork = || {
-        let side = || {
+        gpu.concurrently(vec![(); 2], |()| {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
             std::thread::sleep(std::time::Duration::from_millis(5));
             inside.fetch_sub(1, Ordering::SeqCst);
-        };
-        gpu.join(side, side);
+        });
     };
     std::thread::scope(|s| (0..4).for_each(|_| drop(s.spawn(fork))));
     gpu.synchronize().unwrap();
@@ -283,13 +277,55 @@ fn a_card_that_computes_wrongly_or_not_is_found() {
     assert!(error.to_string().contains("wrong result"), "{error}");
 }
 
+/// A fork's sides may still read what another thread would write: that moves to limbs of its own.
+#[test]
+fn what_is_changed_beside_a_fork_is_not_what_it_reads() {
+    if !is_present() {
+        return;
+    }
+    let q = prime::ntt_primes_below(50, 10, 1);
+    let gpu = CudaBackend::emulated(10, &q, &[]).unwrap();
+    let basis = Basis { q: 1, p: 0 };
+    let shared = std::sync::Mutex::new(gpu.zero(basis));
+    let change = || {
+        let mut poly = shared.lock().unwrap();
+        let before = poly.device_address();
+        gpu.neg_assign(&mut poly);
+        (before, poly.device_address())
+    };
+    let (before, after) = change();
+    assert_eq!(before, after, "nothing else is under way");
+    let moved = gpu.concurrently(vec![true, false], |is_first| {
+        is_first.then(|| std::thread::scope(|s| s.spawn(change).join().unwrap()))
+    });
+    assert!(matches!(moved[0], Some((before, after)) if before != after), "{moved:?}");
+}
+
+/// What is loaded is kept: it must not come from a recording, where nothing arrives.
+#[test]
+fn nothing_is_loaded_while_work_is_recorded() {
+    if !is_present() {
+        return;
+    }
+    let shop = Workshop::new(usize::MAX);
+    let routine = CudaRoutine::default();
+    let load = |inputs: Vec<CudaPoly>| {
+        drop(shop.gpu.try_from_limbs(1024, CHAIN, |_, limb| Ok::<_, ()>(limb.fill(1)))?);
+        Ok::<_, ()>(inputs)
+    };
+    shop.gpu.repeat(&routine, vec![shop.five()], load).unwrap();
+    shop.gpu.health().unwrap();
+    _ = shop.gpu.repeat(&routine, vec![shop.five()], load);
+    assert!(matches!(shop.gpu.health(), Err(Failure::Device { operation: "loading a key", .. })));
+}
+
 /// What a side of a fork gave is used again by later forks.
 #[test]
 fn memory_does_not_grow_with_forks() {
     let q = prime::ntt_primes_below(50, 10, 3);
     let gpu = CudaBackend::rehearsal(10, &q, &[]).unwrap();
     let basis = Basis { q: 3, p: 0 };
-    let fork = || gpu.join(|| (gpu.zero(basis), gpu.zero(basis)), || gpu.zero(basis));
+    let fork = || gpu.concurrently(vec![2, 1, 3, 1], |count| (0..count).map(|_| gpu.zero(basis)).collect::<Vec<_>>());
     drop(fork());
     let held = gpu.pool_bytes();
     for _ in 0..10 {
@@ -367,13 +403,14 @@ impl Workshop {
     /// `(a b - a, round(a^2 / q))` for what `a` and `b` are lifted from.
     fn work<B: Backend>(backend: &B, inputs: &[B::Poly]) -> Vec<B::Poly> {
         let (a, b) = (&inputs[0], &inputs[1]);
-        let difference = || {
-            let mut product = backend.mul(a, b, CHAIN);
+        backend.concurrently(vec![b, a], |factor| {
+            let mut product = backend.mul(a, factor, CHAIN);
+            if std::ptr::eq(factor, a) {
+                return backend.divide(product, 1);
+            }
             backend.sub_assign(&mut product, a);
             product
-        };
-        let (x, y) = backend.join(difference, || backend.divide(backend.mul(a, a, CHAIN), 1));
-        vec![x, y]
+        })
     }
 
     fn inputs<B: Backend>(backend: &B, salt: i64) -> Vec<B::Poly> {

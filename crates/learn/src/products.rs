@@ -85,7 +85,7 @@ impl<E: Engine> Products<E> {
             all.extend(engine.transform_many(&block, &shifts)?);
             Ok(all)
         };
-        features.iter().map(versions).collect()
+        engine.concurrently(features.iter().collect(), versions)
     }
 
     /// Repeats every feature block of a classifier over all rows: `E_b[j, u, rho] = W_c[j, b, rho]` for all `u`.
@@ -112,7 +112,7 @@ impl<E: Engine> Products<E> {
             let few = engine.sum_of_plain_products(&terms)?;
             self.fold(engine, few, (0..self.foldings()).map(|t| -((window << t) as i64)))
         };
-        blocks.enumerate().map(block).collect()
+        engine.concurrently(blocks.enumerate().collect(), block)
     }
 
     /// The logits divided by the scale, `L[j, i] = logit[i, (i + j) mod c'] / scale`, real.
@@ -128,7 +128,7 @@ impl<E: Engine> Products<E> {
             let terms: Vec<_> = weights.blocks.iter().zip(versions).map(|(e, x)| (e, &x[k])).collect();
             engine.add(&engine.sum_of_products(&terms)?, &weights.bias)
         };
-        let partials: Vec<_> = (0..g.padded_classes()).map(partial).collect::<hetal_circuits::Result<_>>()?;
+        let partials = engine.concurrently((0..g.padded_classes()).collect(), partial)?;
         let terms: Vec<_> = partials.iter().zip(&self.skews).collect();
         let mut sum = engine.sum_of_transforms(&terms)?;
         let mut columns = g.padded_classes();
@@ -152,16 +152,16 @@ impl<E: Engine> Products<E> {
         self.check_versions(versions)?;
         let differences = engine.drop_to(differences, self.ledger.probabilities())?;
         let (shifted, bias) = self.shifted_differences(engine, &differences, rows, factor)?;
-        let block = |versions: &Vec<E::Ciphertext>| {
-            let terms: Vec<_> = shifted.iter().zip(versions).collect();
-            engine.sum_of_products(&terms)
-        };
-        let mut blocks: Vec<_> = versions.iter().map(block).collect::<hetal_circuits::Result<_>>()?;
-        blocks.push(bias);
         let window = self.geometry.window();
-        let halves = (0..self.foldings()).rev().map(|t| (window << t) as i64);
-        let folded: Vec<_> =
-            blocks.into_iter().map(|block| self.fold(engine, block, halves.clone())).collect::<Result<_>>()?;
+        // The bias has no features.
+        let block = |versions: Option<&Vec<E::Ciphertext>>| {
+            let sum = match versions {
+                Some(versions) => engine.sum_of_products(&shifted.iter().zip(versions).collect::<Vec<_>>())?,
+                None => bias.clone(),
+            };
+            self.fold(engine, sum, (0..self.foldings()).rev().map(|t| (window << t) as i64))
+        };
+        let folded = engine.concurrently(versions.iter().map(Some).chain([None]).collect(), block)?;
         (0..self.geometry.parts()).map(|part| self.compact(engine, part, &folded)).collect()
     }
 
@@ -216,8 +216,7 @@ impl<E: Engine> Products<E> {
     /// copies in the others would each be trained on their own, and drift apart.
     fn compact(&self, engine: &E, part: usize, folded: &[E::Ciphertext]) -> Result<E::Ciphertext> {
         let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
-        let mut sum: Option<E::Ciphertext> = None;
-        for d in self.offsets(part) {
+        let moved = |d: i64| {
             // Group u of the block of group u + d goes there.
             let pair = |u: usize| {
                 let block = blocks.clone().nth(usize::try_from(u as i64 + d).ok()?)?;
@@ -226,13 +225,11 @@ impl<E: Engine> Products<E> {
                 Some((folded.get(block)?, &masks[u]))
             };
             let terms: Vec<_> = (0..window).filter_map(pair).collect();
-            let part = engine.rotate(&engine.sum_of_plain_products(&terms)?, -self.group_rotation(d))?;
-            sum = Some(match sum {
-                Some(sum) => engine.add(&sum, &part)?,
-                None => part,
-            });
-        }
-        let sum = sum.ok_or(hetal_circuits::Error::Empty("a compaction"))?;
+            engine.rotate(&engine.sum_of_plain_products(&terms)?, -self.group_rotation(d))
+        };
+        let mut moved = engine.concurrently(self.offsets(part).collect(), moved)?.into_iter();
+        let first = moved.next().ok_or(hetal_circuits::Error::Empty("a compaction"))?;
+        let sum = moved.try_fold(first, |sum, part| engine.add(&sum, &part))?;
         // The features are packed as X1 - i X2, the classifier as W1 + i W2.
         Ok(engine.conjugate(&sum)?)
     }

@@ -44,9 +44,10 @@ impl Exponential {
         (re, im): (&Ct<B>, &Ct<B>),
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<(Ct<B>, Ct<B>)> {
-        let (re, im) =
-            evaluator.backend().join(|| self.evaluate(evaluator, re, keys), || self.evaluate(evaluator, im, keys));
-        Ok((re?, im?))
+        let both = evaluator.backend().concurrently(vec![re, im], |t| self.evaluate(evaluator, t, keys));
+        let mut both = both.into_iter().collect::<Result<Vec<_>>>()?;
+        let (im, re) = (both.pop(), both.pop());
+        Ok(re.zip(im).ok_or(hetal_ckks::Error::Empty("both halves"))?)
     }
 
     /// `w(t)`, at exactly the scale of the top level, with as many limbs fewer than `t` as EvalMod has primes.
@@ -129,16 +130,20 @@ impl<'a, B: Backend> Series<'a, B> {
     }
 
     /// `sum_k c_k T_k` with `limbs` limbs and exactly the scale `target`.
-    fn evaluate(&self, coefficients: &[Complex64], limbs: usize, target: f64) -> Result<Ct<B>> {
+    fn evaluate<'b>(&'b self, coefficients: &[Complex64], limbs: usize, target: f64) -> Result<Ct<B>> {
         let before_rescale = target * self.evaluator.last_prime(limbs + 1);
         let mut rest = coefficients.to_vec();
-        let mut products: Vec<(Ct<B>, &Ct<B>)> = Vec::new();
+        let mut quotients: Vec<(Vec<Complex64>, &Ct<B>)> = Vec::new();
         while let Some(m) = self.split_point(rest.len() - 1, limbs + 1) {
             let (quotient, remainder) = divide(&rest, m);
-            let factor = &self.basis[&m];
-            products.push((self.evaluate(&quotient, limbs + 1, before_rescale / factor.scale)?, factor));
+            quotients.push((quotient, &self.basis[&m]));
             rest = remainder;
         }
+        let product = |(quotient, factor): (Vec<Complex64>, &'b Ct<B>)| {
+            Ok((self.evaluate(&quotient, limbs + 1, before_rescale / factor.scale)?, factor))
+        };
+        let products = self.evaluator.backend().concurrently(quotients, product);
+        let products: Vec<(Ct<B>, &Ct<B>)> = products.into_iter().collect::<Result<_>>()?;
         let linear: Vec<(&Ct<B>, Complex64)> =
             rest.iter().enumerate().skip(1).map(|(k, &c)| (&self.basis[&k], c)).collect();
         let mut out: Ciphertext<_> = if products.is_empty() {

@@ -8,8 +8,8 @@ use num_complex::Complex64;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// With fewer outer rotations than this, two halves of them side by side are not worth the sum of their results.
-const FEWEST_GIANTS_TO_HALVE: usize = 4;
+/// Outer rotations that are worth a partial sum of their own beside others.
+const GIANTS_OF_A_PART: usize = 2;
 
 /// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`: inner rotations `b` (baby steps) share the digits of `x`, each
 /// outer one `g` (giant step) is a key-switch of its own.
@@ -88,28 +88,37 @@ impl<B: Backend> Evaluator<B> {
         Ok(Matrix { babies, giants, basis, scale })
     }
 
-    /// Adds `P M a` to `acc`, over the matrix's primes.
-    fn accumulate(
+    /// `P M a`, over the matrix's primes.
+    fn transformed(
         &self,
-        acc: &mut Option<(B::Poly, B::Poly)>,
         a: &Ct<B>,
         matrix: &Matrix<B::Packed>,
         keys: &EvaluationKeys<B::Packed>,
-    ) -> Result<()> {
+    ) -> Result<Option<(B::Poly, B::Poly)>> {
         let sums = self.row_sums(a, &matrix.babies, matrix.basis, &matrix.rows(), keys)?;
-        let mut first: Vec<_> = matrix.giants.iter().zip(sums).collect();
-        let sum = |giants: Vec<_>| self.sum_of_giants(giants, matrix.basis, keys);
-        let sums = if first.len() < FEWEST_GIANTS_TO_HALVE {
-            [sum(first)?, None]
-        } else {
-            let second = first.split_off(first.len() / 2);
-            let (first, second) = self.backend().join(|| sum(first), || sum(second));
-            [first?, second?]
-        };
-        for sum in sums.into_iter().flatten() {
-            *acc = Some(self.add_pairs(acc.take(), sum));
+        let giants: Vec<_> = matrix.giants.iter().zip(sums).collect();
+        self.sum_of_parts(giants, GIANTS_OF_A_PART, |giants| self.sum_of_giants(giants, matrix.basis, keys))
+    }
+
+    /// The sum of what `sum` makes of parts of the terms, of at least as many as given, which the backend may work on at the same time.
+    fn sum_of_parts<T: Send>(
+        &self,
+        terms: Vec<T>,
+        at_least: usize,
+        sum: impl Fn(Vec<T>) -> Result<Option<(B::Poly, B::Poly)>> + Sync,
+    ) -> Result<Option<(B::Poly, B::Poly)>> {
+        let parts = (terms.len() / at_least).clamp(1, self.backend().lanes());
+        let (each, more) = (terms.len() / parts, terms.len() % parts);
+        let mut terms = terms.into_iter();
+        let parts = (0..parts).map(|k| terms.by_ref().take(each + usize::from(k < more)).collect()).collect();
+        let mut acc = None;
+        for sum in self.backend().concurrently(parts, sum) {
+            acc = match sum? {
+                Some(sum) => Some(self.add_pairs(acc, sum)),
+                None => acc,
+            };
         }
-        Ok(())
+        Ok(acc)
     }
 
     /// [`Evaluator::sum_of_transforms`] of a raised ciphertext and a matrix over its primes, which ends under the secret of all
@@ -137,8 +146,7 @@ impl<B: Backend> Evaluator<B> {
             if giant.rotation == 0 {
                 out = Some(self.finish(sum.0, sum.1, scale));
             } else {
-                let galois = self.galois_of_rotation(giant.rotation);
-                turned = Some(self.add_pairs(turned, self.turned(sum, galois, keys)?));
+                turned = Some(self.add_turned(turned, sum, self.galois_of_rotation(giant.rotation), keys)?);
             }
         }
         let turned = turned.map(|(u0, u1)| self.finish(u0, u1, scale));
@@ -151,9 +159,10 @@ impl<B: Backend> Evaluator<B> {
         }
     }
 
-    /// `P rot(v)` from `P' v`, where `P'` is the product of fewer special primes than a key of the automorphism has.
-    fn turned(
+    /// `acc + P rot(v)` from `P' v`, where `P'` is the product of fewer special primes than a key of the automorphism has.
+    fn add_turned(
         &self,
+        acc: Option<(B::Poly, B::Poly)>,
         v: (B::Poly, B::Poly),
         galois: u64,
         keys: &EvaluationKeys<B::Packed>,
@@ -162,8 +171,7 @@ impl<B: Backend> Evaluator<B> {
         let key = keys.find(KeyId::Galois(galois), self.params().key_basis(limbs))?;
         let (d0, d1) = backend.divide_pair(v, 0, 1);
         let digits = backend.decompose_for_one_use(d1, self.params().digit_starts(), key.basis.p);
-        let (u0, u1) = backend.inner_product_plus(&digits, &key.digits, [Some(&d0), None]);
-        Ok((backend.automorphism(&u0, galois), backend.automorphism(&u1, galois)))
+        Ok(backend.add_switched(acc, &d0, &digits, &key.digits, galois))
     }
 
     fn add_pairs(&self, acc: Option<(B::Poly, B::Poly)>, b: (B::Poly, B::Poly)) -> (B::Poly, B::Poly) {
@@ -228,15 +236,19 @@ impl<B: Backend> Evaluator<B> {
     ) -> Result<Ct<B>> {
         let Some((first, matrix)) = terms.first() else { return Err(Error::Empty("sum of transforms")) };
         let scale = first.scale * matrix.scale;
-        let mut acc = None;
         for (a, m) in terms {
             Self::same_scale("sum of transforms", scale, a.scale * m.scale)?;
             if m.basis != matrix.basis {
                 return Err(Error::MixedMatrices { found: m.basis, needed: matrix.basis });
             }
-            self.accumulate(&mut acc, a, m, keys)?;
         }
-        let (u0, u1) = acc.ok_or(Error::Empty("sum of transforms"))?;
+        let sum = self.sum_of_parts(terms.to_vec(), 1, |terms| {
+            terms.into_iter().try_fold(None, |acc, (a, m)| {
+                let Some(sum) = self.transformed(a, m, keys)? else { return Ok(acc) };
+                Ok(Some(self.add_pairs(acc, sum)))
+            })
+        });
+        let (u0, u1) = sum?.ok_or(Error::Empty("sum of transforms"))?;
         Ok(self.finish(u0, u1, scale))
     }
 

@@ -85,7 +85,7 @@ pub(super) fn chosen() -> crate::Result<bool> {
     match std::env::var(VARIABLE).unwrap_or_default().as_str() {
         "" | "on" => Ok(true),
         "off" => Ok(false),
-        other => Err(Error::Unsupported { reason: format!("{VARIABLE} is {other}, must be on or off") }),
+        other => Err(Error::Setting { variable: VARIABLE, value: other.to_owned(), choices: "on or off" }),
     }
 }
 

@@ -27,6 +27,9 @@ pub(crate) unsafe trait Arguments {
     }
 }
 
+/// Bytes that older drivers and compilers take as a kernel's arguments.
+const MAX_ARGUMENTS: usize = 4096;
+
 /// An element of a table in device memory.
 ///
 /// # Safety
@@ -48,6 +51,7 @@ macro_rules! plain_structs {
         pub(crate) struct $name { $(pub(crate) $field: $ty,)* }
 
         const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$ty>())*, "padding");
+        const _: () = assert!(size_of::<$name>() <= MAX_ARGUMENTS, "more than a kernel's arguments may be");
         // SAFETY: repr(C), fields as in the sources, and no padding by the assertion above.
         unsafe impl Plain for $name {}
         // SAFETY: as above.

@@ -10,6 +10,7 @@ use cudarc::driver::{result, sys};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,10 +43,60 @@ struct Queue {
     marks: VecDeque<sys::CUevent>,
 }
 
+/// Bytes that are staged at once.
+const STAGED: usize = 1 << 20;
+
+/// Memory of the host that the card reads on its own: what is uploaded is copied here first, so that it may change at once whatever
+/// the driver does with ordinary memory. One half is filled while the other is read.
+#[derive(Default)]
+struct Staging {
+    halves: Vec<(*mut c_void, sys::CUevent)>,
+    next: usize,
+}
+
+impl Staging {
+    fn new() -> Result<Self> {
+        let mut staging = Self::default();
+        for _ in 0..2 {
+            // SAFETY: a context is current; the memory is written before it is read.
+            let memory = unsafe { result::malloc_host(STAGED, 0) }.map_err(failed("staging memory"))?;
+            let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+            staging.halves.push((memory, event.map_err(failed("making an event"))?));
+        }
+        Ok(staging)
+    }
+
+    /// Queues a copy of at most [`STAGED`] bytes.
+    fn send(&mut self, to: u64, bytes: &[u8], stream: sys::CUstream) -> Result<()> {
+        assert!(bytes.len() <= STAGED);
+        let (memory, read) = self.halves[self.next];
+        self.next = (self.next + 1) % self.halves.len();
+        // SAFETY: the half has room for the bytes, and the card has read what was in it before; `to` has as many, by the caller.
+        // The event and the stream are alive.
+        unsafe {
+            result::event::synchronize(read).map_err(failed("waiting for the card"))?;
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len());
+            let staged = std::slice::from_raw_parts(memory.cast::<u8>(), bytes.len());
+            result::memcpy_htod_async(to, staged, stream).map_err(failed("copying to the card"))?;
+            result::event::record(read, stream).map_err(failed("recording an event"))
+        }
+    }
+
+    fn free(&mut self) {
+        for (memory, event) in self.halves.drain(..) {
+            // SAFETY: made by `new`, used no more: the streams were waited for.
+            unsafe {
+                _ = result::event::destroy(event);
+                _ = result::free_host(memory);
+            }
+        }
+    }
+}
+
 /// A kernel, its limbs, and the events before and after it.
 type Timed = (Kernel, u32, sys::CUevent, sys::CUevent);
 
-/// One card with a context, a stream and the kernels of one degree.
+/// One card with a context, its streams and the kernels of one degree.
 pub(crate) struct Driver {
     /// No other of this program ever has it.
     number: u64,
@@ -67,6 +118,7 @@ pub(crate) struct Driver {
     /// Events around launches, while profiling.
     timed: Mutex<Option<Vec<Timed>>>,
     queue: Mutex<Queue>,
+    staging: Mutex<Staging>,
     tape: Mutex<Tape>,
     /// What the next pause is drawn from; 0 for none.
     unrest: AtomicU64,
@@ -179,11 +231,10 @@ impl Driver {
         let capability = capability(device)?;
         if capability < LEAST_CAPABILITY {
             let (major, minor) = (capability / 10, capability % 10);
-            return Err(Error::Unsupported {
-                reason: format!("{name} has compute capability {major}.{minor}; the kernels need 7.0"),
-            });
+            let reason = format!("{name} has compute capability {major}.{minor}; the kernels need 7.0");
+            return Err(no_gpu(reason));
         }
-        let arithmetic = chosen()?.unwrap_or(Arithmetic::of_card(capability));
+        let (target, arithmetic) = (nvrtc::target(capability)?, chosen()?.unwrap_or(Arithmetic::of_card(capability)));
         let multiprocessors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         // SAFETY: the device exists; the context is released when the value is dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed("making a context"))?;
@@ -195,7 +246,7 @@ impl Driver {
             log_n,
             arithmetic,
             // The kernels wait for each other if they were compiled for this, whatever the card can do.
-            overlaps: nvrtc::target(capability).architecture >= 90,
+            overlaps: target.architecture >= 90,
             device,
             context,
             streams: [std::ptr::null_mut(); 2 * LANES],
@@ -205,6 +256,7 @@ impl Driver {
             functions: Vec::new(),
             timed: Mutex::new(None),
             queue: Mutex::default(),
+            staging: Mutex::default(),
             tape: Mutex::default(),
             unrest: AtomicU64::new(0),
             graphs: Mutex::default(),
@@ -214,6 +266,7 @@ impl Driver {
             *stream =
                 result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("making a stream"))?;
         }
+        driver.staging = Mutex::new(Staging::new()?);
         driver.load_kernels(capability)?;
         Ok(driver)
     }
@@ -222,13 +275,13 @@ impl Driver {
     fn load_kernels(&mut self, capability: u32) -> Result<()> {
         let cache = Cache::of_user();
         let key =
-            nvrtc::cache_key(capability, self.log_n, self.arithmetic, &self.name, &self.driver_version.to_string());
+            nvrtc::cache_key(capability, self.log_n, self.arithmetic, &self.name, &self.driver_version.to_string())?;
         if let Some(code) = cache.as_ref().and_then(|cache| cache.get(&key))
             && self.load(code).is_ok()
         {
             return Ok(());
         }
-        let code = nvrtc::compile(capability, self.log_n, self.arithmetic)?.0;
+        let code = nvrtc::compile(capability, self.log_n, self.arithmetic)?;
         if let Some(cache) = &cache {
             cache.put(&key, &code);
         }
@@ -256,7 +309,8 @@ impl Driver {
 
     /// Makes the context current on this thread.
     fn bind(&self) -> Result<()> {
-        if CURRENT.get() != self.number {
+        // Other code on this thread may have entered another one since.
+        if CURRENT.get() != self.number || result::ctx::get_current().ok().flatten() != Some(self.context) {
             // SAFETY: the context is alive as long as `self`.
             unsafe { result::ctx::set_current(self.context) }.map_err(failed("entering the context"))?;
             CURRENT.set(self.number);
@@ -286,12 +340,12 @@ impl Driver {
         self.event(lane(), sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    /// Makes one lane wait for what others have queued.
-    fn order(&self, before: &[usize], after: &[usize]) -> Result<()> {
+    /// Makes lanes wait for what others have queued.
+    fn order(&self, before: Range<usize>, after: Range<usize>) -> Result<()> {
         self.bind()?;
-        for &first in before {
+        for first in before {
             let event = self.event(first, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
-            for &then in after {
+            for then in after.clone() {
                 let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
                 // SAFETY: the event and the stream are alive.
                 unsafe { result::stream::wait_event(self.stream_of(then), event, flags) }
@@ -487,8 +541,8 @@ const ARITHMETIC_VARIABLE: &str = "HETAL_CUDA_ARITHMETIC";
 /// The arithmetic that the user asked for.
 fn chosen() -> Result<Option<Arithmetic>> {
     let Some(name) = std::env::var(ARITHMETIC_VARIABLE).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
-    let reason = || format!("{ARITHMETIC_VARIABLE} is {name}, must be fp64 or integer");
-    Arithmetic::named(&name).map(Some).ok_or_else(|| Error::Unsupported { reason: reason() })
+    let (variable, choices) = (ARITHMETIC_VARIABLE, "fp64 or integer");
+    Arithmetic::named(&name).map(Some).ok_or(Error::Setting { variable, value: name, choices })
 }
 
 impl Device for Driver {
@@ -530,8 +584,9 @@ impl Device for Driver {
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
         not_recorded("copying to the card")?;
         self.bind()?;
-        // SAFETY: `to` has room for the bytes. They are in pageable memory, which the driver copies before it returns.
-        unsafe { result::memcpy_htod_async(to, bytes, self.stream()) }.map_err(failed("copying to the card"))
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pieces = bytes.chunks(STAGED).enumerate();
+        pieces.try_for_each(|(i, piece)| staging.send(to + (i * STAGED) as u64, piece, self.stream()))
     }
 
     fn download(&self, from: u64, words: &mut [u64]) -> Result<()> {
@@ -619,18 +674,18 @@ impl Device for Driver {
         4 * self.multiprocessors
     }
 
-    fn fork(&self) -> Result<()> {
+    fn fork(&self, sides: usize) -> Result<()> {
         if is_recording() {
             self.tape().is_forked = true;
         }
-        self.order(&[0], &[1, 2])
+        self.order(0..1, 1..1 + sides)
     }
 
-    fn join(&self) -> Result<()> {
+    fn join(&self, sides: usize) -> Result<()> {
         if is_recording() {
             self.tape().is_forked = false;
         }
-        self.order(&[1, 2], &[0])
+        self.order(1..1 + sides, 0..1)
     }
 
     fn shake(&self, seed: Option<u64>) {
@@ -697,6 +752,7 @@ impl Drop for Driver {
                 _ = result::stream::synchronize(stream);
                 _ = result::stream::destroy(stream);
             }
+            self.staging.get_mut().unwrap_or_else(PoisonError::into_inner).free();
             if !self.module.is_null() {
                 _ = result::module::unload(self.module);
             }

@@ -167,11 +167,11 @@ impl Device for Emulator {
         16
     }
 
-    fn fork(&self) -> Result<()> {
+    fn fork(&self, _sides: usize) -> Result<()> {
         Ok(())
     }
 
-    fn join(&self) -> Result<()> {
+    fn join(&self, _sides: usize) -> Result<()> {
         Ok(())
     }
 

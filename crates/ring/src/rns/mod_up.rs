@@ -208,8 +208,9 @@ impl RnsRing {
         out
     }
 
-    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. Block by block: what is
-    /// between the inner product and the sum stays in the first cache.
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. A `v0` over the chain
+    /// alone is meant times the product of the special primes. Block by block: what is between the inner product and the sum
+    /// stays in the first cache.
     pub fn add_switched(
         &self,
         acc: Option<(Poly, Poly)>,
@@ -224,7 +225,12 @@ impl RnsRing {
         let mut out = acc.unwrap_or_else(|| (self.uninit(basis), self.uninit(basis)));
         self.for_each_limb_of(digits, limb_pairs(&mut out), |i, x, (out0, out1)| {
             let q = self.modulus(basis, i);
-            let plus = [Some((&v0.matching(basis, i)[..], 1)), None];
+            let v0 = if v0.basis.p > 0 {
+                Some((&v0.matching(basis, i)[..], 1))
+            } else {
+                (i < basis.q).then(|| (&v0.limbs[i][..], self.special_product(basis.p, q)))
+            };
+            let plus = [v0, None];
             let product = InnerProduct { x, key: KeyLimb::new(key, basis, i, digits.count()), plus };
             let mut scratch = self.scratch(2);
             let mut blocks = scratch.blocks();

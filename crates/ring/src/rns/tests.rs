@@ -166,21 +166,29 @@ fn switched_and_rotated_pairs_are_added() {
         let (low, full) = (Basis { q: 4, p: 0 }, Basis { q: 4, p: 2 });
         let of = |basis, scale| poly(&ring, basis, &values_of(log_n, scale));
         let key = [(7, 8), (9, 10)].map(|(b, a)| (ring.pack(&of(full, b)), ring.pack(&of(full, a))));
-        let (v0, galois) = (of(full, 11), 5);
-        let (mut u0, mut u1) = ring.inner_product(&ring.decompose(of(low, 5), &[0, 2], 2), &key);
-        ring.add_assign(&mut u0, &v0);
-        (u0, u1) = (ring.automorphism(&u0, galois), ring.automorphism(&u1, galois));
-        let switched =
-            |acc| ring.add_switched(acc, &v0, &ring.decompose_for_one_use(of(low, 5), &[0, 2], 2), &key, galois);
-        let once = switched(None);
-        let twice = switched(Some((once.0.clone(), once.1.clone())));
-        let double = |u: &Poly| {
-            let mut sum = u.clone();
-            ring.add_assign(&mut sum, u);
-            sum
-        };
-        for (got, expected) in [(&once.0, &u0), (&once.1, &u1), (&twice.0, &double(&u0)), (&twice.1, &double(&u1))] {
-            assert!(got.limbs().iter().zip(expected.limbs()).all(|(x, y)| x[..] == y[..]), "degree 2^{log_n}");
+        let galois = 5;
+        // All of it over the chain and the special primes, or over the chain alone.
+        for v0 in [of(full, 11), of(low, 11)] {
+            let (mut u0, mut u1) = ring.inner_product(&ring.decompose(of(low, 5), &[0, 2], 2), &key);
+            if v0.basis() == full {
+                ring.add_assign(&mut u0, &v0);
+            } else {
+                ring.add_lifted_assign(&mut u0, &v0);
+            }
+            (u0, u1) = (ring.automorphism(&u0, galois), ring.automorphism(&u1, galois));
+            let switched =
+                |acc| ring.add_switched(acc, &v0, &ring.decompose_for_one_use(of(low, 5), &[0, 2], 2), &key, galois);
+            let once = switched(None);
+            let twice = switched(Some((once.0.clone(), once.1.clone())));
+            let double = |u: &Poly| {
+                let mut sum = u.clone();
+                ring.add_assign(&mut sum, u);
+                sum
+            };
+            for (got, expected) in [(&once.0, &u0), (&once.1, &u1), (&twice.0, &double(&u0)), (&twice.1, &double(&u1))]
+            {
+                assert!(got.limbs().iter().zip(expected.limbs()).all(|(x, y)| x[..] == y[..]), "degree 2^{log_n}");
+            }
         }
     }
 }
