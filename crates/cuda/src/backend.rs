@@ -201,15 +201,19 @@ impl CudaBackend {
         self.pool.peak()
     }
 
-    /// Bytes of device memory that many polynomials of so many limbs take, for `count` of them: what is left at the end of
-    /// each chunk is counted in.
-    pub fn bytes_of(&self, count: usize, limbs: usize) -> usize {
+    /// Bytes of device memory that `count` polynomials of so many limbs take: what is left over at the end of each chunk is
+    /// counted in.
+    pub fn device_bytes_of(&self, count: usize, limbs: usize) -> usize {
         let in_a_chunk = (CHUNK / limbs.max(1)).max(1);
         (count * limbs.max(CHUNK) * self.limb_bytes()).div_ceil(in_a_chunk)
     }
 
     /// Bytes of device memory free and in all.
-    pub fn memory(&self) -> (usize, usize) {
+    ///
+    /// # Errors
+    ///
+    /// A card that does not answer.
+    pub fn memory(&self) -> Result<(usize, usize)> {
         self.device.memory()
     }
 

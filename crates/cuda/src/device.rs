@@ -90,7 +90,7 @@ pub(crate) trait Device: Send + Sync {
     /// Words for people: the card and its driver.
     fn describe(&self) -> String;
     /// Bytes free and in all.
-    fn memory(&self) -> (usize, usize);
+    fn memory(&self) -> Result<(usize, usize)>;
     fn allocate(&self, bytes: usize) -> Result<u64>;
     fn free(&self, address: u64);
     /// Returns when `bytes` may change again.

@@ -264,7 +264,7 @@ fn a_card_that_computes_wrongly_or_not_is_found() {
     let (q, p) = (params.chain(), params.special());
     let ring = Ring { log_n: 11, q, p, digit_starts: params.digit_starts() };
     let sound = CudaBackend::emulated(11, q, p).unwrap();
-    let (free, total) = sound.memory();
+    let (free, total) = sound.memory().unwrap();
     probe(&sound, &ring).unwrap();
     let lost = CudaBackend::emulated_with(11, q, p, usize::MAX, launches(3)).unwrap();
     assert!(matches!(probe(&lost, &ring), Err(Error::Driver { .. })));
@@ -310,7 +310,10 @@ fn nothing_is_loaded_while_work_is_recorded() {
     let shop = Workshop::new(usize::MAX);
     let routine = CudaRoutine::default();
     let load = |inputs: Vec<CudaPoly>| {
-        drop(shop.gpu.try_from_limbs(1024, CHAIN, |_, limb| Ok::<_, ()>(limb.fill(1)))?);
+        shop.gpu.try_from_limbs(1024, CHAIN, |_, limb| {
+            limb.fill(1);
+            Ok::<_, ()>(())
+        })?;
         Ok::<_, ()>(inputs)
     };
     shop.gpu.repeat(&routine, vec![shop.five()], load).unwrap();
@@ -397,7 +400,7 @@ impl Workshop {
 
     /// One with the memory that the work takes of this one, and room for `limbs` more.
     fn with_no_more(&self, limbs: usize) -> Self {
-        Self::new(usize::MAX - self.gpu.memory().0 + limbs * 8192)
+        Self::new(usize::MAX - self.gpu.memory().unwrap().0 + limbs * 8192)
     }
 
     /// `(a b - a, round(a^2 / q))` for what `a` and `b` are lifted from.
@@ -571,7 +574,7 @@ fn failures_end_recordings_and_nothing_else() {
     let tables = {
         let shop = Workshop::new(usize::MAX);
         shop.check(&CudaRoutine::default(), 0);
-        usize::MAX - shop.gpu.memory().0
+        usize::MAX - shop.gpu.memory().unwrap().0
     };
     let shop = Workshop::new(tables + 4096);
     let routine = CudaRoutine::default();

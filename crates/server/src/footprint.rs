@@ -104,7 +104,7 @@ impl Footprint {
 
 /// Bytes of one batch as it was sent, and with its versions.
 fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, ledger: Ledger) -> (usize, usize) {
-    let ciphertexts = |count: usize, level| gpu.bytes_of(2 * count, params.limbs(level));
+    let ciphertexts = |count: usize, level| gpu.device_bytes_of(2 * count, params.limbs(level));
     let labels = ciphertexts(1, ledger.probabilities());
     let upload = ciphertexts(g.blocks(), ledger.fresh_features()) + labels;
     (upload, ciphertexts(g.blocks() * g.padded_classes(), ledger.features()) + labels)

@@ -587,7 +587,7 @@ fn fit(
     batches: usize,
     report: &mut Value,
 ) -> Result<usize> {
-    let (start, (free, total)) = (Instant::now(), gpu.memory());
+    let (start, (free, total)) = (Instant::now(), gpu.memory()?);
     if !arguments.graphs() {
         gpu.use_graphs(false);
     }

@@ -70,7 +70,7 @@ fn report(folder: &Path) -> Result<Value> {
 /// Every card that the driver sees: its name and memory, or why it cannot be used.
 fn gpus(params: &Params) -> std::result::Result<Vec<Value>, String> {
     let card = |number: usize| match CudaBackend::open(number, params.log_n(), params.chain(), params.special()) {
-        Ok(gpu) => json!({ "number": number, "name": gpu.describe(), "memory_bytes": gpu.memory().1 }),
+        Ok(gpu) => json!({ "number": number, "name": gpu.describe(), "memory_bytes": gpu.memory().ok().map(|(_, total)| total) }),
         Err(error) => json!({ "number": number, "error": error.to_string() }),
     };
     Ok((0..hetal_cuda::cards().map_err(|e| e.to_string())?).map(card).collect())

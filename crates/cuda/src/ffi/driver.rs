@@ -557,8 +557,9 @@ impl Device for Driver {
         format!("{}, driver for CUDA {cuda}, NVRTC {major}.{minor}, {arithmetic}", self.name)
     }
 
-    fn memory(&self) -> (usize, usize) {
-        self.bind().ok().and_then(|()| result::mem_get_info().ok()).unwrap_or((0, 0))
+    fn memory(&self) -> Result<(usize, usize)> {
+        self.bind()?;
+        result::mem_get_info().map_err(failed("asking for its memory"))
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
@@ -566,7 +567,7 @@ impl Device for Driver {
         // SAFETY: the context is current; the memory is written before it is read, or its contents do not matter.
         unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-                let (free, total) = self.memory();
+                let (free, total) = self.memory().unwrap_or_default();
                 return Error::OutOfMemory { needed: bytes, free, total };
             }
             failed("allocating memory")(error)

@@ -158,9 +158,9 @@ impl Device for Emulator {
         "emulated on the CPU".to_owned()
     }
 
-    fn memory(&self) -> (usize, usize) {
+    fn memory(&self) -> Result<(usize, usize)> {
         let layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.total - layouts.values().map(Layout::size).sum::<usize>(), self.total)
+        Ok((self.total - layouts.values().map(Layout::size).sum::<usize>(), self.total))
     }
 
     fn blocks_at_once(&self) -> u32 {
@@ -177,7 +177,7 @@ impl Device for Emulator {
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
         let layout = Layout::from_size_align(bytes.max(1), 256).map_err(failure)?;
-        let (free, total) = self.memory();
+        let (free, total) = self.memory()?;
         if layout.size() > free {
             return Err(Error::OutOfMemory { needed: bytes, free, total });
         }
