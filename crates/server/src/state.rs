@@ -21,6 +21,9 @@ use hetal_wire::{BlobName, JobId, v1};
 /// Milliseconds since 1970.
 pub type Millis = u64;
 
+/// The longest rest of a job. One that would end later was given by a clock that has been set back since.
+pub const LONGEST_REST: Millis = 120_000;
+
 /// What an uploaded blob holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobKind {
@@ -129,8 +132,12 @@ pub struct Claim {
     pub lease: Lease,
     /// The job.
     pub job: Job,
-    /// Claims of it since its last checkpoint, this one included.
+    /// Claims of it since its last checkpoint that count, this one included.
     pub attempts: u32,
+    /// Rests since its last checkpoint.
+    pub rests: u32,
+    /// Attempts since its last checkpoint that lacked memory of the card they were made on.
+    pub lacked: u32,
 }
 
 /// What a worker changes about a job, all at once or not at all.
@@ -150,10 +157,14 @@ pub struct Change {
     pub reason: Option<String>,
     /// What is told to its watchers.
     pub event: Option<v1::event::What>,
-    /// Whether the lease ends.
+    /// Whether the lease ends: a job that runs is in the queue again.
     pub release: bool,
+    /// For how long nobody shall take it.
+    pub rest: Option<Millis>,
     /// Whether this attempt does not count; those before it do.
     pub uncounted: bool,
+    /// Whether this attempt lacked memory of its card.
+    pub lacked: bool,
     /// Milliseconds of work since the last change.
     pub spent: Millis,
 }
@@ -186,9 +197,9 @@ pub trait State: Send + Sync {
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
 
     /// Gives a worker the job whose turn it is: of the tenant that has the fewest jobs running, among these of the one that was served
-    /// longest ago, the oldest. Jobs that wait for a verdict come when they have it, or when their owner wants them
-    /// to end. `until` is as late as any lease can end: one that
-    /// ends later was given by a clock that has been set back.
+    /// longest ago, the oldest. Jobs that wait for a verdict come when they have it, those that rest when they have rested, and both when
+    /// their owner wants them to end. `until` is as late as any lease can end: one that ends later was given by a clock that has been set
+    /// back.
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>>;
     /// Extends a lease; gives whether the owner wants the job to end.
     fn renew(&self, lease: &Lease, until: Millis) -> Result<bool>;

@@ -29,6 +29,9 @@ struct Entry {
     turn: u64,
     /// Bytes of the checkpoint's blobs.
     held: u64,
+    not_before: Millis,
+    rests: u32,
+    lacked: u32,
 }
 
 impl Entry {
@@ -54,7 +57,16 @@ impl Entry {
             JobState::Waiting => self.job.cancel || self.verdicts.contains_key(&self.job.round),
             _ => false,
         };
-        ready && (self.until <= now || self.until > 2 * until - now)
+        let rested = self.not_before <= now || self.not_before > now + LONGEST_REST;
+        ready && (rested || self.job.cancel) && (self.until <= now || self.until > 2 * until - now)
+    }
+
+    /// Takes it from its worker: what nobody works on does not run.
+    fn release(&mut self) {
+        (self.worker, self.until) = (None, 0);
+        if self.job.state == JobState::Running {
+            self.job.state = JobState::Queued;
+        }
     }
 }
 
@@ -149,6 +161,9 @@ impl State for MemoryState {
             attempts: 0,
             turn: 0,
             held: 0,
+            not_before: 0,
+            rests: 0,
+            lacked: 0,
         };
         entry.tell(v1::event::What::Queued(v1::Queued {}));
         let job = entry.job.clone();
@@ -171,6 +186,7 @@ impl State for MemoryState {
         let entry = inner.find(tenant, id)?;
         if !entry.job.state.has_ended() {
             (entry.job.cancel, entry.job.updated) = (true, now);
+            (entry.not_before, entry.rests) = (0, 0);
             if entry.until <= now {
                 entry.job.state = JobState::Cancelled;
                 entry.token += 1;
@@ -220,7 +236,8 @@ impl State for MemoryState {
         entry.token += 1;
         entry.attempts += 1;
         let lease = Lease { job: entry.job.id, token: entry.token };
-        Ok(Some(Claim { lease, job: entry.job.clone(), attempts: entry.attempts }))
+        let Entry { attempts, rests, lacked, .. } = *entry;
+        Ok(Some(Claim { lease, job: entry.job.clone(), attempts, rests, lacked }))
     }
 
     fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
@@ -246,13 +263,18 @@ impl State for MemoryState {
             job.checkpoint.clone_from(&change.checkpoint);
         }
         if change.checkpoint.is_some() {
-            entry.attempts = 0;
-        } else if change.uncounted {
+            (entry.attempts, entry.rests, entry.lacked) = (0, 0, 0);
+        }
+        if change.uncounted {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
+        if let Some(rest) = change.rest {
+            (entry.not_before, entry.rests) = (now + rest, entry.rests + 1);
+        }
+        entry.lacked += u32::from(change.lacked);
         entry.held = change.held.unwrap_or(entry.held);
         if change.release {
-            (entry.worker, entry.until) = (None, 0);
+            entry.release();
         }
         if let Some(what) = &change.event {
             entry.tell(what.clone());
@@ -298,9 +320,10 @@ impl State for MemoryState {
     fn release_worker(&self, worker: &str) -> Result<()> {
         for entry in &mut self.lock().jobs {
             if entry.worker.as_deref() == Some(worker) {
-                (entry.worker, entry.until) = (None, 0);
+                entry.release();
                 entry.token += 1;
             }
+            (entry.not_before, entry.rests) = (0, 0);
             if let Some(progress) = &mut entry.job.progress {
                 progress.resting = false;
             }
