@@ -11,8 +11,10 @@ mod disk;
 mod door;
 mod error;
 mod farewell;
+mod fate;
 pub mod footprint;
 mod metrics;
+mod outcome;
 mod pairing;
 #[doc(hidden)]
 pub mod parsers;
@@ -37,7 +39,7 @@ mod workshop;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use farewell::{Farewell, forget_tenant};
-pub use worker::End;
+pub use fate::End;
 
 use audit::Audit;
 use bell::Bell;
@@ -45,6 +47,7 @@ use blobs::{Blobs, LocalBlobs};
 use device::Place;
 use disk::{Disk, Files};
 use door::Door;
+use fate::Fate;
 use hetal_wire::v1::hetal_server::HetalServer;
 use metrics::Metrics;
 use pairing::Pairing;
@@ -70,7 +73,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use turns::Turns;
 use uploads::Uploads;
-use worker::{Fate, REST, Shop};
+use worker::Shop;
 
 /// How long streams may take to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -141,7 +144,6 @@ fn begin(config: Config, pause: Duration) -> Result<Running> {
         name: "local".to_owned(),
         draining: false.into(),
         clock: clock::system(),
-        rest: REST,
         key_lists: Arc::default(),
         fate: Fate::default(),
         device_fault: Mutex::default(),

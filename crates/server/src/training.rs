@@ -2,9 +2,10 @@
 
 use crate::blobs::{Key, Shelf};
 use crate::metrics::add;
+use crate::outcome::Outcome;
 use crate::state::{Change, JobState};
 use crate::work::{Classification, Part, Training};
-use crate::worker::{Desk, Outcome};
+use crate::worker::Desk;
 use crate::workshop::Workshop;
 use crate::{Error, Result};
 use hetal_learn::session::{Record, Task};
