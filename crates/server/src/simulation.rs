@@ -786,6 +786,42 @@ fn a_full_disk_loses_no_job() {
     assert_eq!(job.state, JobState::Cancelled);
 }
 
+/// A server that is stopped keeps every iteration, also the last of an epoch, and the attempt does not count.
+#[test]
+fn a_stopped_server_loses_no_iteration() {
+    let (mut after_an_epoch, mut released) = (0, 0);
+    for seed in 0..200 {
+        let machine = Machine::new(seed, Box::new(MemoryState::default()));
+        machine.world.start(Odds::default(), None);
+        let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        server.shop.config.checkpoint_every = u64::MAX;
+        let client = &machine.clients[0];
+        while client.borrow().job.is_none() {
+            client.borrow_mut().step(&server, &machine.rotten);
+        }
+        let (tenant, id) = (client.borrow().tenant.clone(), client.borrow().job.unwrap());
+        let server = Rc::new(server);
+        let (visitor, mut left) = (Rc::clone(&server), machine.world.below(5));
+        let stop = move || {
+            left = left.saturating_sub(1);
+            visitor.shop.draining.store(left == 0, Ordering::Relaxed);
+        };
+        visited(stop, || server.work());
+        let job = server.state.truth().job(&tenant, id).unwrap();
+        let done = server.shop.metrics.iterations.load(Ordering::Relaxed);
+        let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+        assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
+        if job.state == JobState::Queued {
+            released += 1;
+            after_an_epoch += u32::from(done == client.borrow().training.batches.len() as u64);
+            let now = machine.world.now();
+            let claim = server.state.truth().claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+            assert_eq!((claim.job.id, claim.attempts), (id, 1), "seed {seed}");
+        }
+    }
+    assert!(released > 20 && after_an_epoch > 5, "{released} {after_an_epoch}");
+}
+
 /// A card that does not answer ends the process; a CPU that takes long does not, nor does whatever comes before the card.
 #[test]
 fn a_card_that_hangs_is_not_waited_for() {
