@@ -70,7 +70,7 @@ impl<'a, B: Backend> Bench<'a, B> {
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
-        let needs = key_lists.find(&params, training, &circuit)?;
+        let needs = key_lists.find(&params, (&job.tenant, training), &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::work)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         Ok(Self { blobs, job, device, params, codec, room, circuit, engine })

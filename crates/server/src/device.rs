@@ -4,6 +4,7 @@ use crate::config::{Config, Engine};
 use crate::footprint::{Footprint, Rehearsal};
 use crate::sets::Sets;
 use crate::state::Job;
+use crate::tenants::Tenant;
 use crate::work::{KeyLists, Training, Work};
 use crate::{Error, Result};
 use hetal_circuits::Encrypted;
@@ -162,7 +163,7 @@ pub fn room(
     lists: &KeyLists,
 ) -> Result<Option<Plan>> {
     let Work::Training(training) = &job.work else { return Ok(None) };
-    let plan = plan(params, (training, job.checkpoint.is_some()), lists, gpu.memory())?.modest(lacked);
+    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, gpu.memory())?.modest(lacked);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
     if !plan.graphs {
         gpu.use_graphs(false);
@@ -173,12 +174,12 @@ pub fn room(
 /// Rehearses a training, for so many bytes of memory free and in all.
 fn plan(
     params: &Arc<Params>,
-    (training, has_begun): (&Training, bool),
+    (tenant, training, has_begun): (&Tenant, &Training, bool),
     lists: &KeyLists,
     (free, total): (usize, usize),
 ) -> Result<Plan> {
     let circuit = training.circuit(params)?;
-    let needs = lists.find(params, training, &circuit)?;
+    let needs = lists.find(params, (tenant, training), &circuit)?;
     let (keys, bounds, steps) = (&needs.keys[..], &needs.bounds[..], Steps::FewKeys);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
@@ -330,8 +331,13 @@ mod tests {
             validation: vec![part(64); 2],
             agreement: Limits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
         };
-        let lists = KeyLists::default();
-        let plan = |has_begun, memory| plan(&params, (&training, has_begun), &lists, memory);
+        let (lists, ann) = (KeyLists::default(), Tenant::try_from("ann".to_owned()).unwrap());
+        // Of each tenant his own, whoever asked before.
+        let bob = Tenant::try_from("bob".to_owned()).unwrap();
+        let circuit = training.circuit(&params).unwrap();
+        let needs = [&ann, &ann, &bob].map(|tenant| lists.find(&params, (tenant, &training), &circuit).unwrap());
+        assert!(Arc::ptr_eq(&needs[0], &needs[1]) && !Arc::ptr_eq(&needs[0], &needs[2]));
+        let plan = |has_begun, memory| plan(&params, (&ann, &training, has_begun), &lists, memory);
         let all = Plan { kept: 7, graphs: true };
         assert_eq!(plan(false, (1 << 40, 1 << 40)), Ok(all));
         assert_eq!((all.modest(0), all.modest(1)), (all, Plan { kept: 3, graphs: false }));

@@ -70,10 +70,12 @@ where
                 return Box::pin(async move { Ok(status.into_http()) });
             }
         };
-        request.extensions_mut().insert(tenant);
+        request.extensions_mut().insert(tenant.clone());
         request.extensions_mut().insert(line.note.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
+            // Its message is read, and takes its room, when the answer is waited for.
+            let _place = if line.request == "CreateJob" { service.orders.wait(&tenant).await } else { None };
             let answer = answer.await;
             line.end(match &answer {
                 // What ends before its stream begins says so in the headers.

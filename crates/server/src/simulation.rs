@@ -308,7 +308,7 @@ impl Client {
             let name = BlobName::try_from(&output.blob[..]).unwrap();
             match read(&*server.blobs, &Key::new(&self.tenant, Shelf::Job(id), name), toy::MOST) {
                 Err(Error::Damaged { .. }) if rotten.borrow().contains(&name) => Ok(name),
-                Err(error @ (Error::NoBlob { .. } | Error::Damaged { .. })) => panic!("{error}"),
+                Err(error @ (Error::NoOutput { .. } | Error::Damaged { .. })) => panic!("{error}"),
                 other => other.map(|_| name),
             }
         };

@@ -14,7 +14,7 @@ pub use sqlite::SqliteState;
 use crate::tenants::Tenant;
 use crate::work::Work;
 use crate::{Error, Result};
-use hetal_learn::Verdict;
+use hetal_learn::{Agreement, Verdict};
 pub use hetal_wire::JobState;
 use hetal_wire::{BlobName, JobId, v1};
 
@@ -107,6 +107,31 @@ pub struct Job {
     pub spent: Millis,
 }
 
+/// A job as its owner sees it: without what is large, of which he may have much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Brief {
+    /// Its name.
+    pub id: JobId,
+    /// What its owner calls it.
+    pub label: String,
+    /// Of a training, its hyper-parameters.
+    pub agreement: Option<Agreement>,
+    /// What it is doing.
+    pub state: JobState,
+    /// The round whose verdict it waits for, or waited for last.
+    pub round: u32,
+    /// How far it is.
+    pub progress: Option<v1::Progress>,
+    /// Why it failed.
+    pub reason: String,
+    /// When it was made.
+    pub created: Millis,
+    /// When it changed.
+    pub updated: Millis,
+    /// Number of its last event.
+    pub sequence: u64,
+}
+
 /// Numbers of what is remembered of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
@@ -182,13 +207,15 @@ pub trait State: Send + Sync {
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
 
     /// Queues a job, or finds the one of the same request.
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job>;
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief>;
     /// A job of a tenant.
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job>;
+    /// A job of a tenant, as he sees it.
+    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief>;
     /// All jobs of a tenant, the newest first.
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>>;
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>>;
     /// Ends a job that no worker has; asks the worker that has it to end it.
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job>;
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief>;
     /// Forgets a job that has ended.
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()>;
     /// Events of a job after a number, in order, `most` of them.
@@ -201,8 +228,8 @@ pub trait State: Send + Sync {
     /// their owner wants them to end. `until` is as late as any lease can end: one that ends later was given by a clock that has been set
     /// back.
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>>;
-    /// Extends a lease; gives whether the owner wants the job to end.
-    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool>;
+    /// Extends a lease until a time that is asked for when nobody is waited for any more; gives whether the owner wants the job to end.
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool>;
     /// Changes a job.
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()>;
     /// The verdict on a round.
@@ -268,7 +295,7 @@ fn check_job_quota(quota: &Quota, open: u64, all: u64) -> Result<()> {
 }
 
 /// Whether a verdict may be given: `given` is the one there is already.
-fn check_verdict(job: &Job, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
+fn check_verdict(job: &Brief, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
     let sentence = match given {
         Some(given) if given == verdict => return Ok(()),
         Some(_) => format!("round {round} has been judged already"),

@@ -169,7 +169,7 @@ impl Desk<'_> {
                 tracing::error!(job = %self.job.id, card, "nothing came from the GPU for too long: the server ends");
                 return fate.seal(End::Hung { seconds: self.config.stall_seconds });
             }
-            match self.state.renew(&self.claim.lease, (self.clock)() + lease.as_millis() as u64) {
+            match self.state.renew(&self.claim.lease, &|| (self.clock)() + lease.as_millis() as u64) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
                 Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
                 // The next renewal may pass; if none does, the lease ends and others take over.

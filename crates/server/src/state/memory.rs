@@ -35,6 +35,16 @@ struct Entry {
 }
 
 impl Entry {
+    fn brief(&self) -> Brief {
+        let Job { id, state, round, progress, created, updated, sequence, .. } = self.job;
+        let agreement = match &self.job.work {
+            Work::Training(training) => Some(training.agreement.clone()),
+            Work::Classification(_) => None,
+        };
+        let (label, reason) = (self.job.label.clone(), self.job.reason.clone());
+        Brief { id, label, agreement, state, round, progress, reason, created, updated, sequence }
+    }
+
     fn tell(&mut self, what: v1::event::What) {
         self.job.sequence += 1;
         self.events.push(v1::Event { sequence: self.job.sequence, what: Some(what) });
@@ -123,10 +133,10 @@ impl State for MemoryState {
         inner.uploads.remove(&(tenant.clone(), name)).map(|_| ()).ok_or(Error::NoBlob { name })
     }
 
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
         let mut inner = self.lock();
         if let Some(found) = inner.of(tenant).find(|e| e.request == job.request) {
-            return Ok(found.job.clone());
+            return Ok(found.brief());
         }
         let open = inner.of(tenant).filter(|e| !e.job.state.has_ended()).count() as u64;
         check_job_quota(quota, open, inner.of(tenant).count() as u64)?;
@@ -166,22 +176,26 @@ impl State for MemoryState {
             lacked: 0,
         };
         entry.tell(v1::event::What::Queued(v1::Queued {}));
-        let job = entry.job.clone();
+        let brief = entry.brief();
         inner.jobs.push(entry);
-        Ok(job)
+        Ok(brief)
     }
 
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
         self.lock().find(tenant, id).map(|e| e.job.clone())
     }
 
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>> {
-        let mut jobs: Vec<_> = self.lock().of(tenant).map(|e| e.job.clone()).collect();
+    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
+        self.lock().find(tenant, id).map(|e| e.brief())
+    }
+
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
+        let mut jobs: Vec<_> = self.lock().of(tenant).map(Entry::brief).collect();
         jobs.reverse();
         Ok(jobs)
     }
 
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
         let mut inner = self.lock();
         let entry = inner.find(tenant, id)?;
         if !entry.job.state.has_ended() {
@@ -193,7 +207,7 @@ impl State for MemoryState {
                 entry.tell(v1::event::What::Cancelled(v1::Cancelled {}));
             }
         }
-        Ok(entry.job.clone())
+        Ok(entry.brief())
     }
 
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
@@ -214,7 +228,7 @@ impl State for MemoryState {
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         let mut inner = self.lock();
         let entry = inner.find(tenant, id)?;
-        check_verdict(&entry.job, round, verdict, entry.verdicts.get(&round).copied())?;
+        check_verdict(&entry.brief(), round, verdict, entry.verdicts.get(&round).copied())?;
         entry.verdicts.insert(round, verdict);
         Ok(())
     }
@@ -240,10 +254,10 @@ impl State for MemoryState {
         Ok(Some(Claim { lease, job: entry.job.clone(), attempts, rests, lacked }))
     }
 
-    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
         let mut inner = self.lock();
         let entry = inner.leased(lease)?;
-        entry.until = until;
+        entry.until = until();
         Ok(entry.job.cancel)
     }
 

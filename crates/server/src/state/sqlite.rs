@@ -70,11 +70,14 @@ ALTER TABLE identity ADD COLUMN intended TEXT NOT NULL DEFAULT '';
 PRAGMA user_version = 5;
 ";
 
-/// What version 6 adds: until when a job rests, and how often it did so, or lacked memory, since its last checkpoint.
+/// What version 6 adds: until when a job rests, and how often it did so, or lacked memory, since its last checkpoint; and of trainings
+/// what their owners see of the work, which is large.
 const SIXTH: &str = "
 ALTER TABLE jobs ADD COLUMN not_before INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN rests INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN lacked INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN agreement TEXT;
+UPDATE jobs SET agreement = json_extract(work, '$.Training.agreement') WHERE json_valid(work);
 PRAGMA user_version = 6;
 ";
 
@@ -87,6 +90,8 @@ const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Feature
 const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
 
 const JOB: &str = "number, id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
+/// What is small of it.
+const BRIEF: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
 /// Jobs that have not ended and that a worker can do something for. A lease that ends a whole lease later than one given
 /// now was given by a clock that has been set back since (a little later: it was extended while this question waited); so was a rest
 /// that ends later than the longest.
@@ -241,11 +246,52 @@ fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
     found.ok_or(Error::NoJob { id })?.1
 }
 
+fn read_brief(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Brief>)> {
+    Ok((row.get(0)?, parse_brief(row)))
+}
+
+fn parse_brief(row: &Row<'_>) -> Result<Brief> {
+    let agreement = row.get::<_, Option<String>>(3)?.map(|text| serde_json::from_str(&text)).transpose();
+    let progress = row.get::<_, Option<Vec<u8>>>(6)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+    let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
+    Ok(Brief {
+        id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
+        label: row.get(2)?,
+        agreement: agreement.map_err(|_| corrupt("a job's agreement"))?,
+        state: numbered(&STATES, row.get(4)?, "a job's state")?,
+        round: row.get(5)?,
+        progress: progress.map_err(|_| corrupt("a job's progress"))?,
+        reason: row.get(7)?,
+        created: number(8)?,
+        updated: number(9)?,
+        sequence: number(10)?,
+    })
+}
+
+fn find_brief(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Brief> {
+    let sql = format!("SELECT {BRIEF} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_brief).optional()?;
+    found.ok_or(Error::NoJob { id })?.1
+}
+
 fn add_event(db: &Connection, id: JobId, what: v1::event::What) -> Result<()> {
     let sql = "UPDATE jobs SET sequence = sequence + 1 WHERE id = ?1 RETURNING sequence";
     let sequence: i64 = db.query_row(sql, [&id.0[..]], |row| row.get(0))?;
     let event = v1::Event { sequence: sequence as u64, what: Some(what) };
     db.execute("INSERT INTO events VALUES (?1, ?2, ?3)", params![id.0, sequence, event.encode_to_vec()])?;
+    Ok(())
+}
+
+fn insert_job(db: &Connection, tenant: &Tenant, job: &NewJob, now: Millis) -> Result<()> {
+    let failed = |e: serde_json::Error| Error::State { reason: e.to_string() };
+    let agreement = match &job.work {
+        Work::Training(training) => Some(serde_json::to_string(&training.agreement).map_err(failed)?),
+        Work::Classification(_) => None,
+    };
+    let work = serde_json::to_string(&job.work).map_err(failed)?;
+    let sql = "INSERT INTO jobs (id, tenant, request, label, work, agreement, state, created, updated)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?7)";
+    db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, agreement, now as i64])?;
     Ok(())
 }
 
@@ -327,12 +373,12 @@ impl State for SqliteState {
         })
     }
 
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
         self.write(|db| {
             let sql = "SELECT id FROM jobs WHERE tenant = ?1 AND request = ?2";
             let values = params![tenant.as_str(), job.request];
             if let Some(id) = db.query_row(sql, values, |row| row.get::<_, [u8; 16]>(0)).optional()? {
-                return find_job(db, tenant, JobId(id));
+                return find_brief(db, tenant, JobId(id));
             }
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
             let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
@@ -340,16 +386,13 @@ impl State for SqliteState {
             for name in job.work.uploads() {
                 find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
             }
-            let work = serde_json::to_string(&job.work).map_err(|e| Error::State { reason: e.to_string() })?;
-            let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
-                VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?6)";
-            db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, now as i64])?;
+            insert_job(db, tenant, job, now)?;
             for name in job.work.uploads() {
                 let sql = "INSERT OR IGNORE INTO uses (job, tenant, name) VALUES (?1, ?2, ?3)";
                 db.execute(sql, params![job.id.0, tenant.as_str(), name.0])?;
             }
             add_event(db, job.id, v1::event::What::Queued(v1::Queued {}))?;
-            find_job(db, tenant, job.id)
+            find_brief(db, tenant, job.id)
         })
     }
 
@@ -357,11 +400,15 @@ impl State for SqliteState {
         self.read(|db| find_job(db, tenant, id))
     }
 
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>> {
+    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
+        self.read(|db| find_brief(db, tenant, id))
+    }
+
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
         self.read(|db| {
-            let mut rows = db.prepare(&format!("SELECT {JOB} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
+            let mut rows = db.prepare(&format!("SELECT {BRIEF} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
             let mut jobs = Vec::new();
-            for row in rows.query_map([tenant.as_str()], read_job)? {
+            for row in rows.query_map([tenant.as_str()], read_brief)? {
                 match row? {
                     (_, Ok(job)) => jobs.push(job),
                     // One that cannot be read does not hide the others.
@@ -372,9 +419,9 @@ impl State for SqliteState {
         })
     }
 
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
         self.write(|db| {
-            if !find_job(db, tenant, id)?.state.has_ended() {
+            if !find_brief(db, tenant, id)?.state.has_ended() {
                 let sql = "UPDATE jobs SET cancel = 1, updated = ?2, not_before = 0, rests = 0 WHERE id = ?1";
                 db.execute(sql, params![id.0, now as i64])?;
                 let sql = "UPDATE jobs SET state = 5, token = token + 1 WHERE id = ?1 AND until <= ?2";
@@ -382,13 +429,13 @@ impl State for SqliteState {
                     add_event(db, id, v1::event::What::Cancelled(v1::Cancelled {}))?;
                 }
             }
-            find_job(db, tenant, id)
+            find_brief(db, tenant, id)
         })
     }
 
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
         self.write(|db| {
-            if !find_job(db, tenant, id)?.state.has_ended() {
+            if !find_brief(db, tenant, id)?.state.has_ended() {
                 return Err(still_running());
             }
             db.execute("DELETE FROM jobs WHERE id = ?1", [&id.0[..]])?;
@@ -398,7 +445,7 @@ impl State for SqliteState {
 
     fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
         self.read(|db| {
-            find_job(db, tenant, id)?;
+            find_brief(db, tenant, id)?;
             let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
             let mut rows = db.prepare(sql)?;
             let after = i64::try_from(after).unwrap_or(i64::MAX);
@@ -409,7 +456,7 @@ impl State for SqliteState {
 
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         self.write(|db| {
-            let job = find_job(db, tenant, id)?;
+            let job = find_brief(db, tenant, id)?;
             check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
             let sql = "INSERT OR IGNORE INTO verdicts VALUES (?1, ?2, ?3)";
             db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])?;
@@ -445,10 +492,10 @@ impl State for SqliteState {
         })
     }
 
-    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
         self.write(|db| {
             let sql = "UPDATE jobs SET until = ?3 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING cancel";
-            let values = params![lease.job.0, lease.token as i64, until as i64];
+            let values = params![lease.job.0, lease.token as i64, until() as i64];
             db.query_row(sql, values, |row| row.get(0)).optional()?.ok_or(Error::Fenced)
         })
     }
