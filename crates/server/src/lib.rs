@@ -26,6 +26,7 @@ mod sets;
 mod simulation;
 mod staging;
 pub mod state;
+mod strangers;
 mod sweep;
 pub mod tenants;
 pub mod tls;
