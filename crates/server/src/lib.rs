@@ -424,7 +424,7 @@ mod tests {
     use super::*;
     use hetal_testkit::TempDir;
 
-    fn config(folder: &Path) -> Config {
+    pub(crate) fn config(folder: &Path) -> Config {
         let token = tenants::Fingerprint::of(b"a token");
         let ann = TenantConfig {
             name: "ann".to_owned().try_into().unwrap(),

@@ -761,6 +761,26 @@ fn a_lost_card_keeps_no_job_from_its_end() {
     assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
 }
 
+/// Nobody is told that a job began before its keys are here: where they have no room that may take days.
+#[test]
+fn a_job_begins_when_its_keys_are_here() {
+    let machine = Machine::new(1, Box::new(MemoryState::default()));
+    machine.world.start(Odds::default(), None);
+    let server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    let mut client = machine.clients[0].borrow_mut();
+    client.training.set = "insecure-toy11".to_owned();
+    while client.job.is_none() {
+        client.step(&server, &machine.rotten);
+    }
+    let (tenant, now) = (client.tenant.clone(), machine.world.now());
+    server.blobs.delete(&Key::new(&tenant, Shelf::Uploads, client.training.keys)).unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    server.shop.attempt(&claim, None);
+    let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
+    let whats: Vec<_> = events.into_iter().filter_map(|event| event.what).collect();
+    assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
+}
+
 /// However long there is no room on the disk, that costs a job nothing but time; whoever no longer wants it has its end.
 #[test]
 fn a_full_disk_loses_no_job() {
@@ -849,7 +869,10 @@ fn a_card_that_hangs_is_not_waited_for() {
                 drop(working);
                 watch.join().unwrap();
             } else {
-                watch.join().unwrap();
+                let until = std::time::Instant::now() + Duration::from_secs(20);
+                while !watch.is_finished() && std::time::Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
                 drop(working);
             }
         });

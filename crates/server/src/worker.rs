@@ -244,7 +244,7 @@ impl Shop {
     }
 
     /// One attempt at a job.
-    fn attempt(&self, claim: &Claim, card: Option<usize>) {
+    pub(crate) fn attempt(&self, claim: &Claim, card: Option<usize>) {
         let desk = self.desk(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
