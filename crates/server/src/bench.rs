@@ -1,6 +1,6 @@
 //! A job's workbench: keys, circuit and engine on one device, and ciphertexts in and out of blobs.
 
-use crate::blobs::{Blobs, Key, Shelf};
+use crate::blobs::Blobs;
 use crate::state::Job;
 use crate::work::{KeyLists, OLD_KEYS, Part, Training, Work, bad_keys, blocks_len, labels_len};
 use crate::workshop::Workshop;
@@ -15,6 +15,7 @@ use hetal_learn::{Circuit, packing};
 use hetal_ring::Basis;
 use hetal_wire::BlobName;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The engine of a device.
@@ -38,10 +39,11 @@ pub struct Bench<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Bench<'a, B> {
-    /// Reads the keys and encodes the bootstrap. `device` comes with what a plan found: how many prepared batches may be kept on it. A training needs all keys: `progress` is told how many it has of how many. A
-    /// classification needs few, which are read when they are first used.
+    /// Reads the keys from their file and encodes the bootstrap. `device` comes with what a plan found: how many prepared batches may be
+    /// kept on it. A training needs all keys: `progress` is told how many it has of how many. A classification needs few, which are read
+    /// when they are first used.
     pub fn new(
-        (blobs, job): (&'a dyn Blobs, &'a Job),
+        (blobs, job, keys): (&'a dyn Blobs, &'a Job, &Path),
         params: Arc<Params>,
         (device, room): (Arc<B>, Option<usize>),
         key_lists: &KeyLists,
@@ -50,15 +52,13 @@ impl<'a, B: Backend> Bench<'a, B> {
         let training = job.work.training();
         let circuit = training.circuit(&params)?;
         let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
-        let key = Key::new(&job.tenant, Shelf::Uploads, training.keys);
-        let path = blobs.local(&key)?.ok_or(Error::NoBlob { name: training.keys })?;
         let bad = |e: &dyn std::fmt::Display| Error::work(format!("upload {}: {e}", training.keys));
         let helps = match job.work {
             Work::Training(_) => OLD_KEYS,
             // Its keys are those of its training, whatever its owner has now.
             Work::Classification(_) => "a model of an earlier version is trained again, or classifies without --remote",
         };
-        let file = KeySetFile::open(&codec, &path).map_err(|e| bad(&bad_keys(&e, helps)))?;
+        let file = KeySetFile::open(&codec, keys).map_err(|e| bad(&bad_keys(&e, helps)))?;
         let keys = EvaluationKeys::with_source(Box::new(file));
         if let Work::Training(_) = job.work {
             let all: Vec<_> = keys.available().collect();
@@ -70,7 +70,7 @@ impl<'a, B: Backend> Bench<'a, B> {
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
-        let needs = key_lists.find(&params, training, &circuit)?;
+        let needs = key_lists.find(&params, (&job.tenant, training), &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::work)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         Ok(Self { blobs, job, device, params, codec, room, circuit, engine })

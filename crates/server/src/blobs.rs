@@ -43,6 +43,14 @@ impl Key {
         Self { tenant: tenant.clone(), shelf, name }
     }
 
+    /// What is said where it is not there.
+    pub fn missing(&self) -> Error {
+        match self.shelf {
+            Shelf::Uploads => Error::NoBlob { name: self.name },
+            Shelf::Job(_) => Error::NoOutput { name: self.name },
+        }
+    }
+
     /// The hash it is named by.
     pub fn name(&self) -> BlobName {
         self.name
@@ -116,7 +124,7 @@ pub trait Blobs: Send + Sync {
 
 /// All bytes of a blob of at most `most` bytes, after comparing them with its name.
 pub fn read(blobs: &dyn Blobs, key: &Key, most: u64) -> Result<Vec<u8>> {
-    let reader = blobs.open(key, 0)?.ok_or(Error::NoBlob { name: key.name })?;
+    let reader = blobs.open(key, 0)?.ok_or_else(|| key.missing())?;
     let mut bytes = Vec::new();
     let count = reader.take(most + 1).read_to_end(&mut bytes);
     let count = count.map_err(|e| Error::Blobs { key: key.to_string(), reason: e.to_string() })?;

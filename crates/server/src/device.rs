@@ -4,6 +4,7 @@ use crate::config::{Config, Engine};
 use crate::footprint::{Footprint, Rehearsal};
 use crate::sets::Sets;
 use crate::state::Job;
+use crate::tenants::Tenant;
 use crate::work::{KeyLists, Training, Work};
 use crate::{Error, Result};
 use hetal_circuits::Encrypted;
@@ -12,7 +13,8 @@ use hetal_ckks::Params;
 use hetal_ckks::backend::Failure;
 use hetal_cuda::selftest::Ring;
 use hetal_cuda::{CudaBackend, Graphs};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// What the workers compute on. It is chosen once, when the server starts: a card that fails later does not make jobs go on elsewhere
 /// in the same process.
@@ -25,7 +27,16 @@ pub struct Place {
 impl Place {
     /// What a configuration asks for, of what is there and works with all parameter sets.
     pub fn find(config: &Config, sets: &Sets) -> Result<Self> {
-        let works = |card: usize| sets.iter().try_for_each(|params| probe(card, params));
+        let seconds = config.stall_seconds;
+        let works = |card: usize| {
+            let sets: Vec<_> = sets.iter().cloned().collect();
+            let test = move || sets.iter().try_for_each(|params| probe(card, params));
+            match ask(seconds, test) {
+                Answer::Got(answer) => answer,
+                Answer::Never => Err(silent(card, format!("nothing came from it for {seconds} seconds"))),
+                Answer::None => Err(silent(card, "its test broke off".to_owned())),
+            }
+        };
         Self::choose(config.engine, &config.cards, hetal_cuda::cards, works)
     }
 
@@ -95,51 +106,80 @@ pub fn gpu(card: usize, params: &Params) -> Result<CudaBackend> {
     open(card, params).map_err(|error| Error::gpu(&error))
 }
 
+/// What was said in time.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer<T> {
+    /// This.
+    Got(T),
+    /// Nothing, and nothing will be: whoever was asked broke off.
+    None,
+    /// Nothing so far.
+    Never,
+}
+
+/// Asks what may never answer, a card for example. Whoever no longer listens needs no answer: the thread that waits for one stays.
+pub fn ask<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
+    let (answer, answers) = mpsc::channel();
+    std::thread::spawn(move || _ = answer.send(work()));
+    match answers.recv_timeout(Duration::from_secs(seconds)) {
+        Ok(answer) => Answer::Got(answer),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Answer::None,
+        Err(mpsc::RecvTimeoutError::Timeout) => Answer::Never,
+    }
+}
+
+fn silent(card: usize, reason: String) -> hetal_cuda::Error {
+    tracing::error!(card, reason, "a GPU could not be tested");
+    hetal_cuda::Error::Driver { operation: "a test", reason }
+}
+
 /// What a training may hold on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Plan {
+pub struct Plan {
     /// Batches that are kept prepared.
-    kept: usize,
+    pub kept: usize,
     /// Whether bootstraps are graphs, which take some room.
-    graphs: bool,
+    pub graphs: bool,
 }
 
 impl Plan {
-    /// The plan of an attempt: all of it for the first, less for each that comes after.
-    fn modest(self, attempts: u32) -> Self {
-        Self {
-            kept: self.kept.checked_shr(attempts.saturating_sub(1)).unwrap_or(0),
-            graphs: self.graphs && attempts <= 1,
-        }
+    /// The plan of an attempt: all of it for the first, less after each that lacked memory.
+    fn modest(self, lacked: u32) -> Self {
+        Self { kept: self.kept.checked_shr(lacked).unwrap_or(0), graphs: self.graphs && lacked == 0 }
+    }
+
+    /// Whether there is no more modest one.
+    pub fn is_least(self) -> bool {
+        self.kept == 0 && !self.graphs
     }
 }
 
 /// How many prepared batches of a job the card has room for beside everything else; none where the job keeps none.
-/// After attempts that ended, perhaps for lack of memory, it is given less.
+/// After attempts that lacked memory it is given less.
 pub fn room(
     gpu: &CudaBackend,
     params: &Arc<Params>,
-    (job, attempts): (&Job, u32),
+    (job, lacked): (&Job, u32),
     lists: &KeyLists,
-) -> Result<Option<usize>> {
+) -> Result<Option<Plan>> {
     let Work::Training(training) = &job.work else { return Ok(None) };
-    let plan = plan(params, (training, job.checkpoint.is_some()), lists, gpu.memory())?.modest(attempts);
+    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, gpu.memory())?.modest(lacked);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
     if !plan.graphs {
         gpu.use_graphs(false);
     }
-    Ok(Some(plan.kept))
+    Ok(Some(plan))
 }
 
 /// Rehearses a training, for so many bytes of memory free and in all.
 fn plan(
     params: &Arc<Params>,
-    (training, has_begun): (&Training, bool),
+    (tenant, training, has_begun): (&Tenant, &Training, bool),
     lists: &KeyLists,
     (free, total): (usize, usize),
 ) -> Result<Plan> {
     let circuit = training.circuit(params)?;
-    let needs = lists.find(params, training, &circuit)?;
+    let needs = lists.find(params, (tenant, training), &circuit)?;
     let (keys, bounds, steps) = (&needs.keys[..], &needs.bounds[..], Steps::FewKeys);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
@@ -163,20 +203,20 @@ fn plan(
     }
 }
 
-/// An outcome, with a failure of the card blamed on the card. A lack of memory is the job's where it had not begun and the card is full
-/// of it: `held` bytes of memory were its own.
+/// An outcome, with a failure of the card blamed on the card. A lack of memory is the job's where the card is full of it (`held` bytes
+/// of memory were its own) and it may not go on, neither elsewhere, from a checkpoint, nor here, with a more modest plan.
 pub fn blamed<T>(
     health: std::result::Result<(), Failure>,
     outcome: Result<T>,
     held: usize,
-    has_checkpoint: bool,
+    may_go_on: bool,
 ) -> Result<T> {
     match (outcome, health) {
         (Ok(outcome), _) => Ok(outcome),
         (Err(error), Ok(())) => Err(error),
         (Err(Error::Fenced), _) => Err(Error::Fenced),
         (Err(_), Err(failure @ Failure::OutOfMemory { needed, total, .. }))
-            if !has_checkpoint && held.saturating_add(needed) > total - total / NEARLY =>
+            if !may_go_on && held.saturating_add(needed) > total - total / NEARLY =>
         {
             Err(Error::work(failure))
         }
@@ -226,15 +266,22 @@ mod tests {
         assert_eq!(blamed(lost(), Ok(()), 0, true), Ok(()));
         assert_eq!(blamed(Ok(()), failed(), 0, true), failed());
         assert_eq!(blamed::<()>(lost(), Err(Error::Fenced), 0, true), Err(Error::Fenced));
-        let device = |failure, held, has_checkpoint| match blamed(failure, failed(), held, has_checkpoint) {
+        let device = |failure, held, may_go_on| match blamed(failure, failed(), held, may_go_on) {
             Err(Error::Device { reason, is_full }) => (reason, is_full),
             other => panic!("{other:?}"),
         };
         assert!(matches!(device(lost(), 150, false), (reason, false) if reason.contains("illegal")));
-        assert!(device(full(), 150, true).1, "it began, perhaps on a larger card");
+        assert!(device(full(), 150, true).1, "it began, perhaps on a larger card, or has a more modest plan");
         assert!(device(full(), 120, false).1, "others hold the rest");
         let too_large = blamed(full(), failed(), 121, false);
         assert!(matches!(too_large, Err(Error::Work { reason }) if reason.contains("30 bytes more")));
+    }
+
+    #[test]
+    fn a_card_that_never_answers_is_not_waited_for() {
+        assert_eq!(ask(60, || 7), Answer::Got(7));
+        assert_eq!(ask(60, || panic!("a test that breaks off")), Answer::<u8>::None);
+        assert_eq!(ask(0, || std::thread::sleep(Duration::from_secs(60))), Answer::Never);
     }
 
     #[test]
@@ -284,12 +331,18 @@ mod tests {
             validation: vec![part(64); 2],
             agreement: Limits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
         };
-        let lists = KeyLists::default();
-        let plan = |has_begun, memory| plan(&params, (&training, has_begun), &lists, memory);
+        let (lists, ann) = (KeyLists::default(), Tenant::try_from("ann".to_owned()).unwrap());
+        // Of each tenant his own, whoever asked before.
+        let bob = Tenant::try_from("bob".to_owned()).unwrap();
+        let circuit = training.circuit(&params).unwrap();
+        let needs = [&ann, &ann, &bob].map(|tenant| lists.find(&params, (tenant, &training), &circuit).unwrap());
+        assert!(Arc::ptr_eq(&needs[0], &needs[1]) && !Arc::ptr_eq(&needs[0], &needs[2]));
+        let plan = |has_begun, memory| plan(&params, (&ann, &training, has_begun), &lists, memory);
         let all = Plan { kept: 7, graphs: true };
         assert_eq!(plan(false, (1 << 40, 1 << 40)), Ok(all));
-        assert_eq!((all.modest(1), all.modest(2)), (all, Plan { kept: 3, graphs: false }));
+        assert_eq!((all.modest(0), all.modest(1)), (all, Plan { kept: 3, graphs: false }));
         assert_eq!(all.modest(70), Plan { kept: 0, graphs: false });
+        assert_eq!([0, 1, 2, 3].map(|lacked| all.modest(lacked).is_least()), [false, false, false, true]);
         // The least that it is done in, with and without graphs, and what is in between.
         let least = |wanted: &dyn Fn(&Result<Plan>) -> bool| {
             let (mut below, mut enough) = (0, 1usize << 36);

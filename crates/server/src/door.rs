@@ -70,10 +70,12 @@ where
                 return Box::pin(async move { Ok(status.into_http()) });
             }
         };
-        request.extensions_mut().insert(tenant);
+        request.extensions_mut().insert(tenant.clone());
         request.extensions_mut().insert(line.note.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
+            // Its message is read, and takes its room, when the answer is waited for.
+            let _place = if line.request == "CreateJob" { service.orders.wait(&tenant).await } else { None };
             let answer = answer.await;
             line.end(match &answer {
                 // What ends before its stream begins says so in the headers.
@@ -139,6 +141,53 @@ impl Drop for Line {
 mod tests {
     use super::*;
     use hetal_testkit::TempDir;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Semaphore;
+    use tonic::codegen::Service as _;
+
+    /// Messages that ask for jobs are read a few at a time, of each tenant; others are not kept waiting.
+    #[test]
+    fn few_orders_are_read_at_once() {
+        let dir = TempDir::new();
+        let running = crate::begin(crate::tests::config(dir.path()), crate::pairing::PAUSE).unwrap();
+        let (read, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (counter, gate) = (Arc::clone(&read), Arc::clone(&go_on));
+        let inner = tower::service_fn(move |_: Request<Body>| {
+            let (read, go_on) = (Arc::clone(&counter), Arc::clone(&gate));
+            async move {
+                read.fetch_add(1, Ordering::Relaxed);
+                let _ = go_on.acquire().await;
+                Ok::<_, Infallible>(Response::new(Body::empty()))
+            }
+        });
+        let mut door = Door::new(inner, Arc::clone(&running.service));
+        let mut ask = |request: &str| {
+            let request = Request::builder()
+                .uri(format!("/hetal.v1.Hetal/{request}"))
+                .header(hetal_wire::VERSION_ENTRY, hetal_wire::VERSION)
+                .header("authorization", "Bearer a token")
+                .body(Body::empty());
+            door.call(request.unwrap())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let orders: Vec<_> = (0..5).map(|_| tokio::spawn(ask("CreateJob"))).collect();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(read.load(Ordering::Relaxed), crate::service::ORDERS);
+            let other = tokio::spawn(ask("GetJob"));
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(read.load(Ordering::Relaxed), crate::service::ORDERS + 1);
+            go_on.close();
+            for task in orders.into_iter().chain([other]) {
+                task.await.unwrap().unwrap();
+            }
+            assert_eq!(read.load(Ordering::Relaxed), 6);
+        });
+    }
 
     #[test]
     fn a_request_that_nobody_waits_for_is_written_down() {

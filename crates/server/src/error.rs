@@ -32,6 +32,12 @@ pub enum Error {
         /// Its name.
         name: BlobName,
     },
+    /// A job of the tenant made no such blob, or it is gone.
+    #[error("there is no output {name} of that job")]
+    NoOutput {
+        /// Its name.
+        name: BlobName,
+    },
     /// The tenant has no such job.
     #[error("there is no job {id}")]
     NoJob {
@@ -156,7 +162,7 @@ impl From<Error> for Status {
             Error::Version { .. } | Error::NotNow { .. } => Status::failed_precondition(sentence),
             Error::Credentials => Status::unauthenticated(sentence),
             Error::Invalid { .. } => Status::invalid_argument(sentence),
-            Error::NoBlob { .. } | Error::NoJob { .. } => Status::not_found(sentence),
+            Error::NoBlob { .. } | Error::NoOutput { .. } | Error::NoJob { .. } => Status::not_found(sentence),
             Error::Busy { .. } | Error::Fenced => Status::aborted(sentence),
             Error::Limit { .. } => Status::resource_exhausted(sentence),
             Error::Damaged { .. } => Status::data_loss(sentence),

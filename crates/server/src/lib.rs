@@ -11,8 +11,10 @@ mod disk;
 mod door;
 mod error;
 mod farewell;
+mod fate;
 pub mod footprint;
 mod metrics;
+mod outcome;
 mod pairing;
 #[doc(hidden)]
 pub mod parsers;
@@ -24,6 +26,7 @@ mod sets;
 mod simulation;
 mod staging;
 pub mod state;
+mod strangers;
 mod sweep;
 pub mod tenants;
 pub mod tls;
@@ -37,7 +40,7 @@ mod workshop;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use farewell::{Farewell, forget_tenant};
-pub use worker::End;
+pub use fate::End;
 
 use audit::Audit;
 use bell::Bell;
@@ -45,6 +48,7 @@ use blobs::{Blobs, LocalBlobs};
 use device::Place;
 use disk::{Disk, Files};
 use door::Door;
+use fate::Fate;
 use hetal_wire::v1::hetal_server::HetalServer;
 use metrics::Metrics;
 use pairing::Pairing;
@@ -68,9 +72,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use turns::Turns;
+use turns::{Lines, Turns};
 use uploads::Uploads;
-use worker::{Fate, REST, Shop};
+use worker::Shop;
 
 /// How long streams may take to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -118,7 +122,7 @@ fn explain(error: Error, free: u64) -> Error {
 /// Everything that can fail comes before the blobs are taken: a start that fails leaves them to whom they were.
 fn begin(config: Config, pause: Duration) -> Result<Running> {
     config.check()?;
-    std::fs::create_dir_all(&config.folder).map_err(|e| Error::file(&config.folder, e))?;
+    make_private(&config.folder)?;
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
     // Now, with a sentence, rather than in the middle of the first job.
@@ -141,7 +145,6 @@ fn begin(config: Config, pause: Duration) -> Result<Running> {
         name: "local".to_owned(),
         draining: false.into(),
         clock: clock::system(),
-        rest: REST,
         key_lists: Arc::default(),
         fate: Fate::default(),
         device_fault: Mutex::default(),
@@ -164,6 +167,9 @@ fn begin(config: Config, pause: Duration) -> Result<Running> {
         streams: Places::new(config.bounds.streams),
         key_lists: Arc::clone(&shop.key_lists),
         turns: Turns::default(),
+        lines: Lines::new(service::PLACES),
+        orders: Lines::new(service::ORDERS),
+        closing: false.into(),
         config,
         sets,
         state,
@@ -241,6 +247,19 @@ fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
         return Ok(Arc::new(blobs::S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
     }
     Ok(Arc::new(LocalBlobs::open(&folder)?))
+}
+
+/// Makes the folder, for nobody but its owner: labels, verdicts and whose blobs are whose are in it.
+fn make_private(folder: &Path) -> Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    let failed = |e: std::io::Error| Error::file(folder, e);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let mode = format!("{mode:o}");
+        tracing::warn!(folder = %folder.display(), mode, "others on this machine may look into the folder: chmod 700 it");
+    }
+    Ok(())
 }
 
 /// Makes sure that no other process uses the folder.
@@ -358,9 +377,12 @@ impl Running {
         self.shop.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops: no new connections, jobs go to their next checkpoint and back to the queue, streams end.
-    pub fn stop(mut self) {
+    /// Stops: jobs go to their next checkpoint and back to the queue, then there are no new connections and streams end. Gives whether
+    /// all of it did: a thread that waits for a card for ever ends with the process only, and what the driver does at an exit may wait
+    /// like it.
+    pub fn stop(mut self) -> bool {
         self.drain();
+        !self.shop.fate.hangs()
     }
 
     fn drain(&mut self) {
@@ -377,6 +399,8 @@ impl Running {
             }
         }
         if let Some((runtime, stop, end)) = self.network.take() {
+            self.service.closing.store(true, Ordering::Relaxed);
+            self.shop.bell.ring();
             let _ = stop.send(());
             let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
@@ -400,11 +424,7 @@ mod tests {
     use super::*;
     use hetal_testkit::TempDir;
 
-    /// A copy of the database, made while a server runs on a folder, no longer knows the blobs a pause later: what comes after that
-    /// would be rubbish to it.
-    #[test]
-    fn a_running_server_marks_its_blobs() {
-        let dir = TempDir::new();
+    pub(crate) fn config(folder: &Path) -> Config {
         let token = tenants::Fingerprint::of(b"a token");
         let ann = TenantConfig {
             name: "ann".to_owned().try_into().unwrap(),
@@ -412,22 +432,55 @@ mod tests {
             certificate: None,
             expires: None,
         };
-        let config = Config {
-            folder: dir.path().to_owned(),
+        Config {
+            folder: folder.to_owned(),
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             tenants: vec![ann],
             sets: vec!["insecure-toy11".to_owned()],
             allow_insecure: true,
             engine: config::Engine::Cpu,
             ..Config::default()
-        };
-        let running = begin(config, Duration::from_millis(20)).unwrap();
+        }
+    }
+
+    /// A copy of the database, made while a server runs on a folder, no longer knows the blobs a pause later: what comes after that
+    /// would be rubbish to it.
+    #[test]
+    fn a_running_server_marks_its_blobs() {
+        let dir = TempDir::new();
+        let running = begin(config(dir.path()), Duration::from_millis(20)).unwrap();
         let copied = pairing::tests::copy(dir.path(), "state.sqlite", "copy.sqlite");
         let until = Instant::now() + Duration::from_secs(60);
         while pairing::is_ours(&copied, &running.shop.blobs.owner().unwrap().unwrap()).unwrap() {
             assert!(Instant::now() < until, "the mark stays");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Whoever ends the process must know that a thread still waits for a card: an exit would wait like it.
+    #[test]
+    fn a_stop_says_whether_a_card_hangs() {
+        for hangs in [false, true] {
+            let dir = TempDir::new();
+            let running = begin(config(dir.path()), pairing::PAUSE).unwrap();
+            if hangs {
+                running.shop.fate.seal(End::Hung { seconds: 1 });
+            }
+            assert_eq!(running.stop(), !hangs);
+        }
+    }
+
+    #[test]
+    fn a_folder_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = TempDir::new();
+        let folder = dir.path().join("of/hetal");
+        make_private(&folder).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        // One that an operator made wider is his.
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o750)).unwrap();
+        make_private(&folder).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o750);
     }
 
     #[test]

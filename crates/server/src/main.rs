@@ -150,7 +150,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
 
 fn stop(running: Running) {
     tracing::info!("stopping: jobs go to their next checkpoint");
-    running.stop();
+    if !running.stop() {
+        // As above: no exit, which may wait for the card too.
+        eprintln!("hetal-server: the GPU: it does not answer; jobs on other cards went to a checkpoint");
+        std::process::abort()
+    }
 }
 
 /// Returns at SIGTERM or SIGINT, or with a reason when the server has to end; at SIGHUP reads the tenants again.

@@ -7,13 +7,13 @@ use crate::config::Config;
 use crate::metrics::{Metrics, add};
 use crate::places::{Place, Places};
 use crate::sets::Sets;
-use crate::state::{BlobKind, Job, JobState, NewJob, Quota, State, Upload};
+use crate::state::{BlobKind, Brief, JobState, NewJob, Quota, State, Upload};
 use crate::sweep::{cancel_job, delete_job};
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Peer;
-use crate::turns::{Turn, Turns};
+use crate::turns::{Lines, Turn, Turns};
 use crate::uploads::{Begun, Extent, Uploads};
-use crate::work::{Checker, KeyLists, OLD_KEYS, Work, bad_keys, blob_name, job_id};
+use crate::work::{Checker, KeyLists, OLD_KEYS, Work, bad_keys, blob_name, check_count, job_id};
 use crate::{Error, Result, clock};
 use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, Kind};
 use hetal_ckks::{KeyId, KeySource, Params};
@@ -22,6 +22,7 @@ use hetal_wire::v1::hetal_server::Hetal;
 use hetal_wire::{BlobName, JobId, LABEL_BYTES, PART_BYTES, VERSION_ENTRY, v1};
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -38,6 +39,10 @@ const POLL: Duration = Duration::from_secs(1);
 const LEAST_BYTES: usize = 64 << 10;
 /// Events that are read at once.
 const EVENTS_AT_ONCE: usize = 64;
+/// Requests of a tenant that are worked on at once: twice as many as uploads by default, whose ends may take long.
+pub const PLACES: usize = 16;
+/// Requests of a tenant for jobs whose messages are in memory at once.
+pub const ORDERS: usize = 2;
 
 /// Everything requests work on.
 pub struct Service {
@@ -67,6 +72,12 @@ pub struct Service {
     pub key_lists: Arc<KeyLists>,
     /// Of requests for jobs, whose needs may take a while to find out.
     pub turns: Turns,
+    /// Of all requests, while they are worked on.
+    pub lines: Lines,
+    /// Of requests for jobs, from before their messages are read: a small message may be large in memory.
+    pub orders: Lines,
+    /// Set when streams shall end.
+    pub closing: AtomicBool,
 }
 
 /// What the network layer holds.
@@ -81,19 +92,22 @@ fn guest<T>(request: &Request<T>) -> Result<(Tenant, Note)> {
 }
 
 impl Handler {
-    /// Runs what blocks away from the network's threads.
+    /// Runs what blocks away from the network's threads, when its tenant has a place.
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+        tenant: &Tenant,
+        work: impl FnOnce(&Service, &Tenant) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, Status> {
-        let service = Arc::clone(&self.0);
-        answer(tokio::task::spawn_blocking(move || work(&service)).await)
+        let (service, asked) = (Arc::clone(&self.0), tenant.clone());
+        answer(self.0.lines.work(tenant, move || work(&service, &asked)).await)
     }
 }
 
 /// What became of work in another thread.
 fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
-    let outcome = outcome.unwrap_or_else(|e| Err(Error::work(format!("a request broke off: {e}"))));
+    // What it said when it broke off is for the log alone.
+    let broken_off = |e: JoinError| Error::System { what: "a request broke off".to_owned(), reason: e.to_string() };
+    let outcome = outcome.unwrap_or_else(|e| Err(broken_off(e)));
     outcome.map_err(|error| {
         tracing::debug!(%error, "refused");
         error.into()
@@ -118,7 +132,7 @@ impl Hetal for Handler {
         let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
         note.about(blob_name(&message.name)?);
-        self.run(move |service| service.begin_upload(&tenant, &message)).await.map(Response::new)
+        self.run(&tenant, move |service, tenant| service.begin_upload(tenant, &message)).await.map(Response::new)
     }
 
     async fn upload(&self, request: Request<Streaming<v1::UploadPart>>) -> Reply<v1::UploadState> {
@@ -130,13 +144,15 @@ impl Hetal for Handler {
         let (tenant, note) = guest(&request)?;
         let name = blob_name(&request.get_ref().name)?;
         note.about(name);
-        let done = self.run(move |service| service.uploads.delete(&tenant, name)).await;
+        let done = self.run(&tenant, move |service, tenant| service.uploads.delete(tenant, name)).await;
         done.map(|()| Response::new(v1::Done {}))
     }
 
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
+        // Before it waits, with all it holds.
+        self.0.count(&message)?;
         let (service, asked) = (Arc::clone(&self.0), tenant.clone());
         let work = move |turn| service.create_job(&asked, &message, turn);
         let job = answer(self.0.turns.work(&tenant, work).await)?;
@@ -146,8 +162,9 @@ impl Hetal for Handler {
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Reply<v1::JobList> {
         let (tenant, _) = guest(&request)?;
-        let jobs =
-            self.run(move |service| Ok(service.state.jobs(&tenant)?.iter().map(|job| service.describe(job)).collect()));
+        let jobs = self.run(&tenant, |service, tenant| {
+            Ok(service.state.jobs(tenant)?.iter().map(|job| service.describe(job)).collect())
+        });
         Ok(Response::new(v1::JobList { jobs: jobs.await? }))
     }
 
@@ -155,15 +172,16 @@ impl Hetal for Handler {
         let (tenant, note) = guest(&request)?;
         let id = job_id(&request.get_ref().id)?;
         note.about(id);
-        self.run(move |service| Ok(service.describe(&service.state.job(&tenant, id)?))).await.map(Response::new)
+        let job = self.run(&tenant, move |service, tenant| Ok(service.describe(&service.state.brief(tenant, id)?)));
+        job.await.map(Response::new)
     }
 
     async fn cancel_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Job> {
         let (tenant, note) = guest(&request)?;
         let id = job_id(&request.get_ref().id)?;
         note.about(id);
-        let job = self.run(move |service| {
-            let job = cancel_job(&*service.state, &*service.blobs, &tenant, id, clock::millis())?;
+        let job = self.run(&tenant, move |service, tenant| {
+            let job = cancel_job(&*service.state, &*service.blobs, tenant, id, clock::millis())?;
             service.bell.ring();
             Ok(service.describe(&job))
         });
@@ -174,8 +192,8 @@ impl Hetal for Handler {
         let (tenant, note) = guest(&request)?;
         let id = job_id(&request.get_ref().id)?;
         note.about(id);
-        let done = self.run(move |service| delete_job(&*service.state, &*service.blobs, &tenant, id)).await;
-        done.map(|()| Response::new(v1::Done {}))
+        let done = self.run(&tenant, move |service, tenant| delete_job(&*service.state, &*service.blobs, tenant, id));
+        done.await.map(|()| Response::new(v1::Done {}))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
@@ -184,8 +202,7 @@ impl Hetal for Handler {
         note.about(id);
         let place = self.0.stream(&tenant)?;
         // The job must be there before the stream begins.
-        let asked = tenant.clone();
-        self.run(move |service| service.state.job(&asked, id)).await?;
+        self.run(&tenant, move |service, tenant| service.state.brief(tenant, id)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
         tokio::spawn(async move {
@@ -209,8 +226,8 @@ impl Hetal for Handler {
             v1::Verdict::WidenRange => Verdict::WidenRange,
             v1::Verdict::Unspecified => return Err(Error::invalid("that is no verdict").into()),
         };
-        let done = self.run(move |service| {
-            service.state.judge(&tenant, id, message.round, verdict)?;
+        let done = self.run(&tenant, move |service, tenant| {
+            service.state.judge(tenant, id, message.round, verdict)?;
             service.bell.ring();
             Ok(())
         });
@@ -222,11 +239,11 @@ impl Hetal for Handler {
         let message = request.into_inner();
         note.about(blob_name(&message.blob)?);
         let place = self.0.stream(&tenant)?;
-        let reader = self.run(move |service| service.open_output(&tenant, &message)).await?;
+        let reader = self.run(&tenant, move |service, tenant| service.open_output(tenant, &message)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
         tokio::spawn(async move {
-            if let Err(status) = handler.send_parts(reader, &sender).await {
+            if let Err(status) = handler.send_parts(&tenant, reader, &sender).await {
                 let _ = sender.send_timeout(Err(status), handler.0.idle()).await;
             }
             drop(place);
@@ -247,8 +264,8 @@ impl Handler {
         let first = first.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
         let name = blob_name(&first.name)?;
         note.about(name);
-        let asked = tenant.clone();
-        let begun = self.run(move |service| service.uploads.resume(&asked, name, first.offset)).await?;
+        let begun =
+            self.run(&tenant, move |service, tenant| service.uploads.resume(tenant, name, first.offset)).await?;
         let mut intake = match begun {
             Begun::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
             Begun::Partial(intake) => intake,
@@ -261,7 +278,8 @@ impl Handler {
             }
             add(&self.0.metrics.received_bytes, data.len() as u64);
             came += data.len();
-            intake = self.run(move |service| service.uploads.add(&mut intake, &data).map(|()| intake)).await?;
+            let add = move |service: &Service, _: &Tenant| service.uploads.add(&mut intake, &data).map(|()| intake);
+            intake = self.run(&tenant, add).await?;
             if came >= LEAST_BYTES {
                 (since, came) = (Instant::now(), 0);
             } else if since.elapsed() > self.0.idle() && !intake.is_whole() {
@@ -273,10 +291,10 @@ impl Handler {
         if !intake.is_whole() {
             return Ok(v1::UploadState { held, complete: false });
         }
-        let finish = move |service: &Service| {
-            service.uploads.finish(&tenant, intake, |upload, start| service.inspect(upload, start))
+        let finish = move |service: &Service, tenant: &Tenant| {
+            service.uploads.finish(tenant, intake, |upload, start| service.inspect(upload, start))
         };
-        self.run(finish).await?;
+        self.run(&tenant, finish).await?;
         Ok(v1::UploadState { held, complete: true })
     }
 
@@ -296,11 +314,12 @@ impl Handler {
     /// Sends a blob part by part, as long as somebody takes them.
     async fn send_parts(
         &self,
+        tenant: &Tenant,
         mut reader: Box<dyn Read + Send>,
         out: &mpsc::Sender<std::result::Result<v1::DownloadPart, Status>>,
     ) -> std::result::Result<(), Status> {
         loop {
-            let read = self.run(move |_| {
+            let read = self.run(tenant, move |_, _| {
                 let mut data = Vec::with_capacity(PART_BYTES);
                 let count = reader.by_ref().take(PART_BYTES as u64).read_to_end(&mut data);
                 count.map_err(|e| Error::System { what: "a blob".to_owned(), reason: e.to_string() })?;
@@ -331,13 +350,11 @@ impl Handler {
         let mut told = None;
         loop {
             bell.mark_unchanged();
-            let asked = tenant.clone();
-            let (job, events) = self
-                .run(move |service| {
-                    let events = service.state.events(&asked, id, after, EVENTS_AT_ONCE)?;
-                    Ok((service.state.job(&asked, id)?, events))
-                })
-                .await?;
+            let news = self.run(tenant, move |service, tenant| {
+                let events = service.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
+                Ok((service.state.brief(tenant, id)?, events))
+            });
+            let (job, events) = news.await?;
             let more = events.len() == EVENTS_AT_ONCE;
             for event in events {
                 after = event.sequence;
@@ -348,7 +365,8 @@ impl Handler {
             if more {
                 continue;
             }
-            if job.state.has_ended() && after >= job.sequence {
+            // Whoever watches a server that closes hears the rest from the next.
+            if job.state.has_ended() && after >= job.sequence || self.0.closing.load(Ordering::Relaxed) {
                 return Ok(());
             }
             // A job that rests is in the queue; one that runs no longer rests, whatever it said last.
@@ -442,12 +460,9 @@ impl Service {
         }
     }
 
-    fn describe(&self, job: &Job) -> v1::Job {
+    fn describe(&self, job: &Brief) -> v1::Job {
         let state = v1::JobState::from(job.state);
-        let terms = match &job.work {
-            Work::Training(training) => Some(self.terms(&training.agreement)),
-            Work::Classification(_) => None,
-        };
+        let terms = job.agreement.as_ref().map(|agreement| self.terms(agreement));
         v1::Job {
             id: job.id.to_vec().into(),
             label: job.label.clone(),
@@ -483,6 +498,17 @@ impl Service {
         self.sets.by_id(&header.params).map(|_| ())
     }
 
+    /// Refuses more batches than there may be.
+    fn count(&self, message: &v1::CreateJobRequest) -> Result<()> {
+        use v1::create_job_request::Work::{Classification, Training};
+        let batches = match &message.work {
+            Some(Training(training)) => training.batches.len() + training.validation.len(),
+            Some(Classification(classification)) => classification.queries.len(),
+            None => 0,
+        };
+        check_count(batches, self.config.bounds.batches)
+    }
+
     /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
     /// only the tenant's own requests wait.
     fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest, mut turn: Turn) -> Result<v1::Job> {
@@ -495,7 +521,6 @@ impl Service {
             sets: &self.sets,
             limits: &self.config.hyperparameters,
             hide: self.config.hide_hyperparameters,
-            batches_most: self.config.bounds.batches,
             state: &*self.state,
             tenant,
             key_lists: &self.key_lists,
@@ -548,8 +573,27 @@ impl Service {
 
     fn open_output(&self, tenant: &Tenant, message: &v1::DownloadRequest) -> Result<Box<dyn Read + Send>> {
         let (id, name) = (job_id(&message.job)?, blob_name(&message.blob)?);
-        self.state.job(tenant, id)?;
-        let reader = self.blobs.open(&Key::new(tenant, Shelf::Job(id), name), message.offset)?;
-        reader.ok_or(Error::NoBlob { name })
+        self.state.brief(tenant, id)?;
+        let (key, offset) = (Key::new(tenant, Shelf::Job(id), name), message.offset);
+        let size = self.blobs.len(&key)?.ok_or_else(|| key.missing())?;
+        if offset > size {
+            return Err(Error::invalid(format!("output {name} has {size} bytes: none begin at {offset}")));
+        }
+        self.blobs.open(&key, offset)?.ok_or_else(|| key.missing())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_broke_off_is_for_the_log_alone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let broken = || -> Result<()> { panic!("a secret") };
+        let status = runtime.block_on(async { answer(tokio::task::spawn_blocking(broken).await).unwrap_err() });
+        assert_eq!(status.code(), Code::Internal);
+        assert!(!status.message().contains("secret") && status.message().contains("fault of its own"), "{status}");
     }
 }

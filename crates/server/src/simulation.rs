@@ -17,16 +17,17 @@ mod world;
 use crate::bell::Bell;
 use crate::blobs::{Blobs, Key, LocalBlobs, Shelf, name_of, read};
 use crate::config::{Bounds, Config};
+use crate::fate::{End, Fate};
 use crate::metrics::Metrics;
 use crate::patience::Patience;
 use crate::sets::Sets;
 use crate::staging::Staging;
-use crate::state::{BlobKind, JobState, MemoryState, NewJob, Quota, SqliteState, State, Upload};
+use crate::state::{BlobKind, JobState, LONGEST_REST, MemoryState, NewJob, Quota, SqliteState, State, Upload};
 use crate::sweep::{cancel_job, delete_job, sweep};
 use crate::tenants::Tenant;
 use crate::uploads::{Begun, Intake, Uploads};
 use crate::work::{Part, Training, Work};
-use crate::worker::{End, Fate, Shop};
+use crate::worker::Shop;
 use crate::{Error, Result, training};
 use disk::{Handle, SimDisk};
 use hetal_learn::{Limits, Verdict};
@@ -85,7 +86,6 @@ impl Server {
             name: "local".to_owned(),
             draining: false.into(),
             clock: Arc::new(move || clock.now()),
-            rest: Duration::ZERO,
             key_lists: Arc::default(),
             fate: Fate::default(),
             device_fault: Mutex::default(),
@@ -105,11 +105,11 @@ impl Server {
         let desk = self.shop.desk(&claim);
         let toy = Toy { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
         let Work::Training(work) = &claim.job.work else { panic!("only trainings are simulated") };
-        let outcome = self.shop.refused(&desk, claim.attempts).and_then(|refused| match refused {
+        let outcome = self.shop.refused(&desk).and_then(|refused| match refused {
             Some(outcome) => Ok(outcome),
             None => training::train(&desk, &toy, work),
         });
-        let _ = self.shop.settle(&desk, claim.attempts, outcome);
+        let _ = self.shop.settle(&desk, outcome);
     }
 }
 
@@ -308,7 +308,7 @@ impl Client {
             let name = BlobName::try_from(&output.blob[..]).unwrap();
             match read(&*server.blobs, &Key::new(&self.tenant, Shelf::Job(id), name), toy::MOST) {
                 Err(Error::Damaged { .. }) if rotten.borrow().contains(&name) => Ok(name),
-                Err(error @ (Error::NoBlob { .. } | Error::Damaged { .. })) => panic!("{error}"),
+                Err(error @ (Error::NoOutput { .. } | Error::Damaged { .. })) => panic!("{error}"),
                 other => other.map(|_| name),
             }
         };
@@ -699,30 +699,38 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
         }
         let told = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
         server.blobs.put(&Key::new(tenant, Shelf::Job(id), name_of(b"late")), b"late").unwrap();
-        server.shop.settle(&desk, claim.attempts, Err(Error::Fenced)).unwrap();
+        server.shop.settle(&desk, Err(Error::Fenced)).unwrap();
         assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), told);
         assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
     }
 }
 
-/// A card that fails ends no job: its checkpoint is kept, its owner is told, and the next worker goes on from there. However often memory
-/// is lacking, that does not count; a card that breaks at every attempt does.
+/// A card that fails ends no job: its checkpoint is kept, its owner is told, and the next worker goes on from there when it has rested.
+/// However often memory is lacking, that does not count; a card that breaks at every attempt does.
 #[test]
 fn a_lost_card_loses_no_job() {
     let (machine, server) = waiting(1, Box::new(MemoryState::default()));
     let client = machine.clients[0].borrow();
-    let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+    let (tenant, id) = (&client.tenant, client.job.unwrap());
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
     let stored = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
     let before = server.state.job(tenant, id).unwrap();
     assert!(before.checkpoint.is_some() && !stored.is_empty());
     let most = server.shop.config.bounds.attempts;
     let fails = |is_full, attempt| {
-        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        let claim = || {
+            let now = machine.world.now();
+            server.state.claim("local", now, now + 1000 * LEASE).unwrap()
+        };
+        if server.state.job(tenant, id).unwrap().state == JobState::Queued {
+            assert_eq!(claim(), None, "it rests");
+            machine.world.jump(LONGEST_REST as i64);
+        }
+        let claim = claim().unwrap();
         let desk = server.shop.desk(&claim);
-        assert_eq!((claim.attempts, server.shop.refused(&desk, claim.attempts).unwrap()), (attempt, None));
+        assert_eq!((claim.attempts, server.shop.refused(&desk).unwrap()), (attempt, None));
         let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full });
-        server.shop.settle(&desk, claim.attempts, lost).unwrap();
+        server.shop.settle(&desk, lost).unwrap();
         server.state.job(tenant, id).unwrap()
     };
     let failures = (0..2 * most).map(|_| (true, 1)).chain((1..most).map(|attempt| (false, attempt)));
@@ -749,11 +757,92 @@ fn a_lost_card_keeps_no_job_from_its_end() {
     server.state.release_worker("local").unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full: false });
-    server.shop.settle(&server.shop.desk(&claim), claim.attempts, lost).unwrap();
+    server.shop.settle(&server.shop.desk(&claim), lost).unwrap();
     assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
 }
 
-/// A card that does not answer ends the process; a CPU that takes long does not.
+/// Nobody is told that a job began before its keys are here: where they have no room that may take days.
+#[test]
+fn a_job_begins_when_its_keys_are_here() {
+    let machine = Machine::new(1, Box::new(MemoryState::default()));
+    machine.world.start(Odds::default(), None);
+    let server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    let mut client = machine.clients[0].borrow_mut();
+    client.training.set = "insecure-toy11".to_owned();
+    while client.job.is_none() {
+        client.step(&server, &machine.rotten);
+    }
+    let (tenant, now) = (client.tenant.clone(), machine.world.now());
+    server.blobs.delete(&Key::new(&tenant, Shelf::Uploads, client.training.keys)).unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    server.shop.attempt(&claim, None);
+    let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
+    let whats: Vec<_> = events.into_iter().filter_map(|event| event.what).collect();
+    assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
+}
+
+/// However long there is no room on the disk, that costs a job nothing but time; whoever no longer wants it has its end.
+#[test]
+fn a_full_disk_loses_no_job() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id) = (&client.tenant, client.job.unwrap());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
+    let fails = |attempt| {
+        machine.world.jump(LONGEST_REST as i64);
+        let now = machine.world.now();
+        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        assert_eq!((claim.attempts, claim.rests), (1, attempt));
+        let full = Error::System { what: "a blob".to_owned(), reason: "no space left".to_owned() };
+        server.shop.settle(&server.shop.desk(&claim), Err(full)).unwrap();
+        server.state.job(tenant, id).unwrap()
+    };
+    for attempt in 0..100 {
+        let job = fails(attempt);
+        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &checkpoint));
+    }
+    let job = cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+    assert_eq!(job.state, JobState::Cancelled);
+}
+
+/// A server that is stopped keeps every iteration, also the last of an epoch, and the attempt does not count.
+#[test]
+fn a_stopped_server_loses_no_iteration() {
+    let (mut after_an_epoch, mut released) = (0, 0);
+    for seed in 0..200 {
+        let machine = Machine::new(seed, Box::new(MemoryState::default()));
+        machine.world.start(Odds::default(), None);
+        let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        server.shop.config.checkpoint_every = u64::MAX;
+        let client = &machine.clients[0];
+        while client.borrow().job.is_none() {
+            client.borrow_mut().step(&server, &machine.rotten);
+        }
+        let (tenant, id) = (client.borrow().tenant.clone(), client.borrow().job.unwrap());
+        let server = Rc::new(server);
+        let (visitor, mut left) = (Rc::clone(&server), machine.world.below(5));
+        let stop = move || {
+            left = left.saturating_sub(1);
+            visitor.shop.draining.store(left == 0, Ordering::Relaxed);
+        };
+        visited(stop, || server.work());
+        let job = server.state.truth().job(&tenant, id).unwrap();
+        let done = server.shop.metrics.iterations.load(Ordering::Relaxed);
+        let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+        assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
+        if job.state == JobState::Queued {
+            released += 1;
+            after_an_epoch += u32::from(done == client.borrow().training.batches.len() as u64);
+            let now = machine.world.now();
+            let claim = server.state.truth().claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+            assert_eq!((claim.job.id, claim.attempts), (id, 1), "seed {seed}");
+        }
+    }
+    assert!(released > 20 && after_an_epoch > 5, "{released} {after_an_epoch}");
+}
+
+/// A card that does not answer ends the process; a CPU that takes long does not, nor does whatever comes before the card.
 #[test]
 fn a_card_that_hangs_is_not_waited_for() {
     let (machine, server) = waiting(1, Box::new(MemoryState::default()));
@@ -762,8 +851,15 @@ fn a_card_that_hangs_is_not_waited_for() {
     server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     let desk = server.shop.desk(&claim);
-    desk.report(v1::Progress::default()).unwrap();
-    for (card, ends) in [(None, None), (Some(0), Some(End::Hung { seconds: 0 }))] {
+    for (card, turned, ends) in [
+        (None, false, None),
+        (Some(0), false, None),
+        (None, true, None),
+        (Some(0), true, Some(End::Hung { seconds: 0 })),
+    ] {
+        if turned {
+            desk.turn_to_card();
+        }
         let fate = Fate::default();
         std::thread::scope(|scope| {
             let (working, stopped) = std::sync::mpsc::channel();
@@ -773,7 +869,10 @@ fn a_card_that_hangs_is_not_waited_for() {
                 drop(working);
                 watch.join().unwrap();
             } else {
-                watch.join().unwrap();
+                let until = std::time::Instant::now() + Duration::from_secs(20);
+                while !watch.is_finished() && std::time::Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
                 drop(working);
             }
         });

@@ -14,12 +14,15 @@ pub use sqlite::SqliteState;
 use crate::tenants::Tenant;
 use crate::work::Work;
 use crate::{Error, Result};
-use hetal_learn::Verdict;
+use hetal_learn::{Agreement, Verdict};
 pub use hetal_wire::JobState;
 use hetal_wire::{BlobName, JobId, v1};
 
 /// Milliseconds since 1970.
 pub type Millis = u64;
+
+/// The longest rest of a job. One that would end later was given by a clock that has been set back since.
+pub const LONGEST_REST: Millis = 120_000;
 
 /// What an uploaded blob holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +107,31 @@ pub struct Job {
     pub spent: Millis,
 }
 
+/// A job as its owner sees it: without what is large, of which he may have much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Brief {
+    /// Its name.
+    pub id: JobId,
+    /// What its owner calls it.
+    pub label: String,
+    /// Of a training, its hyper-parameters.
+    pub agreement: Option<Agreement>,
+    /// What it is doing.
+    pub state: JobState,
+    /// The round whose verdict it waits for, or waited for last.
+    pub round: u32,
+    /// How far it is.
+    pub progress: Option<v1::Progress>,
+    /// Why it failed.
+    pub reason: String,
+    /// When it was made.
+    pub created: Millis,
+    /// When it changed.
+    pub updated: Millis,
+    /// Number of its last event.
+    pub sequence: u64,
+}
+
 /// Numbers of what is remembered of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
@@ -129,8 +157,12 @@ pub struct Claim {
     pub lease: Lease,
     /// The job.
     pub job: Job,
-    /// Claims of it since its last checkpoint, this one included.
+    /// Claims of it since its last checkpoint that count, this one included.
     pub attempts: u32,
+    /// Rests since its last checkpoint.
+    pub rests: u32,
+    /// Attempts since its last checkpoint that lacked memory of the card they were made on.
+    pub lacked: u32,
 }
 
 /// What a worker changes about a job, all at once or not at all.
@@ -150,10 +182,14 @@ pub struct Change {
     pub reason: Option<String>,
     /// What is told to its watchers.
     pub event: Option<v1::event::What>,
-    /// Whether the lease ends.
+    /// Whether the lease ends: a job that runs is in the queue again.
     pub release: bool,
+    /// For how long nobody shall take it.
+    pub rest: Option<Millis>,
     /// Whether this attempt does not count; those before it do.
     pub uncounted: bool,
+    /// Whether this attempt lacked memory of its card.
+    pub lacked: bool,
     /// Milliseconds of work since the last change.
     pub spent: Millis,
 }
@@ -171,13 +207,15 @@ pub trait State: Send + Sync {
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
 
     /// Queues a job, or finds the one of the same request.
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job>;
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief>;
     /// A job of a tenant.
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job>;
+    /// A job of a tenant, as he sees it.
+    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief>;
     /// All jobs of a tenant, the newest first.
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>>;
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>>;
     /// Ends a job that no worker has; asks the worker that has it to end it.
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job>;
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief>;
     /// Forgets a job that has ended.
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()>;
     /// Events of a job after a number, in order, `most` of them.
@@ -186,12 +224,12 @@ pub trait State: Send + Sync {
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
 
     /// Gives a worker the job whose turn it is: of the tenant that has the fewest jobs running, among these of the one that was served
-    /// longest ago, the oldest. Jobs that wait for a verdict come when they have it, or when their owner wants them
-    /// to end. `until` is as late as any lease can end: one that
-    /// ends later was given by a clock that has been set back.
+    /// longest ago, the oldest. Jobs that wait for a verdict come when they have it, those that rest when they have rested, and both when
+    /// their owner wants them to end. `until` is as late as any lease can end: one that ends later was given by a clock that has been set
+    /// back.
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>>;
-    /// Extends a lease; gives whether the owner wants the job to end.
-    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool>;
+    /// Extends a lease until a time that is asked for when nobody is waited for any more; gives whether the owner wants the job to end.
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool>;
     /// Changes a job.
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()>;
     /// The verdict on a round.
@@ -257,7 +295,7 @@ fn check_job_quota(quota: &Quota, open: u64, all: u64) -> Result<()> {
 }
 
 /// Whether a verdict may be given: `given` is the one there is already.
-fn check_verdict(job: &Job, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
+fn check_verdict(job: &Brief, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
     let sentence = match given {
         Some(given) if given == verdict => return Ok(()),
         Some(_) => format!("round {round} has been judged already"),

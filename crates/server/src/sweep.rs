@@ -3,7 +3,7 @@
 
 use crate::blobs::{Blobs, Key, Shelf};
 use crate::staging::Staging;
-use crate::state::{Job, Millis, State};
+use crate::state::{Brief, Millis, State};
 use crate::tenants::Tenant;
 use crate::training::Checkpoint;
 use crate::{Error, Result};
@@ -41,7 +41,7 @@ pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<
 }
 
 /// Ends a job that no worker has; asks the worker that has it to end it.
-pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
     let job = state.cancel_job(tenant, id, now)?;
     clear_ended(state, blobs, tenant, id);
     Ok(job)
@@ -56,7 +56,7 @@ pub fn clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: Jo
 }
 
 fn try_to_clear(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
-    match state.job(tenant, id) {
+    match state.brief(tenant, id) {
         Ok(job) if !job.state.has_ended() => return Ok(()),
         // Names of jobs are not used twice.
         Err(Error::NoJob { .. }) => return blobs.clear(tenant, Shelf::Job(id)),
@@ -74,7 +74,7 @@ fn try_to_clear(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId
 /// Removes a job that has ended, with everything it made. Blobs first: if this is interrupted, the job is still there to be deleted
 /// again.
 pub fn delete_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
-    if !state.job(tenant, id)?.state.has_ended() {
+    if !state.brief(tenant, id)?.state.has_ended() {
         return Err(Error::NotNow { sentence: "the job has not ended: cancel it first".to_owned() });
     }
     blobs.clear(tenant, Shelf::Job(id))?;

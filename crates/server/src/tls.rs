@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::disk::{Disk, Files};
 use crate::places::{Place, Places};
+use crate::strangers::{Stranger, Strangers};
 use crate::tenants::{Fingerprint, Tenant};
 use crate::{Error, Result};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
@@ -21,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -118,7 +119,8 @@ const REFUSALS: u32 = 8;
 pub struct Limits {
     /// At the same time.
     pub most: usize,
-    /// At the same time from one neighbourhood, while nobody on them has shown credentials.
+    /// At the same time from one neighbourhood, while nobody on them has shown credentials. From everywhere they are a quarter of `most`:
+    /// whatever strangers do, those who are known find places.
     pub strangers: usize,
     /// For TLS to come up, and then for credentials to be shown.
     pub patience: Duration,
@@ -127,7 +129,7 @@ pub struct Limits {
 /// Accepts connections until nobody takes them any more.
 pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, out: mpsc::Sender<Connection>) {
     let places = Arc::new(Semaphore::new(limits.most));
-    let strangers = Places::new(limits.strangers);
+    let (strangers, crowd) = (Places::new(limits.strangers), Strangers::new((limits.most / 4).max(1)));
     while !out.is_closed() {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (tcp, peer) = match listener.accept().await {
@@ -144,11 +146,17 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
             continue;
         };
         let (acceptor, out) = (acceptor.clone(), out.clone());
+        let (one, mut told) = crowd.enter();
         tokio::spawn(async move {
             let _ = tcp.set_nodelay(true);
-            match tokio::time::timeout(limits.patience, acceptor.accept(tcp)).await {
+            let accepted = tokio::select! {
+                accepted = tokio::time::timeout(limits.patience, acceptor.accept(tcp)) => accepted,
+                _ = &mut told => return tracing::debug!(%peer, "gave its place to another stranger"),
+            };
+            match accepted {
                 Ok(Ok(stream)) => {
-                    let _ = out.send(Connection::new(stream, peer, limits.patience, place, stranger)).await;
+                    let standing = Standing::Stranger { _places: (stranger, one), refusals: 0 };
+                    let _ = out.send(Connection::new(stream, peer, (limits.patience, told), place, standing)).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
                 Err(_) => tracing::debug!(%peer, "TLS took too long"),
@@ -171,6 +179,8 @@ pub struct Connection {
     peer: Peer,
     /// When it ends unless credentials were shown.
     deadline: Pin<Box<Sleep>>,
+    /// Tells a stranger to make room for another; nothing once it was told.
+    told: Option<oneshot::Receiver<()>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -186,8 +196,8 @@ pub struct Peer {
 
 /// What a connection counts as.
 enum Standing {
-    /// One of the strangers of a neighbourhood, refused so many times.
-    Stranger { _place: Place<IpAddr>, refusals: u32 },
+    /// One of the strangers of a neighbourhood, and of all, refused so many times.
+    Stranger { _places: (Place<IpAddr>, Stranger), refusals: u32 },
     /// One of the connections of each of these tenants.
     Known(BTreeMap<Tenant, Place<Tenant>>),
 }
@@ -230,15 +240,24 @@ impl Connection {
     fn new(
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
-        patience: Duration,
+        (patience, told): (Duration, oneshot::Receiver<()>),
         place: OwnedSemaphorePermit,
-        stranger: Place<IpAddr>,
+        standing: Standing,
     ) -> Self {
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
-        let standing = Arc::new(Mutex::new(Standing::Stranger { _place: stranger, refusals: 0 }));
-        let peer = Peer { address, certificate, standing };
-        Self { stream, peer, deadline: Box::pin(tokio::time::sleep(patience)), _place: place }
+        let peer = Peer { address, certificate, standing: Arc::new(Mutex::new(standing)) };
+        let deadline = Box::pin(tokio::time::sleep(patience));
+        Self { stream, peer, deadline, told: Some(told), _place: place }
+    }
+
+    /// Whether a stranger has to make room.
+    fn has_to_go(&mut self, cx: &mut Context<'_>) -> bool {
+        let told = self.told.as_mut().is_none_or(|told| Pin::new(told).poll(cx).is_ready());
+        if told {
+            self.told = None;
+        }
+        told
     }
 }
 
@@ -253,7 +272,7 @@ impl Connected for Connection {
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         if let Some(refusals) = self.peer.strangers_refusals() {
-            if refusals >= REFUSALS {
+            if refusals >= REFUSALS || self.has_to_go(cx) {
                 return Poll::Ready(Err(std::io::ErrorKind::ConnectionAborted.into()));
             }
             if self.deadline.as_mut().poll(cx).is_ready() {

@@ -2,9 +2,10 @@
 
 use crate::blobs::{Key, Shelf};
 use crate::metrics::add;
+use crate::outcome::Outcome;
 use crate::state::{Change, JobState};
 use crate::work::{Classification, Part, Training};
-use crate::worker::{Desk, Outcome};
+use crate::worker::Desk;
 use crate::workshop::Workshop;
 use crate::{Error, Result};
 use hetal_learn::session::{Record, Task};
@@ -72,8 +73,10 @@ pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> Res
             Task::Step { batch, rate, range } => run.step(batch, rate, range)?,
             Task::Refresh => run.refresh()?,
             Task::Validate { epoch, range } => {
-                if !run.asked {
-                    run.ask(epoch, range)?;
+                if !run.asked
+                    && let Some(outcome) = run.ask(epoch, range)?
+                {
+                    return run.interrupt(outcome);
                 }
                 match run.verdict()? {
                     Ok(verdict) => run.judged(verdict)?,
@@ -176,13 +179,17 @@ impl<'a, W: Workshop> Run<'a, W> {
         self.session.stepped(model).map_err(Error::work)
     }
 
-    /// Computes the validation logits and asks the client about them: from then on the job waits, whatever happens to this server.
-    fn ask(&mut self, epoch: usize, range: f64) -> Result<()> {
+    /// Computes the validation logits and asks the client about them: from then on the job waits, whatever happens to this server. Gives
+    /// why it did not, if it was interrupted.
+    fn ask(&mut self, epoch: usize, range: f64) -> Result<Option<Outcome>> {
         self.choose_circuit(range)?;
         let (shop, circuit, parts) = (self.shop, &self.circuit.1, &self.training.validation);
         let expanded = shop.expand(circuit, self.session.weights())?;
         let mut logits = Vec::new();
         for (index, part) in parts.iter().enumerate() {
+            if let Some(outcome) = self.desk.interruption()? {
+                return Ok(Some(outcome));
+            }
             self.desk.report(self.progress(v1::Phase::Validating, index, parts.len()))?;
             let rows = self.validation.get(index, || shop.rows(circuit, part))?;
             let (blob, size) = shop.put(&[shop.logits(circuit, &rows, &expanded)?])?;
@@ -196,7 +203,8 @@ impl<'a, W: Workshop> Run<'a, W> {
             round: Some(self.round),
             event: Some(v1::event::What::Validation(validation)),
             ..Change::default()
-        })
+        })?;
+        Ok(None)
     }
 
     /// Waits for the verdict: for a while here, then in the queue, where the job needs no memory.
@@ -264,8 +272,7 @@ impl<'a, W: Workshop> Run<'a, W> {
 
     /// Keeps what was done before another worker takes over.
     fn interrupt(&mut self, outcome: Outcome) -> Result<Outcome> {
-        let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
-        if outcome == Outcome::Released && training && self.since_checkpoint > 0 {
+        if outcome == Outcome::Released && self.since_checkpoint > 0 {
             self.save(Change::default())?;
         }
         Ok(outcome)

@@ -7,9 +7,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 
+/// Places of each tenant, for which only his own requests wait.
+pub struct Lines {
+    most: usize,
+    own: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+}
+
+impl Lines {
+    /// So many places for each tenant.
+    pub fn new(most: usize) -> Self {
+        Self { most, own: Mutex::default() }
+    }
+
+    /// A place of a tenant, when one is free.
+    pub async fn wait(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
+        let own = {
+            let mut lines = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(lines.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.most))))
+        };
+        // It is never closed.
+        own.acquire_owned().await.ok()
+    }
+
+    /// Waits for a place and works, away from the network's threads. The place goes with the work: a request whose stream is reset does
+    /// not end what was begun for it, and must not make room for more.
+    pub async fn work<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let place = self.wait(tenant).await;
+        let work = move || {
+            let _place = place;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await
+    }
+}
+
 /// The lines.
 pub struct Turns {
-    own: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+    own: Lines,
     common: Arc<Semaphore>,
 }
 
@@ -28,7 +66,7 @@ impl Turn {
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { own: Mutex::default(), common: Arc::new(Semaphore::new(1)) }
+        Self { own: Lines::new(1), common: Arc::new(Semaphore::new(1)) }
     }
 }
 
@@ -45,12 +83,8 @@ impl Turns {
     }
 
     async fn wait(&self, tenant: &Tenant) -> Turn {
-        let own = {
-            let mut lines = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(lines.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))))
-        };
-        // Neither line is ever closed.
-        let own = own.acquire_owned().await.ok();
+        let own = self.own.wait(tenant).await;
+        // It is never closed.
         let common = Arc::clone(&self.common).acquire_owned().await.ok();
         Turn { common, _own: own }
     }
@@ -83,6 +117,44 @@ mod tests {
             }
         });
         assert_eq!(*served.lock().unwrap(), ["bob", "ann", "ann", "ann"]);
+    }
+
+    /// However many requests a tenant makes, and resets, so many of them are worked on; and another's are not kept waiting.
+    #[test]
+    fn a_tenant_has_so_many_places() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let [ann, bob] = ["ann", "bob"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
+        let lines = Arc::new(Lines::new(2));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let ends = Arc::new(Mutex::new(()));
+        let held = ends.lock().unwrap();
+        runtime.block_on(async {
+            let all = [0; 5].map(|_| {
+                let (lines, ann, begun, ends) = (Arc::clone(&lines), ann.clone(), begun.clone(), Arc::clone(&ends));
+                let work = move || {
+                    begun.send(()).unwrap();
+                    drop(ends.lock());
+                };
+                tokio::spawn(async move { lines.work(&ann, work).await })
+            });
+            let mut count = 0;
+            while count < 2 {
+                count += begins.try_iter().count();
+                tokio::task::yield_now().await;
+            }
+            all[0].abort();
+            all[1].abort();
+            lines.work(&bob, || ()).await.unwrap();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(begins.try_iter().count(), 0, "a reset stream makes no room");
+            drop(held);
+            for task in all {
+                let _ = task.await;
+            }
+            assert_eq!(begins.try_iter().count(), 3);
+        });
     }
 
     #[test]

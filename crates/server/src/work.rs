@@ -11,6 +11,7 @@ use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Agreement, Circuit, Limits, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a job is to do.
@@ -137,8 +138,6 @@ pub struct Checker<'a> {
     pub limits: &'a Limits,
     /// Whether clients are told hyper-parameters.
     pub hide: bool,
-    /// The most batches of a job.
-    pub batches_most: usize,
     /// Where uploads are known.
     pub state: &'a dyn State,
     /// Whose request it is.
@@ -155,23 +154,30 @@ pub struct Needs {
     pub bounds: Vec<u32>,
 }
 
-/// What circuits need. Finding out takes a while, so the last few are kept. Nothing is locked meanwhile: requests come one at a time
-/// (`turns`), and what a worker finds out at the same moment is found out twice.
+/// What circuits need. Finding out takes a while, so the last few are kept, of each tenant his own: the time that an answer takes tells
+/// nobody what others asked for. Nothing is locked meanwhile: requests come one at a time (`turns`), and what a worker finds out at the
+/// same moment is found out twice.
 #[derive(Default)]
-pub struct KeyLists(Mutex<Vec<(Shape, Arc<Needs>)>>);
+pub struct KeyLists(Mutex<HashMap<Tenant, Vec<(Shape, Arc<Needs>)>>>);
 
 /// Set, rows that are computed at once, features, classes, range: a larger batch of the same shape comes in more pieces.
 type Shape = (String, usize, usize, usize, u64);
 
 impl KeyLists {
-    const KEPT: usize = 64;
+    /// Of a tenant.
+    const KEPT: usize = 8;
 
-    /// What the circuit of a training needs.
-    pub fn find(&self, params: &Params, training: &Training, circuit: &Circuit) -> Result<Arc<Needs>> {
+    /// What the circuit of a tenant's training needs.
+    pub fn find(
+        &self,
+        params: &Params,
+        (tenant, training): (&Tenant, &Training),
+        circuit: &Circuit,
+    ) -> Result<Arc<Needs>> {
         let (rows, range) = (circuit.geometry().rows(), training.agreement.range.to_bits());
         let shape = (training.set.clone(), rows, training.features, training.classes, range);
-        let known = |kept: &[(Shape, Arc<Needs>)]| {
-            kept.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
+        let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<Needs>)>>| {
+            kept.get(tenant)?.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
         };
         if let Some(needs) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(needs);
@@ -182,10 +188,11 @@ impl KeyLists {
         if let Some(needs) = known(&kept) {
             return Ok(needs);
         }
-        if kept.len() == Self::KEPT {
-            kept.remove(0);
+        let own = kept.entry(tenant.clone()).or_default();
+        if own.len() == Self::KEPT {
+            own.remove(0);
         }
-        kept.push((shape, Arc::clone(&needs)));
+        own.push((shape, Arc::clone(&needs)));
         Ok(needs)
     }
 }
@@ -206,7 +213,6 @@ impl Checker<'_> {
         if training.batches.is_empty() || training.validation.is_empty() {
             return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
         }
-        self.count(training.batches.len() + training.validation.len())?;
         let circuit = training.circuit(&params)?;
         let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
         let geometry = circuit.geometry();
@@ -220,7 +226,7 @@ impl Checker<'_> {
             }
         }
         self.parts(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
-        let needs = self.key_lists.find(&params, &training, &circuit)?;
+        let needs = self.key_lists.find(&params, (self.tenant, &training), &circuit)?;
         let size = bytes::key_set_len(&params, &needs.keys).map_err(Error::invalid)?;
         self.uploaded(training.keys, BlobKind::Keys, size)?;
         Ok((training, params, needs))
@@ -239,7 +245,7 @@ impl Checker<'_> {
             _ => false,
         };
         if !events.iter().any(is_output) {
-            return Err(Error::NoBlob { name: weights });
+            return Err(Error::NoOutput { name: weights });
         }
         let params = self.sets.by_name(&training.set)?;
         let circuit = training.circuit(&params)?;
@@ -247,7 +253,6 @@ impl Checker<'_> {
         if queries.is_empty() {
             return Err(Error::invalid("there are no queries"));
         }
-        self.count(queries.len())?;
         self.parts(&queries, BlobKind::Features, blocks_len(&params, &circuit), circuit.geometry().rows())?;
         Ok(Classification { job: id, training, weights, queries })
     }
@@ -273,13 +278,6 @@ impl Checker<'_> {
             }
             error => Error::invalid(error),
         })
-    }
-
-    fn count(&self, batches: usize) -> Result<()> {
-        if batches <= self.batches_most {
-            return Ok(());
-        }
-        Err(Error::Limit { sentence: format!("{batches} batches, at most {} are allowed", self.batches_most) })
     }
 
     fn parts(&self, parts: &[Part], kind: BlobKind, size: u64, rows: usize) -> Result<()> {
@@ -308,6 +306,14 @@ impl Checker<'_> {
             found.kind, found.size
         )))
     }
+}
+
+/// Refuses more batches than there may be.
+pub fn check_count(batches: usize, most: usize) -> Result<()> {
+    if batches <= most {
+        return Ok(());
+    }
+    Err(Error::Limit { sentence: format!("{batches} batches, at most {most} are allowed") })
 }
 
 /// Bytes of a blob of feature blocks.

@@ -17,7 +17,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server with small bounds.
 fn server(folder: &Path) -> Running {
@@ -298,6 +298,21 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
         download().unwrap();
         assert!(std::fs::read(&path).unwrap() == whole && !part.exists());
     }
+    let asked = |blob: &[u8], offset| {
+        let (job, blob) = (job.id.to_vec().into(), blob.to_vec().into());
+        let request = v1::DownloadRequest { job, blob, offset };
+        Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+            let mut parts = rpc.download(request).await?.into_inner();
+            parts.message().await.map(|part| part.map_or(0, |part| part.data.len()))
+        })
+    };
+    let len = whole.len() as u64;
+    assert_eq!((asked(&output.blob.0, len).unwrap(), asked(&output.blob.0, len - 7).unwrap()), (0, 7));
+    for offset in [len + 1, 1 << 63, u64::MAX] {
+        assert_eq!(asked(&output.blob.0, offset).unwrap_err().code(), tonic::Code::InvalidArgument, "{offset}");
+    }
+    let none = asked(&[9; 32], 0).unwrap_err();
+    assert!(none.code() == tonic::Code::NotFound && none.message().contains("no output"), "{none:?}");
     let wrong = remote.download(job.id, &output, owner.logits_len() + 1, &path, &mut |_, _| {});
     assert!(matches!(wrong, Err(Error::Size { .. })));
     remote.cancel(job.id).unwrap();
@@ -365,6 +380,135 @@ fn connections_and_uploads_of_a_tenant_are_counted() {
     // Neither those who are there nor others suffer.
     first.jobs().unwrap();
     Remote::connect(&quickly(&running, "another token")).unwrap();
+}
+
+/// Whether the server ends a connection on which nothing is said, before that alone would be a reason.
+fn is_ended(connection: &mut TcpStream, patience: Duration) -> bool {
+    connection.set_read_timeout(Some(patience)).unwrap();
+    match connection.read(&mut [0; 1]) {
+        Ok(count) => count == 0,
+        Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+    }
+}
+
+const LONG: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(300);
+
+#[test]
+fn strangers_of_an_address_are_counted() {
+    let dir = TempDir::new();
+    let mut config = config(dir.path());
+    config.bounds.strangers = 2;
+    let running = start(config).unwrap();
+    let [mut first, mut second, mut third] = [0; 3].map(|_| TcpStream::connect(running.address()).unwrap());
+    assert!(is_ended(&mut third, LONG), "a third is let in");
+    assert!(!is_ended(&mut first, SHORT) && !is_ended(&mut second, SHORT));
+    // One that goes makes room, and one that is known takes none.
+    drop(first);
+    let connect = || Remote::connect(&address(&running, TOKEN)).unwrap();
+    let _known = [0; 3].map(|_| connect());
+}
+
+#[test]
+fn strangers_leave_places_to_others() {
+    let dir = TempDir::new();
+    let mut config = config(dir.path());
+    config.bounds.connections = 8;
+    let running = start(config).unwrap();
+    let mut strangers = [0; 3].map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        TcpStream::connect(running.address()).unwrap()
+    });
+    assert!(is_ended(&mut strangers[0], LONG), "the oldest of too many stays");
+    assert!(!is_ended(&mut strangers[1], SHORT) && !is_ended(&mut strangers[2], SHORT));
+    // Also of many more: nobody who is known waits for them.
+    let _more = [0; 40].map(|_| TcpStream::connect(running.address()).unwrap());
+    Remote::connect(&quickly(&running, TOKEN)).unwrap().jobs().unwrap();
+}
+
+#[test]
+fn streams_and_uploads_at_once_are_counted() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let mut config = config(dir.path());
+    (config.bounds.streams, config.bounds.open_uploads) = (1, 1);
+    let running = start(config).unwrap();
+    let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
+    Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+        let request = || v1::WatchRequest { job: job.id.to_vec().into(), after: 0 };
+        let first = rpc.watch(request()).await.unwrap();
+        assert_eq!(rpc.watch(request()).await.unwrap_err().code(), tonic::Code::ResourceExhausted);
+        drop(first);
+        let again = async {
+            while rpc.watch(request()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(LONG, again).await.expect("a place that was given back is gone");
+    });
+    let part = |n: u8| v1::UploadPart { name: vec![n; 32].into(), offset: 0, data: vec![1; 10].into() };
+    let (begun, begins) = std::sync::mpsc::channel();
+    let (parts, stream) = tokio::sync::mpsc::channel(1);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+                for n in [1, 2] {
+                    let (name, kind) = (vec![n; 32].into(), v1::BlobKind::Batch.into());
+                    rpc.begin_upload(v1::BeginUploadRequest { name, kind, size: 1000 }).await.unwrap();
+                }
+                begun.send(()).unwrap();
+                let held = rpc.upload(tokio_stream::wrappers::ReceiverStream::new(stream)).await;
+                held.unwrap().into_inner().held
+            })
+        });
+        begins.recv().unwrap();
+        parts.blocking_send(part(1)).unwrap();
+        let until = Instant::now() + LONG;
+        // Until the first part is there another upload would do.
+        let staged = dir.path().join("staging/ann").join("01".repeat(32));
+        while !std::fs::metadata(&staged).is_ok_and(|file| file.len() == 10) {
+            assert!(Instant::now() < until, "no part comes");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let second = Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+            rpc.upload(tokio_stream::iter([part(2)])).await.map(|answer| answer.into_inner())
+        });
+        assert_eq!(second.unwrap_err().code(), tonic::Code::Aborted, "two uploads at once");
+        drop(parts);
+        assert_eq!(first.join().unwrap(), 10);
+    });
+    remote.cancel(job.id).unwrap();
+}
+
+/// Whoever watches a server that stops does not keep it from its end, and goes on with the next.
+#[test]
+fn a_stop_ends_the_streams() {
+    let (owner, dir) = (owner(), TempDir::new());
+    let running = server(dir.path());
+    let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
+    let mut watch = remote.watch(job.id, 0);
+    // From then on it waits, and there is nothing to do.
+    while !matches!(watch.next_event().unwrap().unwrap().what, hetal_client::remote::Happening::Validation(_)) {}
+    let (begun, begins) = std::sync::mpsc::channel();
+    let (server, authority) = (running.address(), std::fs::read(running.authority().unwrap()).unwrap());
+    let watcher = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut rpc = Stranger::with_token(TOKEN).connect(server, &authority);
+            let request = v1::WatchRequest { job: job.id.to_vec().into(), after: 0 };
+            let mut events = rpc.watch(request).await.unwrap().into_inner();
+            begun.send(()).unwrap();
+            while let Some(_event) = events.message().await? {}
+            Ok::<_, tonic::Status>(())
+        })
+    });
+    begins.recv().unwrap();
+    let start = Instant::now();
+    assert!(running.stop());
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}: streams were waited for");
+    watcher.join().unwrap().expect("its stream broke off");
 }
 
 #[test]

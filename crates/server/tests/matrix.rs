@@ -78,7 +78,8 @@ async fn make(rpc: &mut RawClient, request: &str, target: &Target) -> Result<Str
     let named = v1::JobRequest { id: job.clone().into() };
     match request {
         "Hello" => {
-            let hello = v1::HelloRequest { oldest: 1, newest: 1, program: String::new() };
+            let version = hetal_wire::VERSION;
+            let hello = v1::HelloRequest { oldest: version, newest: version, program: String::new() };
             rpc.hello(hello).await.map(|_| "offer".to_owned())
         }
         "BeginUpload" => {
@@ -223,6 +224,9 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
         assert_eq!(anns, nobodys, "{request}");
         let own_business = ["Hello", "BeginUpload", "ListJobs", "Upload", "DeleteUpload"];
         assert!(anns.is_err() || own_business.contains(&request), "{request} was answered: {anns:?}");
+        if request == "Hello" {
+            assert_eq!(anns, Ok("offer".to_owned()));
+        }
         if request == "ListJobs" {
             assert_eq!(anns, Ok(format!("{:?}", v1::JobList::default())));
         }

@@ -2,7 +2,7 @@
 
 use super::toy::SIZE;
 use super::world::{Fate, World};
-use crate::state::{Change, Claim, Holdings, Job, JobState, Lease, Millis, NewJob, Quota, State, Upload};
+use crate::state::{Brief, Change, Claim, Holdings, Job, JobState, Lease, Millis, NewJob, Quota, State, Upload};
 use crate::tenants::Tenant;
 use crate::training::Checkpoint;
 use crate::{Error, Result};
@@ -57,16 +57,19 @@ impl State for SimState {
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         self.write(|s| s.delete_upload(tenant, name))
     }
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
         self.write(|s| s.create_job(tenant, job, quota, now))
     }
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
         self.read(|s| s.job(tenant, id))
     }
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>> {
+    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
+        self.read(|s| s.brief(tenant, id))
+    }
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
         self.read(|s| s.jobs(tenant))
     }
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
         self.write(|s| s.cancel_job(tenant, id, now))
     }
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
@@ -81,7 +84,7 @@ impl State for SimState {
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
         self.write(|s| s.claim(worker, now, until))
     }
-    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
         self.write(|s| s.renew(lease, until))
     }
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {

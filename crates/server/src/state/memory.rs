@@ -29,9 +29,22 @@ struct Entry {
     turn: u64,
     /// Bytes of the checkpoint's blobs.
     held: u64,
+    not_before: Millis,
+    rests: u32,
+    lacked: u32,
 }
 
 impl Entry {
+    fn brief(&self) -> Brief {
+        let Job { id, state, round, progress, created, updated, sequence, .. } = self.job;
+        let agreement = match &self.job.work {
+            Work::Training(training) => Some(training.agreement.clone()),
+            Work::Classification(_) => None,
+        };
+        let (label, reason) = (self.job.label.clone(), self.job.reason.clone());
+        Brief { id, label, agreement, state, round, progress, reason, created, updated, sequence }
+    }
+
     fn tell(&mut self, what: v1::event::What) {
         self.job.sequence += 1;
         self.events.push(v1::Event { sequence: self.job.sequence, what: Some(what) });
@@ -54,7 +67,16 @@ impl Entry {
             JobState::Waiting => self.job.cancel || self.verdicts.contains_key(&self.job.round),
             _ => false,
         };
-        ready && (self.until <= now || self.until > 2 * until - now)
+        let rested = self.not_before <= now || self.not_before > now + LONGEST_REST;
+        ready && (rested || self.job.cancel) && (self.until <= now || self.until > 2 * until - now)
+    }
+
+    /// Takes it from its worker: what nobody works on does not run.
+    fn release(&mut self) {
+        (self.worker, self.until) = (None, 0);
+        if self.job.state == JobState::Running {
+            self.job.state = JobState::Queued;
+        }
     }
 }
 
@@ -111,10 +133,10 @@ impl State for MemoryState {
         inner.uploads.remove(&(tenant.clone(), name)).map(|_| ()).ok_or(Error::NoBlob { name })
     }
 
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
         let mut inner = self.lock();
         if let Some(found) = inner.of(tenant).find(|e| e.request == job.request) {
-            return Ok(found.job.clone());
+            return Ok(found.brief());
         }
         let open = inner.of(tenant).filter(|e| !e.job.state.has_ended()).count() as u64;
         check_job_quota(quota, open, inner.of(tenant).count() as u64)?;
@@ -149,35 +171,43 @@ impl State for MemoryState {
             attempts: 0,
             turn: 0,
             held: 0,
+            not_before: 0,
+            rests: 0,
+            lacked: 0,
         };
         entry.tell(v1::event::What::Queued(v1::Queued {}));
-        let job = entry.job.clone();
+        let brief = entry.brief();
         inner.jobs.push(entry);
-        Ok(job)
+        Ok(brief)
     }
 
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
         self.lock().find(tenant, id).map(|e| e.job.clone())
     }
 
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>> {
-        let mut jobs: Vec<_> = self.lock().of(tenant).map(|e| e.job.clone()).collect();
+    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
+        self.lock().find(tenant, id).map(|e| e.brief())
+    }
+
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
+        let mut jobs: Vec<_> = self.lock().of(tenant).map(Entry::brief).collect();
         jobs.reverse();
         Ok(jobs)
     }
 
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
         let mut inner = self.lock();
         let entry = inner.find(tenant, id)?;
         if !entry.job.state.has_ended() {
             (entry.job.cancel, entry.job.updated) = (true, now);
+            (entry.not_before, entry.rests) = (0, 0);
             if entry.until <= now {
                 entry.job.state = JobState::Cancelled;
                 entry.token += 1;
                 entry.tell(v1::event::What::Cancelled(v1::Cancelled {}));
             }
         }
-        Ok(entry.job.clone())
+        Ok(entry.brief())
     }
 
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
@@ -198,7 +228,7 @@ impl State for MemoryState {
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         let mut inner = self.lock();
         let entry = inner.find(tenant, id)?;
-        check_verdict(&entry.job, round, verdict, entry.verdicts.get(&round).copied())?;
+        check_verdict(&entry.brief(), round, verdict, entry.verdicts.get(&round).copied())?;
         entry.verdicts.insert(round, verdict);
         Ok(())
     }
@@ -220,13 +250,14 @@ impl State for MemoryState {
         entry.token += 1;
         entry.attempts += 1;
         let lease = Lease { job: entry.job.id, token: entry.token };
-        Ok(Some(Claim { lease, job: entry.job.clone(), attempts: entry.attempts }))
+        let Entry { attempts, rests, lacked, .. } = *entry;
+        Ok(Some(Claim { lease, job: entry.job.clone(), attempts, rests, lacked }))
     }
 
-    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
         let mut inner = self.lock();
         let entry = inner.leased(lease)?;
-        entry.until = until;
+        entry.until = until();
         Ok(entry.job.cancel)
     }
 
@@ -246,13 +277,18 @@ impl State for MemoryState {
             job.checkpoint.clone_from(&change.checkpoint);
         }
         if change.checkpoint.is_some() {
-            entry.attempts = 0;
-        } else if change.uncounted {
+            (entry.attempts, entry.rests, entry.lacked) = (0, 0, 0);
+        }
+        if change.uncounted {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
+        if let Some(rest) = change.rest {
+            (entry.not_before, entry.rests) = (now + rest, entry.rests + 1);
+        }
+        entry.lacked += u32::from(change.lacked);
         entry.held = change.held.unwrap_or(entry.held);
         if change.release {
-            (entry.worker, entry.until) = (None, 0);
+            entry.release();
         }
         if let Some(what) = &change.event {
             entry.tell(what.clone());
@@ -298,9 +334,10 @@ impl State for MemoryState {
     fn release_worker(&self, worker: &str) -> Result<()> {
         for entry in &mut self.lock().jobs {
             if entry.worker.as_deref() == Some(worker) {
-                (entry.worker, entry.until) = (None, 0);
+                entry.release();
                 entry.token += 1;
             }
+            (entry.not_before, entry.rests) = (0, 0);
             if let Some(progress) = &mut entry.job.progress {
                 progress.resting = false;
             }

@@ -70,17 +70,34 @@ ALTER TABLE identity ADD COLUMN intended TEXT NOT NULL DEFAULT '';
 PRAGMA user_version = 5;
 ";
 
+/// What version 6 adds: until when a job rests, and how often it did so, or lacked memory, since its last checkpoint; and of trainings
+/// what their owners see of the work, which is large.
+const SIXTH: &str = "
+ALTER TABLE jobs ADD COLUMN not_before INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN rests INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN lacked INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN agreement TEXT;
+UPDATE jobs SET agreement = json_extract(work, '$.Training.agreement') WHERE json_valid(work);
+PRAGMA user_version = 6;
+";
+
+/// Every version's step from the one before.
+const STEPS: [&str; 6] = [SCHEMA, SECOND, THIRD, FOURTH, FIFTH, SIXTH];
+
 const STATES: [JobState; 6] =
     [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
 const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
 const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
 
-const JOB: &str =
-    "id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
+const JOB: &str = "number, id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
+/// What is small of it.
+const BRIEF: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
 /// Jobs that have not ended and that a worker can do something for. A lease that ends a whole lease later than one given
-/// now was given by a clock that has been set back since (a little later: it was extended while this question waited).
+/// now was given by a clock that has been set back since (a little later: it was extended while this question waited); so was a rest
+/// that ends later than the longest.
 const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
-    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > 2 * ?2 - ?1)";
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > 2 * ?2 - ?1)
+    AND (cancel OR not_before <= ?1 OR not_before > ?1 + ?3)";
 
 /// Jobs that wait for a verdict, without a worker that has a lease.
 const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > 2 * ?2 - ?1) AND NOT EXISTS
@@ -138,15 +155,9 @@ impl SqliteState {
             });
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        let missing = match version {
-            0 => &[SCHEMA, SECOND, THIRD, FOURTH, FIFTH][..],
-            1 => &[SECOND, THIRD, FOURTH, FIFTH],
-            2 => &[THIRD, FOURTH, FIFTH],
-            3 => &[FOURTH, FIFTH],
-            4 => &[FIFTH],
-            5 => &[],
-            _ => return Err(Error::State { reason: format!("version {version} of the database: use a newer server") }),
-        };
+        let missing = usize::try_from(version).ok().and_then(|version| STEPS.get(version..));
+        let newer = || Error::State { reason: format!("version {version} of the database: use a newer server") };
+        let missing = missing.ok_or_else(newer)?;
         let transaction = connection.transaction()?;
         missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
         transaction.commit()?;
@@ -202,69 +213,65 @@ fn find_upload(db: &Connection, tenant: &Tenant, name: BlobName) -> Result<Optio
     found.map(parse).transpose()
 }
 
-/// A job's columns before they are parsed.
-struct RawJob {
-    id: Vec<u8>,
-    tenant: String,
-    label: String,
-    work: String,
-    state: i64,
-    round: u32,
-    checkpoint: Option<String>,
-    progress: Option<Vec<u8>>,
-    reason: String,
-    cancel: bool,
-    created: i64,
-    updated: i64,
-    sequence: i64,
-    spent: i64,
+/// A row of jobs: its number, and the job if it makes sense. Damage in one row must not end a question about many.
+fn read_job(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Job>)> {
+    Ok((row.get(0)?, parse_job(row)))
 }
 
-impl RawJob {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            id: row.get(0)?,
-            tenant: row.get(1)?,
-            label: row.get(2)?,
-            work: row.get(3)?,
-            state: row.get(4)?,
-            round: row.get(5)?,
-            checkpoint: row.get(6)?,
-            progress: row.get(7)?,
-            reason: row.get(8)?,
-            cancel: row.get(9)?,
-            created: row.get(10)?,
-            updated: row.get(11)?,
-            sequence: row.get(12)?,
-            spent: row.get(13)?,
-        })
-    }
-
-    fn parse(self) -> Result<Job> {
-        let progress = self.progress.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
-        Ok(Job {
-            id: JobId::try_from(&self.id[..]).map_err(|_| corrupt("a job's id"))?,
-            tenant: Tenant::try_from(self.tenant).map_err(|_| corrupt("a tenant"))?,
-            label: self.label,
-            work: serde_json::from_str(&self.work).map_err(|_| corrupt("a job's work"))?,
-            state: numbered(&STATES, self.state, "a job's state")?,
-            round: self.round,
-            checkpoint: self.checkpoint,
-            progress: progress.map_err(|_| corrupt("a job's progress"))?,
-            reason: self.reason,
-            cancel: self.cancel,
-            created: self.created as u64,
-            updated: self.updated as u64,
-            sequence: self.sequence as u64,
-            spent: self.spent as u64,
-        })
-    }
+fn parse_job(row: &Row<'_>) -> Result<Job> {
+    let work: String = row.get(4)?;
+    let progress = row.get::<_, Option<Vec<u8>>>(8)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+    let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
+    Ok(Job {
+        id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
+        tenant: Tenant::try_from(row.get::<_, String>(2)?).map_err(|_| corrupt("a tenant"))?,
+        label: row.get(3)?,
+        work: serde_json::from_str(&work).map_err(|_| corrupt("a job's work"))?,
+        state: numbered(&STATES, row.get(5)?, "a job's state")?,
+        round: row.get(6)?,
+        checkpoint: row.get(7)?,
+        progress: progress.map_err(|_| corrupt("a job's progress"))?,
+        reason: row.get(9)?,
+        cancel: row.get(10)?,
+        created: number(11)?,
+        updated: number(12)?,
+        sequence: number(13)?,
+        spent: number(14)?,
+    })
 }
 
 fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
     let sql = format!("SELECT {JOB} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
-    let found = db.query_row(&sql, params![tenant.as_str(), id.0], RawJob::read).optional()?;
-    found.ok_or(Error::NoJob { id })?.parse()
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_job).optional()?;
+    found.ok_or(Error::NoJob { id })?.1
+}
+
+fn read_brief(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Brief>)> {
+    Ok((row.get(0)?, parse_brief(row)))
+}
+
+fn parse_brief(row: &Row<'_>) -> Result<Brief> {
+    let agreement = row.get::<_, Option<String>>(3)?.map(|text| serde_json::from_str(&text)).transpose();
+    let progress = row.get::<_, Option<Vec<u8>>>(6)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+    let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
+    Ok(Brief {
+        id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
+        label: row.get(2)?,
+        agreement: agreement.map_err(|_| corrupt("a job's agreement"))?,
+        state: numbered(&STATES, row.get(4)?, "a job's state")?,
+        round: row.get(5)?,
+        progress: progress.map_err(|_| corrupt("a job's progress"))?,
+        reason: row.get(7)?,
+        created: number(8)?,
+        updated: number(9)?,
+        sequence: number(10)?,
+    })
+}
+
+fn find_brief(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Brief> {
+    let sql = format!("SELECT {BRIEF} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_brief).optional()?;
+    found.ok_or(Error::NoJob { id })?.1
 }
 
 fn add_event(db: &Connection, id: JobId, what: v1::event::What) -> Result<()> {
@@ -272,6 +279,19 @@ fn add_event(db: &Connection, id: JobId, what: v1::event::What) -> Result<()> {
     let sequence: i64 = db.query_row(sql, [&id.0[..]], |row| row.get(0))?;
     let event = v1::Event { sequence: sequence as u64, what: Some(what) };
     db.execute("INSERT INTO events VALUES (?1, ?2, ?3)", params![id.0, sequence, event.encode_to_vec()])?;
+    Ok(())
+}
+
+fn insert_job(db: &Connection, tenant: &Tenant, job: &NewJob, now: Millis) -> Result<()> {
+    let failed = |e: serde_json::Error| Error::State { reason: e.to_string() };
+    let agreement = match &job.work {
+        Work::Training(training) => Some(serde_json::to_string(&training.agreement).map_err(failed)?),
+        Work::Classification(_) => None,
+    };
+    let work = serde_json::to_string(&job.work).map_err(failed)?;
+    let sql = "INSERT INTO jobs (id, tenant, request, label, work, agreement, state, created, updated)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?7)";
+    db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, agreement, now as i64])?;
     Ok(())
 }
 
@@ -292,11 +312,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Ends a job whose row makes no sense, so that the queue goes on.
-fn fail_unreadable(db: &Connection, id: &[u8], error: &Error) -> Result<()> {
-    tracing::error!(job = hex(id), %error, "a job cannot be read: it fails");
+fn fail_unreadable(db: &Connection, number: i64, error: &Error) -> Result<()> {
     let reason = "the server's record of the job was damaged";
-    db.execute("UPDATE jobs SET state = 4, reason = ?2 WHERE id = ?1", params![id, reason])?;
-    if let Ok(id) = JobId::try_from(id) {
+    let sql = "UPDATE jobs SET state = 4, reason = ?2 WHERE number = ?1 RETURNING id";
+    let id: Vec<u8> = db.query_row(sql, params![number, reason], |row| row.get(0))?;
+    tracing::error!(job = hex(&id), number, %error, "a job cannot be read: it fails");
+    if let Ok(id) = JobId::try_from(&id[..]) {
         add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
     }
     Ok(())
@@ -352,12 +373,12 @@ impl State for SqliteState {
         })
     }
 
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Job> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
         self.write(|db| {
             let sql = "SELECT id FROM jobs WHERE tenant = ?1 AND request = ?2";
             let values = params![tenant.as_str(), job.request];
             if let Some(id) = db.query_row(sql, values, |row| row.get::<_, [u8; 16]>(0)).optional()? {
-                return find_job(db, tenant, JobId(id));
+                return find_brief(db, tenant, JobId(id));
             }
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
             let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
@@ -365,16 +386,13 @@ impl State for SqliteState {
             for name in job.work.uploads() {
                 find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
             }
-            let work = serde_json::to_string(&job.work).map_err(|e| Error::State { reason: e.to_string() })?;
-            let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
-                VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?6)";
-            db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, now as i64])?;
+            insert_job(db, tenant, job, now)?;
             for name in job.work.uploads() {
                 let sql = "INSERT OR IGNORE INTO uses (job, tenant, name) VALUES (?1, ?2, ?3)";
                 db.execute(sql, params![job.id.0, tenant.as_str(), name.0])?;
             }
             add_event(db, job.id, v1::event::What::Queued(v1::Queued {}))?;
-            find_job(db, tenant, job.id)
+            find_brief(db, tenant, job.id)
         })
     }
 
@@ -382,40 +400,42 @@ impl State for SqliteState {
         self.read(|db| find_job(db, tenant, id))
     }
 
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Job>> {
+    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
+        self.read(|db| find_brief(db, tenant, id))
+    }
+
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
         self.read(|db| {
-            let mut rows = db.prepare(&format!("SELECT {JOB} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
-            let rows = rows.query_map([tenant.as_str()], RawJob::read)?;
+            let mut rows = db.prepare(&format!("SELECT {BRIEF} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
             let mut jobs = Vec::new();
-            for row in rows {
-                let row = row?;
-                let id = hex(&row.id);
-                match row.parse() {
-                    Ok(job) => jobs.push(job),
+            for row in rows.query_map([tenant.as_str()], read_brief)? {
+                match row? {
+                    (_, Ok(job)) => jobs.push(job),
                     // One that cannot be read does not hide the others.
-                    Err(error) => tracing::error!(job = id, %error, "a job cannot be read"),
+                    (number, Err(error)) => tracing::error!(number, %error, "a job cannot be read"),
                 }
             }
             Ok(jobs)
         })
     }
 
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Job> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
         self.write(|db| {
-            if !find_job(db, tenant, id)?.state.has_ended() {
-                db.execute("UPDATE jobs SET cancel = 1, updated = ?2 WHERE id = ?1", params![id.0, now as i64])?;
+            if !find_brief(db, tenant, id)?.state.has_ended() {
+                let sql = "UPDATE jobs SET cancel = 1, updated = ?2, not_before = 0, rests = 0 WHERE id = ?1";
+                db.execute(sql, params![id.0, now as i64])?;
                 let sql = "UPDATE jobs SET state = 5, token = token + 1 WHERE id = ?1 AND until <= ?2";
                 if db.execute(sql, params![id.0, now as i64])? > 0 {
                     add_event(db, id, v1::event::What::Cancelled(v1::Cancelled {}))?;
                 }
             }
-            find_job(db, tenant, id)
+            find_brief(db, tenant, id)
         })
     }
 
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
         self.write(|db| {
-            if !find_job(db, tenant, id)?.state.has_ended() {
+            if !find_brief(db, tenant, id)?.state.has_ended() {
                 return Err(still_running());
             }
             db.execute("DELETE FROM jobs WHERE id = ?1", [&id.0[..]])?;
@@ -425,7 +445,7 @@ impl State for SqliteState {
 
     fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
         self.read(|db| {
-            find_job(db, tenant, id)?;
+            find_brief(db, tenant, id)?;
             let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
             let mut rows = db.prepare(sql)?;
             let after = i64::try_from(after).unwrap_or(i64::MAX);
@@ -436,7 +456,7 @@ impl State for SqliteState {
 
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         self.write(|db| {
-            let job = find_job(db, tenant, id)?;
+            let job = find_brief(db, tenant, id)?;
             check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
             let sql = "INSERT OR IGNORE INTO verdicts VALUES (?1, ?2, ?3)";
             db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])?;
@@ -452,29 +472,30 @@ impl State for SqliteState {
                     (SELECT MAX(r.turn) FROM jobs r WHERE r.tenant = j.tenant), number LIMIT 1"
             );
             let job = loop {
-                let Some(raw) = db.query_row(&sql, params![now as i64, until as i64], RawJob::read).optional()? else {
-                    return Ok(None);
-                };
-                let id = raw.id.clone();
-                match raw.parse() {
-                    Ok(job) => break job,
+                let values = params![now as i64, until as i64, LONGEST_REST as i64];
+                match db.query_row(&sql, values, read_job).optional()? {
+                    None => return Ok(None),
+                    Some((_, Ok(job))) => break job,
                     // One that cannot be read does not keep the others from their turn.
-                    Err(error) => fail_unreadable(db, &id, &error)?,
+                    Some((number, Err(error))) => fail_unreadable(db, number, &error)?,
                 }
             };
             let sql = "UPDATE jobs SET worker = ?2, until = ?3, token = token + 1, attempts = attempts + 1, state = 1,
-                turn = (SELECT MAX(turn) FROM jobs) + 1 WHERE id = ?1 RETURNING token, attempts";
+                turn = (SELECT MAX(turn) FROM jobs) + 1 WHERE id = ?1 RETURNING token, attempts, rests, lacked";
             let values = params![job.id.0, worker, until as i64];
-            let (token, attempts): (i64, u32) = db.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let counts = |row: &Row<'_>| Ok([row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?, row.get(3)?]);
+            let [token, counts @ ..] = db.query_row(sql, values, counts)?;
+            // A number that makes no sense is too large: the job ends, and not the queue.
+            let [attempts, rests, lacked] = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
             let lease = Lease { job: job.id, token: token as u64 };
-            Ok(Some(Claim { lease, job: Job { state: JobState::Running, ..job }, attempts }))
+            Ok(Some(Claim { lease, job: Job { state: JobState::Running, ..job }, attempts, rests, lacked }))
         })
     }
 
-    fn renew(&self, lease: &Lease, until: Millis) -> Result<bool> {
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
         self.write(|db| {
             let sql = "UPDATE jobs SET until = ?3 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING cancel";
-            let values = params![lease.job.0, lease.token as i64, until as i64];
+            let values = params![lease.job.0, lease.token as i64, until() as i64];
             db.query_row(sql, values, |row| row.get(0)).optional()?.ok_or(Error::Fenced)
         })
     }
@@ -484,7 +505,9 @@ impl State for SqliteState {
             let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
                 checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
                 reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, MAX(attempts - ?12, 0), 0), spent = spent + ?9,
-                bytes = bytes + ?10, held = COALESCE(?11, held) WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
+                bytes = bytes + ?10, held = COALESCE(?11, held), not_before = COALESCE(?3 + ?13, not_before),
+                rests = IIF(?6 IS NULL, rests, 0) + (?13 IS NOT NULL), lacked = IIF(?6 IS NULL, lacked, 0) + ?14
+                WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
             let values = params![
                 lease.job.0,
                 lease.token as i64,
@@ -498,12 +521,16 @@ impl State for SqliteState {
                 change.event.as_ref().map_or(0, told_bytes) as i64,
                 change.held.map(|bytes| bytes as i64),
                 change.uncounted,
+                change.rest.map(|rest| rest as i64),
+                change.lacked,
             ];
             if db.execute(sql, values)? == 0 {
                 return Err(Error::Fenced);
             }
             if change.release {
-                db.execute("UPDATE jobs SET worker = NULL, until = 0 WHERE id = ?1", [&lease.job.0[..]])?;
+                // What nobody works on does not run.
+                let sql = "UPDATE jobs SET worker = NULL, until = 0, state = IIF(state = 1, 0, state) WHERE id = ?1";
+                db.execute(sql, [&lease.job.0[..]])?;
             }
             change.event.clone().map_or(Ok(()), |what| add_event(db, lease.job, what))
         })
@@ -537,14 +564,14 @@ impl State for SqliteState {
                     WHERE id = ?4 AND round = ?5 AND {UNANSWERED} RETURNING tenant"
             );
             let values = params![now as i64, until as i64, reason, id.0, round];
-            let Some(tenant) = db.query_row(&sql, values, |row| row.get::<_, String>(0)).optional()? else {
-                return Ok(None);
-            };
+            // As bytes, which may be no text: ended it is, whosever it was.
+            let tenant = |row: &Row<'_>| Ok(row.get_ref(0)?.as_bytes()?.to_vec());
+            let Some(tenant) = db.query_row(&sql, values, tenant).optional()? else { return Ok(None) };
             add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
             Ok(Some(tenant))
         })?;
-        // Ended it is, whosever it was.
-        tenant.map(|name| Tenant::try_from(name).map_err(|_| corrupt("a tenant"))).transpose()
+        let parse = |name| Tenant::try_from(String::from_utf8(name).ok()?).ok();
+        tenant.map(|name| parse(name).ok_or_else(|| corrupt("a tenant"))).transpose()
     }
 
     fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
@@ -566,16 +593,18 @@ impl State for SqliteState {
 
     fn release_worker(&self, worker: &str) -> Result<()> {
         self.write(|db| {
-            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1 WHERE worker = ?1";
+            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1, state = IIF(state = 1, 0, state)
+                WHERE worker = ?1";
             db.execute(sql, [worker])?;
-            let mut rows = db.prepare("SELECT id, progress FROM jobs WHERE progress IS NOT NULL")?;
-            let rows = rows.query_map([], |row| Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+            db.execute("UPDATE jobs SET not_before = 0, rests = 0", [])?;
+            let mut rows = db.prepare("SELECT number, progress FROM jobs WHERE progress IS NOT NULL")?;
+            let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
             for row in rows {
-                let (id, bytes) = row?;
+                let (number, bytes) = row?;
                 // One that makes no sense is found by whoever reads its job.
                 if let Ok(progress @ v1::Progress { resting: true, .. }) = v1::Progress::decode(&bytes[..]) {
                     let awake = v1::Progress { resting: false, ..progress }.encode_to_vec();
-                    db.execute("UPDATE jobs SET progress = ?2 WHERE id = ?1", params![id, awake])?;
+                    db.execute("UPDATE jobs SET progress = ?2 WHERE number = ?1", params![number, awake])?;
                 }
             }
             Ok(())
@@ -586,11 +615,16 @@ impl State for SqliteState {
         self.read(|db| {
             let mut rows = db.prepare("SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state")?;
             let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
-            rows.map(|row| {
+            let mut counted = Vec::new();
+            for row in rows {
                 let (state, count) = row?;
-                Ok((numbered(&STATES, state, "a job's state")?, count as u64))
-            })
-            .collect()
+                match numbered(&STATES, state, "a job's state") {
+                    Ok(state) => counted.push((state, count as u64)),
+                    // Those that make no sense keep nobody from counting the others.
+                    Err(_) => tracing::error!(state, count, "jobs in a state that there is not"),
+                }
+            }
+            Ok(counted)
         })
     }
 }

@@ -82,7 +82,9 @@ fn jobs(state: &dyn State) {
     let (ann, bob) = (tenant("ann"), tenant("bob"));
     let first = state.create_job(&ann, &new_job(1), &QUOTA, 10).unwrap();
     assert_eq!((first.state, first.created, first.sequence), (JobState::Queued, 10, 1));
-    assert_eq!(first.work, new_job(1).work);
+    assert_eq!(state.job(&ann, first.id).unwrap().work, new_job(1).work);
+    assert_eq!(first.agreement, Some(Limits::default().defaults));
+    assert_eq!(state.brief(&ann, first.id).unwrap(), first);
     // The same request under another name is the same job.
     let again = NewJob { id: JobId([99; 16]), ..new_job(1) };
     assert_eq!(state.create_job(&ann, &again, &QUOTA, 11).unwrap(), first);
@@ -126,14 +128,14 @@ fn turns(state: &dyn State) {
     assert_eq!((a.attempts, a.job.state), (1, JobState::Running));
     assert_eq!(claim(199), None);
     // Leases end unless they are renewed; then the job is another's, and the first worker can do nothing more.
-    assert!(!state.renew(&a.lease, 300).unwrap());
+    assert!(!state.renew(&a.lease, &|| 300).unwrap());
     let again = claim(200).unwrap();
     assert!(again.job.id == b.job.id || again.job.id == c.job.id);
     let late = if again.job.id == b.job.id { b } else { c };
     assert!(again.lease.token > late.lease.token && again.attempts == 2);
     let change = Change { state: Some(JobState::Finished), ..Change::default() };
     assert_eq!(state.commit(&late.lease, &change, 201), Err(Error::Fenced));
-    assert_eq!(state.renew(&late.lease, 900), Err(Error::Fenced));
+    assert_eq!(state.renew(&late.lease, &|| 900), Err(Error::Fenced));
     // An attempt that does not count is forgotten, and no other.
     let progress = Some(v1::Progress { done: 1, resting: true, ..v1::Progress::default() });
     let change =
@@ -146,9 +148,9 @@ fn turns(state: &dyn State) {
     let rests = || state.job(&again.job.tenant, again.job.id).unwrap().progress.map(|p| (p.done, p.resting));
     assert_eq!(rests(), Some((1, true)));
     state.release_worker("worker").unwrap();
-    assert_eq!(state.renew(&again.lease, 900), Err(Error::Fenced));
+    assert_eq!(state.renew(&again.lease, &|| 900), Err(Error::Fenced));
     assert_eq!(rests(), Some((1, false)), "it goes on with the next");
-    assert_eq!(state.renew(&a.lease, 900), Err(Error::Fenced));
+    assert_eq!(state.renew(&a.lease, &|| 900), Err(Error::Fenced));
     let mut ids: Vec<_> = (0..3).map(|_| claim(202).unwrap().job.id.0[0]).collect();
     ids.sort();
     assert_eq!(ids, [1, 3, 11]);
@@ -200,7 +202,7 @@ fn life(state: &dyn State) {
     assert_eq!((claim.job.id, claim.attempts), (id, 1));
     // An owner who cancels a job in work is heard at the next renewal.
     assert_eq!(state.cancel_job(&ann, id, 340).unwrap().state, JobState::Running);
-    assert!(state.renew(&claim.lease, 500).unwrap());
+    assert!(state.renew(&claim.lease, &|| 500).unwrap());
     let failed = Change {
         state: Some(JobState::Failed),
         reason: Some("tired".to_owned()),
@@ -267,6 +269,57 @@ fn ends(state: &dyn State) {
     assert_eq!(state.job(&ann, job.id), Err(Error::NoJob { id: job.id }));
 }
 
+/// Jobs that rest do so in the queue, and keep no other from its turn.
+fn rests(state: &dyn State) {
+    let eve = tenant("eve");
+    complete(state, &eve, [1, 2, 3]);
+    let [first, second] = [31, 32].map(|n| state.create_job(&eve, &new_job(n), &QUOTA, 2000).unwrap().id);
+    let claim = |now| state.claim("worker", now, now + 100).unwrap();
+    let rest = |claim: &Claim, rest, now| {
+        let change = Change { release: true, rest: Some(rest), uncounted: true, lacked: true, ..Change::default() };
+        state.commit(&claim.lease, &change, now).unwrap();
+    };
+    let counts = |claim: &Claim| (claim.job.id, claim.attempts, claim.rests, claim.lacked);
+    let tired = claim(2000).unwrap();
+    assert_eq!(counts(&tired), (first, 1, 0, 0));
+    rest(&tired, 500, 2000);
+    assert_eq!(state.job(&eve, first).unwrap().state, JobState::Queued, "nobody works on it");
+    let other = claim(2001).unwrap();
+    assert_eq!(other.job.id, second, "it comes at once");
+    let done = Change { state: Some(JobState::Finished), release: true, ..Change::default() };
+    state.commit(&other.lease, &done, 2001).unwrap();
+    assert_eq!(claim(2499), None);
+    let rested = claim(2500).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 1, 1));
+    // A clock that is set back holds nothing.
+    rest(&rested, LONGEST_REST, 3000);
+    assert_eq!(claim(3000), None);
+    let rested = claim(2999).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 2, 2));
+    // A checkpoint makes good what was before it.
+    let further = Change { checkpoint: Some("here".to_owned()), ..Change::default() };
+    state.commit(&rested.lease, &further, 3001).unwrap();
+    rest(&rested, 500, 3001);
+    let rested = claim(3501).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 1, 1));
+    // So does another process, though not of memory.
+    rest(&rested, 500, 3501);
+    state.release_worker("worker").unwrap();
+    let rested = claim(3502).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 0, 2));
+    // What a worker had when it died does not run either.
+    state.release_worker("worker").unwrap();
+    assert_eq!(state.job(&eve, first).unwrap().state, JobState::Queued);
+    // An owner who wants an end does not wait for one that began to rest meanwhile.
+    let rested = claim(3503).unwrap();
+    assert_eq!(state.cancel_job(&eve, first, 3503).unwrap().state, JobState::Running);
+    rest(&rested, 500, 3503);
+    assert!(claim(3504).unwrap().job.cancel);
+    state.release_worker("worker").unwrap();
+    assert_eq!(state.cancel_job(&eve, first, 3505).unwrap().state, JobState::Cancelled);
+    state.forget_tenant(&eve).unwrap();
+}
+
 /// Everything that is asked of a state, on an empty one.
 fn check(state: &dyn State) {
     uploads(state);
@@ -274,6 +327,7 @@ fn check(state: &dyn State) {
     turns(state);
     life(state);
     ends(state);
+    rests(state);
 }
 
 #[test]
@@ -302,6 +356,64 @@ fn sqlite_is_a_state_that_lasts() {
     let state = SqliteState::open(&path).unwrap();
     life(&state);
     ends(&state);
+    rests(&state);
+}
+
+/// Whatever is wrong with a row, its job is failed or passed over, and the others have their turn; the start goes on too.
+#[test]
+fn one_damaged_row_stops_nobody() {
+    let damages = [
+        "label = CAST(X'FF' AS TEXT)",
+        "work = CAST(X'FF' AS TEXT)",
+        "tenant = CAST(X'FF' AS TEXT)",
+        "checkpoint = CAST(X'FF' AS TEXT)",
+        "progress = X'FF'",
+        "round = -1",
+        "id = X'0102'",
+    ];
+    for damage in damages {
+        let dir = TempDir::new();
+        let path = dir.path().join("state.sqlite");
+        let state = SqliteState::open(&path).unwrap();
+        let ann = tenant("ann");
+        complete(&state, &ann, [1, 2, 3]);
+        state.create_job(&ann, &new_job(1), &QUOTA, 1).unwrap();
+        state.create_job(&ann, &new_job(2), &QUOTA, 1).unwrap();
+        let broken = rusqlite::Connection::open(&path).unwrap();
+        let sql = format!(
+            "PRAGMA foreign_keys = OFF; UPDATE jobs SET {damage} WHERE number = 1;
+            UPDATE jobs SET worker = 'worker' WHERE number = 1;"
+        );
+        broken.execute_batch(&sql).unwrap();
+        state.release_worker("worker").unwrap();
+        // What its owner is not shown does not keep it from being listed.
+        let is_shown = !damage.starts_with("work") && !damage.starts_with("checkpoint");
+        assert_eq!(state.jobs(&ann).unwrap().len(), if is_shown { 1 } else { 2 }, "{damage}");
+        assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
+        assert_eq!(state.claim("worker", 5, 10).unwrap(), None, "{damage}");
+        assert_eq!(state.census().unwrap(), [(JobState::Running, 1), (JobState::Failed, 1)], "{damage}");
+        broken.execute_batch("UPDATE jobs SET state = 99 WHERE number = 1").unwrap();
+        assert_eq!(state.census().unwrap(), [(JobState::Running, 1)]);
+        state.release_worker("worker").unwrap();
+        assert_eq!(state.claim("worker", 6, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
+    }
+}
+
+/// A count that makes no sense ends its job, not the queue; a tenant that is no text keeps no job from its end.
+#[test]
+fn damaged_numbers_and_names_stop_nobody() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    complete(&state, &tenant("ann"), [1, 2, 3]);
+    state.create_job(&tenant("ann"), &new_job(1), &QUOTA, 1).unwrap();
+    let broken = rusqlite::Connection::open(&path).unwrap();
+    broken.execute_batch("UPDATE jobs SET attempts = -9, rests = -1").unwrap();
+    let claim = state.claim("worker", 5, 10).unwrap().unwrap();
+    assert_eq!((claim.attempts, claim.rests, claim.lacked), (u32::MAX, u32::MAX, 0));
+    broken.execute_batch("UPDATE jobs SET state = 2, round = 1, tenant = CAST(X'FF' AS TEXT)").unwrap();
+    assert!(state.expire(JobId([1; 16]), 1, "late", 20, 30).is_err(), "nobody knows whose it was");
+    assert_eq!(state.census().unwrap(), [(JobState::Failed, 1)]);
 }
 
 /// A row that was damaged fails its job and keeps no other from its turn; a damaged file is not used at all.
@@ -317,7 +429,8 @@ fn damage_to_the_database_is_noticed() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE jobs SET work = 'x' WHERE number = 1", []).unwrap();
     assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]));
     assert_eq!(state.claim("worker", 5, 10).unwrap(), None);
-    assert_eq!(state.jobs(&ann).unwrap().len(), 1);
+    let failed = &state.jobs(&ann).unwrap()[1];
+    assert!(failed.state == JobState::Failed && failed.reason.contains("damaged"), "{failed:?}");
     assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 0, 9).unwrap()), [(1, "queued")]);
     drop(state);
     let mut bytes = std::fs::read(&path).unwrap();
@@ -335,6 +448,19 @@ fn an_older_database_is_brought_up_to_date() {
     let path = dir.path().join("state.sqlite");
     SqliteState::first_version(&path).unwrap();
     check(&SqliteState::open(&path).unwrap());
+    // What owners see of jobs that were there before is taken from their work, where that can be read.
+    let path = dir.path().join("used.sqlite");
+    SqliteState::first_version(&path).unwrap();
+    let work = serde_json::to_string(&new_job(1).work).unwrap();
+    for (id, work) in [([1u8; 16], work.as_str()), ([2; 16], "x")] {
+        let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
+            VALUES (?1, 'ann', ?1, '', ?2, 0, 1, 1)";
+        rusqlite::Connection::open(&path).unwrap().execute(sql, rusqlite::params![id, work]).unwrap();
+    }
+    let state = SqliteState::open(&path).unwrap();
+    let agreement = |n| state.brief(&tenant("ann"), JobId([n; 16])).unwrap().agreement;
+    assert_eq!((agreement(1), agreement(2)), (Some(Limits::default().defaults), None));
+    assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().work, new_job(1).work);
 }
 
 /// Many tenants with many jobs and few workers: whoever asks for little is not kept waiting by whoever asks for much.
