@@ -1,7 +1,7 @@
 //! Features and labels, as named on the command line.
 
 use crate::{Error, Result};
-use hetal_client::files::{self, Labels};
+use hetal_client::files::{self, Labels, Table};
 use hetal_client::task::ROW_NORM;
 use hetal_client::{Labelled, Task};
 use hetal_features::Manifest;
@@ -111,6 +111,9 @@ pub fn labels(text: &str) -> Result<Labels> {
 
 /// Features with their labels.
 pub fn labelled(features: &Path, labels_in: Option<&str>, column: Option<&str>) -> Result<Labelled> {
-    let table = files::table(features, column)?;
-    Ok(Labelled::new(table, labels_in.map(labels).transpose()?)?)
+    let table = match labels_in {
+        Some(elsewhere) => Table { features: files::features(features)?, labels: Some(labels(elsewhere)?) },
+        None => files::table(features, column)?,
+    };
+    Ok(Labelled::new(table, None)?)
 }

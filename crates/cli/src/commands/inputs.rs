@@ -49,11 +49,16 @@ pub struct Rows {
 }
 
 impl Inputs {
-    /// Reads features, or makes them by the network that the model was trained with.
-    pub fn rows(&self, model: &Model, path: &Path, label_column: Option<&str>) -> Result<Rows> {
-        if let Some(features) = &self.features {
-            let table = files::table(features, label_column)?;
-            return Ok(Rows { names: None, features: table.features, labels: table.labels });
+    /// Reads features, or makes them by the network that the model was trained with. Labels of a feature file are those of its
+    /// `label_column`, or those under a usual name, unless they are `elsewhere`.
+    pub fn rows(&self, model: &Model, path: &Path, label_column: Option<&str>, elsewhere: bool) -> Result<Rows> {
+        if let Some(file) = &self.features {
+            let table = if elsewhere { None } else { Some(files::table(file, label_column)?) };
+            let (features, labels) = match table {
+                Some(table) => (table.features, table.labels),
+                None => (files::features(file)?, None),
+            };
+            return Ok(Rows { names: None, features, labels });
         }
         let manifest = manifest(model, path)?.ok_or_else(|| Error::NoExtraction { model: model.name.clone() })?;
         let extractor = extract::reopen(&manifest, self.network.as_deref(), self.models.as_deref(), self.device)?;

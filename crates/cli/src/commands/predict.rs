@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::existing(&arguments.dir)?;
     let path = project.model(&arguments.model)?;
     let model = Model::load(&path)?;
-    let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref())?;
+    let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref(), arguments.labels.is_some())?;
     let truth = match &arguments.labels {
         Some(text) => Some(labels(text)?),
         None => rows.labels,
