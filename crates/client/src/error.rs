@@ -77,6 +77,14 @@ pub enum Error {
     /// Rows without labels.
     #[error("the features come without labels: give --labels FILE or --label-column NAME")]
     NoLabels,
+    /// Rows that cannot be used.
+    #[error("{file}: {error}")]
+    Rows {
+        /// Where they are from.
+        file: String,
+        /// What is wrong with them.
+        error: Box<Error>,
+    },
     /// A label that no training row has.
     #[error("row {row}: no training row has the label {label:?}")]
     UnknownClass {
@@ -275,6 +283,17 @@ pub enum Error {
         noise: f64,
         /// What was planned for.
         released: f64,
+    },
+    /// Another release was asked for than the first one fixed.
+    #[error(
+        "the first export under this secret key fixed what may be published under it: {numbers} numbers in all at --security {security}. \
+         Leave --models and --security out, or train again with --fresh-keys"
+    )]
+    ReleaseFixed {
+        /// Numbers in all.
+        numbers: u64,
+        /// Bits of security.
+        security: u32,
     },
     /// The server or the way to it.
     #[error(transparent)]

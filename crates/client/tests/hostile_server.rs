@@ -30,7 +30,11 @@ fn labelled() -> Labelled {
     let class = |row: usize| (row * 7 + row / 5) % 3;
     let features =
         Matrix::from_fn(70, FEATURES, |i, h| f64::from(u8::from(h % 3 == class(i))) * 1.5 + next() + 0.123_456_789);
-    Labelled { features, labels: Labels::Names((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()) }
+    Labelled {
+        features,
+        labels: Labels::Names((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()),
+        file: String::new(),
+    }
 }
 
 /// An owner with keys, and a server that knows them.

@@ -90,7 +90,11 @@ fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
 
 /// Rows with the names that a manifest has for the numbers of their classes.
 pub fn named(rows: Labelled, manifest: Option<&Manifest>) -> Result<Labelled> {
-    Ok(Labelled { labels: names(rows.labels, manifest)?, features: rows.features })
+    let labels = names(rows.labels.clone(), manifest).map_err(|error| match error {
+        Error::Client(error) => rows.fault(error).into(),
+        other => other,
+    })?;
+    Ok(Labelled { labels, ..rows })
 }
 
 /// Labels with the names that a manifest has for them.
@@ -115,5 +119,9 @@ pub fn labelled(features: &Path, labels_in: Option<&str>, column: Option<&str>) 
         Some(elsewhere) => Table { features: files::features(features)?, labels: Some(labels(elsewhere)?) },
         None => files::table(features, column)?,
     };
-    Ok(Labelled::new(table, None)?)
+    let file = features.display().to_string();
+    match Labelled::new(table, None) {
+        Ok(rows) => Ok(Labelled { file, ..rows }),
+        Err(error) => Err(hetal_client::Error::Rows { file, error: Box::new(error) }.into()),
+    }
 }
