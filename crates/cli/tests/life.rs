@@ -423,6 +423,65 @@ fn an_interrupted_training_keeps_its_key_set() {
     assert!(error(&named("second")).contains("--replace"));
 }
 
+/// Encrypted rows that are damaged or gone, and a record that cannot be read, are mended by `--replace`; a job that was given up is ended.
+#[test]
+fn what_is_damaged_is_replaced() {
+    let folder = TempDir::new();
+    let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+    [&here, &there].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    let (first, second) = (Server::start(&here), Server::start(&there));
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (to_first, to_second) = (first.arguments(), second.arguments());
+    let train = |server| [&train_arguments(text(&dir), text(&features), server)[..], &["--replace"]].concat();
+    json(&train(&to_first));
+    let batch = dir.join("jobs/model/batch-0000.ct");
+    let whole = std::fs::read(&batch).unwrap();
+    let mut other = whole.clone();
+    other[1000] ^= 1;
+    // The first server has the rows; the second does not.
+    std::fs::write(&batch, &other).unwrap();
+    json(&train(&to_second));
+    let again = std::fs::read(&batch).unwrap();
+    assert!(again.len() == whole.len() && again != whole && again != other, "encrypted again");
+    std::fs::remove_file(&batch).unwrap();
+    json(&train(&to_first));
+    assert!(batch.exists());
+
+    let record = dir.join("jobs/model/job.json");
+    std::fs::write(&record, b"{\"version\"").unwrap();
+    let unreplaced = train_arguments(text(&dir), text(&features), &to_first);
+    let said = error(&unreplaced);
+    assert!(said.contains("job.json") && said.contains("--replace"), "{said}");
+    json(&train(&to_first));
+
+    // Interrupted, and then the server has another address: the job that is replaced is ended all the same.
+    let mut named = train(&to_first);
+    named.extend(["--name", "other"]);
+    let record = dir.join("jobs/other/job.json");
+    let read = || -> Value {
+        let bytes = std::fs::read(&record).unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
+    };
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hetal"))
+        .args(&named)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until(&mut child, "a job", || read()["job"]["id"].is_string());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut moved = read();
+    let job = moved["job"]["id"].clone();
+    moved["job"]["server"] = "127.0.0.1:1".into();
+    std::fs::write(&record, moved.to_string()).unwrap();
+    named.extend(["--patience", "1"]);
+    json(&named);
+    let status = json(&["status", job.as_str().unwrap(), "--json", "--dir", text(&dir)]);
+    assert_eq!(status["state"], "cancelled", "{status}");
+}
+
 /// Key sets in a project folder, finished or not.
 fn key_files(folder: &Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());

@@ -20,7 +20,7 @@ use hetal_keys::secret_file;
 use hetal_learn::{Judge, Matrix, Verdict, Wishes};
 use record::{JobRecord, Record};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// An epoch is asked for again (with a lower rate, a wider range) at most so often in all.
@@ -79,8 +79,8 @@ pub enum Step {
     Started(String),
     /// The server's work is so far.
     Working(Progress),
-    /// An epoch was judged.
-    Judged(Round),
+    /// The epoch of this number, counted from 1 over all runs of the training, was judged.
+    Judged(usize, Round),
     /// Exact training on this machine, to compare with.
     Checking,
 }
@@ -206,7 +206,7 @@ impl<'a> Training<'a> {
         let began = Instant::now();
         let (layout, wishes) = agreed(project, remote.offer(), task, options)?;
         let folder = project.job(&options.name)?;
-        let before = project::read::<Record>(&folder.join("job.json"))?;
+        let before = record_before(&folder, options)?;
         // Before keys are made, or old ones go.
         keys::require_settled(project)?;
         let going_on = before.as_ref().is_some_and(|record| !record.finished);
@@ -226,13 +226,11 @@ impl<'a> Training<'a> {
             Some(record) if going_on && !options.replace => kept_set(project, &owner, &layout, record, &options.name)?,
             _ => fresh_set(project, &owner, &layout, options, report)?,
         };
-        let fitting = same && before.as_ref().is_some_and(|record| record.keys == keys.blob);
+        let fitting = |record: &Record| record.keys == keys.blob && record.can_be_sent(&folder, options.replace);
         let record = match before {
-            Some(record) if fitting => record.taken_up(remote, options)?,
+            Some(record) if same && fitting(&record) => record.taken_up(remote, options)?,
             before => {
-                if let Some(before) = before {
-                    before.give_up(remote, &folder)?;
-                }
+                record::give_up(before, remote, &folder)?;
                 let mut record = Record::begin(&owner, &layout, task, &keys, wishes, &folder, report)?;
                 record.fresh_keys = options.fresh_keys;
                 record
@@ -278,8 +276,7 @@ impl<'a> Training<'a> {
         let kinds =
             batches.iter().map(|u| (BlobKind::Batch, u)).chain(validation.iter().map(|u| (BlobKind::Features, u)));
         for (kind, upload) in kinds {
-            uploads::check(&self.folder, upload)?;
-            let path = self.folder.join(&upload.file);
+            let path = uploads::path(&self.folder, upload)?;
             let mut progress = |held, _| report(Step::SendingRows(before + held, all));
             let name = (blob(&upload.blob)?, upload.bytes);
             let sent = self.remote.upload_exactly(kind, &path, name, &mut progress)?;
@@ -344,6 +341,18 @@ impl<'a> Training<'a> {
             self.save()?;
         }
         outcome
+    }
+}
+
+/// The training of this name as it is on disk. One that cannot be read is as good as none where it may be replaced.
+fn record_before(folder: &Path, options: &Options) -> Result<Option<Record>> {
+    let path = folder.join("job.json");
+    match project::read::<Record>(&path) {
+        Err(Error::Damaged { .. }) if options.replace => Ok(None),
+        Err(Error::Damaged { path, reason }) => {
+            Err(Error::Damaged { path, reason: format!("{reason}; begin the training again with --replace") })
+        }
+        record => record,
     }
 }
 
