@@ -1,7 +1,7 @@
 //! Where the server is, on the command line or as it was last time.
 
 use super::warn_if_others_read;
-use crate::{Error, Result};
+use crate::{Error, Result, progress};
 use hetal_client::Project;
 use hetal_client::project::ServerSettings;
 use hetal_client::remote::{Address, Credentials, Remote};
@@ -54,9 +54,18 @@ impl Connection {
             credentials: self.credentials(&settings, std::env::var(TOKEN).ok().map(Zeroizing::new))?,
             persistence: PERSISTENCE,
         };
-        let remote = Remote::connect(&address).map_err(hetal_client::Error::from)?;
+        let spinner = progress::spinner(format!("connecting to {}", settings.address));
+        let remote = Remote::connect(&address).map_err(hetal_client::Error::from);
+        spinner.finish_and_clear();
+        let mut remote = remote?;
+        let server = settings.address.clone();
+        remote.on_break(move |reason| eprintln!("the connection to {server} broke ({reason}): it is tried again"));
         if project.settings().server.as_ref() != Some(&settings) {
-            project.update(|s| s.server = Some(settings))?;
+            match project.update(|s| s.server = Some(settings)) {
+                // Who only looks at a project leaves it to whoever works in it.
+                Err(hetal_client::Error::InUse { .. }) => {}
+                updated => updated?,
+            }
         }
         Ok(remote)
     }

@@ -34,7 +34,7 @@ pub struct OneArguments {
 
 /// Lists jobs.
 pub fn list(arguments: &Arguments) -> Result<()> {
-    let mut project = Project::existing(&arguments.dir)?;
+    let mut project = Project::look(&arguments.dir)?;
     let remote = arguments.connection.connect(&mut project)?;
     let jobs = remote.jobs().map_err(hetal_client::Error::from)?;
     let text: String = jobs.iter().map(|job| line(job) + "\n").collect();
@@ -58,7 +58,7 @@ fn one(
     call: impl FnOnce(&hetal_client::remote::Remote, JobId) -> hetal_client::remote::Result<Job>,
 ) -> Result<()> {
     let id: JobId = arguments.job.parse().map_err(|_| Error::JobName { name: arguments.job.clone() })?;
-    let mut project = Project::existing(&arguments.common.dir)?;
+    let mut project = Project::look(&arguments.common.dir)?;
     let remote = arguments.common.connection.connect(&mut project)?;
     let job = call(&remote, id).map_err(hetal_client::Error::from)?;
     print(arguments.common.json, &value(&job), &line(&job));

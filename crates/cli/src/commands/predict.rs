@@ -55,7 +55,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let mut project = Project::existing(&arguments.dir)?;
+    let mut project = Project::look(&arguments.dir)?;
     let path = project.model(&arguments.model)?;
     let model = Model::load(&path)?;
     let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref(), arguments.labels.is_some())?;

@@ -63,9 +63,9 @@ impl Remote {
                 Ok(Ok(())) => return Ok(sending.uploaded),
                 // The server threw damaged bytes away: they are sent again.
                 Ok(Err(status)) if status.code() == Code::DataLoss => {
-                    patience.wait(&self.server, Status::aborted(status.message()))?;
+                    self.wait(&mut patience, Status::aborted(status.message()))?;
                 }
-                Ok(Err(status)) => patience.wait(&self.server, status)?,
+                Ok(Err(status)) => self.wait(&mut patience, status)?,
                 Err(error) => return Err(error),
             }
         }
@@ -173,7 +173,7 @@ impl Remote {
                 progress(held, all);
             };
             if let Err(status) = self.try_download(job, output, &part, &mut renewing)? {
-                patience.wait(&self.server, status)?;
+                self.wait(&mut patience, status)?;
                 continue;
             }
             if name_of(&part)? == (output.blob, expected) {
