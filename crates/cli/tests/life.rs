@@ -420,7 +420,43 @@ fn an_interrupted_training_keeps_its_key_set() {
     let output = hetal(&named("third"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("--name second --replace"), "{said}");
-    assert!(error(&named("second")).contains("--replace"));
+    assert!(error(&named("second")).contains("keys that were replaced since"));
+    // A new secret key says so too.
+    interrupt("fourth", &|_| true);
+    let rotated = json(&["keys", "rotate", "--json", "--dir", text(&dir)]);
+    assert_eq!(rotated["interrupted_trainings"], serde_json::json!(["fourth"]), "{rotated}");
+}
+
+/// While a training runs its project can be looked at; a wrong address or authority is said at once, not after minutes.
+#[test]
+fn a_project_is_looked_at_while_it_trains() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (dir, features, to_server) = (text(&dir), text(&features), server.arguments());
+    json(&train_arguments(dir, features, &to_server));
+    let held = hetal_client::Project::existing(Path::new(dir)).unwrap();
+    let jobs = json(&["jobs", "--json", "--dir", dir]);
+    let job = jobs[0]["job"].as_str().unwrap();
+    json(&["status", job, "--json", "--dir", dir]);
+    json(&["model", "show", "--json", "--dir", dir]);
+    json(&["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    json(&["predict", "--json", "--remote", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    assert!(error(&["keys", "rotate", "--dir", dir]).contains("another hetal works in"));
+    drop(held);
+
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let stranger = Server::start(&other);
+    let mut wrong = stranger.arguments();
+    wrong[1].clone_from(&to_server[1]);
+    let started = Instant::now();
+    let said = error(&[&["jobs", "--dir", dir], &wrong.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    assert!(said.contains("certificate") && started.elapsed() < Duration::from_secs(5), "{said}");
+    wrong[1] = "127.0.0.1:1".to_owned();
+    let said = error(&[&["jobs", "--dir", dir], &wrong.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    assert!(said.contains("cannot reach") && started.elapsed() < Duration::from_secs(30), "{said}");
 }
 
 /// Encrypted rows that are damaged or gone, and a record that cannot be read, are mended by `--replace`; a job that was given up is ended.
@@ -545,13 +581,20 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     let wide = ["keygen", "--dir", &dir, "--passphrase-file", &words, "--fresh-keys", "--columns", "6", "--classes"];
     assert!(!hetal(&[&wide[..], &["1000", "--batch", "64"]].concat()).status.success());
     assert_eq!(secret(), before);
+    // Keys that no server has seen are as good as new ones.
+    let fresh = || serde_json::from_slice::<Value>(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
+    assert!(fresh()["retired"] == false && secret() == before);
+    let settings = folder.path().join("p/project.json");
+    let mut read: Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
+    read["keys"][0]["sent"] = true.into();
+    std::fs::write(&settings, read.to_string()).unwrap();
     // A word that does not open the old key locks no new one.
     let refused = keygen(&wrong, &["--fresh-keys"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("not the passphrase"), "{said}");
     assert_eq!(secret(), before);
-    let fresh: Value = serde_json::from_slice(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
-    assert!(fresh["locked"] == true && secret() != before);
+    let made = fresh();
+    assert!(made["locked"] == true && made["retired"] == true && secret() != before);
     // An open key is not locked by the way, nor left open without a word.
     let unlocked = path("open");
     let open = [&["keygen", "--dir", &unlocked], &shape[..]].concat();

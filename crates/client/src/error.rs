@@ -138,6 +138,14 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A training was interrupted under keys that are not there any more.
+    #[error(
+        "the training {name} was interrupted with keys that were replaced since, without which it cannot go on: begin it again with --replace"
+    )]
+    Stranded {
+        /// The name.
+        name: String,
+    },
     /// A model of this name is there.
     #[error("there is a model named {name}: give another --name, or --replace it")]
     ModelExists {

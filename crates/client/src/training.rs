@@ -218,6 +218,7 @@ impl<'a> Training<'a> {
         if going_on && !same && !options.replace {
             return Err(Error::OtherTraining { name: options.name.clone() });
         }
+        let sets = project.settings().keys.clone();
         if retire {
             keys::retire(project)?;
         }
@@ -226,6 +227,10 @@ impl<'a> Training<'a> {
             Some(record) if going_on && !options.replace => kept_set(project, &owner, &layout, record, &options.name)?,
             _ => fresh_set(project, &owner, &layout, options, report)?,
         };
+        let stranded: Vec<_> = stranded(project, &sets).into_iter().filter(|name| *name != options.name).collect();
+        if !stranded.is_empty() {
+            report(Step::Stranded(stranded));
+        }
         let fitting = |record: &Record| record.keys == keys.blob && record.can_be_sent(&folder, options.replace);
         let record = match before {
             Some(record) if same && fitting(&record) => record.taken_up(remote, options)?,
@@ -360,14 +365,14 @@ fn record_before(folder: &Path, options: &Options) -> Result<Option<Record>> {
 /// not needed where the server has it, and is compared with its name where it does not.
 fn kept_set(project: &Project, owner: &Owner, layout: &Layout, record: &Record, name: &str) -> Result<KeySet> {
     let keys = project.settings().key_set(&record.keys).cloned();
-    let keys = keys.ok_or_else(|| Error::OtherTraining { name: name.to_owned() })?;
+    let keys = keys.ok_or_else(|| Error::Stranded { name: name.to_owned() })?;
     if keys::is_of_another_version(project, owner, layout, &keys)? {
         return Err(Error::OldKeys { name: name.to_owned() });
     }
     Ok(keys)
 }
 
-/// The key set for a training that begins. Others that were interrupted may need the one it replaces: they are named.
+/// The key set for a training that begins.
 fn fresh_set(
     project: &mut Project,
     owner: &Owner,
@@ -375,27 +380,21 @@ fn fresh_set(
     options: &Options,
     report: &mut (dyn FnMut(Step) + Send),
 ) -> Result<KeySet> {
-    let before = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).map(|keys| keys.blob.clone());
     if options.replace {
         keys::check_set(project, layout)?;
     }
-    let keys = keys::ensure_set(project, owner, layout, report)?;
-    if let Some(before) = before.filter(|before| *before != keys.blob) {
-        let stranded: Vec<_> = interrupted(project, &before).into_iter().filter(|name| *name != options.name).collect();
-        if !stranded.is_empty() {
-            report(Step::Stranded(stranded));
-        }
-    }
-    Ok(keys)
+    keys::ensure_set(project, owner, layout, report)
 }
 
-/// Names of the trainings that were interrupted and go on with the key set of this name only, in order.
-pub fn interrupted(project: &Project, keys: &str) -> Vec<String> {
+/// Names of the trainings that were interrupted with a key set that was there `before` and is not any more, in order.
+pub fn stranded(project: &Project, before: &[KeySet]) -> Vec<String> {
+    let settings = project.settings();
+    let gone = |keys: &str| settings.key_set(keys).is_none() && before.iter().any(|set| set.blob == keys);
     let folders = std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten();
     let waits = |folder: &std::fs::DirEntry| {
         let record = project::read::<Record>(&folder.path().join("job.json"));
         // One that cannot be read does not go on with any.
-        record.ok().flatten().is_some_and(|record| !record.finished && record.keys == keys)
+        record.ok().flatten().is_some_and(|record| !record.finished && gone(&record.keys))
     };
     let names = folders.filter(waits).filter_map(|folder| folder.file_name().into_string().ok());
     let mut names: Vec<String> = names.collect();
@@ -410,16 +409,11 @@ pub(crate) fn parse(bytes: &[u8]) -> bool {
 
 /// Whether there must be new keys: they are wanted, those that are there were used, and no interrupted training made them for this wish.
 fn must_retire(project: &Project, options: &Options, before: Option<&Record>) -> bool {
-    let (settings, there) = (project.settings(), project.has_secret());
-    // Keys that no server has seen and under which nothing was published are as good as new ones; of one without a name nobody knows.
-    let used = settings.keys.iter().any(|keys| keys.sent) || settings.released.is_some();
-    let unknown = there && settings.key_id.is_none();
     // A passphrase was wished for, and the key that is there has none.
     let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
-    let lost = !there && (settings.key_id.is_some() || !settings.keys.is_empty());
     let made_for_this =
-        |record: &Record| record.fresh_keys && !record.finished && settings.key_set(&record.keys).is_some();
-    options.fresh_keys && (open || (used || unknown || lost) && !before.is_some_and(made_for_this))
+        |record: &Record| record.fresh_keys && !record.finished && project.settings().key_set(&record.keys).is_some();
+    options.fresh_keys && (open || keys::are_used(project) && !before.is_some_and(made_for_this))
 }
 
 #[cfg(test)]
