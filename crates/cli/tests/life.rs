@@ -427,6 +427,52 @@ fn an_interrupted_training_keeps_its_key_set() {
     assert_eq!(rotated["interrupted_trainings"], serde_json::json!(["fourth"]), "{rotated}");
 }
 
+/// A job goes with what was sent for it, unless another job uses it; what a query left that was killed goes with the next command.
+#[test]
+fn what_is_on_the_server_can_be_deleted() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let to_server = server.arguments();
+    let (project, rows) = (text(&dir), text(&features));
+    let train = |name| json(&[&train_arguments(project, rows, &to_server)[..], &["--name", name]].concat());
+    let (first, second) = (train("first"), train("second"));
+    let delete = |report: &Value| json(&["delete", report["job"].as_str().unwrap(), "--json", "--dir", project]);
+    let deleted = delete(&first);
+    // Three pieces of rows and one of validation rows; the key set is the second one's too.
+    assert_eq!((&deleted["training"], &deleted["uploads_kept"]), (&"first".into(), &1.into()), "{deleted}");
+    let jobs = || json(&["jobs", "--json", "--dir", project]).as_array().unwrap().len();
+    assert_eq!((jobs(), delete(&second)["uploads_kept"].clone(), jobs()), (1, 0.into(), 0));
+    // A deletion that was interrupted goes on; of a job that nobody knows there is nothing to delete.
+    assert_eq!(delete(&second)["uploads_deleted"], 0);
+    assert!(error(&["delete", &"0".repeat(32), "--dir", project]).contains("no such thing"));
+    // What is left says whose the folder is.
+    let left: Vec<_> = files(&folder.path().join("server/blobs"));
+    assert!(left.iter().all(|path| path.ends_with("owner")), "{left:?}");
+
+    // A query that is killed as soon as it has asked.
+    train("third");
+    let query = ["predict", "--json", "--remote", "--dir", project, "--features", rows, "--label-column", "kind"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hetal"))
+        .args(query)
+        .args(["--model", "third"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let queries = || -> Vec<PathBuf> {
+        let folders = std::fs::read_dir(dir.join("jobs")).unwrap().map(|entry| entry.unwrap().path());
+        folders.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("query-")).collect()
+    };
+    wait_until(&mut child, "a query", || queries().iter().any(|query| query.join("query.json").exists()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(queries().len(), 1);
+    json(&["jobs", "--json", "--dir", project]);
+    assert_eq!((queries().len(), jobs()), (0, 1));
+}
+
 /// While a training runs its project can be looked at; a wrong address or authority is said at once, not after minutes.
 #[test]
 fn a_project_is_looked_at_while_it_trains() {

@@ -4,12 +4,16 @@
 //! ```text
 //! record    what is on disk: encrypted rows, the job, the verdicts that were given
 //! following events as they come, a verdict for every epoch; what no honest server sends ends it
+//! deletion  a job that is not wanted any more, with what was sent for it
 //! finish    weights fetched, compared with what was validated and with exact training, saved as a model
 //! ```
 
+mod deletion;
 mod finish;
 mod following;
 mod record;
+
+pub use deletion::{Deleted, delete};
 
 use crate::owner::random_name;
 use crate::project::{self, KeySet};
@@ -390,16 +394,20 @@ fn fresh_set(
 pub fn stranded(project: &Project, before: &[KeySet]) -> Vec<String> {
     let settings = project.settings();
     let gone = |keys: &str| settings.key_set(keys).is_none() && before.iter().any(|set| set.blob == keys);
+    let waits = |(_, record): &(String, Record)| !record.finished && gone(&record.keys);
+    records(project).into_iter().filter(waits).map(|(name, _)| name).collect()
+}
+
+/// The trainings of a project by name, in order. One that cannot be read does not go on, and is left out.
+fn records(project: &Project) -> Vec<(String, Record)> {
     let folders = std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten();
-    let waits = |folder: &std::fs::DirEntry| {
-        let record = project::read::<Record>(&folder.path().join("job.json"));
-        // One that cannot be read does not go on with any.
-        record.ok().flatten().is_some_and(|record| !record.finished && gone(&record.keys))
+    let record = |folder: std::fs::DirEntry| {
+        let record = project::read::<Record>(&folder.path().join("job.json")).ok().flatten()?;
+        Some((folder.file_name().into_string().ok()?, record))
     };
-    let names = folders.filter(waits).filter_map(|folder| folder.file_name().into_string().ok());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
+    let mut all: Vec<_> = folders.filter_map(record).collect();
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    all
 }
 
 /// Whether bytes are a training as it is on disk.

@@ -2,9 +2,9 @@
 
 use super::warn_if_others_read;
 use crate::{Error, Result, progress};
-use hetal_client::Project;
 use hetal_client::project::ServerSettings;
 use hetal_client::remote::{Address, Credentials, Remote};
+use hetal_client::{Project, classification};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -67,6 +67,7 @@ impl Connection {
                 updated => updated?,
             }
         }
+        classification::tidy(project, &remote);
         Ok(remote)
     }
 

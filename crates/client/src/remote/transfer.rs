@@ -194,7 +194,11 @@ impl Remote {
         part: &Path,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<std::result::Result<(), Status>> {
-        let mut file = File::options().create(true).append(true).open(part).map_err(|e| Error::file(part, &e))?;
+        let mut options = File::options();
+        options.create(true).append(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(part).map_err(|e| Error::file(part, &e))?;
         let mut held = file.metadata().map_err(|e| Error::file(part, &e))?.len();
         let request = v1::DownloadRequest { job: job.to_vec().into(), blob: output.blob.to_vec().into(), offset: held };
         if held >= output.size {
