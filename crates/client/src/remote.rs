@@ -174,9 +174,7 @@ impl Remote {
     /// Gives a verdict. It leaves `delay` after the validation became known, or a whole multiple of it where judging took longer, in a message
     /// of fixed size: [`VERDICT_DELAY`] but in tests, which have no time to lose.
     pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
-        let waited = validation.received.elapsed();
-        let periods = waited.as_nanos().checked_div(delay.as_nanos()).map_or(0, |n| n as u32 + 1);
-        std::thread::sleep((delay * periods).saturating_sub(waited));
+        std::thread::sleep(rest_of_period(validation.received.elapsed(), delay));
         let verdict = match verdict {
             Verdict::Continue => v1::Verdict::Continue,
             Verdict::Stop => v1::Verdict::Stop,
@@ -217,6 +215,13 @@ impl Remote {
     fn attempt<T>(&self, call: impl Future<Output = std::result::Result<T, Status>>) -> std::result::Result<T, Status> {
         self.runtime.block_on(async { unless_silent(self.persistence, call).await? })
     }
+}
+
+/// How long a verdict still waits that took `waited` to find: to the next whole multiple of `delay`, however long that was.
+fn rest_of_period(waited: Duration, delay: Duration) -> Duration {
+    let into = waited.as_nanos().checked_rem(delay.as_nanos()).unwrap_or(0);
+    let rest = if delay.is_zero() { 0 } else { delay.as_nanos() - into };
+    Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX))
 }
 
 fn job_request(id: JobId) -> v1::JobRequest {
@@ -312,6 +317,16 @@ impl Interceptor for Papers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The time of a verdict is a whole number of periods after the logits: it tells nothing finer about how long they took to judge.
+    #[test]
+    fn verdicts_leave_at_whole_periods() {
+        let (ms, delay) = (Duration::from_millis, Duration::from_secs(2));
+        for (waited, rest) in [(0, 2000), (1, 1999), (1999, 1), (2000, 2000), (2001, 1999), (7300, 700)] {
+            assert_eq!(rest_of_period(ms(waited), delay), ms(rest), "{waited}");
+        }
+        assert_eq!(rest_of_period(ms(7), Duration::ZERO), Duration::ZERO);
+    }
 
     #[test]
     fn patience_counts_from_the_break() {
