@@ -142,11 +142,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
         Command::Params { json } => {
             let table = params::table()?;
-            if json {
-                println!("{}", serde_json::Value::from(table));
-            } else {
-                params::print(&table);
-            }
+            commands::print(json, &serde_json::Value::from(&table[..]), &params::text(&table));
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
@@ -158,7 +154,7 @@ fn run(arguments: Arguments) -> Result<()> {
                 Processor::Cuda => ops::report_on_gpu(&set, device, steps)?,
             };
             if json {
-                println!("{}", serde_json::Value::from(report));
+                commands::print(true, &serde_json::Value::from(report), "");
             } else {
                 print_object(&report);
             }

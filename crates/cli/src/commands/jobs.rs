@@ -102,11 +102,19 @@ fn state(state: JobState) -> &'static str {
     }
 }
 
+/// A state in one word, for machines.
+fn word(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "waiting",
+        other => self::state(other),
+    }
+}
+
 fn value(job: &Job) -> Value {
     json!({
         "job": job.id.to_string(),
         "label": job.label,
-        "state": state(job.state),
+        "state": word(job.state),
         "epoch": job.progress.as_ref().map(|p| p.epoch),
         "iterations": job.progress.as_ref().map(|p| p.iterations),
         "resting": rests(job),
