@@ -56,6 +56,16 @@ pub fn warn_if_others_read(what: &str, file: &Path) {
     }
 }
 
+/// Says so where others can look into a folder of secrets that was there before this program.
+pub fn warn_if_others_enter(folder: &Path) {
+    #[cfg(unix)]
+    if let Ok(metadata) = std::fs::metadata(folder)
+        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
+    {
+        eprintln!("warning: others can look into the project folder {}: run chmod 700 on it", folder.display());
+    }
+}
+
 /// Prints a result: one line of JSON, or the text for people. Who reads only the beginning (`| head`) has seen what he wanted.
 pub fn print(json: bool, value: &Value, text: &str) {
     let mut out = std::io::stdout().lock();

@@ -193,6 +193,13 @@ fn a_project_from_keys_to_published_models() {
     {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&out).unwrap().permissions().mode() & 0o777, 0o600);
+        for file in files(Path::new(dir)) {
+            assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0, "{}", file.display());
+        }
+        // A folder that was there before is not closed behind its owner's back, but that is said.
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let said = String::from_utf8_lossy(&hetal(&["jobs", "--dir", dir]).stderr).into_owned();
+        assert!(said.contains("chmod 700"), "{said}");
     }
     let exact = json(&["predict", "--json", "--exact", "--dir", dir, "--features", features, "--label-column", "kind"]);
     assert_ne!(exact["predictions"][0]["probability"], local["predictions"][0]["probability"]);
@@ -661,17 +668,29 @@ fn errors_say_what_to_do() {
     assert!(wrong.contains("oops"), "{wrong}");
     let unnamed = error(&["plan", "--features", text(&rows)]);
     assert!(unnamed.contains("--label-column kind"), "{unnamed}");
+    // Rows to validate on have their own labels; a file is named with what is wrong in it.
+    let labels = folder.path().join("labels.csv");
+    std::fs::write(&rows, "1,2\n3,4\n5,6\n7,8\n").unwrap();
+    std::fs::write(&labels, "x\ny\nx\ny\n").unwrap();
+    let plan = ["plan", "--features", text(&rows), "--labels", text(&labels)];
+    let unlabelled = error(&[&plan[..], &["--validation", text(&rows)]].concat());
+    assert!(unlabelled.contains("--validation-labels"), "{unlabelled}");
+    std::fs::write(&rows, "1,2\n3,4\n5,inf\n7,8\n").unwrap();
+    let infinite = error(&plan);
+    assert!(infinite.contains("rows.csv: row 3, column 2"), "{infinite}");
     // Who has read enough (`| head`) is no reason to fall over.
-    let doctor = Command::new(env!("CARGO_BIN_EXE_hetal"))
-        .arg("doctor")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map(|mut child| (child.stdout.take(), child));
-    let (stdout, child) = doctor.unwrap();
-    drop(stdout);
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for command in ["doctor", "params"] {
+        let run = Command::new(env!("CARGO_BIN_EXE_hetal"))
+            .arg(command)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map(|mut child| (child.stdout.take(), child));
+        let (stdout, child) = run.unwrap();
+        drop(stdout);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
     let report = json(&["doctor", "--json"]);
     assert!(report["threads"].as_u64().unwrap() >= 1 && report["sets"].as_array().unwrap().len() >= 4);
 }

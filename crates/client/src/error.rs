@@ -77,6 +77,11 @@ pub enum Error {
     /// Rows without labels.
     #[error("the features come without labels: give --labels FILE or --label-column NAME")]
     NoLabels,
+    /// Rows to validate on without labels.
+    #[error(
+        "the rows to validate on come without labels: give --validation-labels FILE, or --label-column where it names theirs too"
+    )]
+    NoValidationLabels,
     /// Rows that cannot be used.
     #[error("{file}: {error}")]
     Rows {
@@ -153,7 +158,10 @@ pub enum Error {
         name: String,
     },
     /// The server does not know the parameter set.
-    #[error("the server does not accept parameter set {set}; it accepts {offered}")]
+    #[error(
+        "this project's keys are of parameter set {set}, which the server does not accept; it accepts {offered}. Ask its operator to allow {set}, \
+         or train in another --dir with a set that it accepts"
+    )]
     SetRefused {
         /// The set.
         set: String,

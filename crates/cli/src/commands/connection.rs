@@ -1,6 +1,6 @@
 //! Where the server is, on the command line or as it was last time.
 
-use super::warn_if_others_read;
+use super::{warn_if_others_enter, warn_if_others_read};
 use crate::{Error, Result, progress};
 use hetal_client::project::ServerSettings;
 use hetal_client::remote::{Address, Credentials, Remote};
@@ -47,6 +47,7 @@ pub struct Connection {
 impl Connection {
     /// Connects, and remembers where.
     pub fn connect(&self, project: &mut Project) -> Result<Remote> {
+        warn_if_others_enter(project.root());
         let settings = self.settings(project.settings().server.as_ref())?;
         let address = Address {
             server: settings.address.clone(),

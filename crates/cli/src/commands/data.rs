@@ -1,6 +1,6 @@
 //! Features and labels, as named on the command line.
 
-use crate::{Error, Result};
+use crate::{Error, Result, progress};
 use hetal_client::files::{self, Labels, Table};
 use hetal_client::task::ROW_NORM;
 use hetal_client::{Labelled, Task};
@@ -42,7 +42,8 @@ impl Data {
         let validation = self.validation.as_deref();
         let validation = validation
             .map(|path| labelled(path, self.validation_labels.as_deref(), self.label_column.as_deref()))
-            .transpose()?;
+            .transpose()
+            .map_err(about_validation)?;
         let named = |rows: Labelled, features: &Path, labels: Option<&str>| {
             // A manifest that nobody named speaks of the labels that were written with it, and of no others.
             let speaks = self.manifest.is_some() || written_with_manifest(features, labels);
@@ -77,6 +78,17 @@ impl Data {
                 Ok(None)
             }
         }
+    }
+}
+
+/// Rows to validate on have options of their own.
+fn about_validation(error: Error) -> Error {
+    use hetal_client::Error::{NoLabels, NoValidationLabels, Rows};
+    match error {
+        Error::Client(Rows { file, error }) if matches!(*error, NoLabels) => {
+            Error::Client(Rows { file, error: Box::new(NoValidationLabels) })
+        }
+        other => other,
     }
 }
 
@@ -115,11 +127,13 @@ pub fn labels(text: &str) -> Result<Labels> {
 
 /// Features with their labels.
 pub fn labelled(features: &Path, labels_in: Option<&str>, column: Option<&str>) -> Result<Labelled> {
+    let file = features.display().to_string();
+    let spinner = progress::spinner(format!("reading {file}"));
     let table = match labels_in {
         Some(elsewhere) => Table { features: files::features(features)?, labels: Some(labels(elsewhere)?) },
         None => files::table(features, column)?,
     };
-    let file = features.display().to_string();
+    spinner.finish_and_clear();
     match Labelled::new(table, None) {
         Ok(rows) => Ok(Labelled { file, ..rows }),
         Err(error) => Err(hetal_client::Error::Rows { file, error: Box::new(error) }.into()),

@@ -5,6 +5,7 @@ use crate::extract::DeviceArgument;
 use crate::{Error, Result, extract, progress};
 use hetal_client::Model;
 use hetal_client::files::{self, Labels};
+use hetal_client::remote::harmless;
 use hetal_features::picture::Picture;
 use hetal_features::sentence::Reading;
 use hetal_features::{Extractor, Manifest};
@@ -109,7 +110,8 @@ fn sentences(extractor: &Extractor, texts: &[String]) -> Result<Vec<Vec<f32>>> {
             return Err(Error::File { path: "--text".to_owned(), reason: "the text is empty".to_owned() });
         }
         if extractor.tokens(text)?.reading == Reading::Beginning {
-            eprintln!("note: a text is longer than the network reads, its end does not count: {text:.40}...");
+            let beginning = harmless(&text.chars().take(40).collect::<String>());
+            eprintln!("note: a text is longer than the network reads, its end does not count: {beginning}...");
         }
     }
     Ok(extractor.extract_texts(&texts.iter().map(|text| text.trim()).collect::<Vec<_>>())?)

@@ -2,8 +2,8 @@
 
 use super::passphrase::Lock;
 use super::steps::{Steps, stranded};
-use super::{FOLDER, bytes, print, seconds, security};
-use crate::Result;
+use super::{FOLDER, bytes, print, seconds, security, warn_if_others_enter};
+use crate::{Result, progress};
 use hetal_client::{Layout, Project, keys, training};
 use hetal_learn::Limits;
 use serde_json::json;
@@ -41,6 +41,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
+    warn_if_others_enter(project.root());
     // Everything that can be refused comes before an old key goes.
     let params = keys::params(&project)?;
     let range = Limits::default().defaults.range;
@@ -55,7 +56,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
     let before = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
+    let spinner = progress::spinner("comparing the key set with its name");
     keys::check_set(&mut project, &layout)?;
+    spinner.finish_and_clear();
     let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
     drop(steps);
     let replaced = before.filter(|before| before.blob != set.blob);
