@@ -361,20 +361,30 @@ fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     let project = stage.project();
     let set = project.settings().keys[0].clone();
     let (path, name) = (project.key_file(&set), set.blob.parse::<hetal_client::remote::BlobName>().unwrap());
-    assert_eq!(hetal_client::training::interrupted(&project, &set.blob), ["first"]);
-    assert!(hetal_client::training::interrupted(&project, "another").is_empty());
     drop(project);
+    // Those that were interrupted with it, were it gone; while it is there, none is stranded.
+    let stranded = || {
+        let mut project = stage.project();
+        let before = project.settings().keys.clone();
+        assert!(hetal_client::training::stranded(&project, &before).is_empty());
+        project.update(|s| s.keys.clear()).unwrap();
+        let names = hetal_client::training::stranded(&project, &before);
+        assert!(hetal_client::training::stranded(&project, &[]).is_empty());
+        project.update(|s| s.keys = before).unwrap();
+        names
+    };
+    assert_eq!(stranded(), ["first"]);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     stage.train(Lie::None, "first").unwrap();
-    assert!(hetal_client::training::interrupted(&stage.project(), &set.blob).is_empty(), "it is finished");
+    assert!(stranded().is_empty(), "it is finished");
     interrupt("second");
     stage.liar.seen().uploads.remove(&name.0[..]);
     let said = message(stage.train(Lie::None, "second"));
     assert!(said.contains("--replace"), "{said}");
     assert!(!stage.liar.seen().uploads.contains_key(&name.0[..]));
-    assert_eq!(hetal_client::training::interrupted(&stage.project(), &set.blob), ["second"]);
+    assert_eq!(stranded(), ["second"]);
 }
 
 fn queries(folder: &Path) -> Vec<String> {

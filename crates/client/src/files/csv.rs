@@ -124,7 +124,7 @@ fn is_heading(first: &ByteRecord, second: Option<&ByteRecord>, label: Option<&st
     let named = label.filter(|_| numbered.is_none());
     let is_word = |field: &[u8]| {
         let missing = |word: &&str| field.eq_ignore_ascii_case(word.as_bytes());
-        number(field).is_none() && !MISSING.iter().any(|word| missing(word))
+        number(field).is_none() && !MISSING.iter().any(missing)
     };
     let above_number = |column: usize| second.and_then(|s| s.get(column)).is_some_and(|field| number(field).is_some());
     let word_above_number =
