@@ -102,6 +102,10 @@ impl<'a> Rows<'a> {
         })
     }
 
+    fn names_no_first_column(&self) -> bool {
+        self.heading.as_ref().is_some_and(|heading| heading.first().is_some_and(String::is_empty))
+    }
+
     /// A field of the row that was read last, as a label.
     fn label(&self, column: usize, field: &[u8]) -> Parsed<String> {
         if field.is_empty() {
@@ -169,6 +173,10 @@ pub fn parse(bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
     }
     let columns = rows.columns - usize::from(label.is_some());
     let features = Matrix::new(rows.count, columns, values).map_err(|e| Problem::format(FORMAT, e.to_string()))?;
+    if rows.names_no_first_column() && label != Some(0) && (0..rows.count).all(|i| features[(i, 0)] == i as f64) {
+        let reason = "its first column has no name and only counts the rows: write it without (pandas: index=False)";
+        return Err(Problem::format(FORMAT, reason));
+    }
     Ok(Table { features, labels: label.map(|_| to_labels(labels)) })
 }
 

@@ -94,6 +94,10 @@ fn headings_may_hold_numbers() {
     assert_eq!(rows("0,1,2\n0.5,0.6,0.7\n", None), 1, "it counts columns");
     assert_eq!(rows("0,1,2,3\n0.5,0.6,0.7,9\n", Some("3")), 1);
     assert_eq!(rows("width,2,7\n0.5,0.6,0.7\n", None), 1, "a word stands above a number");
+    // What counts the rows is no feature.
+    let index = parse_table(Format::Csv, b",0,1,kind\n0,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind"));
+    assert!(index.unwrap_err().to_string().contains("index=False"));
+    assert_eq!(rows(",0,1,kind\n7,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind")), 2);
     // Rows are rows, also where a label is a word in one of them and a number in the next.
     assert_eq!(rows("1,2,3\n4,5,6\n", Some("3")), 2);
     assert_eq!(rows("0,1\n1,0\n", None), 2);
