@@ -38,9 +38,7 @@ fn write(path: &Path, create: fn(&Path) -> std::io::Result<NewFile>, bytes: &[u8
             return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
         }
         // A link stays one.
-        let mut file = create(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?;
-        file.write_all(bytes)?;
-        file.finish()
+        create(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?.finish_with(bytes)
     };
     write().map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })
 }

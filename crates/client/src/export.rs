@@ -7,7 +7,7 @@ mod onnx;
 
 use crate::files::{npy, npz, safetensors};
 use crate::project::Released;
-use crate::{Error, Model, Project, Result, project};
+use crate::{Error, Model, Project, Result, model, project};
 use hetal_keys::{Private, Release, ReleasePolicy};
 use hetal_learn::Matrix;
 use hetal_ring::sampler::OsSeeds;
@@ -138,14 +138,7 @@ fn fingerprint(model: &Model) -> String {
 impl Published {
     /// Classes x features + 1, the bias last.
     pub fn matrix(&self) -> Matrix {
-        let features = self.weights.first().map_or(0, Vec::len);
-        Matrix::from_fn(
-            self.classes.len(),
-            features + 1,
-            |k, h| {
-                if h == features { self.bias[k] } else { self.weights[k][h] }
-            },
-        )
+        model::matrix(&self.weights, &self.bias)
     }
 
     /// Its bytes in a format.

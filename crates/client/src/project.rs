@@ -16,7 +16,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the largest state file: a model of 128 classes and 2048 features has 6 MB.
@@ -430,12 +429,7 @@ pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 
 /// Writes a file, whole or not at all, for its owner's eyes only.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
-    let write = || {
-        let mut file = NewFile::create(path)?;
-        file.write_all(bytes)?;
-        file.finish()
-    };
-    write().map_err(|e| io("writing", path, &e))
+    NewFile::create(path).and_then(|file| file.finish_with(bytes)).map_err(|e| io("writing", path, &e))
 }
 
 #[cfg(test)]

@@ -67,6 +67,8 @@ impl Options {
 /// Something that is being done, for progress bars.
 #[derive(Clone, Debug)]
 pub enum Step {
+    /// The key set that is there is compared with its name, which takes as long as reading it.
+    Comparing,
     /// Keys are made: how many of how many.
     Keys(usize, usize),
     /// Trainings of these names were interrupted with a key set that was replaced, and can only begin again.
@@ -385,6 +387,7 @@ fn fresh_set(
     report: &mut (dyn FnMut(Step) + Send),
 ) -> Result<KeySet> {
     if options.replace {
+        report(Step::Comparing);
         keys::check_set(project, layout)?;
     }
     keys::ensure_set(project, owner, layout, report)

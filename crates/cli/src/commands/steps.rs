@@ -31,6 +31,7 @@ impl Steps {
     /// Shows a step.
     pub fn show(&mut self, step: Step) {
         match step {
+            Step::Comparing => self.bar("looking at the key set", 0, 1),
             Step::Keys(done, all) => self.bar("making keys", done as u64, all as u64),
             Step::Stranded(names) => names.iter().for_each(|name| self.line(&stranded(name))),
             Step::Encrypting(done, all) => self.bar("encrypting rows", done as u64, all as u64),
