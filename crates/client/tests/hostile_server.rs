@@ -106,6 +106,23 @@ fn a_server_that_rests_is_waited_for_or_left() {
     assert_eq!(stage.liar.seen().jobs, 1, "it went on with the job that it had left");
 }
 
+/// A connection that breaks for more than a moment is told of, once.
+#[test]
+fn a_broken_connection_is_told_of_once() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let Stage { liar, .. } = Stage::new();
+    let mut remote = Remote::connect(&liar.address(Duration::from_secs(4))).unwrap();
+    let told = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&told);
+    remote.on_break(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(remote.jobs().is_ok());
+    drop(liar);
+    assert!(remote.jobs().is_err());
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+}
+
 fn message(result: Result<Trained>) -> String {
     match result {
         Ok(_) => panic!("the lie was believed"),
