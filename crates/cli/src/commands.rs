@@ -38,9 +38,7 @@ fn write(path: &Path, create: fn(&Path) -> std::io::Result<NewFile>, bytes: &[u8
             return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
         }
         // A link stays one.
-        let mut file = create(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?;
-        file.write_all(bytes)?;
-        file.finish()
+        create(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?.finish_with(bytes)
     };
     write().map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })
 }
@@ -53,6 +51,16 @@ pub fn warn_if_others_read(what: &str, file: &Path) {
         && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
     {
         eprintln!("warning: others can read the {what} in {}: run chmod 600 on it", file.display());
+    }
+}
+
+/// Says so where others can look into a folder of secrets that was there before this program.
+pub fn warn_if_others_enter(folder: &Path) {
+    #[cfg(unix)]
+    if let Ok(metadata) = std::fs::metadata(folder)
+        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
+    {
+        eprintln!("warning: others can look into the project folder {}: run chmod 700 on it", folder.display());
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// A two-dimensional array of numbers.
 pub fn matrix(path: &Path) -> Result<Matrix> {
-    Ok(files::table(path, None)?.features)
+    Ok(files::features(path)?)
 }
 
 /// A one-dimensional array of class numbers.

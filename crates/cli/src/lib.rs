@@ -25,5 +25,6 @@ pub use error::{Error, Result};
 
 /// Prints a flat object for people, a line for each name.
 pub fn print_object(object: &serde_json::Map<String, serde_json::Value>) {
-    object.iter().for_each(|(name, value)| println!("{name:36} {value}"));
+    let lines: String = object.iter().map(|(name, value)| format!("{name:36} {value}\n")).collect();
+    commands::print(false, &serde_json::Value::Null, &lines);
 }

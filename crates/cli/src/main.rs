@@ -42,6 +42,8 @@ enum Command {
     Status(commands::jobs::OneArguments),
     /// End one job.
     Cancel(commands::jobs::OneArguments),
+    /// Delete one job that has ended from the server, with what it made and what was sent for it alone.
+    Delete(commands::jobs::OneArguments),
     /// What this machine can do: CPU, GPU, memory, disk, the sets that fit.
     Doctor(commands::doctor::Arguments),
     /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
@@ -117,6 +119,7 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Jobs(_)
             | Command::Status(_)
             | Command::Cancel(_)
+            | Command::Delete(_)
     )
 }
 
@@ -135,14 +138,11 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Jobs(arguments) => commands::jobs::list(&arguments)?,
         Command::Status(arguments) => commands::jobs::status(&arguments)?,
         Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,
+        Command::Delete(arguments) => commands::jobs::delete(&arguments)?,
         Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
         Command::Params { json } => {
             let table = params::table()?;
-            if json {
-                println!("{}", serde_json::Value::from(table));
-            } else {
-                params::print(&table);
-            }
+            commands::print(json, &serde_json::Value::from(&table[..]), &params::text(&table));
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
@@ -154,7 +154,7 @@ fn run(arguments: Arguments) -> Result<()> {
                 Processor::Cuda => ops::report_on_gpu(&set, device, steps)?,
             };
             if json {
-                println!("{}", serde_json::Value::from(report));
+                commands::print(true, &serde_json::Value::from(report), "");
             } else {
                 print_object(&report);
             }

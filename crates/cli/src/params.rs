@@ -58,20 +58,21 @@ fn describe(params: &Params) -> Result<Value> {
     }))
 }
 
-/// Prints the table for people: a column for each set.
-pub fn print(table: &[Value]) {
-    let Some(names) = table.first().and_then(Value::as_object) else { return };
+/// The table for people: a column for each set.
+pub fn text(table: &[Value]) -> String {
+    let Some(names) = table.first().and_then(Value::as_object) else { return String::new() };
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.as_f64().map_or_else(String::new, short),
         Value::Array(values) => values.iter().filter_map(Value::as_f64).map(short).collect::<Vec<_>>().join(" / "),
         _ => "-".to_owned(),
     };
-    let head = std::iter::once("set");
-    for name in head.chain(names.keys().map(String::as_str).filter(|&name| name != "set")) {
+    let names = std::iter::once("set").chain(names.keys().map(String::as_str).filter(|&name| name != "set"));
+    let line = |name: &str| {
         let cells: String = table.iter().map(|set| format!("{:>16}", text(&set[name]))).collect();
-        println!("{name:26}{cells}");
-    }
+        format!("{name:26}{cells}\n")
+    };
+    names.map(line).collect()
 }
 
 /// A number with as many digits as a reader of a table wants.

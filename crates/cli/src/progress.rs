@@ -11,7 +11,7 @@ pub fn bar(length: u64) -> ProgressBar {
 }
 
 /// A message with the time it has been there, for one step of unknown length.
-pub fn spinner(message: &'static str) -> ProgressBar {
+pub fn spinner(message: impl Into<std::borrow::Cow<'static, str>>) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(message);
     spinner.enable_steady_tick(std::time::Duration::from_millis(200));
     spinner

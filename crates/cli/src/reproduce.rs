@@ -9,7 +9,7 @@ use crate::engine::EngineKind;
 use crate::study::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
 use crate::svg::{Band, Plot};
 use crate::table::Table;
-use crate::{Error, Result};
+use crate::{Error, Result, commands};
 use clap::Parser;
 use hetal_learn::agreement::PRESETS;
 use hetal_learn::nesterov::Momentum;
@@ -42,6 +42,9 @@ pub struct Arguments {
     /// Everything, but little of it: to see that it works.
     #[arg(long)]
     pub quick: bool,
+    /// Print one JSON object: where the document and its results are.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Runs the command.
@@ -59,7 +62,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ]
     .join("\n");
     write(&arguments.out.join("reproduce.md"), &document)?;
-    println!("{}", arguments.out.join("reproduce.md").display());
+    let document = arguments.out.join("reproduce.md");
+    let value = json!({ "document": document, "results": reproduction.folder });
+    commands::print(arguments.json, &value, &document.display().to_string());
     Ok(())
 }
 
@@ -344,6 +349,7 @@ mod tests {
             set: "full".to_owned(),
             samples: 1,
             quick: true,
+            json: false,
         };
         let reproduction = Reproduction { arguments: &arguments, folder: folder.clone() };
         let part = |samples: u64, results: u64| {

@@ -3,7 +3,7 @@
 use crate::engine::{Place, Processor, gpu};
 use crate::local_owner::LocalOwner;
 use crate::ops::described;
-use crate::{Error, Result, progress};
+use crate::{Error, Result, commands, progress};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Complex64, Engine, Sealed};
@@ -37,7 +37,7 @@ pub struct Arguments {
     /// not wait for what it needs then shows.
     #[arg(long, default_value_t = 0)]
     pub shake: u64,
-    /// Print one JSON object.
+    /// Print an array of JSON objects, one for each set.
     #[arg(long)]
     pub json: bool,
 }
@@ -56,14 +56,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         if arguments.set.is_empty() { defaults.map(str::to_owned).collect() } else { arguments.set.clone() };
     let reports: Vec<Value> = sets.iter().map(|set| test(arguments, set)).collect::<Result<_>>()?;
     let differ: usize = reports.iter().filter_map(|r| r["differ"].as_array()).map(Vec::len).sum();
-    if arguments.json {
-        println!("{}", Value::from(reports));
-    } else {
-        for report in &reports {
-            let (compared, differ) = (&report["compared"], report["differ"].as_array().map_or(0, Vec::len));
-            println!("{:16} {compared} results compared, {differ} differ", report["set"].as_str().unwrap_or_default());
-        }
-    }
+    let line = |report: &Value| {
+        let (compared, differ) = (&report["compared"], report["differ"].as_array().map_or(0, Vec::len));
+        let set = report["set"].as_str().unwrap_or_default();
+        format!("{set:16} {compared} results compared, {differ} differ\n")
+    };
+    commands::print(arguments.json, &Value::from(&reports[..]), &reports.iter().map(line).collect::<String>());
     if differ > 0 { Err(Error::SelfTest { differ }) } else { Ok(()) }
 }
 

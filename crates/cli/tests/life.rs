@@ -193,6 +193,13 @@ fn a_project_from_keys_to_published_models() {
     {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&out).unwrap().permissions().mode() & 0o777, 0o600);
+        for file in files(Path::new(dir)) {
+            assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0, "{}", file.display());
+        }
+        // A folder that was there before is not closed behind its owner's back, but that is said.
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let said = String::from_utf8_lossy(&hetal(&["jobs", "--dir", dir]).stderr).into_owned();
+        assert!(said.contains("chmod 700"), "{said}");
     }
     let exact = json(&["predict", "--json", "--exact", "--dir", dir, "--features", features, "--label-column", "kind"]);
     assert_ne!(exact["predictions"][0]["probability"], local["predictions"][0]["probability"]);
@@ -420,7 +427,148 @@ fn an_interrupted_training_keeps_its_key_set() {
     let output = hetal(&named("third"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("--name second --replace"), "{said}");
-    assert!(error(&named("second")).contains("--replace"));
+    assert!(error(&named("second")).contains("keys that were replaced since"));
+    // A new secret key says so too.
+    interrupt("fourth", &|_| true);
+    let rotated = json(&["keys", "rotate", "--json", "--dir", text(&dir)]);
+    assert_eq!(rotated["interrupted_trainings"], serde_json::json!(["fourth"]), "{rotated}");
+}
+
+/// A job goes with what was sent for it, unless another job uses it; what a query left that was killed goes with the next command.
+#[test]
+fn what_is_on_the_server_can_be_deleted() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let to_server = server.arguments();
+    let (project, rows) = (text(&dir), text(&features));
+    let train = |name| json(&[&train_arguments(project, rows, &to_server)[..], &["--name", name]].concat());
+    let (first, second) = (train("first"), train("second"));
+    let delete = |report: &Value| json(&["delete", report["job"].as_str().unwrap(), "--json", "--dir", project]);
+    let deleted = delete(&first);
+    // Three pieces of rows and one of validation rows; the key set is the second one's too.
+    assert_eq!((&deleted["training"], &deleted["uploads_kept"]), (&"first".into(), &1.into()), "{deleted}");
+    let jobs = || json(&["jobs", "--json", "--dir", project]).as_array().unwrap().len();
+    assert_eq!((jobs(), delete(&second)["uploads_kept"].clone(), jobs()), (1, 0.into(), 0));
+    // A deletion that was interrupted goes on; of a job that nobody knows there is nothing to delete.
+    assert_eq!(delete(&second)["uploads_deleted"], 0);
+    assert!(error(&["delete", &"0".repeat(32), "--dir", project]).contains("no such thing"));
+    // What is left says whose the folder is.
+    let left: Vec<_> = files(&folder.path().join("server/blobs"));
+    assert!(left.iter().all(|path| path.ends_with("owner")), "{left:?}");
+
+    // A query that is killed as soon as it has asked.
+    train("third");
+    let query = ["predict", "--json", "--remote", "--dir", project, "--features", rows, "--label-column", "kind"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hetal"))
+        .args(query)
+        .args(["--model", "third"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let queries = || -> Vec<PathBuf> {
+        let folders = std::fs::read_dir(dir.join("jobs")).unwrap().map(|entry| entry.unwrap().path());
+        folders.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("query-")).collect()
+    };
+    wait_until(&mut child, "a query", || queries().iter().any(|query| query.join("query.json").exists()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(queries().len(), 1);
+    json(&["jobs", "--json", "--dir", project]);
+    assert_eq!((queries().len(), jobs()), (0, 1));
+}
+
+/// While a training runs its project can be looked at; a wrong address or authority is said at once, not after minutes.
+#[test]
+fn a_project_is_looked_at_while_it_trains() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (dir, features, to_server) = (text(&dir), text(&features), server.arguments());
+    json(&train_arguments(dir, features, &to_server));
+    let held = hetal_client::Project::existing(Path::new(dir)).unwrap();
+    let jobs = json(&["jobs", "--json", "--dir", dir]);
+    let job = jobs[0]["job"].as_str().unwrap();
+    json(&["status", job, "--json", "--dir", dir]);
+    json(&["model", "show", "--json", "--dir", dir]);
+    json(&["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    json(&["predict", "--json", "--remote", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    assert!(error(&["keys", "rotate", "--dir", dir]).contains("another hetal works in"));
+    drop(held);
+
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let stranger = Server::start(&other);
+    let mut wrong = stranger.arguments();
+    wrong[1].clone_from(&to_server[1]);
+    let started = Instant::now();
+    let said = error(&[&["jobs", "--dir", dir], &wrong.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    assert!(said.contains("certificate") && started.elapsed() < Duration::from_secs(5), "{said}");
+    wrong[1] = "127.0.0.1:1".to_owned();
+    let said = error(&[&["jobs", "--dir", dir], &wrong.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    assert!(said.contains("cannot reach") && started.elapsed() < Duration::from_secs(30), "{said}");
+}
+
+/// Encrypted rows that are damaged or gone, and a record that cannot be read, are mended by `--replace`; a job that was given up is ended.
+#[test]
+fn what_is_damaged_is_replaced() {
+    let folder = TempDir::new();
+    let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+    [&here, &there].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    let (first, second) = (Server::start(&here), Server::start(&there));
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (to_first, to_second) = (first.arguments(), second.arguments());
+    let train = |server| [&train_arguments(text(&dir), text(&features), server)[..], &["--replace"]].concat();
+    json(&train(&to_first));
+    let batch = dir.join("jobs/model/batch-0000.ct");
+    let whole = std::fs::read(&batch).unwrap();
+    let mut other = whole.clone();
+    other[1000] ^= 1;
+    // The first server has the rows; the second does not.
+    std::fs::write(&batch, &other).unwrap();
+    json(&train(&to_second));
+    let again = std::fs::read(&batch).unwrap();
+    assert!(again.len() == whole.len() && again != whole && again != other, "encrypted again");
+    std::fs::remove_file(&batch).unwrap();
+    json(&train(&to_first));
+    assert!(batch.exists());
+
+    let record = dir.join("jobs/model/job.json");
+    std::fs::write(&record, b"{\"version\"").unwrap();
+    let unreplaced = train_arguments(text(&dir), text(&features), &to_first);
+    let said = error(&unreplaced);
+    assert!(said.contains("job.json") && said.contains("--replace"), "{said}");
+    json(&train(&to_first));
+
+    // Interrupted, and then the server has another address: the job that is replaced is ended all the same.
+    let mut named = train(&to_first);
+    named.extend(["--name", "other"]);
+    let record = dir.join("jobs/other/job.json");
+    let read = || -> Value {
+        let bytes = std::fs::read(&record).unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
+    };
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hetal"))
+        .args(&named)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until(&mut child, "a job", || read()["job"]["id"].is_string());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut moved = read();
+    let job = moved["job"]["id"].clone();
+    moved["job"]["server"] = "127.0.0.1:1".into();
+    std::fs::write(&record, moved.to_string()).unwrap();
+    named.extend(["--patience", "1"]);
+    json(&named);
+    let status = json(&["status", job.as_str().unwrap(), "--json", "--dir", text(&dir)]);
+    assert_eq!(status["state"], "cancelled", "{status}");
 }
 
 /// Key sets in a project folder, finished or not.
@@ -486,13 +634,20 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     let wide = ["keygen", "--dir", &dir, "--passphrase-file", &words, "--fresh-keys", "--columns", "6", "--classes"];
     assert!(!hetal(&[&wide[..], &["1000", "--batch", "64"]].concat()).status.success());
     assert_eq!(secret(), before);
+    // Keys that no server has seen are as good as new ones.
+    let fresh = || serde_json::from_slice::<Value>(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
+    assert!(fresh()["retired"] == false && secret() == before);
+    let settings = folder.path().join("p/project.json");
+    let mut read: Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
+    read["keys"][0]["sent"] = true.into();
+    std::fs::write(&settings, read.to_string()).unwrap();
     // A word that does not open the old key locks no new one.
     let refused = keygen(&wrong, &["--fresh-keys"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("not the passphrase"), "{said}");
     assert_eq!(secret(), before);
-    let fresh: Value = serde_json::from_slice(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
-    assert!(fresh["locked"] == true && secret() != before);
+    let made = fresh();
+    assert!(made["locked"] == true && made["retired"] == true && secret() != before);
     // An open key is not locked by the way, nor left open without a word.
     let unlocked = path("open");
     let open = [&["keygen", "--dir", &unlocked], &shape[..]].concat();
@@ -513,17 +668,29 @@ fn errors_say_what_to_do() {
     assert!(wrong.contains("oops"), "{wrong}");
     let unnamed = error(&["plan", "--features", text(&rows)]);
     assert!(unnamed.contains("--label-column kind"), "{unnamed}");
+    // Rows to validate on have their own labels; a file is named with what is wrong in it.
+    let labels = folder.path().join("labels.csv");
+    std::fs::write(&rows, "1,2\n3,4\n5,6\n7,8\n").unwrap();
+    std::fs::write(&labels, "x\ny\nx\ny\n").unwrap();
+    let plan = ["plan", "--features", text(&rows), "--labels", text(&labels)];
+    let unlabelled = error(&[&plan[..], &["--validation", text(&rows)]].concat());
+    assert!(unlabelled.contains("--validation-labels"), "{unlabelled}");
+    std::fs::write(&rows, "1,2\n3,4\n5,inf\n7,8\n").unwrap();
+    let infinite = error(&plan);
+    assert!(infinite.contains("rows.csv: row 3, column 2"), "{infinite}");
     // Who has read enough (`| head`) is no reason to fall over.
-    let doctor = Command::new(env!("CARGO_BIN_EXE_hetal"))
-        .arg("doctor")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map(|mut child| (child.stdout.take(), child));
-    let (stdout, child) = doctor.unwrap();
-    drop(stdout);
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for command in ["doctor", "params"] {
+        let run = Command::new(env!("CARGO_BIN_EXE_hetal"))
+            .arg(command)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map(|mut child| (child.stdout.take(), child));
+        let (stdout, child) = run.unwrap();
+        drop(stdout);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
     let report = json(&["doctor", "--json"]);
     assert!(report["threads"].as_u64().unwrap() >= 1 && report["sets"].as_array().unwrap().len() >= 4);
 }

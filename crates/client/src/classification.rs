@@ -6,9 +6,10 @@ use crate::owner::{hex, random_name};
 use crate::remote::{BlobKind, Classification, Event, Happening, Job, Output, Remote};
 use crate::training::Step;
 use crate::uploads::{blob, to_batch};
-use crate::{Error, Layout, Model, Owner, Project, Result, keys, remote, uploads};
+use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, remote, uploads};
 use hetal_learn::{Dataset, Matrix};
-use hetal_wire::{BlobName, JobId};
+use hetal_wire::JobId;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Logits of rows under the encrypted weights of a model that a training left on the server.
@@ -33,14 +34,66 @@ pub fn logits(
     let layout =
         Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
     let request = random_name()?;
-    let folder = project.job(&format!("query-{}", hex(&request[..6])))?;
-    let mut query = Query { remote, owner, layout, model, request, folder, sent: Vec::new(), job: None };
+    let left = Left { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
+    let folder = project.job(&format!("{QUERY}{}", left.label))?;
+    let _lock = project::lock(&folder)?;
+    let mut query = Query { remote, owner, layout, model, request, folder, left, job: None };
     let logits = query.ask(features, report);
-    query.forget(&logits);
+    let is_there =
+        !matches!(logits, Err(Error::Remote(remote::Error::Unreachable { .. } | remote::Error::Late { .. })));
+    if is_there {
+        query.left.forget(remote, query.job.as_slice());
+        let _ = std::fs::remove_dir_all(&query.folder);
+    }
     logits
 }
 
-/// Rows on their way to a server and back. What they leave there is deleted at the end, what they leave here in any case.
+/// Removes what queries left that were interrupted: here, and on this server. What they left on another one waits for it.
+pub fn tidy(project: &Project, remote: &Remote) {
+    for entry in std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        let is_query = entry.file_name().to_string_lossy().starts_with(QUERY) && folder.join("lock").exists();
+        // One that is locked is still at work.
+        let Some(_lock) = is_query.then(|| project::lock(&folder).ok()).flatten() else { continue };
+        if let Ok(Some(left)) = project::read::<Left>(&folder.join(LEFT)) {
+            let jobs = if left.server == remote.server() { remote.jobs().ok() } else { None };
+            let Some(jobs) = jobs else { continue };
+            let its: Vec<_> = jobs.iter().filter(|job| job.label == left.label).map(|job| job.id).collect();
+            left.forget(remote, &its);
+        }
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+}
+
+/// How the folders of queries begin.
+const QUERY: &str = "query-";
+/// What a query will leave on the server if it is interrupted: on disk before the first byte leaves.
+const LEFT: &str = "query.json";
+
+#[derive(Serialize, Deserialize)]
+struct Left {
+    server: String,
+    /// What its job is called.
+    label: String,
+    blobs: Vec<String>,
+}
+
+impl Left {
+    /// Everything the job made is ours to forget. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to
+    /// lose the answer.
+    fn forget(&self, remote: &Remote, jobs: &[JobId]) {
+        for &job in jobs {
+            // One that has ended takes no end.
+            let _ = remote.cancel(job);
+            let _ = remote.delete(job);
+        }
+        for name in self.blobs.iter().filter_map(|name| blob(name).ok()) {
+            let _ = remote.delete_upload(name);
+        }
+    }
+}
+
+/// Rows on their way to a server and back. What they leave is deleted at the end, or by the next command that reaches the server.
 struct Query<'a> {
     remote: &'a Remote,
     owner: Owner,
@@ -48,8 +101,7 @@ struct Query<'a> {
     model: &'a Model,
     request: [u8; 16],
     folder: PathBuf,
-    /// What the server holds because of them.
-    sent: Vec<BlobName>,
+    left: Left,
     job: Option<JobId>,
 }
 
@@ -60,23 +112,26 @@ impl Query<'_> {
         let rows = normalised.rows();
         let set = Dataset::new(normalised, vec![0; rows], self.model.classes.len())?;
         let ranges = uploads::ranges(rows, self.layout.geometry().rows());
-        let mut queries = Vec::new();
+        let mut uploads = Vec::new();
         for (k, range) in ranges.iter().enumerate() {
             report(Step::Encrypting(k, ranges.len()));
             let file = format!("query-{k:04}.ct");
-            let upload = uploads::encrypt(&self.owner, &self.layout, &set, range.clone(), false, &self.folder, file)?;
-            let query = to_batch(&upload)?;
-            self.sent.push(query.blob);
-            let mut progress = |held, all| report(Step::SendingRows(held, all));
-            let path = self.folder.join(&upload.file);
-            self.remote.upload_exactly(BlobKind::Features, &path, (query.blob, upload.bytes), &mut progress)?;
-            queries.push(query);
+            let range = range.clone();
+            uploads.push(uploads::encrypt(&self.owner, &self.layout, &set, range, false, &self.folder, file)?);
         }
+        self.left.blobs = uploads.iter().map(|upload| upload.blob.clone()).collect();
+        project::write(&self.folder.join(LEFT), &self.left)?;
+        for upload in &uploads {
+            let mut progress = |held, all| report(Step::SendingRows(held, all));
+            let (path, name) = (self.folder.join(&upload.file), (blob(&upload.blob)?, upload.bytes));
+            self.remote.upload_exactly(BlobKind::Features, &path, name, &mut progress)?;
+        }
+        let queries = uploads.iter().map(to_batch).collect::<Result<_>>()?;
         let training = &self.model.training;
         let id =
             training.job.parse().map_err(|_| Error::Protocol { what: "the model's job has no name".to_owned() })?;
         let wish = Classification { job: id, weights: blob(&training.weights)?, queries };
-        let job = self.remote.classify(self.request, &hex(&self.request[..6]), &wish)?;
+        let job = self.remote.classify(self.request, &self.left.label, &wish)?;
         self.job = Some(job.id);
         let outputs = self.wait(&job, report)?;
         let rows: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
@@ -96,28 +151,5 @@ impl Query<'_> {
             }
         }
         Err(remote::Error::Cut { job: job.id }.into())
-    }
-
-    /// Everything the job made is ours to forget. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to
-    /// lose the answer, and one that cannot be reached is not tried again.
-    fn forget(&self, outcome: &Result<Matrix>) {
-        if matches!(outcome, Err(Error::Remote(remote::Error::Unreachable { .. } | remote::Error::Late { .. }))) {
-            return;
-        }
-        if let Some(job) = self.job {
-            if outcome.is_err() {
-                let _ = self.remote.cancel(job);
-            }
-            let _ = self.remote.delete(job);
-        }
-        self.sent.iter().for_each(|&name| {
-            let _ = self.remote.delete_upload(name);
-        });
-    }
-}
-
-impl Drop for Query<'_> {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

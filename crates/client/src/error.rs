@@ -77,6 +77,19 @@ pub enum Error {
     /// Rows without labels.
     #[error("the features come without labels: give --labels FILE or --label-column NAME")]
     NoLabels,
+    /// Rows to validate on without labels.
+    #[error(
+        "the rows to validate on come without labels: give --validation-labels FILE, or --label-column where it names theirs too"
+    )]
+    NoValidationLabels,
+    /// Rows that cannot be used.
+    #[error("{file}: {error}")]
+    Rows {
+        /// Where they are from.
+        file: String,
+        /// What is wrong with them.
+        error: Box<Error>,
+    },
     /// A label that no training row has.
     #[error("row {row}: no training row has the label {label:?}")]
     UnknownClass {
@@ -130,6 +143,14 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A training was interrupted under keys that are not there any more.
+    #[error(
+        "the training {name} was interrupted with keys that were replaced since, without which it cannot go on: begin it again with --replace"
+    )]
+    Stranded {
+        /// The name.
+        name: String,
+    },
     /// A model of this name is there.
     #[error("there is a model named {name}: give another --name, or --replace it")]
     ModelExists {
@@ -137,7 +158,10 @@ pub enum Error {
         name: String,
     },
     /// The server does not know the parameter set.
-    #[error("the server does not accept parameter set {set}; it accepts {offered}")]
+    #[error(
+        "this project's keys are of parameter set {set}, which the server does not accept; it accepts {offered}. Ask its operator to allow {set}, \
+         or train in another --dir with a set that it accepts"
+    )]
     SetRefused {
         /// The set.
         set: String,
@@ -275,6 +299,17 @@ pub enum Error {
         noise: f64,
         /// What was planned for.
         released: f64,
+    },
+    /// Another release was asked for than the first one fixed.
+    #[error(
+        "the first export under this secret key fixed what may be published under it: {numbers} numbers in all at --security {security}. \
+         Leave --models and --security out, or train again with --fresh-keys"
+    )]
+    ReleaseFixed {
+        /// Numbers in all.
+        numbers: u64,
+        /// Bits of security.
+        security: u32,
     },
     /// The server or the way to it.
     #[error(transparent)]

@@ -7,7 +7,7 @@ mod onnx;
 
 use crate::files::{npy, npz, safetensors};
 use crate::project::Released;
-use crate::{Error, Model, Project, Result, project};
+use crate::{Error, Model, Project, Result, model, project};
 use hetal_keys::{Private, Release, ReleasePolicy};
 use hetal_learn::Matrix;
 use hetal_ring::sampler::OsSeeds;
@@ -61,6 +61,14 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
     if let Some(published) = project::read::<Published>(&path)?
         && published.source == source
     {
+        let is_current = model.training.key_id == project.settings().key_id;
+        let state = project.settings().released.filter(|_| is_current).unwrap_or(Released {
+            noise: 0.0,
+            numbers: numbers_of(model),
+            security: published.security,
+            left: 0,
+        });
+        require_same(policy, model, state)?;
         return Ok((published, path));
     }
     // What may be published is counted for each key, so a model of another key must not be counted with this one's.
@@ -89,6 +97,7 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
     let mut release = Release::new(ReleasePolicy { noise, numbers: all, security, error })?;
     let left =
         state.left.checked_sub(numbers).ok_or(hetal_keys::Error::Exhausted { wanted: numbers, left: state.left })?;
+    require_same(policy, model, state)?;
     let values = release.publish(&Private::new(normalised.values().to_vec()), &mut OsSeeds)?;
     // Counted before anything leaves this program, so that a kill cannot make it free.
     project.update(|settings| settings.released = Some(Released { left, ..state }))?;
@@ -106,6 +115,18 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
     Ok((published, path))
 }
 
+fn numbers_of(model: &Model) -> u64 {
+    (model.classes.len() * (model.features() + 1)) as u64
+}
+
+/// What is asked for is what was fixed, or is not asked for.
+fn require_same(policy: Option<(u64, u32)>, model: &Model, state: Released) -> Result<()> {
+    let Released { numbers, security, .. } = state;
+    let same =
+        |(models, bits): (u64, u32)| bits == security && models.max(1).checked_mul(numbers_of(model)) == Some(numbers);
+    if policy.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers, security }) }
+}
+
 fn fingerprint(model: &Model) -> String {
     let mut hasher = blake3::Hasher::new();
     for x in model.weights.iter().flatten().chain(&model.bias) {
@@ -117,14 +138,7 @@ fn fingerprint(model: &Model) -> String {
 impl Published {
     /// Classes x features + 1, the bias last.
     pub fn matrix(&self) -> Matrix {
-        let features = self.weights.first().map_or(0, Vec::len);
-        Matrix::from_fn(
-            self.classes.len(),
-            features + 1,
-            |k, h| {
-                if h == features { self.bias[k] } else { self.weights[k][h] }
-            },
-        )
+        model::matrix(&self.weights, &self.bias)
     }
 
     /// Its bytes in a format.
@@ -187,6 +201,12 @@ mod tests {
         let difference = first.matrix().max_difference(&model.matrix());
         assert!(difference > 0.0 && difference < 0.1, "{difference}");
         let again = publish(&mut project, &model, None).unwrap().0;
+        // The first time fixed for how many models, at which security: another wish is not passed over.
+        assert_eq!(publish(&mut project, &model, Some((MODELS, SECURITY))).unwrap().0, again);
+        for policy in [(MODELS, SECURITY + 1), (MODELS + 1, SECURITY)] {
+            let refused = publish(&mut project, &model, Some(policy));
+            assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{policy:?}");
+        }
         assert_eq!(again, first, "a second export publishes nothing new");
         let released = project.settings().released.unwrap();
         assert_eq!((released.numbers, released.left), (60, 45));

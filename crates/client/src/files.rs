@@ -86,6 +86,14 @@ pub enum Problem {
         /// What is there.
         text: String,
     },
+    /// A row without a label.
+    #[error("row {row}, column {column}: the label is missing; leave the row out, or give it one")]
+    NoLabel {
+        /// The row, counted from 1 without the heading.
+        row: usize,
+        /// The column or array of the labels.
+        column: String,
+    },
     /// A row of another length than the first.
     #[error("row {row} has {found} columns, the first has {expected}")]
     Ragged {
@@ -164,9 +172,14 @@ pub struct Table {
 }
 
 /// Reads features. `label` names the column (or the array of a file of several) with the labels; without it they are looked
-/// for under the usual names in `.npz` and `.safetensors`, and there are none in `.npy` and `.csv`.
+/// for under the usual names, and no others, in `.npz` and `.safetensors`, and there are none in `.npy` and `.csv`.
 pub fn table(path: &Path, label: Option<&str>) -> Result<Table> {
     parse_table(kind(path)?, &read(path)?, label).map_err(|problem| file(path, problem))
+}
+
+/// Reads features alone, whatever else the file holds: the labels are elsewhere.
+pub fn features(path: &Path) -> Result<Matrix> {
+    parse_features(kind(path)?, &read(path)?).map_err(|problem| file(path, problem))
 }
 
 /// Reads labels from a file of their own: a one-dimensional array, or a table with one column or one named `column`.
@@ -229,6 +242,15 @@ pub fn parse_table(format: Format, bytes: &[u8], label: Option<&str>) -> Parsed<
     }
 }
 
+/// Parses the features in a file's bytes.
+fn parse_features(format: Format, bytes: &[u8]) -> Parsed<Matrix> {
+    match format {
+        Format::Npz => matrix(&npz::parse(bytes)?),
+        Format::Safetensors => matrix(&safetensors::parse(bytes)?),
+        Format::Npy | Format::Csv => Ok(parse_table(format, bytes, None)?.features),
+    }
+}
+
 /// Parses the bytes of a file of labels.
 pub fn parse_labels(format: Format, bytes: &[u8], column: Option<&str>) -> Parsed<Labels> {
     let arrays = match format {
@@ -237,42 +259,49 @@ pub fn parse_labels(format: Format, bytes: &[u8], column: Option<&str>) -> Parse
         Format::Npz => npz::parse(bytes)?,
         Format::Safetensors => safetensors::parse(bytes)?,
     };
-    let (name, array) = find(&arrays, column, &LABEL_NAMES, "array of labels", 1)?;
+    let found = find(&arrays, column, &LABEL_NAMES).or_else(|| only(&arrays, 1).filter(|_| column.is_none()));
+    let (name, array) = found.ok_or_else(|| missing(&arrays, column, "array of labels"))?;
     array.labels(name)
 }
 
-/// Features and labels among named arrays.
+/// Features and labels among named arrays. Any other array with a number for each row (an index, a weight) is no label by that alone.
 fn several(arrays: Vec<(String, Array)>, label: Option<&str>) -> Parsed<Table> {
-    let (name, array) = find(&arrays, None, &FEATURE_NAMES, "two-dimensional array of features", 2)?;
-    let features = array.matrix(name)?;
-    let labels = match find(&arrays, label, &LABEL_NAMES, "array of labels", 1) {
-        Ok((name, array)) => Some(array.labels(name)?),
-        Err(problem) if label.is_some() => return Err(problem),
-        Err(_) => None,
+    let features = matrix(&arrays)?;
+    let labels = match find(&arrays, label, &LABEL_NAMES) {
+        Some((name, array)) => Some(array.labels(name)?),
+        None if label.is_some() => return Err(missing(&arrays, label, "array of labels")),
+        None => None,
     };
     Ok(Table { features, labels })
 }
 
-/// The array of a name, or of one of the usual names, or the only one with so many dimensions.
-fn find<'a>(
-    arrays: &'a [(String, Array)],
-    name: Option<&str>,
-    usual: &[&str],
-    what: &str,
-    dimensions: usize,
-) -> Parsed<(&'a str, &'a Array)> {
+/// The features among named arrays.
+fn matrix(arrays: &[(String, Array)]) -> Parsed<Matrix> {
+    let found = find(arrays, None, &FEATURE_NAMES).or_else(|| only(arrays, 2));
+    let (name, array) = found.ok_or_else(|| missing(arrays, None, "two-dimensional array of features"))?;
+    array.matrix(name)
+}
+
+/// The array of a name, or of one of the usual names.
+fn find<'a>(arrays: &'a [(String, Array)], name: Option<&str>, usual: &[&str]) -> Option<&'a (String, Array)> {
     let named = |wanted: &str| arrays.iter().find(|(name, _)| name == wanted);
-    let found = match name {
+    match name {
         Some(name) => named(name),
-        None => usual.iter().find_map(|name| named(name)).or_else(|| {
-            let mut fitting = arrays.iter().filter(|(_, array)| array.shape.len() == dimensions);
-            fitting.next().filter(|_| fitting.next().is_none())
-        }),
-    };
-    found.map(|(name, array)| (name.as_str(), array)).ok_or_else(|| Problem::Missing {
+        None => usual.iter().find_map(|name| named(name)),
+    }
+}
+
+/// The only array of so many dimensions.
+fn only(arrays: &[(String, Array)], dimensions: usize) -> Option<&(String, Array)> {
+    let mut fitting = arrays.iter().filter(|(_, array)| array.shape.len() == dimensions);
+    fitting.next().filter(|_| fitting.next().is_none())
+}
+
+fn missing(arrays: &[(String, Array)], name: Option<&str>, what: &str) -> Problem {
+    Problem::Missing {
         what: name.map_or_else(|| what.to_owned(), |name| format!("array {name}")),
         known: arrays.iter().map(|(name, a)| format!("{name} {:?}", a.shape)).collect::<Vec<_>>().join(", "),
-    })
+    }
 }
 
 /// Splits `path` from the name behind its last `#`, as in `data.npz#labels`.

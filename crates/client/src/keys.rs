@@ -1,7 +1,7 @@
 //! A project's keys: the secret, which is made once and never silently again, and the key set that a server gets.
 
 use crate::project::{KeySet, Released, Rotation, io, remove_if_there};
-use crate::training::Step;
+use crate::training::{self, Step};
 use crate::{Error, Layout, Owner, Project, Result, remote};
 use hetal_ckks::bytes::KeySetReader;
 use hetal_ckks::{KeyId, Params};
@@ -78,6 +78,16 @@ fn load(project: &mut Project) -> Result<Owner> {
     }
 }
 
+/// Whether there is anything about the keys that are there, or were: a server may have seen them, something was published under them, nobody
+/// knows their name, or they are lost. Others are as good as new ones.
+pub fn are_used(project: &Project) -> bool {
+    let (settings, there) = (project.settings(), project.has_secret());
+    let seen = settings.keys.iter().any(|keys| keys.sent) || settings.released.is_some();
+    let unknown = there && settings.key_id.is_none();
+    let lost = !there && (settings.key_id.is_some() || !settings.keys.is_empty());
+    seen || unknown || lost
+}
+
 /// Moves the secret key to `old`, with what was published under it: the next training makes a new one.
 pub fn retire(project: &mut Project) -> Result<()> {
     require_settled(project)?;
@@ -88,8 +98,10 @@ pub fn retire(project: &mut Project) -> Result<()> {
     project.retire_keys()
 }
 
-/// Replaces the secret key, and the key sets it had; interrupted, it goes on. Gives the old key's name and the new key.
+/// Replaces the secret key, and the key sets it had; interrupted, it goes on. Gives the old key's name and the new key. Trainings that were
+/// interrupted with the old ones are reported.
 pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(Step) + Send)) -> Result<(String, Owner)> {
+    let sets = project.settings().keys.clone();
     let rotation = match project.settings().rotation.clone() {
         Some(begun) => begun,
         None => {
@@ -106,6 +118,11 @@ pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(Step) + Send)) -> R
     }
     if project.settings().key_id.as_ref() == Some(&rotation.from) {
         project.retire_keys()?;
+    }
+    // Before the long work, which may be interrupted: later nobody knows which sets there were.
+    let stranded = training::stranded(project, &sets);
+    if !stranded.is_empty() {
+        report(Step::Stranded(stranded));
     }
     let owner = load_or_make(project)?;
     for &(batch, features, classes, range) in &rotation.shapes {

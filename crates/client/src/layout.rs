@@ -9,6 +9,10 @@ use hetal_learn::{Circuit, Geometry, Ledger};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Bytes for each coefficient that training takes beside keys and prepared batches: bootstrapping matrices, the circuit's plaintexts, work;
+/// 5.5 GiB at the degree of `full`.
+const BESIDE_KEYS: u64 = 88 << 10;
+
 /// The circuit of a shape under a parameter set.
 #[derive(Clone)]
 pub struct Layout {
@@ -82,12 +86,6 @@ impl Layout {
         Ok(key_set_len(&self.params, keys).map_err(hetal_ckks::Error::from)?)
     }
 
-    /// Bytes of the server's memory for keys on a CPU, uniform halves included.
-    pub fn resident_key_bytes(&self, keys: &[(KeyId, usize)]) -> u64 {
-        let limbs = |&(id, q): &(KeyId, usize)| id.total_limbs(&self.params, q);
-        (keys.iter().map(limbs).sum::<usize>() * 8 * hetal_ring::packed::words(self.params.degree())) as u64
-    }
-
     /// Bytes of the encrypted features of a batch, or of validation rows.
     pub fn feature_bytes(&self) -> u64 {
         self.geometry().blocks() as u64
@@ -128,4 +126,15 @@ impl Layout {
     fn limb_bytes(&self) -> u64 {
         self.params.degree() as u64 * 8
     }
+}
+
+/// Bytes of the server's memory for keys on a CPU, uniform halves included.
+pub fn resident_key_bytes(params: &Params, keys: &[(KeyId, usize)]) -> u64 {
+    let limbs = |&(id, q): &(KeyId, usize)| id.total_limbs(params, q);
+    (keys.iter().map(limbs).sum::<usize>() * 8 * hetal_ring::packed::words(params.degree())) as u64
+}
+
+/// Bytes that a server on a CPU takes at least to train under these keys; each batch that stays prepared comes to it.
+pub fn server_bytes(params: &Params, keys: &[(KeyId, usize)]) -> u64 {
+    resident_key_bytes(params, keys) + BESIDE_KEYS * params.degree() as u64
 }

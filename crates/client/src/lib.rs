@@ -6,7 +6,7 @@ pub mod evaluation;
 pub mod export;
 pub mod files;
 pub mod keys;
-mod layout;
+pub mod layout;
 pub mod model;
 mod outputs;
 mod owner;

@@ -145,14 +145,7 @@ impl Model {
 
     /// Classes x features + 1, the bias last.
     pub fn matrix(&self) -> Matrix {
-        let features = self.features();
-        Matrix::from_fn(
-            self.classes.len(),
-            features + 1,
-            |k, h| {
-                if h == features { self.bias[k] } else { self.weights[k][h] }
-            },
-        )
+        matrix(&self.weights, &self.bias)
     }
 
     /// Logits of rows.
@@ -179,6 +172,13 @@ pub fn probabilities(logits: &Matrix) -> Matrix {
     let mut probabilities = logits.clone();
     (0..logits.rows()).for_each(|i| softmax::exact(probabilities.row_mut(i)));
     probabilities
+}
+
+/// Weights and biases of classes as one matrix, the bias last.
+pub(crate) fn matrix(weights: &[Vec<f64>], bias: &[f64]) -> Matrix {
+    let features = weights.first().map_or(0, Vec::len);
+    let value = |k: usize, h: usize| if h == features { bias[k] } else { weights[k][h] };
+    Matrix::from_fn(bias.len(), features + 1, value)
 }
 
 #[cfg(test)]

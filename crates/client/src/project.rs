@@ -16,7 +16,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the largest state file: a model of 128 classes and 2048 features has 6 MB.
@@ -153,47 +152,29 @@ pub struct Released {
     pub left: u64,
 }
 
-/// An open project folder: no other program writes to it.
+/// An open project folder: no other program writes to it, unless it was only opened to be looked at.
 pub struct Project {
     root: PathBuf,
     settings: Settings,
     passphrase: Option<Passphrase>,
-    _lock: File,
+    lock: Option<File>,
 }
 
 impl Project {
     /// Opens a folder, or makes one for a parameter set. Waits for no one: a folder in use is an error.
     pub fn open(root: &Path, set: Option<&str>) -> Result<Self> {
         make_private_folder(root)?;
-        let lock_path = root.join("lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(|e| io("opening", &lock_path, &e))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::InUse { folder: root.to_owned() }),
-            Err(TryLockError::Error(e)) => return Err(io("locking", &lock_path, &e)),
-        }
+        let lock = Some(lock(root)?);
         remove_unfinished(root);
-        let path = root.join("project.json");
-        let mut settings: Settings = match read(&path)? {
+        let settings = match settings(root)? {
             Some(settings) => settings,
             None => {
                 let settings = Settings::new(set.unwrap_or("full"));
-                write(&path, &settings)?;
+                write(&root.join("project.json"), &settings)?;
                 settings
             }
         };
-        if settings.version > VERSION {
-            return Err(Error::NewerFile { path, found: settings.version, known: VERSION });
-        }
-        // They are written, removed and sent by these names: a folder that came from elsewhere must not lead out of itself, nor to
-        // its other files.
-        if let Some(keys) = settings.keys.iter().find(|keys| !is_key_file(&keys.file)) {
-            return Err(Error::Damaged { path, reason: format!("{:?} is no name of a key set's file", keys.file) });
-        }
-        // The next time it is written it is in the form of today.
-        settings.version = VERSION;
-        let mut project = Self { root: root.to_owned(), settings, passphrase: None, _lock: lock };
+        let mut project = Self { root: root.to_owned(), settings, passphrase: None, lock };
         match set {
             Some(set) if set == project.settings.set => {}
             // Where no key was made yet, nothing depends on the set.
@@ -213,6 +194,12 @@ impl Project {
             return Err(Error::NoProject { folder: root.to_owned() });
         }
         Self::open(root, None)
+    }
+
+    /// Opens a folder that must be there to look at it, whoever works in it: its files are whole or not there at every moment.
+    pub fn look(root: &Path) -> Result<Self> {
+        let settings = settings(root)?.ok_or_else(|| Error::NoProject { folder: root.to_owned() })?;
+        Ok(Self { root: root.to_owned(), settings, passphrase: None, lock: None })
     }
 
     /// Its folder.
@@ -235,8 +222,14 @@ impl Project {
         &self.settings
     }
 
-    /// Changes what it is about, on disk first.
+    /// Changes what it is about, on disk first. In a folder that is only looked at no one else may work meanwhile.
     pub fn update(&mut self, change: impl FnOnce(&mut Settings)) -> Result<()> {
+        if self.lock.is_none() {
+            let mut own = Self::existing(&self.root)?;
+            own.update(change)?;
+            self.settings = own.settings;
+            return Ok(());
+        }
         let mut settings = self.settings.clone();
         change(&mut settings);
         write(&self.root.join("project.json"), &settings)?;
@@ -338,6 +331,38 @@ impl Project {
     }
 }
 
+/// What a folder is about; `None` if that is nothing yet.
+fn settings(root: &Path) -> Result<Option<Settings>> {
+    let path = root.join("project.json");
+    let Some(mut settings) = read::<Settings>(&path)? else { return Ok(None) };
+    if settings.version > VERSION {
+        return Err(Error::NewerFile { path, found: settings.version, known: VERSION });
+    }
+    // They are written, removed and sent by these names: a folder that came from elsewhere must not lead out of itself, nor to
+    // its other files.
+    if let Some(keys) = settings.keys.iter().find(|keys| !is_key_file(&keys.file)) {
+        return Err(Error::Damaged { path, reason: format!("{:?} is no name of a key set's file", keys.file) });
+    }
+    // The next time it is written it is in the form of today.
+    settings.version = VERSION;
+    Ok(Some(settings))
+}
+
+/// Takes a folder for this program alone, until the file is dropped.
+pub(crate) fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let lock = options.open(&path).map_err(|e| io("opening", &path, &e))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse { folder: folder.to_owned() }),
+        Err(TryLockError::Error(e)) => Err(io("locking", &path, &e)),
+    }
+}
+
 /// A name that is a file's: letters, digits, `-`, `_` and `.`, not too long, not hidden.
 pub(crate) fn checked_name(name: &str) -> Result<&str> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -404,12 +429,7 @@ pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 
 /// Writes a file, whole or not at all, for its owner's eyes only.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
-    let write = || {
-        let mut file = NewFile::create(path)?;
-        file.write_all(bytes)?;
-        file.finish()
-    };
-    write().map_err(|e| io("writing", path, &e))
+    NewFile::create(path).and_then(|file| file.finish_with(bytes)).map_err(|e| io("writing", path, &e))
 }
 
 #[cfg(test)]
@@ -438,6 +458,22 @@ mod tests {
         project.update(|s| s.key_id = Some("a key".to_owned())).unwrap();
         drop(project);
         assert!(matches!(Project::open(&root, Some("full")), Err(Error::OtherSet { .. })));
+    }
+
+    #[test]
+    fn a_project_in_use_can_be_looked_at() {
+        let folder = TempDir::new();
+        assert!(matches!(Project::look(folder.path()), Err(Error::NoProject { .. })));
+        let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
+        let mut other = Project::look(folder.path()).unwrap();
+        assert_eq!(other.settings().set, "insecure-toy11");
+        assert!(matches!(other.update(|s| s.locked = true), Err(Error::InUse { .. })));
+        project.update(|s| s.key_id = Some("a key".to_owned())).unwrap();
+        drop(project);
+        // What was written meanwhile is not undone.
+        other.update(|s| s.locked = true).unwrap();
+        let project = Project::existing(folder.path()).unwrap();
+        assert_eq!((project.settings().locked, project.settings().key_id.as_deref()), (true, Some("a key")));
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub enum Credentials {
     },
 }
 
+/// How long a server that was never reached is tried: an address, a port or an authority may be wrong.
+const FIRST_PERSISTENCE: Duration = Duration::from_secs(10);
+
 /// A verdict is sent this long after its validation became known, so that its time tells nothing about the logits.
 pub const VERDICT_DELAY: Duration = Duration::from_secs(2);
 
@@ -72,6 +75,8 @@ pub struct Remote {
     server: String,
     persistence: Duration,
     offer: Offer,
+    /// Told when a connection broke and is tried again.
+    on_break: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Remote {
@@ -86,7 +91,9 @@ impl Remote {
             .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
             .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
         let (server, persistence) = (address.server.clone(), address.persistence);
-        let mut remote = Self { runtime, rpc, server, persistence, offer: Offer::default() };
+        let (offer, on_break) = (Offer::default(), Box::new(|_: &str| ()));
+        let first = FIRST_PERSISTENCE.min(persistence);
+        let mut remote = Self { runtime, rpc, server, persistence: first, offer, on_break };
         let program = format!("hetal {}", env!("CARGO_PKG_VERSION"));
         let hello = v1::HelloRequest { oldest: VERSION, newest: VERSION, program };
         let offer = remote.call(|mut rpc| {
@@ -94,7 +101,13 @@ impl Remote {
             async move { rpc.hello(hello).await }
         })?;
         remote.offer = Offer::parse(offer)?;
+        remote.persistence = persistence;
         Ok(remote)
+    }
+
+    /// Names who is told, once for each time, that the connection broke for more than a moment and is tried again.
+    pub fn on_break(&mut self, tell: impl Fn(&str) + Send + Sync + 'static) {
+        self.on_break = Box::new(tell);
     }
 
     /// Where the server is.
@@ -161,9 +174,7 @@ impl Remote {
     /// Gives a verdict. It leaves `delay` after the validation became known, or a whole multiple of it where judging took longer, in a message
     /// of fixed size: [`VERDICT_DELAY`] but in tests, which have no time to lose.
     pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
-        let waited = validation.received.elapsed();
-        let periods = waited.as_nanos().checked_div(delay.as_nanos()).map_or(0, |n| n as u32 + 1);
-        std::thread::sleep((delay * periods).saturating_sub(waited));
+        std::thread::sleep(rest_of_period(validation.received.elapsed(), delay));
         let verdict = match verdict {
             Verdict::Continue => v1::Verdict::Continue,
             Verdict::Stop => v1::Verdict::Stop,
@@ -187,9 +198,17 @@ impl Remote {
         loop {
             match self.attempt(call(self.rpc.clone())) {
                 Ok(response) => return Ok(response.into_inner()),
-                Err(status) => patience.wait(&self.server, status)?,
+                Err(status) => self.wait(&mut patience, status)?,
             }
         }
+    }
+
+    /// Waits before something is tried again, or gives the error that ends it.
+    fn wait(&self, patience: &mut Patience, status: Status) -> Result<()> {
+        if patience.pause == LONG_PAUSE && is_broken(&status) {
+            (self.on_break)(&Error::of(&self.server, status.clone()).reason());
+        }
+        patience.wait(&self.server, status)
     }
 
     /// Waits for an answer, unless nothing comes for too long.
@@ -198,9 +217,26 @@ impl Remote {
     }
 }
 
+/// How long a verdict still waits that took `waited` to find: to the next whole multiple of `delay`, however long that was.
+fn rest_of_period(waited: Duration, delay: Duration) -> Duration {
+    let into = waited.as_nanos().checked_rem(delay.as_nanos()).unwrap_or(0);
+    let rest = if delay.is_zero() { 0 } else { delay.as_nanos() - into };
+    Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX))
+}
+
 fn job_request(id: JobId) -> v1::JobRequest {
     v1::JobRequest { id: id.to_vec().into() }
 }
+
+/// Whether it may pass when it is tried again. A certificate that is not the server's stays so.
+fn is_broken(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Aborted | Code::DeadlineExceeded)
+        && !error::is_of_certificate(status)
+}
+
+/// The first pause, and the one that shows that something more than a moment was lost: 3 s after the break.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONG_PAUSE: Duration = FIRST_PAUSE.saturating_mul(32);
 
 /// Waits between attempts, longer each time.
 struct Patience {
@@ -212,15 +248,13 @@ struct Patience {
 
 impl Patience {
     fn new(persistence: Duration) -> Self {
-        Self { persistence, until: None, pause: Duration::from_millis(50) }
+        Self { persistence, until: None, pause: FIRST_PAUSE }
     }
 
     /// Sleeps before the next attempt, or gives the error that ends them.
     fn wait(&mut self, server: &str, status: Status) -> Result<()> {
-        let broken =
-            matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Aborted | Code::DeadlineExceeded);
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.persistence);
-        if !broken || Instant::now() + self.pause > until {
+        if !is_broken(&status) || Instant::now() + self.pause > until {
             return Err(Error::of(server, status));
         }
         std::thread::sleep(self.pause);
@@ -283,6 +317,16 @@ impl Interceptor for Papers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The time of a verdict is a whole number of periods after the logits: it tells nothing finer about how long they took to judge.
+    #[test]
+    fn verdicts_leave_at_whole_periods() {
+        let (ms, delay) = (Duration::from_millis, Duration::from_secs(2));
+        for (waited, rest) in [(0, 2000), (1, 1999), (1999, 1), (2000, 2000), (2001, 1999), (7300, 700)] {
+            assert_eq!(rest_of_period(ms(waited), delay), ms(rest), "{waited}");
+        }
+        assert_eq!(rest_of_period(ms(7), Duration::ZERO), Duration::ZERO);
+    }
 
     #[test]
     fn patience_counts_from_the_break() {

@@ -20,6 +20,8 @@ pub struct Labelled {
     pub features: Matrix,
     /// One per row.
     pub labels: Labels,
+    /// Where they are from, for errors: a file's name, or nothing.
+    pub file: String,
 }
 
 impl Labelled {
@@ -30,7 +32,19 @@ impl Labelled {
             let (rows, labels) = (table.features.rows(), labels.len());
             return Err(hetal_learn::Error::LabelCount { rows, labels }.into());
         }
-        Ok(Self { features: table.features, labels })
+        Ok(Self { features: table.features, labels, file: String::new() })
+    }
+
+    /// An error about them, with the place where they are from.
+    pub fn fault(&self, error: impl Into<Error>) -> Error {
+        let error = error.into();
+        if self.file.is_empty() { error } else { Error::Rows { file: self.file.clone(), error: Box::new(error) } }
+    }
+
+    /// The rows with numbers for their classes.
+    fn dataset(&self, classes: &[String]) -> Result<Dataset> {
+        let labels = numbers(&self.labels, classes).map_err(|e| self.fault(e))?;
+        Dataset::new(self.features.clone(), labels, classes.len()).map_err(|e| self.fault(e))
     }
 
     /// The first of the rows and of the features.
@@ -40,7 +54,8 @@ impl Labelled {
             Labels::Numbers(numbers) => Labels::Numbers(numbers[..rows].to_vec()),
             Labels::Names(names) => Labels::Names(names[..rows].to_vec()),
         };
-        Self { features: Matrix::from_fn(rows, columns, |i, h| self.features[(i, h)]), labels }
+        let features = Matrix::from_fn(rows, columns, |i, h| self.features[(i, h)]);
+        Self { features, labels, file: self.file.clone() }
     }
 }
 
@@ -60,19 +75,25 @@ pub struct Task {
 impl Task {
     /// Prepares rows. Without rows for validation, one in [`VALIDATION_SHARE`] of each class is set aside.
     pub fn new(training: &Labelled, validation: Option<&Labelled>, row_norm: f64) -> Result<Self> {
+        // Every class has rows: they are the classes of the rows.
         let classes = training.labels.classes();
-        let all =
-            Dataset::for_training(training.features.clone(), numbers(&training.labels, &classes)?, classes.len())?;
-        let (training, validation) = match validation {
-            Some(given) => {
-                let labels = numbers(&given.labels, &classes)?;
-                (part(&all, &shuffled(all.rows()))?, Dataset::new(given.features.clone(), labels, classes.len())?)
-            }
+        let all = training.dataset(&classes)?;
+        let (to_train, to_validate) = match validation {
+            Some(given) => (shuffled(all.rows()), (0..given.features.rows()).collect()),
             None => split(&all)?,
         };
-        let normalisation = Normalisation::fit(training.features(), row_norm)?;
-        let normalised = |set: &Dataset| set.with_features(normalisation.apply(set.features())?);
-        Ok(Self { training: normalised(&training)?, validation: normalised(&validation)?, classes, normalisation })
+        let (given, rest) = (validation.unwrap_or(training), validation.map(|v| v.dataset(&classes)).transpose()?);
+        let rest = rest.as_ref().unwrap_or(&all);
+        let (first, second) = (part(&all, &to_train)?, part(rest, &to_validate)?);
+        let normalisation = Normalisation::fit(first.features(), row_norm)?;
+        // What is wrong with a row is said of the row of the file.
+        let normalised = |set: &Dataset, rows: &[usize], of: &Labelled| -> Result<Dataset> {
+            let apply = normalisation.apply(set.features()).and_then(|features| set.with_features(features));
+            apply.map_err(|error| of.fault(in_file(error, rows)))
+        };
+        let training = normalised(&first, &to_train, training)?;
+        let validation = normalised(&second, &to_validate, given)?;
+        Ok(Self { training, validation, classes, normalisation })
     }
 
     /// Features of a row.
@@ -108,6 +129,16 @@ pub fn numbers(labels: &Labels, classes: &[String]) -> Result<Vec<usize>> {
     labels.texts().iter().enumerate().map(place).collect()
 }
 
+/// An error about one of some rows of a file, said of the file's.
+fn in_file(error: hetal_learn::Error, rows: &[usize]) -> hetal_learn::Error {
+    match error {
+        hetal_learn::Error::BeyondGuard { row, column, norm, guard } => {
+            hetal_learn::Error::BeyondGuard { row: rows.get(row).copied().unwrap_or(row), column, norm, guard }
+        }
+        other => other,
+    }
+}
+
 /// Some rows of a set, in the order given.
 fn part(set: &Dataset, rows: &[usize]) -> Result<Dataset> {
     let columns = set.features().columns();
@@ -117,7 +148,7 @@ fn part(set: &Dataset, rows: &[usize]) -> Result<Dataset> {
 }
 
 /// One in [`VALIDATION_SHARE`] rows of each class (at least one of a class of two) to validate on, the others to train on.
-fn split(set: &Dataset) -> Result<(Dataset, Dataset)> {
+fn split(set: &Dataset) -> Result<(Vec<usize>, Vec<usize>)> {
     let mut seen = vec![0; set.classes()];
     let mut counts = vec![0; set.classes()];
     set.labels().iter().for_each(|&label| counts[label] += 1);
@@ -131,7 +162,7 @@ fn split(set: &Dataset) -> Result<(Dataset, Dataset)> {
     if validation.is_empty() {
         return Err(Error::TooFewRows);
     }
-    Ok((part(set, &training)?, part(set, &validation)?))
+    Ok((training, validation))
 }
 
 /// The numbers below `count` in an order that looks random: files are often sorted by class, batches must not be.
@@ -157,7 +188,7 @@ mod tests {
 
     fn labelled(labels: Vec<i64>) -> Labelled {
         let features = Matrix::from_fn(labels.len(), 3, |i, j| (i * i + j) as f64);
-        Labelled { features, labels: Labels::Numbers(labels) }
+        Labelled { features, labels: Labels::Numbers(labels), file: String::new() }
     }
 
     #[test]
@@ -180,6 +211,37 @@ mod tests {
         rows.features[(3, 1)] += 1e-9;
         assert_ne!(Task::new(&rows, None, 10.0).unwrap().fingerprint(), before);
         assert_ne!(Task::new(&labelled(labels), None, 9.0).unwrap().fingerprint(), before);
+    }
+
+    /// Rows are counted from 1 as they are in their file, however they were shuffled and split.
+    #[test]
+    fn what_is_wrong_is_said_of_the_file_s_row() {
+        let fault = |training: &Labelled, validation: Option<&Labelled>| {
+            Task::new(training, validation, 10.0).unwrap_err().to_string()
+        };
+        let mut rows = labelled((0..24).map(|k| k % 2).collect());
+        rows.file = "rows.csv".to_owned();
+        let mut bad = rows.clone();
+        bad.features[(0, 2)] = f64::NAN;
+        assert!(fault(&bad, None).starts_with("rows.csv: row 1, column 3:"), "{}", fault(&bad, None));
+        // The one row that is far longer than the others, if it is set aside: it is trained on or found, never misnamed.
+        let mut found = 0;
+        for row in 0..24 {
+            let mut far = rows.clone();
+            far.features[(row, 1)] = 1e5;
+            if let Err(error) = Task::new(&far, None, 10.0) {
+                let said = error.to_string();
+                assert!(said.starts_with(&format!("rows.csv: row {}: length", row + 1)), "{row}: {said}");
+                found += 1;
+            }
+        }
+        assert_eq!(found, 2, "one row of each class is set aside");
+        let mut other = rows.clone();
+        other.file = "validation.csv".to_owned();
+        other.features[(7, 1)] = 1e5;
+        assert!(fault(&rows, Some(&other)).starts_with("validation.csv: row 8: length"));
+        other.labels = Labels::Numbers(vec![5; 24]);
+        assert!(fault(&rows, Some(&other)).starts_with("validation.csv: row 1: no training row"));
     }
 
     #[test]

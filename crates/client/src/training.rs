@@ -4,12 +4,16 @@
 //! ```text
 //! record    what is on disk: encrypted rows, the job, the verdicts that were given
 //! following events as they come, a verdict for every epoch; what no honest server sends ends it
+//! deletion  a job that is not wanted any more, with what was sent for it
 //! finish    weights fetched, compared with what was validated and with exact training, saved as a model
 //! ```
 
+mod deletion;
 mod finish;
 mod following;
 mod record;
+
+pub use deletion::{Deleted, delete};
 
 use crate::owner::random_name;
 use crate::project::{self, KeySet};
@@ -20,7 +24,7 @@ use hetal_keys::secret_file;
 use hetal_learn::{Judge, Matrix, Verdict, Wishes};
 use record::{JobRecord, Record};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// An epoch is asked for again (with a lower rate, a wider range) at most so often in all.
@@ -63,6 +67,8 @@ impl Options {
 /// Something that is being done, for progress bars.
 #[derive(Clone, Debug)]
 pub enum Step {
+    /// The key set that is there is compared with its name, which takes as long as reading it.
+    Comparing,
     /// Keys are made: how many of how many.
     Keys(usize, usize),
     /// Trainings of these names were interrupted with a key set that was replaced, and can only begin again.
@@ -79,8 +85,8 @@ pub enum Step {
     Started(String),
     /// The server's work is so far.
     Working(Progress),
-    /// An epoch was judged.
-    Judged(Round),
+    /// The epoch of this number, counted from 1 over all runs of the training, was judged.
+    Judged(usize, Round),
     /// Exact training on this machine, to compare with.
     Checking,
 }
@@ -206,7 +212,7 @@ impl<'a> Training<'a> {
         let began = Instant::now();
         let (layout, wishes) = agreed(project, remote.offer(), task, options)?;
         let folder = project.job(&options.name)?;
-        let before = project::read::<Record>(&folder.join("job.json"))?;
+        let before = record_before(&folder, options)?;
         // Before keys are made, or old ones go.
         keys::require_settled(project)?;
         let going_on = before.as_ref().is_some_and(|record| !record.finished);
@@ -218,6 +224,7 @@ impl<'a> Training<'a> {
         if going_on && !same && !options.replace {
             return Err(Error::OtherTraining { name: options.name.clone() });
         }
+        let sets = project.settings().keys.clone();
         if retire {
             keys::retire(project)?;
         }
@@ -226,13 +233,15 @@ impl<'a> Training<'a> {
             Some(record) if going_on && !options.replace => kept_set(project, &owner, &layout, record, &options.name)?,
             _ => fresh_set(project, &owner, &layout, options, report)?,
         };
-        let fitting = same && before.as_ref().is_some_and(|record| record.keys == keys.blob);
+        let stranded: Vec<_> = stranded(project, &sets).into_iter().filter(|name| *name != options.name).collect();
+        if !stranded.is_empty() {
+            report(Step::Stranded(stranded));
+        }
+        let fitting = |record: &Record| record.keys == keys.blob && record.can_be_sent(&folder, options.replace);
         let record = match before {
-            Some(record) if fitting => record.taken_up(remote, options)?,
+            Some(record) if same && fitting(&record) => record.taken_up(remote, options)?,
             before => {
-                if let Some(before) = before {
-                    before.give_up(remote, &folder)?;
-                }
+                record::give_up(before, remote, &folder)?;
                 let mut record = Record::begin(&owner, &layout, task, &keys, wishes, &folder, report)?;
                 record.fresh_keys = options.fresh_keys;
                 record
@@ -278,8 +287,7 @@ impl<'a> Training<'a> {
         let kinds =
             batches.iter().map(|u| (BlobKind::Batch, u)).chain(validation.iter().map(|u| (BlobKind::Features, u)));
         for (kind, upload) in kinds {
-            uploads::check(&self.folder, upload)?;
-            let path = self.folder.join(&upload.file);
+            let path = uploads::path(&self.folder, upload)?;
             let mut progress = |held, _| report(Step::SendingRows(before + held, all));
             let name = (blob(&upload.blob)?, upload.bytes);
             let sent = self.remote.upload_exactly(kind, &path, name, &mut progress)?;
@@ -347,18 +355,30 @@ impl<'a> Training<'a> {
     }
 }
 
+/// The training of this name as it is on disk. One that cannot be read is as good as none where it may be replaced.
+fn record_before(folder: &Path, options: &Options) -> Result<Option<Record>> {
+    let path = folder.join("job.json");
+    match project::read::<Record>(&path) {
+        Err(Error::Damaged { .. }) if options.replace => Ok(None),
+        Err(Error::Damaged { path, reason }) => {
+            Err(Error::Damaged { path, reason: format!("{reason}; begin the training again with --replace") })
+        }
+        record => record,
+    }
+}
+
 /// The key set that an interrupted training goes on with. Nothing is made in its place: under another one it would not go on. Its file is
 /// not needed where the server has it, and is compared with its name where it does not.
 fn kept_set(project: &Project, owner: &Owner, layout: &Layout, record: &Record, name: &str) -> Result<KeySet> {
     let keys = project.settings().key_set(&record.keys).cloned();
-    let keys = keys.ok_or_else(|| Error::OtherTraining { name: name.to_owned() })?;
+    let keys = keys.ok_or_else(|| Error::Stranded { name: name.to_owned() })?;
     if keys::is_of_another_version(project, owner, layout, &keys)? {
         return Err(Error::OldKeys { name: name.to_owned() });
     }
     Ok(keys)
 }
 
-/// The key set for a training that begins. Others that were interrupted may need the one it replaces: they are named.
+/// The key set for a training that begins.
 fn fresh_set(
     project: &mut Project,
     owner: &Owner,
@@ -366,32 +386,31 @@ fn fresh_set(
     options: &Options,
     report: &mut (dyn FnMut(Step) + Send),
 ) -> Result<KeySet> {
-    let before = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).map(|keys| keys.blob.clone());
     if options.replace {
+        report(Step::Comparing);
         keys::check_set(project, layout)?;
     }
-    let keys = keys::ensure_set(project, owner, layout, report)?;
-    if let Some(before) = before.filter(|before| *before != keys.blob) {
-        let stranded: Vec<_> = interrupted(project, &before).into_iter().filter(|name| *name != options.name).collect();
-        if !stranded.is_empty() {
-            report(Step::Stranded(stranded));
-        }
-    }
-    Ok(keys)
+    keys::ensure_set(project, owner, layout, report)
 }
 
-/// Names of the trainings that were interrupted and go on with the key set of this name only, in order.
-pub fn interrupted(project: &Project, keys: &str) -> Vec<String> {
+/// Names of the trainings that were interrupted with a key set that was there `before` and is not any more, in order.
+pub fn stranded(project: &Project, before: &[KeySet]) -> Vec<String> {
+    let settings = project.settings();
+    let gone = |keys: &str| settings.key_set(keys).is_none() && before.iter().any(|set| set.blob == keys);
+    let waits = |(_, record): &(String, Record)| !record.finished && gone(&record.keys);
+    records(project).into_iter().filter(waits).map(|(name, _)| name).collect()
+}
+
+/// The trainings of a project by name, in order. One that cannot be read does not go on, and is left out.
+fn records(project: &Project) -> Vec<(String, Record)> {
     let folders = std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten();
-    let waits = |folder: &std::fs::DirEntry| {
-        let record = project::read::<Record>(&folder.path().join("job.json"));
-        // One that cannot be read does not go on with any.
-        record.ok().flatten().is_some_and(|record| !record.finished && record.keys == keys)
+    let record = |folder: std::fs::DirEntry| {
+        let record = project::read::<Record>(&folder.path().join("job.json")).ok().flatten()?;
+        Some((folder.file_name().into_string().ok()?, record))
     };
-    let names = folders.filter(waits).filter_map(|folder| folder.file_name().into_string().ok());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
+    let mut all: Vec<_> = folders.filter_map(record).collect();
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    all
 }
 
 /// Whether bytes are a training as it is on disk.
@@ -401,16 +420,11 @@ pub(crate) fn parse(bytes: &[u8]) -> bool {
 
 /// Whether there must be new keys: they are wanted, those that are there were used, and no interrupted training made them for this wish.
 fn must_retire(project: &Project, options: &Options, before: Option<&Record>) -> bool {
-    let (settings, there) = (project.settings(), project.has_secret());
-    // Keys that no server has seen and under which nothing was published are as good as new ones; of one without a name nobody knows.
-    let used = settings.keys.iter().any(|keys| keys.sent) || settings.released.is_some();
-    let unknown = there && settings.key_id.is_none();
     // A passphrase was wished for, and the key that is there has none.
     let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
-    let lost = !there && (settings.key_id.is_some() || !settings.keys.is_empty());
     let made_for_this =
-        |record: &Record| record.fresh_keys && !record.finished && settings.key_set(&record.keys).is_some();
-    options.fresh_keys && (open || (used || unknown || lost) && !before.is_some_and(made_for_this))
+        |record: &Record| record.fresh_keys && !record.finished && project.settings().key_set(&record.keys).is_some();
+    options.fresh_keys && (open || keys::are_used(project) && !before.is_some_and(made_for_this))
 }
 
 #[cfg(test)]

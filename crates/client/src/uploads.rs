@@ -3,7 +3,7 @@
 use crate::layout::Layout;
 use crate::project::{checked_name, io};
 use crate::remote::{Batch, BlobName};
-use crate::{Error, Owner, Result};
+use crate::{Error, Owner, Result, remote};
 use hetal_ckks::Complex64;
 use hetal_keys::durable::NewFile;
 use hetal_learn::{Dataset, packing};
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A file of encrypted rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,15 +69,16 @@ pub(crate) fn ranges(rows: usize, batch: usize) -> Vec<Range<usize>> {
     (0..rows).step_by(batch.max(1)).map(|start| start..(start + batch).min(rows)).collect()
 }
 
-/// Checks that a file is there as it was written, and where such files are: a record that came from elsewhere names no others.
-pub(crate) fn check(folder: &Path, upload: &Upload) -> Result<()> {
-    checked_name(&upload.file)?;
-    let path = folder.join(&upload.file);
-    let bytes = std::fs::metadata(&path).map_err(|e| io("reading", &path, &e))?.len();
-    if bytes == upload.bytes {
-        return Ok(());
-    }
-    Err(Error::Damaged { path, reason: format!("it has {bytes} bytes, {} were written", upload.bytes) })
+/// Where the file is: a record that came from elsewhere names no files but such as are kept here.
+pub(crate) fn path(folder: &Path, upload: &Upload) -> Result<PathBuf> {
+    Ok(folder.join(checked_name(&upload.file)?))
+}
+
+/// Whether a file is there as it was written, by its length or, `thoroughly`, by its bytes.
+pub(crate) fn is_whole(folder: &Path, upload: &Upload, thoroughly: bool) -> bool {
+    let Ok(path) = path(folder, upload) else { return false };
+    let as_written = || remote::name_of(&path).is_ok_and(|(name, _)| name.to_string() == upload.blob);
+    path.metadata().is_ok_and(|m| m.len() == upload.bytes) && (!thoroughly || as_written())
 }
 
 /// The name in a state file.
@@ -103,7 +104,23 @@ mod tests {
         for name in ["batch-0000.ct", "../secret.key"] {
             std::fs::write(inner.join(name), b"abc").unwrap();
             let upload = Upload { file: name.to_owned(), blob: String::new(), bytes: 3, rows: 1 };
-            assert_eq!(check(&inner, &upload).is_ok(), name == "batch-0000.ct", "{name}");
+            let good = name == "batch-0000.ct";
+            assert_eq!((path(&inner, &upload).is_ok(), is_whole(&inner, &upload, false)), (good, good), "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_is_whole_by_its_length_or_by_its_bytes() {
+        let folder = TempDir::new();
+        let upload = |text: &[u8]| Upload {
+            file: "batch-0000.ct".to_owned(),
+            blob: blake3::hash(text).to_hex().to_string(),
+            bytes: text.len() as u64,
+            rows: 1,
+        };
+        let whole = |text| [false, true].map(|thoroughly| is_whole(folder.path(), &upload(text), thoroughly));
+        assert_eq!(whole(b"abc"), [false, false]);
+        std::fs::write(folder.path().join("batch-0000.ct"), b"abc").unwrap();
+        assert_eq!((whole(b"abc"), whole(b"abd"), whole(b"ab")), ([true, true], [true, false], [false, false]));
     }
 }

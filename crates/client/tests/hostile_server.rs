@@ -30,7 +30,11 @@ fn labelled() -> Labelled {
     let class = |row: usize| (row * 7 + row / 5) % 3;
     let features =
         Matrix::from_fn(70, FEATURES, |i, h| f64::from(u8::from(h % 3 == class(i))) * 1.5 + next() + 0.123_456_789);
-    Labelled { features, labels: Labels::Names((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()) }
+    Labelled {
+        features,
+        labels: Labels::Names((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()),
+        file: String::new(),
+    }
 }
 
 /// An owner with keys, and a server that knows them.
@@ -100,6 +104,23 @@ fn a_server_that_rests_is_waited_for_or_left() {
     options.leave_resting = false;
     stage.train_with(&options).unwrap();
     assert_eq!(stage.liar.seen().jobs, 1, "it went on with the job that it had left");
+}
+
+/// A connection that breaks for more than a moment is told of, once.
+#[test]
+fn a_broken_connection_is_told_of_once() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let Stage { liar, .. } = Stage::new();
+    let mut remote = Remote::connect(&liar.address(Duration::from_secs(4))).unwrap();
+    let told = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&told);
+    remote.on_break(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(remote.jobs().is_ok());
+    drop(liar);
+    assert!(remote.jobs().is_err());
+    assert_eq!(told.load(Ordering::Relaxed), 1);
 }
 
 fn message(result: Result<Trained>) -> String {
@@ -357,20 +378,30 @@ fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     let project = stage.project();
     let set = project.settings().keys[0].clone();
     let (path, name) = (project.key_file(&set), set.blob.parse::<hetal_client::remote::BlobName>().unwrap());
-    assert_eq!(hetal_client::training::interrupted(&project, &set.blob), ["first"]);
-    assert!(hetal_client::training::interrupted(&project, "another").is_empty());
     drop(project);
+    // Those that were interrupted with it, were it gone; while it is there, none is stranded.
+    let stranded = || {
+        let mut project = stage.project();
+        let before = project.settings().keys.clone();
+        assert!(hetal_client::training::stranded(&project, &before).is_empty());
+        project.update(|s| s.keys.clear()).unwrap();
+        let names = hetal_client::training::stranded(&project, &before);
+        assert!(hetal_client::training::stranded(&project, &[]).is_empty());
+        project.update(|s| s.keys = before).unwrap();
+        names
+    };
+    assert_eq!(stranded(), ["first"]);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     stage.train(Lie::None, "first").unwrap();
-    assert!(hetal_client::training::interrupted(&stage.project(), &set.blob).is_empty(), "it is finished");
+    assert!(stranded().is_empty(), "it is finished");
     interrupt("second");
     stage.liar.seen().uploads.remove(&name.0[..]);
     let said = message(stage.train(Lie::None, "second"));
     assert!(said.contains("--replace"), "{said}");
     assert!(!stage.liar.seen().uploads.contains_key(&name.0[..]));
-    assert_eq!(hetal_client::training::interrupted(&stage.project(), &set.blob), ["second"]);
+    assert_eq!(stranded(), ["second"]);
 }
 
 fn queries(folder: &Path) -> Vec<String> {

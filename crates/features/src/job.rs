@@ -209,7 +209,11 @@ impl Job<'_> {
         let work = self.work_folder();
         std::fs::create_dir_all(&work).map_err(Error::io(&work))?;
         let path = self.rows_path();
-        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        let mut options = OpenOptions::new();
+        options.create(true).append(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&path).map_err(Error::io(&path))?;
         let state = match config::read_if_there::<State>(&self.state_path())? {
             Some(state) if self.goes_on(&state, hash) && state.done <= total => state,
             Some(_) => {

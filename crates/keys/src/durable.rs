@@ -32,6 +32,12 @@ impl NewFile {
         Ok(Self { file, temporary, place: place.to_owned() })
     }
 
+    /// Writes all that is to be in the file, and finishes it.
+    pub fn finish_with(mut self, bytes: &[u8]) -> Result<()> {
+        self.write_all(bytes)?;
+        self.finish()
+    }
+
     /// Waits until the bytes are on the disk, and gives the file its name.
     pub fn finish(self) -> Result<()> {
         self.file.sync_all()?;

@@ -43,9 +43,9 @@ pub enum Error {
         must_columns: usize,
     },
     /// A label outside `0..classes`.
-    #[error("row {row}: label {label} is not below {classes}")]
+    #[error("row {}: label {label} is not below {classes}", .row + 1)]
     Label {
-        /// The row.
+        /// The row, counted from 0; in words from 1.
         row: usize,
         /// Its label.
         label: usize,
@@ -71,23 +71,24 @@ pub enum Error {
         has: usize,
     },
     /// A feature that is not a finite number.
-    #[error("row {row}, column {column}: {value} is not a finite number")]
+    #[error("row {}, column {}: {value} is not a finite number", .row + 1, .column + 1)]
     NotFinite {
-        /// The row.
+        /// The row, counted from 0; in words from 1.
         row: usize,
-        /// The column.
+        /// The column, counted from 0; in words from 1.
         column: usize,
         /// What is there.
         value: f64,
     },
     /// A feature too large for anything to be computed with.
     #[error(
-        "row {row}, column {column}: {value:e} is out of range, must be at most {limit:e} in magnitude: rescale the features"
+        "row {}, column {}: {value:e} is out of range, must be at most {limit:e} in magnitude: rescale the features",
+        .row + 1, .column + 1
     )]
     OutOfRange {
-        /// The row.
+        /// The row, counted from 0; in words from 1.
         row: usize,
-        /// The column.
+        /// The column, counted from 0; in words from 1.
         column: usize,
         /// What is there.
         value: f64,
@@ -99,10 +100,11 @@ pub enum Error {
     RateHidden,
     /// A row longer than the guard allows after normalisation; its largest feature is named.
     #[error(
-        "row {row}: length {norm:.3} is beyond the guard of {guard:.3} (largest in column {column}): normalise on data like it, or leave it out"
+        "row {}: length {norm:.3} is beyond the guard of {guard:.3} (largest in column {}): normalise on data like it, or leave it out",
+        .row + 1, .column + 1
     )]
     BeyondGuard {
-        /// The row.
+        /// The row, counted from 0; in words from 1.
         row: usize,
         /// The column of its largest feature.
         column: usize,

@@ -11,10 +11,6 @@ pub struct Normalisation {
     row_norm: f64,
 }
 
-/// The length the longest row is brought to where nothing is known about the data: near the least validation loss at the paper's rates, in
-/// few epochs, on two sets of real features (docs/benchmarks.md).
-pub const DEFAULT_ROW_NORM: f64 = 8.0;
-
 /// Rows of other data may be longer than the longest training row by this factor.
 pub const GUARD: f64 = 2.0;
 

@@ -11,16 +11,6 @@ use hetal_circuits::clear::{Books, Clear, Keys, Kind};
 pub trait Machine {
     /// Bytes of a ciphertext of a level, as it is sent and stored.
     fn ciphertext_bytes(&self, level: usize) -> u64;
-    /// Bytes of a freshly encrypted ciphertext of a level: half of it can be a seed.
-    fn upload_bytes(&self, level: usize) -> u64 {
-        self.ciphertext_bytes(level)
-    }
-    /// Bytes of a ciphertext of a level in memory.
-    fn resident_bytes(&self, level: usize) -> u64 {
-        self.ciphertext_bytes(level)
-    }
-    /// Bytes of a switching key for a level.
-    fn key_bytes(&self, level: usize) -> u64;
     /// Seconds of one operation at a level; `None` where it was not measured.
     fn seconds(&self, kind: Kind, level: usize) -> Option<f64>;
 }
@@ -122,27 +112,6 @@ impl Plan {
         self.iteration.key_switches()
     }
 
-    /// Bytes of all encrypted features and labels, as sent: versions are made by the server.
-    pub fn upload_bytes(&self, machine: &impl Machine) -> u64 {
-        let features = self.geometry.blocks() as u64 * machine.upload_bytes(self.ledger.fresh_features());
-        let labels = machine.upload_bytes(self.ledger.probabilities());
-        self.pieces as u64 * (features + labels) + self.validation_batches as u64 * features
-    }
-
-    /// Bytes of all batches on the server with every row-shifted version kept.
-    pub fn resident_bytes(&self, machine: &impl Machine) -> u64 {
-        let versions = (self.geometry.blocks() * self.geometry.padded_classes()) as u64;
-        let batch = versions * machine.resident_bytes(self.ledger.features());
-        let labels = machine.resident_bytes(self.ledger.probabilities());
-        self.pieces as u64 * (batch + labels) + self.validation_batches as u64 * batch
-    }
-
-    /// Bytes of the switching keys, those inside bootstraps apart.
-    pub fn key_bytes(&self, machine: &impl Machine) -> u64 {
-        let levels = self.keys.rotations.iter().map(|&(_, level)| level);
-        levels.chain(self.keys.relinearisation).chain(self.keys.conjugation).map(|l| machine.key_bytes(l)).sum()
-    }
-
     /// Bytes of the validation logits the client gets after each epoch.
     pub fn validation_bytes(&self, machine: &impl Machine) -> u64 {
         self.validation_batches as u64 * machine.ciphertext_bytes(self.ledger.logits())
@@ -181,10 +150,6 @@ mod tests {
             2 * 65536 * 8 * (level as u64 + 4)
         }
 
-        fn key_bytes(&self, level: usize) -> u64 {
-            5 * self.ciphertext_bytes(level)
-        }
-
         fn seconds(&self, kind: Kind, _: usize) -> Option<f64> {
             Some(match kind {
                 Kind::Addition | Kind::Drop | Kind::Rescale => 0.085e-3,
@@ -206,12 +171,9 @@ mod tests {
         assert_eq!(plan.preparation.key_switches(), 12 * 15 * 2);
         assert!(plan.constants.error < 1e-5);
         let machine = PaperMachine;
-        assert_eq!(plan.resident_bytes(&machine) >> 30, 111);
         assert_eq!(plan.validation_bytes(&machine), 8 * (4 << 20));
         let seconds = plan.seconds_per_iteration(&machine).unwrap();
         assert!(seconds > 0.5 && seconds < 1.6, "{seconds}");
-        assert!(plan.upload_bytes(&machine) < plan.resident_bytes(&machine) / 10);
-        assert!(plan.key_bytes(&machine) > 1 << 30);
         assert_eq!(plan.classifier_bytes(&machine), 7 << 20);
     }
 
@@ -226,7 +188,6 @@ mod tests {
         assert_eq!((larger.batches, larger.pieces, larger.bootstraps()), (5, 10, 8));
         // Both pieces meet a classifier that is repeated over the rows once.
         assert_eq!(larger.key_switches() + plan.expansion.key_switches(), 2 * plan.key_switches());
-        assert_eq!(larger.upload_bytes(&PaperMachine), plan.upload_bytes(&PaperMachine));
         assert_eq!(larger.keys, plan.keys);
     }
 }

@@ -12,7 +12,7 @@ use crate::machine::{cpu_time, peak_rss_gib};
 use crate::setting::{Plain, Setting};
 use crate::study::preset;
 use crate::table::cell;
-use crate::{Error, Result, progress};
+use crate::{Error, Result, commands, progress};
 use data::Rows;
 use hetal_circuits::Engine;
 use hetal_circuits::bootstrap::Steps;
@@ -370,21 +370,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             report(arguments, Circuit::Paper, on(Circuit::Paper))?,
         ],
     };
-    if arguments.json {
-        println!("{}", Value::from(reports));
-    } else {
-        print_beside(&reports);
-    }
+    commands::print(arguments.json, &Value::from(&reports[..]), &beside(&reports));
     Ok(())
 }
 
-/// Prints objects side by side, the first one's fields first.
-fn print_beside(objects: &[Value]) {
-    let Some(first) = objects.first().and_then(Value::as_object) else { return };
-    for name in first.keys() {
+/// Objects side by side, the first one's fields first.
+fn beside(objects: &[Value]) -> String {
+    let Some(first) = objects.first().and_then(Value::as_object) else { return String::new() };
+    let line = |name: &String| {
         let values: String = objects.iter().map(|object| format!("{:26}", cell(&object[name]))).collect();
-        println!("{name:36} {}", values.trim_end());
-    }
+        format!("{name:36} {}\n", values.trim_end())
+    };
+    first.keys().map(line).collect()
 }
 
 /// Seconds of steps, and of their matrix products.

@@ -1,10 +1,10 @@
 //! Where the server is, on the command line or as it was last time.
 
-use super::warn_if_others_read;
-use crate::{Error, Result};
-use hetal_client::Project;
+use super::{warn_if_others_enter, warn_if_others_read};
+use crate::{Error, Result, progress};
 use hetal_client::project::ServerSettings;
 use hetal_client::remote::{Address, Credentials, Remote};
+use hetal_client::{Project, classification};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -47,6 +47,7 @@ pub struct Connection {
 impl Connection {
     /// Connects, and remembers where.
     pub fn connect(&self, project: &mut Project) -> Result<Remote> {
+        warn_if_others_enter(project.root());
         let settings = self.settings(project.settings().server.as_ref())?;
         let address = Address {
             server: settings.address.clone(),
@@ -54,10 +55,20 @@ impl Connection {
             credentials: self.credentials(&settings, std::env::var(TOKEN).ok().map(Zeroizing::new))?,
             persistence: PERSISTENCE,
         };
-        let remote = Remote::connect(&address).map_err(hetal_client::Error::from)?;
+        let spinner = progress::spinner(format!("connecting to {}", settings.address));
+        let remote = Remote::connect(&address).map_err(hetal_client::Error::from);
+        spinner.finish_and_clear();
+        let mut remote = remote?;
+        let server = settings.address.clone();
+        remote.on_break(move |reason| eprintln!("the connection to {server} broke ({reason}): it is tried again"));
         if project.settings().server.as_ref() != Some(&settings) {
-            project.update(|s| s.server = Some(settings))?;
+            match project.update(|s| s.server = Some(settings)) {
+                // Who only looks at a project leaves it to whoever works in it.
+                Err(hetal_client::Error::InUse { .. }) => {}
+                updated => updated?,
+            }
         }
+        classification::tidy(project, &remote);
         Ok(remote)
     }
 

@@ -1,7 +1,7 @@
 //! Features and labels, as named on the command line.
 
-use crate::{Error, Result};
-use hetal_client::files::{self, Labels};
+use crate::{Error, Result, progress};
+use hetal_client::files::{self, Labels, Table};
 use hetal_client::task::ROW_NORM;
 use hetal_client::{Labelled, Task};
 use hetal_features::Manifest;
@@ -42,7 +42,8 @@ impl Data {
         let validation = self.validation.as_deref();
         let validation = validation
             .map(|path| labelled(path, self.validation_labels.as_deref(), self.label_column.as_deref()))
-            .transpose()?;
+            .transpose()
+            .map_err(about_validation)?;
         let named = |rows: Labelled, features: &Path, labels: Option<&str>| {
             // A manifest that nobody named speaks of the labels that were written with it, and of no others.
             let speaks = self.manifest.is_some() || written_with_manifest(features, labels);
@@ -80,6 +81,17 @@ impl Data {
     }
 }
 
+/// Rows to validate on have options of their own.
+fn about_validation(error: Error) -> Error {
+    use hetal_client::Error::{NoLabels, NoValidationLabels, Rows};
+    match error {
+        Error::Client(Rows { file, error }) if matches!(*error, NoLabels) => {
+            Error::Client(Rows { file, error: Box::new(NoValidationLabels) })
+        }
+        other => other,
+    }
+}
+
 /// Whether labels are those that `hetal extract` wrote beside features and manifest: in a file of their own, or with the features.
 fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
     let file = labels.map_or_else(|| features.to_owned(), |text| files::split_name(text).0);
@@ -90,7 +102,11 @@ fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
 
 /// Rows with the names that a manifest has for the numbers of their classes.
 pub fn named(rows: Labelled, manifest: Option<&Manifest>) -> Result<Labelled> {
-    Ok(Labelled { labels: names(rows.labels, manifest)?, features: rows.features })
+    let labels = names(rows.labels.clone(), manifest).map_err(|error| match error {
+        Error::Client(error) => rows.fault(error).into(),
+        other => other,
+    })?;
+    Ok(Labelled { labels, ..rows })
 }
 
 /// Labels with the names that a manifest has for them.
@@ -111,6 +127,15 @@ pub fn labels(text: &str) -> Result<Labels> {
 
 /// Features with their labels.
 pub fn labelled(features: &Path, labels_in: Option<&str>, column: Option<&str>) -> Result<Labelled> {
-    let table = files::table(features, column)?;
-    Ok(Labelled::new(table, labels_in.map(labels).transpose()?)?)
+    let file = features.display().to_string();
+    let spinner = progress::spinner(format!("reading {file}"));
+    let table = match labels_in {
+        Some(elsewhere) => Table { features: files::features(features)?, labels: Some(labels(elsewhere)?) },
+        None => files::table(features, column)?,
+    };
+    spinner.finish_and_clear();
+    match Labelled::new(table, None) {
+        Ok(rows) => Ok(Labelled { file, ..rows }),
+        Err(error) => Err(hetal_client::Error::Rows { file, error: Box::new(error) }.into()),
+    }
 }

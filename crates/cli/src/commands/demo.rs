@@ -7,6 +7,7 @@ use crate::extract::DeviceArgument;
 use crate::machine::{self, peak_rss_gib};
 use crate::{Error, Result, extract, progress};
 use hetal_client::files::{Format, parse_table};
+use hetal_client::layout::server_bytes;
 use hetal_client::remote::{Address, Credentials, Remote};
 use hetal_client::task::ROW_NORM;
 use hetal_client::training::{Options, Trained, Training};
@@ -27,6 +28,9 @@ const TRAIN: &[u8] = include_bytes!("../../../../data/snips-mpnet/train.npz");
 const VALIDATION: &[u8] = include_bytes!("../../../../data/snips-mpnet/validation.npz");
 const TEST: &[u8] = include_bytes!("../../../../data/snips-mpnet/test.npz");
 
+/// Where the last of them are, seen from the repository.
+const TEST_FILE: &str = "data/snips-mpnet/test.npz";
+
 /// Sentences of each part, as many as are bundled.
 const ROWS: [usize; 3] = [2048, 511, 700];
 
@@ -35,8 +39,6 @@ const BATCH: usize = 512;
 const RATE: f64 = 2.0;
 const EPOCHS: usize = 2;
 const NAME: &str = "demo";
-/// What the two parties take beside keys and prepared batches: bootstrapping matrices, the circuit's plaintexts, work.
-const BESIDE_KEYS_GIB: f64 = 5.5;
 /// The most that the demo should take.
 const MEMORY_GIB: f64 = 13.0;
 const GIB: f64 = (1u64 << 30) as f64;
@@ -202,8 +204,7 @@ fn room(arguments: &Arguments, project: &Project, layout: &Layout, task: &Task, 
     if needs.saturating_sub(there) > free {
         return Err(Error::Disk { folder: arguments.dir.clone(), needs: bytes(needs - there), free: bytes(free) });
     }
-    let base =
-        layout.resident_key_bytes(&keys) as f64 / GIB + BESIDE_KEYS_GIB * layout.params.degree() as f64 / 65536.0;
+    let base = server_bytes(&layout.params, &keys) as f64 / GIB;
     let available = machine::available_memory_bytes().map_or(MEMORY_GIB, |bytes| bytes as f64 / GIB);
     if available < base {
         steps.line(&format!(
@@ -317,7 +318,7 @@ fn text(
          {verdicts} verdicts of two bits each; when things happened. Never a sentence, a vector, a label, a weight or an accuracy.\n\
          its files: {}   the owner's (secret key, model): {}\n\
          model: {} (private: `hetal model export` writes what may be published)\n\
-         next: hetal predict --dir {} --model {NAME} {}",
+         next: {} predict --dir {} --model {NAME} {}",
         100.0 * ours,
         bundle.test.features.rows(),
         trained.difference.unwrap_or(f64::NAN),
@@ -337,7 +338,13 @@ fn text(
         arguments.dir.join("server").display(),
         arguments.dir.join("owner").display(),
         trained.path.display(),
+        // As it was called, so that the line can be given as it is.
+        std::env::args().next().unwrap_or_else(|| "hetal".to_owned()),
         arguments.dir.join("owner").display(),
-        if bundle.manifest.is_some() { "--text \"play some jazz\"" } else { "--features FILE" },
+        match (bundle.manifest.is_some(), Path::new(TEST_FILE).exists()) {
+            (true, _) => "--text \"play some jazz\"".to_owned(),
+            (false, true) => format!("--features {TEST_FILE}"),
+            (false, false) => "--features FILE".to_owned(),
+        },
     )
 }

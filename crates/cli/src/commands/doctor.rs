@@ -1,11 +1,12 @@
 //! `hetal doctor`: what this machine can do.
 
 use super::{bytes, print, security};
-use crate::Result;
 use crate::machine::{available_memory_bytes, free_disk_bytes, memory_bytes};
+use crate::{Result, progress};
 use hetal_circuits::bootstrap;
+use hetal_ckks::Params;
 use hetal_ckks::params::BUILT_IN;
-use hetal_ckks::{KeyId, Params};
+use hetal_client::layout::server_bytes;
 use hetal_cuda::CudaBackend;
 use hetal_ring::Isa;
 use serde_json::{Value, json};
@@ -22,9 +23,6 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Memory beside the keys: matrices of the bootstrap, the circuit, two batches and work, as a share of the keys'.
-const BESIDE_KEYS: f64 = 1.0;
-
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let value = report(&arguments.dir)?;
@@ -33,7 +31,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn report(folder: &Path) -> Result<Value> {
+    let spinner = progress::spinner("looking at the GPUs (the first time their kernels are compiled)");
     let gpus = gpus(&Params::named("full")?);
+    spinner.finish_and_clear();
     let first = gpus.as_ref().ok().and_then(|gpus| gpus.iter().find(|gpu| gpu["name"].is_string()));
     let none = match &gpus {
         Ok(gpus) => gpus.iter().find_map(|gpu| gpu["error"].as_str().map(str::to_owned)),
@@ -44,7 +44,8 @@ fn report(folder: &Path) -> Result<Value> {
         .iter()
         .map(|literal| {
             let params = Params::named(&literal.name)?;
-            let needs = server_memory(&params);
+            // A training's own keys, which depend on its shape, are few beside those of the bootstrap.
+            let needs = server_bytes(&params, &bootstrap::keys(&params));
             Ok(json!({
                 "set": literal.name,
                 "security": security(&params),
@@ -74,13 +75,6 @@ fn gpus(params: &Params) -> std::result::Result<Vec<Value>, String> {
         Err(error) => json!({ "number": number, "error": error.to_string() }),
     };
     Ok((0..hetal_cuda::cards().map_err(|e| e.to_string())?).map(card).collect())
-}
-
-/// What a server needs to train under a set: the keys of its bootstrap, and as much again.
-fn server_memory(params: &Params) -> u64 {
-    let limbs = |&(id, q): &(KeyId, usize)| id.total_limbs(params, q);
-    let keys = bootstrap::keys(params).iter().map(limbs).sum::<usize>() * params.degree() * 8;
-    (keys as f64 * (1.0 + BESIDE_KEYS)) as u64
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -135,7 +129,7 @@ fn text(report: &Value) -> String {
     for set in report["sets"].as_array().into_iter().flatten() {
         let fits = if set["fits"].as_bool() == Some(true) { "fits" } else { "does not fit in the free memory" };
         text += &format!(
-            "set      {}: {}; a server takes about {}: {fits}\n",
+            "set      {}: {}; a server takes {} and prepared batches: {fits}\n",
             set["set"].as_str().unwrap_or_default(),
             set["security"].as_str().unwrap_or_default(),
             size(&set["server_memory_bytes"]),

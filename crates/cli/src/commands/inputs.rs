@@ -5,6 +5,7 @@ use crate::extract::DeviceArgument;
 use crate::{Error, Result, extract, progress};
 use hetal_client::Model;
 use hetal_client::files::{self, Labels};
+use hetal_client::remote::harmless;
 use hetal_features::picture::Picture;
 use hetal_features::sentence::Reading;
 use hetal_features::{Extractor, Manifest};
@@ -49,11 +50,16 @@ pub struct Rows {
 }
 
 impl Inputs {
-    /// Reads features, or makes them by the network that the model was trained with.
-    pub fn rows(&self, model: &Model, path: &Path, label_column: Option<&str>) -> Result<Rows> {
-        if let Some(features) = &self.features {
-            let table = files::table(features, label_column)?;
-            return Ok(Rows { names: None, features: table.features, labels: table.labels });
+    /// Reads features, or makes them by the network that the model was trained with. Labels of a feature file are those of its
+    /// `label_column`, or those under a usual name, unless they are `elsewhere`.
+    pub fn rows(&self, model: &Model, path: &Path, label_column: Option<&str>, elsewhere: bool) -> Result<Rows> {
+        if let Some(file) = &self.features {
+            let table = if elsewhere { None } else { Some(files::table(file, label_column)?) };
+            let (features, labels) = match table {
+                Some(table) => (table.features, table.labels),
+                None => (files::features(file)?, None),
+            };
+            return Ok(Rows { names: None, features, labels });
         }
         let manifest = manifest(model, path)?.ok_or_else(|| Error::NoExtraction { model: model.name.clone() })?;
         let extractor = extract::reopen(&manifest, self.network.as_deref(), self.models.as_deref(), self.device)?;
@@ -104,7 +110,8 @@ fn sentences(extractor: &Extractor, texts: &[String]) -> Result<Vec<Vec<f32>>> {
             return Err(Error::File { path: "--text".to_owned(), reason: "the text is empty".to_owned() });
         }
         if extractor.tokens(text)?.reading == Reading::Beginning {
-            eprintln!("note: a text is longer than the network reads, its end does not count: {text:.40}...");
+            let beginning = harmless(&text.chars().take(40).collect::<String>());
+            eprintln!("note: a text is longer than the network reads, its end does not count: {beginning}...");
         }
     }
     Ok(extractor.extract_texts(&texts.iter().map(|text| text.trim()).collect::<Vec<_>>())?)

@@ -1,10 +1,11 @@
-//! `hetal jobs`, `hetal status` and `hetal cancel`: what the server does for us.
+//! `hetal jobs`, `hetal status`, `hetal cancel` and `hetal delete`: what the server does for us.
 
 use super::connection::Connection;
 use super::{FOLDER, print};
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_client::remote::{Job, JobId, JobState};
+use hetal_client::training::{self, Deleted};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Arguments of `hetal status` and `hetal cancel`.
+/// Arguments of `hetal status`, `hetal cancel` and `hetal delete`.
 #[derive(clap::Args, Debug)]
 pub struct OneArguments {
     /// The job, as `hetal jobs` names it.
@@ -34,7 +35,7 @@ pub struct OneArguments {
 
 /// Lists jobs.
 pub fn list(arguments: &Arguments) -> Result<()> {
-    let mut project = Project::existing(&arguments.dir)?;
+    let mut project = Project::look(&arguments.dir)?;
     let remote = arguments.connection.connect(&mut project)?;
     let jobs = remote.jobs().map_err(hetal_client::Error::from)?;
     let text: String = jobs.iter().map(|job| line(job) + "\n").collect();
@@ -53,12 +54,37 @@ pub fn cancel(arguments: &OneArguments) -> Result<()> {
     one(arguments, |remote, id| remote.cancel(id))
 }
 
+/// Deletes one job, and what was sent for it alone.
+pub fn delete(arguments: &OneArguments) -> Result<()> {
+    let (id, common) = (job_id(&arguments.job)?, &arguments.common);
+    let mut project = Project::existing(&common.dir)?;
+    let remote = common.connection.connect(&mut project)?;
+    let Deleted { training, uploads, kept } = training::delete(&project, &remote, id)?;
+    let value =
+        json!({ "job": id.to_string(), "training": training, "uploads_deleted": uploads, "uploads_kept": kept });
+    let what = match training {
+        Some(name) => format!(
+            "deleted on the server: job {id} of {name}, with {uploads} uploads ({kept} more are used by other jobs)\n\
+             its model stays here and is used as before, but not with --remote; the rows that were encrypted stay here too"
+        ),
+        None => format!(
+            "deleted on the server: job {id}. What was sent for it is not known in this project, and stays there"
+        ),
+    };
+    print(common.json, &value, &what);
+    Ok(())
+}
+
+fn job_id(text: &str) -> Result<JobId> {
+    text.parse().map_err(|_| Error::JobName { name: text.to_owned() })
+}
+
 fn one(
     arguments: &OneArguments,
     call: impl FnOnce(&hetal_client::remote::Remote, JobId) -> hetal_client::remote::Result<Job>,
 ) -> Result<()> {
-    let id: JobId = arguments.job.parse().map_err(|_| Error::JobName { name: arguments.job.clone() })?;
-    let mut project = Project::existing(&arguments.common.dir)?;
+    let id = job_id(&arguments.job)?;
+    let mut project = Project::look(&arguments.common.dir)?;
     let remote = arguments.common.connection.connect(&mut project)?;
     let job = call(&remote, id).map_err(hetal_client::Error::from)?;
     print(arguments.common.json, &value(&job), &line(&job));
@@ -76,11 +102,19 @@ fn state(state: JobState) -> &'static str {
     }
 }
 
+/// A state in one word, for machines.
+fn word(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "waiting",
+        other => self::state(other),
+    }
+}
+
 fn value(job: &Job) -> Value {
     json!({
         "job": job.id.to_string(),
         "label": job.label,
-        "state": state(job.state),
+        "state": word(job.state),
         "epoch": job.progress.as_ref().map(|p| p.epoch),
         "iterations": job.progress.as_ref().map(|p| p.iterations),
         "resting": rests(job),

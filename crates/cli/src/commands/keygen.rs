@@ -2,8 +2,8 @@
 
 use super::passphrase::Lock;
 use super::steps::{Steps, stranded};
-use super::{FOLDER, bytes, print, seconds, security};
-use crate::Result;
+use super::{FOLDER, bytes, print, seconds, security, warn_if_others_enter};
+use crate::{Result, progress};
 use hetal_client::{Layout, Project, keys, training};
 use hetal_learn::Limits;
 use serde_json::json;
@@ -41,22 +41,28 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
+    warn_if_others_enter(project.root());
     // Everything that can be refused comes before an old key goes.
     let params = keys::params(&project)?;
     let range = Limits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.columns, arguments.classes, range)?;
-    arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
-    if arguments.fresh_keys {
+    // Keys that nobody has seen are as good as new ones, unless they are to be locked.
+    let retire = arguments.fresh_keys && (keys::are_used(&project) || arguments.lock.passphrase);
+    arguments.lock.prepare(&mut project, retire)?;
+    let sets = project.settings().keys.clone();
+    if retire {
         keys::retire(&mut project)?;
     }
     let owner = keys::owner(&mut project)?;
     let mut steps = Steps::new();
     let before = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
+    let spinner = progress::spinner("comparing the key set with its name");
     keys::check_set(&mut project, &layout)?;
+    spinner.finish_and_clear();
     let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
     drop(steps);
     let replaced = before.filter(|before| before.blob != set.blob);
-    let names = replaced.as_ref().map(|before| training::interrupted(&project, &before.blob)).unwrap_or_default();
+    let names = training::stranded(&project, &sets);
     let value = json!({
         "secret_key": project.secret(),
         "key_id": owner.key_id(),
@@ -67,6 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "seconds": set.seconds,
         "security": security(&layout.params),
         "replaced": replaced.is_some(),
+        "retired": retire,
         "interrupted_trainings": names,
     });
     let mut text = format!(
@@ -81,6 +88,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     if replaced.is_some() {
         text += "\nthe key set that was there was damaged, gone or of an earlier version, and this one was made in its place";
+    }
+    if arguments.fresh_keys && !retire {
+        text += "\nthe keys that were there had never been used, so they are as good as new ones and were kept";
     }
     for name in &names {
         text += &format!("\n{}", stranded(name));

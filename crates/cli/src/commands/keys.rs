@@ -4,6 +4,7 @@ use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::{FOLDER, print};
 use crate::Result;
+use hetal_client::training::Step;
 use hetal_client::{Project, keys};
 use serde_json::json;
 use std::path::PathBuf;
@@ -110,7 +111,13 @@ fn rotate(arguments: &Arguments) -> Result<()> {
         project.set_passphrase(Some(arguments.source.new_one()?));
     }
     let mut steps = Steps::new();
-    let (before, owner) = keys::rotate(&mut project, &mut |step| steps.show(step))?;
+    let mut names = Vec::new();
+    let (before, owner) = keys::rotate(&mut project, &mut |step| {
+        if let Step::Stranded(stranded) = &step {
+            names.clone_from(stranded);
+        }
+        steps.show(step);
+    })?;
     drop(steps);
     let (key_id, sets) = (owner.key_id(), project.settings().keys.len());
     let text = format!(
@@ -118,7 +125,13 @@ fn rotate(arguments: &Arguments) -> Result<()> {
          the server classifies with them no more",
         project.root().join("old").display()
     );
-    let value = json!({ "key_id": key_id, "old_key_id": before, "secret_key": project.secret(), "key_sets": sets });
+    let value = json!({
+        "key_id": key_id,
+        "old_key_id": before,
+        "secret_key": project.secret(),
+        "key_sets": sets,
+        "interrupted_trainings": names,
+    });
     print(arguments.json, &value, &text);
     Ok(())
 }

@@ -73,7 +73,7 @@ pub fn run(command: &Command) -> Result<()> {
 }
 
 fn show(arguments: &ShowArguments) -> Result<()> {
-    let project = Project::existing(&arguments.dir)?;
+    let project = Project::look(&arguments.dir)?;
     let model = Model::load(&project.model(&arguments.model)?)?;
     let training = &model.training;
     let value =

@@ -7,6 +7,7 @@ use crate::plan::SetMachine;
 use crate::{Error, Result, progress};
 use hetal_ckks::Params;
 use hetal_client::Layout;
+use hetal_client::layout::{resident_key_bytes, server_bytes};
 use hetal_client::task::{ROW_NORM, VALIDATION_SHARE};
 use hetal_learn::{Limits, Plan, plan};
 use serde_json::{Value, json};
@@ -115,6 +116,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
     let machine = SetMachine::measure(&arguments.set)?;
     spinner.finish_and_clear();
+    let prepared = (pieces + validation) * layout.version_bytes();
     let rows = pieces * layout.batch_bytes() + validation * layout.feature_bytes();
     let iteration = plan.seconds_per_iteration(&machine);
     let logits = plan.seconds_of_validation(&machine);
@@ -140,8 +142,10 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
         "download_bytes_per_epoch": validation * layout.logit_bytes(),
         "download_bytes_at_the_end": layout.weight_bytes(),
         "owner_disk_bytes": layout.key_bytes(&keys)? + rows,
-        "server_key_memory_bytes": layout.resident_key_bytes(&keys),
-        "server_batch_memory_bytes": (pieces + validation) * layout.version_bytes(),
+        "server_key_memory_bytes": resident_key_bytes(&params, &keys),
+        "server_batch_memory_bytes": prepared,
+        "server_memory_bytes": server_bytes(&params, &keys),
+        "server_memory_bytes_prepared": server_bytes(&params, &keys) + prepared,
         "bootstraps_per_iteration": plan.bootstraps(),
         "key_switches_per_iteration": plan.key_switches(),
         "seconds_per_iteration_here": iteration,
@@ -165,7 +169,7 @@ fn text(plan: &Value) -> String {
          sent once          keys {} ({} of them), rows {} (without seeds {})\n\
          received           {} an epoch, {} at the end\n\
          disk of the owner  {}\n\
-         server's memory    keys {}, all batches prepared {} (remade one by one where that is too much)\n\
+         server's memory    {} (keys {}), with all batches prepared {} (remade one by one where that is too much)\n\
          an iteration       {} bootstraps, {} key switches; {}\n\
          an epoch           {}; at most {} epochs\n\
          softmax            error at most {:.1e}",
@@ -184,8 +188,9 @@ fn text(plan: &Value) -> String {
         size("download_bytes_per_epoch"),
         size("download_bytes_at_the_end"),
         size("owner_disk_bytes"),
+        size("server_memory_bytes"),
         size("server_key_memory_bytes"),
-        size("server_batch_memory_bytes"),
+        size("server_memory_bytes_prepared"),
         number("bootstraps_per_iteration"),
         number("key_switches_per_iteration"),
         time("seconds_per_iteration_here"),

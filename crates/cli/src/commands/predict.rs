@@ -8,6 +8,7 @@ use super::steps::Steps;
 use super::train::likeliest;
 use super::{FOLDER, print, write_private};
 use crate::Result;
+use hetal_client::remote::harmless;
 use hetal_client::{Evaluation, Model, Project, classification, task};
 use serde_json::json;
 use std::path::PathBuf;
@@ -55,10 +56,10 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let mut project = Project::existing(&arguments.dir)?;
+    let mut project = Project::look(&arguments.dir)?;
     let path = project.model(&arguments.model)?;
     let model = Model::load(&path)?;
-    let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref())?;
+    let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref(), arguments.labels.is_some())?;
     let truth = match &arguments.labels {
         Some(text) => Some(labels(text)?),
         None => rows.labels,
@@ -80,14 +81,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(truth) => Some(Evaluation::new(&logits, &task::numbers(truth, &model.classes)?, &model.classes)?),
         None => None,
     };
-    let mut lines =
-        String::from(if rows.names.is_some() { "input,class,probability\n" } else { "row,class,probability\n" });
-    for (row, (class, probability)) in predictions.iter().enumerate() {
-        let name = rows.names.as_ref().map_or_else(|| (row + 1).to_string(), |names| quoted(&names[row]));
-        lines += &format!("{name},{},{probability}\n", quoted(&model.classes[*class]));
-    }
+    let lines = |shown: &dyn Fn(&str) -> String| -> String {
+        let first = if rows.names.is_some() { "input" } else { "row" };
+        let line = |(row, (class, probability)): (usize, &(usize, f64))| {
+            let name = rows.names.as_ref().map_or_else(|| (row + 1).to_string(), |names| quoted(&shown(&names[row])));
+            format!("{name},{},{probability}\n", quoted(&shown(&model.classes[*class])))
+        };
+        format!("{first},class,probability\n") + &predictions.iter().enumerate().map(line).collect::<String>()
+    };
     if let Some(path) = &arguments.out {
-        write_private(path, lines.as_bytes())?;
+        write_private(path, lines(&str::to_owned).as_bytes())?;
     }
     let one =
         |(class, probability): &(usize, f64)| json!({ "class": model.classes[*class], "probability": probability });
@@ -101,7 +104,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let text = match (&evaluation, &arguments.out) {
         (Some(evaluation), _) => evaluation.text(),
         (None, Some(path)) => format!("{} rows classified: {}", predictions.len(), path.display()),
-        (None, None) => lines,
+        // Names of files may come from anyone, and a terminal does what they say.
+        (None, None) => lines(&harmless),
     };
     print(arguments.json, &value, &text);
     Ok(())

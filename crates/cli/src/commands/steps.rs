@@ -13,7 +13,6 @@ pub struct Steps {
     terminal: bool,
     stage: String,
     bar: Option<ProgressBar>,
-    rounds: usize,
 }
 
 impl Default for Steps {
@@ -26,12 +25,13 @@ impl Steps {
     /// On standard error, so that `--json` has standard output for itself.
     pub fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
-        Self { terminal, stage: String::new(), bar: None, rounds: 0 }
+        Self { terminal, stage: String::new(), bar: None }
     }
 
     /// Shows a step.
     pub fn show(&mut self, step: Step) {
         match step {
+            Step::Comparing => self.bar("looking at the key set", 0, 1),
             Step::Keys(done, all) => self.bar("making keys", done as u64, all as u64),
             Step::Stranded(names) => names.iter().for_each(|name| self.line(&stranded(name))),
             Step::Encrypting(done, all) => self.bar("encrypting rows", done as u64, all as u64),
@@ -51,13 +51,12 @@ impl Steps {
                 };
                 self.bar(&name, progress.done, progress.total);
             }
-            Step::Judged(round) => self.judged(&round),
+            Step::Judged(number, round) => self.judged(number, &round),
             Step::Checking => self.line("exact training on this machine, to compare with"),
         }
     }
 
-    fn judged(&mut self, round: &Round) {
-        self.rounds += 1;
+    fn judged(&mut self, number: usize, round: &Round) {
         let verdict = match round.verdict {
             Verdict::Continue => "continue",
             Verdict::Stop => "stop",
@@ -65,8 +64,7 @@ impl Steps {
             Verdict::WidenRange => "again with a wider range",
         };
         self.line(&format!(
-            "round {}: validation loss {:.4}, accuracy {:.2} %; told the server: {verdict}",
-            self.rounds,
+            "round {number}: validation loss {:.4}, accuracy {:.2} %; told the server: {verdict}",
             round.loss,
             100.0 * round.accuracy
         ));

@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Hyper-parameters to ask for.
     #[command(flatten)]
     pub wishes: WishArguments,
-    /// The name of the model.
+    /// The name of the training and its model. The server sees it, as the job's label.
     #[arg(long, default_value = "model")]
     pub name: String,
     /// Replace a model or an interrupted training of this name.

@@ -57,7 +57,10 @@ impl Array {
         }
         match &self.values {
             Values::Integers(values) => Ok(Labels::Numbers(values.clone())),
-            Values::Texts(values) => Ok(Labels::Names(values.clone())),
+            Values::Texts(values) => match values.iter().position(String::is_empty) {
+                Some(row) => Err(Problem::NoLabel { row: row + 1, column: name.to_owned() }),
+                None => Ok(Labels::Names(values.clone())),
+            },
             Values::Floats(values) => whole(values).map(Labels::Numbers).ok_or_else(|| Problem::Kind {
                 array: name.to_owned(),
                 found: "fractions".to_owned(),

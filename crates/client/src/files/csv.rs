@@ -9,20 +9,26 @@ const FORMAT: &str = "CSV";
 /// No number and no class has a longer name.
 const MAX_FIELD: usize = 1024;
 
+/// What stands for a number that is missing: a row that begins with one is no heading.
+const MISSING: [&str; 6] = ["", "na", "n/a", "null", "none", "?"];
+/// Fewer columns may hold 0, 1, 2 as values.
+const FEWEST_COUNTED: usize = 3;
+
 /// The rows of a file and the names of its columns, if it has a heading.
 struct Rows<'a> {
     reader: csv::Reader<&'a [u8]>,
     heading: Option<Vec<String>>,
-    first: Option<ByteRecord>,
+    /// Rows that were looked at to find out, the first last.
+    waiting: Vec<ByteRecord>,
     columns: usize,
     count: usize,
 }
 
 impl<'a> Rows<'a> {
-    /// A first line in which nothing is a number (but perhaps the label) is a heading.
-    fn new(bytes: &'a [u8]) -> Parsed<Self> {
+    /// `label` is the column that will be asked for.
+    fn new(bytes: &'a [u8], label: Option<&str>) -> Parsed<Self> {
         let reader = ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(bytes);
-        let mut rows = Self { reader, heading: None, first: None, columns: 0, count: 0 };
+        let mut rows = Self { reader, heading: None, waiting: Vec::new(), columns: 0, count: 0 };
         let first = rows.record()?.ok_or(Problem::Empty)?;
         rows.columns = first.len();
         // One column more than features: the labels.
@@ -30,12 +36,30 @@ impl<'a> Rows<'a> {
             let reason = format!("it has {} columns, at most {} are read", rows.columns, MAX_FEATURES + 1);
             return Err(Problem::format(FORMAT, reason));
         }
-        if first.iter().any(|field| number(field).is_some()) {
-            rows.first = Some(first);
-        } else {
+        let second = rows.record()?;
+        let is_heading = is_heading(&first, second.as_ref(), label);
+        rows.waiting.extend(second);
+        if is_heading {
             rows.heading = Some(first.iter().map(|f| String::from_utf8_lossy(f).into_owned()).collect());
+        } else {
+            rows.waiting.push(first);
         }
         Ok(rows)
+    }
+
+    /// Fields between other marks than commas look like one field.
+    fn require_commas(&self) -> Parsed<()> {
+        let first = self.heading.as_ref().and_then(|heading| heading.first().cloned());
+        let first = first.or_else(|| Some(String::from_utf8_lossy(self.waiting.last()?.get(0)?).into_owned()));
+        let marks = [(';', "semicolons"), ('\t', "tabs")];
+        let found = marks.iter().find(|(mark, _)| first.as_ref().is_some_and(|field| field.contains(*mark)));
+        match found {
+            Some((_, name)) if self.columns == 1 => {
+                let reason = format!("its fields are separated by {name}: save it with commas, and points in numbers");
+                Err(Problem::format(FORMAT, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn record(&mut self) -> Parsed<Option<ByteRecord>> {
@@ -46,7 +70,7 @@ impl<'a> Rows<'a> {
 
     /// The next row, which has as many columns as the first.
     fn next(&mut self) -> Parsed<Option<ByteRecord>> {
-        let record = match self.first.take() {
+        let record = match self.waiting.pop() {
             Some(first) => Some(first),
             None => self.record()?,
         };
@@ -78,10 +102,47 @@ impl<'a> Rows<'a> {
         })
     }
 
+    fn names_no_first_column(&self) -> bool {
+        self.heading.as_ref().is_some_and(|heading| heading.first().is_some_and(String::is_empty))
+    }
+
+    /// A field of the row that was read last, as a label.
+    fn label(&self, column: usize, field: &[u8]) -> Parsed<String> {
+        if field.is_empty() {
+            return Err(Problem::NoLabel { row: self.count, column: self.name(column) });
+        }
+        Ok(String::from_utf8_lossy(field).into_owned())
+    }
+
     fn name(&self, column: usize) -> String {
         let named = self.heading.as_ref().and_then(|heading| heading.get(column));
         named.cloned().unwrap_or_else(|| (column + 1).to_string())
     }
+}
+
+/// Whether a first line names columns: nothing in it is a number, or one of its fields is the name asked for, or they are numbers that
+/// count columns (as pandas writes them), or a word stands above a number.
+fn is_heading(first: &ByteRecord, second: Option<&ByteRecord>, label: Option<&str>) -> bool {
+    // A label that is asked for by its number may be a word in one row and a number in the next.
+    let numbered = label.and_then(|name| name.parse::<usize>().ok());
+    let named = label.filter(|_| numbered.is_none());
+    let is_word = |field: &[u8]| {
+        let missing = |word: &&str| field.eq_ignore_ascii_case(word.as_bytes());
+        number(field).is_none() && !MISSING.iter().any(missing)
+    };
+    let above_number = |column: usize| second.and_then(|s| s.get(column)).is_some_and(|field| number(field).is_some());
+    let word_above_number =
+        |(column, field): (usize, &[u8])| numbered != Some(column + 1) && is_word(field) && above_number(column);
+    first.iter().all(|field| number(field).is_none())
+        || named.is_some_and(|name| first.iter().any(|field| field == name.as_bytes()))
+        || counts(first)
+        || first.iter().enumerate().any(word_above_number)
+}
+
+/// Whether the numbers among some fields are 0, 1, 2 and so on.
+fn counts(fields: &ByteRecord) -> bool {
+    let numbers: Vec<&[u8]> = fields.iter().filter(|field| number(field).is_some()).collect();
+    numbers.len() >= FEWEST_COUNTED && numbers.iter().enumerate().all(|(k, field)| *field == k.to_string().as_bytes())
 }
 
 fn number(field: &[u8]) -> Option<f64> {
@@ -90,13 +151,14 @@ fn number(field: &[u8]) -> Option<f64> {
 
 /// Parses features, and labels in the column `label`.
 pub fn parse(bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
-    let mut rows = Rows::new(bytes)?;
+    let mut rows = Rows::new(bytes, label)?;
+    rows.require_commas()?;
     let label = label.map(|name| rows.column(name)).transpose()?;
     let (mut values, mut labels) = (Vec::new(), Vec::new());
     while let Some(record) = rows.next()? {
         for (column, field) in record.iter().enumerate() {
             if Some(column) == label {
-                labels.push(String::from_utf8_lossy(field).into_owned());
+                labels.push(rows.label(column, field)?);
             } else {
                 values.push(number(field).ok_or_else(|| Problem::NotANumber {
                     row: rows.count,
@@ -111,31 +173,38 @@ pub fn parse(bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
     }
     let columns = rows.columns - usize::from(label.is_some());
     let features = Matrix::new(rows.count, columns, values).map_err(|e| Problem::format(FORMAT, e.to_string()))?;
+    if rows.names_no_first_column() && label != Some(0) && (0..rows.count).all(|i| features[(i, 0)] == i as f64) {
+        let reason = "its first column has no name and only counts the rows: write it without (pandas: index=False)";
+        return Err(Problem::format(FORMAT, reason));
+    }
     Ok(Table { features, labels: label.map(|_| to_labels(labels)) })
 }
 
 /// Parses a file of labels: one column, or the column of a name.
-pub fn parse_labels(bytes: &[u8], column: Option<&str>) -> Parsed<Labels> {
-    let mut rows = Rows::new(bytes)?;
-    let column = match column {
-        Some(name) => rows.column(name)?,
+pub fn parse_labels(bytes: &[u8], name: Option<&str>) -> Parsed<Labels> {
+    let mut rows = Rows::new(bytes, name)?;
+    let column = match name {
+        Some(name) => {
+            rows.require_commas()?;
+            rows.column(name)?
+        }
         None if rows.columns == 1 => 0,
         None => {
             let known = format!("{} columns: name one", rows.columns);
             return Err(Problem::Missing { what: "single column of labels".to_owned(), known });
         }
     };
-    // A file of names has no number in its first line: what looked like a heading is a label, unless it was asked for.
-    let mut labels: Vec<String> = match (&rows.heading, rows.columns) {
-        (Some(heading), 1)
-            if !["label", "labels", "class", "y"].contains(&heading[0].to_ascii_lowercase().as_str()) =>
-        {
+    // A file of names has no number in its first line: what looked like a heading is a label, unless it is the name that was asked for or a
+    // usual one.
+    let is_usual = |text: &str| ["label", "labels", "class", "y"].contains(&text.to_ascii_lowercase().as_str());
+    let mut labels: Vec<String> = match &rows.heading {
+        Some(heading) if rows.columns == 1 && name != Some(&heading[0]) && !is_usual(&heading[0]) => {
             vec![heading[0].clone()]
         }
         _ => Vec::new(),
     };
     while let Some(record) = rows.next()? {
-        labels.extend(record.get(column).map(|field| String::from_utf8_lossy(field).into_owned()));
+        labels.extend(record.get(column).map(|field| rows.label(column, field)).transpose()?);
     }
     if labels.is_empty() { Err(Problem::Empty) } else { Ok(to_labels(labels)) }
 }

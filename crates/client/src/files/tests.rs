@@ -85,6 +85,51 @@ fn tables_of_text_name_the_place() {
     assert_eq!(parse_labels(Format::Csv, b"label\n1\n0\n", None).unwrap(), Labels::Numbers(vec![1, 0]));
 }
 
+/// A heading is found by what it says, not only where no number is in it: pandas counts columns that have no name.
+#[test]
+fn headings_may_hold_numbers() {
+    let rows = |text: &str, label| parse_table(Format::Csv, text.as_bytes(), label).unwrap().features.rows();
+    assert_eq!(rows("0,1,2,kind\n0.5,0.6,0.7,cat\n", Some("kind")), 1, "the label is named in it");
+    assert_eq!(rows("0,kind\n0.5,cat\n", Some("kind")), 1);
+    assert_eq!(rows("0,1,2\n0.5,0.6,0.7\n", None), 1, "it counts columns");
+    assert_eq!(rows("0,1,2,3\n0.5,0.6,0.7,9\n", Some("3")), 1);
+    assert_eq!(rows("width,2,7\n0.5,0.6,0.7\n", None), 1, "a word stands above a number");
+    // What counts the rows is no feature.
+    let index = parse_table(Format::Csv, b",0,1,kind\n0,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind"));
+    assert!(index.unwrap_err().to_string().contains("index=False"));
+    assert_eq!(rows(",0,1,kind\n7,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind")), 2);
+    // Rows are rows, also where a label is a word in one of them and a number in the next.
+    assert_eq!(rows("1,2,3\n4,5,6\n", Some("3")), 2);
+    assert_eq!(rows("0,1\n1,0\n", None), 2);
+    assert_eq!(rows("0.5,0.6,other\n0.5,0.6,7\n", Some("3")), 2);
+    let missing = parse_table(Format::Csv, b"NA,2,3\n1,2,3\n", None).unwrap_err();
+    assert!(matches!(missing, Problem::NotANumber { row: 1, .. }), "{missing}");
+    for (text, mark) in [("a;b;kind\n1,5;2;cat\n", "semicolons"), ("1\t2\n3\t4\n", "tabs")] {
+        let said = parse_table(Format::Csv, text.as_bytes(), None).unwrap_err().to_string();
+        assert!(said.contains(mark), "{said}");
+    }
+}
+
+#[test]
+fn labels_are_there_and_are_those_asked_for() {
+    let missing = Problem::NoLabel { row: 2, column: "kind".into() };
+    assert_eq!(parse_table(Format::Csv, b"a,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
+    assert_eq!(parse_labels(Format::Csv, b"id,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
+    let empty = npy::write_texts(&["cat".to_owned(), String::new()]);
+    assert!(matches!(parse_labels(Format::Npy, &empty, None), Err(Problem::NoLabel { row: 2, .. })));
+    // A heading that was asked for is no label.
+    assert_eq!(parse_labels(Format::Csv, b"kind\ncat\ndog\n", Some("kind")).unwrap().texts(), ["cat", "dog"]);
+    assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", Some("1")).unwrap().texts(), ["cat", "dog"]);
+    // An array of one number a row is taken for labels only by its name, and where labels are elsewhere not looked at.
+    let rows = npy::write_doubles(&[2, 1], &[1.0, 2.0]);
+    let numbers = npy::write_doubles(&[2], &[0.25, 0.75]);
+    let index = npz::write(&[("x", rows.clone()), ("weight", numbers.clone())]);
+    assert_eq!(parse_table(Format::Npz, &index, None).unwrap().labels, None);
+    let bad = npz::write(&[("x", rows), ("y", numbers)]);
+    assert!(parse_table(Format::Npz, &bad, None).is_err());
+    assert_eq!(parse_features(Format::Npz, &bad).unwrap().values(), [1.0, 2.0]);
+}
+
 const MAX_COLUMNS: usize = hetal_learn::geometry::MAX_FEATURES;
 
 #[test]

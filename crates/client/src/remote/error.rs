@@ -22,9 +22,10 @@ pub enum Error {
         /// What the system or TLS said.
         reason: String,
     },
-    /// A server that is there and does not answer.
+    /// A server that does not answer.
     #[error(
-        "{server} is there and does not answer: {reason}. Run the command again to go on; if it happens again, ask the server's operator"
+        "{server} does not answer: {reason}. Run the command again to go on; if it happens again, look at the address, or ask the server's \
+         operator"
     )]
     Late {
         /// The server.
@@ -156,6 +157,14 @@ impl Error {
         }
     }
 
+    /// What happened, without where and what to do.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Unreachable { reason, .. } | Self::Late { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        }
+    }
+
     pub(super) fn file(path: &Path, error: &std::io::Error) -> Self {
         Self::File { path: path.to_owned(), reason: error.to_string() }
     }
@@ -163,6 +172,24 @@ impl Error {
     pub(super) fn protocol(what: impl Into<String>) -> Self {
         Self::Protocol { what: what.into() }
     }
+}
+
+/// Whether a connection did not come up because of the server's certificate.
+pub(super) fn is_of_certificate(status: &Status) -> bool {
+    let of = |cause: &(dyn std::error::Error + 'static)| {
+        // What an error of the system holds is not among its sources.
+        let held = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let tls = held.and_then(|held| held.downcast_ref::<rustls::Error>());
+        matches!(tls, Some(rustls::Error::InvalidCertificate(_)))
+    };
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(status);
+    while let Some(error) = cause {
+        if of(error) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The cause at the bottom of a broken connection, which says more than "transport error".

@@ -63,9 +63,9 @@ impl Remote {
                 Ok(Ok(())) => return Ok(sending.uploaded),
                 // The server threw damaged bytes away: they are sent again.
                 Ok(Err(status)) if status.code() == Code::DataLoss => {
-                    patience.wait(&self.server, Status::aborted(status.message()))?;
+                    self.wait(&mut patience, Status::aborted(status.message()))?;
                 }
-                Ok(Err(status)) => patience.wait(&self.server, status)?,
+                Ok(Err(status)) => self.wait(&mut patience, status)?,
                 Err(error) => return Err(error),
             }
         }
@@ -173,7 +173,7 @@ impl Remote {
                 progress(held, all);
             };
             if let Err(status) = self.try_download(job, output, &part, &mut renewing)? {
-                patience.wait(&self.server, status)?;
+                self.wait(&mut patience, status)?;
                 continue;
             }
             if name_of(&part)? == (output.blob, expected) {
@@ -194,7 +194,11 @@ impl Remote {
         part: &Path,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<std::result::Result<(), Status>> {
-        let mut file = File::options().create(true).append(true).open(part).map_err(|e| Error::file(part, &e))?;
+        let mut options = File::options();
+        options.create(true).append(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(part).map_err(|e| Error::file(part, &e))?;
         let mut held = file.metadata().map_err(|e| Error::file(part, &e))?.len();
         let request = v1::DownloadRequest { job: job.to_vec().into(), blob: output.blob.to_vec().into(), offset: held };
         if held >= output.size {

@@ -44,11 +44,11 @@ impl<'a> Watch<'a> {
                 }
                 Ok(Ok(None)) => {
                     self.stream = None;
-                    patience.wait(&self.remote.server, tonic::Status::unavailable("the server ended the stream"))?;
+                    self.remote.wait(&mut patience, tonic::Status::unavailable("the server ended the stream"))?;
                 }
                 Ok(Err(status)) => {
                     self.stream = None;
-                    patience.wait(&self.remote.server, status)?;
+                    self.remote.wait(&mut patience, status)?;
                 }
             }
         }

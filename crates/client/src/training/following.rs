@@ -73,7 +73,7 @@ impl Training<'_> {
             record.fault = fault.as_ref().map(|(what, _)| what.clone());
             // On disk before it leaves: a round has one verdict.
             self.save()?;
-            report(Step::Judged(round));
+            report(Step::Judged(number, round));
         }
         let verdict = self.job_record()?.rounds.last().map_or(Verdict::Stop, |round| round.verdict);
         let said = self.remote.judge_after(job.id, validation, verdict, self.options.verdict_delay);

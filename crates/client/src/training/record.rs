@@ -151,29 +151,34 @@ impl Record {
         Ok(self)
     }
 
-    /// Ends the job on its server, if it is this one, and removes the files: what is on disk never says that others are there.
-    pub fn give_up(self, remote: &Remote, folder: &Path) -> Result<()> {
-        if let Some(JobRecord { server, id: Some(id), .. }) = &self.job
-            && server == remote.server()
-            && !self.finished
-            && let Ok(id) = id.parse::<JobId>()
-        {
-            // It may be gone already; if it is not, it ends by its own limits.
-            let _ = remote.cancel(id);
-        }
-        remove_if_there(&folder.join("job.json"))?;
-        for entry in std::fs::read_dir(folder).map_err(|e| io("reading", folder, &e))? {
-            let path = entry.map_err(|e| io("reading", folder, &e))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // Encrypted rows; logits and weights, whole or on their way; what the best epoch was judged by.
-            if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
-                remove_if_there(&path)?;
-            }
-        }
-        Ok(())
+    /// Whether it can go on with the rows that were encrypted: they are on disk, or a job was asked for, which no one does before the server
+    /// has them all. `thoroughly` compares every byte: what is to be replaced is not taken at its word.
+    pub fn can_be_sent(&self, folder: &Path, thoroughly: bool) -> bool {
+        let is_there = self.job.is_some() && !self.finished && !thoroughly;
+        is_there || self.batches.iter().chain(&self.validation).all(|u| uploads::is_whole(folder, u, thoroughly))
     }
 
     pub fn row_bytes(&self) -> u64 {
         self.batches.iter().chain(&self.validation).map(|upload| upload.bytes).sum()
     }
+}
+
+/// Ends the job of a training that is replaced, and removes its files: what is on disk never says that others are there.
+pub(super) fn give_up(record: Option<Record>, remote: &Remote, folder: &Path) -> Result<()> {
+    if let Some(Record { job: Some(JobRecord { id: Some(id), .. }), finished: false, .. }) = &record
+        && let Ok(id) = id.parse::<JobId>()
+    {
+        // It may be gone already, or another server's, to whom its name says nothing; if it is not, it ends by its own limits.
+        let _ = remote.cancel(id);
+    }
+    remove_if_there(&folder.join("job.json"))?;
+    for entry in std::fs::read_dir(folder).map_err(|e| io("reading", folder, &e))? {
+        let path = entry.map_err(|e| io("reading", folder, &e))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Encrypted rows; logits and weights, whole or on their way; what the best epoch was judged by.
+        if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
+            remove_if_there(&path)?;
+        }
+    }
+    Ok(())
 }

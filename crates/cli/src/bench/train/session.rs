@@ -55,9 +55,13 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
         let known = range == agreement.range;
         known.then_some(&trainer).ok_or(hetal_learn::Error::NoConstants { classes: g.classes(), range })
     };
-    let mut rest = |_: &Session<_>| {
-        steps += 1;
-        bar.inc(1);
+    // Refreshes come between steps and are none.
+    let mut refreshes = false;
+    let mut rest = |session: &Session<_>| {
+        if !std::mem::replace(&mut refreshes, matches!(session.task(), Task::Refresh)) {
+            steps += 1;
+            bar.inc(1);
+        }
         true
     };
     while let Task::Validate { .. } = session::advance(engine, &mut session, &batches[..], trainer_of, &mut rest)? {
