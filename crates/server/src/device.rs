@@ -163,7 +163,8 @@ pub fn room(
     lists: &KeyLists,
 ) -> Result<Option<Plan>> {
     let Work::Training(training) = &job.work else { return Ok(None) };
-    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, gpu.memory())?.modest(lacked);
+    let memory = gpu.memory().map_err(|error| Error::gpu(&error))?;
+    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, memory)?.modest(lacked);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
     if !plan.graphs {
         gpu.use_graphs(false);

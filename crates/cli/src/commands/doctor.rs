@@ -70,8 +70,12 @@ fn report(folder: &Path) -> Result<Value> {
 
 /// Every card that the driver sees: its name and memory, or why it cannot be used.
 fn gpus(params: &Params) -> std::result::Result<Vec<Value>, String> {
-    let card = |number: usize| match CudaBackend::open(number, params.log_n(), params.chain(), params.special()) {
-        Ok(gpu) => json!({ "number": number, "name": gpu.describe(), "memory_bytes": gpu.memory().ok().map(|(_, total)| total) }),
+    let open = |number| {
+        let gpu = CudaBackend::open(number, params.log_n(), params.chain(), params.special())?;
+        Ok::<_, hetal_cuda::Error>((gpu.describe(), gpu.memory()?.1))
+    };
+    let card = |number: usize| match open(number) {
+        Ok((name, memory)) => json!({ "number": number, "name": name, "memory_bytes": memory }),
         Err(error) => json!({ "number": number, "error": error.to_string() }),
     };
     Ok((0..hetal_cuda::cards().map_err(|e| e.to_string())?).map(card).collect())
