@@ -30,14 +30,9 @@ impl Place {
         let seconds = config.stall_seconds;
         let works = |card: usize| {
             let sets: Vec<_> = sets.iter().cloned().collect();
-            let test = move || sets.iter().try_for_each(|params| probe(card, params));
-            match ask(seconds, test) {
-                Answer::Got(answer) => answer,
-                Answer::Never => Err(silent(card, format!("nothing came from it for {seconds} seconds"))),
-                Answer::None => Err(silent(card, "its test broke off".to_owned())),
-            }
+            in_time(seconds, move || sets.iter().try_for_each(|params| probe(card, params)))
         };
-        Self::choose(config.engine, &config.cards, hetal_cuda::cards, works)
+        Self::choose(config.engine, &config.cards, || in_time(seconds, hetal_cuda::cards), works)
     }
 
     fn choose(
@@ -128,9 +123,17 @@ pub fn ask<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 's
     }
 }
 
-fn silent(card: usize, reason: String) -> hetal_cuda::Error {
-    tracing::error!(card, reason, "a GPU could not be tested");
-    hetal_cuda::Error::Driver { operation: "a test", reason }
+/// What a driver says about its cards, or that it says nothing.
+fn in_time<T: Send + 'static>(
+    seconds: u64,
+    work: impl FnOnce() -> hetal_cuda::Result<T> + Send + 'static,
+) -> hetal_cuda::Result<T> {
+    let silent = |reason| Err(hetal_cuda::Error::Driver { operation: "a test", reason });
+    match ask(seconds, work) {
+        Answer::Got(answer) => answer,
+        Answer::Never => silent(format!("nothing came from the GPU for {seconds} seconds")),
+        Answer::None => silent("it broke off".to_owned()),
+    }
 }
 
 /// What a training may hold on a card.
@@ -282,7 +285,15 @@ mod tests {
     fn a_card_that_never_answers_is_not_waited_for() {
         assert_eq!(ask(60, || 7), Answer::Got(7));
         assert_eq!(ask(60, || panic!("a test that breaks off")), Answer::<u8>::None);
-        assert_eq!(ask(0, || std::thread::sleep(Duration::from_secs(60))), Answer::Never);
+        let never = || {
+            std::thread::sleep(Duration::from_secs(60));
+            7
+        };
+        assert_eq!(ask(0, never), Answer::Never);
+        // At the start, too: it is told from one that is not there.
+        let said = in_time(0, move || Ok(never())).unwrap_err().to_string();
+        assert!(said.contains("nothing came from the GPU for 0 seconds"), "{said}");
+        assert!(in_time(60, || Ok(7)).is_ok_and(|answer| answer == 7));
     }
 
     #[test]
