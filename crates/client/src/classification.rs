@@ -10,6 +10,7 @@ use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, remote,
 use hetal_learn::{Dataset, Matrix};
 use hetal_wire::JobId;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::path::PathBuf;
 
 /// Logits of rows under the encrypted weights of a model that a training left on the server.
@@ -35,20 +36,28 @@ pub fn logits(
         Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
     let request = random_name()?;
     let left = Left { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
-    let folder = project.job(&format!("{QUERY}{}", left.label))?;
-    let _lock = project::lock(&folder)?;
+    let (folder, _lock) = locked_folder(project, &left.label)?;
     let mut query = Query { remote, owner, layout, model, request, folder, left, job: None };
     let logits = query.ask(features, report);
     let is_there =
         !matches!(logits, Err(Error::Remote(remote::Error::Unreachable { .. } | remote::Error::Late { .. })));
-    if is_there {
-        query.left.forget(remote, query.job.as_slice());
+    if is_there && query.left.forget(remote, query.job.as_slice()) {
         let _ = std::fs::remove_dir_all(&query.folder);
     }
     logits
 }
 
-/// Removes what queries left that were interrupted: here, and on this server. What they left on another one waits for it.
+/// The folder of a query. It is locked before it has its name: `tidy` never sees one of a living query that it could take.
+fn locked_folder(project: &Project, label: &str) -> Result<(PathBuf, File)> {
+    let begun = project.job(&format!("{BEGUN}{label}"))?;
+    let lock = project::lock(&begun)?;
+    let folder = begun.with_file_name(format!("{QUERY}{label}"));
+    std::fs::rename(&begun, &folder).map_err(|e| project::io("moving", &begun, &e))?;
+    Ok((folder, lock))
+}
+
+/// Removes what queries left that were interrupted: here, and on this server. What they left on another one waits for it, and what this one
+/// does not let go yet, because the job still ends, waits for the next command.
 pub fn tidy(project: &Project, remote: &Remote) {
     for entry in std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten() {
         let folder = entry.path();
@@ -59,7 +68,9 @@ pub fn tidy(project: &Project, remote: &Remote) {
             let jobs = if left.server == remote.server() { remote.jobs().ok() } else { None };
             let Some(jobs) = jobs else { continue };
             let its: Vec<_> = jobs.iter().filter(|job| job.label == left.label).map(|job| job.id).collect();
-            left.forget(remote, &its);
+            if !left.forget(remote, &its) {
+                continue;
+            }
         }
         let _ = std::fs::remove_dir_all(&folder);
     }
@@ -67,6 +78,8 @@ pub fn tidy(project: &Project, remote: &Remote) {
 
 /// How the folders of queries begin.
 const QUERY: &str = "query-";
+/// How they begin before they are locked.
+const BEGUN: &str = "begun-";
 /// What a query will leave on the server if it is interrupted: on disk before the first byte leaves.
 const LEFT: &str = "query.json";
 
@@ -79,18 +92,22 @@ struct Left {
 }
 
 impl Left {
-    /// Everything the job made is ours to forget. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to
-    /// lose the answer.
-    fn forget(&self, remote: &Remote, jobs: &[JobId]) {
-        for &job in jobs {
+    /// Everything the job made is ours to forget. Whether nothing of it is left: a job that runs ends some time after it is told to, and is
+    /// deleted only then. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to lose the answer.
+    fn forget(&self, remote: &Remote, jobs: &[JobId]) -> bool {
+        let ended = |&job: &JobId| {
             // One that has ended takes no end.
             let _ = remote.cancel(job);
-            let _ = remote.delete(job);
-        }
-        for name in self.blobs.iter().filter_map(|name| blob(name).ok()) {
-            let _ = remote.delete_upload(name);
-        }
+            is_gone(&remote.delete(job))
+        };
+        // What a job uses goes after it: nothing more is tried once something stays.
+        jobs.iter().all(ended)
+            && self.blobs.iter().filter_map(|name| blob(name).ok()).all(|name| is_gone(&remote.delete_upload(name)))
     }
+}
+
+fn is_gone(deleted: &remote::Result<()>) -> bool {
+    matches!(deleted, Ok(()) | Err(remote::Error::NotFound { .. }))
 }
 
 /// Rows on their way to a server and back. What they leave is deleted at the end, or by the next command that reaches the server.

@@ -62,13 +62,10 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
         && published.source == source
     {
         let is_current = model.training.key_id == project.settings().key_id;
-        let state = project.settings().released.filter(|_| is_current).unwrap_or(Released {
-            noise: 0.0,
-            numbers: numbers_of(model),
-            security: published.security,
-            left: 0,
-        });
-        require_same(policy, model, state)?;
+        match project.settings().released.filter(|_| is_current) {
+            Some(state) => require_same(policy, model, state)?,
+            None => require_security(policy, model, published.security)?,
+        }
         return Ok((published, path));
     }
     // What may be published is counted for each key, so a model of another key must not be counted with this one's.
@@ -125,6 +122,12 @@ fn require_same(policy: Option<(u64, u32)>, model: &Model, state: Released) -> R
     let same =
         |(models, bits): (u64, u32)| bits == security && models.max(1).checked_mul(numbers_of(model)) == Some(numbers);
     if policy.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers, security }) }
+}
+
+/// Of a model of an old key only the security is known: for how many models that key was good is not compared.
+fn require_security(policy: Option<(u64, u32)>, model: &Model, security: u32) -> Result<()> {
+    let same = |(_, bits): (u64, u32)| bits == security;
+    if policy.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers: numbers_of(model), security }) }
 }
 
 fn fingerprint(model: &Model) -> String {
@@ -247,6 +250,9 @@ mod tests {
         project.retire_keys().unwrap();
         project.adopt_key("33".to_owned(), None).unwrap();
         assert_eq!(publish(&mut project, &model, None).unwrap().0, first, "what was published is no secret any more");
+        assert_eq!(publish(&mut project, &model, Some((MODELS, SECURITY))).unwrap().0, first, "with the same options");
+        let refused = publish(&mut project, &model, Some((MODELS, SECURITY + 1)));
+        assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{refused:?}");
         let mut other = model.clone();
         (other.name, other.bias[0]) = ("other".to_owned(), 0.5);
         let refused = publish(&mut project, &other, None);

@@ -78,7 +78,7 @@ struct Rooms {
     /// The thread that records or replays something: what is free in the recordings' room is written and read all the same, so no
     /// chunk leaves it.
     reserved_by: Option<ThreadId>,
-    /// How often that was.
+    /// How often that began or ended.
     reserved: u64,
 }
 
@@ -225,16 +225,16 @@ impl Pool {
     /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before is then free on them.
     pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
         let lent = {
-            let Free { lanes: [first, ..], is_forked, .. } = &mut self.rooms().free[room()];
+            let Rooms { free, reserved, .. } = &mut *self.rooms();
+            let Free { lanes: [first, ..], is_forked, reserved_at_fork, .. } = &mut free[room()];
             // Before the fork: what is queued on lane 0 while this is not yet so comes before the other lanes.
             *is_forked = true;
+            *reserved_at_fork = *reserved;
             std::mem::take(first)
         };
         let out = fork();
-        let Rooms { free, reserved, .. } = &mut *self.rooms();
-        let Free { lent: place, chunks, forks, reserved_at_fork, .. } = &mut free[room()];
+        let Free { lent: place, chunks, forks, .. } = &mut self.rooms().free[room()];
         *forks += 1;
-        *reserved_at_fork = *reserved;
         self.pour(lent, place, chunks);
         out
     }
@@ -402,7 +402,11 @@ pub(crate) struct Reserved<'a>(&'a Pool);
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.0.rooms().reserved_by = None;
+        let mut rooms = self.0.rooms();
+        rooms.reserved_by = None;
+        // What it queued may come after a fork that began meanwhile.
+        rooms.reserved += 1;
+        drop(rooms);
         self.0.opened.notify_all();
     }
 }
@@ -482,7 +486,7 @@ impl Drop for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::recording;
+    use crate::device::{in_lane, recording};
     use crate::ffi::emulator::{Emulator, is_present};
     use crate::source::Arithmetic;
 
@@ -519,6 +523,33 @@ mod tests {
         assert_eq!(pool.held(), CHUNK * 8);
         pool.trim(&[]);
         assert!(pool.held() == 0 && !pool.has(&chunks[0]) && pool.reserve(&chunks).is_none());
+    }
+
+    /// What a replay works in is not a side's while the replay may come after its fork.
+    #[test]
+    fn a_side_borrows_nothing_that_was_replayed_since_its_fork() {
+        if !is_present() {
+            return;
+        }
+        let launches = Arc::new(AtomicUsize::new(usize::MAX));
+        let card = Emulator::with(10, Arithmetic::Fp64, 2 * CHUNK * 8, launches).unwrap();
+        let pool = Arc::new(Pool::new(Arc::new(card), Arc::default(), 8));
+        let place = recording(|| pool.take(CHUNK).address());
+        let chunks = pool.recorded_chunks();
+        // The card has no more: only the recordings' chunk is free.
+        let _rest = pool.try_take(CHUNK).unwrap();
+        let borrowed = || in_lane(1, || pool.borrow(1).map(|(address, _)| address));
+        let reserved = pool.reserve(&chunks).unwrap();
+        pool.lend(|| ());
+        assert_eq!(borrowed(), None, "it is being replayed in");
+        drop(reserved);
+        assert_eq!(borrowed(), None, "what was queued since comes after the fork");
+        pool.settle(|| ());
+        pool.lend(|| drop(pool.reserve(&chunks)));
+        assert_eq!(borrowed(), None, "a replay between the fork and its note");
+        pool.settle(|| ());
+        pool.lend(|| ());
+        assert_eq!(borrowed(), Some(place));
     }
 
     #[test]

@@ -105,11 +105,11 @@ mod tests {
         assert!(matches!(Dataset::new(x.clone(), vec![0; 4], 2), Err(Error::NotFinite { row: 2, column: 1, .. })));
         x[(2, 1)] = f64::INFINITY;
         let infinite = Dataset::new(x, vec![0; 4], 2).unwrap_err();
-        assert_eq!(infinite.to_string(), "row 2, column 1: inf is not a finite number");
+        assert_eq!(infinite.to_string(), "row 3, column 2: inf is not a finite number");
         let mut x = features();
         x[(1, 2)] = -2e6;
         let large = Dataset::new(x, vec![0; 4], 2).unwrap_err();
-        let said = "row 1, column 2: -2e6 is out of range, must be at most 1e6 in magnitude: rescale the features";
+        let said = "row 2, column 3: -2e6 is out of range, must be at most 1e6 in magnitude: rescale the features";
         assert_eq!(large.to_string(), said);
         assert!(matches!(Dataset::new(Matrix::zeros(4, 0), vec![0; 4], 2), Err(Error::Invalid { .. })));
         let label = Dataset::new(features(), vec![0, 1, 0, 2], 2);

@@ -152,7 +152,9 @@ fn stop(running: Running) {
     tracing::info!("stopping: jobs go to their next checkpoint");
     if !running.stop() {
         // As above: no exit, which may wait for the card too.
-        eprintln!("hetal-server: the GPU: it does not answer; jobs on other cards went to a checkpoint");
+        eprintln!(
+            "hetal-server: the GPU: it does not answer; jobs go on from their checkpoints when the server is started anew"
+        );
         std::process::abort()
     }
 }

@@ -109,7 +109,7 @@ impl Server {
             Some(outcome) => Ok(outcome),
             None => training::train(&desk, &toy, work),
         });
-        let _ = self.shop.settle(&desk, outcome);
+        let _ = self.shop.settle(&desk, self.shop.next(&desk, &outcome));
     }
 }
 
@@ -699,7 +699,7 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
         }
         let told = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
         server.blobs.put(&Key::new(tenant, Shelf::Job(id), name_of(b"late")), b"late").unwrap();
-        server.shop.settle(&desk, Err(Error::Fenced)).unwrap();
+        server.shop.settle(&desk, server.shop.next(&desk, &Err(Error::Fenced))).unwrap();
         assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), told);
         assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
     }
@@ -730,7 +730,7 @@ fn a_lost_card_loses_no_job() {
         let desk = server.shop.desk(&claim);
         assert_eq!((claim.attempts, server.shop.refused(&desk).unwrap()), (attempt, None));
         let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full });
-        server.shop.settle(&desk, lost).unwrap();
+        server.shop.settle(&desk, server.shop.next(&desk, &lost)).unwrap();
         server.state.job(tenant, id).unwrap()
     };
     let failures = (0..2 * most).map(|_| (true, 1)).chain((1..most).map(|attempt| (false, attempt)));
@@ -757,7 +757,8 @@ fn a_lost_card_keeps_no_job_from_its_end() {
     server.state.release_worker("local").unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full: false });
-    server.shop.settle(&server.shop.desk(&claim), lost).unwrap();
+    let desk = server.shop.desk(&claim);
+    server.shop.settle(&desk, server.shop.next(&desk, &lost)).unwrap();
     assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
 }
 
@@ -795,7 +796,8 @@ fn a_full_disk_loses_no_job() {
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
         assert_eq!((claim.attempts, claim.rests), (1, attempt));
         let full = Error::System { what: "a blob".to_owned(), reason: "no space left".to_owned() };
-        server.shop.settle(&server.shop.desk(&claim), Err(full)).unwrap();
+        let desk = server.shop.desk(&claim);
+        server.shop.settle(&desk, server.shop.next(&desk, &Err(full))).unwrap();
         server.state.job(tenant, id).unwrap()
     };
     for attempt in 0..100 {

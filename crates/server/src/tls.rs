@@ -146,7 +146,7 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
             continue;
         };
         let (acceptor, out) = (acceptor.clone(), out.clone());
-        let (one, mut told) = crowd.enter();
+        let (one, mut told) = crowd.enter(neighbourhood(peer.ip()));
         tokio::spawn(async move {
             let _ = tcp.set_nodelay(true);
             let accepted = tokio::select! {

@@ -27,8 +27,12 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_secs(1);
 /// How often the reading of keys is told.
 const TELL: Duration = Duration::from_millis(500);
-/// How long a worker rests that could not ask for a job.
+/// How long a worker rests that could not ask for a job, or whose card failed two jobs in a row; each further one twice as long.
 const REST: Duration = Duration::from_secs(2);
+/// The longest that it rests for its card.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How often it looks meanwhile whether the server stops.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// What all workers of a server share.
 pub struct Shop {
@@ -82,6 +86,8 @@ pub struct Desk<'a> {
     alive: Mutex<Option<Instant>>,
     /// Whether the card was tried.
     begun: AtomicBool,
+    /// Whether a checkpoint was written since: what came before it no longer counts.
+    saved: AtomicBool,
 }
 
 impl Desk<'_> {
@@ -93,6 +99,7 @@ impl Desk<'_> {
         let change = Change { spent: spent.saturating_sub(*counted).as_millis() as u64, ..change };
         self.state.commit(&self.claim.lease, &change, (self.clock)())?;
         *counted = spent;
+        self.saved.fetch_or(change.checkpoint.is_some(), Ordering::Relaxed);
         self.bell.ring();
         Ok(())
     }
@@ -179,6 +186,14 @@ impl Desk<'_> {
     }
 }
 
+/// How long a worker rests after its card failed so many jobs in a row.
+fn rest_of_worker(failures: u32) -> Duration {
+    match failures {
+        0 | 1 => Duration::ZERO,
+        _ => REST.saturating_mul(1 << (failures - 2).min(16)).min(LONGEST),
+    }
+}
+
 fn broken_off() -> Error {
     Error::work("the computation broke off: this is a fault of the server")
 }
@@ -189,21 +204,37 @@ impl Shop {
         now + 1000 * self.config.lease_seconds
     }
 
+    /// Whether workers go on. A process whose card is lost can use no other.
+    fn is_open(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed) && self.fate.known().is_none()
+    }
+
     /// Takes jobs until the server stops, and computes them on a card, or the CPU. A job that rests does so in the queue: its worker
-    /// takes the next.
+    /// takes the next, which may need less. Where that fails too, the worker rests as well, and leaves the queue to other cards.
     pub fn work(&self, card: Option<usize>) {
-        // A process whose card is lost can use no other.
-        while !self.draining.load(Ordering::Relaxed) && self.fate.known().is_none() {
+        let mut failures = 0;
+        while self.is_open() {
             let heard = self.bell.count();
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
-                Ok(Some(claim)) => self.attempt(&claim, card),
+                Ok(Some(claim)) => {
+                    failures = if self.attempt(&claim, card) { failures + 1 } else { 0 };
+                    self.pause(rest_of_worker(failures));
+                }
                 Ok(None) => self.bell.wait(heard, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
                     self.bell.wait(heard, REST);
                 }
             }
+        }
+    }
+
+    /// Waits so long, or until the server stops.
+    fn pause(&self, rest: Duration) {
+        let begun = Instant::now();
+        while self.is_open() && begun.elapsed() < rest {
+            std::thread::sleep(GLANCE.min(rest));
         }
     }
 
@@ -240,16 +271,17 @@ impl Shop {
             counted: Mutex::default(),
             alive: Mutex::default(),
             begun: AtomicBool::new(false),
+            saved: AtomicBool::new(false),
         }
     }
 
-    /// One attempt at a job.
-    pub(crate) fn attempt(&self, claim: &Claim, card: Option<usize>) {
+    /// One attempt at a job. Says whether the job rests because of the card.
+    pub(crate) fn attempt(&self, claim: &Claim, card: Option<usize>) -> bool {
         let desk = self.desk(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
         let (stop, stopped) = mpsc::channel();
-        let outcome = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let desk = &desk;
             scope.spawn(move || desk.keep_alive(stopped, card, &self.fate));
             let outcome = catch_unwind(AssertUnwindSafe(|| self.run(desk, card))).unwrap_or_else(|_| Err(broken_off()));
@@ -259,22 +291,43 @@ impl Shop {
             if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal(claim, card, error)) {
                 self.fate.seal(end);
             }
+            tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
+            let next = self.next(desk, &outcome);
+            self.write_down(desk, &next);
             drop(stop);
-            outcome
-        });
-        tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
-        if let Err(error) = self.settle(&desk, outcome) {
-            tracing::warn!(%job, %error, "the end of an attempt could not be remembered");
+            matches!(next, Next::Rests(_))
+        })
+    }
+
+    /// Writes down what an attempt's end means, again and again where the database does not take it: an attempt that is not written down
+    /// would count. Meanwhile the lease is kept.
+    fn write_down(&self, desk: &Desk<'_>, next: &Next) {
+        let job = desk.job.id;
+        loop {
+            match self.settle(desk, next.clone()) {
+                Err(error @ Error::State { .. }) if self.is_open() && !desk.fenced.load(Ordering::Relaxed) => {
+                    tracing::warn!(%job, %error, "the end of an attempt could not be remembered: again in a moment");
+                    self.pause(REST);
+                }
+                Err(error) => return tracing::warn!(%job, %error, "the end of an attempt could not be remembered"),
+                Ok(()) => return,
+            }
         }
     }
 
-    /// Writes down what an attempt's end means for the job.
-    pub fn settle(&self, desk: &Desk<'_>, outcome: Result<Outcome>) -> Result<()> {
+    /// What an attempt's end means for the job. Faults are told to the operator.
+    pub fn next(&self, desk: &Desk<'_>, outcome: &Result<Outcome>) -> Next {
         let Claim { attempts, rests, .. } = *desk.claim;
+        let (attempts, rests) = if desk.saved.load(Ordering::Relaxed) { (1, 0) } else { (attempts, rests) };
         let (most, begun) = (self.config.bounds.attempts, desk.begun.load(Ordering::Relaxed));
         let cancelled = desk.cancelled.load(Ordering::Relaxed);
-        let next = next(&outcome, &Attempt { attempts, most, rests, begun, cancelled });
-        self.tell(desk.job, &next, outcome.err());
+        let next = next(outcome, &Attempt { attempts, most, rests, begun, cancelled });
+        self.tell(desk.job, &next, outcome.as_ref().err());
+        next
+    }
+
+    /// Writes it down.
+    pub fn settle(&self, desk: &Desk<'_>, next: Next) -> Result<()> {
         match next {
             Next::Back(change) => return desk.commit(change),
             Next::Rests(change) => return desk.commit(Change { progress: Some(desk.resting()), ..change }),
@@ -287,14 +340,14 @@ impl Shop {
     }
 
     /// Tells the operator of faults.
-    fn tell(&self, job: &Job, next: &Next, error: Option<Error>) {
+    fn tell(&self, job: &Job, next: &Next, error: Option<&Error>) {
         let (Some(error), job) = (error, job.id) else { return };
         match next {
             Next::Rests(_) => {
                 tracing::error!(%job, %error, "the GPU failed: the job rests at its checkpoint");
                 add(&self.metrics.device_failures, 1);
                 if let Error::Device { reason, .. } = error {
-                    *self.device_fault.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+                    self.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone_from(reason);
                 }
             }
             Next::Back(_) => tracing::warn!(%job, %error, "a fault of this machine: the job is tried again"),
@@ -354,7 +407,8 @@ impl Shop {
     ) -> Result<Outcome> {
         let params = self.sets.by_name(&desk.job.work.training().set)?;
         // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
-        if desk.claim.rests == 0 {
+        // Unless it never began.
+        if desk.claim.rests == 0 || desk.job.sequence <= 1 {
             let started = v1::Started { attempt: desk.claim.attempts, engine };
             desk.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
         }
@@ -373,5 +427,16 @@ impl Shop {
             Work::Training(work) => training::train(desk, &bench, work),
             Work::Classification(work) => training::classify(desk, &bench, work),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_fails_one_job_may_do_another_and_then_leaves_the_queue_to_others() {
+        let seconds = [0, 1, 2, 3, 4, 7, u32::MAX].map(|failures| rest_of_worker(failures).as_secs());
+        assert_eq!(seconds, [0, 0, 2, 4, 8, 60, 60]);
     }
 }

@@ -59,13 +59,17 @@ pub fn delete(arguments: &OneArguments) -> Result<()> {
     let (id, common) = (job_id(&arguments.job)?, &arguments.common);
     let mut project = Project::existing(&common.dir)?;
     let remote = common.connection.connect(&mut project)?;
-    let Deleted { training, uploads, kept } = training::delete(&project, &remote, id)?;
+    let Deleted { training, finished, uploads, kept } = training::delete(&project, &remote, id)?;
     let value =
         json!({ "job": id.to_string(), "training": training, "uploads_deleted": uploads, "uploads_kept": kept });
+    let stays = if finished {
+        "its model stays here and is used as before, but not with --remote; the rows that were encrypted stay here too"
+    } else {
+        "it had not ended, so there is no model of it; the rows that were encrypted stay here for the next `hetal train`"
+    };
     let what = match training {
         Some(name) => format!(
-            "deleted on the server: job {id} of {name}, with {uploads} uploads ({kept} more are used by other jobs)\n\
-             its model stays here and is used as before, but not with --remote; the rows that were encrypted stay here too"
+            "deleted on the server: job {id} of {name}, with {uploads} uploads ({kept} more are used by other jobs)\n{stays}"
         ),
         None => format!(
             "deleted on the server: job {id}. What was sent for it is not known in this project, and stays there"

@@ -10,7 +10,7 @@ const FORMAT: &str = "CSV";
 const MAX_FIELD: usize = 1024;
 
 /// What stands for a number that is missing: a row that begins with one is no heading.
-const MISSING: [&str; 6] = ["", "na", "n/a", "null", "none", "?"];
+const MISSING: [&str; 9] = ["", "na", "n/a", "#n/a", "null", "none", "?", "-", "."];
 /// Fewer columns may hold 0, 1, 2 as values.
 const FEWEST_COUNTED: usize = 3;
 
@@ -121,7 +121,8 @@ impl<'a> Rows<'a> {
 }
 
 /// Whether a first line names columns: nothing in it is a number, or one of its fields is the name asked for, or they are numbers that
-/// count columns (as pandas writes them), or a word stands above a number.
+/// count columns (as pandas writes them), or a word stands above a number. A word beside a number that names no column, as 5.1, is a damaged
+/// number of a row.
 fn is_heading(first: &ByteRecord, second: Option<&ByteRecord>, label: Option<&str>) -> bool {
     // A label that is asked for by its number may be a word in one row and a number in the next.
     let numbered = label.and_then(|name| name.parse::<usize>().ok());
@@ -136,7 +137,12 @@ fn is_heading(first: &ByteRecord, second: Option<&ByteRecord>, label: Option<&st
     first.iter().all(|field| number(field).is_none())
         || named.is_some_and(|name| first.iter().any(|field| field == name.as_bytes()))
         || counts(first)
-        || first.iter().enumerate().any(word_above_number)
+        || first.iter().all(may_be_name) && first.iter().enumerate().any(word_above_number)
+}
+
+/// Whether a field may name a column: it is no number, or a plain one.
+fn may_be_name(field: &[u8]) -> bool {
+    number(field).is_none() || field.iter().all(u8::is_ascii_digit)
 }
 
 /// Whether the numbers among some fields are 0, 1, 2 and so on.
@@ -197,12 +203,13 @@ pub fn parse_labels(bytes: &[u8], name: Option<&str>) -> Parsed<Labels> {
     // A file of names has no number in its first line: what looked like a heading is a label, unless it is the name that was asked for or a
     // usual one.
     let is_usual = |text: &str| ["label", "labels", "class", "y"].contains(&text.to_ascii_lowercase().as_str());
-    let mut labels: Vec<String> = match &rows.heading {
-        Some(heading) if rows.columns == 1 && name != Some(&heading[0]) && !is_usual(&heading[0]) => {
-            vec![heading[0].clone()]
-        }
-        _ => Vec::new(),
-    };
+    let is_label = |heading: &Vec<String>| name != Some(&heading[0]) && !is_usual(&heading[0]);
+    if rows.columns == 1
+        && let Some(label) = rows.heading.take_if(|heading| is_label(heading))
+    {
+        rows.waiting.push(ByteRecord::from(label));
+    }
+    let mut labels = Vec::new();
     while let Some(record) = rows.next()? {
         labels.extend(record.get(column).map(|field| rows.label(column, field)).transpose()?);
     }

@@ -104,6 +104,12 @@ fn headings_may_hold_numbers() {
     assert_eq!(rows("0.5,0.6,other\n0.5,0.6,7\n", Some("3")), 2);
     let missing = parse_table(Format::Csv, b"NA,2,3\n1,2,3\n", None).unwrap_err();
     assert!(matches!(missing, Problem::NotANumber { row: 1, .. }), "{missing}");
+    // So is one whose number is damaged, where the numbers beside it name no columns.
+    for text in ["<0.1", "-", ".", "#N/A", "12%"] {
+        let rows = format!("5.1,{text},0.2\n4.9,0.3,0.2\n");
+        let damaged = parse_table(Format::Csv, rows.as_bytes(), None).unwrap_err();
+        assert_eq!(damaged, Problem::NotANumber { row: 1, column: "2".into(), text: text.into() });
+    }
     for (text, mark) in [("a;b;kind\n1,5;2;cat\n", "semicolons"), ("1\t2\n3\t4\n", "tabs")] {
         let said = parse_table(Format::Csv, text.as_bytes(), None).unwrap_err().to_string();
         assert!(said.contains(mark), "{said}");
@@ -117,6 +123,11 @@ fn labels_are_there_and_are_those_asked_for() {
     assert_eq!(parse_labels(Format::Csv, b"id,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
     let empty = npy::write_texts(&["cat".to_owned(), String::new()]);
     assert!(matches!(parse_labels(Format::Npy, &empty, None), Err(Problem::NoLabel { row: 2, .. })));
+    // In a file without a heading rows are counted from its first line.
+    for (text, row) in [(&b"\"\"\ncat\ndog\n"[..], 1), (b"cat\n\"\"\ndog\n", 2)] {
+        let missing = Problem::NoLabel { row, column: "1".into() };
+        assert_eq!(parse_labels(Format::Csv, text, None).unwrap_err(), missing);
+    }
     // A heading that was asked for is no label.
     assert_eq!(parse_labels(Format::Csv, b"kind\ncat\ndog\n", Some("kind")).unwrap().texts(), ["cat", "dog"]);
     assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", Some("1")).unwrap().texts(), ["cat", "dog"]);

@@ -58,12 +58,27 @@ impl Staging {
     fn new() -> Result<Self> {
         let mut staging = Self::default();
         for _ in 0..2 {
-            // SAFETY: a context is current; the memory is written before it is read.
-            let memory = unsafe { result::malloc_host(STAGED, 0) }.map_err(failed("staging memory"))?;
-            let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-            staging.halves.push((memory, event.map_err(failed("making an event"))?));
+            match Self::half() {
+                Ok(half) => staging.halves.push(half),
+                Err(error) => {
+                    staging.free();
+                    return Err(error);
+                }
+            }
         }
         Ok(staging)
+    }
+
+    fn half() -> Result<(*mut c_void, sys::CUevent)> {
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        let event = event.map_err(failed("making an event"))?;
+        // SAFETY: a context is current; the memory is written before it is read.
+        let memory = unsafe { result::malloc_host(STAGED, 0) }.map_err(|error| {
+            // SAFETY: made above, used by nothing.
+            _ = unsafe { result::event::destroy(event) };
+            failed("staging memory")(error)
+        })?;
+        Ok((memory, event))
     }
 
     /// Queues a copy of at most [`STAGED`] bytes.
