@@ -40,14 +40,21 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     let process = RefCell::new(start(dir.path(), "127.0.0.1:0"));
     let remote = connect(&process.borrow(), dir.path());
     let mut kills = 0;
-    let uploaded = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |held, total| {
-        if kills == 0 && held > total / 3 && held < total {
-            kills += 1;
-            kill_and_start(&mut process.borrow_mut(), dir.path());
+    // How far it is is told now and then: on a quick machine an upload may end between two times, and is made again.
+    let uploaded = (0..50).find_map(|_| {
+        let uploaded = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |held, total| {
+            if kills == 0 && held > total / 3 && held < total {
+                kills += 1;
+                kill_and_start(&mut process.borrow_mut(), dir.path());
+            }
+        });
+        let uploaded = uploaded.unwrap();
+        if kills == 0 {
+            remote.delete_upload(uploaded.name).unwrap();
         }
+        (kills == 1).then_some(uploaded)
     });
-    let uploaded = uploaded.unwrap();
-    assert_eq!(kills, 1, "the upload ended before it was cut");
+    let uploaded = uploaded.expect("every upload ended before it was cut");
     // What had arrived before the kill was not sent again.
     assert!(uploaded.sent < uploaded.size + uploaded.size / 2, "{uploaded:?}");
     let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
 /// How often progress is told.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(20);
 
 /// What an upload came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
