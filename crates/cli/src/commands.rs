@@ -16,7 +16,7 @@ pub mod steps;
 pub mod train;
 
 use crate::{Error, Result};
-use hetal_keys::durable::NewFile;
+use hetal_durable::NewFile;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;

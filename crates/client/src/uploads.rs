@@ -5,7 +5,7 @@ use crate::project::{checked_name, io};
 use crate::remote::{Batch, BlobName};
 use crate::{Error, Owner, Result, remote};
 use hetal_ckks::Complex64;
-use hetal_keys::durable::NewFile;
+use hetal_durable::NewFile;
 use hetal_learn::{Dataset, packing};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};

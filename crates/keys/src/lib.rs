@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod decryption;
-pub mod durable;
 mod encryption;
 mod error;
 mod passphrase;
