@@ -5,8 +5,8 @@ use crate::engine::{EngineKind, gpu};
 use crate::local_owner::LocalOwner;
 use crate::setting::{Plain, Sealing, Setting};
 use hetal_circuits::Engine;
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_ckks::Params;
 use hetal_cuda::CudaBackend;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub trait Work {
     /// What comes of it.
     type Output;
     /// The keys and bootstraps it needs.
-    fn needs(&self) -> Result<Keys>;
+    fn needs(&self) -> Result<KeyRequirements>;
     /// Does it.
     fn run<S: Setting>(&self, setting: &S) -> Result<Self::Output>;
 }
@@ -31,7 +31,7 @@ pub struct Card {
     /// Its number.
     pub device: usize,
     /// How many keys its bootstraps take.
-    pub steps: Steps,
+    pub steps: BsgsSplit,
 }
 
 /// A place to work: plain numbers, or a fresh secret with this machine's CPU or a GPU.
@@ -41,7 +41,7 @@ pub enum Lab {
     /// On the CPU.
     Cpu(LocalOwner),
     /// On a GPU.
-    Cuda(LocalOwner, Arc<CudaBackend>, Steps),
+    Cuda(LocalOwner, Arc<CudaBackend>, BsgsSplit),
 }
 
 impl Lab {

@@ -1,14 +1,14 @@
 //! The `hetal` program.
 
 use clap::{Parser, Subcommand};
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_cli::engine::Processor;
 use hetal_cli::{Result, bench, commands, extract, machine, ops, params, print_object, reproduce, selftest};
 use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
 #[global_allocator]
-static MEMORY: hetal_keys::Wiping = hetal_keys::Wiping;
+static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
 /// Train classifiers on encrypted data.
 #[derive(Parser)]
@@ -146,7 +146,7 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
-            let steps = Steps::allowing(more_keys);
+            let steps = BsgsSplit::allowing(more_keys);
             let report = match engine {
                 Processor::Cpu => {
                     ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"], &mut |_| {})?

@@ -18,5 +18,5 @@ pub use passphrase::Passphrase;
 pub use private::{Private, Wipe};
 pub use release::{Release, ReleasePolicy, estimate_noise, noise_bound};
 pub use secret::SecretKey;
-pub use switching::{Ephemeral, KeyGenerator};
-pub use wiping::Wiping;
+pub use switching::{EphemeralSecret, KeyGenerator};
+pub use wiping::ZeroingAllocator;
