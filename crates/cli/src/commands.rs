@@ -12,6 +12,7 @@ pub mod model;
 pub mod passphrase;
 pub mod plan;
 pub mod predict;
+pub mod shell;
 pub mod steps;
 pub mod train;
 
