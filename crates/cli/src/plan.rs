@@ -23,8 +23,8 @@ const ROTATION: f64 = 195.0;
 const MULTIPLICATION: f64 = 197.0;
 /// The limbs these were measured at.
 const MEASURED_LIMBS: usize = 13;
-/// Bootstraps in the same unit, by set: `full` in the sixth session (5.96 s over 221.6 us, one run), `small` before its first matrix
-/// became cheaper.
+/// Bootstraps in the same unit, by set: `full` on 2026-11-16 (b44ec44: 5.96 s over 221.6 us, one
+/// run), `small` before its first matrix became cheaper (057eccc).
 const BOOTSTRAPS: [(&str, f64); 2] = [("full", 26_900.0), ("small", 34_000.0)];
 
 /// More threads were hardly seen to help: an iteration with 7 classes took 14.0 s on two cores of machine S, 11.9 s on all sixteen. The

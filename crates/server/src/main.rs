@@ -14,7 +14,7 @@ use std::process::ExitCode;
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The configuration, in TOML (docs/operations.md).
+    /// The configuration, in TOML (docs/operations/configure.md).
     #[arg(long, env = "HETAL_CONFIG", global = true)]
     config: Option<PathBuf>,
     /// Where everything is kept.
@@ -42,7 +42,7 @@ struct Arguments {
     #[arg(long)]
     allow_insecure: bool,
     /// Takes the blobs from another copy of the database, after a backup was restored or the server moved: no other server may run
-    /// on them (docs/operations.md).
+    /// on them (docs/operations/backup.md).
     #[arg(long)]
     take_over: bool,
     /// Logs one JSON object a line.
