@@ -9,7 +9,7 @@ use crate::engine::EngineKind;
 use crate::study::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
 use crate::svg::{Band, Plot};
 use crate::table::Table;
-use crate::{Error, Result, commands};
+use crate::{Error, Result, output};
 use clap::Parser;
 use hetal_learn::agreement::PRESETS;
 use hetal_learn::nesterov::Momentum;
@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     write(&arguments.out.join("reproduce.md"), &document)?;
     let document = arguments.out.join("reproduce.md");
     let value = json!({ "document": document, "results": reproduction.folder });
-    commands::print(arguments.json, &value, &document.display().to_string());
+    output::print(arguments.json, &value, &document.display().to_string());
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::machine::{cpu_time, peak_rss_gib};
 use crate::setting::{Plain, Setting};
 use crate::study::preset;
 use crate::table::cell;
-use crate::{Error, Result, commands, progress};
+use crate::{Error, Result, output, progress};
 use data::Rows;
 use hetal_circuits::Engine;
 use hetal_circuits::bootstrap::Steps;
@@ -370,7 +370,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             report(arguments, Circuit::Paper, on(Circuit::Paper))?,
         ],
     };
-    commands::print(arguments.json, &Value::from(&reports[..]), &beside(&reports));
+    output::print(arguments.json, &Value::from(&reports[..]), &beside(&reports));
     Ok(())
 }
 
