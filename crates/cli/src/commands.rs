@@ -17,7 +17,7 @@ pub mod steps;
 pub mod train;
 
 use crate::{Error, Result};
-pub use hetal_experiments::output::print;
+pub use hetal_experiments::report::output::print;
 use hetal_keys::durable::NewFile;
 use std::io::Write;
 use std::path::Path;

@@ -6,4 +6,4 @@ pub mod extract;
 pub mod machine;
 
 pub use error::{Error, Result};
-pub use hetal_experiments::progress;
+pub use hetal_experiments::report::progress;

@@ -1,6 +1,6 @@
 //! Memory and disk of this machine, and core dumps of this process.
 
-pub use hetal_experiments::machine::peak_rss_gib;
+pub use hetal_experiments::process::peak_rss_gib;
 
 /// A field of `/proc/meminfo` in bytes; `None` where the system does not tell.
 fn meminfo(field: &str) -> Option<u64> {

@@ -2,11 +2,12 @@
 
 pub mod accuracy;
 pub mod matmul;
+pub mod ops;
 pub mod softmax;
 pub mod train;
 
-use crate::output;
-use crate::table::Table;
+use crate::report::output;
+use crate::report::table::Table;
 use serde_json::Value;
 
 /// Prints the objects of a report: as JSON, or as the table made of them.

@@ -5,11 +5,12 @@
 
 use crate::bench::train::{self, Circuit};
 use crate::bench::{accuracy, matmul, softmax};
-use crate::engine::EngineKind;
-use crate::study::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
-use crate::svg::{Band, Plot};
-use crate::table::Table;
-use crate::{Error, Result, output};
+use crate::report::output;
+use crate::report::plot::{Band, Plot};
+use crate::report::table::Table;
+use crate::runner::engine::EngineKind;
+use crate::tuning::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
+use crate::{Error, Result};
 use clap::Parser;
 use hetal_learn::agreement::PRESETS;
 use hetal_learn::nesterov::Momentum;

@@ -1,9 +1,10 @@
 //! `hetal selftest`: every operation, a bootstrap and a training iteration, byte for byte against a reference.
 
-use crate::engine::{Place, Processor, gpu};
-use crate::local_owner::LocalOwner;
-use crate::ops::described;
-use crate::{Error, Result, output, progress};
+use crate::bench::ops::described;
+use crate::report::{output, progress};
+use crate::runner::engine::{Place, Processor, gpu};
+use crate::runner::local_owner::LocalOwner;
+use crate::{Error, Result};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Complex64, Engine, Sealed};

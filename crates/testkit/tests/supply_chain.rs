@@ -162,7 +162,7 @@ const UNSAFE: [&str; 19] = [
     "crates/cuda/src/ffi/driver.rs",
     "crates/cuda/src/ffi/emulator.rs",
     "crates/cuda/src/ffi/nvrtc.rs",
-    "crates/experiments/src/machine.rs",
+    "crates/experiments/src/process.rs",
     "crates/features/src/kernels.rs",
     "crates/keys/src/wiping.rs",
     "crates/keys/tests/zeroised.rs",
