@@ -2,8 +2,11 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use hetal_circuits::bootstrap::Steps;
-use hetal_cli::engine::Processor;
-use hetal_cli::{Result, bench, commands, extract, machine, ops, params, print_object, reproduce, selftest};
+use hetal_cli::{Result, commands, extract, machine};
+use hetal_experiments::bench::{self, ops};
+use hetal_experiments::report::output::print_object;
+use hetal_experiments::runner::engine::Processor;
+use hetal_experiments::{params, reproduce, selftest};
 use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
