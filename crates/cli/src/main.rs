@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
 #[global_allocator]
-static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::Wiping;
+static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
 /// Train classifiers on encrypted data.
 #[derive(Parser)]

@@ -379,7 +379,7 @@ fn a_lost_card_loses_nothing() {
     let on_cpu = client.codec();
     let again: Vec<Ciphertext<_>> = saved.iter().map(|bytes| on_cpu.decode(bytes).unwrap()).collect();
     let resumed = Session::resume(record, again).unwrap();
-    assert_eq!(resumed.task(), session.task());
+    assert_eq!(resumed.next_action(), session.next_action());
     assert_eq!(saved[0], on_cpu.encode(&resumed.weights()[0]).unwrap());
 }
 
