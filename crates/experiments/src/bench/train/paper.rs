@@ -3,11 +3,11 @@
 use super::data::Rows;
 use super::{Arguments, Clock, Job};
 use crate::Result;
-use crate::engine::EngineKind;
-use crate::lab::{Ct, Work, run as run_on};
-use crate::machine::peak_rss_gib;
-use crate::progress;
-use crate::setting::{Plain, Setting};
+use crate::process::peak_rss_gib;
+use crate::report::progress;
+use crate::runner::engine::EngineKind;
+use crate::runner::harness::{Plain, Setting};
+use crate::runner::{Ct, Work, run as run_on};
 use hetal_circuits::clear::{Clear, Keys, Kind};
 use hetal_ckks::{Complex64, Params};
 use hetal_learn::Matrix;

@@ -1,11 +1,12 @@
 //! `hetal bench matmul`: the paper's comparison of matrix products, counted and timed.
 
-use crate::engine::EngineKind;
-use crate::lab::{Card, Ct, Lab, Work};
-use crate::progress;
-use crate::setting::{Plain, Setting};
-use crate::table::{Table, cell};
-use crate::{Error, Result, commands};
+use crate::report::output;
+use crate::report::progress;
+use crate::report::table::{Table, cell};
+use crate::runner::engine::EngineKind;
+use crate::runner::harness::{Plain, Setting};
+use crate::runner::{Card, Ct, Lab, Work};
+use crate::{Error, Result};
 use hetal_circuits::clear::{Clear, Keys};
 use hetal_circuits::{Complex64, Engine};
 use hetal_ckks::Params;
@@ -46,12 +47,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for shape in shapes {
         let objects = report_in(&lab, shape, &algorithms, arguments.engine, &arguments.set)?;
         if !arguments.json {
-            commands::print(false, &Value::Null, &table(&objects).to_string());
+            output::print(false, &Value::Null, &table(&objects).to_string());
         }
         all.extend(objects);
     }
     if arguments.json {
-        commands::print(true, &Value::from(all), "");
+        output::print(true, &Value::from(all), "");
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Rows to train on.
 
-use crate::{Result, data_folder};
+use crate::{Result, feature_folder};
 use hetal_learn::agreement::Preset;
 use hetal_learn::{Dataset, Matrix};
 use std::path::Path;
@@ -29,7 +29,7 @@ impl Rows {
 
 /// The first `rows` training rows in batches, and the test rows.
 pub(super) fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
-    let (train, test) = data_folder::training_sets(path, "test", preset.classes)?;
+    let (train, test) = feature_folder::training_sets(path, "test", preset.classes)?;
     let rows = rows.min(train.rows());
     if rows == 0 {
         return Err(hetal_learn::Error::NoRows.into());

@@ -1,8 +1,9 @@
 //! `hetal bench softmax`: the paper's error table, and our softmax beside it.
 
+use crate::Result;
 use crate::noise::BootstrapNoise;
-use crate::table::{Table, cell};
-use crate::{Result, progress};
+use crate::report::progress;
+use crate::report::table::{Table, cell};
 use hetal_ckks::Params;
 use hetal_learn::Ledger;
 use hetal_learn::softmax::baselines::theorem_bound;

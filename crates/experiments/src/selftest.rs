@@ -1,9 +1,10 @@
 //! `hetal selftest`: every operation, a bootstrap and a training iteration, byte for byte against a reference.
 
-use crate::engine::{Place, Processor, gpu};
-use crate::local_owner::LocalOwner;
-use crate::ops::described;
-use crate::{Error, Result, commands, progress};
+use crate::bench::ops::described;
+use crate::report::{output, progress};
+use crate::runner::engine::{Place, Processor, gpu};
+use crate::runner::local_owner::LocalOwner;
+use crate::{Error, Result};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Complex64, Engine, Sealed};
@@ -61,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let set = report["set"].as_str().unwrap_or_default();
         format!("{set:16} {compared} results compared, {differ} differ\n")
     };
-    commands::print(arguments.json, &Value::from(&reports[..]), &reports.iter().map(line).collect::<String>());
+    output::print(arguments.json, &Value::from(&reports[..]), &reports.iter().map(line).collect::<String>());
     if differ > 0 { Err(Error::SelfTest { differ }) } else { Ok(()) }
 }
 

@@ -1,8 +1,8 @@
 //! An engine with someone who encrypts for it and opens its results.
 
 use crate::Result;
-use crate::engine::Place;
-use crate::local_owner::LocalOwner;
+use crate::runner::engine::Place;
+use crate::runner::local_owner::LocalOwner;
 use hetal_circuits::{Clear, Complex64, Encrypted, Engine};
 use hetal_ckks::Evaluator;
 use hetal_cuda::KernelTime;

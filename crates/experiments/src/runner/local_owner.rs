@@ -1,7 +1,8 @@
 //! A data owner and a server's engine in one process: what benchmarks and the self-test run on.
 
-use crate::engine::Place;
-use crate::{Result, progress};
+use crate::Result;
+use crate::report::progress;
+use crate::runner::engine::Place;
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::Keys;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};

@@ -38,7 +38,7 @@ impl SetMachine {
         let ring = hetal_client::ring_of(&params)?;
         let mut poly = ring.zero(Basis { q: 1, p: 0 });
         let table = ring.table(poly.basis(), 0);
-        let (ntt_seconds, _) = crate::machine::time(50, || table.forward(ring.isa(), &mut poly.limbs_mut()[0]));
+        let (ntt_seconds, _) = crate::process::time(50, || table.forward(ring.isa(), &mut poly.limbs_mut()[0]));
         // Two threads on two cores take 0.6 of one thread's time.
         let speedup = (rayon::current_num_threads().min(USEFUL_THREADS) as f64).powf(0.8);
         Ok(Self { params, ntt_seconds, speedup })
@@ -94,7 +94,7 @@ impl Machine for SetMachine {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::local_owner::LocalOwner;
+    use crate::runner::local_owner::LocalOwner;
     use hetal_ckks::Complex64;
     use hetal_ckks::bytes::Codec;
     use hetal_learn::Plan;

@@ -1,6 +1,7 @@
 //! Trainings of real features to early stopping without encryption, and the choice of how by validation rows.
 
-use crate::{Error, Result, data_folder, progress};
+use crate::report::progress;
+use crate::{Error, Result, feature_folder};
 use hetal_learn::agreement::{PRESETS, Preset, initial_weights};
 use hetal_learn::judge::NEAR_THE_END;
 use hetal_learn::softmax;
@@ -39,8 +40,8 @@ pub struct Sets {
 impl Sets {
     /// Reads `features_{train,val,test}.npy` and `labels_{train,val,test}.npy` of a folder.
     pub fn load(folder: &Path, preset: &'static Preset) -> Result<Self> {
-        let (train, validation) = data_folder::training_sets(folder, "val", preset.classes)?;
-        let test = data_folder::dataset(folder, "test", preset.classes)?;
+        let (train, validation) = feature_folder::training_sets(folder, "val", preset.classes)?;
+        let test = feature_folder::dataset(folder, "test", preset.classes)?;
         let name = folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         Ok(Self { name, preset, train, validation, test })
     }

@@ -4,13 +4,14 @@
 //! after that.
 
 use super::train;
-use crate::engine::EngineKind;
-use crate::lab::{Card, Work, run as run_on};
+use crate::Result;
 use crate::noise::BootstrapNoise;
-use crate::setting::Setting;
-use crate::study::{Choice, RATES, ROW_NORMS, Sets, choose, preset};
-use crate::table::{Table, digits};
-use crate::{Result, commands};
+use crate::report::output;
+use crate::report::table::{Table, digits};
+use crate::runner::engine::EngineKind;
+use crate::runner::harness::Setting;
+use crate::runner::{Card, Work, run as run_on};
+use crate::tuning::{Choice, RATES, ROW_NORMS, Sets, choose, preset};
 use hetal_circuits::clear::{Keys, Noise};
 use hetal_circuits::{Complex64, Engine};
 use hetal_learn::judge::accuracy;
@@ -42,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let errors = OperationErrors::measure(&arguments.set)?;
     let objects = vec![report(&data, &choice, &arguments.set, errors)?];
     super::show(&objects, arguments.json, |_| {
-        commands::print(false, &Value::Null, &format!("{}\n", choice_table(&choice.objects())));
+        output::print(false, &Value::Null, &format!("{}\n", choice_table(&choice.objects())));
         table(&objects)
     });
     Ok(())

@@ -6,13 +6,14 @@ mod session;
 
 pub use session::with_noise;
 
-use crate::engine::EngineKind;
-use crate::lab::{Card, Ct, Lab, Work};
-use crate::machine::{cpu_time, peak_rss_gib};
-use crate::setting::{Plain, Setting};
-use crate::study::preset;
-use crate::table::cell;
-use crate::{Error, Result, commands, progress};
+use crate::process::{cpu_time, peak_rss_gib};
+use crate::report::table::cell;
+use crate::report::{output, progress};
+use crate::runner::engine::EngineKind;
+use crate::runner::harness::{Plain, Setting};
+use crate::runner::{Card, Ct, Lab, Work};
+use crate::tuning::preset;
+use crate::{Error, Result};
 use data::Rows;
 use hetal_circuits::Engine;
 use hetal_circuits::bootstrap::Steps;
@@ -370,7 +371,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             report(arguments, Circuit::Paper, on(Circuit::Paper))?,
         ],
     };
-    commands::print(arguments.json, &Value::from(&reports[..]), &beside(&reports));
+    output::print(arguments.json, &Value::from(&reports[..]), &beside(&reports));
     Ok(())
 }
 
@@ -570,7 +571,7 @@ fn on_engine<W: Work>(
     if let Some(gpu) = lab.gpu() {
         report["keys_and_matrices_s"] = seconds.into();
         report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
-        report["graphs"] = crate::ops::described(&gpu.graphs());
+        report["graphs"] = crate::bench::ops::described(&gpu.graphs());
     }
     Ok(outcome)
 }

@@ -5,11 +5,12 @@
 
 use crate::bench::train::{self, Circuit};
 use crate::bench::{accuracy, matmul, softmax};
-use crate::engine::EngineKind;
-use crate::study::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
-use crate::svg::{Band, Plot};
-use crate::table::Table;
-use crate::{Error, Result, commands};
+use crate::report::output;
+use crate::report::plot::{Band, Plot};
+use crate::report::table::Table;
+use crate::runner::engine::EngineKind;
+use crate::tuning::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
+use crate::{Error, Result};
 use clap::Parser;
 use hetal_learn::agreement::PRESETS;
 use hetal_learn::nesterov::Momentum;
@@ -64,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     write(&arguments.out.join("reproduce.md"), &document)?;
     let document = arguments.out.join("reproduce.md");
     let value = json!({ "document": document, "results": reproduction.folder });
-    commands::print(arguments.json, &value, &document.display().to_string());
+    output::print(arguments.json, &value, &document.display().to_string());
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! `hetal bench ops`: the figures of one parameter set.
 
-use crate::engine::{Place, gpu};
-use crate::local_owner::{LocalOwner, carried};
-use crate::machine::{cpu_time, peak_rss_gib, time, with_threads};
-use crate::{Result, progress};
+use crate::Result;
+use crate::process::{cpu_time, peak_rss_gib, time, with_threads};
+use crate::report::progress;
+use crate::runner::engine::{Place, gpu};
+use crate::runner::local_owner::{LocalOwner, carried};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};

@@ -2,11 +2,12 @@
 
 use super::data::Rows;
 use super::{Arguments, Job, compare, hold, on_engine, upload};
-use crate::lab::Work;
-use crate::machine::peak_rss_gib;
-use crate::setting::{Plain, Setting};
-use crate::study::{Follow, RATES, ROW_NORMS, Sets, Trained, choose, preset};
-use crate::{Result, progress};
+use crate::Result;
+use crate::process::peak_rss_gib;
+use crate::report::progress;
+use crate::runner::Work;
+use crate::runner::harness::{Plain, Setting};
+use crate::tuning::{Follow, RATES, ROW_NORMS, Sets, Trained, choose, preset};
 use hetal_circuits::clear::{Clear, Keys, Noise};
 use hetal_ckks::Params;
 use hetal_learn::agreement::initial_weights;

@@ -2,15 +2,16 @@
 
 pub mod accuracy;
 pub mod matmul;
+pub mod ops;
 pub mod softmax;
 pub mod train;
 
-use crate::commands;
-use crate::table::Table;
+use crate::report::output;
+use crate::report::table::Table;
 use serde_json::Value;
 
 /// Prints the objects of a report: as JSON, or as the table made of them.
 fn show(objects: &[Value], json: bool, table: impl Fn(&[Value]) -> Table) {
     let text = if json { String::new() } else { table(objects).to_string() };
-    commands::print(json, &Value::from(objects), &text);
+    output::print(json, &Value::from(objects), &text);
 }

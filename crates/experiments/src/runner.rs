@@ -1,9 +1,13 @@
 //! Work that can be done on any engine.
 
+pub mod engine;
+pub mod harness;
+pub mod local_owner;
+
 use crate::Result;
-use crate::engine::{EngineKind, gpu};
-use crate::local_owner::LocalOwner;
-use crate::setting::{Plain, Sealing, Setting};
+use crate::runner::engine::{EngineKind, gpu};
+use crate::runner::harness::{Plain, Sealing, Setting};
+use crate::runner::local_owner::LocalOwner;
 use hetal_circuits::Engine;
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::clear::{Clear, Keys};
