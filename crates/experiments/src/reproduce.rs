@@ -71,15 +71,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 const HEADER: &str = "# The paper, reproduced
 
-Written by `hetal reproduce`; do not edit. The paper's numbers stand beside ours. Results of each part are in `reproduce/`,
-with the settings they were made with.
+`hetal reproduce` writes this page; do not edit it. It sets the paper's numbers beside ours. The
+folder `reproduce/` holds the results of each part, with the settings they were made with.
 ";
 
 const FOOTER: &str = "## What is not here
 
-Accuracies on MNIST, CIFAR-10 and DermaMNIST (tables `tab:transfer`, `tab:largevit`) need features of ViT-Base and ViT-Large,
-whose weights this project does not have; their shapes are in the table of iterations above. The figures of the paper's plots
-were drawn from data files that are not published: only the extent of its axes can be compared.
+Accuracies on MNIST, CIFAR-10 and DermaMNIST (tables `tab:transfer`, `tab:largevit`) need features of
+ViT-Base and ViT-Large, whose weights this project does not have. Their shapes are in the table of
+iterations above. The data files of the paper's plots are not published, so only the extent of its
+axes can be compared.
 ";
 
 /// The real features, the benchmark they belong to, and what the paper prints: encrypted and plain accuracy, seconds an iteration.
@@ -125,12 +126,16 @@ impl Reproduction<'_> {
         Ok(format!(
             "## Errors of softmax approximations (table `tab:softmaxerr`)
 
-{samples} uniform rows on each of the boxes `[-4, 4]^c` to `[-128, 128]^c`, accumulated as in the paper (which drew 100,000,000);
-the error of a row is that of its worst class. `noise` is the deviation per real coordinate of the errors of bootstraps: the first
-from the measured mean of a bootstrap's error at set `full`, 2^-25.4, which is `sqrt(pi/2)` deviations if the error is Gaussian; the
-second from its measured maximum over 32768 slots, 2^-22.2, which would be `sqrt(2 ln 32768)` deviations (the tails are heavier than
-Gaussian). `near ties` is our largest error on rows with classes close to the largest, and corners. `bound` is the paper's theorem with
-its best `r`. A dash: not a number, or nothing printed.
+The table uses {samples} uniform rows on each of the boxes `[-4, 4]^c` to `[-128, 128]^c`, accumulated
+as in the paper, which drew 100,000,000. The error of a row is that of its worst class.
+
+- `noise` is the deviation per real coordinate of the errors of bootstraps. The first value comes from
+  the measured mean of a bootstrap's error at set `full`, 2^-25.4, which is `sqrt(pi/2)` deviations if
+  the error is Gaussian. The second comes from its measured maximum over 32768 slots, 2^-22.2, which
+  would be `sqrt(2 ln 32768)` deviations; the tails are heavier than Gaussian.
+- `near ties` is our largest error on rows with classes close to the largest, and on corners.
+- `bound` is the paper's theorem with its best `r`.
+- A dash means: not a number, or nothing printed.
 
 {}",
             softmax::table(&objects)
@@ -149,10 +154,13 @@ its best `r`. A dash: not a number, or nothing printed.
         Ok(format!(
             "## Matrix products (tables `tab:matnum_fixed`, `tab:matmul_comp`)
 
-`A B^T` (PrivGD-ABT, ColMajor, DiagABT) and `A^T B` (PrivGD-ATB, RowMajor, DiagATB), both matrices at level 12 (in the branch `A<B`, `A`
-at 11). Counts are of a run on plain numbers; \"as printed\" compares them with the corrected table. Seconds are of engine `{}` (a
-dash for `clear`), the encoding of masks included. A star: measured on 64 columns and scaled. The paper's are of an A40, its
-PrivGD rows estimates.
+`A B^T` (PrivGD-ABT, ColMajor, DiagABT) and `A^T B` (PrivGD-ATB, RowMajor, DiagATB), with both
+matrices at level 12 (in the branch `A<B`, `A` at 11).
+
+- Counts come from a run on plain numbers; \"as printed\" compares them with the corrected table.
+- Seconds are those of engine `{}` (a dash for `clear`) and include the encoding of masks.
+- A star means: measured on 64 columns and scaled.
+- The paper's seconds are those of an A40; its PrivGD rows are estimates.
 
 {}",
             kind.name(),
@@ -199,9 +207,10 @@ PrivGD rows estimates.
         Ok(format!(
             "## Iterations (tables `tab:transfer`, `tab:largevit`, `tab:hyperparam`: the shapes)
 
-Means of {iterations} iterations on random features; the paper's circuit bootstraps as late as its levels allow, which is kinder
-than its own figures. Refreshes of the momentum (one bootstrap in some 30 iterations) and the row-shifted versions of a batch (made
-once) are not in ours. Seconds are of engine `{}`.
+The table gives means of {iterations} iterations on random features. The paper's circuit bootstraps as
+late as its levels allow, which favours it over its own figures. Our figures leave out refreshes of
+the momentum (one bootstrap in about 30 iterations) and the row-shifted versions of a batch (made
+once). Seconds are those of engine `{}`.
 
 {}",
             kind.name(),
@@ -216,9 +225,10 @@ once) are not in ours. Seconds are of engine `{}`.
         let mut text = String::from(
             "## Encrypted and plain training (table `tab:transfer`)
 
-All rows, patience 3. Row length and rate are those of the least loss on validation rows among those tried, with exact training; test
-rows were looked at afterwards, once. \"With noise\" is our circuit on plain numbers with the errors measured at set `full`: of
-bootstraps as above, of other operations as measured in that run.
+All rows, patience 3. Row length and rate are those with the least loss on validation rows among those
+tried, with exact training. Test rows were looked at once, afterwards. \"With noise\" is our circuit on
+plain numbers with the errors measured at set `full`: of bootstraps as above, of other operations as
+measured in that run.
 
 ",
         );
@@ -280,9 +290,9 @@ bootstraps as above, of other operations as measured in that run.
             Plot { title: "Smallest and largest softmax input of each step", steps: "step", marks: &marks, bands };
         write(&self.folder.join(format!("softmax-inputs-{name}.svg")), &plot.svg())?;
         let beyond = if highest > 8.0 {
-            "beyond the 4 and 8 that earlier approximations bear"
+            "beyond the 4 and 8 that earlier approximations cover"
         } else {
-            "still within the 8 that earlier approximations bear: these features are shorter than ViT's"
+            "still within the 8 that earlier approximations cover: these features are shorter than ViT's"
         };
         Ok(format!(
             "\n### {title}\n\n![{title}](reproduce/softmax-inputs-{name}.svg)\n\n{}; {beyond}.\n",
