@@ -4,12 +4,13 @@ mod conversion;
 mod key_switch;
 mod pointwise;
 mod recording;
+mod upload;
 
 pub use key_switch::CudaDigits;
 pub use recording::{CudaRoutine, Graphs};
 
 use crate::device::{Device, KernelTime, SIDES, in_lane, is_recording, lane};
-use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
+use crate::ffi::arguments::{Arguments, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
 use crate::memory::{Buffer, CHUNK, Health, Pool, Table};
 use crate::plan::{Constants, Conversion, Transforms};
@@ -590,41 +591,5 @@ impl Backend for CudaBackend {
         let (plain, lifted) = if v0.basis.p > 0 { (Some(v0), None) } else { (None, Some(v0)) };
         let added = Added { accumulator: acc.as_ref(), lifted: [lifted, None], plain, galois };
         self.digits_times_key(digits, key, &added)
-    }
-}
-
-impl CudaBackend {
-    /// The polynomial of coefficients at an address: integers, or doubles to be scaled and rounded.
-    fn lifted(&self, basis: Basis, coefficients: u64, factor: Option<f64>) -> CudaPoly {
-        let out = self.uninit(basis);
-        let make = |basis: &Basis| Transforms::of_basis(&self.constants, &self.device, *basis);
-        if let Some(plan) = self.made(&self.lifts, basis, make) {
-            let args = LiftArgs {
-                primes: self.constants.primes.address(),
-                coefficients,
-                out: out.address(),
-                factor: factor.unwrap_or(0.0),
-                q: basis.q as u32,
-                full_q: self.constants.full.q as u32,
-            };
-            let kernel = if factor.is_some() { Kernel::LiftScaled } else { Kernel::Lift };
-            self.launch(kernel, basis.limbs(), &args);
-            self.forward(&plan.jobs, out.address());
-        }
-        out
-    }
-
-    /// What is uploaded in a fork, from a side of it or from another thread, may be used on its sides at once. What is uploaded
-    /// on lane 0 before a fork comes before all of it.
-    fn settle_upload(&self) {
-        if !self.health.is_broken() && (lane() != 0 || self.pool.is_forked()) {
-            self.noted(self.device.synchronize());
-        }
-    }
-
-    fn upload_bytes(&self, to: u64, bytes: &[u8]) {
-        if !self.health.is_broken() {
-            self.noted(self.device.upload(to, bytes));
-        }
     }
 }

@@ -1,5 +1,11 @@
 //! A card through NVIDIA's driver.
 
+mod library;
+mod queries;
+mod staging;
+
+pub use library::cards;
+
 use super::arguments::{Arguments, PauseArgs};
 use super::nvrtc;
 use crate::cache::Cache;
@@ -7,6 +13,9 @@ use crate::device::{Device, KernelTime, LANES, is_recording, lane, not_recorded,
 use crate::source::{Arithmetic, Kernel};
 use crate::{Error, Result};
 use cudarc::driver::{result, sys};
+use library::library;
+use queries::{attribute, capability, chosen, driver_version, elapsed, explained};
+use staging::{STAGED, Staging};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
@@ -41,71 +50,6 @@ const MARKS_AHEAD: usize = 2;
 struct Queue {
     kernels: usize,
     marks: VecDeque<sys::CUevent>,
-}
-
-/// Bytes that are staged at once.
-const STAGED: usize = 1 << 20;
-
-/// Memory of the host that the card reads on its own: what is uploaded is copied here first, so that it may change at once whatever
-/// the driver does with ordinary memory. One half is filled while the other is read.
-#[derive(Default)]
-struct Staging {
-    halves: Vec<(*mut c_void, sys::CUevent)>,
-    next: usize,
-}
-
-impl Staging {
-    fn new() -> Result<Self> {
-        let mut staging = Self::default();
-        for _ in 0..2 {
-            match Self::half() {
-                Ok(half) => staging.halves.push(half),
-                Err(error) => {
-                    staging.free();
-                    return Err(error);
-                }
-            }
-        }
-        Ok(staging)
-    }
-
-    fn half() -> Result<(*mut c_void, sys::CUevent)> {
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        let event = event.map_err(failed("making an event"))?;
-        // SAFETY: a context is current; the memory is written before it is read.
-        let memory = unsafe { result::malloc_host(STAGED, 0) }.map_err(|error| {
-            // SAFETY: made above, used by nothing.
-            _ = unsafe { result::event::destroy(event) };
-            failed("staging memory")(error)
-        })?;
-        Ok((memory, event))
-    }
-
-    /// Queues a copy of at most [`STAGED`] bytes.
-    fn send(&mut self, to: u64, bytes: &[u8], stream: sys::CUstream) -> Result<()> {
-        assert!(bytes.len() <= STAGED);
-        let (memory, read) = self.halves[self.next];
-        self.next = (self.next + 1) % self.halves.len();
-        // SAFETY: the half has room for the bytes, and the card has read what was in it before; `to` has as many, by the caller.
-        // The event and the stream are alive.
-        unsafe {
-            result::event::synchronize(read).map_err(failed("waiting for the card"))?;
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len());
-            let staged = std::slice::from_raw_parts(memory.cast::<u8>(), bytes.len());
-            result::memcpy_htod_async(to, staged, stream).map_err(failed("copying to the card"))?;
-            result::event::record(read, stream).map_err(failed("recording an event"))
-        }
-    }
-
-    fn free(&mut self) {
-        for (memory, event) in self.halves.drain(..) {
-            // SAFETY: made by `new`, used no more: the streams were waited for.
-            unsafe {
-                _ = result::event::destroy(event);
-                _ = result::free_host(memory);
-            }
-        }
-    }
 }
 
 /// A kernel, its limbs, and the events before and after it.
@@ -167,69 +111,6 @@ fn no_gpu(reason: impl Into<String>) -> Error {
 
 /// The first compute capability that takes a kernel's arguments as constants in place.
 const LEAST_CAPABILITY: u32 = 70;
-
-/// Functions that drivers of CUDA 12 have; without one of them cudarc would panic in the middle of work.
-#[cfg(any(test, not(feature = "linked")))]
-const NEEDED: [&str; 6] = [
-    "cuMemGetInfo_v2",
-    "cuModuleLoadData",
-    "cuLaunchKernelEx",
-    "cuDevicePrimaryCtxRetain",
-    "cuMemsetD8Async",
-    "cuStreamCreate",
-];
-
-/// Functions without which nothing is recorded.
-#[cfg(not(feature = "linked"))]
-const GRAPHS: [&str; 6] = [
-    "cuStreamBeginCapture_v2",
-    "cuStreamEndCapture",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuGraphExecDestroy",
-    "cuGraphDestroy",
-];
-
-/// Says which of the needed functions the driver lacks, if one.
-#[cfg(any(test, not(feature = "linked")))]
-fn require(has: impl Fn(&'static str) -> bool) -> Result<()> {
-    NEEDED.into_iter().find(|&symbol| !has(symbol)).map_or(Ok(()), |symbol| Err(Error::DriverTooOld { symbol }))
-}
-
-/// Requires that the driver's library is there and has what is needed; tells whether it can record work. Where it is linked, the program
-/// would not have started without all of it.
-#[cfg(not(feature = "linked"))]
-fn library() -> Result<bool> {
-    // SAFETY: looking for the driver's library loads and unloads it, nothing more.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(no_gpu("the NVIDIA driver (libcuda) is not installed"));
-    }
-    // SAFETY: the library is there; the symbol is looked up and not called.
-    let has = |symbol: &'static str| unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_ok();
-    require(has)?;
-    Ok(GRAPHS.into_iter().all(has))
-}
-
-#[cfg(feature = "linked")]
-fn library() -> Result<bool> {
-    Ok(true)
-}
-
-/// Number of cards that the driver sees. They are counted from 0.
-///
-/// # Errors
-///
-/// No driver, or one that does not start.
-pub fn cards() -> Result<usize> {
-    #[cfg(feature = "emulator")]
-    if crate::emulated::card().is_some() {
-        return Ok(1);
-    }
-    library()?;
-    result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
-    let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;
-    Ok(usize::try_from(count).unwrap_or(0))
-}
 
 impl Driver {
     /// Card number `gpu`, with kernels for degree `2^log_n`.
@@ -455,23 +336,6 @@ impl Driver {
     }
 }
 
-/// Why kernels may not load that were just compiled. Versions of drivers are 12040 for 12.4.
-fn explained(error: Error, (major, minor): (i32, i32), driver: i32) -> Error {
-    match error {
-        Error::Driver { .. } if 1000 * major + 10 * minor > driver => {
-            let (most, least) = (driver / 1000, driver % 1000 / 10);
-            // The package has the version in its name up to 12.
-            let name = if most < 13 { format!("nvidia-cuda-nvrtc-cu{most}") } else { "nvidia-cuda-nvrtc".to_owned() };
-            Error::CompilerTooNew {
-                compiler: format!("{major}.{minor}"),
-                driver: format!("{most}.{least}"),
-                package: format!("{name}<{most}.{}", least + 1),
-            }
-        }
-        other => other,
-    }
-}
-
 /// Kernels.
 impl Driver {
     fn launch_now(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
@@ -526,38 +390,6 @@ impl Driver {
 fn destroy(graph: sys::CUgraphExec) {
     // SAFETY: made by `end_part`, listed nowhere any more. Nothing can be done about an error.
     _ = unsafe { result::graph::exec_destroy(graph) };
-}
-
-fn driver_version() -> i32 {
-    let mut version = 0;
-    // SAFETY: the number is valid to write; an error leaves zero.
-    unsafe { sys::cuDriverGetVersion(&mut version) };
-    version
-}
-
-/// The compute capability, 90 for 9.0.
-fn capability(device: sys::CUdevice) -> Result<u32> {
-    use sys::CUdevice_attribute::{
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
-    };
-    Ok(10 * attribute(device, MAJOR)? + attribute(device, MINOR)?)
-}
-
-fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32> {
-    // SAFETY: the device exists.
-    let value =
-        unsafe { result::device::get_attribute(device, which) }.map_err(failed("asking for the card's size"))?;
-    Ok(u32::try_from(value).unwrap_or(0))
-}
-
-/// Names the arithmetic to use instead of the card's own.
-const ARITHMETIC_VARIABLE: &str = "HETAL_CUDA_ARITHMETIC";
-
-/// The arithmetic that the user asked for.
-fn chosen() -> Result<Option<Arithmetic>> {
-    let Some(name) = std::env::var(ARITHMETIC_VARIABLE).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
-    let (variable, choices) = (ARITHMETIC_VARIABLE, "fp64 or integer");
-    Arithmetic::named(&name).map(Some).ok_or(Error::Setting { variable, value: name, choices })
 }
 
 impl Device for Driver {
@@ -729,26 +561,6 @@ impl Device for Driver {
     }
 }
 
-/// Seconds between two events that have passed.
-#[cfg(feature = "linked")]
-fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
-    // SAFETY: both events are alive.
-    unsafe { result::event::elapsed(before, after) }.ok().map(|milliseconds| f64::from(milliseconds) / 1000.0)
-}
-
-/// Seconds between two events that have passed. By the name that all drivers have.
-#[cfg(not(feature = "linked"))]
-fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
-    type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-    let mut milliseconds = 0.0;
-    // SAFETY: the signature is the driver's; both events are alive and the number is valid to write.
-    let result = unsafe {
-        let function = sys::culib().get::<Elapsed>(b"cuEventElapsedTime").ok()?;
-        function(&mut milliseconds, before, after)
-    };
-    (result == sys::CUresult::CUDA_SUCCESS).then(|| f64::from(milliseconds) / 1000.0)
-}
-
 impl Drop for Driver {
     fn drop(&mut self) {
         // A context that failed is gone with its last user: whoever opens the card next gets another.
@@ -775,33 +587,5 @@ impl Drop for Driver {
             _ = result::primary_ctx::release(self.device);
         }
         CURRENT.set(0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_driver_too_old_is_told_by_what_it_lacks() {
-        require(|_| true).unwrap();
-        let error = require(|symbol| symbol != "cuLaunchKernelEx").unwrap_err();
-        assert_eq!(error, Error::DriverTooOld { symbol: "cuLaunchKernelEx" });
-        assert!(error.to_string().contains("too old") && error.to_string().contains("install"), "{error}");
-    }
-
-    #[test]
-    fn a_compiler_too_new_is_named() {
-        let refused =
-            || Error::Driver { operation: "loading the kernels", reason: "UNSUPPORTED_PTX_VERSION".to_owned() };
-        let error = explained(refused(), (13, 1), 12040);
-        let [compiler, driver] = ["13.1", "12.4"].map(str::to_owned);
-        // 12.4.127 is 12.4 to people, and more than it to pip.
-        let package = "nvidia-cuda-nvrtc-cu12<12.5".to_owned();
-        assert_eq!(error, Error::CompilerTooNew { compiler, driver, package });
-        assert!(error.to_string().contains("'nvidia-cuda-nvrtc-cu12<12.5'"), "{error}");
-        assert_eq!(explained(refused(), (12, 4), 12040), refused(), "the reason is another");
-        let full = Error::NoRoom { operation: "loading the kernels", free: 1, total: 2 };
-        assert_eq!(explained(full.clone(), (13, 0), 12040), full);
     }
 }
