@@ -26,6 +26,24 @@ pub struct LeveledCiphertext<P> {
 }
 
 impl<P> LeveledCiphertext<P> {
+    /// Takes a ciphertext of the scheme that has the limbs and the scale of a usable level.
+    pub fn new(params: &Params, inner: Ciphertext<P>) -> Result<Self> {
+        let (limbs, top) = (inner.limbs, params.top_level());
+        let no_level = Error::NoSuchLevel { level: limbs.saturating_sub(params.limbs(0)), top };
+        let level = params.level(limbs).ok_or(no_level)?;
+        Self::with_scale(inner, level, None, params.scale(level))
+    }
+
+    /// Wraps a ciphertext whose scale is `scale`, up to rounding in the last bits of a double.
+    fn with_scale(mut inner: Ciphertext<P>, level: usize, partner: Option<usize>, scale: f64) -> Result<Self> {
+        if (inner.scale / scale - 1.0).abs() > 1e-11 {
+            let (left, right) = (libm::log2(inner.scale), libm::log2(scale));
+            return Err(hetal_ckks::Error::ScaleMismatch { operation: "engine", left, right }.into());
+        }
+        inner.scale = scale;
+        Ok(Self { inner, level, partner })
+    }
+
     /// The ciphertext of the scheme.
     pub fn inner(&self) -> &Ciphertext<P> {
         &self.inner
@@ -75,14 +93,9 @@ impl<B: Backend> Encrypted<B> {
         &self.evaluator
     }
 
-    /// Takes a ciphertext of the scheme that has a usable level and that level's scale.
+    /// Takes a ciphertext of the scheme: see [`LeveledCiphertext::new`].
     pub fn admit(&self, inner: Ciphertext<B::Poly>) -> Result<Ct<B>> {
-        let params = self.params();
-        let level = params.level(inner.limbs).ok_or(Error::NoSuchLevel {
-            level: inner.limbs.saturating_sub(params.limbs(0)),
-            top: params.top_level(),
-        })?;
-        self.sealed(inner, level, None)
+        self.healthy(LeveledCiphertext::new(self.params(), inner)?)
     }
 
     fn params(&self) -> &Params {
@@ -103,15 +116,9 @@ impl<B: Backend> Encrypted<B> {
         }
     }
 
-    /// Wraps a result, whose scale is right but for rounding in the last bits of a double.
-    fn sealed(&self, mut inner: Ciphertext<B::Poly>, level: usize, partner: Option<usize>) -> Result<Ct<B>> {
-        let scale = self.scale(level, partner);
-        if (inner.scale / scale - 1.0).abs() > 1e-11 {
-            let (left, right) = (libm::log2(inner.scale), libm::log2(scale));
-            return Err(hetal_ckks::Error::ScaleMismatch { operation: "engine", left, right }.into());
-        }
-        inner.scale = scale;
-        self.healthy(LeveledCiphertext { inner, level, partner })
+    /// Wraps the result of an operation.
+    fn sealed(&self, inner: Ciphertext<B::Poly>, level: usize, partner: Option<usize>) -> Result<Ct<B>> {
+        self.healthy(LeveledCiphertext::with_scale(inner, level, partner, self.scale(level, partner))?)
     }
 
     /// A result, unless the device behind the backend failed on the way to it: then it means nothing.
