@@ -1,4 +1,4 @@
-//! Parameter sets: a literal a person can write, and the validated set made of it.
+//! Parameter sets: a literal that a person can write, and the validated set made from it.
 
 mod bit_sizes;
 mod built_in;
@@ -15,11 +15,11 @@ use checks::{check_numbers, eval_mod_fault};
 use hetal_ring::{Basis, Isa, Modulus, RnsRing};
 use std::borrow::Cow;
 
-/// How the bootstrap evaluates `x mod q0`: through the complex exponential `exp(2 pi i K t)` of the centred, normalised
-/// `t` in [-1, 1].
+/// How the bootstrap evaluates `x mod q0`: by the complex exponential `exp(2 pi i K t)` of the
+/// centred and normalised `t` in [-1, 1].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalMod {
-    /// Bound on the multiples of `q0`: `|I| < k` but with negligible probability.
+    /// Bound on the multiples of `q0`: `|I| < k` except with negligible probability.
     pub k: u32,
     /// Degree of the Chebyshev series of the exponential.
     pub degree: usize,
@@ -32,7 +32,7 @@ pub struct EvalMod {
 /// Primes written in the source or read from a file.
 pub type Primes = Cow<'static, [u64]>;
 
-/// A parameter set as written down. Primes are named by the part of the chain they serve.
+/// A parameter set as a literal. Primes are grouped by the part of the chain they serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamsLiteral {
     /// Its name; `insecure-...` permits less than 128 bits.
@@ -41,13 +41,14 @@ pub struct ParamsLiteral {
     pub log_n: u32,
     /// Nonzero coefficients of the secret.
     pub secret_weight: usize,
-    /// Nonzero coefficients of the ephemeral secret that the modulus is raised under.
+    /// Nonzero coefficients of the ephemeral secret under which the modulus is raised.
     pub sparse_weight: usize,
     /// Log of the scale of the highest usable level.
     pub log_scale: u32,
-    /// Log of the message ratio: `q0` over the scale of the coefficients when the modulus is raised.
+    /// Log of the message ratio: `q0` over the scale of the coefficients when the modulus is
+    /// raised.
     pub log_message_ratio: u32,
-    /// The prime that is always there.
+    /// The first prime, which every ciphertext has.
     pub q0: u64,
     /// Primes of the slots-to-coefficients matrices.
     pub slots_to_coeffs: Primes,
@@ -63,21 +64,22 @@ pub struct ParamsLiteral {
     pub eval_mod: EvalMod,
 }
 
-/// A digit of a key-switch is at least this many bits below the special primes' product, so that its noise vanishes in
-/// the rounding: the root of `N` coefficients of sigma 3.2 adds `log N / 2 + 2` bits, a centred uniform digit takes two back.
+/// Bits by which a digit of a key-switch is smaller than the product of the special primes, so that
+/// its noise vanishes in the rounding. A sum over `N` coefficients of sigma 3.2 adds
+/// `log N / 2 + 2` bits; a centred uniform digit takes two back.
 fn digit_margin_bits(log_n: u32) -> f64 {
     f64::from(log_n) / 2.0
 }
 
-/// Most primes of a set, special ones included.
+/// The most primes of a set, special ones included.
 pub const MAX_PRIMES: usize = 64;
-/// Smallest bit length of a prime, less one: the reductions of signed numbers need 16.
+/// Primes are at least `2^MIN_PRIME_BITS`: the reductions of signed numbers need 16 bits.
 const MIN_PRIME_BITS: u32 = 16;
 /// Longest name of a set.
 pub const MAX_NAME: usize = 64;
-/// Most primes of a digit: what one base conversion takes.
+/// The most primes of a digit: one base conversion takes no more.
 const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
-/// Most digits: what one inner product takes, and a term that is added.
+/// The most digits: one inner product takes no more, and one term that is added.
 const MAX_DIGITS: usize = hetal_ring::kernels::MAX_DOT_TERMS - 1;
 
 /// A validated parameter set.
@@ -85,7 +87,7 @@ const MAX_DIGITS: usize = hetal_ring::kernels::MAX_DOT_TERMS - 1;
 pub struct Params {
     literal: ParamsLiteral,
     chain: Vec<u64>,
-    /// Of the chain, then of the special primes.
+    /// The primes of the chain, then the special primes.
     moduli: Vec<Modulus>,
     scales: Vec<f64>,
     digit_starts: Vec<usize>,
@@ -93,7 +95,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Validates a literal: NTT primes, all different, a working bootstrap chain, 128 bits (or a name that says not).
+    /// Validates a literal: distinct NTT primes, a working bootstrap, and 128 bits of security
+    /// unless the name begins with `insecure-`.
     pub fn new(literal: ParamsLiteral) -> Result<Self> {
         let fail = |reason: String| Err(Error::Params { name: literal.name.to_string(), reason });
         if let Err(reason) = check_numbers(&literal) {
@@ -195,7 +198,7 @@ impl Params {
         self.literal.name.starts_with("insecure-")
     }
 
-    /// A hash of every number in it: objects of different sets never mix.
+    /// A hash of every number of the set. Objects of sets with different ids never mix.
     pub fn id(&self) -> &[u8; 32] {
         &self.id
     }
@@ -271,12 +274,13 @@ impl Params {
         Basis { q: self.chain.len(), p: self.literal.special.len() }
     }
 
-    /// Usable levels between bootstraps; also the highest level.
+    /// The number of usable levels, which is also the highest level.
     pub fn top_level(&self) -> usize {
         self.literal.usable.len()
     }
 
-    /// Limbs of a ciphertext of a usable level; level 0 keeps the primes the bootstrap starts with.
+    /// Limbs of a ciphertext of a usable level. At level 0 the primes are left with which a
+    /// bootstrap starts.
     pub fn limbs(&self, level: usize) -> usize {
         1 + self.literal.slots_to_coeffs.len() + level
     }
@@ -286,7 +290,7 @@ impl Params {
         limbs.checked_sub(self.limbs(0)).filter(|&level| level <= self.top_level())
     }
 
-    /// The one scale of a usable level: `scale(l - 1) = scale(l)^2 / q_l`.
+    /// The scale of a usable level: `scale(l - 1) = scale(l)^2 / q_l`.
     pub fn scale(&self, level: usize) -> f64 {
         self.scales[level]
     }
@@ -301,8 +305,9 @@ impl Params {
         self.digit_starts.iter().take_while(|&&start| start < limbs).count()
     }
 
-    /// Special primes of key-switches at `limbs` limbs. Three kinds of keys, so that one serves many levels: those for
-    /// `q0` alone, those for the primes a bootstrap starts with, and those for everything above, which use all.
+    /// Special primes of key-switches at `limbs` limbs. There are three kinds of keys, so that one
+    /// key serves many levels: keys for `q0` alone, keys for the primes a bootstrap starts with,
+    /// and keys for everything above, which use all special primes.
     pub fn special_for(&self, limbs: usize) -> usize {
         let all = self.literal.special.len();
         let kind = if limbs <= 1 { 1 } else { self.limbs(0) };
@@ -313,7 +318,8 @@ impl Params {
         (1..all).find(|&p| log2_product(&self.literal.special[..p]) >= bits).unwrap_or(all)
     }
 
-    /// The primes a key for `limbs` limbs lives over; those from the sparse secret have fewer, see [`crate::KeyId::basis`].
+    /// The primes of a key for `limbs` limbs. Keys from the sparse secret have fewer: see
+    /// [`crate::KeyId::basis`].
     pub fn key_basis(&self, limbs: usize) -> Basis {
         Basis { q: limbs, p: self.special_for(limbs) }
     }
@@ -344,8 +350,8 @@ fn scales(literal: &ParamsLiteral) -> Vec<f64> {
     scales
 }
 
-/// Cuts the chain greedily into digits as long as the special primes allow: fewer digits make smaller keys and fewer
-/// transforms, and small primes share a digit with more of their kind.
+/// Cuts the chain greedily into digits as long as the special primes allow. Fewer digits give
+/// smaller keys and fewer transforms.
 fn digit_starts(chain: &[u64], most_bits: f64) -> Option<Vec<usize>> {
     let mut starts = vec![0];
     let (mut primes, mut bits) = (0, 0.0);

@@ -8,17 +8,22 @@ use hetal_ring::prime;
 const CHAIN_BITS: std::ops::RangeInclusive<u32> = 17..=50;
 /// Sizes that special primes may have.
 const SPECIAL_BITS: std::ops::RangeInclusive<u32> = 17..=51;
-/// Bits of `q0` above the scale in [`BitSizes::leveled`]: messages up to 2^9 survive decryption at level 0.
+/// Bits of `q0` above the scale in [`BitSizes::leveled`]: messages up to 2^9 survive decryption at
+/// level 0.
 const LEVELED_MESSAGE_BITS: u32 = 10;
-/// The size of the special primes of [`BitSizes::leveled`].
-const LEVELED_SPECIAL_BITS: u32 = 50;
+/// Digits that [`BitSizes::leveled`] aims at.
+const LEVELED_DIGITS: u64 = 4;
+/// The largest size of the special primes of [`BitSizes::leveled`].
+const LEVELED_SPECIAL_BITS: u64 = 50;
+/// The most special primes of [`BitSizes::leveled`]: one conversion takes no more.
+const LEVELED_MOST_SPECIAL: u64 = 7;
 /// Candidates on either side of a target that are tried for a usable prime.
 const SEARCH: u64 = 1 << 16;
 
 /// A parameter set described by the bit sizes of its primes.
 ///
-/// [`Params::from_bits`] finds the primes and applies the same checks as to a [`ParamsLiteral`]: a set of less than
-/// 128 bits is refused unless its name begins with `insecure-`.
+/// [`Params::from_bits`] finds the primes and applies the same checks as to a [`ParamsLiteral`]: a
+/// set of less than 128 bits is refused unless its name begins with `insecure-`.
 ///
 /// ```
 /// use hetal_ckks::{Error, Params, params::BitSizes};
@@ -68,8 +73,10 @@ impl BitSizes {
     pub fn leveled(name: &str, log_n: u32, levels: usize, log_scale: u32) -> Self {
         let q0 = (log_scale + LEVELED_MESSAGE_BITS).min(*CHAIN_BITS.end());
         let chain_bits = u64::from(q0) + levels as u64 * u64::from(log_scale);
-        // About four digits for each key-switch, and room for a digit of `q0` alone.
-        let special = chain_bits.div_ceil(4 * u64::from(LEVELED_SPECIAL_BITS)).clamp(2, 7);
+        // About four digits for each key-switch, or as many as `q0` alone needs, and a margin for
+        // the noise.
+        let bits = chain_bits.div_ceil(LEVELED_DIGITS).max(q0.into()) + u64::from(log_n / 2) + 2;
+        let count = bits.div_ceil(LEVELED_SPECIAL_BITS).min(LEVELED_MOST_SPECIAL);
         Self {
             name: name.to_owned(),
             log_n,
@@ -82,7 +89,7 @@ impl BitSizes {
             slots_to_coeffs: Vec::new(),
             eval_mod_primes: Vec::new(),
             coeffs_to_slots: Vec::new(),
-            special: vec![LEVELED_SPECIAL_BITS; special as usize],
+            special: vec![bits.div_ceil(count).min(LEVELED_SPECIAL_BITS) as u32; count as usize],
             eval_mod: EvalMod { k: 1, degree: 0, squarings: 0, correction: false },
         }
     }
@@ -109,8 +116,9 @@ impl BitSizes {
         Ok(())
     }
 
-    /// The primes of the usable levels, lowest level first. From the top level down, each prime is the one that brings
-    /// the scale of the next level nearest to `2^log_scale`, so that the scales do not drift apart.
+    /// The primes of the usable levels, lowest level first. From the top level down, each prime is
+    /// the one that brings the scale of the next level nearest to `2^log_scale`, so that the scales
+    /// do not drift apart.
     fn usable(&self, taken: &mut Vec<u64>) -> Result<Vec<u64>> {
         let ideal = libm::exp2(f64::from(self.log_scale));
         let (mut scale, mut primes) = (ideal, Vec::with_capacity(self.levels));
@@ -163,7 +171,8 @@ impl BitSizes {
 }
 
 impl Params {
-    /// The set of a description by bit sizes. It is checked like every other set, against the same security bound.
+    /// The set of a description by bit sizes. It is checked like every other set, against the same
+    /// security bound.
     pub fn from_bits(sizes: &BitSizes) -> Result<Self> {
         Self::new(sizes.literal()?)
     }

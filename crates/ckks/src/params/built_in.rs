@@ -3,13 +3,15 @@
 use super::{EvalMod, ParamsLiteral};
 use std::borrow::Cow;
 
-// EvalMod of all sets. K: a raised coefficient over q0 is a sum of 33 uniform numbers of [-1/2, 1/2] (the ephemeral
-// secret has weight 32), which exceeds 15 with probability 2 (1.5^33 - 33 0.5^33) / 33! = 2^-102.4: 2^-86 for all
-// coefficients of N = 2^16. Degree: the series' frequency is 2 pi K / 2^3 = 11.8, and the first Bessel coefficient left
-// out, J_32(11.8), is 2^-37.3; what follows amplifies it at most 2^9 times, to 2^-28. Two squarings and degree 55 take as
-// many levels, more relinearisations, and amplify the noise of T_32 more than a squaring does.
+// EvalMod of all sets. K: a raised coefficient over q0 is a sum of 33 uniform numbers of
+// [-1/2, 1/2] (the ephemeral secret has weight 32). It exceeds 15 with probability 2 (1.5^33 - 33
+// 0.5^33) / 33! = 2^-102.4, which is 2^-86 for all coefficients of N = 2^16. Degree: the frequency
+// of the series is 2 pi K / 2^3 = 11.8, and the first Bessel coefficient left out, J_32(11.8), is
+// 2^-37.3. Later steps amplify it at most 2^9 times, to 2^-28. Two squarings and degree 55 take as
+// many levels and more relinearisations, and amplify the noise of T_32 more than a squaring does.
 
-/// `full`: 13 usable levels at 132 bits. The toys have the same chain in a ring too small to be secure.
+/// The set `full`: 13 usable levels at 132 bits. The toy sets have the same chain in a ring that is
+/// too small to be secure.
 pub(super) const fn like_full(name: &'static str, log_n: u32) -> ParamsLiteral {
     ParamsLiteral {
         name: Cow::Borrowed(name),
@@ -60,9 +62,10 @@ pub(super) const fn like_full(name: &'static str, log_n: u32) -> ParamsLiteral {
     }
 }
 
-/// `small`: half the degree, for inference and low-precision work. The squarings of EvalMod come with ever smaller primes:
-/// their noise is amplified less than that of what precedes them, and the bits saved pay for a third
-/// coefficients-to-slots matrix, which takes 126 diagonals where two matrices take 383.
+/// The set `small`: half the degree, for inference and low precision. The squarings of EvalMod use
+/// ever smaller primes, because their noise is amplified less than that of the steps before them.
+/// The saved bits pay for a third coefficients-to-slots matrix, which takes 126 diagonals instead
+/// of 383.
 const SMALL: ParamsLiteral = ParamsLiteral {
     name: Cow::Borrowed("small"),
     log_n: 15,
@@ -88,6 +91,6 @@ const SMALL: ParamsLiteral = ParamsLiteral {
     eval_mod: EvalMod { k: 15, degree: 31, squarings: 3, correction: false },
 };
 
-/// Every set that has a name.
+/// The built-in sets.
 pub static BUILT_IN: [ParamsLiteral; 4] =
     [like_full("full", 16), SMALL, like_full("insecure-toy11", 11), like_full("insecure-toy12", 12)];

@@ -2,7 +2,8 @@
 
 use super::{EvalMod, MAX_NAME, ParamsLiteral};
 
-/// Refuses numbers no circuit could work with, before anything is computed from them: a literal may come from outside.
+/// Fails for numbers outside their ranges, before anything is computed from them. A literal may
+/// come from an untrusted file.
 pub(super) fn check_numbers(literal: &ParamsLiteral) -> std::result::Result<(), String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if literal.name.is_empty() || literal.name.len() > MAX_NAME || !literal.name.chars().all(plain) {
@@ -28,17 +29,19 @@ pub(super) fn check_numbers(literal: &ParamsLiteral) -> std::result::Result<(), 
     }
 }
 
-/// A bootstrap overflows with at most this probability over all coefficients, as log2.
+/// log2 of the largest accepted probability that a bootstrap overflows in any coefficient.
 const LOG_OVERFLOW: f64 = -60.0;
-/// The series of a bootstrap is wrong by at most this much of the message's bound, as log2.
+/// log2 of the largest accepted error of the bootstrap series, relative to the bound of the
+/// message.
 const LOG_SERIES_ERROR: f64 = -10.0;
 
-/// What is wrong with the range and the degree of EvalMod, if something is.
+/// The fault of the range or the degree of EvalMod, if there is one.
 ///
-/// A coefficient of the raised message is a multiple `I` of `q0` more than it should be; `I` is, but for less than one, the sum of
-/// `weight + 1` numbers uniform in `[-1/2, 1/2]`, for whose tail Chernoff's bound is taken. The Chebyshev series of
-/// `exp(i z t)` leaves out coefficients of which the first is `2 J_(d+1)(z) <= 2 (z/2)^(d+1) / (d+1)!`; squarings double an error,
-/// and the message is smaller than `q0` by its ratio.
+/// A coefficient of the raised message exceeds its value by a multiple `I` of `q0`. Up to less than
+/// one, `I` is the sum of `weight + 1` numbers uniform in `[-1/2, 1/2]`; Chernoff's bound limits
+/// its tail. The Chebyshev series of `exp(i z t)` leaves out coefficients of which the first is
+/// `2 J_(d+1)(z) <= 2 (z/2)^(d+1) / (d+1)!`. A squaring doubles an error, and the message is
+/// smaller than `q0` by the message ratio.
 pub(super) fn eval_mod_fault(literal: &ParamsLiteral) -> Option<String> {
     let eval_mod = literal.eval_mod;
     if eval_mod.degree == 0 {
@@ -48,7 +51,7 @@ pub(super) fn eval_mod_fault(literal: &ParamsLiteral) -> Option<String> {
     let exponent = |s: f64| terms * libm::log(2.0 * libm::sinh(s / 2.0) / s) - s * k;
     let tail = (1..=4000).map(|i| exponent(f64::from(i) / 20.0)).fold(0.0, f64::min) / std::f64::consts::LN_2 + 1.0;
     let overflow = tail + f64::from(literal.log_n);
-    // A sum of so many numbers cannot be larger than half of them.
+    // The sum cannot exceed half the number of its terms.
     if terms > 2.0 * k && overflow > LOG_OVERFLOW {
         return Some(format!("EvalMod's range K = {k} is exceeded with probability 2^{overflow:.0}"));
     }
