@@ -17,8 +17,8 @@ pub type CpuEngine = Encrypted<RnsRing>;
 
 /// A parameter set with its ring, its evaluator and its encoder: the front door of the library.
 ///
-/// The usual order is [`Context::dry_run`], which finds the keys a circuit needs, [`Context::keygen`],
-/// [`Context::encrypt`], the circuit on the engine, [`Context::decrypt`].
+/// The usual order is [`Context::dry_run`], which finds the keys a circuit needs,
+/// [`Context::keygen`], [`Context::encrypt`], the circuit on the engine, [`Context::decrypt`].
 pub struct Context {
     params: Arc<Params>,
     ring: Arc<RnsRing>,
@@ -29,7 +29,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context of a built-in set: `full`, `small`, or `insecure-toy11` and `insecure-toy12` for tests.
+    /// The context of a built-in set: `full`, `small`, or `insecure-toy11` and `insecure-toy12` for
+    /// tests.
     pub fn named(set: &str) -> Result<Self> {
         Self::new(Params::named(set)?)
     }
@@ -45,7 +46,8 @@ impl Context {
         Self::with_ring(Arc::new(params), Arc::new(ring))
     }
 
-    /// The context of a parameter set on a ring that exists already. Fails if the ring is not the set's.
+    /// The context of a parameter set on a ring that exists already. Fails if the ring is not the
+    /// set's.
     pub fn with_ring(params: Arc<Params>, ring: Arc<RnsRing>) -> Result<Self> {
         params.check_ring(&ring)?;
         Ok(Self {
@@ -90,9 +92,9 @@ impl Context {
 
     /// Runs a circuit on plain numbers and reports its operations and the keys it needs.
     ///
-    /// The circuit gets as many vectors of zeros, at the top level, as it names in its array pattern. No key, no
-    /// encryption and no data are needed: what a circuit does depends on levels and shapes, never on values. A circuit
-    /// that runs out of levels fails here, in milliseconds.
+    /// The circuit gets as many vectors of zeros, at the top level, as it names in its array
+    /// pattern. No key, no encryption and no data are needed: what a circuit does depends on levels
+    /// and shapes, never on values. A circuit that runs out of levels fails here, in milliseconds.
     ///
     /// ```
     /// use hetal::{Context, Engine, OpKind};
@@ -118,7 +120,8 @@ impl Context {
 
     /// Makes a fresh secret key and an engine with the evaluation keys that a circuit needs.
     ///
-    /// The secret key stays with the owner of the data. The engine is what a server has: it computes and cannot decrypt.
+    /// The secret key stays with the owner of the data. The engine is what a server has: it
+    /// computes and cannot decrypt.
     pub fn keygen(&self, needs: &KeyRequirements) -> Result<(SecretKey, CpuEngine)> {
         let secret = self.secret_key();
         let engine = self.engine(self.evaluation_keys(&secret, needs)?, needs)?;
@@ -135,14 +138,16 @@ impl Context {
         Ok(self.generator.generate(secret, &encrypted::keys(&self.params, needs), &mut OsSeeds)?)
     }
 
-    /// An engine with evaluation keys. It encodes the bootstrapping matrices if the circuit bootstraps.
+    /// An engine with evaluation keys. It encodes the bootstrapping matrices if the circuit
+    /// bootstraps.
     pub fn engine(&self, keys: EvaluationKeys<PackedPoly>, needs: &KeyRequirements) -> Result<CpuEngine> {
         let evaluator = Evaluator::new(Arc::clone(&self.params), Arc::clone(&self.ring));
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds)?;
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }
 
-    /// Encrypts real numbers at the top level. A vector shorter than the slots is padded with zeros.
+    /// Encrypts real numbers at the top level. A vector shorter than the slots is padded with
+    /// zeros.
     pub fn encrypt(&self, secret: &SecretKey, values: &[f64]) -> Result<Ciphertext> {
         let mut slots: Vec<_> = values.iter().map(|&x| Complex64::new(x, 0.0)).collect();
         slots.resize(self.slots().max(slots.len()), Complex64::ZERO);
@@ -166,8 +171,9 @@ impl Context {
 
     /// Decrypts to the real parts of all slots.
     ///
-    /// The values contain the noise of the encryption. Publishing them exactly can reveal the secret key, so they come
-    /// as [`Private`]; see [`hetal_keys::Release`] for values that leave their owner.
+    /// The values contain the noise of the encryption. Publishing them exactly can reveal the
+    /// secret key, so they come as [`Private`]; see [`hetal_keys::Release`] for values that leave
+    /// their owner.
     pub fn decrypt(&self, secret: &SecretKey, ciphertext: &Ciphertext) -> Result<Private<Vec<f64>>> {
         let slots = self.decrypt_complex(secret, ciphertext)?;
         Ok(Private::new(slots.peek().iter().map(|z| z.re).collect()))

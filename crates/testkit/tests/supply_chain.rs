@@ -167,7 +167,7 @@ const UNSAFE: [&str; 25] = [
     "crates/cuda/src/ffi/nvrtc.rs",
     "crates/experiments/src/process.rs",
     "crates/features/src/kernels.rs",
-    "crates/keys/src/wiping.rs",
+    "crates/keys/src/zeroing_allocator.rs",
     "crates/keys/tests/zeroised.rs",
     "crates/ring/src/base_conversion/vector.rs",
     "crates/ring/src/buffer.rs",
