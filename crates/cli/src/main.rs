@@ -1,7 +1,7 @@
 //! The `hetal` program.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_cli::{Result, commands, extract, machine};
 use hetal_experiments::bench::{self, ops};
 use hetal_experiments::report::output::print_object;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
 #[global_allocator]
-static MEMORY: hetal_keys::Wiping = hetal_keys::Wiping;
+static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
 /// Train classifiers on encrypted data.
 #[derive(Parser)]
@@ -153,7 +153,7 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
-            let steps = Steps::allowing(more_keys);
+            let steps = BsgsSplit::allowing(more_keys);
             let report = match engine {
                 Processor::Cpu => {
                     ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"], &mut |_| {})?

@@ -5,7 +5,7 @@ use crate::training::{self, Step};
 use crate::{Error, Layout, Owner, Project, Result, remote};
 use hetal_ckks::bytes::KeySetReader;
 use hetal_ckks::{KeyId, Params};
-use hetal_keys::durable::NewFile;
+use hetal_durable::NewFile;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -406,7 +406,7 @@ mod tests {
         // Killed after the settings and before the secret was moved.
         let kept = std::fs::read(p.secret()).unwrap();
         p.retire_keys().unwrap();
-        hetal_keys::durable::create_new(&p.secret()).unwrap();
+        hetal_durable::create_new(&p.secret()).unwrap();
         std::fs::write(p.secret(), &kept).unwrap();
         // A locked key has no open successor.
         std::fs::rename(p.secret(), folder.path().join("aside")).unwrap();
@@ -439,7 +439,7 @@ mod tests {
                 std::fs::write(p.secret(), b"unreadable").unwrap();
             }
             retire(&mut p).unwrap();
-            hetal_keys::durable::create_new(&p.secret()).unwrap();
+            hetal_durable::create_new(&p.secret()).unwrap();
             std::fs::write(p.secret(), kept).unwrap();
             assert_eq!(existing_owner(&mut p).unwrap().key_id(), id);
             assert_eq!(p.settings().released, Some(released), "{openable}");
@@ -475,7 +475,7 @@ mod tests {
         retire(&mut p).unwrap();
         assert_ne!(owner(&mut p).unwrap().key_id(), id);
         p.retire_keys().unwrap();
-        hetal_keys::durable::create_new(&p.secret()).unwrap();
+        hetal_durable::create_new(&p.secret()).unwrap();
         std::fs::write(p.secret(), kept).unwrap();
         assert_eq!(existing_owner(&mut p).unwrap().key_id(), id);
         assert_eq!(p.settings().released, Some(released));

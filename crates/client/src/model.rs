@@ -1,7 +1,7 @@
 //! A decrypted classifier and where it came from: the model file.
 
 use crate::{Error, Result, project};
-use hetal_learn::{Matrix, Normalisation, softmax, twin};
+use hetal_learn::{Matrix, Normalisation, reference, softmax};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -154,7 +154,7 @@ impl Model {
             return Err(Error::FeatureCount { found: features.columns(), expected: self.features() });
         }
         require_finite(features)?;
-        Ok(twin::logits(features, &self.matrix())?)
+        Ok(reference::logits(features, &self.matrix())?)
     }
 }
 

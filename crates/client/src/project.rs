@@ -10,7 +10,7 @@
 //! ```
 
 use crate::{Error, Result};
-use hetal_keys::durable::{NewFile, UNFINISHED, sync_folder};
+use hetal_durable::{NewFile, UNFINISHED, sync_folder};
 use hetal_keys::{Passphrase, secret_file};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use crate::training::Round;
 use crate::{Result, Task};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::twin::Twin;
+use hetal_learn::reference::ReferenceModel;
 use hetal_learn::{Matrix, Verdict, softmax};
 
 /// The hyper-parameters that exact training needs: a server may hide them.
@@ -25,7 +25,7 @@ pub struct Terms {
 /// Exact training under the verdicts that were given: the weights at the end of accepted epoch `epoch`, counted from 1.
 pub fn train(task: &Task, terms: &Terms, rounds: &[Round], epoch: usize) -> Result<Option<Matrix>> {
     let set = &task.training;
-    let mut twin = Twin::new(initial_weights(set.classes(), task.features(), terms.seed), terms.momentum);
+    let mut twin = ReferenceModel::new(initial_weights(set.classes(), task.features(), terms.seed), terms.momentum);
     let (mut rate, mut accepted) = (terms.rate, 0);
     for round in rounds {
         let start = twin.clone();

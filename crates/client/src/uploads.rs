@@ -5,7 +5,7 @@ use crate::project::{checked_name, io};
 use crate::remote::{Batch, BlobName};
 use crate::{Error, Owner, Result, remote};
 use hetal_ckks::Complex64;
-use hetal_keys::durable::NewFile;
+use hetal_durable::NewFile;
 use hetal_learn::{Dataset, packing};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -36,12 +36,12 @@ pub(crate) fn encrypt(
     folder: &Path,
     file: String,
 ) -> Result<Upload> {
-    let (geometry, ledger) = (layout.geometry(), layout.ledger());
+    let (geometry, level_plan) = (layout.geometry(), layout.level_plan());
     let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
     let mut vectors: Vec<(Vec<Complex64>, usize)> =
-        blocks.into_iter().map(|block| (block, ledger.fresh_features())).collect();
+        blocks.into_iter().map(|block| (block, level_plan.fresh_features())).collect();
     if with_labels {
-        vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, ledger.probabilities()));
+        vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, level_plan.probabilities()));
     }
     let codec = owner.codec();
     let seal = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {

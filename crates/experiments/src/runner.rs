@@ -9,8 +9,8 @@ use crate::runner::engine::{EngineKind, gpu};
 use crate::runner::harness::{Plain, Sealing, Setting};
 use crate::runner::local_owner::LocalOwner;
 use hetal_circuits::Engine;
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_ckks::Params;
 use hetal_cuda::CudaBackend;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub trait Work {
     /// What comes of it.
     type Output;
     /// The keys and bootstraps it needs.
-    fn needs(&self) -> Result<Keys>;
+    fn needs(&self) -> Result<KeyRequirements>;
     /// Does it.
     fn run<S: Setting>(&self, setting: &S) -> Result<Self::Output>;
 }
@@ -35,7 +35,7 @@ pub struct Card {
     /// Its number.
     pub device: usize,
     /// How many keys its bootstraps take.
-    pub steps: Steps,
+    pub steps: BsgsSplit,
 }
 
 /// A place to work: plain numbers, or a fresh secret with this machine's CPU or a GPU.
@@ -45,7 +45,7 @@ pub enum Lab {
     /// On the CPU.
     Cpu(LocalOwner),
     /// On a GPU.
-    Cuda(LocalOwner, Arc<CudaBackend>, Steps),
+    Cuda(LocalOwner, Arc<CudaBackend>, BsgsSplit),
 }
 
 impl Lab {

@@ -5,9 +5,9 @@ use crate::report::{output, progress};
 use crate::runner::engine::{Place, Processor, gpu};
 use crate::runner::local_owner::LocalOwner;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::Keys;
-use hetal_circuits::{Complex64, Engine, Sealed};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::KeyRequirements;
+use hetal_circuits::{Complex64, Engine, LeveledCiphertext};
 use hetal_ckks::{Backend, Params};
 use hetal_client::ring_with;
 use hetal_cuda::CudaBackend;
@@ -15,7 +15,7 @@ use hetal_cuda::selftest::{Ring, compare, hashes};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Model, Trainer};
-use hetal_learn::{Geometry, Ledger, Matrix, packing};
+use hetal_learn::{Geometry, LevelPlan, Matrix, packing};
 use hetal_ring::Isa;
 use hetal_ring::sampler::TestSeeds;
 use serde_json::{Value, json};
@@ -137,14 +137,14 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     let params = &owner.params;
     let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
     let g = Geometry::new(params.slots(), rows, features, classes)?;
-    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0)?);
-    let needs: Keys = trainer::keys(g, ledger, constants.clone(), 0, params.top_level())?;
-    let engine = owner.engine_on(Arc::clone(backend), &needs, Steps::FewKeys)?;
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 128.0)?);
+    let needs: KeyRequirements = trainer::keys(g, level_plan, constants.clone(), 0, params.top_level())?;
+    let engine = owner.engine_on(Arc::clone(backend), &needs, BsgsSplit::FewKeys)?;
     let encoder = owner.evaluator();
     let seal = |values: &[Complex64], level| owner.seal(&engine, &encoder, values, level);
     let spinner = progress::spinner("a bootstrap and an iteration");
     let mut results = Results::new();
-    let mut note = |name: &str, ct: &Sealed<B::Poly>| -> Result<()> {
+    let mut note = |name: &str, ct: &LeveledCiphertext<B::Poly>| -> Result<()> {
         for (half, poly) in [("c0", &ct.inner().c0), ("c1", &ct.inner().c1)] {
             let hashes = hashes(&**backend, poly).map_err(hetal_ckks::Error::from)?;
             results.push((format!("{name}, {half}"), hashes));
@@ -161,19 +161,19 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     for (name, ct) in [("bootstrap", &fresh), ("bootstrap of another", &other), ("bootstrap again", &fresh)] {
         note(name, &engine.bootstrap(ct, 0)?)?;
     }
-    let trainer = Trainer::new(&engine, g, ledger, constants, 0)?;
+    let trainer = Trainer::new(&engine, g, level_plan, constants, 0)?;
     let x = Matrix::from_fn(rows, features, |i, j| slot(31 * i + j, 11.0) / (features as f64).sqrt());
     let labels: Vec<usize> = (0..rows).map(|i| i * i % classes).collect();
     let blocks = packing::features(&g, &x)?;
-    let blocks: Vec<_> = blocks.iter().map(|b| seal(b, ledger.fresh_features())).collect::<Result<_>>()?;
-    let labels = seal(&packing::labels(&g, &labels)?, ledger.probabilities())?;
+    let blocks: Vec<_> = blocks.iter().map(|b| seal(b, level_plan.fresh_features())).collect::<Result<_>>()?;
+    let labels = seal(&packing::labels(&g, &labels)?, level_plan.probabilities())?;
     let batch = trainer.batch(&engine, &blocks, labels, rows)?;
     for (k, version) in batch.versions.iter().flatten().enumerate() {
         note(&format!("version {k} of the features"), version)?;
     }
     let first = Matrix::from_fn(classes, features + 1, |k, j| slot(97 * k + j, 13.0) / 20.0);
     let parts = packing::weights(&g, &first)?;
-    let weights = parts.iter().map(|part| seal(part, ledger.weights())).collect::<Result<_>>()?;
+    let weights = parts.iter().map(|part| seal(part, level_plan.weights())).collect::<Result<_>>()?;
     let model = Model::new(weights, Momentum::Nesterov);
     // The first step has no momentum yet; in the third everything that a card records is replayed.
     let first = trainer.step(&engine, &model, &batch, 1.0)?;

@@ -4,8 +4,8 @@ use crate::report::progress;
 use crate::{Error, Result, feature_folder};
 use hetal_learn::agreement::{PRESETS, Preset, initial_weights};
 use hetal_learn::judge::NEAR_THE_END;
+use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax;
-use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Agreement, Dataset, Judge, Limits, Matrix, Normalisation, Verdict, Wishes};
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -96,14 +96,14 @@ pub struct Trained {
 pub fn exactly(sets: &Sets, agreement: &Agreement) -> Result<Trained> {
     let (train, validation) = (&sets.train, &sets.validation);
     let initial = initial_weights(train.classes(), train.features().columns(), agreement.seed);
-    let mut twin = Twin::new(initial.clone(), agreement.momentum);
+    let mut twin = ReferenceModel::new(initial.clone(), agreement.momentum);
     let mut follow = Follow::new(agreement, initial);
     for _ in 0..agreement.max_epochs {
         for r in train.batches(agreement.batch)? {
             let (x, labels) = (train.features().slice(r.clone()), &train.labels()[r]);
             follow.trained.ranges.push(twin.step(&x, labels, agreement.rate, softmax::exact)?);
         }
-        let logits = twin::logits(validation.features(), twin.weights())?;
+        let logits = reference::logits(validation.features(), twin.weights())?;
         if follow.epoch(&logits, validation, || Ok(twin.weights().clone()))? == Verdict::Stop {
             break;
         }

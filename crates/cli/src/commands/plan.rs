@@ -104,7 +104,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let batch = agreement.batch.min(shape.rows.max(1));
     let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
     let keys = layout.keys()?;
-    let task = plan::Task {
+    let task = plan::Workload {
         rows: shape.rows,
         validation_rows: shape.validation,
         batch,

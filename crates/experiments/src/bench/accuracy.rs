@@ -12,10 +12,10 @@ use crate::runner::engine::EngineKind;
 use crate::runner::harness::Setting;
 use crate::runner::{Card, Work, run as run_on};
 use crate::tuning::{Choice, RATES, ROW_NORMS, Sets, choose, preset};
-use hetal_circuits::clear::{Keys, Noise};
+use hetal_circuits::clear::{KeyRequirements, Noise};
 use hetal_circuits::{Complex64, Engine};
 use hetal_learn::judge::accuracy;
-use hetal_learn::{Ledger, Matrix, Wishes, twin};
+use hetal_learn::{LevelPlan, Matrix, Wishes, reference};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -75,8 +75,9 @@ pub fn report(data: &Sets, choice: &Choice, set: &str, errors: OperationErrors) 
         (data.normalised(*row_norm)?, data.agreement(&Wishes { rate: Some(*rate), ..Wishes::default() })?);
     let noisy = train::with_noise(&sets, &agreement, noise, set)?;
     let test = &sets.test;
-    let tested =
-        |weights: &Matrix| -> Result<f64> { Ok(accuracy(&twin::logits(test.features(), weights)?, test.labels())?) };
+    let tested = |weights: &Matrix| -> Result<f64> {
+        Ok(accuracy(&reference::logits(test.features(), weights)?, test.labels())?)
+    };
     let (exact_accuracy, noisy_accuracy) = (tested(&exact.weights)?, tested(&noisy.weights)?);
     Ok(json!({
         "data": data.name,
@@ -164,16 +165,16 @@ struct OneOfEach;
 impl Work for OneOfEach {
     type Output = OperationErrors;
 
-    fn needs(&self) -> Result<Keys> {
-        let level = Ledger::lowest().probabilities();
-        Ok(Keys { rotations: vec![(1, level)], relinearisation: Some(level), ..Keys::default() })
+    fn needs(&self) -> Result<KeyRequirements> {
+        let level = LevelPlan::lowest().probabilities();
+        Ok(KeyRequirements { rotations: vec![(1, level)], relinearisation: Some(level), ..KeyRequirements::default() })
     }
 
     fn run<S: Setting>(&self, lab: &S) -> Result<OperationErrors> {
         let engine = lab.engine();
         let slots = engine.slots();
         let values: Vec<Complex64> = (0..slots).map(|i| Complex64::from_polar(1.0, (i * i) as f64)).collect();
-        let ct = lab.seal(&values, Ledger::lowest().probabilities())?;
+        let ct = lab.seal(&values, LevelPlan::lowest().probabilities())?;
         let mean = |got: Vec<Complex64>, expected: &dyn Fn(usize) -> Complex64| {
             got.iter().enumerate().map(|(i, v)| (v - expected(i)).norm()).sum::<f64>() / slots as f64
         };

@@ -7,7 +7,7 @@ use crate::runner::engine::EngineKind;
 use crate::runner::harness::{Plain, Setting};
 use crate::runner::{Card, Ct, Lab, Work};
 use crate::{Error, Result};
-use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
 use hetal_ckks::Params;
 use hetal_learn::Matrix;
@@ -181,7 +181,7 @@ impl Measured {
 struct Counted {
     product: Product,
     counts: Counts,
-    keys: Keys,
+    keys: KeyRequirements,
     max_error: f64,
 }
 
@@ -190,8 +190,8 @@ impl Counted {
         let part = product.counted();
         let lab = Plain(Clear::new(part.unit.slots(), part.top_level));
         let max_error = part.run(&lab, 1)?.max_error;
-        let books = lab.0.books();
-        let counts = Counts::from(&books);
+        let recorded = lab.0.op_counts();
+        let counts = Counts::from(&recorded);
         // What is counted on a part is the same for each of its entries.
         let whole = |count: u64| count / part.entries() * product.entries();
         let counts = if part.entries() == product.entries() {
@@ -199,7 +199,7 @@ impl Counted {
         } else {
             Counts { cmult: whole(counts.cmult), mult: whole(counts.mult), rot: whole(counts.rot) }
         };
-        Ok(Self { product, counts, keys: books.keys(), max_error })
+        Ok(Self { product, counts, keys: recorded.keys(), max_error })
     }
 }
 
@@ -212,8 +212,8 @@ struct Comparison<'a> {
 impl Work for Comparison<'_> {
     type Output = Vec<Timed>;
 
-    fn needs(&self) -> Result<Keys> {
-        Ok(self.counted.iter().fold(Keys::default(), |all, counted| all.union(counted.keys.clone())))
+    fn needs(&self) -> Result<KeyRequirements> {
+        Ok(self.counted.iter().fold(KeyRequirements::default(), |all, counted| all.union(counted.keys.clone())))
     }
 
     fn run<S: Setting>(&self, lab: &S) -> Result<Vec<Timed>> {

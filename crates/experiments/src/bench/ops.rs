@@ -5,7 +5,7 @@ use crate::process::{cpu_time, peak_rss_gib, time, with_threads};
 use crate::report::progress;
 use crate::runner::engine::{Place, gpu};
 use crate::runner::local_owner::{LocalOwner, carried};
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};
 use hetal_cuda::{CudaBackend, CudaPoly, Graphs};
@@ -48,12 +48,12 @@ pub struct Bench<B: Place> {
     bootstrapper: Bootstrapper<B>,
     /// Seconds of making the keys and bringing them to the backend, and of encoding the matrices there.
     loading: (f64, f64),
-    steps: Steps,
+    steps: BsgsSplit,
 }
 
 impl Bench<RnsRing> {
     /// On the CPU.
-    pub fn new(set: &str, steps: Steps) -> Result<Self> {
+    pub fn new(set: &str, steps: BsgsSplit) -> Result<Self> {
         let owner = LocalOwner::new(set)?;
         let ring = Arc::clone(&owner.ring);
         Self::on(owner, ring, steps)
@@ -62,14 +62,14 @@ impl Bench<RnsRing> {
 
 impl<B: Place> Bench<B> {
     /// Makes keys and encodes matrices, with a bar.
-    fn on(owner: LocalOwner, backend: Arc<B>, steps: Steps) -> Result<Self> {
+    fn on(owner: LocalOwner, backend: Arc<B>, steps: BsgsSplit) -> Result<Self> {
         let start = Instant::now();
-        let keys = owner.keys_on(&*backend, &bootstrap::keys_with_steps(&owner.params, steps))?;
+        let keys = owner.keys_on(&*backend, &bootstrap::keys_with_split(&owner.params, steps))?;
         let keys_s = start.elapsed().as_secs_f64();
         let evaluator = Evaluator::new(Arc::clone(&owner.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
         let start = Instant::now();
-        let bootstrapper = Bootstrapper::with_steps(&evaluator, &[0], steps)?;
+        let bootstrapper = Bootstrapper::with_split(&evaluator, &[0], steps)?;
         evaluator.backend().settle()?;
         spinner.finish_and_clear();
         let loading = (keys_s, start.elapsed().as_secs_f64());
@@ -119,7 +119,7 @@ impl<B: Place> Bench<B> {
     fn describe(&self, values: &[Complex64], ct: &Ciphertext<B::Poly>) -> Result<Map<String, Value>> {
         let [mean, max, constant, replicated] = self.errors(values)?;
         let params = &self.owner.params;
-        let wanted = bootstrap::keys_with_steps(params, self.steps);
+        let wanted = bootstrap::keys_with_split(params, self.steps);
         let keys_bytes = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
         let gib = |limbs: usize| (limbs * self.evaluator.backend().packed_limb_bytes()) as f64 / f64::from(1 << 30);
         let report = json!({
@@ -331,7 +331,7 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
 }
 
 /// Everything `hetal bench ops --engine cuda` prints about a set.
-pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<String, Value>> {
+pub fn report_on_gpu(set: &str, device: usize, steps: BsgsSplit) -> Result<Map<String, Value>> {
     let owner = LocalOwner::new(set)?;
     let gpu = gpu(&owner.params, device)?;
     Bench::on(owner, gpu, steps)?.measure()
@@ -342,7 +342,7 @@ pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<Strin
 pub fn report(
     set: &str,
     threads: usize,
-    steps: Steps,
+    steps: BsgsSplit,
     child_arguments: &[&str],
     seen: &mut dyn FnMut(f64),
 ) -> Result<Map<String, Value>> {

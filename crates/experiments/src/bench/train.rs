@@ -16,18 +16,18 @@ use crate::tuning::preset;
 use crate::{Error, Result};
 use data::Rows;
 use hetal_circuits::Engine;
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::{Clear, Keys, Kind};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::{Clear, KeyRequirements, OpKind};
 use hetal_circuits::encrypted;
 use hetal_ckks::{Params, bytes};
 use hetal_cuda::{CudaBackend, KernelTime};
 use hetal_learn::agreement::{self, Preset};
 use hetal_learn::circuit::LOG_MOMENTUM_BOUND;
 use hetal_learn::nesterov::Momentum;
+use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
-use hetal_learn::twin::{self, Twin};
-use hetal_learn::{Geometry, Held, Ledger, Matrix, Upload, batches, judge, packing};
+use hetal_learn::{CachedBatch, Geometry, LevelPlan, Matrix, RowBlob, batches, judge, packing};
 use hetal_server::footprint::{Footprint, Rehearsal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -150,8 +150,8 @@ impl Arguments {
         })
     }
 
-    fn steps(&self) -> Steps {
-        Steps::allowing(self.more_keys)
+    fn steps(&self) -> BsgsSplit {
+        BsgsSplit::allowing(self.more_keys)
     }
 
     /// Whether bootstraps are recorded as graphs: not where memory matters more than their hundredth of the time.
@@ -180,7 +180,7 @@ const PAPER: [(&str, usize, f64); 5] = [
 struct Job {
     preset: Preset,
     geometry: Geometry,
-    ledger: Ledger,
+    level_plan: LevelPlan,
     constants: Constants,
     rate: f64,
     batches: Vec<Rows>,
@@ -198,7 +198,7 @@ impl Job {
         Ok(Self {
             preset,
             geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
-            ledger: Ledger::lowest(),
+            level_plan: LevelPlan::lowest(),
             constants: Constants::built_in(preset.classes, RANGE)?,
             rate: arguments.rate.unwrap_or(preset.rate),
             batches,
@@ -212,19 +212,19 @@ impl Job {
     }
 
     /// What the circuit needs prepared.
-    fn needs(&self, params: &Params) -> Result<Keys> {
+    fn needs(&self, params: &Params) -> Result<KeyRequirements> {
         let constants = self.constants.clone();
-        Ok(trainer::keys(self.geometry, self.ledger, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
+        Ok(trainer::keys(self.geometry, self.level_plan, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
     }
 
     fn trainer<E: Engine>(&self, engine: &E) -> Result<Trainer<E>> {
-        Ok(Trainer::new(engine, self.geometry, self.ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
+        Ok(Trainer::new(engine, self.geometry, self.level_plan, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
     }
 
     /// What it will hold on a card.
     fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<Footprint> {
         let (needs, steps, graphs) = (self.needs(params)?, arguments.steps(), arguments.graphs());
-        let keys = encrypted::keys_with_steps(params, &needs, steps);
+        let keys = encrypted::keys_with_split(params, &needs, steps);
         let pieces = self.geometry.pieces(self.preset.batch);
         let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
         let found = Footprint::rehearse(&rehearsal, |engine| Ok(self.trainer(engine)?));
@@ -235,15 +235,15 @@ impl Job {
     fn run<S: Setting>(&self, setting: &S, arguments: &Arguments, resident: usize) -> Result<Outcome> {
         let iterations = arguments.iterations;
         let engine = setting.engine();
-        let (g, ledger) = (&self.geometry, self.ledger);
+        let (g, level_plan) = (&self.geometry, self.level_plan);
         let bar = progress::bar((iterations + self.pieces() + 1) as u64);
         bar.set_message("circuit");
         let trainer = self.trainer(engine)?;
         bar.inc(1);
         bar.set_message("batches");
         let mut preparing = 0.0;
-        let mut hold = |(k, rows): (usize, Rows)| -> Result<Held<_>> {
-            let upload = upload(setting, g, ledger, &rows)?;
+        let mut hold = |(k, rows): (usize, Rows)| -> Result<CachedBatch<_>> {
+            let upload = upload(setting, g, level_plan, &rows)?;
             setting.settle()?;
             let start = Instant::now();
             let held = hold(engine, &trainer, upload, k < resident)?;
@@ -257,9 +257,9 @@ impl Job {
         let pieces_of = |k: usize| batches::pieces_of(g, self.preset.batch, k % self.batches.len(), held.len());
         bar.set_message("iterations");
         let initial = agreement::initial_weights(g.classes(), g.features(), 1);
-        let first = setting.seal_all(&packing::weights(g, &initial)?, ledger.weights())?;
+        let first = setting.seal_all(&packing::weights(g, &initial)?, level_plan.weights())?;
         let mut model = Model::new(first, Momentum::Nesterov);
-        let mut twin = Twin::new(initial, Momentum::Nesterov);
+        let mut twin = ReferenceModel::new(initial, Momentum::Nesterov);
         setting.settle()?;
         let (start, cpu) = (Instant::now(), cpu_time());
         // Work on a card is queued: waiting for each stage would slow it down, so its shares are those of the profiled iteration.
@@ -303,23 +303,23 @@ impl Job {
 }
 
 /// Encrypts a batch.
-fn upload<S: Setting>(setting: &S, g: &Geometry, ledger: Ledger, rows: &Rows) -> Result<Upload<Ct<S>>> {
-    let features = setting.seal_all(&packing::features(g, &rows.features)?, ledger.fresh_features())?;
-    let labels = setting.seal(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
-    Ok(Upload { features, labels, rows: rows.features.rows() })
+fn upload<S: Setting>(setting: &S, g: &Geometry, level_plan: LevelPlan, rows: &Rows) -> Result<RowBlob<Ct<S>>> {
+    let features = setting.seal_all(&packing::features(g, &rows.features)?, level_plan.fresh_features())?;
+    let labels = setting.seal(&packing::labels(g, &rows.labels)?, level_plan.probabilities())?;
+    Ok(RowBlob { features, labels, rows: rows.features.rows() })
 }
 
 /// A batch whose versions are made now and stay, or not.
 fn hold<E: Engine>(
     engine: &E,
     trainer: &Trainer<E>,
-    upload: Upload<E::Ciphertext>,
+    upload: RowBlob<E::Ciphertext>,
     stays: bool,
-) -> Result<Held<E::Ciphertext>> {
+) -> Result<CachedBatch<E::Ciphertext>> {
     if !stays {
-        return Ok(Held::AsSent(upload));
+        return Ok(CachedBatch::Raw(upload));
     }
-    Ok(Held::Ready(trainer.batch(engine, &upload.features, upload.labels, upload.rows)?))
+    Ok(CachedBatch::Prepared(trainer.batch(engine, &upload.features, upload.labels, upload.rows)?))
 }
 
 struct Outcome {
@@ -347,7 +347,7 @@ struct Comparison {
 }
 
 fn compare(rows: &Rows, weights: &Matrix, twin: &Matrix) -> Result<Comparison> {
-    let (ours, theirs) = (twin::logits(&rows.features, weights)?, twin::logits(&rows.features, twin)?);
+    let (ours, theirs) = (reference::logits(&rows.features, weights)?, reference::logits(&rows.features, twin)?);
     let count = rows.features.rows();
     let different = (0..count).filter(|&i| judge::predicted(ours.row(i)) != judge::predicted(theirs.row(i))).count();
     Ok(Comparison {
@@ -449,7 +449,7 @@ fn ours(arguments: &Arguments) -> Result<Value> {
     count_operations(&job, &params, &mut report)?;
     report["refreshes"] = outcome.refreshes.into();
     report["seconds_per_iteration"] = outcome.seconds.into();
-    report["levels_per_iteration"] = (job.constants.depth() + Ledger::DEPTH).into();
+    report["levels_per_iteration"] = (job.constants.depth() + LevelPlan::DEPTH).into();
     report["matrix_products_share"] = outcome.matrix_share.into();
     report["validation_bytes_per_epoch"] = validation_bytes(&job, &params).into();
     report["queued_s_per_iteration"] = outcome.queued.into();
@@ -478,7 +478,7 @@ fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()
     let setting = Plain(Clear::new(params.slots(), params.top_level()));
     let engine = setting.engine();
     let trainer = job.trainer(engine)?;
-    let hold = |rows: Rows| hold(engine, &trainer, upload(&setting, &job.geometry, job.ledger, &rows)?, true);
+    let hold = |rows: Rows| hold(engine, &trainer, upload(&setting, &job.geometry, job.level_plan, &rows)?, true);
     let held: Vec<_> = job.batches[0].pieces(job.geometry.rows()).map(hold).collect::<Result<_>>()?;
     let step =
         |model: &Model<_>| batches::step(engine, &trainer, model, &held[..], 0..held.len(), job.rate, &mut |_| {});
@@ -486,15 +486,15 @@ fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()
         &job.geometry,
         &agreement::initial_weights(job.geometry.classes(), job.geometry.features(), 1),
     )?;
-    let model = Model::new(setting.seal_all(&first, job.ledger.weights())?, Momentum::Nesterov);
+    let model = Model::new(setting.seal_all(&first, job.level_plan.weights())?, Momentum::Nesterov);
     let model = step(&model)?;
-    engine.take_books();
+    engine.take_op_counts();
     step(&model)?;
-    let books = engine.take_books();
-    report["bootstraps_per_iteration"] = books.count(Kind::Bootstrap).into();
-    report["key_switches_per_iteration"] = books.key_switches().into();
-    report["relinearisations_per_iteration"] = books.count(Kind::Relinearisation).into();
-    report["products_per_iteration"] = books.count(Kind::Product).into();
+    let counts = engine.take_op_counts();
+    report["bootstraps_per_iteration"] = counts.count(OpKind::Bootstrap).into();
+    report["key_switches_per_iteration"] = counts.key_switches().into();
+    report["relinearisations_per_iteration"] = counts.count(OpKind::Relinearisation).into();
+    report["products_per_iteration"] = counts.count(OpKind::Product).into();
     Ok(())
 }
 
@@ -540,7 +540,7 @@ struct Iterations<'a> {
 impl Work for Iterations<'_> {
     type Output = Outcome;
 
-    fn needs(&self) -> Result<Keys> {
+    fn needs(&self) -> Result<KeyRequirements> {
         self.job.needs(self.params)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// An engine to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineKind {
-    /// Plain numbers, with exact books.
+    /// Plain numbers, with exact counts.
     Clear,
     /// Ciphertexts, on the CPU.
     Cpu,

@@ -3,9 +3,9 @@
 use crate::Result;
 use crate::report::progress;
 use crate::runner::engine::Place;
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::Keys;
-use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::KeyRequirements;
+use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_ring::sampler::{OsSeeds, SeedSource};
 use hetal_ring::{Isa, PackedPoly, Poly, RnsRing};
@@ -62,16 +62,21 @@ impl LocalOwner {
     }
 
     /// The engine of a circuit that needs what its run in the clear used, on the CPU.
-    pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
-        self.engine_on(Arc::clone(&self.ring), needs, Steps::FewKeys)
+    pub fn engine(&self, needs: &KeyRequirements) -> Result<Encrypted<RnsRing>> {
+        self.engine_on(Arc::clone(&self.ring), needs, BsgsSplit::FewKeys)
     }
 
     /// The engine of a circuit that needs what its run in the clear used, keys and matrices on a backend.
-    pub fn engine_on<B: Place>(&self, backend: Arc<B>, needs: &Keys, steps: Steps) -> Result<Encrypted<B>> {
-        let keys = self.keys_on(&*backend, &encrypted::keys_with_steps(&self.params, needs, steps))?;
+    pub fn engine_on<B: Place>(
+        &self,
+        backend: Arc<B>,
+        needs: &KeyRequirements,
+        steps: BsgsSplit,
+    ) -> Result<Encrypted<B>> {
+        let keys = self.keys_on(&*backend, &encrypted::keys_with_split(&self.params, needs, steps))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
-        let bootstrapper = Bootstrapper::with_steps(&evaluator, &needs.bounds, steps)?;
+        let bootstrapper = Bootstrapper::with_split(&evaluator, &needs.bounds, steps)?;
         spinner.finish_and_clear();
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }
@@ -94,7 +99,7 @@ impl LocalOwner {
         encoder: &Evaluator<RnsRing>,
         values: &[Complex64],
         level: usize,
-    ) -> Result<Sealed<B::Poly>> {
+    ) -> Result<LeveledCiphertext<B::Poly>> {
         let ct = self.encrypt(encoder, values, self.params.limbs(level), self.params.scale(level))?;
         Ok(engine.admit(carried(&**engine.evaluator().backend(), ct))?)
     }

@@ -8,15 +8,15 @@ use crate::report::progress;
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::{Plain, Setting};
 use crate::runner::{Ct, Work, run as run_on};
-use hetal_circuits::clear::{Clear, Keys, Kind};
+use hetal_circuits::clear::{Clear, KeyRequirements, OpKind};
 use hetal_ckks::{Complex64, Params};
 use hetal_learn::Matrix;
 use hetal_learn::agreement;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::paper::trainer::{self, PaperBatch};
 use hetal_learn::paper::{Blocks, PaperTrainer};
+use hetal_learn::reference::ReferenceModel;
 use hetal_learn::softmax;
-use hetal_learn::twin::Twin;
 use serde_json::{Value, json};
 
 /// Weights are bounded by 8 where they are bootstrapped.
@@ -57,7 +57,7 @@ impl PaperJob<'_> {
     }
 
     fn exact(&self) -> Result<Matrix> {
-        let mut twin = Twin::new(self.initial(), Momentum::Nesterov);
+        let mut twin = ReferenceModel::new(self.initial(), Momentum::Nesterov);
         for k in 0..self.iterations {
             let rows = &self.job.batches[k % self.job.batches.len()];
             twin.step(&rows.features, &rows.labels, self.job.rate, softmax::exact)?;
@@ -69,7 +69,7 @@ impl PaperJob<'_> {
 impl Work for PaperJob<'_> {
     type Output = Outcome;
 
-    fn needs(&self) -> Result<Keys> {
+    fn needs(&self) -> Result<KeyRequirements> {
         Ok(trainer::keys(&self.trainer, self.features(), self.top_level, self.iterations)?)
     }
 
@@ -111,7 +111,7 @@ pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
     let work = PaperJob { job: &job, trainer, top_level, iterations };
     let plain = Plain(Clear::new(params.slots(), top_level));
     let clear = work.run(&plain)?;
-    let books = plain.0.books();
+    let counts = plain.0.op_counts();
     let outcome =
         if kind == EngineKind::Clear { clear } else { run_on(&work, kind, &arguments.set, arguments.card())? };
     let per_iteration = |count: u64| count as f64 / iterations.max(1) as f64;
@@ -125,11 +125,11 @@ pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
         "classes": preset.classes,
         "batches": job.batches.len(),
         "iterations": iterations,
-        "bootstraps_per_iteration": per_iteration(books.count(Kind::Bootstrap)),
+        "bootstraps_per_iteration": per_iteration(counts.count(OpKind::Bootstrap)),
         "refreshes": 0,
-        "key_switches_per_iteration": per_iteration(books.key_switches()),
-        "relinearisations_per_iteration": per_iteration(books.count(Kind::Relinearisation)),
-        "products_per_iteration": per_iteration(books.count(Kind::Product)),
+        "key_switches_per_iteration": per_iteration(counts.key_switches()),
+        "relinearisations_per_iteration": per_iteration(counts.count(OpKind::Relinearisation)),
+        "products_per_iteration": per_iteration(counts.count(OpKind::Product)),
         "levels_per_iteration": trainer.levels(),
         "seconds_per_iteration": outcome.seconds,
         "matrix_products_share": outcome.matrix_share,

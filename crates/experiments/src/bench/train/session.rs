@@ -8,12 +8,12 @@ use crate::report::progress;
 use crate::runner::Work;
 use crate::runner::harness::{Plain, Setting};
 use crate::tuning::{Follow, RATES, ROW_NORMS, Sets, Trained, choose, preset};
-use hetal_circuits::clear::{Clear, Keys, Noise};
+use hetal_circuits::clear::{Clear, KeyRequirements, Noise};
 use hetal_ckks::Params;
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Task};
+use hetal_learn::session::{self, Action};
 use hetal_learn::softmax::Constants;
-use hetal_learn::{Agreement, Geometry, Held, Ledger, Matrix, Session, Wishes, packing};
+use hetal_learn::{Agreement, CachedBatch, Geometry, LevelPlan, Matrix, Session, Wishes, packing};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -29,22 +29,23 @@ struct Run {
 
 /// Trains under encryption to early stopping.
 fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement, resident: usize) -> Result<Run> {
-    let (engine, g, ledger) = (setting.engine(), &job.geometry, job.ledger);
+    let (engine, g, level_plan) = (setting.engine(), &job.geometry, job.level_plan);
     let trainer = job.trainer(engine)?;
     let bar = progress::bar((job.pieces() + 1) as u64);
     bar.set_message("batches");
     let held = |(k, rows): (usize, Rows)| {
         bar.inc(1);
-        hold(engine, &trainer, upload(setting, g, ledger, &rows)?, k < resident)
+        hold(engine, &trainer, upload(setting, g, level_plan, &rows)?, k < resident)
     };
     let pieces = job.batches.iter().flat_map(|batch| batch.pieces(g.rows()));
-    let batches: Vec<Held<_>> = pieces.enumerate().map(held).collect::<Result<_>>()?;
+    let batches: Vec<CachedBatch<_>> = pieces.enumerate().map(held).collect::<Result<_>>()?;
     let ranges = sets.validation.batches(g.rows().min(sets.validation.rows()))?;
-    let validation = ranges.into_iter().map(|r| upload(setting, g, ledger, &Rows::of(&sets.validation, r)));
-    let validation: Vec<Held<_>> = validation.map(|upload| Ok(Held::AsSent(upload?))).collect::<Result<_>>()?;
+    let validation = ranges.into_iter().map(|r| upload(setting, g, level_plan, &Rows::of(&sets.validation, r)));
+    let validation: Vec<CachedBatch<_>> =
+        validation.map(|upload| Ok(CachedBatch::Raw(upload?))).collect::<Result<_>>()?;
     bar.finish_and_clear();
     let initial = initial_weights(g.classes(), g.features(), agreement.seed);
-    let first = setting.seal_all(&packing::weights(g, &initial)?, ledger.weights())?;
+    let first = setting.seal_all(&packing::weights(g, &initial)?, level_plan.weights())?;
     let mut session = Session::new(agreement.clone(), job.batches.len(), first)?;
     let (mut follow, mut steps, mut validating) = (Follow::new(agreement, initial), 0, 0.0);
     setting.settle()?;
@@ -59,13 +60,13 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
     // Refreshes come between steps and are none.
     let mut refreshes = false;
     let mut rest = |session: &Session<_>| {
-        if !std::mem::replace(&mut refreshes, matches!(session.task(), Task::Refresh)) {
+        if !std::mem::replace(&mut refreshes, matches!(session.next_action(), Action::Refresh)) {
             steps += 1;
             bar.inc(1);
         }
         true
     };
-    while let Task::Validate { .. } = session::advance(engine, &mut session, &batches[..], trainer_of, &mut rest)? {
+    while let Action::Validate { .. } = session::advance(engine, &mut session, &batches[..], trainer_of, &mut rest)? {
         let asked = Instant::now();
         let mut logits = Vec::new();
         for held in &validation {
@@ -92,7 +93,7 @@ fn job(sets: &Sets, agreement: &Agreement, slots: usize) -> Result<Job> {
     Ok(Job {
         preset: *sets.preset,
         geometry: Geometry::new(slots, agreement.batch, features, classes)?,
-        ledger: Ledger::lowest(),
+        level_plan: LevelPlan::lowest(),
         constants: Constants::built_in(classes, agreement.range)?,
         rate: agreement.rate,
         batches: ranges.into_iter().map(|r| Rows::of(&sets.train, r)).collect(),
@@ -172,7 +173,7 @@ struct Whole<'a> {
 impl Work for Whole<'_> {
     type Output = Run;
 
-    fn needs(&self) -> Result<Keys> {
+    fn needs(&self) -> Result<KeyRequirements> {
         self.job.needs(self.params)
     }
 

@@ -1,20 +1,20 @@
 //! The same training in the clear: what an encrypted run is compared with.
 
-use crate::nesterov::{Momentum, Pace};
+use crate::nesterov::{Momentum, MomentumSchedule};
 use crate::{Matrix, Result};
 
 /// A classifier in plain training (classes x features + 1, the bias in the last column).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Twin {
+pub struct ReferenceModel {
     weights: Matrix,
     lookahead: Matrix,
-    pace: Pace,
+    schedule: MomentumSchedule,
 }
 
-impl Twin {
-    /// A twin before its first step.
+impl ReferenceModel {
+    /// A reference before its first step.
     pub fn new(weights: Matrix, momentum: Momentum) -> Self {
-        Self { lookahead: weights.clone(), weights, pace: Pace::new(momentum) }
+        Self { lookahead: weights.clone(), weights, schedule: MomentumSchedule::new(momentum) }
     }
 
     /// The weights `W`.
@@ -47,8 +47,8 @@ impl Twin {
         }
         let gradient = gradient(x, &differences)?;
         let factor = rate / x.rows().max(1) as f64;
-        let (beta, pace) = self.pace.advance();
-        self.pace = pace;
+        let (beta, schedule) = self.schedule.advance();
+        self.schedule = schedule;
         let (rows, columns) = (self.weights.rows(), self.weights.columns());
         let weights = Matrix::from_fn(rows, columns, |k, h| self.lookahead[(k, h)] - factor * gradient[(k, h)]);
         self.lookahead =

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The kinds of operation the books keep apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum OpKind {
     /// Sums and differences, with ciphertexts, plaintexts or constants.
     Addition,
     /// A ciphertext times an encoded vector.
@@ -30,31 +30,31 @@ pub enum Kind {
     Bootstrap,
 }
 
-impl Kind {
+impl OpKind {
     /// Every kind, in the order of the tables.
-    pub const ALL: [Kind; 11] = [
-        Kind::Addition,
-        Kind::PlainProduct,
-        Kind::ConstantProduct,
-        Kind::Product,
-        Kind::Relinearisation,
-        Kind::Rotation,
-        Kind::HoistedRotation,
-        Kind::Conjugation,
-        Kind::Rescale,
-        Kind::Drop,
-        Kind::Bootstrap,
+    pub const ALL: [OpKind; 11] = [
+        OpKind::Addition,
+        OpKind::PlainProduct,
+        OpKind::ConstantProduct,
+        OpKind::Product,
+        OpKind::Relinearisation,
+        OpKind::Rotation,
+        OpKind::HoistedRotation,
+        OpKind::Conjugation,
+        OpKind::Rescale,
+        OpKind::Drop,
+        OpKind::Bootstrap,
     ];
 
     /// Whether the operation is a key-switch.
     pub fn is_key_switch(self) -> bool {
-        matches!(self, Kind::Relinearisation | Kind::Rotation | Kind::HoistedRotation | Kind::Conjugation)
+        matches!(self, OpKind::Relinearisation | OpKind::Rotation | OpKind::HoistedRotation | OpKind::Conjugation)
     }
 }
 
 /// What a circuit needs prepared: switching keys, each with the highest level it is used at, and bootstraps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
+pub struct KeyRequirements {
     /// `(rotation, level)` for every rotation, `0 < rotation < slots`, in ascending order.
     pub rotations: Vec<(i64, usize)>,
     /// The level of the relinearisation key, if any product is relinearised.
@@ -65,7 +65,7 @@ pub struct Keys {
     pub bounds: Vec<u32>,
 }
 
-impl Keys {
+impl KeyRequirements {
     /// What two circuits need together: each key at the highest level that either uses it at.
     pub fn union(self, other: Self) -> Self {
         let mut rotations = BTreeMap::new();
@@ -85,20 +85,20 @@ impl Keys {
 
 /// Counts of operations by kind and by the level they happened at, and the keys they used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Books {
-    counts: BTreeMap<(Kind, usize), u64>,
+pub struct OpCounts {
+    counts: BTreeMap<(OpKind, usize), u64>,
     rotations: BTreeMap<i64, usize>,
     bounds: BTreeSet<u32>,
 }
 
-impl Books {
+impl OpCounts {
     /// Operations of one kind, at any level.
-    pub fn count(&self, kind: Kind) -> u64 {
+    pub fn count(&self, kind: OpKind) -> u64 {
         self.counts.iter().filter(|((k, _), _)| *k == kind).map(|(_, n)| n).sum()
     }
 
     /// Operations of one kind at one level.
-    pub fn count_at(&self, kind: Kind, level: usize) -> u64 {
+    pub fn count_at(&self, kind: OpKind, level: usize) -> u64 {
         self.counts.get(&(kind, level)).copied().unwrap_or(0)
     }
 
@@ -108,36 +108,36 @@ impl Books {
     }
 
     /// Every `(kind, level, count)` that is not zero.
-    pub fn entries(&self) -> impl Iterator<Item = (Kind, usize, u64)> + '_ {
+    pub fn entries(&self) -> impl Iterator<Item = (OpKind, usize, u64)> + '_ {
         self.counts.iter().map(|(&(kind, level), &n)| (kind, level, n))
     }
 
     /// The keys an encrypted run of the same circuit needs, those inside bootstraps apart.
-    pub fn keys(&self) -> Keys {
-        Keys {
+    pub fn keys(&self) -> KeyRequirements {
+        KeyRequirements {
             rotations: self.rotations.iter().map(|(&k, &level)| (k, level)).collect(),
-            relinearisation: self.highest(Kind::Relinearisation),
-            conjugation: self.highest(Kind::Conjugation),
+            relinearisation: self.highest(OpKind::Relinearisation),
+            conjugation: self.highest(OpKind::Conjugation),
             bounds: self.bounds.iter().copied().collect(),
         }
     }
 
-    fn highest(&self, kind: Kind) -> Option<usize> {
+    fn highest(&self, kind: OpKind) -> Option<usize> {
         self.counts.keys().filter(|(k, _)| *k == kind).map(|&(_, level)| level).max()
     }
 
-    pub(super) fn record(&mut self, kind: Kind, level: usize, n: usize) {
+    pub(super) fn record(&mut self, kind: OpKind, level: usize, n: usize) {
         if n > 0 {
             *self.counts.entry((kind, level)).or_default() += n as u64;
         }
     }
 
     pub(super) fn record_bootstrap(&mut self, level: usize, log_bound: u32) {
-        self.record(Kind::Bootstrap, level, 1);
+        self.record(OpKind::Bootstrap, level, 1);
         self.bounds.insert(log_bound);
     }
 
-    pub(super) fn record_rotation(&mut self, kind: Kind, rotation: i64, level: usize) {
+    pub(super) fn record_rotation(&mut self, kind: OpKind, rotation: i64, level: usize) {
         self.record(kind, level, 1);
         let highest = self.rotations.entry(rotation).or_default();
         *highest = level.max(*highest);

@@ -4,21 +4,21 @@ use crate::{Error, Result};
 
 /// The levels of one iteration, from the probabilities down to the next logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ledger {
+pub struct LevelPlan {
     probabilities: usize,
 }
 
-impl Ledger {
+impl LevelPlan {
     /// Levels between the probabilities and the next logits: masks of the differences, products with the features,
     /// compaction, momentum, expansion, products with the features, skewed sums.
     pub const DEPTH: usize = 7;
 
-    /// The cheapest ledger: the logits end at level 0, ready to bootstrap.
+    /// The cheapest level_plan: the logits end at level 0, ready to bootstrap.
     pub fn lowest() -> Self {
         Self { probabilities: Self::DEPTH }
     }
 
-    /// A ledger whose probabilities have the given level.
+    /// A level_plan whose probabilities have the given level.
     pub fn new(probabilities: usize) -> Result<Self> {
         if probabilities < Self::DEPTH {
             return Err(Error::TooDeep { operation: "the matrix products", needs: Self::DEPTH, has: probabilities });
