@@ -13,6 +13,7 @@ pub mod noise;
 pub mod ops;
 pub mod params;
 pub mod plan;
+mod private_folder;
 pub mod progress;
 pub mod reproduce;
 pub mod selftest;
