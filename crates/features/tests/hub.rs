@@ -258,3 +258,47 @@ fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
         assert!(matches!(&error, Error::Download { reason, .. } if reason.contains(expected)), "{expected}: {error}");
     }
 }
+
+/// Answers every request on one address in the same way; returns the address and the heads of the requests.
+fn answer_all(host: &str, answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind((host, 0)).unwrap();
+    let address = format!("http://{host}:{}", listener.local_addr().unwrap().port());
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let log = heads.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            log.lock().unwrap().push(head.join("\n").to_lowercase());
+            stream.write_all(answer.as_bytes()).ok();
+        }
+    });
+    (address, heads)
+}
+
+/// A token is for the hub alone: not for a host it redirects to, not over an open line, and in no message.
+#[test]
+fn a_token_is_sent_to_the_hub_alone() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    let refusal = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let (elsewhere, heard_elsewhere) = answer_all("localhost", refusal.to_owned());
+    let redirect =
+        format!("HTTP/1.1 302 Found\r\nLocation: {elsewhere}/x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let (address, heard) = answer_all("127.0.0.1", redirect);
+    let token = Some("a-secret-token".to_owned());
+    let hub = Hub { address, token: token.clone(), cache: here.path().to_owned(), patience: PATIENCE };
+    let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("401") && error.contains("HF_TOKEN") && !error.contains("a-secret"), "{error}");
+    let (heard, heard_elsewhere) = (heard.lock().unwrap(), heard_elsewhere.lock().unwrap());
+    assert!(heard[0].contains("authorization: bearer a-secret-token"), "{heard:?}");
+    assert!(heard_elsewhere.len() == 1 && !heard_elsewhere[0].contains("secret"), "{heard_elsewhere:?}");
+
+    // The address of this machine by a name that does not say so.
+    let (address, heard) = answer_all("localhost", refusal.to_owned());
+    let address = address.replace("localhost", "LOCALHOST");
+    let hub = Hub { address, token, cache: here.path().to_owned(), patience: PATIENCE };
+    hub.fetch(&pin, |_| {}).unwrap_err();
+    assert!(heard.lock().unwrap().iter().all(|head| !head.contains("secret")), "{heard:?}");
+}
