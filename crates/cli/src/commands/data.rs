@@ -4,7 +4,7 @@ use crate::{Error, Result, progress};
 use hetal_client::files::{self, Labels, Table};
 use hetal_client::task::ROW_NORM;
 use hetal_client::{Labelled, Task};
-use hetal_features::Manifest;
+use hetal_extract_api::Manifest;
 use std::path::{Path, PathBuf};
 
 /// Rows to learn from.
