@@ -1,7 +1,7 @@
 //! `hetal extract`: raw pictures or sentences to files of features.
 
 use crate::{Error, Result, commands, progress};
-use hetal_client::remote::harmless;
+use hetal_client::rpc::harmless;
 use hetal_features::dataset::{Columns, Dataset, Format};
 use hetal_features::device::Place;
 use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, Step, WEIGHTS};

@@ -4,8 +4,12 @@
 mod common;
 
 use common::{SET, Server, error, hetal, json, text};
-use hetal_client::files::{Labels, npy, npz};
-use hetal_client::{Model, export};
+use hetal_client::Model;
+use hetal_client::data::{
+    Labels,
+    files::{npy, npz},
+};
+use hetal_client::model::export;
 use hetal_testkit::TempDir;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

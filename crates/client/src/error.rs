@@ -1,6 +1,6 @@
 //! What can go wrong on the data owner's side.
 
-use crate::files::Problem;
+use crate::data::files::Problem;
 use std::path::PathBuf;
 
 /// The result of an operation of the data owner.
@@ -313,7 +313,7 @@ pub enum Error {
     },
     /// The server or the way to it.
     #[error(transparent)]
-    Remote(#[from] crate::remote::Error),
+    Remote(#[from] crate::rpc::Error),
     /// A key to or from the ephemeral secret without its partner.
     #[error("the keys to and from the sparse secret are made together")]
     LoneSparseKey,
@@ -339,7 +339,7 @@ impl Error {
     pub fn caught(&self) -> Option<String> {
         match self {
             Self::Hostile { what } => Some(what.clone()),
-            Self::Remote(error @ (crate::remote::Error::Size { .. } | crate::remote::Error::Damaged { .. })) => {
+            Self::Remote(error @ (crate::rpc::Error::Size { .. } | crate::rpc::Error::Damaged { .. })) => {
                 Some(error.to_string())
             }
             _ => None,

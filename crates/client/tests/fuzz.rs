@@ -2,9 +2,9 @@
 //! seconds of them here, as many of each as `HETAL_FUZZ_RUNS` says where it is set.
 #![allow(clippy::unwrap_used)]
 
-use hetal_client::files::{npy, npz, safetensors};
+use hetal_client::data::files::{npy, npz, safetensors};
 use hetal_client::project::{KeySet, Released, Rotation, ServerSettings};
-use hetal_client::{Project, parsers};
+use hetal_client::{Project, fuzz_targets};
 use hetal_testkit::TempDir;
 use hetal_testkit::allocation::Counting;
 use hetal_testkit::fuzz::{feed, runs};
@@ -51,7 +51,7 @@ fn archives() -> Vec<Vec<u8>> {
 
 /// Arrays in an archive whose checksums fit: what is changed is read.
 fn packed(bytes: &[u8]) -> bool {
-    parsers::npz(&npz::write(&[("x", bytes.to_vec())]))
+    fuzz_targets::npz(&npz::write(&[("x", bytes.to_vec())]))
 }
 
 fn tensors() -> Vec<Vec<u8>> {
@@ -162,20 +162,20 @@ type Target = (&'static str, Vec<Vec<u8>>, fn(&[u8]) -> bool);
 #[test]
 fn hostile_bytes_are_refused_or_understood() {
     let targets: [Target; 14] = [
-        (".npy", arrays(), parsers::npy),
-        (".npy of texts", texts(), parsers::texts),
-        (".npz", archives(), parsers::npz),
+        (".npy", arrays(), fuzz_targets::npy),
+        (".npy of texts", texts(), fuzz_targets::texts),
+        (".npz", archives(), fuzz_targets::npz),
         (".npy in .npz", arrays(), packed),
-        (".safetensors", tensors(), parsers::safetensors),
-        ("CSV", tables(), parsers::csv),
-        ("project", settings(), parsers::settings),
-        ("retired key", retired(), parsers::retired),
-        ("training", sample(include_bytes!("samples/training.json")), parsers::training),
-        ("model", sample(include_bytes!("samples/model.json")), parsers::model),
-        ("published model", published(), parsers::published),
-        ("offer", offers(), parsers::offer),
-        ("job", jobs(), parsers::job),
-        ("event", events(), parsers::event),
+        (".safetensors", tensors(), fuzz_targets::safetensors),
+        ("CSV", tables(), fuzz_targets::csv),
+        ("project", settings(), fuzz_targets::settings),
+        ("retired key", retired(), fuzz_targets::retired),
+        ("training", sample(include_bytes!("samples/training.json")), fuzz_targets::training),
+        ("model", sample(include_bytes!("samples/model.json")), fuzz_targets::model),
+        ("published model", published(), fuzz_targets::published),
+        ("offer", offers(), fuzz_targets::offer),
+        ("job", jobs(), fuzz_targets::job),
+        ("event", events(), fuzz_targets::event),
     ];
     for (name, samples, parser) in targets {
         for (k, sample) in samples.iter().enumerate() {

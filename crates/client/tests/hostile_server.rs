@@ -3,10 +3,10 @@
 
 mod liar;
 
-use hetal_client::files::Labels;
-use hetal_client::remote::Remote;
+use hetal_client::data::Labels;
+use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, Trained, Training};
-use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, Task, classification, keys};
+use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, Task, keys, predict};
 use hetal_learn::{Matrix, Verdict, Wishes};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
@@ -344,7 +344,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     let ask = |lie| {
         stage.liar.lie(lie);
         let remote = stage.remote();
-        classification::logits(&mut stage.project(), &remote, &model, &rows, &mut |_| ())
+        predict::remote::logits(&mut stage.project(), &remote, &model, &rows, &mut |_| ())
     };
     let uploads = stage.liar.seen().uploads.len();
     assert_eq!(ask(Lie::None).unwrap().rows(), 4);
@@ -360,7 +360,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     // What the server kept is remembered here until it lets go of it.
     assert_eq!(queries(stage.folder.path()).len(), 1, "{:?}", queries(stage.folder.path()));
     stage.liar.lie(Lie::None);
-    classification::tidy(&stage.project(), &stage.remote());
+    predict::remote::tidy(&stage.project(), &stage.remote());
     assert!(queries(stage.folder.path()).is_empty(), "{:?}", queries(stage.folder.path()));
     // A model of another key is not asked about: what came back would be noise.
     let mut project = stage.project();
@@ -381,7 +381,7 @@ fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     interrupt("first");
     let project = stage.project();
     let set = project.settings().keys[0].clone();
-    let (path, name) = (project.key_file(&set), set.blob.parse::<hetal_client::remote::BlobName>().unwrap());
+    let (path, name) = (project.key_file(&set), set.blob.parse::<hetal_client::rpc::BlobName>().unwrap());
     drop(project);
     // Those that were interrupted with it, were it gone; while it is there, none is stranded.
     let stranded = || {

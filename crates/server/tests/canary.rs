@@ -6,9 +6,10 @@ mod common;
 
 use common::{Process, TOKEN, tap::Tap};
 use hetal_ckks::Params;
-use hetal_client::remote::{Address, Credentials, Remote};
+use hetal_client::data::files;
+use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::training::{Options, Training};
-use hetal_client::{Labelled, Owner, Project, Task, files, keys, task};
+use hetal_client::{Labelled, Owner, Project, Task, data, keys};
 use hetal_learn::Wishes;
 use hetal_ring::Basis;
 use hetal_server::tls::authority_path;
@@ -111,7 +112,7 @@ fn write_rows(path: &Path, random: &mut Random) -> Vec<String> {
 
 fn learned_from(rows: &Path) -> Task {
     let table = files::table(rows, Some("kind")).unwrap();
-    Task::new(&Labelled::new(table, None).unwrap(), None, task::ROW_NORM).unwrap()
+    Task::new(&Labelled::new(table, None).unwrap(), None, data::ROW_NORM).unwrap()
 }
 
 /// Feature values as the file has them and as they are encrypted.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Process, TOKEN, judge, names, owner};
-use hetal_client::remote::{BlobKind, Happening, Phase, Remote};
+use hetal_client::rpc::{BlobKind, Happening, Phase, Remote};
 use hetal_testkit::{Random, SetOnDrop, TempDir, Watchdog};
 use std::cell::RefCell;
 use std::path::Path;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Process, Stranger, names, owner, wishes};
-use hetal_client::remote::{BlobName, Happening, Remote, Training};
+use hetal_client::rpc::{BlobName, Happening, Remote, Training};
 use hetal_learn::{Verdict, Wishes};
 use hetal_server::tenants::Fingerprint;
 use hetal_server::tls::authority_path;

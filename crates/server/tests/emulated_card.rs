@@ -5,7 +5,7 @@
 mod common;
 
 use common::{address, config, follow, names, owner};
-use hetal_client::remote::{Happening, Job, JobState, Phase, Progress, Remote};
+use hetal_client::rpc::{Happening, Job, JobState, Phase, Progress, Remote};
 use hetal_cuda::emulated;
 use hetal_server::config::Engine;
 use hetal_server::{Config, End, Running};

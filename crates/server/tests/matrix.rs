@@ -4,7 +4,7 @@
 mod common;
 
 use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
-use hetal_client::remote::{Batch, BlobKind, Happening, Remote, Training};
+use hetal_client::rpc::{Batch, BlobKind, Happening, Remote, Training};
 use hetal_server::tenants::TenantConfig;
 use hetal_server::{Config, start};
 use hetal_testkit::TempDir;

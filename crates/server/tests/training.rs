@@ -4,7 +4,7 @@
 mod common;
 
 use common::{VALIDATION, address, config, follow, judge, names, owner};
-use hetal_client::remote::{BlobKind, Classification, Happening, JobState, Phase, Remote};
+use hetal_client::rpc::{BlobKind, Classification, Happening, JobState, Phase, Remote};
 use hetal_learn::twin;
 use hetal_learn::{Matrix, packing};
 use hetal_testkit::TempDir;

@@ -3,8 +3,8 @@
 use super::{warn_if_others_enter, warn_if_others_read};
 use crate::{Error, Result, progress};
 use hetal_client::project::ServerSettings;
-use hetal_client::remote::{Address, Credentials, Remote};
-use hetal_client::{Project, classification};
+use hetal_client::rpc::{Address, Credentials, Remote};
+use hetal_client::{Project, predict};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -68,7 +68,7 @@ impl Connection {
                 updated => updated?,
             }
         }
-        classification::tidy(project, &remote);
+        predict::remote::tidy(project, &remote);
         Ok(remote)
     }
 

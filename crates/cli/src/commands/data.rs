@@ -1,8 +1,8 @@
 //! Features and labels, as named on the command line.
 
 use crate::{Error, Result, progress};
-use hetal_client::files::{self, Labels, Table};
-use hetal_client::task::ROW_NORM;
+use hetal_client::data::ROW_NORM;
+use hetal_client::data::{Labels, Table, files};
 use hetal_client::{Labelled, Task};
 use hetal_features::Manifest;
 use std::path::{Path, PathBuf};

@@ -6,12 +6,12 @@ use super::{bytes, data, print, seconds, security};
 use crate::extract::DeviceArgument;
 use crate::machine::{self, peak_rss_gib};
 use crate::{Error, Result, extract, progress};
-use hetal_client::files::{Format, parse_table};
+use hetal_client::data::files::{Format, parse_table};
+use hetal_client::data::{ROW_NORM, numbers};
 use hetal_client::layout::server_bytes;
-use hetal_client::remote::{Address, Credentials, Remote};
-use hetal_client::task::ROW_NORM;
+use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::training::{Options, Trained, Training};
-use hetal_client::{Labelled, Layout, Project, Task, keys, task};
+use hetal_client::{Labelled, Layout, Project, Task, keys};
 use hetal_features::dataset::{Columns, Dataset, Format as Form};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
@@ -264,7 +264,7 @@ fn told(error: hetal_client::Error, server: &Running) -> Error {
 
 /// Shares of the test rows that the decrypted model and exact training get right.
 fn accuracies(trained: &Trained, bundle: &Bundle) -> Result<(f64, Option<f64>)> {
-    let labels = task::numbers(&bundle.test.labels, &bundle.task.classes)?;
+    let labels = numbers(&bundle.test.labels, &bundle.task.classes)?;
     let ours = judge::accuracy(&trained.model.logits(&bundle.test.features)?, &labels)?;
     let theirs = |weights: &Matrix| -> Result<f64> {
         let folded = bundle.task.normalisation.fold(weights)?;

@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::{FOLDER, print};
 use crate::{Error, Result};
 use hetal_client::Project;
-use hetal_client::remote::{Job, JobId, JobState};
+use hetal_client::rpc::{Job, JobId, JobState};
 use hetal_client::training::{self, Deleted};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ fn job_id(text: &str) -> Result<JobId> {
 
 fn one(
     arguments: &OneArguments,
-    call: impl FnOnce(&hetal_client::remote::Remote, JobId) -> hetal_client::remote::Result<Job>,
+    call: impl FnOnce(&hetal_client::rpc::Remote, JobId) -> hetal_client::rpc::Result<Job>,
 ) -> Result<()> {
     let id = job_id(&arguments.job)?;
     let mut project = Project::look(&arguments.common.dir)?;

@@ -3,7 +3,7 @@
 use super::train::ordinal;
 use super::{FOLDER, print, write_public};
 use crate::Result;
-use hetal_client::export::{self, Format};
+use hetal_client::model::export::{self, Format};
 use hetal_client::{Model, Project};
 use serde_json::json;
 use std::path::PathBuf;

@@ -8,8 +8,8 @@ use super::steps::Steps;
 use super::train::likeliest;
 use super::{FOLDER, print, write_private};
 use crate::Result;
-use hetal_client::remote::harmless;
-use hetal_client::{Evaluation, Model, Project, classification, task};
+use hetal_client::rpc::harmless;
+use hetal_client::{Evaluation, Model, Project, data, predict};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         arguments.passphrase.unlock(&mut project)?;
         let remote = arguments.connection.connect(&mut project)?;
         let mut steps = Steps::new();
-        classification::logits(&mut project, &remote, &model, &rows.features, &mut |step| steps.show(step))?
+        predict::remote::logits(&mut project, &remote, &model, &rows.features, &mut |step| steps.show(step))?
     } else {
         model.logits(&rows.features)?
     };
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         predictions.iter_mut().for_each(|(_, probability)| *probability = (DIGITS * *probability).round() / DIGITS);
     }
     let evaluation = match &truth {
-        Some(truth) => Some(Evaluation::new(&logits, &task::numbers(truth, &model.classes)?, &model.classes)?),
+        Some(truth) => Some(Evaluation::new(&logits, &data::numbers(truth, &model.classes)?, &model.classes)?),
         None => None,
     };
     let lines = |shown: &dyn Fn(&str) -> String| -> String {

@@ -2,7 +2,7 @@
 
 use super::bytes;
 use crate::progress;
-use hetal_client::remote::Phase;
+use hetal_client::rpc::Phase;
 use hetal_client::training::{Round, Step};
 use hetal_learn::Verdict;
 use indicatif::ProgressBar;

@@ -1,11 +1,12 @@
 //! The end of a training: weights that are those validated, compared with exact training, saved.
 
 use super::record::JobRecord;
+use super::reference_check;
 use super::{Round, Step, Trained, Training};
 use crate::model::Provenance;
 use crate::project::{self, remove_if_there};
-use crate::remote::{Job, Output};
-use crate::{Error, Model, Result, reference};
+use crate::rpc::{Job, Output};
+use crate::{Error, Model, Result};
 use hetal_keys::noise_bound;
 use hetal_learn::{Judge, Matrix, twin};
 use serde::{Deserialize, Serialize};
@@ -111,8 +112,8 @@ impl Training<'_> {
         let told = (terms.rate, terms.lowering, terms.momentum, terms.seed);
         let (Some(rate), Some(lowering), Some(momentum), Some(seed)) = told else { return Ok(None) };
         report(Step::Checking);
-        let terms = reference::Terms { batch: terms.batch, rate, lowering, momentum, seed };
-        reference::train(self.task, &terms, &record.rounds, best)
+        let terms = reference_check::Terms { batch: terms.batch, rate, lowering, momentum, seed };
+        reference_check::train(self.task, &terms, &record.rounds, best)
     }
 
     fn provenance(

@@ -1,11 +1,12 @@
 //! A training as it is on disk.
 
 use super::finish::BEST;
-use super::{Options, Round, Seconds, Step, expected_terms};
-use crate::owner::hex;
+use super::hyper_parameters::expected_terms;
+use super::{Options, Round, Seconds, Step};
+use crate::ciphertexts::row_blobs::{self, Upload};
+use crate::keys::hex;
 use crate::project::{KeySet, io, remove_if_there};
-use crate::remote::{Job, JobId, Remote, Terms};
-use crate::uploads::{self, Upload};
+use crate::rpc::{Job, JobId, Remote, Terms};
 use crate::{Error, Layout, Owner, Result, Task};
 use hetal_learn::judge::wider;
 use hetal_learn::{Judge, Verdict, Wishes};
@@ -92,14 +93,14 @@ impl Record {
     ) -> Result<Self> {
         let start = Instant::now();
         let training = layout.pieces(task.training.rows());
-        let validation = uploads::ranges(task.validation.rows(), layout.geometry().rows());
+        let validation = row_blobs::ranges(task.validation.rows(), layout.geometry().rows());
         let all = training.len() + validation.len();
         let mut done = 0;
         let mut encrypt = |set, rows, with_labels, name: &str| -> Result<Upload> {
             report(Step::Encrypting(done, all));
             let file = format!("{name}-{done:04}.ct");
             done += 1;
-            uploads::encrypt(owner, layout, set, rows, with_labels, folder, file)
+            row_blobs::encrypt(owner, layout, set, rows, with_labels, folder, file)
         };
         let batches = training.into_iter().map(|r| encrypt(&task.training, r, true, "batch")).collect::<Result<_>>()?;
         let validation =
@@ -155,7 +156,7 @@ impl Record {
     /// has them all. `thoroughly` compares every byte: what is to be replaced is not taken at its word.
     pub fn can_be_sent(&self, folder: &Path, thoroughly: bool) -> bool {
         let is_there = self.job.is_some() && !self.finished && !thoroughly;
-        is_there || self.batches.iter().chain(&self.validation).all(|u| uploads::is_whole(folder, u, thoroughly))
+        is_there || self.batches.iter().chain(&self.validation).all(|u| row_blobs::is_whole(folder, u, thoroughly))
     }
 
     pub fn row_bytes(&self) -> u64 {

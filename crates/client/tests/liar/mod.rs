@@ -1,9 +1,9 @@
 //! A server that was given the secret key, so that it can lie as it likes: what it "computes" it encrypts itself.
 
 use hetal_ckks::Complex64;
-use hetal_client::reference::{self, Terms as ReferenceTerms};
-use hetal_client::remote::{Address, Credentials};
+use hetal_client::rpc::{Address, Credentials};
 use hetal_client::training::Round;
+use hetal_client::training::reference_check::{self, Terms as ReferenceTerms};
 use hetal_client::{Layout, Owner, Task};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Matrix, Verdict, packing, twin};
@@ -176,7 +176,7 @@ impl Server {
     fn weights(&self, epoch: usize) -> Matrix {
         let round = Round { verdict: Verdict::Continue, accepted: true, loss: 0.0, accuracy: 0.0, largest: 0.0 };
         let terms = ReferenceTerms { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
-        reference::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
+        reference_check::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
     }
 
     /// The bytes of encrypted logits of some rows, and what a lie makes of them.

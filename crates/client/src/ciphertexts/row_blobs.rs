@@ -1,0 +1,126 @@
+//! Encrypted rows, kept on disk: what was encrypted once is sent as it is, however often sending is tried.
+
+use crate::layout::Layout;
+use crate::project::{checked_name, io};
+use crate::rpc::{Batch, BlobName};
+use crate::{Error, Owner, Result, rpc};
+use hetal_ckks::Complex64;
+use hetal_keys::durable::NewFile;
+use hetal_learn::{Dataset, packing};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A file of encrypted rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upload {
+    /// Its name in the job's folder.
+    pub file: String,
+    /// The hash of its bytes.
+    pub blob: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Rows that are not padding.
+    pub rows: usize,
+}
+
+/// Rows of a batch in a folder: features, and labels unless they stay with their owner.
+pub(crate) fn encrypt(
+    owner: &Owner,
+    layout: &Layout,
+    set: &Dataset,
+    rows: Range<usize>,
+    with_labels: bool,
+    folder: &Path,
+    file: String,
+) -> Result<Upload> {
+    let (geometry, ledger) = (layout.geometry(), layout.ledger());
+    let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
+    let mut vectors: Vec<(Vec<Complex64>, usize)> =
+        blocks.into_iter().map(|block| (block, ledger.fresh_features())).collect();
+    if with_labels {
+        vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, ledger.probabilities()));
+    }
+    let codec = owner.codec();
+    let seal = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {
+        let sealed = owner.seal(values, *level)?;
+        Ok(codec.encode(&sealed).map_err(hetal_ckks::Error::from)?)
+    };
+    let sealed: Vec<Vec<u8>> = vectors.par_iter().map(seal).collect::<Result<_>>()?;
+    let mut hasher = blake3::Hasher::new();
+    let path = folder.join(&file);
+    let mut write = || {
+        let mut out = NewFile::create(&path)?;
+        for bytes in &sealed {
+            hasher.update(bytes);
+            out.write_all(bytes)?;
+        }
+        out.finish()
+    };
+    write().map_err(|e| io("writing", &path, &e))?;
+    let bytes = sealed.iter().map(|b| b.len() as u64).sum();
+    Ok(Upload { file, blob: hasher.finalize().to_hex().to_string(), bytes, rows: rows.len() })
+}
+
+/// The ranges of `rows` rows in batches of at most `batch`.
+pub(crate) fn ranges(rows: usize, batch: usize) -> Vec<Range<usize>> {
+    (0..rows).step_by(batch.max(1)).map(|start| start..(start + batch).min(rows)).collect()
+}
+
+/// Where the file is: a record that came from elsewhere names no files but such as are kept here.
+pub(crate) fn path(folder: &Path, upload: &Upload) -> Result<PathBuf> {
+    Ok(folder.join(checked_name(&upload.file)?))
+}
+
+/// Whether a file is there as it was written, by its length or, `thoroughly`, by its bytes.
+pub(crate) fn is_whole(folder: &Path, upload: &Upload, thoroughly: bool) -> bool {
+    let Ok(path) = path(folder, upload) else { return false };
+    let as_written = || rpc::name_of(&path).is_ok_and(|(name, _)| name.to_string() == upload.blob);
+    path.metadata().is_ok_and(|m| m.len() == upload.bytes) && (!thoroughly || as_written())
+}
+
+/// The name in a state file.
+pub(crate) fn blob(text: &str) -> Result<BlobName> {
+    text.parse().map_err(|e: hetal_wire::NameError| Error::Protocol { what: e.to_string() })
+}
+
+/// An upload as requests name it.
+pub(crate) fn to_batch(upload: &Upload) -> Result<Batch> {
+    Ok(Batch { blob: blob(&upload.blob)?, rows: upload.rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_record_names_no_other_files() {
+        let folder = TempDir::new();
+        let inner = folder.path().join("job");
+        std::fs::create_dir(&inner).unwrap();
+        for name in ["batch-0000.ct", "../secret.key"] {
+            std::fs::write(inner.join(name), b"abc").unwrap();
+            let upload = Upload { file: name.to_owned(), blob: String::new(), bytes: 3, rows: 1 };
+            let good = name == "batch-0000.ct";
+            assert_eq!((path(&inner, &upload).is_ok(), is_whole(&inner, &upload, false)), (good, good), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_whole_by_its_length_or_by_its_bytes() {
+        let folder = TempDir::new();
+        let upload = |text: &[u8]| Upload {
+            file: "batch-0000.ct".to_owned(),
+            blob: blake3::hash(text).to_hex().to_string(),
+            bytes: text.len() as u64,
+            rows: 1,
+        };
+        let whole = |text| [false, true].map(|thoroughly| is_whole(folder.path(), &upload(text), thoroughly));
+        assert_eq!(whole(b"abc"), [false, false]);
+        std::fs::write(folder.path().join("batch-0000.ct"), b"abc").unwrap();
+        assert_eq!((whole(b"abc"), whole(b"abd"), whole(b"ab")), ([true, true], [true, false], [false, false]));
+    }
+}

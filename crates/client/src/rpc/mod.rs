@@ -1,0 +1,246 @@
+//! A server, as its client sees it: blocking calls over one TLS connection that is made again when it breaks.
+
+mod auth;
+mod error;
+mod messages;
+mod retry;
+mod sanitize;
+mod tls;
+mod transfer;
+mod watch;
+
+pub use error::{Error, Result};
+pub use hetal_wire::{BlobName, JobId, JobState};
+pub use messages::{
+    Batch, BlobKind, Bounds, Classification, Event, Happening, Job, Offer, Output, Phase, Progress, Terms, Training,
+    Validation,
+};
+pub use sanitize::harmless;
+pub use transfer::Uploaded;
+pub(crate) use transfer::name_of;
+pub use watch::Watch;
+
+use auth::Papers;
+use hetal_learn::Verdict;
+use hetal_wire::v1::hetal_client::HetalClient;
+use hetal_wire::{VERSION, v1};
+use retry::{LONG_PAUSE, Patience, is_broken, unless_silent};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tonic::Status;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use zeroize::Zeroizing;
+
+/// Where a server is and how it knows us.
+#[derive(Clone)]
+pub struct Address {
+    /// `host:port`.
+    pub server: String,
+    /// The certificate authorities (PEM) that the server's certificate must come from.
+    pub authorities: Vec<u8>,
+    /// Who we are.
+    pub credentials: Credentials,
+    /// How long a broken connection is tried again before a call fails, counted from the break, and how long a call or a stream may be silent
+    /// before it counts as broken. A minute and more lets an upload go on whose old connection the server has not yet given up.
+    pub persistence: Duration,
+}
+
+/// What a server knows a client by.
+#[derive(Clone)]
+pub enum Credentials {
+    /// A bearer token.
+    Token(Zeroizing<String>),
+    /// A certificate and its key (PEM).
+    Certificate {
+        /// The certificate, then those that lead to its authority.
+        chain: Vec<u8>,
+        /// Its key.
+        key: Zeroizing<Vec<u8>>,
+    },
+}
+
+/// How long a server that was never reached is tried: an address, a port or an authority may be wrong.
+const FIRST_PERSISTENCE: Duration = Duration::from_secs(10);
+
+/// A verdict is sent this long after its validation became known, so that its time tells nothing about the logits.
+pub const VERDICT_DELAY: Duration = Duration::from_secs(2);
+
+type Rpc = HetalClient<InterceptedService<Channel, Papers>>;
+
+/// A connected server.
+pub struct Remote {
+    runtime: Arc<Runtime>,
+    rpc: Rpc,
+    server: String,
+    persistence: Duration,
+    offer: Offer,
+    /// Told when a connection broke and is tried again.
+    on_break: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Remote {
+    /// Connects, agrees on a version and learns what the server offers.
+    pub fn connect(address: &Address) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime =
+            Arc::new(runtime.map_err(|e| Error::System { what: "a thread for the network", reason: e.to_string() })?);
+        let papers = Papers::new(&address.credentials)?;
+        let channel = runtime.block_on(async { tls::channel(address) })?;
+        let rpc = HetalClient::with_interceptor(channel, papers)
+            .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
+            .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
+        let (server, persistence) = (address.server.clone(), address.persistence);
+        let (offer, on_break) = (Offer::default(), Box::new(|_: &str| ()));
+        let first = FIRST_PERSISTENCE.min(persistence);
+        let mut remote = Self { runtime, rpc, server, persistence: first, offer, on_break };
+        let program = format!("hetal {}", env!("CARGO_PKG_VERSION"));
+        let hello = v1::HelloRequest { oldest: VERSION, newest: VERSION, program };
+        let offer = remote.call(|mut rpc| {
+            let hello = hello.clone();
+            async move { rpc.hello(hello).await }
+        })?;
+        remote.offer = Offer::parse(offer)?;
+        remote.persistence = persistence;
+        Ok(remote)
+    }
+
+    /// Names who is told, once for each time, that the connection broke for more than a moment and is tried again.
+    pub fn on_break(&mut self, tell: impl Fn(&str) + Send + Sync + 'static) {
+        self.on_break = Box::new(tell);
+    }
+
+    /// Where the server is.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// What the server offers.
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Queues a training. The same `request` (16 random bytes, kept by the caller) never makes a second job.
+    pub fn train(&self, request: [u8; 16], label: &str, training: &Training) -> Result<Job> {
+        self.create(request, label, v1::create_job_request::Work::Training(training.to_message()))
+    }
+
+    /// Queues a classification under weights that a training left on the server.
+    pub fn classify(&self, request: [u8; 16], label: &str, classification: &Classification) -> Result<Job> {
+        self.create(request, label, v1::create_job_request::Work::Classification(classification.to_message()))
+    }
+
+    fn create(&self, request: [u8; 16], label: &str, work: v1::create_job_request::Work) -> Result<Job> {
+        let request_id = request.to_vec().into();
+        let message = v1::CreateJobRequest { request_id, label: label.to_owned(), work: Some(work) };
+        Job::parse(self.call(|mut rpc| {
+            let message = message.clone();
+            async move { rpc.create_job(message).await }
+        })?)
+    }
+
+    /// All jobs of this tenant, the newest first.
+    pub fn jobs(&self) -> Result<Vec<Job>> {
+        let list = self.call(|mut rpc| async move { rpc.list_jobs(v1::ListJobsRequest {}).await })?;
+        list.jobs.into_iter().map(Job::parse).collect()
+    }
+
+    /// One job.
+    pub fn job(&self, id: JobId) -> Result<Job> {
+        Job::parse(self.call(|mut rpc| async move { rpc.get_job(job_request(id)).await })?)
+    }
+
+    /// Ends a job. What it made stays until it is deleted.
+    pub fn cancel(&self, id: JobId) -> Result<Job> {
+        Job::parse(self.call(|mut rpc| async move { rpc.cancel_job(job_request(id)).await })?)
+    }
+
+    /// Deletes a job that has ended, and everything it made.
+    pub fn delete(&self, id: JobId) -> Result<()> {
+        self.call(|mut rpc| async move { rpc.delete_job(job_request(id)).await }).map(|_| ())
+    }
+
+    /// Deletes an uploaded blob that no job uses.
+    pub fn delete_upload(&self, name: BlobName) -> Result<()> {
+        let message = || v1::DeleteUploadRequest { name: name.to_vec().into() };
+        self.call(|mut rpc| async move { rpc.delete_upload(message()).await }).map(|_| ())
+    }
+
+    /// The events of a job after the number `after`, as they happen.
+    pub fn watch(&self, job: JobId, after: u64) -> Watch<'_> {
+        Watch::new(self, job, after)
+    }
+
+    /// Gives a verdict. It leaves `delay` after the validation became known, or a whole multiple of it where judging took longer, in a message
+    /// of fixed size: [`VERDICT_DELAY`] but in tests, which have no time to lose.
+    pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
+        std::thread::sleep(rest_of_period(validation.received.elapsed(), delay));
+        let verdict = match verdict {
+            Verdict::Continue => v1::Verdict::Continue,
+            Verdict::Stop => v1::Verdict::Stop,
+            Verdict::LowerRate => v1::Verdict::LowerRate,
+            Verdict::WidenRange => v1::Verdict::WidenRange,
+        };
+        let message = v1::JudgeRequest { job: job.to_vec().into(), round: validation.round, verdict: verdict.into() };
+        self.call(|mut rpc| {
+            let message = message.clone();
+            async move { rpc.judge(message).await }
+        })
+        .map(|_| ())
+    }
+
+    /// Makes a call, again and again while the connection is broken or silent and the caller's persistence lasts.
+    fn call<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
+        &self,
+        call: impl Fn(Rpc) -> F,
+    ) -> Result<T> {
+        let mut patience = Patience::new(self.persistence);
+        loop {
+            match self.attempt(call(self.rpc.clone())) {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) => self.wait(&mut patience, status)?,
+            }
+        }
+    }
+
+    /// Waits before something is tried again, or gives the error that ends it.
+    fn wait(&self, patience: &mut Patience, status: Status) -> Result<()> {
+        if patience.pause == LONG_PAUSE && is_broken(&status) {
+            (self.on_break)(&Error::of(&self.server, status.clone()).reason());
+        }
+        patience.wait(&self.server, status)
+    }
+
+    /// Waits for an answer, unless nothing comes for too long.
+    fn attempt<T>(&self, call: impl Future<Output = std::result::Result<T, Status>>) -> std::result::Result<T, Status> {
+        self.runtime.block_on(async { unless_silent(self.persistence, call).await? })
+    }
+}
+
+/// How long a verdict still waits that took `waited` to find: to the next whole multiple of `delay`, however long that was.
+fn rest_of_period(waited: Duration, delay: Duration) -> Duration {
+    let into = waited.as_nanos().checked_rem(delay.as_nanos()).unwrap_or(0);
+    let rest = if delay.is_zero() { 0 } else { delay.as_nanos() - into };
+    Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX))
+}
+
+fn job_request(id: JobId) -> v1::JobRequest {
+    v1::JobRequest { id: id.to_vec().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time of a verdict is a whole number of periods after the logits: it tells nothing finer about how long they took to judge.
+    #[test]
+    fn verdicts_leave_at_whole_periods() {
+        let (ms, delay) = (Duration::from_millis, Duration::from_secs(2));
+        for (waited, rest) in [(0, 2000), (1, 1999), (1999, 1), (2000, 2000), (2001, 1999), (7300, 700)] {
+            assert_eq!(rest_of_period(ms(waited), delay), ms(rest), "{waited}");
+        }
+        assert_eq!(rest_of_period(ms(7), Duration::ZERO), Duration::ZERO);
+    }
+}

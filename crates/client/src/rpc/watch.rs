@@ -1,0 +1,83 @@
+//! The events of a job.
+
+use super::retry::{Patience, Silence, unless_silent};
+use super::{Error, Event, Happening, JobId, JobState, Remote, Result};
+use hetal_wire::v1;
+use tonic::Streaming;
+
+/// A running job that says nothing is asked again so often: with a persistence of five minutes, for an hour.
+const MOST_SILENCES: usize = 11;
+
+/// The events of one job, one after the other. A broken stream is opened again after the last event that was seen.
+pub struct Watch<'a> {
+    remote: &'a Remote,
+    job: JobId,
+    after: u64,
+    ended: bool,
+    stream: Option<Streaming<v1::Event>>,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(remote: &'a Remote, job: JobId, after: u64) -> Self {
+        Self { remote, job, after, ended: false, stream: None }
+    }
+
+    /// Waits for the next event. `None` once the job has ended.
+    pub fn next_event(&mut self) -> Result<Option<Event>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut patience = Patience::new(self.remote.persistence);
+        let mut silences = 0;
+        loop {
+            let limit = self.remote.persistence;
+            let next = message(self.remote, self.job, self.after, &mut self.stream);
+            match self.remote.runtime.block_on(async { unless_silent(limit, next).await }) {
+                Ok(Ok(Some(event))) => return self.accept(Event::parse(event)?).map(Some),
+                // In a queue there is nothing to tell; a job that runs says how far it is.
+                Err(Silence(_)) => {
+                    self.stream = None;
+                    silences += 1;
+                    let queued = self.remote.job(self.job)?.state == JobState::Queued;
+                    if !queued && silences > MOST_SILENCES {
+                        return Err(Error::Silent { server: self.remote.server.clone(), job: self.job });
+                    }
+                }
+                Ok(Ok(None)) => {
+                    self.stream = None;
+                    self.remote.wait(&mut patience, tonic::Status::unavailable("the server ended the stream"))?;
+                }
+                Ok(Err(status)) => {
+                    self.stream = None;
+                    self.remote.wait(&mut patience, status)?;
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, event: Event) -> Result<Event> {
+        let progress = matches!(event.what, Happening::Progress(_));
+        if event.sequence != self.after + u64::from(!progress) {
+            return Err(Error::protocol(format!("event {} after event {}", event.sequence, self.after)));
+        }
+        self.after = event.sequence;
+        self.ended = event.what.is_last();
+        Ok(event)
+    }
+}
+
+async fn message(
+    remote: &Remote,
+    job: JobId,
+    after: u64,
+    stream: &mut Option<Streaming<v1::Event>>,
+) -> std::result::Result<Option<v1::Event>, tonic::Status> {
+    let open = match stream {
+        Some(open) => open,
+        None => {
+            let request = v1::WatchRequest { job: job.to_vec().into(), after };
+            stream.insert(remote.rpc.clone().watch(request).await?.into_inner())
+        }
+    };
+    open.message().await
+}

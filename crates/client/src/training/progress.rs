@@ -1,0 +1,89 @@
+//! What is told about a training: steps as they happen, rounds, and the result.
+
+use crate::Model;
+use crate::rpc::Progress;
+use hetal_learn::{Matrix, Verdict};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Something that is being done, for progress bars.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// The key set that is there is compared with its name, which takes as long as reading it.
+    Comparing,
+    /// Keys are made: how many of how many.
+    Keys(usize, usize),
+    /// Trainings of these names were interrupted with a key set that was replaced, and can only begin again.
+    Stranded(Vec<String>),
+    /// Batches are encrypted: how many of how many.
+    Encrypting(usize, usize),
+    /// Keys are sent: bytes the server has, of all.
+    SendingKeys(u64, u64),
+    /// Encrypted rows are sent: bytes the server has, of all.
+    SendingRows(u64, u64),
+    /// The server has put the job in its queue.
+    Queued,
+    /// The server computes, on this engine.
+    Started(String),
+    /// The server's work is so far.
+    Working(Progress),
+    /// The epoch of this number, counted from 1 over all runs of the training, was judged.
+    Judged(usize, Round),
+    /// Exact training on this machine, to compare with.
+    Checking,
+}
+
+/// An epoch that was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// What the server was told.
+    pub verdict: Verdict,
+    /// Whether its weights count: logits in range, from a server that was believed.
+    #[serde(default)]
+    pub accepted: bool,
+    /// Mean cross-entropy on the validation rows.
+    pub loss: f64,
+    /// Share of the validation rows that were right.
+    pub accuracy: f64,
+    /// The largest magnitude of a logit.
+    pub largest: f64,
+}
+
+/// Where the time went, in seconds, summed over all runs of a training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// Encrypting rows.
+    pub encrypting: f64,
+    /// Sending keys and rows.
+    pub sending: f64,
+    /// Waiting for the server, verdicts included.
+    pub training: f64,
+    /// Of it, iterations whose beginning and end were seen, and how many these were.
+    pub iterations: (f64, u64),
+    /// Everything.
+    pub all: f64,
+}
+
+/// A training that has ended well.
+pub struct Trained {
+    /// The classifier.
+    pub model: Model,
+    /// Where it was saved.
+    pub path: PathBuf,
+    /// Every epoch that was judged.
+    pub rounds: Vec<Round>,
+    /// Exact training: its weights for normalised features, where the server told enough.
+    pub twin: Option<Matrix>,
+    /// The largest difference to the twin's weights over their largest magnitude.
+    pub difference: Option<f64>,
+    /// Bytes of the key set.
+    pub key_bytes: u64,
+    /// Bytes of all encrypted rows.
+    pub row_bytes: u64,
+    /// Payload bytes that really left, of keys and of rows: fewer where the server had them.
+    pub sent: (u64, u64),
+    /// Where the time went.
+    pub seconds: Seconds,
+    /// Seconds the keys took when they were made.
+    pub key_seconds: f64,
+}
