@@ -93,7 +93,7 @@ pub enum Error {
         reason: String,
     },
     /// Features could not be extracted. Names of files are in the words, and files may come from anyone.
-    #[error("{}", hetal_client::rpc::harmless(&.0.to_string()))]
+    #[error("{}", hetal_client::rpc::sanitize_terminal(&.0.to_string()))]
     Features(#[from] hetal_features::Error),
     /// Pictures or texts for a classifier that knows of no network.
     #[error(

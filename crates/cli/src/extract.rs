@@ -1,7 +1,7 @@
 //! `hetal extract`: raw pictures or sentences to files of features.
 
 use crate::{Error, Result, commands, progress};
-use hetal_client::rpc::harmless;
+use hetal_client::rpc::sanitize_terminal;
 use hetal_features::dataset::{Columns, Dataset, Format};
 use hetal_features::device::Place;
 use hetal_features::hub::{ADDRESS, Hub, PATIENCE, Pin, Step, WEIGHTS};
@@ -145,7 +145,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Where the network ran, which may have been before this run; an older manifest does not say.
 fn device(manifest: &Manifest) -> Option<String> {
     let devices: Vec<&str> = manifest.devices.iter().map(String::as_str).collect();
-    (!devices.is_empty()).then(|| harmless(&devices.join(" and ")))
+    (!devices.is_empty()).then(|| sanitize_terminal(&devices.join(" and ")))
 }
 
 /// What came out, and what can be done with it. Names of files are anybody's: they must not act on a terminal.
@@ -157,7 +157,7 @@ fn text(manifest: &Manifest, arguments: &Arguments) -> String {
          in {}",
         manifest.classes.len(),
         model.columns,
-        harmless(&model.architecture),
+        sanitize_terminal(&model.architecture),
         device(manifest).map(|device| format!(" on the {device}")).unwrap_or_default(),
         part("train"),
         part("val"),
@@ -165,10 +165,10 @@ fn text(manifest: &Manifest, arguments: &Arguments) -> String {
         arguments.out.display(),
     );
     for skipped in &manifest.skipped {
-        text += &format!("\nskipped: {}: {}", harmless(&skipped.item), harmless(&skipped.reason));
+        text += &format!("\nskipped: {}: {}", sanitize_terminal(&skipped.item), sanitize_terminal(&skipped.reason));
     }
     for note in &manifest.notes {
-        text += &format!("\nnote: {}", harmless(note));
+        text += &format!("\nnote: {}", sanitize_terminal(note));
     }
     let file = |name: &str| arguments.out.join(name).display().to_string();
     text + &match arguments.output {
@@ -202,7 +202,7 @@ pub fn with_bar(job: &Job<'_>) -> Result<Manifest> {
     bar.finish_and_clear();
     manifest.map_err(|error| match error {
         hetal_features::Error::Item { item, reason } => {
-            Error::BadSample { item: harmless(&item), reason: harmless(&reason) }
+            Error::BadSample { item: sanitize_terminal(&item), reason: sanitize_terminal(&reason) }
         }
         other => other.into(),
     })
@@ -264,7 +264,7 @@ fn open(arguments: &Arguments) -> Result<Extractor> {
 /// Says what should be known before a network is run.
 pub fn say_note(extractor: &Extractor) {
     if let Some(note) = extractor.note() {
-        eprintln!("note: {}", harmless(note));
+        eprintln!("note: {}", sanitize_terminal(note));
     }
 }
 
@@ -306,7 +306,7 @@ fn fetch(pin: &Pin, models: Option<&Path>, spinner: &indicatif::ProgressBar) -> 
         Step::Without { file, reason } => spinner.suspend(|| {
             eprintln!(
                 "note: whether the model has a {file} could not be found out ({}): it is used as an earlier version fetched it",
-                harmless(reason)
+                sanitize_terminal(reason)
             );
         }),
     })?)

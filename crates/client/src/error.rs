@@ -1,6 +1,6 @@
 //! What can go wrong on the data owner's side.
 
-use crate::data::files::Problem;
+use crate::data::files::FileProblem;
 use std::path::PathBuf;
 
 /// The result of an operation of the data owner.
@@ -16,7 +16,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        problem: Problem,
+        problem: FileProblem,
     },
     /// The system failed.
     #[error("{operation} {}: {message}", .path.display())]
@@ -336,7 +336,7 @@ pub enum Error {
 
 impl Error {
     /// What a server was caught at that no honest one does: the training ends with the word `stop`.
-    pub fn caught(&self) -> Option<String> {
+    pub fn misbehaviour(&self) -> Option<String> {
         match self {
             Self::Hostile { what } => Some(what.clone()),
             Self::Remote(error @ (crate::rpc::Error::Size { .. } | crate::rpc::Error::Damaged { .. })) => {

@@ -3,8 +3,8 @@
 use crate::data::files::{Format, npy, parse_labels, parse_table};
 use crate::model::Model;
 use crate::model::export::Published;
-use crate::project::{Retired, Settings};
-use crate::rpc::{Event, Job, Offer};
+use crate::project::{RetiredKey, Settings};
+use crate::rpc::{Event, JobInfo, Offer};
 use crate::training;
 use hetal_wire::v1;
 use prost::Message;
@@ -45,7 +45,7 @@ pub fn settings(bytes: &[u8]) -> bool {
 
 /// What was published under a key that was replaced.
 pub fn retired(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<Retired>(bytes).is_ok()
+    serde_json::from_slice::<RetiredKey>(bytes).is_ok()
 }
 
 /// A training as it is on disk.
@@ -70,7 +70,7 @@ pub fn offer(bytes: &[u8]) -> bool {
 
 /// A job as a server describes it.
 pub fn job(bytes: &[u8]) -> bool {
-    v1::Job::decode(bytes).is_ok_and(|message| Job::parse(message).is_ok())
+    v1::Job::decode(bytes).is_ok_and(|message| JobInfo::parse(message).is_ok())
 }
 
 /// An event as a server tells it.

@@ -1,17 +1,43 @@
 //! What a training looks like from its owner's side: layout, keys, and the sizes of everything that is sent.
 
 use crate::Result;
-use crate::project::Shape;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params};
 use hetal_learn::{Circuit, Geometry, Ledger};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes for each coefficient that training takes beside keys and prepared batches: bootstrapping matrices, the circuit's plaintexts, work;
 /// 5.5 GiB at the degree of `full`.
 const BESIDE_KEYS: u64 = 88 << 10;
+
+/// What a layout is made from. Project folders hold it as an array of four numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(usize, usize, usize, f64)", into = "(usize, usize, usize, f64)")]
+pub struct LayoutShape {
+    /// Rows of a batch.
+    pub batch: usize,
+    /// Features of a row.
+    pub features: usize,
+    /// Classes.
+    pub classes: usize,
+    /// Logits lie in `[-range, range]` at first.
+    pub range: f64,
+}
+
+impl From<(usize, usize, usize, f64)> for LayoutShape {
+    fn from((batch, features, classes, range): (usize, usize, usize, f64)) -> Self {
+        Self { batch, features, classes, range }
+    }
+}
+
+impl From<LayoutShape> for (usize, usize, usize, f64) {
+    fn from(LayoutShape { batch, features, classes, range }: LayoutShape) -> Self {
+        (batch, features, classes, range)
+    }
+}
 
 /// The circuit of a shape under a parameter set.
 #[derive(Clone)]
@@ -61,20 +87,21 @@ impl Layout {
 
     /// What a key set is made for.
     pub fn key(&self) -> String {
-        let ((_, features, classes, range), rows) = (self.shape(), self.geometry().rows());
+        let (LayoutShape { features, classes, range, .. }, rows) = (self.shape(), self.geometry().rows());
         format!("{rows} rows, {features} features, {classes} classes, range {range}")
     }
 
     /// The file of such a key set in a project.
     pub fn key_file(&self) -> String {
-        let ((_, features, classes, range), rows) = (self.shape(), self.geometry().rows());
+        let (LayoutShape { features, classes, range, .. }, rows) = (self.shape(), self.geometry().rows());
         format!("keys-{rows}-{features}-{classes}-{range}.hetal")
     }
 
     /// What [`Layout::new`] makes it from: rows of a batch, features, classes, range.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> LayoutShape {
         let g = self.geometry();
-        (self.batch, g.features(), g.classes(), self.circuit.ranges().first().copied().unwrap_or(0.0))
+        let range = self.circuit.ranges().first().copied().unwrap_or(0.0);
+        LayoutShape { batch: self.batch, features: g.features(), classes: g.classes(), range }
     }
 
     fn limbs(&self, level: usize) -> usize {

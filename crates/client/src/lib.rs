@@ -12,11 +12,11 @@ pub mod project;
 pub mod rpc;
 pub mod training;
 
-pub use data::{Labelled, Task};
+pub use data::{Labelled, TrainingData};
 pub use error::{Error, Result};
 pub use keys::{KeyMaker, Owner, ring_of, ring_with};
 pub use layout::Layout;
 pub use model::Model;
 pub use predict::Evaluation;
 pub use project::Project;
-pub use training::{Trained, Training};
+pub use training::{Trained, TrainingRun};

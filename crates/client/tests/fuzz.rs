@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_client::data::files::{npy, npz, safetensors};
-use hetal_client::project::{KeySet, Released, Rotation, ServerSettings};
+use hetal_client::layout::LayoutShape;
+use hetal_client::project::{KeySet, ReleaseBudget, Rotation, ServerSettings};
 use hetal_client::{Project, fuzz_targets};
 use hetal_testkit::TempDir;
 use hetal_testkit::allocation::Counting;
@@ -69,15 +70,15 @@ fn sample(bytes: &[u8]) -> Vec<Vec<u8>> {
     vec![bytes.to_vec()]
 }
 
-fn released() -> Released {
-    Released { noise: 1e-6, numbers: 10, security: 10, left: 3 }
+fn released() -> ReleaseBudget {
+    ReleaseBudget { noise: 1e-6, numbers: 10, security: 10, left: 3 }
 }
 
 fn settings() -> Vec<Vec<u8>> {
     let folder = TempDir::new();
     let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
     let fresh = std::fs::read(folder.path().join("project.json")).unwrap();
-    let shape = (32, 6, 3, 128.0);
+    let shape = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0 };
     let keys = KeySet {
         blob: "00".repeat(32),
         bytes: 1000,

@@ -5,8 +5,8 @@ mod liar;
 
 use hetal_client::data::Labels;
 use hetal_client::rpc::Remote;
-use hetal_client::training::{Options, Trained, Training};
-use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, Task, keys, predict};
+use hetal_client::training::{Options, Trained, TrainingRun};
+use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, TrainingData, keys, predict};
 use hetal_learn::{Matrix, Verdict, Wishes};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
@@ -18,7 +18,7 @@ const SET: &str = "insecure-toy11";
 const CLASSES: [&str; 3] = ["canary-yellow", "canary-red", "canary-blue"];
 const FEATURES: usize = 6;
 /// How long silence is borne: longer than an honest answer takes on a busy machine.
-const PERSISTENCE: Duration = Duration::from_secs(1);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Three clusters.
 fn labelled() -> Labelled {
@@ -40,14 +40,14 @@ fn labelled() -> Labelled {
 /// An owner with keys, and a server that knows them.
 struct Stage {
     folder: TempDir,
-    task: Task,
+    task: TrainingData,
     liar: Liar,
 }
 
 impl Stage {
     fn new() -> Self {
         let folder = TempDir::new();
-        let task = Task::new(&labelled(), None, 10.0).unwrap();
+        let task = TrainingData::new(&labelled(), None, 10.0).unwrap();
         let mut project = Project::open(&folder.path().join("p"), Some(SET)).unwrap();
         let layout = Layout::new(keys::params(&project).unwrap(), BATCH, FEATURES, 3, 128.0).unwrap();
         let owner = keys::owner(&mut project).unwrap();
@@ -62,7 +62,7 @@ impl Stage {
     }
 
     fn remote(&self) -> Remote {
-        Remote::connect(&self.liar.address(PERSISTENCE)).unwrap()
+        Remote::connect(&self.liar.address(RETRY_TIMEOUT)).unwrap()
     }
 
     /// Trains against a server that lies.
@@ -77,7 +77,7 @@ impl Stage {
 
     fn train_with(&self, options: &Options) -> Result<Trained> {
         let (mut project, remote) = (self.project(), self.remote());
-        Training::open(&mut project, &remote, &self.task, options, &mut |_| ())?.run(&mut |_| ())
+        TrainingRun::open(&mut project, &remote, &self.task, options, &mut |_| ())?.run(&mut |_| ())
     }
 
     fn verdicts(&self) -> Vec<v1::Verdict> {
@@ -360,7 +360,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     // What the server kept is remembered here until it lets go of it.
     assert_eq!(queries(stage.folder.path()).len(), 1, "{:?}", queries(stage.folder.path()));
     stage.liar.lie(Lie::None);
-    predict::remote::tidy(&stage.project(), &stage.remote());
+    predict::remote::delete_leftovers(&stage.project(), &stage.remote());
     assert!(queries(stage.folder.path()).is_empty(), "{:?}", queries(stage.folder.path()));
     // A model of another key is not asked about: what came back would be noise.
     let mut project = stage.project();

@@ -5,7 +5,7 @@ use crate::extract::DeviceArgument;
 use crate::{Error, Result, extract, progress};
 use hetal_client::Model;
 use hetal_client::data::{Labels, files};
-use hetal_client::rpc::harmless;
+use hetal_client::rpc::sanitize_terminal;
 use hetal_features::picture::Picture;
 use hetal_features::sentence::Reading;
 use hetal_features::{Extractor, Manifest};
@@ -110,7 +110,7 @@ fn sentences(extractor: &Extractor, texts: &[String]) -> Result<Vec<Vec<f32>>> {
             return Err(Error::File { path: "--text".to_owned(), reason: "the text is empty".to_owned() });
         }
         if extractor.tokens(text)?.reading == Reading::Beginning {
-            let beginning = harmless(&text.chars().take(40).collect::<String>());
+            let beginning = sanitize_terminal(&text.chars().take(40).collect::<String>());
             eprintln!("note: a text is longer than the network reads, its end does not count: {beginning}...");
         }
     }

@@ -35,7 +35,7 @@ impl Outputs<'_> {
             let all = self.fetch(output, self.layout.logit_bytes(), self.layout.ledger().logits(), &path)?;
             remove_if_there(&path)?;
             let [ct] = &all[..] else { return Err(Error::hostile("a blob of other than one ciphertext")) };
-            let logits = packing::unpack_logits(self.layout.geometry(), self.owner.open(ct)?.peek(), rows)?;
+            let logits = packing::unpack_logits(self.layout.geometry(), self.owner.decrypt(ct)?.peek(), rows)?;
             values.extend(logits.values().iter().map(|t| scale * t));
         }
         let largest = values.iter().fold(0.0, |m: f64, v| if v.is_nan() { f64::INFINITY } else { m.max(v.abs()) });
@@ -48,7 +48,7 @@ impl Outputs<'_> {
     /// The weights of an epoch, for normalised features. The file stays: a training that is killed now has not to fetch it again.
     pub fn weights(&self, output: &Output, path: &Path) -> Result<Matrix> {
         let parts = self.fetch(output, self.layout.weight_bytes(), self.layout.ledger().weights(), path)?;
-        let parts: Vec<_> = parts.iter().map(|ct| self.owner.open(ct)).collect::<Result<_>>()?;
+        let parts: Vec<_> = parts.iter().map(|ct| self.owner.decrypt(ct)).collect::<Result<_>>()?;
         let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
         // Another number of parts has another size, which was looked at before.
         Ok(packing::unpack_weights(self.layout.geometry(), &slots)?)

@@ -2,7 +2,7 @@
 
 use crate::layout::Layout;
 use crate::project::{checked_name, io};
-use crate::rpc::{Batch, BlobName};
+use crate::rpc::{BlobDigest, BlobName, RowBlob};
 use crate::{Error, Owner, Result, rpc};
 use hetal_ckks::Complex64;
 use hetal_keys::durable::NewFile;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// A file of encrypted rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Upload {
+pub struct RowBlobFile {
     /// Its name in the job's folder.
     pub file: String,
     /// The hash of its bytes.
@@ -26,42 +26,56 @@ pub struct Upload {
     pub rows: usize,
 }
 
-/// Rows of a batch in a folder: features, and labels unless they stay with their owner.
-pub(crate) fn encrypt(
-    owner: &Owner,
-    layout: &Layout,
-    set: &Dataset,
-    rows: Range<usize>,
-    with_labels: bool,
-    folder: &Path,
-    file: String,
-) -> Result<Upload> {
-    let (geometry, ledger) = (layout.geometry(), layout.ledger());
-    let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
-    let mut vectors: Vec<(Vec<Complex64>, usize)> =
-        blocks.into_iter().map(|block| (block, ledger.fresh_features())).collect();
-    if with_labels {
-        vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, ledger.probabilities()));
+impl RowBlobFile {
+    /// The hash and the size of its bytes.
+    pub(crate) fn digest(&self) -> Result<BlobDigest> {
+        Ok(BlobDigest { name: blob(&self.blob)?, size: self.bytes })
     }
-    let codec = owner.codec();
-    let seal = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {
-        let sealed = owner.seal(values, *level)?;
-        Ok(codec.encode(&sealed).map_err(hetal_ckks::Error::from)?)
-    };
-    let sealed: Vec<Vec<u8>> = vectors.par_iter().map(seal).collect::<Result<_>>()?;
-    let mut hasher = blake3::Hasher::new();
-    let path = folder.join(&file);
-    let mut write = || {
-        let mut out = NewFile::create(&path)?;
-        for bytes in &sealed {
-            hasher.update(bytes);
-            out.write_all(bytes)?;
+
+    /// As requests name it.
+    pub(crate) fn reference(&self) -> Result<RowBlob> {
+        Ok(RowBlob { blob: blob(&self.blob)?, rows: self.rows })
+    }
+}
+
+/// Encrypts rows into the files of a folder.
+pub(crate) struct RowBlobWriter<'a> {
+    pub owner: &'a Owner,
+    pub layout: &'a Layout,
+    pub folder: &'a Path,
+}
+
+impl RowBlobWriter<'_> {
+    /// Encrypts the features of some rows, and their labels unless they stay with their owner.
+    pub fn write(&self, set: &Dataset, rows: Range<usize>, with_labels: bool, file: String) -> Result<RowBlobFile> {
+        let Self { owner, layout, folder } = self;
+        let (geometry, ledger) = (layout.geometry(), layout.ledger());
+        let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
+        let mut vectors: Vec<(Vec<Complex64>, usize)> =
+            blocks.into_iter().map(|block| (block, ledger.fresh_features())).collect();
+        if with_labels {
+            vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, ledger.probabilities()));
         }
-        out.finish()
-    };
-    write().map_err(|e| io("writing", &path, &e))?;
-    let bytes = sealed.iter().map(|b| b.len() as u64).sum();
-    Ok(Upload { file, blob: hasher.finalize().to_hex().to_string(), bytes, rows: rows.len() })
+        let codec = owner.codec();
+        let encrypt = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {
+            let ciphertext = owner.encrypt_seeded(values, *level)?;
+            Ok(codec.encode(&ciphertext).map_err(hetal_ckks::Error::from)?)
+        };
+        let ciphertexts: Vec<Vec<u8>> = vectors.par_iter().map(encrypt).collect::<Result<_>>()?;
+        let mut hasher = blake3::Hasher::new();
+        let path = folder.join(&file);
+        let mut write = || {
+            let mut out = NewFile::create(&path)?;
+            for bytes in &ciphertexts {
+                hasher.update(bytes);
+                out.write_all(bytes)?;
+            }
+            out.finish()
+        };
+        write().map_err(|e| io("writing", &path, &e))?;
+        let bytes = ciphertexts.iter().map(|b| b.len() as u64).sum();
+        Ok(RowBlobFile { file, blob: hasher.finalize().to_hex().to_string(), bytes, rows: rows.len() })
+    }
 }
 
 /// The ranges of `rows` rows in batches of at most `batch`.
@@ -70,25 +84,20 @@ pub(crate) fn ranges(rows: usize, batch: usize) -> Vec<Range<usize>> {
 }
 
 /// Where the file is: a record that came from elsewhere names no files but such as are kept here.
-pub(crate) fn path(folder: &Path, upload: &Upload) -> Result<PathBuf> {
-    Ok(folder.join(checked_name(&upload.file)?))
+pub(crate) fn path(folder: &Path, row_blob: &RowBlobFile) -> Result<PathBuf> {
+    Ok(folder.join(checked_name(&row_blob.file)?))
 }
 
 /// Whether a file is there as it was written, by its length or, `thoroughly`, by its bytes.
-pub(crate) fn is_whole(folder: &Path, upload: &Upload, thoroughly: bool) -> bool {
-    let Ok(path) = path(folder, upload) else { return false };
-    let as_written = || rpc::name_of(&path).is_ok_and(|(name, _)| name.to_string() == upload.blob);
-    path.metadata().is_ok_and(|m| m.len() == upload.bytes) && (!thoroughly || as_written())
+pub(crate) fn is_whole(folder: &Path, row_blob: &RowBlobFile, thoroughly: bool) -> bool {
+    let Ok(path) = path(folder, row_blob) else { return false };
+    let as_written = || rpc::digest_file(&path).is_ok_and(|digest| digest.name.to_string() == row_blob.blob);
+    path.metadata().is_ok_and(|m| m.len() == row_blob.bytes) && (!thoroughly || as_written())
 }
 
 /// The name in a state file.
 pub(crate) fn blob(text: &str) -> Result<BlobName> {
     text.parse().map_err(|e: hetal_wire::NameError| Error::Protocol { what: e.to_string() })
-}
-
-/// An upload as requests name it.
-pub(crate) fn to_batch(upload: &Upload) -> Result<Batch> {
-    Ok(Batch { blob: blob(&upload.blob)?, rows: upload.rows })
 }
 
 #[cfg(test)]
@@ -103,22 +112,22 @@ mod tests {
         std::fs::create_dir(&inner).unwrap();
         for name in ["batch-0000.ct", "../secret.key"] {
             std::fs::write(inner.join(name), b"abc").unwrap();
-            let upload = Upload { file: name.to_owned(), blob: String::new(), bytes: 3, rows: 1 };
+            let row_blob = RowBlobFile { file: name.to_owned(), blob: String::new(), bytes: 3, rows: 1 };
             let good = name == "batch-0000.ct";
-            assert_eq!((path(&inner, &upload).is_ok(), is_whole(&inner, &upload, false)), (good, good), "{name}");
+            assert_eq!((path(&inner, &row_blob).is_ok(), is_whole(&inner, &row_blob, false)), (good, good), "{name}");
         }
     }
 
     #[test]
     fn a_file_is_whole_by_its_length_or_by_its_bytes() {
         let folder = TempDir::new();
-        let upload = |text: &[u8]| Upload {
+        let row_blob = |text: &[u8]| RowBlobFile {
             file: "batch-0000.ct".to_owned(),
             blob: blake3::hash(text).to_hex().to_string(),
             bytes: text.len() as u64,
             rows: 1,
         };
-        let whole = |text| [false, true].map(|thoroughly| is_whole(folder.path(), &upload(text), thoroughly));
+        let whole = |text| [false, true].map(|thoroughly| is_whole(folder.path(), &row_blob(text), thoroughly));
         assert_eq!(whole(b"abc"), [false, false]);
         std::fs::write(folder.path().join("batch-0000.ct"), b"abc").unwrap();
         assert_eq!((whole(b"abc"), whole(b"abd"), whole(b"ab")), ([true, true], [true, false], [false, false]));

@@ -48,7 +48,7 @@ fn distinct<T: Ord + Clone>(values: &[T]) -> Vec<T> {
 }
 
 /// The numbers of labels among the classes; a label of none is named with its row.
-pub fn numbers(labels: &Labels, classes: &[String]) -> Result<Vec<usize>> {
+pub fn class_numbers(labels: &Labels, classes: &[String]) -> Result<Vec<usize>> {
     let places: BTreeMap<&str, usize> = classes.iter().enumerate().map(|(k, class)| (class.as_str(), k)).collect();
     let place = |(row, label): (usize, &String)| {
         places.get(label.as_str()).copied().ok_or_else(|| Error::UnknownClass { row: row + 1, label: label.clone() })

@@ -5,5 +5,5 @@ mod labels;
 mod prepare;
 
 pub use files::Table;
-pub use labels::{Labels, numbers};
-pub use prepare::{Labelled, ROW_NORM, Task, VALIDATION_SHARE};
+pub use labels::{Labels, class_numbers};
+pub use prepare::{Labelled, ROW_NORM, TrainingData, VALIDATION_SHARE};

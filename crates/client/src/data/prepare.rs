@@ -1,7 +1,7 @@
 //! What is to be learned: labelled rows, split, shuffled and brought to a common size.
 
 use super::Table;
-use super::labels::{Labels, numbers};
+use super::labels::{Labels, class_numbers};
 use crate::{Error, Result};
 use hetal_learn::{Dataset, Matrix, Normalisation};
 
@@ -43,7 +43,7 @@ impl Labelled {
 
     /// The rows with numbers for their classes.
     fn dataset(&self, classes: &[String]) -> Result<Dataset> {
-        let labels = numbers(&self.labels, classes).map_err(|e| self.fault(e))?;
+        let labels = class_numbers(&self.labels, classes).map_err(|e| self.fault(e))?;
         Dataset::new(self.features.clone(), labels, classes.len()).map_err(|e| self.fault(e))
     }
 
@@ -61,7 +61,7 @@ impl Labelled {
 
 /// A classification to learn: rows to train and to validate on, normalised.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct TrainingData {
     /// The names of the classes.
     pub classes: Vec<String>,
     /// Rows to train on, shuffled.
@@ -72,7 +72,7 @@ pub struct Task {
     pub normalisation: Normalisation,
 }
 
-impl Task {
+impl TrainingData {
     /// Prepares rows. Without rows for validation, one in [`VALIDATION_SHARE`] of each class is set aside.
     pub fn new(training: &Labelled, validation: Option<&Labelled>, row_norm: f64) -> Result<Self> {
         // Every class has rows: they are the classes of the rows.
@@ -184,31 +184,31 @@ mod tests {
 
     #[test]
     fn every_class_is_split_and_no_row_is_lost() {
-        let task = Task::new(&labelled((0..80).map(|k| [4, 4, 7][k % 3]).collect()), None, 10.0).unwrap();
-        assert_eq!(task.classes, ["4", "7"]);
-        assert_eq!((task.training.rows(), task.validation.rows()), (71, 9));
+        let data = TrainingData::new(&labelled((0..80).map(|k| [4, 4, 7][k % 3]).collect()), None, 10.0).unwrap();
+        assert_eq!(data.classes, ["4", "7"]);
+        assert_eq!((data.training.rows(), data.validation.rows()), (71, 9));
         let of_class = |set: &Dataset, class| set.labels().iter().filter(|&&l| l == class).count();
-        assert_eq!((of_class(&task.validation, 0), of_class(&task.validation, 1)), (6, 3));
-        let firsts: Vec<usize> = task.training.labels()[..20].to_vec();
+        assert_eq!((of_class(&data.validation, 0), of_class(&data.validation, 1)), (6, 3));
+        let firsts: Vec<usize> = data.training.labels()[..20].to_vec();
         assert!(firsts.contains(&0) && firsts.contains(&1));
-        assert_eq!(task.fingerprint(), task.clone().fingerprint());
+        assert_eq!(data.fingerprint(), data.clone().fingerprint());
     }
 
     #[test]
     fn other_rows_have_another_fingerprint() {
         let labels: Vec<i64> = (0..20).map(|k| k % 2).collect();
         let mut rows = labelled(labels.clone());
-        let before = Task::new(&rows, None, 10.0).unwrap().fingerprint();
+        let before = TrainingData::new(&rows, None, 10.0).unwrap().fingerprint();
         rows.features[(3, 1)] += 1e-9;
-        assert_ne!(Task::new(&rows, None, 10.0).unwrap().fingerprint(), before);
-        assert_ne!(Task::new(&labelled(labels), None, 9.0).unwrap().fingerprint(), before);
+        assert_ne!(TrainingData::new(&rows, None, 10.0).unwrap().fingerprint(), before);
+        assert_ne!(TrainingData::new(&labelled(labels), None, 9.0).unwrap().fingerprint(), before);
     }
 
     /// Rows are counted from 1 as they are in their file, however they were shuffled and split.
     #[test]
     fn what_is_wrong_is_said_of_the_file_s_row() {
         let fault = |training: &Labelled, validation: Option<&Labelled>| {
-            Task::new(training, validation, 10.0).unwrap_err().to_string()
+            TrainingData::new(training, validation, 10.0).unwrap_err().to_string()
         };
         let mut rows = labelled((0..24).map(|k| k % 2).collect());
         rows.file = "rows.csv".to_owned();
@@ -220,7 +220,7 @@ mod tests {
         for row in 0..24 {
             let mut far = rows.clone();
             far.features[(row, 1)] = 1e5;
-            if let Err(error) = Task::new(&far, None, 10.0) {
+            if let Err(error) = TrainingData::new(&far, None, 10.0) {
                 let said = error.to_string();
                 assert!(said.starts_with(&format!("rows.csv: row {}: length", row + 1)), "{row}: {said}");
                 found += 1;
@@ -237,9 +237,9 @@ mod tests {
 
     #[test]
     fn labels_of_no_class_are_named() {
-        let error = Task::new(&labelled(vec![0, 1, 0, 1]), Some(&labelled(vec![1, 5])), 10.0).unwrap_err();
+        let error = TrainingData::new(&labelled(vec![0, 1, 0, 1]), Some(&labelled(vec![1, 5])), 10.0).unwrap_err();
         assert!(matches!(&error, Error::UnknownClass { row: 2, label } if label == "5"), "{error}");
-        let lone = Task::new(&labelled(vec![0, 1]), None, 10.0);
+        let lone = TrainingData::new(&labelled(vec![0, 1]), None, 10.0);
         assert!(matches!(lone, Err(Error::TooFewRows)), "{lone:?}");
     }
 }

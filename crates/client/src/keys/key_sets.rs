@@ -2,7 +2,7 @@
 
 use super::Owner;
 use crate::project::{KeySet, io, remove_if_there};
-use crate::training::Step;
+use crate::training::ProgressEvent;
 use crate::{Layout, Project, Result, rpc};
 use hetal_ckks::KeyId;
 use hetal_ckks::bytes::KeySetReader;
@@ -15,7 +15,7 @@ use std::time::Instant;
 pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
     let Some(keys) = project.settings().keys.iter().find(|keys| keys.layout == layout.key()) else { return Ok(()) };
     let path = project.key_file(keys);
-    if path.exists() && rpc::name_of(&path)?.0.to_string() != keys.blob {
+    if path.exists() && rpc::digest_file(&path)?.name.to_string() != keys.blob {
         remove_if_there(&path)?;
     }
     Ok(())
@@ -41,7 +41,7 @@ pub fn ensure_set(
     project: &mut Project,
     owner: &Owner,
     layout: &Layout,
-    report: &mut (dyn FnMut(Step) + Send),
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<KeySet> {
     let known = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
     if let Some(keys) = &known
@@ -60,7 +60,7 @@ pub fn ensure_set(
     let mut made = 0;
     owner.write_keys(&wanted, &mut out, || {
         made += 1;
-        report(Step::Keys(made, wanted.len()));
+        report(ProgressEvent::Keys { done: made, total: wanted.len() });
     })?;
     let (blob, bytes) = out.finish(&path)?;
     let (layout, shape) = (layout.key(), Some(layout.shape()));

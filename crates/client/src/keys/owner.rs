@@ -148,7 +148,7 @@ impl Owner {
     }
 
     /// Encrypts a full vector at a usable level; the uniform half stays a seed.
-    pub fn seal(&self, values: &[Complex64], level: usize) -> Result<SeededCiphertext<Poly>> {
+    pub fn encrypt_seeded(&self, values: &[Complex64], level: usize) -> Result<SeededCiphertext<Poly>> {
         let basis = Basis { q: self.params.limbs(level), p: 0 };
         let plain = self.evaluator.encode(values, self.params.scale(level), basis)?;
         Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut Shared(&self.seeds)))
@@ -167,7 +167,7 @@ impl Owner {
     }
 
     /// Opens a ciphertext. What it holds is private: see [`hetal_keys::Release`] before any of it leaves.
-    pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
+    pub fn decrypt(&self, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
         Ok(self.decryptor.decrypt(&self.secret, ct)?)
     }
 }
@@ -275,8 +275,8 @@ mod tests {
     fn sealed_values_open() {
         let owner = toy();
         let values = hetal_testkit::complex_vector(owner.params.slots(), 3);
-        let sealed = owner.seal(&values, 4).unwrap().expand(&owner.params, &*owner.ring);
-        let opened = owner.open(&sealed).unwrap().expose();
+        let sealed = owner.encrypt_seeded(&values, 4).unwrap().expand(&owner.params, &*owner.ring);
+        let opened = owner.decrypt(&sealed).unwrap().expose();
         assert!(hetal_testkit::max_error(&opened, &values) < 1e-7);
     }
 }

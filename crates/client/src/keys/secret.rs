@@ -2,15 +2,16 @@
 
 use super::Owner;
 use super::key_sets::ensure_set;
-use crate::project::{Released, Rotation, remove_if_there};
-use crate::training::{self, Step};
+use crate::layout::LayoutShape;
+use crate::project::{ReleaseBudget, Rotation, remove_if_there};
+use crate::training::{self, ProgressEvent};
 use crate::{Error, Layout, Project, Result};
 use hetal_ckks::Params;
 use std::path::Path;
 use std::sync::Arc;
 
 /// What a key from elsewhere may have published, nobody knows: nothing more is published under it.
-pub(super) const SPENT: Released = Released { noise: 1.0, numbers: 1, security: 1, left: 0 };
+pub(super) const SPENT_BUDGET: ReleaseBudget = ReleaseBudget { noise: 1.0, numbers: 1, security: 1, left: 0 };
 
 /// The parameter set of a project.
 pub fn params(project: &Project) -> Result<Arc<Params>> {
@@ -19,22 +20,22 @@ pub fn params(project: &Project) -> Result<Arc<Params>> {
 
 /// Loads a project's secret key, or makes the first one. One that is gone is an error: what is encrypted under it would be lost.
 pub fn owner(project: &mut Project) -> Result<Owner> {
-    require_settled(project)?;
-    load_or_make(project)
+    require_no_rotation(project)?;
+    load_or_create(project)
 }
 
 /// Loads a project's secret key, which must be there and be the project's.
 pub fn existing_owner(project: &mut Project) -> Result<Owner> {
-    require_settled(project)?;
+    require_no_rotation(project)?;
     load(project)
 }
 
 /// Nothing is done with keys that are half replaced.
-pub(crate) fn require_settled(project: &Project) -> Result<()> {
+pub(crate) fn require_no_rotation(project: &Project) -> Result<()> {
     if project.settings().rotation.is_some() { Err(Error::HalfRotated) } else { Ok(()) }
 }
 
-fn load_or_make(project: &mut Project) -> Result<Owner> {
+fn load_or_create(project: &mut Project) -> Result<Owner> {
     if project.has_secret() {
         return load(project);
     }
@@ -88,7 +89,7 @@ pub fn are_used(project: &Project) -> bool {
 
 /// Moves the secret key to `old`, with what was published under it: the next training makes a new one.
 pub fn retire(project: &mut Project) -> Result<()> {
-    require_settled(project)?;
+    require_no_rotation(project)?;
     if project.has_secret() && project.settings().key_id.is_none() {
         // What was published is found again by the key's name. One that cannot be opened keeps its secret, and goes nameless.
         let _ = load(project);
@@ -98,7 +99,7 @@ pub fn retire(project: &mut Project) -> Result<()> {
 
 /// Replaces the secret key, and the key sets it had; interrupted, it goes on. Gives the old key's name and the new key. Trainings that were
 /// interrupted with the old ones are reported.
-pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(Step) + Send)) -> Result<(String, Owner)> {
+pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<(String, Owner)> {
     let sets = project.settings().keys.clone();
     let rotation = match project.settings().rotation.clone() {
         Some(begun) => begun,
@@ -120,10 +121,10 @@ pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(Step) + Send)) -> R
     // Before the long work, which may be interrupted: later nobody knows which sets there were.
     let stranded = training::stranded(project, &sets);
     if !stranded.is_empty() {
-        report(Step::Stranded(stranded));
+        report(ProgressEvent::Stranded(stranded));
     }
-    let owner = load_or_make(project)?;
-    for &(batch, features, classes, range) in &rotation.shapes {
+    let owner = load_or_create(project)?;
+    for &LayoutShape { batch, features, classes, range } in &rotation.shapes {
         let layout = Layout::new(params(project)?, batch, features, classes, range)?;
         ensure_set(project, &owner, &layout, report)?;
     }
@@ -153,7 +154,7 @@ pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_key
     remove_if_there(&path)?;
     if known.is_none() {
         // The name before the secret: killed in between, the secret is missed and can be brought back again, and nothing is published.
-        project.adopt_key(key_id.clone(), Some(SPENT))?;
+        project.adopt_key(key_id.clone(), Some(SPENT_BUDGET))?;
     }
     owner.save(&path, project.passphrase())?;
     Ok(key_id)

@@ -1,6 +1,6 @@
-use super::secret::SPENT;
+use super::secret::SPENT_BUDGET;
 use super::*;
-use crate::project::{Released, Rotation};
+use crate::project::{ReleaseBudget, Rotation};
 use crate::{Error, Layout, Project, rpc};
 use hetal_ckks::KeyId;
 use hetal_ckks::bytes::{KeySetReader, KeySetWriter};
@@ -91,10 +91,10 @@ fn a_project_has_a_key_set_for_each_shape() {
     check_set(&mut p, &nine).unwrap();
     let second = set(&mut p, &nine);
     assert_ne!(std::fs::read(&path).unwrap(), whole);
-    assert_eq!(rpc::name_of(&path).unwrap().0.to_string(), second.blob);
+    assert_eq!(rpc::digest_file(&path).unwrap().name.to_string(), second.blob);
     // A set of an earlier version of this program, with other keys, is whole and yet of no use.
     std::fs::write(&path, b"old").unwrap();
-    let blob = rpc::name_of(&path).unwrap().0.to_string();
+    let blob = rpc::digest_file(&path).unwrap().name.to_string();
     p.update(|s| {
         s.keys.iter_mut().filter(|k| k.file == second.file).for_each(|k| (k.bytes, k.blob) = (3, blob.clone()))
     })
@@ -102,7 +102,7 @@ fn a_project_has_a_key_set_for_each_shape() {
     check_set(&mut p, &nine).unwrap();
     let second = set(&mut p, &nine);
     assert_eq!(second.bytes, whole.len() as u64);
-    assert_eq!(rpc::name_of(&path).unwrap().0.to_string(), second.blob);
+    assert_eq!(rpc::digest_file(&path).unwrap().name.to_string(), second.blob);
     // So is one of the right length with another key in it.
     let mut file = std::io::BufReader::new(std::fs::File::open(p.key_file(&second)).unwrap());
     let mut read = KeySetReader::new(&owner.codec(), &mut file).unwrap();
@@ -122,7 +122,7 @@ fn a_project_has_a_key_set_for_each_shape() {
     writer.finish().unwrap();
     assert_eq!(std::fs::metadata(&older).unwrap().len(), second.bytes);
     std::fs::rename(&older, p.key_file(&second)).unwrap();
-    let blob = rpc::name_of(&path).unwrap().0.to_string();
+    let blob = rpc::digest_file(&path).unwrap().name.to_string();
     p.update(|s| s.keys.iter_mut().filter(|k| k.file == second.file).for_each(|k| k.blob = blob.clone())).unwrap();
     let second = set(&mut p, &nine);
     assert_ne!(second.blob, blob);
@@ -175,7 +175,7 @@ fn a_rotation_goes_on() {
 fn a_nameless_key_keeps_its_budget() {
     let folder = TempDir::new();
     let mut p = project(&folder, "p");
-    let released = Released { noise: 1e-6, numbers: 10, security: 10, left: 3 };
+    let released = ReleaseBudget { noise: 1e-6, numbers: 10, security: 10, left: 3 };
     for openable in [true, false] {
         let id = owner(&mut p).unwrap().key_id();
         p.update(|s| (s.key_id, s.released) = (None, Some(released))).unwrap();
@@ -203,7 +203,7 @@ fn a_key_from_elsewhere_publishes_nothing() {
     let mut q = project(&folder, "q");
     assert!(matches!(restore(&mut q, &backup, None), Err(Error::Keys(hetal_keys::Error::Locked { .. }))));
     restore(&mut q, &backup, Some(&passphrase)).unwrap();
-    assert_eq!(q.settings().released, Some(SPENT));
+    assert_eq!(q.settings().released, Some(SPENT_BUDGET));
     assert_eq!(owner(&mut q).unwrap().key_id(), p.settings().key_id.clone().unwrap());
     assert_eq!(p.settings().released, None);
 }
@@ -214,7 +214,7 @@ fn a_half_retired_key_keeps_its_budget() {
     let folder = TempDir::new();
     let mut p = project(&folder, "p");
     let id = owner(&mut p).unwrap().key_id();
-    let released = Released { noise: 1e-6, numbers: 10, security: 10, left: 3 };
+    let released = ReleaseBudget { noise: 1e-6, numbers: 10, security: 10, left: 3 };
     p.update(|s| s.released = Some(released)).unwrap();
     let kept = std::fs::read(p.secret()).unwrap();
     retire(&mut p).unwrap();

@@ -1,11 +1,11 @@
 //! Classes of rows that the server never sees, under weights that it cannot read.
 
-use crate::ciphertexts::Outputs;
-use crate::ciphertexts::row_blobs::{self, blob, to_batch};
+use crate::ciphertexts::row_blobs::{self, blob};
+use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter};
 use crate::keys::{hex, random_name};
 use crate::model::require_finite;
-use crate::rpc::{BlobKind, Classification, Event, Happening, Job, Output, Remote};
-use crate::training::Step;
+use crate::rpc::{BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
+use crate::training::ProgressEvent;
 use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, rpc};
 use hetal_learn::{Dataset, Matrix};
 use hetal_wire::JobId;
@@ -19,7 +19,7 @@ pub fn logits(
     remote: &Remote,
     model: &Model,
     features: &Matrix,
-    report: &mut (dyn FnMut(Step) + Send),
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<Matrix> {
     if features.columns() != model.features() {
         return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
@@ -35,39 +35,39 @@ pub fn logits(
     let layout =
         Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
     let request = random_name()?;
-    let left = Left { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
-    let (folder, _lock) = locked_folder(project, &left.label)?;
-    let mut query = Query { remote, owner, layout, model, request, folder, left, job: None };
+    let leftovers = QueryLeftovers { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
+    let (folder, _lock) = locked_folder(project, &leftovers.label)?;
+    let mut query = Query { remote, owner, layout, model, request, folder, leftovers, job: None };
     let logits = query.ask(features, report);
     let is_there = !matches!(logits, Err(Error::Remote(rpc::Error::Unreachable { .. } | rpc::Error::Late { .. })));
-    if is_there && query.left.forget(remote, query.job.as_slice()) {
+    if is_there && query.leftovers.delete_from(remote, query.job.as_slice()) {
         let _ = std::fs::remove_dir_all(&query.folder);
     }
     logits
 }
 
-/// The folder of a query. It is locked before it has its name: `tidy` never sees one of a living query that it could take.
+/// The folder of a query. It is locked before it has its name: [`delete_leftovers`] never sees one of a living query that it could take.
 fn locked_folder(project: &Project, label: &str) -> Result<(PathBuf, File)> {
-    let begun = project.job(&format!("{BEGUN}{label}"))?;
+    let begun = project.job(&format!("{UNLOCKED_PREFIX}{label}"))?;
     let lock = project::lock(&begun)?;
-    let folder = begun.with_file_name(format!("{QUERY}{label}"));
+    let folder = begun.with_file_name(format!("{QUERY_PREFIX}{label}"));
     std::fs::rename(&begun, &folder).map_err(|e| project::io("moving", &begun, &e))?;
     Ok((folder, lock))
 }
 
 /// Removes what queries left that were interrupted: here, and on this server. What they left on another one waits for it, and what this one
 /// does not let go yet, because the job still ends, waits for the next command.
-pub fn tidy(project: &Project, remote: &Remote) {
+pub fn delete_leftovers(project: &Project, remote: &Remote) {
     for entry in std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten() {
         let folder = entry.path();
-        let is_query = entry.file_name().to_string_lossy().starts_with(QUERY) && folder.join("lock").exists();
+        let is_query = entry.file_name().to_string_lossy().starts_with(QUERY_PREFIX) && folder.join("lock").exists();
         // One that is locked is still at work.
         let Some(_lock) = is_query.then(|| project::lock(&folder).ok()).flatten() else { continue };
-        if let Ok(Some(left)) = project::read::<Left>(&folder.join(LEFT)) {
-            let jobs = if left.server == remote.server() { remote.jobs().ok() } else { None };
+        if let Ok(Some(leftovers)) = project::read::<QueryLeftovers>(&folder.join(LEFTOVERS)) {
+            let jobs = if leftovers.server == remote.server() { remote.jobs().ok() } else { None };
             let Some(jobs) = jobs else { continue };
-            let its: Vec<_> = jobs.iter().filter(|job| job.label == left.label).map(|job| job.id).collect();
-            if !left.forget(remote, &its) {
+            let its: Vec<_> = jobs.iter().filter(|job| job.label == leftovers.label).map(|job| job.id).collect();
+            if !leftovers.delete_from(remote, &its) {
                 continue;
             }
         }
@@ -76,24 +76,24 @@ pub fn tidy(project: &Project, remote: &Remote) {
 }
 
 /// How the folders of queries begin.
-const QUERY: &str = "query-";
+const QUERY_PREFIX: &str = "query-";
 /// How they begin before they are locked.
-const BEGUN: &str = "begun-";
+const UNLOCKED_PREFIX: &str = "begun-";
 /// What a query will leave on the server if it is interrupted: on disk before the first byte leaves.
-const LEFT: &str = "query.json";
+const LEFTOVERS: &str = "query.json";
 
 #[derive(Serialize, Deserialize)]
-struct Left {
+struct QueryLeftovers {
     server: String,
     /// What its job is called.
     label: String,
     blobs: Vec<String>,
 }
 
-impl Left {
-    /// Everything the job made is ours to forget. Whether nothing of it is left: a job that runs ends some time after it is told to, and is
+impl QueryLeftovers {
+    /// Everything the job made is ours to forget. Whether nothing of it is leftovers: a job that runs ends some time after it is told to, and is
     /// deleted only then. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to lose the answer.
-    fn forget(&self, remote: &Remote, jobs: &[JobId]) -> bool {
+    fn delete_from(&self, remote: &Remote, jobs: &[JobId]) -> bool {
         let ended = |&job: &JobId| {
             // One that has ended takes no end.
             let _ = remote.cancel(job);
@@ -117,37 +117,36 @@ struct Query<'a> {
     model: &'a Model,
     request: [u8; 16],
     folder: PathBuf,
-    left: Left,
+    leftovers: QueryLeftovers,
     job: Option<JobId>,
 }
 
 impl Query<'_> {
-    fn ask(&mut self, features: &Matrix, report: &mut (dyn FnMut(Step) + Send)) -> Result<Matrix> {
+    fn ask(&mut self, features: &Matrix, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Matrix> {
         let normalised = self.model.normalisation.apply(features)?;
         // Labels are not sent; the packing of features wants a whole set.
         let rows = normalised.rows();
         let set = Dataset::new(normalised, vec![0; rows], self.model.classes.len())?;
         let ranges = row_blobs::ranges(rows, self.layout.geometry().rows());
-        let mut uploads = Vec::new();
+        let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
+        let mut row_blobs = Vec::new();
         for (k, range) in ranges.iter().enumerate() {
-            report(Step::Encrypting(k, ranges.len()));
-            let file = format!("query-{k:04}.ct");
-            let range = range.clone();
-            uploads.push(row_blobs::encrypt(&self.owner, &self.layout, &set, range, false, &self.folder, file)?);
+            report(ProgressEvent::Encrypting { done: k, total: ranges.len() });
+            row_blobs.push(writer.write(&set, range.clone(), false, format!("query-{k:04}.ct"))?);
         }
-        self.left.blobs = uploads.iter().map(|upload| upload.blob.clone()).collect();
-        project::write(&self.folder.join(LEFT), &self.left)?;
-        for upload in &uploads {
-            let mut progress = |held, all| report(Step::SendingRows(held, all));
-            let (path, name) = (self.folder.join(&upload.file), (blob(&upload.blob)?, upload.bytes));
-            self.remote.upload_exactly(BlobKind::Features, &path, name, &mut progress)?;
+        self.leftovers.blobs = row_blobs.iter().map(|row_blob| row_blob.blob.clone()).collect();
+        project::write(&self.folder.join(LEFTOVERS), &self.leftovers)?;
+        for row_blob in &row_blobs {
+            let mut progress = |held, all| report(ProgressEvent::SendingRows { sent: held, total: all });
+            let path = self.folder.join(&row_blob.file);
+            self.remote.upload_exactly(BlobKind::Features, &path, row_blob.digest()?, &mut progress)?;
         }
-        let queries = uploads.iter().map(to_batch).collect::<Result<_>>()?;
+        let queries = row_blobs.iter().map(RowBlobFile::reference).collect::<Result<_>>()?;
         let training = &self.model.training;
         let id =
             training.job.parse().map_err(|_| Error::Protocol { what: "the model's job has no name".to_owned() })?;
-        let wish = Classification { job: id, weights: blob(&training.weights)?, queries };
-        let job = self.remote.classify(self.request, &self.left.label, &wish)?;
+        let wish = ClassificationRequest { job: id, weights: blob(&training.weights)?, queries };
+        let job = self.remote.classify(self.request, &self.leftovers.label, &wish)?;
         self.job = Some(job.id);
         let outputs = self.wait(&job, report)?;
         let rows: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
@@ -155,14 +154,14 @@ impl Query<'_> {
         Outputs { remote, job: job.id, owner, layout, folder }.logits(&outputs, &rows, training.range)
     }
 
-    fn wait(&self, job: &Job, report: &mut (dyn FnMut(Step) + Send)) -> Result<Vec<Output>> {
+    fn wait(&self, job: &JobInfo, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Vec<Output>> {
         let mut watch = self.remote.watch(job.id, 0);
-        while let Some(Event { what, .. }) = watch.next_event()? {
-            match what {
-                Happening::Finished(outputs) => return Ok(outputs),
-                Happening::Progress(progress) => report(Step::Working(progress)),
-                Happening::Failed { reason } => return Err(Error::JobFailed { reason }),
-                Happening::Cancelled => return Err(Error::JobCancelled),
+        while let Some(Event { kind, .. }) = watch.next_event()? {
+            match kind {
+                EventKind::Finished(outputs) => return Ok(outputs),
+                EventKind::Progress(progress) => report(ProgressEvent::Working(progress)),
+                EventKind::Failed { reason } => return Err(Error::JobFailed { reason }),
+                EventKind::Cancelled => return Err(Error::JobCancelled),
                 _ => {}
             }
         }

@@ -15,8 +15,8 @@ mod settings;
 mod state_files;
 
 pub(crate) use lock::lock;
-pub use retired::Retired;
-pub use settings::{KeySet, Released, Rotation, ServerSettings, Settings, Shape};
+pub use retired::RetiredKey;
+pub use settings::{KeySet, ReleaseBudget, Rotation, ServerSettings, Settings};
 pub(crate) use state_files::{checked_name, io, read, remove_if_there, write};
 
 use crate::{Error, Result};
@@ -70,7 +70,7 @@ impl Project {
     }
 
     /// Opens a folder that must be there to look at it, whoever works in it: its files are whole or not there at every moment.
-    pub fn look(root: &Path) -> Result<Self> {
+    pub fn open_without_lock(root: &Path) -> Result<Self> {
         let settings = settings::settings(root)?.ok_or_else(|| Error::NoProject { folder: root.to_owned() })?;
         Ok(Self { root: root.to_owned(), settings, passphrase: None, lock: None })
     }

@@ -1,7 +1,7 @@
 //! Secret keys that were replaced, kept in the folder `old`.
 
 use super::Project;
-use super::settings::Released;
+use super::settings::ReleaseBudget;
 use super::state_files::{io, make_private_folder, read, remove_if_there, write};
 use crate::Result;
 use hetal_keys::durable::sync_folder;
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 
 /// A secret key that was replaced, kept beside it in `old`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Retired {
+pub struct RetiredKey {
     /// Its name.
     pub key_id: Option<String>,
     /// What was published under it.
-    pub released: Option<Released>,
+    pub released: Option<ReleaseBudget>,
 }
 
 impl Project {
@@ -33,7 +33,7 @@ impl Project {
             let before = self.settings.locked;
             let locked = if self.has_secret() { secret_file::is_locked(&secret).unwrap_or(before) } else { before };
             // What was published stays written down at every moment: a secret that a killed program left in place finds it here.
-            write(&place.with_extension("json"), &Retired { key_id, released })?;
+            write(&place.with_extension("json"), &RetiredKey { key_id, released })?;
             // The settings before the secret, so that no one sends old keys with a new secret.
             self.update(|s| (s.key_id, s.keys, s.released, s.locked) = (None, vec![], None, locked))?;
             if self.has_secret() {
@@ -45,20 +45,20 @@ impl Project {
     }
 
     /// Takes the name of the secret key that is in place, and what was published under it if it was here before.
-    pub(crate) fn adopt_key(&mut self, key_id: String, unknown: Option<Released>) -> Result<()> {
+    pub(crate) fn adopt_key(&mut self, key_id: String, unknown: Option<ReleaseBudget>) -> Result<()> {
         let known = self.retired()?.into_iter().rev().find(|(_, old)| old.key_id.as_ref() == Some(&key_id));
         let (released, locked) = (known.map_or(unknown, |(_, old)| old.released), self.passphrase.is_some());
         self.update(|s| (s.key_id, s.released, s.locked) = (Some(key_id), released, locked))
     }
 
     /// What was published under the last secret key that was replaced before anyone knew its name.
-    pub(crate) fn released_by_nameless(&self) -> Result<Option<Released>> {
+    pub(crate) fn released_by_nameless(&self) -> Result<Option<ReleaseBudget>> {
         let nameless = self.retired()?.into_iter().rev().find(|(_, old)| old.key_id.is_none());
         Ok(nameless.and_then(|(_, old)| old.released))
     }
 
     /// The secret keys that were replaced and their numbers, oldest first. Some may have been taken away.
-    fn retired(&self) -> Result<Vec<(u64, Retired)>> {
+    fn retired(&self) -> Result<Vec<(u64, RetiredKey)>> {
         let folder = self.root.join("old");
         let entries = match std::fs::read_dir(&folder) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -72,7 +72,7 @@ impl Project {
         for entry in entries {
             let path = entry.map_err(|e| io("reading", &folder, &e))?.path();
             if let Some(number) = number(&path) {
-                let unknown = Retired { key_id: None, released: None };
+                let unknown = RetiredKey { key_id: None, released: None };
                 all.insert(number, read(&path.with_extension("json"))?.unwrap_or(unknown));
             }
         }

@@ -1,6 +1,7 @@
 //! What `project.json` holds.
 
 use super::state_files::{checked_name, read};
+use crate::layout::LayoutShape;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub struct Settings {
     #[serde(default, deserialize_with = "one_or_several")]
     pub keys: Vec<KeySet>,
     /// What was published under the secret key, once something was.
-    pub released: Option<Released>,
+    pub released: Option<ReleaseBudget>,
     /// Whether the last secret key had a passphrase: its successor gets one too.
     #[serde(default)]
     pub locked: bool,
@@ -50,13 +51,13 @@ impl Settings {
 fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<KeySet>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Form {
+    enum KeySetsField {
         Several(Vec<KeySet>),
         One(Option<KeySet>),
     }
-    Ok(match Form::deserialize(deserializer)? {
-        Form::Several(all) => all,
-        Form::One(one) => one.into_iter().collect(),
+    Ok(match KeySetsField::deserialize(deserializer)? {
+        KeySetsField::Several(all) => all,
+        KeySetsField::One(one) => one.into_iter().collect(),
     })
 }
 
@@ -84,7 +85,7 @@ pub struct KeySet {
     pub layout: String,
     /// The shape of that layout.
     #[serde(default)]
-    pub shape: Option<Shape>,
+    pub shape: Option<LayoutShape>,
     /// Its file in the project folder.
     #[serde(default = "first_key_file")]
     pub file: String,
@@ -94,9 +95,6 @@ pub struct KeySet {
     #[serde(default = "yes")]
     pub sent: bool,
 }
-
-/// Rows of a batch, features, classes, range.
-pub type Shape = (usize, usize, usize, f64);
 
 fn first_key_file() -> String {
     FIRST_KEY_FILE.to_owned()
@@ -112,12 +110,12 @@ pub struct Rotation {
     /// The name of the old key.
     pub from: String,
     /// The shapes for which it had key sets.
-    pub shapes: Vec<Shape>,
+    pub shapes: Vec<LayoutShape>,
 }
 
 /// The policy under which values were published, fixed by the first time, and what it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Released {
+pub struct ReleaseBudget {
     /// The bound on the noise.
     pub noise: f64,
     /// Real numbers that will ever be published.

@@ -9,7 +9,7 @@ fn a_project_is_one_program_s_at_a_time_and_of_one_set() {
     assert!(matches!(Project::existing(&root), Err(Error::NoProject { .. })));
     let mut project = Project::open(&root, Some("insecure-toy11")).unwrap();
     assert!(matches!(Project::open(&root, None), Err(Error::InUse { .. })));
-    let released = Released { noise: 1e-6, numbers: 10, security: 10, left: 3 };
+    let released = ReleaseBudget { noise: 1e-6, numbers: 10, security: 10, left: 3 };
     project.update(|s| s.released = Some(released)).unwrap();
     std::fs::write(root.join("x.0.unfinished"), b"half").unwrap();
     drop(project);
@@ -28,9 +28,9 @@ fn a_project_is_one_program_s_at_a_time_and_of_one_set() {
 #[test]
 fn a_project_in_use_can_be_looked_at() {
     let folder = TempDir::new();
-    assert!(matches!(Project::look(folder.path()), Err(Error::NoProject { .. })));
+    assert!(matches!(Project::open_without_lock(folder.path()), Err(Error::NoProject { .. })));
     let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
-    let mut other = Project::look(folder.path()).unwrap();
+    let mut other = Project::open_without_lock(folder.path()).unwrap();
     assert_eq!(other.settings().set, "insecure-toy11");
     assert!(matches!(other.update(|s| s.locked = true), Err(Error::InUse { .. })));
     project.update(|s| s.key_id = Some("a key".to_owned())).unwrap();
@@ -58,7 +58,7 @@ fn retired_secrets_are_kept_and_nothing_else_is() {
     let (blob, layout) = ("00".to_owned(), "any".to_owned());
     let file = "keys-any.hetal".to_owned();
     let keys = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
-    let released = |left| Some(Released { noise: 1e-6, numbers: 10, security: 10, left });
+    let released = |left| Some(ReleaseBudget { noise: 1e-6, numbers: 10, security: 10, left });
     for k in 1..=3 {
         project.adopt_key(format!("key {k}"), released(u64::from(k))).unwrap();
         std::fs::write(project.secret(), [k]).unwrap();

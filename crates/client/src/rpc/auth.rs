@@ -9,12 +9,12 @@ use zeroize::Zeroizing;
 
 /// What every request shows: the protocol's version and, where there is one, a token.
 #[derive(Clone)]
-pub(super) struct Papers {
+pub(super) struct AuthInterceptor {
     version: MetadataValue<Ascii>,
     token: Option<MetadataValue<Ascii>>,
 }
 
-impl Papers {
+impl AuthInterceptor {
     pub(super) fn new(credentials: &Credentials) -> Result<Self> {
         let token = match credentials {
             Credentials::Token(token) => {
@@ -29,7 +29,7 @@ impl Papers {
     }
 }
 
-impl Interceptor for Papers {
+impl Interceptor for AuthInterceptor {
     fn call(&mut self, mut request: Request<()>) -> std::result::Result<Request<()>, Status> {
         request.metadata_mut().insert(VERSION_ENTRY, self.version.clone());
         if let Some(token) = &self.token {

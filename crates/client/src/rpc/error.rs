@@ -1,6 +1,6 @@
 //! What can go wrong between a client and its server.
 
-use super::sanitize::plain;
+use super::sanitize::sanitize_server_text;
 use super::{BlobName, JobId};
 use std::path::{Path, PathBuf};
 use tonic::{Code, Status};
@@ -145,9 +145,11 @@ pub enum Error {
 impl Error {
     /// The error a status stands for.
     pub(super) fn of(server: &str, status: Status) -> Self {
-        let (server, sentence) = (server.to_owned(), plain(status.message()));
+        let (server, sentence) = (server.to_owned(), sanitize_server_text(status.message()));
         match status.code() {
-            Code::Unavailable | Code::Unknown => Self::Unreachable { server, reason: plain(&innermost(&status)) },
+            Code::Unavailable | Code::Unknown => {
+                Self::Unreachable { server, reason: sanitize_server_text(&innermost(&status)) }
+            }
             Code::DeadlineExceeded => Self::Late { server, reason: sentence },
             Code::Unauthenticated | Code::PermissionDenied => Self::Credentials { server },
             Code::NotFound => Self::NotFound { server, sentence },

@@ -1,6 +1,6 @@
 //! The protocol's messages as typed values: what a server says is parsed here and trusted to have this form afterwards.
 
-use super::sanitize::plain;
+use super::sanitize::sanitize_server_text;
 use super::{BlobName, Error, JobId, Result};
 use hetal_learn::Wishes;
 use hetal_learn::judge::RANGES;
@@ -35,12 +35,21 @@ impl BlobKind {
 pub struct Offer {
     /// The server's program and version.
     pub program: String,
-    /// Names and ids of the parameter sets it accepts.
-    pub sets: Vec<(String, [u8; 32])>,
+    /// The parameter sets it accepts.
+    pub sets: Vec<ParameterSetInfo>,
     /// What a client without wishes gets.
-    pub defaults: Terms,
+    pub defaults: HyperParameters,
     /// The most and least it allows.
     pub bounds: Bounds,
+}
+
+/// A parameter set that a server accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterSetInfo {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: [u8; 32],
 }
 
 /// The most and least a server allows.
@@ -64,7 +73,7 @@ pub struct Bounds {
 
 /// The hyper-parameters of a training, as far as the server tells them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Terms {
+pub struct HyperParameters {
     /// Rows of a batch.
     pub batch: usize,
     /// Epochs without improvement before the client should stop.
@@ -90,13 +99,13 @@ impl Offer {
         }
         let set = |set: v1::ParameterSet| {
             let id = (&*set.id).try_into().map_err(|_| Error::protocol("a parameter set's id is not 32 bytes"))?;
-            Ok((plain(&set.name), id))
+            Ok(ParameterSetInfo { name: sanitize_server_text(&set.name), id })
         };
         let bounds = message.bounds.ok_or_else(|| Error::protocol("an offer without bounds"))?;
         Ok(Self {
-            program: plain(&message.program),
+            program: sanitize_server_text(&message.program),
             sets: message.sets.into_iter().map(set).collect::<Result<_>>()?,
-            defaults: Terms::parse(message.defaults)?,
+            defaults: HyperParameters::parse(message.defaults)?,
             bounds: Bounds {
                 batch: (bounds.batch_least as usize, bounds.batch_most as usize),
                 patience: bounds.patience_most as usize,
@@ -111,11 +120,11 @@ impl Offer {
 
     /// Whether it accepts a parameter set.
     pub fn accepts(&self, id: &[u8; 32]) -> bool {
-        self.sets.iter().any(|(_, other)| other == id)
+        self.sets.iter().any(|set| set.id == *id)
     }
 }
 
-impl Terms {
+impl HyperParameters {
     fn parse(message: Option<v1::Terms>) -> Result<Self> {
         let terms = message.ok_or_else(|| Error::protocol("terms are missing"))?;
         if terms.batch == 0 || terms.max_epochs == 0 || !RANGES.contains(&terms.range) {
@@ -144,14 +153,14 @@ impl Terms {
 
 /// Rows in an uploaded blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct RowBlob {
     /// The blob.
     pub blob: BlobName,
     /// Its rows that are not padding.
     pub rows: usize,
 }
 
-impl Batch {
+impl RowBlob {
     fn to_message(self) -> v1::Rows {
         v1::Rows { blob: self.blob.to_vec().into(), rows: self.rows as u32 }
     }
@@ -159,7 +168,7 @@ impl Batch {
 
 /// A training to queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Training {
+pub struct TrainingRequest {
     /// Id of the parameter set.
     pub set: [u8; 32],
     /// Features of a row.
@@ -169,14 +178,14 @@ pub struct Training {
     /// The key set.
     pub keys: BlobName,
     /// The batches ([`BlobKind::Batch`]).
-    pub batches: Vec<Batch>,
+    pub batches: Vec<RowBlob>,
     /// Validation rows ([`BlobKind::Features`]).
-    pub validation: Vec<Batch>,
+    pub validation: Vec<RowBlob>,
     /// Hyper-parameters asked for.
     pub wishes: Wishes,
 }
 
-impl Training {
+impl TrainingRequest {
     pub(super) fn to_message(&self) -> v1::Training {
         let momentum = match self.wishes.momentum {
             None => v1::Momentum::Unspecified,
@@ -204,16 +213,16 @@ impl Training {
 
 /// A classification to queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Classification {
+pub struct ClassificationRequest {
     /// The training whose weights, keys and shape are used.
     pub job: JobId,
     /// One of its outputs.
     pub weights: BlobName,
     /// The queries ([`BlobKind::Features`]).
-    pub queries: Vec<Batch>,
+    pub queries: Vec<RowBlob>,
 }
 
-impl Classification {
+impl ClassificationRequest {
     pub(super) fn to_message(&self) -> v1::Classification {
         v1::Classification {
             job: self.job.to_vec().into(),
@@ -225,7 +234,7 @@ impl Classification {
 
 /// A job as the server describes it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Job {
+pub struct JobInfo {
     /// Its name.
     pub id: JobId,
     /// What its owner called it.
@@ -233,9 +242,9 @@ pub struct Job {
     /// What it is doing.
     pub state: JobState,
     /// Its hyper-parameters, of a training.
-    pub terms: Option<Terms>,
+    pub terms: Option<HyperParameters>,
     /// How far it is.
-    pub progress: Option<Progress>,
+    pub progress: Option<JobProgress>,
     /// Seconds since 1970.
     pub created: u64,
     /// Seconds since 1970.
@@ -244,18 +253,18 @@ pub struct Job {
     pub reason: String,
 }
 
-impl Job {
+impl JobInfo {
     pub(crate) fn parse(message: v1::Job) -> Result<Self> {
         let state = JobState::parse(message.state()).ok_or_else(|| Error::protocol("a job without a state"))?;
         Ok(Self {
             id: job_id(&message.id)?,
             state,
-            terms: message.terms.map(|terms| Terms::parse(Some(terms))).transpose()?,
-            progress: message.progress.map(Progress::parse).transpose()?,
-            label: plain(&message.label),
+            terms: message.terms.map(|terms| HyperParameters::parse(Some(terms))).transpose()?,
+            progress: message.progress.map(JobProgress::parse).transpose()?,
+            label: sanitize_server_text(&message.label),
             created: message.created,
             updated: message.updated,
-            reason: plain(&message.reason),
+            reason: sanitize_server_text(&message.reason),
         })
     }
 }
@@ -275,7 +284,7 @@ pub enum Phase {
 
 /// How far a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct JobProgress {
     /// The part of the work.
     pub phase: Phase,
     /// Its steps that are done.
@@ -290,7 +299,7 @@ pub struct Progress {
     pub resting: bool,
 }
 
-impl Progress {
+impl JobProgress {
     fn parse(message: v1::Progress) -> Result<Self> {
         let phase = match message.phase() {
             v1::Phase::Preparing => Phase::Preparing,
@@ -310,12 +319,12 @@ pub struct Event {
     /// Counts from 1 without gaps; progress has the number of the event before it.
     pub sequence: u64,
     /// What happened.
-    pub what: Happening,
+    pub kind: EventKind,
 }
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub enum Happening {
+pub enum EventKind {
     /// It is in the queue.
     Queued,
     /// It is computed.
@@ -326,7 +335,7 @@ pub enum Happening {
         engine: String,
     },
     /// It is so far.
-    Progress(Progress),
+    Progress(JobProgress),
     /// Logits are to be judged.
     Validation(Validation),
     /// The server has the verdict on a round.
@@ -345,7 +354,7 @@ pub enum Happening {
     Cancelled,
 }
 
-impl Happening {
+impl EventKind {
     /// Whether nothing more will happen.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Finished(_) | Self::Failed { .. } | Self::Cancelled)
@@ -391,17 +400,17 @@ impl Event {
     pub(crate) fn parse(message: v1::Event) -> Result<Self> {
         use v1::event::What;
         let what = message.what.ok_or_else(|| Error::protocol("an event of an unknown kind"))?;
-        let what = match what {
-            What::Queued(_) => Happening::Queued,
-            What::Started(m) => Happening::Started { attempt: m.attempt, engine: plain(&m.engine) },
-            What::Progress(m) => Happening::Progress(Progress::parse(m)?),
-            What::Validation(m) => Happening::Validation(Validation::parse(m)?),
-            What::Judged(m) => Happening::Judged { round: m.round },
-            What::Finished(m) => Happening::Finished(outputs(m.outputs)?),
-            What::Failed(m) => Happening::Failed { reason: plain(&m.reason) },
-            What::Cancelled(_) => Happening::Cancelled,
+        let kind = match what {
+            What::Queued(_) => EventKind::Queued,
+            What::Started(m) => EventKind::Started { attempt: m.attempt, engine: sanitize_server_text(&m.engine) },
+            What::Progress(m) => EventKind::Progress(JobProgress::parse(m)?),
+            What::Validation(m) => EventKind::Validation(Validation::parse(m)?),
+            What::Judged(m) => EventKind::Judged { round: m.round },
+            What::Finished(m) => EventKind::Finished(outputs(m.outputs)?),
+            What::Failed(m) => EventKind::Failed { reason: sanitize_server_text(&m.reason) },
+            What::Cancelled(_) => EventKind::Cancelled,
         };
-        Ok(Self { sequence: message.sequence, what })
+        Ok(Self { sequence: message.sequence, kind })
     }
 }
 

@@ -12,19 +12,19 @@ mod watch;
 pub use error::{Error, Result};
 pub use hetal_wire::{BlobName, JobId, JobState};
 pub use messages::{
-    Batch, BlobKind, Bounds, Classification, Event, Happening, Job, Offer, Output, Phase, Progress, Terms, Training,
-    Validation,
+    BlobKind, Bounds, ClassificationRequest, Event, EventKind, HyperParameters, JobInfo, JobProgress, Offer, Output,
+    ParameterSetInfo, Phase, RowBlob, TrainingRequest, Validation,
 };
-pub use sanitize::harmless;
-pub use transfer::Uploaded;
-pub(crate) use transfer::name_of;
+pub use sanitize::sanitize_terminal;
+pub(crate) use transfer::digest_file;
+pub use transfer::{BlobDigest, Uploaded};
 pub use watch::Watch;
 
-use auth::Papers;
+use auth::AuthInterceptor;
 use hetal_learn::Verdict;
 use hetal_wire::v1::hetal_client::HetalClient;
 use hetal_wire::{VERSION, v1};
-use retry::{LONG_PAUSE, Patience, is_broken, unless_silent};
+use retry::{Backoff, LONG_PAUSE, is_broken, with_timeout};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct Address {
     pub credentials: Credentials,
     /// How long a broken connection is tried again before a call fails, counted from the break, and how long a call or a stream may be silent
     /// before it counts as broken. A minute and more lets an upload go on whose old connection the server has not yet given up.
-    pub persistence: Duration,
+    pub retry_timeout: Duration,
 }
 
 /// What a server knows a client by.
@@ -63,19 +63,19 @@ pub enum Credentials {
 }
 
 /// How long a server that was never reached is tried: an address, a port or an authority may be wrong.
-const FIRST_PERSISTENCE: Duration = Duration::from_secs(10);
+const FIRST_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A verdict is sent this long after its validation became known, so that its time tells nothing about the logits.
 pub const VERDICT_DELAY: Duration = Duration::from_secs(2);
 
-type Rpc = HetalClient<InterceptedService<Channel, Papers>>;
+type Rpc = HetalClient<InterceptedService<Channel, AuthInterceptor>>;
 
 /// A connected server.
 pub struct Remote {
     runtime: Arc<Runtime>,
     rpc: Rpc,
     server: String,
-    persistence: Duration,
+    retry_timeout: Duration,
     offer: Offer,
     /// Told when a connection broke and is tried again.
     on_break: Box<dyn Fn(&str) + Send + Sync>,
@@ -87,15 +87,15 @@ impl Remote {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime =
             Arc::new(runtime.map_err(|e| Error::System { what: "a thread for the network", reason: e.to_string() })?);
-        let papers = Papers::new(&address.credentials)?;
+        let auth = AuthInterceptor::new(&address.credentials)?;
         let channel = runtime.block_on(async { tls::channel(address) })?;
-        let rpc = HetalClient::with_interceptor(channel, papers)
+        let rpc = HetalClient::with_interceptor(channel, auth)
             .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
             .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
-        let (server, persistence) = (address.server.clone(), address.persistence);
+        let (server, retry_timeout) = (address.server.clone(), address.retry_timeout);
         let (offer, on_break) = (Offer::default(), Box::new(|_: &str| ()));
-        let first = FIRST_PERSISTENCE.min(persistence);
-        let mut remote = Self { runtime, rpc, server, persistence: first, offer, on_break };
+        let first = FIRST_RETRY_TIMEOUT.min(retry_timeout);
+        let mut remote = Self { runtime, rpc, server, retry_timeout: first, offer, on_break };
         let program = format!("hetal {}", env!("CARGO_PKG_VERSION"));
         let hello = v1::HelloRequest { oldest: VERSION, newest: VERSION, program };
         let offer = remote.call(|mut rpc| {
@@ -103,7 +103,7 @@ impl Remote {
             async move { rpc.hello(hello).await }
         })?;
         remote.offer = Offer::parse(offer)?;
-        remote.persistence = persistence;
+        remote.retry_timeout = retry_timeout;
         Ok(remote)
     }
 
@@ -123,38 +123,38 @@ impl Remote {
     }
 
     /// Queues a training. The same `request` (16 random bytes, kept by the caller) never makes a second job.
-    pub fn train(&self, request: [u8; 16], label: &str, training: &Training) -> Result<Job> {
+    pub fn train(&self, request: [u8; 16], label: &str, training: &TrainingRequest) -> Result<JobInfo> {
         self.create(request, label, v1::create_job_request::Work::Training(training.to_message()))
     }
 
     /// Queues a classification under weights that a training left on the server.
-    pub fn classify(&self, request: [u8; 16], label: &str, classification: &Classification) -> Result<Job> {
+    pub fn classify(&self, request: [u8; 16], label: &str, classification: &ClassificationRequest) -> Result<JobInfo> {
         self.create(request, label, v1::create_job_request::Work::Classification(classification.to_message()))
     }
 
-    fn create(&self, request: [u8; 16], label: &str, work: v1::create_job_request::Work) -> Result<Job> {
+    fn create(&self, request: [u8; 16], label: &str, work: v1::create_job_request::Work) -> Result<JobInfo> {
         let request_id = request.to_vec().into();
         let message = v1::CreateJobRequest { request_id, label: label.to_owned(), work: Some(work) };
-        Job::parse(self.call(|mut rpc| {
+        JobInfo::parse(self.call(|mut rpc| {
             let message = message.clone();
             async move { rpc.create_job(message).await }
         })?)
     }
 
     /// All jobs of this tenant, the newest first.
-    pub fn jobs(&self) -> Result<Vec<Job>> {
+    pub fn jobs(&self) -> Result<Vec<JobInfo>> {
         let list = self.call(|mut rpc| async move { rpc.list_jobs(v1::ListJobsRequest {}).await })?;
-        list.jobs.into_iter().map(Job::parse).collect()
+        list.jobs.into_iter().map(JobInfo::parse).collect()
     }
 
     /// One job.
-    pub fn job(&self, id: JobId) -> Result<Job> {
-        Job::parse(self.call(|mut rpc| async move { rpc.get_job(job_request(id)).await })?)
+    pub fn job(&self, id: JobId) -> Result<JobInfo> {
+        JobInfo::parse(self.call(|mut rpc| async move { rpc.get_job(job_request(id)).await })?)
     }
 
     /// Ends a job. What it made stays until it is deleted.
-    pub fn cancel(&self, id: JobId) -> Result<Job> {
-        Job::parse(self.call(|mut rpc| async move { rpc.cancel_job(job_request(id)).await })?)
+    pub fn cancel(&self, id: JobId) -> Result<JobInfo> {
+        JobInfo::parse(self.call(|mut rpc| async move { rpc.cancel_job(job_request(id)).await })?)
     }
 
     /// Deletes a job that has ended, and everything it made.
@@ -191,31 +191,31 @@ impl Remote {
         .map(|_| ())
     }
 
-    /// Makes a call, again and again while the connection is broken or silent and the caller's persistence lasts.
+    /// Makes a call, again and again while the connection is broken or silent and the caller's retry_timeout lasts.
     fn call<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
         &self,
         call: impl Fn(Rpc) -> F,
     ) -> Result<T> {
-        let mut patience = Patience::new(self.persistence);
+        let mut backoff = Backoff::new(self.retry_timeout);
         loop {
             match self.attempt(call(self.rpc.clone())) {
                 Ok(response) => return Ok(response.into_inner()),
-                Err(status) => self.wait(&mut patience, status)?,
+                Err(status) => self.wait(&mut backoff, status)?,
             }
         }
     }
 
     /// Waits before something is tried again, or gives the error that ends it.
-    fn wait(&self, patience: &mut Patience, status: Status) -> Result<()> {
-        if patience.pause == LONG_PAUSE && is_broken(&status) {
+    fn wait(&self, backoff: &mut Backoff, status: Status) -> Result<()> {
+        if backoff.pause == LONG_PAUSE && is_broken(&status) {
             (self.on_break)(&Error::of(&self.server, status.clone()).reason());
         }
-        patience.wait(&self.server, status)
+        backoff.wait(&self.server, status)
     }
 
     /// Waits for an answer, unless nothing comes for too long.
     fn attempt<T>(&self, call: impl Future<Output = std::result::Result<T, Status>>) -> std::result::Result<T, Status> {
-        self.runtime.block_on(async { unless_silent(self.persistence, call).await? })
+        self.runtime.block_on(async { with_timeout(self.retry_timeout, call).await? })
     }
 }
 

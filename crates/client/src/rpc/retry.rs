@@ -16,21 +16,21 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(super) const LONG_PAUSE: Duration = FIRST_PAUSE.saturating_mul(32);
 
 /// Waits between attempts, longer each time.
-pub(super) struct Patience {
-    persistence: Duration,
+pub(super) struct Backoff {
+    retry_timeout: Duration,
     /// When to give up: known once something broke.
     until: Option<Instant>,
     pub(super) pause: Duration,
 }
 
-impl Patience {
-    pub(super) fn new(persistence: Duration) -> Self {
-        Self { persistence, until: None, pause: FIRST_PAUSE }
+impl Backoff {
+    pub(super) fn new(retry_timeout: Duration) -> Self {
+        Self { retry_timeout, until: None, pause: FIRST_PAUSE }
     }
 
     /// Sleeps before the next attempt, or gives the error that ends them.
     pub(super) fn wait(&mut self, server: &str, status: Status) -> Result<()> {
-        let until = *self.until.get_or_insert_with(|| Instant::now() + self.persistence);
+        let until = *self.until.get_or_insert_with(|| Instant::now() + self.retry_timeout);
         if !is_broken(&status) || Instant::now() + self.pause > until {
             return Err(Error::of(server, status));
         }
@@ -41,25 +41,25 @@ impl Patience {
 
     /// Something was achieved: the next break is a new one.
     pub(super) fn renew(&mut self) {
-        *self = Self::new(self.persistence);
+        *self = Self::new(self.retry_timeout);
     }
 }
 
 /// Nothing came for so long: said by this end of the connection, not by the other.
-pub(super) struct Silence(pub(super) Duration);
+pub(super) struct TimedOut(pub(super) Duration);
 
-impl From<Silence> for Status {
-    fn from(Silence(limit): Silence) -> Self {
+impl From<TimedOut> for Status {
+    fn from(TimedOut(limit): TimedOut) -> Self {
         Self::deadline_exceeded(format!("nothing came for {limit:?}"))
     }
 }
 
 /// What is awaited, unless nothing comes for too long.
-pub(super) async fn unless_silent<T>(
+pub(super) async fn with_timeout<T>(
     limit: Duration,
     awaited: impl Future<Output = T>,
-) -> std::result::Result<T, Silence> {
-    tokio::time::timeout(limit, awaited).await.map_err(|_| Silence(limit))
+) -> std::result::Result<T, TimedOut> {
+    tokio::time::timeout(limit, awaited).await.map_err(|_| TimedOut(limit))
 }
 
 #[cfg(test)]
@@ -67,15 +67,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_counts_from_the_break() {
+    fn backoff_counts_from_the_break() {
         let broken = || Status::unavailable("broken");
-        let mut patience = Patience::new(Duration::from_millis(120));
+        let mut backoff = Backoff::new(Duration::from_millis(120));
         // A call may take long before anything breaks.
         std::thread::sleep(Duration::from_millis(200));
-        assert!(patience.wait("here", broken()).is_ok());
-        assert!(patience.wait("here", broken()).is_err(), "50 ms and 100 ms are more than 120");
-        patience.renew();
-        assert!(patience.wait("here", broken()).is_ok());
-        assert!(patience.wait("here", Status::not_found("no")).is_err());
+        assert!(backoff.wait("here", broken()).is_ok());
+        assert!(backoff.wait("here", broken()).is_err(), "50 ms and 100 ms are more than 120");
+        backoff.renew();
+        assert!(backoff.wait("here", broken()).is_ok());
+        assert!(backoff.wait("here", Status::not_found("no")).is_err());
     }
 }

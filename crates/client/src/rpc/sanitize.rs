@@ -4,12 +4,12 @@
 const MOST: usize = 500;
 
 /// What a server says, cut to a length that can be read: it must not write over what this program says of it.
-pub(super) fn plain(text: &str) -> String {
-    harmless(&text.chars().take(MOST).collect::<String>())
+pub(super) fn sanitize_server_text(text: &str) -> String {
+    sanitize_terminal(&text.chars().take(MOST).collect::<String>())
 }
 
 /// A text without what moves a terminal's cursor, sets its clipboard or turns the order of letters round.
-pub fn harmless(text: &str) -> String {
+pub fn sanitize_terminal(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || turns(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
@@ -21,7 +21,7 @@ fn turns(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rpc::{Error, Event, Happening, Job, Offer};
+    use crate::rpc::{Error, Event, EventKind, JobInfo, Offer};
     use hetal_wire::v1;
     use tonic::{Code, Status};
 
@@ -29,9 +29,9 @@ mod tests {
     fn a_server_s_words_do_nothing_to_a_terminal() {
         let bad = "no room\r\x1b]52;c;cm0gLXJm\x07\x1b[2Aall is well\u{202e}\u{9b}1m";
         let good = "no room\u{fffd}\u{fffd}]52;c;cm0gLXJm\u{fffd}\u{fffd}[2Aall is well\u{fffd}\u{fffd}1m";
-        assert_eq!(plain(bad), good);
-        assert_eq!(plain("Zürich: 3 × 4 µs"), "Zürich: 3 × 4 µs");
-        assert_eq!(plain(&"x".repeat(10_000)).len(), MOST);
+        assert_eq!(sanitize_server_text(bad), good);
+        assert_eq!(sanitize_server_text("Zürich: 3 × 4 µs"), "Zürich: 3 × 4 µs");
+        assert_eq!(sanitize_server_text(&"x".repeat(10_000)).len(), MOST);
         for code in [Code::NotFound, Code::ResourceExhausted, Code::Internal, Code::InvalidArgument] {
             let said = Error::of("here", Status::new(code, bad)).to_string();
             assert!(said.contains(good), "{code:?}: {said:?}");
@@ -42,11 +42,11 @@ mod tests {
         }
         let failed = v1::event::What::Failed(v1::Failed { reason: bad.to_owned() });
         let event = Event::parse(v1::Event { sequence: 1, what: Some(failed) }).unwrap();
-        assert!(matches!(event.what, Happening::Failed { reason } if reason == good));
+        assert!(matches!(event.kind, EventKind::Failed { reason } if reason == good));
         let state = v1::JobState::Failed.into();
         let (id, label) = (vec![1; 16].into(), bad.to_owned());
         let job = v1::Job { id, state, label, reason: bad.to_owned(), ..v1::Job::default() };
-        let job = Job::parse(job).unwrap();
+        let job = JobInfo::parse(job).unwrap();
         assert_eq!((job.label.as_str(), job.reason.as_str()), (good, good));
         let set = v1::ParameterSet { id: vec![7; 32].into(), name: bad.to_owned() };
         let defaults = v1::Terms { batch: 8, patience: 1, max_epochs: 1, range: 128.0, ..v1::Terms::default() };
@@ -54,6 +54,6 @@ mod tests {
         let offer =
             v1::Offer { version: hetal_wire::VERSION, program: bad.to_owned(), sets: vec![set], defaults, bounds };
         let offer = Offer::parse(offer).unwrap();
-        assert_eq!((offer.program.as_str(), offer.sets[0].0.as_str()), (good, good));
+        assert_eq!((offer.program.as_str(), offer.sets[0].name.as_str()), (good, good));
     }
 }

@@ -13,8 +13,10 @@ use tonic::transport::{Channel, Endpoint};
 
 /// How long TCP and TLS may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often an idle connection is probed, and how long the answer may take.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(20));
+/// How often an idle connection is probed.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// How long the answer to a probe may take.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A channel that connects when it is first used, and again when it breaks.
 pub(super) fn channel(address: &Address) -> Result<Channel> {
@@ -35,8 +37,8 @@ pub(super) fn channel(address: &Address) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", address.server)).map_err(|_| bad_address())?;
     Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEP_ALIVE.0)
-        .keep_alive_timeout(KEEP_ALIVE.1)
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(8 << 20)

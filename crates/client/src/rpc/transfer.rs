@@ -1,6 +1,6 @@
 //! Blobs on their way: uploads that go on where they stopped, downloads that are checked.
 
-use super::retry::{Patience, unless_silent};
+use super::retry::{Backoff, with_timeout};
 use super::{BlobKind, BlobName, Error, JobId, Output, Remote, Result};
 use hetal_wire::{PART_BYTES, v1};
 use std::fs::File;
@@ -13,6 +13,15 @@ use tonic::{Code, Status};
 
 /// How often progress is told.
 const TICK: Duration = Duration::from_millis(20);
+
+/// The name and length of a blob's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobDigest {
+    /// The blob's name.
+    pub name: BlobName,
+    /// Its bytes.
+    pub size: u64,
+}
 
 /// What an upload came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +48,7 @@ struct Sending<'a> {
 impl Remote {
     /// Uploads a file, as far as the server does not hold it yet. `progress` is told the bytes the server has and all bytes.
     pub fn upload(&self, kind: BlobKind, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
-        let (name, size) = name_of(path)?;
+        let BlobDigest { name, size } = digest_file(path)?;
         let uploaded = Uploaded { name, size, sent: 0 };
         self.send(Sending { kind, path, uploaded, checked: true, most_held: 0 }, progress)
     }
@@ -50,7 +59,7 @@ impl Remote {
         &self,
         kind: BlobKind,
         path: &Path,
-        (name, size): (BlobName, u64),
+        BlobDigest { name, size }: BlobDigest,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Uploaded> {
         let uploaded = Uploaded { name, size, sent: 0 };
@@ -58,15 +67,15 @@ impl Remote {
     }
 
     fn send(&self, mut sending: Sending<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
-        let mut patience = Patience::new(self.persistence);
+        let mut backoff = Backoff::new(self.retry_timeout);
         loop {
-            match self.try_upload(&mut sending, &mut patience, progress) {
+            match self.try_upload(&mut sending, &mut backoff, progress) {
                 Ok(Ok(())) => return Ok(sending.uploaded),
                 // The server threw damaged bytes away: they are sent again.
                 Ok(Err(status)) if status.code() == Code::DataLoss => {
-                    self.wait(&mut patience, Status::aborted(status.message()))?;
+                    self.wait(&mut backoff, Status::aborted(status.message()))?;
                 }
-                Ok(Err(status)) => self.wait(&mut patience, status)?,
+                Ok(Err(status)) => self.wait(&mut backoff, status)?,
                 Err(error) => return Err(error),
             }
         }
@@ -76,7 +85,7 @@ impl Remote {
     fn try_upload(
         &self,
         sending: &mut Sending<'_>,
-        patience: &mut Patience,
+        backoff: &mut Backoff,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<std::result::Result<(), Status>> {
         let Uploaded { name, size, .. } = sending.uploaded;
@@ -90,7 +99,7 @@ impl Remote {
         }
         if state.held > sending.most_held {
             sending.most_held = state.held;
-            patience.renew();
+            backoff.renew();
         }
         progress(state.held, size);
         if state.complete {
@@ -114,7 +123,7 @@ impl Remote {
                 if now != last {
                     (last, moved) = (now, Instant::now());
                 }
-                if moved.elapsed() > self.persistence {
+                if moved.elapsed() > self.retry_timeout {
                     return Err(Status::deadline_exceeded("the server takes no more bytes"));
                 }
                 progress(now, size);
@@ -135,7 +144,7 @@ impl Remote {
     fn check(&self, sending: &mut Sending<'_>) -> Result<()> {
         let Uploaded { name, size, .. } = sending.uploaded;
         let is_gone = matches!(sending.path.try_exists(), Ok(false));
-        sending.checked = !is_gone && name_of(sending.path)? == (name, size);
+        sending.checked = !is_gone && digest_file(sending.path)? == BlobDigest { name, size };
         if sending.checked {
             return Ok(());
         }
@@ -162,22 +171,23 @@ impl Remote {
         if output.size != expected {
             return Err(Error::Size { announced: output.size, expected });
         }
-        if path.exists() && name_of(path)? == (output.blob, expected) {
+        let wanted = BlobDigest { name: output.blob, size: expected };
+        if path.exists() && digest_file(path)? == wanted {
             return Ok(());
         }
         let part = partial(path);
-        let mut patience = Patience::new(self.persistence);
+        let mut backoff = Backoff::new(self.retry_timeout);
         let mut retried = false;
         loop {
             let mut renewing = |held, all| {
-                patience.renew();
+                backoff.renew();
                 progress(held, all);
             };
             if let Err(status) = self.try_download(job, output, &part, &mut renewing)? {
-                self.wait(&mut patience, status)?;
+                self.wait(&mut backoff, status)?;
                 continue;
             }
-            if name_of(&part)? == (output.blob, expected) {
+            if digest_file(&part)? == wanted {
                 return std::fs::rename(&part, path).map_err(|e| Error::file(path, &e));
             }
             // An old part may have been damaged here: once more from the start.
@@ -207,14 +217,14 @@ impl Remote {
         }
         self.runtime.block_on(async {
             let mut rpc = self.rpc.clone();
-            let mut stream = match unless_silent(self.persistence, rpc.download(request)).await {
+            let mut stream = match with_timeout(self.retry_timeout, rpc.download(request)).await {
                 Ok(Ok(stream)) => stream.into_inner(),
                 Ok(Err(status)) => return Ok(Err(status)),
-                Err(silence) => return Ok(Err(silence.into())),
+                Err(timeout) => return Ok(Err(timeout.into())),
             };
             loop {
-                let next = unless_silent(self.persistence, stream.message()).await;
-                match next.unwrap_or_else(|silence| Err(silence.into())) {
+                let next = with_timeout(self.retry_timeout, stream.message()).await;
+                match next.unwrap_or_else(|timeout| Err(timeout.into())) {
                     // An empty part is no progress, and there may be any number of them.
                     Ok(Some(message)) if message.data.is_empty() => {
                         return Err(Error::protocol("an empty part of a download"));
@@ -239,11 +249,11 @@ impl Remote {
 }
 
 /// The name and length of a file's bytes.
-pub(crate) fn name_of(path: &Path) -> Result<(BlobName, u64)> {
+pub(crate) fn digest_file(path: &Path) -> Result<BlobDigest> {
     let fail = |e: std::io::Error| Error::file(path, &e);
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open(path).map_err(fail)?).map_err(fail)?;
-    Ok((BlobName(*hasher.finalize().as_bytes()), hasher.count()))
+    Ok(BlobDigest { name: BlobName(*hasher.finalize().as_bytes()), size: hasher.count() })
 }
 
 /// Where a download is kept until it is whole.

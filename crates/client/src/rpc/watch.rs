@@ -1,11 +1,11 @@
 //! The events of a job.
 
-use super::retry::{Patience, Silence, unless_silent};
-use super::{Error, Event, Happening, JobId, JobState, Remote, Result};
+use super::retry::{Backoff, TimedOut, with_timeout};
+use super::{Error, Event, EventKind, JobId, JobState, Remote, Result};
 use hetal_wire::v1;
 use tonic::Streaming;
 
-/// A running job that says nothing is asked again so often: with a persistence of five minutes, for an hour.
+/// A running job that says nothing is asked again so often: with a retry_timeout of five minutes, for an hour.
 const MOST_SILENCES: usize = 11;
 
 /// The events of one job, one after the other. A broken stream is opened again after the last event that was seen.
@@ -27,15 +27,15 @@ impl<'a> Watch<'a> {
         if self.ended {
             return Ok(None);
         }
-        let mut patience = Patience::new(self.remote.persistence);
+        let mut backoff = Backoff::new(self.remote.retry_timeout);
         let mut silences = 0;
         loop {
-            let limit = self.remote.persistence;
+            let limit = self.remote.retry_timeout;
             let next = message(self.remote, self.job, self.after, &mut self.stream);
-            match self.remote.runtime.block_on(async { unless_silent(limit, next).await }) {
+            match self.remote.runtime.block_on(async { with_timeout(limit, next).await }) {
                 Ok(Ok(Some(event))) => return self.accept(Event::parse(event)?).map(Some),
                 // In a queue there is nothing to tell; a job that runs says how far it is.
-                Err(Silence(_)) => {
+                Err(TimedOut(_)) => {
                     self.stream = None;
                     silences += 1;
                     let queued = self.remote.job(self.job)?.state == JobState::Queued;
@@ -45,23 +45,23 @@ impl<'a> Watch<'a> {
                 }
                 Ok(Ok(None)) => {
                     self.stream = None;
-                    self.remote.wait(&mut patience, tonic::Status::unavailable("the server ended the stream"))?;
+                    self.remote.wait(&mut backoff, tonic::Status::unavailable("the server ended the stream"))?;
                 }
                 Ok(Err(status)) => {
                     self.stream = None;
-                    self.remote.wait(&mut patience, status)?;
+                    self.remote.wait(&mut backoff, status)?;
                 }
             }
         }
     }
 
     fn accept(&mut self, event: Event) -> Result<Event> {
-        let progress = matches!(event.what, Happening::Progress(_));
+        let progress = matches!(event.kind, EventKind::Progress(_));
         if event.sequence != self.after + u64::from(!progress) {
             return Err(Error::protocol(format!("event {} after event {}", event.sequence, self.after)));
         }
         self.after = event.sequence;
-        self.ended = event.what.is_last();
+        self.ended = event.kind.is_last();
         Ok(event)
     }
 }

@@ -1,6 +1,6 @@
 //! A job that its owner wants gone, with what was sent for it.
 
-use super::record::Record;
+use super::record::TrainingRecord;
 use super::records;
 use crate::ciphertexts::row_blobs::blob;
 use crate::project;
@@ -24,7 +24,7 @@ pub struct Deleted {
 /// whose job it was begins anew, with the rows that are encrypted here; one whose server was caught stays as it is, so that this server is not
 /// believed again.
 pub fn delete(project: &Project, remote: &Remote, id: JobId) -> Result<Deleted> {
-    let is_its = |record: &Record| record.job.as_ref().is_some_and(|job| job.id == Some(id.to_string()));
+    let is_its = |record: &TrainingRecord| record.job.as_ref().is_some_and(|job| job.id == Some(id.to_string()));
     let known = records(project).into_iter().find(|(_, record)| is_its(record));
     match remote.delete(id) {
         // What it used may still be there. Another server never had it, and knows nothing about it.
@@ -33,7 +33,7 @@ pub fn delete(project: &Project, remote: &Remote, id: JobId) -> Result<Deleted> 
     }
     let Some((name, mut record)) = known else { return Ok(Deleted::default()) };
     let finished = record.finished;
-    let rows = record.batches.iter().chain(&record.validation).map(|upload| &upload.blob);
+    let rows = record.batches.iter().chain(&record.validation).map(|row_blob| &row_blob.blob);
     let mut deleted = Deleted { training: Some(name.clone()), finished, ..Deleted::default() };
     for name in rows.chain([&record.keys]) {
         match remote.delete_upload(blob(name)?) {
@@ -50,6 +50,6 @@ pub fn delete(project: &Project, remote: &Remote, id: JobId) -> Result<Deleted> 
     Ok(deleted)
 }
 
-fn is_on(record: &Record, remote: &Remote) -> bool {
+fn is_on(record: &TrainingRecord, remote: &Remote) -> bool {
     record.job.as_ref().is_some_and(|job| job.server == remote.server())
 }

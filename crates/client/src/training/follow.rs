@@ -1,39 +1,43 @@
 //! A job on its way: events as they come, and a verdict for every epoch.
 
-use super::{Round, Step, Training};
+use super::{IterationTime, ProgressEvent, Round, TrainingRun};
 use crate::ciphertexts::Outputs;
-use crate::rpc::{Event, Happening, Job, Output, Phase, Progress, Validation};
+use crate::rpc::{Event, EventKind, JobInfo, JobProgress, Output, Phase, Validation};
 use crate::{Error, Result, rpc};
 use hetal_learn::Verdict;
 use hetal_learn::judge::NEAR_THE_END;
 use std::time::Instant;
 
-impl Training<'_> {
+impl TrainingRun<'_> {
     /// Follows the job to its end, judging every epoch.
-    pub(super) fn follow(&mut self, job: &Job, report: &mut (dyn FnMut(Step) + Send)) -> Result<Vec<Output>> {
+    pub(super) fn follow(
+        &mut self,
+        job: &JobInfo,
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
+    ) -> Result<Vec<Output>> {
         let remote = self.remote;
         let mut watch = remote.watch(job.id, 0);
         let mut clock = IterationClock::default();
-        while let Some(Event { what, .. }) = watch.next_event()? {
-            match what {
-                Happening::Queued => report(Step::Queued),
-                Happening::Started { engine, .. } => report(Step::Started(engine)),
-                Happening::Progress(Progress { resting: true, .. }) if self.options.leave_resting => {
+        while let Some(Event { kind, .. }) = watch.next_event()? {
+            match kind {
+                EventKind::Queued => report(ProgressEvent::Queued),
+                EventKind::Started { engine, .. } => report(ProgressEvent::Started(engine)),
+                EventKind::Progress(JobProgress { resting: true, .. }) if self.options.leave_resting => {
                     return Err(Error::Resting);
                 }
-                Happening::Progress(progress) => {
+                EventKind::Progress(progress) => {
                     clock.tick(&progress, &mut self.record.seconds.iterations);
-                    report(Step::Working(progress));
+                    report(ProgressEvent::Working(progress));
                 }
-                Happening::Validation(validation) => self.answer(job, &validation, report)?,
-                Happening::Judged { .. } => {}
-                Happening::Finished(outputs) => return Ok(outputs),
-                Happening::Failed { reason } => {
+                EventKind::Validation(validation) => self.answer(job, &validation, report)?,
+                EventKind::Judged { .. } => {}
+                EventKind::Finished(outputs) => return Ok(outputs),
+                EventKind::Failed { reason } => {
                     self.record.job = None;
                     self.save()?;
                     return Err(Error::JobFailed { reason });
                 }
-                Happening::Cancelled => {
+                EventKind::Cancelled => {
                     self.record.job = None;
                     self.save()?;
                     return Err(Error::JobCancelled);
@@ -45,7 +49,12 @@ impl Training<'_> {
 
     /// Gives the verdict on a round: the one that was given before, or a new one. What no honest server sends is a stop, like any other,
     /// and after a stop nothing is said any more.
-    fn answer(&mut self, job: &Job, validation: &Validation, report: &mut (dyn FnMut(Step) + Send)) -> Result<()> {
+    fn answer(
+        &mut self,
+        job: &JobInfo,
+        validation: &Validation,
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
+    ) -> Result<()> {
         let number = validation.round as usize;
         let record = self.job_record()?;
         let (known, most) = (record.rounds.len(), record.terms.max_epochs);
@@ -63,17 +72,17 @@ impl Training<'_> {
                 Err(Error::hostile(format!("round {number} after {known} of at most {most}")))
             };
             let round = judged.or_else(|error| {
-                let Some(what) = error.caught() else { return Err(error) };
+                let Some(what) = error.misbehaviour() else { return Err(error) };
                 fault = Some((what, error));
                 let (verdict, accepted, accuracy) = (Verdict::Stop, false, 0.0);
                 Ok(Round { verdict, accepted, loss: f64::MAX, accuracy, largest: f64::MAX })
             })?;
             let record = self.job_record()?;
-            record.judged(round);
+            record.add_round(round);
             record.fault = fault.as_ref().map(|(what, _)| what.clone());
             // On disk before it leaves: a round has one verdict.
             self.save()?;
-            report(Step::Judged(number, round));
+            report(ProgressEvent::Judged { number, round });
         }
         let verdict = self.job_record()?.rounds.last().map_or(Verdict::Stop, |round| round.verdict);
         let said = self.remote.judge_after(job.id, validation, verdict, self.options.verdict_delay);
@@ -85,21 +94,21 @@ impl Training<'_> {
     }
 
     /// Decrypts the logits of the validation rows and judges them.
-    fn judge(&mut self, job: &Job, validation: &Validation) -> Result<Round> {
+    fn judge(&mut self, job: &JobInfo, validation: &Validation) -> Result<Round> {
         let range = self.job_record()?.range;
         if validation.range != range {
             return Err(Error::hostile(format!("logits of range {} where {range} was agreed on", validation.range)));
         }
-        let rows: Vec<usize> = self.record.validation.iter().map(|upload| upload.rows).collect();
+        let rows: Vec<usize> = self.record.validation.iter().map(|row_blob| row_blob.rows).collect();
         let logits = self.outputs(job).logits(&validation.logits, &rows, range)?;
-        let labels = self.task.validation.labels();
+        let labels = self.data.validation.labels();
         // A copy: the round counts once everything about it is on disk.
         let mut judge = self.job_record()?.judge.clone().ok_or(Error::Interrupted)?;
         let before = judge.best_epoch();
         let judgement = judge.judge(&logits, labels)?;
         let best = judge.best_epoch();
         if let Some(epoch) = best.filter(|_| best != before) {
-            self.remember_best(epoch, &logits)?;
+            self.save_best(epoch, &logits)?;
         }
         self.job_record()?.judge = Some(judge);
         // Beyond this the judge guards the range and counts no epoch.
@@ -108,7 +117,7 @@ impl Training<'_> {
         Ok(Round { verdict, accepted, loss, accuracy, largest: judgement.largest })
     }
 
-    pub(super) fn outputs(&self, job: &Job) -> Outputs<'_> {
+    pub(super) fn outputs(&self, job: &JobInfo) -> Outputs<'_> {
         let Self { remote, owner, layout, folder, .. } = self;
         Outputs { remote, job: job.id, owner, layout, folder }
     }
@@ -117,16 +126,17 @@ impl Training<'_> {
 /// Sums up the time of iterations between two reports of the same epoch.
 #[derive(Default)]
 struct IterationClock {
-    last: Option<(Progress, Instant)>,
+    last: Option<(JobProgress, Instant)>,
 }
 
 impl IterationClock {
-    fn tick(&mut self, progress: &Progress, sum: &mut (f64, u64)) {
+    fn tick(&mut self, progress: &JobProgress, sum: &mut IterationTime) {
         let now = Instant::now();
         if let Some((last, then)) = &self.last {
             let more = progress.iterations.saturating_sub(last.iterations);
             if more > 0 && last.epoch == progress.epoch && last.phase == Phase::Training {
-                *sum = (sum.0 + (now - *then).as_secs_f64(), sum.1 + more);
+                sum.seconds += (now - *then).as_secs_f64();
+                sum.count += more;
             }
         }
         self.last = Some((*progress, now));

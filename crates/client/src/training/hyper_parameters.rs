@@ -1,8 +1,8 @@
 //! What client and server agree on.
 
 use super::Options;
-use crate::data::Task;
-use crate::rpc::{Offer, Terms};
+use crate::data::TrainingData;
+use crate::rpc::{HyperParameters, Offer};
 use crate::{Error, Layout, Project, Result, keys};
 use hetal_learn::Wishes;
 
@@ -17,9 +17,9 @@ pub fn batch_rows(wishes: &Wishes, offer: &Offer, rows: usize) -> usize {
 }
 
 /// The terms that an offer and some wishes come to: what the server must answer with.
-pub(super) fn expected_terms(wishes: &Wishes, offer: &Offer) -> Result<Terms> {
+pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer) -> Result<HyperParameters> {
     let defaults = &offer.defaults;
-    let terms = Terms {
+    let terms = HyperParameters {
         batch: wishes.batch.unwrap_or(defaults.batch),
         patience: wishes.patience.unwrap_or(defaults.patience),
         max_epochs: wishes.max_epochs.unwrap_or(defaults.max_epochs),
@@ -39,16 +39,21 @@ pub(super) fn expected_terms(wishes: &Wishes, offer: &Offer) -> Result<Terms> {
 }
 
 /// The layout and the wishes that an offer allows.
-pub(super) fn agreed(project: &Project, offer: &Offer, task: &Task, options: &Options) -> Result<(Layout, Wishes)> {
+pub(super) fn agree_on_layout(
+    project: &Project,
+    offer: &Offer,
+    data: &TrainingData,
+    options: &Options,
+) -> Result<(Layout, Wishes)> {
     let params = keys::params(project)?;
     if !offer.accepts(params.id()) {
-        let offered = offer.sets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        let offered = offer.sets.iter().map(|set| set.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Error::SetRefused { set: params.name().to_owned(), offered });
     }
-    let batch = batch_rows(&options.wishes, offer, task.training.rows());
+    let batch = batch_rows(&options.wishes, offer, data.training.rows());
     let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
-    expected_terms(&wishes, offer)?;
-    let layout = Layout::new(params, batch, task.features(), task.classes.len(), offer.defaults.range)?;
+    expected_hyper_parameters(&wishes, offer)?;
+    let layout = Layout::new(params, batch, data.features(), data.classes.len(), offer.defaults.range)?;
     Ok((layout, wishes))
 }
 
@@ -58,7 +63,7 @@ mod tests {
     use hetal_learn::nesterov::Momentum;
 
     fn offer() -> Offer {
-        let defaults = Terms {
+        let defaults = HyperParameters {
             batch: 1024,
             patience: 3,
             max_epochs: 50,
@@ -74,23 +79,23 @@ mod tests {
     #[test]
     fn terms_are_the_offer_with_the_wishes() {
         let wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(7), ..Wishes::default() };
-        let terms = expected_terms(&wishes, &offer()).unwrap();
-        let expected = Terms { batch: 64, rate: Some(2.0), max_epochs: 7, ..offer().defaults };
+        let terms = expected_hyper_parameters(&wishes, &offer()).unwrap();
+        let expected = HyperParameters { batch: 64, rate: Some(2.0), max_epochs: 7, ..offer().defaults };
         assert_eq!(terms, expected);
         let mut hiding = offer();
         (hiding.defaults.rate, hiding.defaults.momentum) = (None, None);
-        assert_eq!(expected_terms(&wishes, &hiding).unwrap().rate, None);
+        assert_eq!(expected_hyper_parameters(&wishes, &hiding).unwrap().rate, None);
     }
 
     #[test]
     fn endless_defaults_are_not_taken_without_a_word() {
         let mut endless = offer();
         endless.defaults.max_epochs = 100_000;
-        let refused = expected_terms(&Wishes::default(), &endless);
+        let refused = expected_hyper_parameters(&Wishes::default(), &endless);
         assert!(matches!(refused, Err(Error::TooManyEpochs { epochs: 100_000, .. })), "{refused:?}");
         let asked = Wishes { max_epochs: Some(1000), ..Wishes::default() };
-        assert_eq!(expected_terms(&asked, &endless).unwrap().max_epochs, 1000);
-        endless.defaults = Terms { patience: 1000, ..offer().defaults };
-        assert!(expected_terms(&Wishes::default(), &endless).is_err());
+        assert_eq!(expected_hyper_parameters(&asked, &endless).unwrap().max_epochs, 1000);
+        endless.defaults = HyperParameters { patience: 1000, ..offer().defaults };
+        assert!(expected_hyper_parameters(&Wishes::default(), &endless).is_err());
     }
 }

@@ -1,13 +1,13 @@
 //! A training as it is on disk.
 
 use super::finish::BEST;
-use super::hyper_parameters::expected_terms;
-use super::{Options, Round, Seconds, Step};
-use crate::ciphertexts::row_blobs::{self, Upload};
+use super::hyper_parameters::expected_hyper_parameters;
+use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
+use crate::ciphertexts::{RowBlobFile, RowBlobWriter, row_blobs};
 use crate::keys::hex;
 use crate::project::{KeySet, io, remove_if_there};
-use crate::rpc::{Job, JobId, Remote, Terms};
-use crate::{Error, Layout, Owner, Result, Task};
+use crate::rpc::{HyperParameters, JobId, JobInfo, Remote};
+use crate::{Error, Layout, Owner, Result, TrainingData};
 use hetal_learn::judge::wider;
 use hetal_learn::{Judge, Verdict, Wishes};
 use serde::{Deserialize, Serialize};
@@ -18,19 +18,19 @@ const VERSION: u32 = 2;
 
 /// A training as it is on disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct TrainingRecord {
     version: u32,
     /// The rows it is about.
     fingerprint: String,
     layout: String,
     pub keys: String,
     pub wishes: Wishes,
-    pub batches: Vec<Upload>,
-    pub validation: Vec<Upload>,
+    pub batches: Vec<RowBlobFile>,
+    pub validation: Vec<RowBlobFile>,
     /// The job on a server, once it was asked for.
     pub job: Option<JobRecord>,
     /// Payload bytes that really left: keys and rows.
-    pub sent: (u64, u64),
+    pub sent: SentBytes,
     pub seconds: Seconds,
     /// Whether it began with new keys because it was told to.
     #[serde(default)]
@@ -46,7 +46,7 @@ pub(super) struct JobRecord {
     pub request: String,
     /// What was agreed on.
     #[serde(default)]
-    pub terms: Terms,
+    pub terms: HyperParameters,
     pub id: Option<String>,
     pub judge: Option<Judge>,
     pub range: f64,
@@ -57,13 +57,13 @@ pub(super) struct JobRecord {
 }
 
 impl JobRecord {
-    pub fn new(server: &str, request: [u8; 16], terms: Terms) -> Self {
+    pub fn new(server: &str, request: [u8; 16], terms: HyperParameters) -> Self {
         let (server, request, range) = (server.to_owned(), hex(&request), terms.range);
         Self { server, request, terms, id: None, judge: None, range, rounds: Vec::new(), fault: None }
     }
 
     /// Takes a job's name. Of another job than before nothing is known: its rounds are judged from the first.
-    pub fn belongs_to(&mut self, job: &Job) {
+    pub fn assign_job(&mut self, job: &JobInfo) {
         let id = job.id.to_string();
         if self.id.as_ref().is_some_and(|known| *known != id) {
             (self.judge, self.range, self.rounds) = (None, self.terms.range, Vec::new());
@@ -72,7 +72,7 @@ impl JobRecord {
     }
 
     /// Takes a round.
-    pub fn judged(&mut self, round: Round) {
+    pub fn add_round(&mut self, round: Round) {
         if round.verdict == Verdict::WidenRange {
             self.range = wider(self.range).unwrap_or(self.range);
         }
@@ -80,42 +80,43 @@ impl JobRecord {
     }
 }
 
-impl Record {
+impl TrainingRecord {
     /// Encrypts all rows: they are on disk before the first of them leaves.
     pub fn begin(
         owner: &Owner,
         layout: &Layout,
-        task: &Task,
+        data: &TrainingData,
         keys: &KeySet,
         wishes: Wishes,
         folder: &Path,
-        report: &mut (dyn FnMut(Step) + Send),
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Self> {
         let start = Instant::now();
-        let training = layout.pieces(task.training.rows());
-        let validation = row_blobs::ranges(task.validation.rows(), layout.geometry().rows());
+        let training = layout.pieces(data.training.rows());
+        let validation = row_blobs::ranges(data.validation.rows(), layout.geometry().rows());
         let all = training.len() + validation.len();
+        let writer = RowBlobWriter { owner, layout, folder };
         let mut done = 0;
-        let mut encrypt = |set, rows, with_labels, name: &str| -> Result<Upload> {
-            report(Step::Encrypting(done, all));
+        let mut encrypt = |set, rows, with_labels, name: &str| -> Result<RowBlobFile> {
+            report(ProgressEvent::Encrypting { done, total: all });
             let file = format!("{name}-{done:04}.ct");
             done += 1;
-            row_blobs::encrypt(owner, layout, set, rows, with_labels, folder, file)
+            writer.write(set, rows, with_labels, file)
         };
-        let batches = training.into_iter().map(|r| encrypt(&task.training, r, true, "batch")).collect::<Result<_>>()?;
+        let batches = training.into_iter().map(|r| encrypt(&data.training, r, true, "batch")).collect::<Result<_>>()?;
         let validation =
-            validation.into_iter().map(|r| encrypt(&task.validation, r, false, "validation")).collect::<Result<_>>()?;
-        report(Step::Encrypting(all, all));
+            validation.into_iter().map(|r| encrypt(&data.validation, r, false, "validation")).collect::<Result<_>>()?;
+        report(ProgressEvent::Encrypting { done: all, total: all });
         Ok(Self {
             version: VERSION,
-            fingerprint: task.fingerprint(),
+            fingerprint: data.fingerprint(),
             layout: layout.key(),
             keys: keys.blob.clone(),
             wishes,
             batches,
             validation,
             job: None,
-            sent: (0, 0),
+            sent: SentBytes::default(),
             seconds: Seconds { encrypting: start.elapsed().as_secs_f64(), ..Seconds::default() },
             fresh_keys: false,
             finished: false,
@@ -123,19 +124,19 @@ impl Record {
     }
 
     /// Whether it is about these rows and wishes, under whatever keys.
-    pub fn is_about(&self, task: &Task, layout: &Layout, wishes: &Wishes) -> bool {
+    pub fn matches(&self, data: &TrainingData, layout: &Layout, wishes: &Wishes) -> bool {
         self.version == VERSION
             && self.layout == layout.key()
             && self.wishes == *wishes
-            && self.fingerprint == task.fingerprint()
+            && self.fingerprint == data.fingerprint()
     }
 
     /// The training as it goes on. One that has ended begins again with the rows that are encrypted already; one whose server was caught
     /// goes on with another server only, or where its owner says so.
-    pub fn taken_up(mut self, remote: &Remote, options: &Options) -> Result<Self> {
+    pub fn resume(mut self, remote: &Remote, options: &Options) -> Result<Self> {
         if self.finished {
             let seconds = Seconds { encrypting: self.seconds.encrypting, ..Seconds::default() };
-            return Ok(Self { job: None, sent: (0, 0), seconds, finished: false, ..self });
+            return Ok(Self { job: None, sent: SentBytes::default(), seconds, finished: false, ..self });
         }
         let Some(job) = &mut self.job else { return Ok(self) };
         let moved = job.server != remote.server();
@@ -145,7 +146,7 @@ impl Record {
             // The same server under another address knows the request; to another one it is a new one, on its own terms.
             None if moved => {
                 job.server = remote.server().to_owned();
-                job.terms = expected_terms(&self.wishes, remote.offer())?;
+                job.terms = expected_hyper_parameters(&self.wishes, remote.offer())?;
             }
             None => {}
         }
@@ -156,17 +157,17 @@ impl Record {
     /// has them all. `thoroughly` compares every byte: what is to be replaced is not taken at its word.
     pub fn can_be_sent(&self, folder: &Path, thoroughly: bool) -> bool {
         let is_there = self.job.is_some() && !self.finished && !thoroughly;
-        is_there || self.batches.iter().chain(&self.validation).all(|u| row_blobs::is_whole(folder, u, thoroughly))
+        is_there || self.batches.iter().chain(&self.validation).all(|b| row_blobs::is_whole(folder, b, thoroughly))
     }
 
     pub fn row_bytes(&self) -> u64 {
-        self.batches.iter().chain(&self.validation).map(|upload| upload.bytes).sum()
+        self.batches.iter().chain(&self.validation).map(|row_blob| row_blob.bytes).sum()
     }
 }
 
 /// Ends the job of a training that is replaced, and removes its files: what is on disk never says that others are there.
-pub(super) fn give_up(record: Option<Record>, remote: &Remote, folder: &Path) -> Result<()> {
-    if let Some(Record { job: Some(JobRecord { id: Some(id), .. }), finished: false, .. }) = &record
+pub(super) fn discard(record: Option<TrainingRecord>, remote: &Remote, folder: &Path) -> Result<()> {
+    if let Some(TrainingRecord { job: Some(JobRecord { id: Some(id), .. }), finished: false, .. }) = &record
         && let Ok(id) = id.parse::<JobId>()
     {
         // It may be gone already, or another server's, to whom its name says nothing; if it is not, it ends by its own limits.

@@ -1,7 +1,7 @@
 //! The same training in the clear: what the decrypted classifier is compared with.
 
 use crate::training::Round;
-use crate::{Result, Task};
+use crate::{Result, TrainingData};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::twin::Twin;
@@ -9,7 +9,7 @@ use hetal_learn::{Matrix, Verdict, softmax};
 
 /// The hyper-parameters that exact training needs: a server may hide them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Terms {
+pub struct ReferenceConfig {
     /// Rows of a batch.
     pub batch: usize,
     /// The first learning rate.
@@ -23,19 +23,19 @@ pub struct Terms {
 }
 
 /// Exact training under the verdicts that were given: the weights at the end of accepted epoch `epoch`, counted from 1.
-pub fn train(task: &Task, terms: &Terms, rounds: &[Round], epoch: usize) -> Result<Option<Matrix>> {
-    let set = &task.training;
-    let mut twin = Twin::new(initial_weights(set.classes(), task.features(), terms.seed), terms.momentum);
-    let (mut rate, mut accepted) = (terms.rate, 0);
+pub fn train(data: &TrainingData, config: &ReferenceConfig, rounds: &[Round], epoch: usize) -> Result<Option<Matrix>> {
+    let set = &data.training;
+    let mut twin = Twin::new(initial_weights(set.classes(), data.features(), config.seed), config.momentum);
+    let (mut rate, mut accepted) = (config.rate, 0);
     for round in rounds {
         let start = twin.clone();
-        for rows in set.batches(terms.batch)? {
+        for rows in set.batches(config.batch)? {
             let labels = &set.labels()[rows.clone()];
             twin.step(&set.features().slice(rows), labels, rate, softmax::exact)?;
         }
         match round.verdict {
             Verdict::Continue | Verdict::Stop => accepted += usize::from(round.accepted),
-            Verdict::LowerRate => (twin, rate) = (start, rate * terms.lowering),
+            Verdict::LowerRate => (twin, rate) = (start, rate * config.lowering),
             Verdict::WidenRange => twin = start,
         }
         if accepted == epoch {

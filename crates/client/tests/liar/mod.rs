@@ -3,8 +3,8 @@
 use hetal_ckks::Complex64;
 use hetal_client::rpc::{Address, Credentials};
 use hetal_client::training::Round;
-use hetal_client::training::reference_check::{self, Terms as ReferenceTerms};
-use hetal_client::{Layout, Owner, Task};
+use hetal_client::training::reference_check::{self, ReferenceConfig};
+use hetal_client::{Layout, Owner, TrainingData};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Matrix, Verdict, packing, twin};
 use hetal_wire::v1::hetal_server::{Hetal, HetalServer};
@@ -88,7 +88,7 @@ pub struct Seen {
 struct Server {
     owner: Owner,
     layout: Layout,
-    task: Task,
+    task: TrainingData,
     seen: Mutex<Seen>,
 }
 
@@ -119,7 +119,7 @@ fn defaults() -> v1::Terms {
 }
 
 impl Liar {
-    pub fn start(owner: Owner, layout: Layout, task: Task) -> Self {
+    pub fn start(owner: Owner, layout: Layout, task: TrainingData) -> Self {
         let (acceptor, authority) = certificate();
         let server = Arc::new(Server { owner, layout, task, seen: Mutex::default() });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -146,12 +146,12 @@ impl Liar {
         Self { server, authority, port, _runtime: runtime }
     }
 
-    pub fn address(&self, persistence: Duration) -> Address {
+    pub fn address(&self, retry_timeout: Duration) -> Address {
         Address {
             server: format!("127.0.0.1:{}", self.port),
             authorities: self.authority.clone(),
             credentials: Credentials::Token("any".to_owned().into()),
-            persistence,
+            retry_timeout,
         }
     }
 
@@ -175,7 +175,7 @@ impl Server {
     /// Exact weights after an epoch.
     fn weights(&self, epoch: usize) -> Matrix {
         let round = Round { verdict: Verdict::Continue, accepted: true, loss: 0.0, accuracy: 0.0, largest: 0.0 };
-        let terms = ReferenceTerms { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
+        let terms = ReferenceConfig { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
         reference_check::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! An array of numbers or texts in any of the formats.
 
-use super::{Labels, Parsed, Problem};
+use super::{FileProblem, Labels, Parsed};
 use hetal_learn::Matrix;
 
 /// The values of an array.
@@ -28,16 +28,16 @@ impl Array {
     pub fn matrix(&self, name: &str) -> Parsed<Matrix> {
         let [rows, columns] = self.shape[..] else {
             let must = "2: rows and features";
-            return Err(Problem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
+            return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
         };
         let values = match &self.values {
             Values::Floats(values) => values.clone(),
             Values::Integers(values) => values.iter().map(|&x| x as f64).collect(),
             Values::Texts(_) => {
-                return Err(Problem::Kind { array: name.to_owned(), found: "texts".to_owned(), must: "numbers" });
+                return Err(FileProblem::Kind { array: name.to_owned(), found: "texts".to_owned(), must: "numbers" });
             }
         };
-        Matrix::new(rows, columns, values).map_err(|e| Problem::format("array", e.to_string()))
+        Matrix::new(rows, columns, values).map_err(|e| FileProblem::format("array", e.to_string()))
     }
 
     /// Bytes of memory its values take.
@@ -53,15 +53,15 @@ impl Array {
     pub fn labels(&self, name: &str) -> Parsed<Labels> {
         if !matches!(self.shape[..], [_] | [_, 1]) {
             let must = "1: a label per row";
-            return Err(Problem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
+            return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
         }
         match &self.values {
             Values::Integers(values) => Ok(Labels::Numbers(values.clone())),
             Values::Texts(values) => match values.iter().position(String::is_empty) {
-                Some(row) => Err(Problem::NoLabel { row: row + 1, column: name.to_owned() }),
+                Some(row) => Err(FileProblem::NoLabel { row: row + 1, column: name.to_owned() }),
                 None => Ok(Labels::Names(values.clone())),
             },
-            Values::Floats(values) => whole(values).map(Labels::Numbers).ok_or_else(|| Problem::Kind {
+            Values::Floats(values) => whole(values).map(Labels::Numbers).ok_or_else(|| FileProblem::Kind {
                 array: name.to_owned(),
                 found: "fractions".to_owned(),
                 must: "whole numbers or names",
@@ -113,7 +113,8 @@ impl Element {
 
     /// The values of `bytes`, whose number is checked against the shape.
     pub(super) fn array(self, format: &'static str, shape: Vec<usize>, bytes: &[u8]) -> Parsed<Array> {
-        let wrong = || Problem::format(format, format!("{} bytes of values do not have shape {shape:?}", bytes.len()));
+        let wrong =
+            || FileProblem::format(format, format!("{} bytes of values do not have shape {shape:?}", bytes.len()));
         let width = self.width().ok_or_else(wrong)?;
         let expected = shape.iter().try_fold(width, |product, &n| product.checked_mul(n)).ok_or_else(wrong)?;
         if width == 0 || expected != bytes.len() {
@@ -127,7 +128,7 @@ impl Element {
             Self::Double => floats(|b| f64::from_le_bytes(fixed(b))),
             Self::Signed(_) => Values::Integers(bytes.chunks_exact(width).map(signed).collect()),
             Self::Unsigned(_) => Values::Integers(
-                bytes.chunks_exact(width).map(unsigned).collect::<Option<_>>().ok_or(Problem::Kind {
+                bytes.chunks_exact(width).map(unsigned).collect::<Option<_>>().ok_or(FileProblem::Kind {
                     array: "the array".to_owned(),
                     found: "numbers beyond 2^63".to_owned(),
                     must: "less",

@@ -1,6 +1,6 @@
 //! CSV: a row per sample, with or without a heading, labels in a column.
 
-use super::{Labels, Parsed, Problem, Table};
+use super::{FileProblem, Labels, Parsed, Table};
 use csv::{ByteRecord, ReaderBuilder};
 use hetal_learn::Matrix;
 use hetal_learn::geometry::MAX_FEATURES;
@@ -29,12 +29,12 @@ impl<'a> Rows<'a> {
     fn new(bytes: &'a [u8], label: Option<&str>) -> Parsed<Self> {
         let reader = ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(bytes);
         let mut rows = Self { reader, heading: None, waiting: Vec::new(), columns: 0, count: 0 };
-        let first = rows.record()?.ok_or(Problem::Empty)?;
+        let first = rows.record()?.ok_or(FileProblem::Empty)?;
         rows.columns = first.len();
         // One column more than features: the labels.
         if rows.columns > MAX_FEATURES + 1 {
             let reason = format!("it has {} columns, at most {} are read", rows.columns, MAX_FEATURES + 1);
-            return Err(Problem::format(FORMAT, reason));
+            return Err(FileProblem::format(FORMAT, reason));
         }
         let second = rows.record()?;
         let is_heading = is_heading(&first, second.as_ref(), label);
@@ -56,7 +56,7 @@ impl<'a> Rows<'a> {
         match found {
             Some((_, name)) if self.columns == 1 => {
                 let reason = format!("its fields are separated by {name}: save it with commas, and points in numbers");
-                Err(Problem::format(FORMAT, reason))
+                Err(FileProblem::format(FORMAT, reason))
             }
             _ => Ok(()),
         }
@@ -64,7 +64,7 @@ impl<'a> Rows<'a> {
 
     fn record(&mut self) -> Parsed<Option<ByteRecord>> {
         let mut record = ByteRecord::new();
-        let more = self.reader.read_byte_record(&mut record).map_err(|e| Problem::format(FORMAT, e.to_string()))?;
+        let more = self.reader.read_byte_record(&mut record).map_err(|e| FileProblem::format(FORMAT, e.to_string()))?;
         Ok(more.then_some(record))
     }
 
@@ -77,13 +77,13 @@ impl<'a> Rows<'a> {
         let Some(record) = record else { return Ok(None) };
         self.count += 1;
         if record.len() != self.columns {
-            return Err(Problem::Ragged { row: self.count, found: record.len(), expected: self.columns });
+            return Err(FileProblem::Ragged { row: self.count, found: record.len(), expected: self.columns });
         }
         match record.iter().position(|field| field.len() > MAX_FIELD) {
             Some(column) => {
                 let reason =
                     format!("row {}, column {}: a field of more than {MAX_FIELD} bytes", self.count, column + 1);
-                Err(Problem::format(FORMAT, reason))
+                Err(FileProblem::format(FORMAT, reason))
             }
             None => Ok(Some(record)),
         }
@@ -93,7 +93,7 @@ impl<'a> Rows<'a> {
     fn column(&self, name: &str) -> Parsed<usize> {
         let named = self.heading.as_ref().and_then(|heading| heading.iter().position(|h| h == name));
         let numbered = || name.parse::<usize>().ok().filter(|n| (1..=self.columns).contains(n)).map(|n| n - 1);
-        named.or_else(numbered).ok_or_else(|| Problem::Missing {
+        named.or_else(numbered).ok_or_else(|| FileProblem::Missing {
             what: format!("column {name}"),
             known: match &self.heading {
                 Some(heading) => heading.join(", "),
@@ -109,7 +109,7 @@ impl<'a> Rows<'a> {
     /// A field of the row that was read last, as a label.
     fn label(&self, column: usize, field: &[u8]) -> Parsed<String> {
         if field.is_empty() {
-            return Err(Problem::NoLabel { row: self.count, column: self.name(column) });
+            return Err(FileProblem::NoLabel { row: self.count, column: self.name(column) });
         }
         Ok(String::from_utf8_lossy(field).into_owned())
     }
@@ -166,7 +166,7 @@ pub fn parse(bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
             if Some(column) == label {
                 labels.push(rows.label(column, field)?);
             } else {
-                values.push(number(field).ok_or_else(|| Problem::NotANumber {
+                values.push(number(field).ok_or_else(|| FileProblem::NotANumber {
                     row: rows.count,
                     column: rows.name(column),
                     text: String::from_utf8_lossy(field).into_owned(),
@@ -175,13 +175,13 @@ pub fn parse(bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
         }
     }
     if rows.count == 0 {
-        return Err(Problem::Empty);
+        return Err(FileProblem::Empty);
     }
     let columns = rows.columns - usize::from(label.is_some());
-    let features = Matrix::new(rows.count, columns, values).map_err(|e| Problem::format(FORMAT, e.to_string()))?;
+    let features = Matrix::new(rows.count, columns, values).map_err(|e| FileProblem::format(FORMAT, e.to_string()))?;
     if rows.names_no_first_column() && label != Some(0) && (0..rows.count).all(|i| features[(i, 0)] == i as f64) {
         let reason = "its first column has no name and only counts the rows: write it without (pandas: index=False)";
-        return Err(Problem::format(FORMAT, reason));
+        return Err(FileProblem::format(FORMAT, reason));
     }
     Ok(Table { features, labels: label.map(|_| to_labels(labels)) })
 }
@@ -197,7 +197,7 @@ pub fn parse_labels(bytes: &[u8], name: Option<&str>) -> Parsed<Labels> {
         None if rows.columns == 1 => 0,
         None => {
             let known = format!("{} columns: name one", rows.columns);
-            return Err(Problem::Missing { what: "single column of labels".to_owned(), known });
+            return Err(FileProblem::Missing { what: "single column of labels".to_owned(), known });
         }
     };
     // A file of names has no number in its first line: what looked like a heading is a label, unless it is the name that was asked for or a
@@ -213,7 +213,7 @@ pub fn parse_labels(bytes: &[u8], name: Option<&str>) -> Parsed<Labels> {
     while let Some(record) = rows.next()? {
         labels.extend(record.get(column).map(|field| rows.label(column, field)).transpose()?);
     }
-    if labels.is_empty() { Err(Problem::Empty) } else { Ok(to_labels(labels)) }
+    if labels.is_empty() { Err(FileProblem::Empty) } else { Ok(to_labels(labels)) }
 }
 
 /// Numbers if all are.

@@ -11,7 +11,7 @@ mod problem;
 pub mod safetensors;
 
 pub use array::{Array, Values};
-pub use problem::{Parsed, Problem};
+pub use problem::{FileProblem, Parsed};
 
 use super::Labels;
 use crate::{Error, Result};
@@ -69,22 +69,22 @@ fn kind(path: &Path) -> Result<Format> {
         Some("npz") => Ok(Format::Npz),
         Some("safetensors") => Ok(Format::Safetensors),
         Some("csv") => Ok(Format::Csv),
-        _ => Err(file(path, Problem::Extension)),
+        _ => Err(file(path, FileProblem::Extension)),
     }
 }
 
-fn file(path: &Path, problem: Problem) -> Error {
+fn file(path: &Path, problem: FileProblem) -> Error {
     Error::File { path: path.to_owned(), problem }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let io = |e: std::io::Error| file(path, Problem::Io(e.to_string()));
+    let io = |e: std::io::Error| file(path, FileProblem::Io(e.to_string()));
     let metadata = std::fs::metadata(path).map_err(io)?;
     if !metadata.is_file() {
-        return Err(file(path, Problem::Io("is not a file".to_owned())));
+        return Err(file(path, FileProblem::Io("is not a file".to_owned())));
     }
     if metadata.len() > MAX_FILE_BYTES {
-        return Err(file(path, Problem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES }));
+        return Err(file(path, FileProblem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES }));
     }
     std::fs::read(path).map_err(io)
 }
@@ -94,7 +94,7 @@ pub fn parse_table(format: Format, bytes: &[u8], label: Option<&str>) -> Parsed<
     match format {
         Format::Npy => match label {
             None => Ok(Table { features: npy::parse(bytes)?.matrix("the array")?, labels: None }),
-            Some(name) => Err(Problem::Missing {
+            Some(name) => Err(FileProblem::Missing {
                 what: format!("column {name}"),
                 known: "numbers only: give --labels".to_owned(),
             }),
@@ -160,8 +160,8 @@ fn only(arrays: &[(String, Array)], dimensions: usize) -> Option<&(String, Array
     fitting.next().filter(|_| fitting.next().is_none())
 }
 
-fn missing(arrays: &[(String, Array)], name: Option<&str>, what: &str) -> Problem {
-    Problem::Missing {
+fn missing(arrays: &[(String, Array)], name: Option<&str>, what: &str) -> FileProblem {
+    FileProblem::Missing {
         what: name.map_or_else(|| what.to_owned(), |name| format!("array {name}")),
         known: arrays.iter().map(|(name, a)| format!("{name} {:?}", a.shape)).collect::<Vec<_>>().join(", "),
     }

@@ -1,7 +1,7 @@
 //! NumPy's `.npy`: one array.
 
 use super::array::Element;
-use super::{Array, Parsed, Problem};
+use super::{Array, FileProblem, Parsed};
 
 const FORMAT: &str = "NumPy (.npy)";
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -10,8 +10,8 @@ const MAX_HEADER: usize = 1 << 16;
 /// Arrays of features have two dimensions.
 const MAX_DIMENSIONS: usize = 8;
 
-fn no(reason: &str) -> Problem {
-    Problem::format(FORMAT, reason)
+fn no(reason: &str) -> FileProblem {
+    FileProblem::format(FORMAT, reason)
 }
 
 /// Parses a file.
@@ -75,7 +75,7 @@ fn element(description: &str) -> Parsed<Element> {
             Some(length) => Element::Text(length),
             None => {
                 let must = "floats (<f2, <f4, <f8), whole numbers or texts";
-                return Err(Problem::Kind { array: "the array".to_owned(), found: other.to_owned(), must });
+                return Err(FileProblem::Kind { array: "the array".to_owned(), found: other.to_owned(), must });
             }
         },
     })

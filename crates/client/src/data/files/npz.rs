@@ -1,6 +1,6 @@
 //! NumPy's `.npz`: a ZIP archive of `.npy` arrays, stored or deflated.
 
-use super::{Array, Parsed, Problem, npy};
+use super::{Array, FileProblem, Parsed, npy};
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
 
 const FORMAT: &str = "NumPy (.npz)";
@@ -17,8 +17,8 @@ const MAX_ENTRIES: usize = 256;
 /// What all arrays together may take unpacked, and what their values may take in memory.
 const MAX_UNPACKED: usize = 4 << 30;
 
-fn no(reason: &str) -> Problem {
-    Problem::format(FORMAT, reason)
+fn no(reason: &str) -> FileProblem {
+    FileProblem::format(FORMAT, reason)
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Parsed<usize> {

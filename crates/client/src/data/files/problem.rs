@@ -3,7 +3,7 @@
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum FileProblem {
     /// The system failed.
     #[error("{0}")]
     Io(String),
@@ -87,11 +87,11 @@ pub enum Problem {
     Empty,
 }
 
-impl Problem {
+impl FileProblem {
     pub(crate) fn format(format: &'static str, reason: impl Into<String>) -> Self {
         Self::Format { format, reason: reason.into() }
     }
 }
 
 /// The result of parsing bytes.
-pub type Parsed<T> = std::result::Result<T, Problem>;
+pub type Parsed<T> = std::result::Result<T, FileProblem>;

@@ -1,7 +1,7 @@
 //! safetensors: a header of JSON that names arrays, then their bytes.
 
 use super::array::Element;
-use super::{Array, Parsed, Problem};
+use super::{Array, FileProblem, Parsed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ const FORMAT: &str = "safetensors";
 /// A header of more bytes is no header: that of a large language model has some 100 KB.
 const MAX_HEADER: usize = 16 << 20;
 
-fn no(reason: impl Into<String>) -> Problem {
-    Problem::format(FORMAT, reason)
+fn no(reason: impl Into<String>) -> FileProblem {
+    FileProblem::format(FORMAT, reason)
 }
 
 #[derive(Serialize, Deserialize)]

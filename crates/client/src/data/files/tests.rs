@@ -21,10 +21,10 @@ fn npy_arrays_parse_or_say_why_not() {
         assert!(npy::parse(&good[..cut]).is_err(), "cut at {cut}");
     }
     assert!(npy::parse(&npy("<f4", "99999999999, 99999999999", &three_numbers())).is_err());
-    assert!(matches!(npy::parse(&npy("|O", "3", &three_numbers())), Err(Problem::Kind { .. })));
-    assert!(matches!(npy::parse(&npy("<U0", "3", &[])), Err(Problem::Format { .. })));
+    assert!(matches!(npy::parse(&npy("|O", "3", &three_numbers())), Err(FileProblem::Kind { .. })));
+    assert!(matches!(npy::parse(&npy("<U0", "3", &[])), Err(FileProblem::Format { .. })));
     let flat = parse_table(Format::Npy, &npy("<f4", "3,", &three_numbers()), None);
-    assert!(matches!(flat, Err(Problem::Dimensions { found: 1, .. })));
+    assert!(matches!(flat, Err(FileProblem::Dimensions { found: 1, .. })));
     let labels = parse_labels(Format::Npy, &npy("|i1", "3,", &[0, 255, 2]), None).unwrap();
     assert_eq!(labels, Labels::Numbers(vec![0, -1, 2]));
 }
@@ -73,14 +73,14 @@ fn tables_of_text_name_the_place() {
     let without = parse_table(Format::Csv, b"1,2,7\n3,4,8\n", Some("3")).unwrap();
     assert_eq!(without.labels, Some(Labels::Numbers(vec![7, 8])));
     let wrong = parse_table(Format::Csv, b"a,b\n1,2\n3,x\n", None).unwrap_err();
-    assert_eq!(wrong, Problem::NotANumber { row: 2, column: "b".into(), text: "x".into() });
+    assert_eq!(wrong, FileProblem::NotANumber { row: 2, column: "b".into(), text: "x".into() });
     let ragged = parse_table(Format::Csv, b"1,2\n3\n", None).unwrap_err();
-    assert_eq!(ragged, Problem::Ragged { row: 2, found: 1, expected: 2 });
+    assert_eq!(ragged, FileProblem::Ragged { row: 2, found: 1, expected: 2 });
     let missing = parse_table(Format::Csv, good, Some("colour")).unwrap_err().to_string();
     assert!(missing.contains("a, b, kind"), "{missing}");
-    assert_eq!(parse_table(Format::Csv, b"", None).unwrap_err(), Problem::Empty);
+    assert_eq!(parse_table(Format::Csv, b"", None).unwrap_err(), FileProblem::Empty);
     let wide = vec!["1"; MAX_COLUMNS + 2].join(",");
-    assert!(matches!(parse_table(Format::Csv, wide.as_bytes(), None), Err(Problem::Format { .. })));
+    assert!(matches!(parse_table(Format::Csv, wide.as_bytes(), None), Err(FileProblem::Format { .. })));
     assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", None).unwrap().texts(), ["cat", "dog"]);
     assert_eq!(parse_labels(Format::Csv, b"label\n1\n0\n", None).unwrap(), Labels::Numbers(vec![1, 0]));
 }
@@ -103,12 +103,12 @@ fn headings_may_hold_numbers() {
     assert_eq!(rows("0,1\n1,0\n", None), 2);
     assert_eq!(rows("0.5,0.6,other\n0.5,0.6,7\n", Some("3")), 2);
     let missing = parse_table(Format::Csv, b"NA,2,3\n1,2,3\n", None).unwrap_err();
-    assert!(matches!(missing, Problem::NotANumber { row: 1, .. }), "{missing}");
+    assert!(matches!(missing, FileProblem::NotANumber { row: 1, .. }), "{missing}");
     // So is one whose number is damaged, where the numbers beside it name no columns.
     for text in ["<0.1", "-", ".", "#N/A", "12%"] {
         let rows = format!("5.1,{text},0.2\n4.9,0.3,0.2\n");
         let damaged = parse_table(Format::Csv, rows.as_bytes(), None).unwrap_err();
-        assert_eq!(damaged, Problem::NotANumber { row: 1, column: "2".into(), text: text.into() });
+        assert_eq!(damaged, FileProblem::NotANumber { row: 1, column: "2".into(), text: text.into() });
     }
     for (text, mark) in [("a;b;kind\n1,5;2;cat\n", "semicolons"), ("1\t2\n3\t4\n", "tabs")] {
         let said = parse_table(Format::Csv, text.as_bytes(), None).unwrap_err().to_string();
@@ -118,14 +118,14 @@ fn headings_may_hold_numbers() {
 
 #[test]
 fn labels_are_there_and_are_those_asked_for() {
-    let missing = Problem::NoLabel { row: 2, column: "kind".into() };
+    let missing = FileProblem::NoLabel { row: 2, column: "kind".into() };
     assert_eq!(parse_table(Format::Csv, b"a,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
     assert_eq!(parse_labels(Format::Csv, b"id,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
     let empty = npy::write_texts(&["cat".to_owned(), String::new()]);
-    assert!(matches!(parse_labels(Format::Npy, &empty, None), Err(Problem::NoLabel { row: 2, .. })));
+    assert!(matches!(parse_labels(Format::Npy, &empty, None), Err(FileProblem::NoLabel { row: 2, .. })));
     // In a file without a heading rows are counted from its first line.
     for (text, row) in [(&b"\"\"\ncat\ndog\n"[..], 1), (b"cat\n\"\"\ndog\n", 2)] {
-        let missing = Problem::NoLabel { row, column: "1".into() };
+        let missing = FileProblem::NoLabel { row, column: "1".into() };
         assert_eq!(parse_labels(Format::Csv, text, None).unwrap_err(), missing);
     }
     // A heading that was asked for is no label.
@@ -153,7 +153,7 @@ fn classes_are_the_distinct_labels_in_order() {
 fn names_behind_a_hash() {
     assert_eq!(split_name("d.npz#y"), ("d.npz".into(), Some("y".to_owned())));
     assert_eq!(split_name("d.npy"), ("d.npy".into(), None));
-    assert!(matches!(kind(Path::new("d.txt")), Err(Error::File { problem: Problem::Extension, .. })));
+    assert!(matches!(kind(Path::new("d.txt")), Err(Error::File { problem: FileProblem::Extension, .. })));
 }
 
 /// A small file must not become much memory: arrays that share bytes, entries that share an array, bytes that become words.

@@ -6,7 +6,7 @@
 mod onnx;
 
 use crate::data::files::{npy, npz, safetensors};
-use crate::project::Released;
+use crate::project::ReleaseBudget;
 use crate::{Error, Model, Project, Result, model, project};
 use hetal_keys::{Private, Release, ReleasePolicy};
 use hetal_learn::Matrix;
@@ -23,6 +23,21 @@ pub const MODELS: u64 = 4;
 pub const SECURITY: u32 = 10;
 /// A logit of the longest training row may be off by this (standard deviation).
 const LOGIT_ERROR: f64 = 2.0;
+
+/// For how many models a secret key is good, and at which security. The first export fixes both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReleaseLimits {
+    /// Models of the size of the first one.
+    pub models: u64,
+    /// Bits of security.
+    pub security: u32,
+}
+
+impl Default for ReleaseLimits {
+    fn default() -> Self {
+        Self { models: MODELS, security: SECURITY }
+    }
+}
 
 /// A format to export to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +70,7 @@ pub struct Published {
 }
 
 /// What may be published of a model: made at the first time, the same ever after.
-pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>) -> Result<(Published, PathBuf)> {
+pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimits>) -> Result<(Published, PathBuf)> {
     let path = project.model(&model.name)?.with_extension("released");
     let source = fingerprint(model);
     if let Some(published) = project::read::<Published>(&path)?
@@ -63,8 +78,8 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
     {
         let is_current = model.training.key_id == project.settings().key_id;
         match project.settings().released.filter(|_| is_current) {
-            Some(state) => require_same(policy, model, state)?,
-            None => require_security(policy, model, published.security)?,
+            Some(state) => require_same(limits, model, state)?,
+            None => require_security(limits, model, published.security)?,
         }
         return Ok((published, path));
     }
@@ -80,24 +95,24 @@ pub fn publish(project: &mut Project, model: &Model, policy: Option<(u64, u32)>)
     let state = match project.settings().released {
         Some(state) => state,
         None => {
-            let (models, security) = policy.unwrap_or((MODELS, SECURITY));
+            let ReleaseLimits { models, security } = limits.unwrap_or_default();
             let all = models.max(1).checked_mul(numbers);
             let numbers = all.ok_or(Error::TooManyModels { models, numbers })?;
-            Released { noise, numbers, security, left: numbers }
+            ReleaseBudget { noise, numbers, security, left: numbers }
         }
     };
     if noise > state.noise {
         return Err(Error::Noisier { noise, released: state.noise });
     }
-    let Released { noise, numbers: all, security, .. } = state;
+    let ReleaseBudget { noise, numbers: all, security, .. } = state;
     let error = LOGIT_ERROR / row_norm;
     let mut release = Release::new(ReleasePolicy { noise, numbers: all, security, error })?;
     let left =
         state.left.checked_sub(numbers).ok_or(hetal_keys::Error::Exhausted { wanted: numbers, left: state.left })?;
-    require_same(policy, model, state)?;
+    require_same(limits, model, state)?;
     let values = release.publish(&Private::new(normalised.values().to_vec()), &mut OsSeeds)?;
     // Counted before anything leaves this program, so that a kill cannot make it free.
-    project.update(|settings| settings.released = Some(Released { left, ..state }))?;
+    project.update(|settings| settings.released = Some(ReleaseBudget { left, ..state }))?;
     let folded = model.normalisation.fold(&Matrix::new(normalised.rows(), normalised.columns(), values)?)?;
     let features = folded.columns() - 1;
     let published = Published {
@@ -117,17 +132,18 @@ fn numbers_of(model: &Model) -> u64 {
 }
 
 /// What is asked for is what was fixed, or is not asked for.
-fn require_same(policy: Option<(u64, u32)>, model: &Model, state: Released) -> Result<()> {
-    let Released { numbers, security, .. } = state;
-    let same =
-        |(models, bits): (u64, u32)| bits == security && models.max(1).checked_mul(numbers_of(model)) == Some(numbers);
-    if policy.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers, security }) }
+fn require_same(limits: Option<ReleaseLimits>, model: &Model, state: ReleaseBudget) -> Result<()> {
+    let ReleaseBudget { numbers, security, .. } = state;
+    let same = |wanted: ReleaseLimits| {
+        wanted.security == security && wanted.models.max(1).checked_mul(numbers_of(model)) == Some(numbers)
+    };
+    if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers, security }) }
 }
 
 /// Of a model of an old key only the security is known: for how many models that key was good is not compared.
-fn require_security(policy: Option<(u64, u32)>, model: &Model, security: u32) -> Result<()> {
-    let same = |(_, bits): (u64, u32)| bits == security;
-    if policy.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers: numbers_of(model), security }) }
+fn require_security(limits: Option<ReleaseLimits>, model: &Model, security: u32) -> Result<()> {
+    let same = |wanted: ReleaseLimits| wanted.security == security;
+    if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers: numbers_of(model), security }) }
 }
 
 fn fingerprint(model: &Model) -> String {
@@ -205,10 +221,11 @@ mod tests {
         assert!(difference > 0.0 && difference < 0.1, "{difference}");
         let again = publish(&mut project, &model, None).unwrap().0;
         // The first time fixed for how many models, at which security: another wish is not passed over.
-        assert_eq!(publish(&mut project, &model, Some((MODELS, SECURITY))).unwrap().0, again);
-        for policy in [(MODELS, SECURITY + 1), (MODELS + 1, SECURITY)] {
-            let refused = publish(&mut project, &model, Some(policy));
-            assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{policy:?}");
+        assert_eq!(publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0, again);
+        for (models, security) in [(MODELS, SECURITY + 1), (MODELS + 1, SECURITY)] {
+            let limits = ReleaseLimits { models, security };
+            let refused = publish(&mut project, &model, Some(limits));
+            assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{limits:?}");
         }
         assert_eq!(again, first, "a second export publishes nothing new");
         let released = project.settings().released.unwrap();
@@ -238,7 +255,7 @@ mod tests {
         assert_eq!(project.settings().released, before);
         let mut fresh = Project::open(&folder.path().join("q"), Some("insecure-toy11")).unwrap();
         fresh.adopt_key("22".to_owned(), None).unwrap();
-        let many = publish(&mut fresh, &model, Some((u64::MAX, 10)));
+        let many = publish(&mut fresh, &model, Some(ReleaseLimits { models: u64::MAX, security: 10 }));
         assert!(matches!(many, Err(Error::TooManyModels { .. })), "{many:?}");
     }
 
@@ -250,8 +267,12 @@ mod tests {
         project.retire_keys().unwrap();
         project.adopt_key("33".to_owned(), None).unwrap();
         assert_eq!(publish(&mut project, &model, None).unwrap().0, first, "what was published is no secret any more");
-        assert_eq!(publish(&mut project, &model, Some((MODELS, SECURITY))).unwrap().0, first, "with the same options");
-        let refused = publish(&mut project, &model, Some((MODELS, SECURITY + 1)));
+        assert_eq!(
+            publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0,
+            first,
+            "with the same options"
+        );
+        let refused = publish(&mut project, &model, Some(ReleaseLimits { models: MODELS, security: SECURITY + 1 }));
         assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{refused:?}");
         let mut other = model.clone();
         (other.name, other.bias[0]) = ("other".to_owned(), 0.5);
