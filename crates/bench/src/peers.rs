@@ -1,14 +1,15 @@
 //! The operations of a parameter set beside tfhe-ntt's transform, in one run.
 
 use crate::kernels::{ForwardPair, median};
-use hetal_circuits::bootstrap::Steps;
-use hetal_cli::{Result, ops};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_experiments::Result;
+use hetal_experiments::bench::ops;
 use serde_json::Value;
 
 /// The figures of `hetal bench ops`, and the forward transform (N = 65536, 50-bit prime) by us and by tfhe-ntt right after each
 /// bootstrap on one thread, while the machine's clock and its other users are the same. One *NTT unit* is tfhe-ntt's time;
 /// ratios, and the unit elsewhere, are medians over the bootstraps.
-pub fn report(set: &str, steps: Steps) -> Result<Value> {
+pub fn report(set: &str, steps: BsgsSplit) -> Result<Value> {
     let mut pair = ForwardPair::new();
     let (mut ours, mut theirs, mut ratios, mut bootstraps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut seen = |seconds: f64| {

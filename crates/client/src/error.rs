@@ -314,9 +314,6 @@ pub enum Error {
     /// The server or the way to it.
     #[error(transparent)]
     Remote(#[from] crate::rpc::Error),
-    /// A key to or from the ephemeral secret without its partner.
-    #[error("the keys to and from the sparse secret are made together")]
-    LoneSparseKey,
     /// A thread ended before its work did.
     #[error("the work was interrupted")]
     Interrupted,

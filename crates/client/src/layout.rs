@@ -4,7 +4,7 @@ use crate::Result;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params};
-use hetal_learn::{Circuit, Geometry, Ledger};
+use hetal_learn::{Circuit, Geometry, LevelPlan};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,8 +61,8 @@ impl Layout {
     }
 
     /// The levels.
-    pub fn ledger(&self) -> Ledger {
-        self.circuit.ledger()
+    pub fn level_plan(&self) -> LevelPlan {
+        self.circuit.level_plan()
     }
 
     /// The rows of every piece of `rows` training rows, in the order in which they are sent.
@@ -116,38 +116,38 @@ impl Layout {
     /// Bytes of the encrypted features of a batch, or of validation rows.
     pub fn feature_bytes(&self) -> u64 {
         self.geometry().blocks() as u64
-            * seeded_ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
+            * seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().fresh_features()))
     }
 
     /// Bytes of an encrypted piece of a batch with its labels.
     pub fn batch_bytes(&self) -> u64 {
-        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
+        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().probabilities()))
     }
 
     /// Bytes of an encrypted batch with its labels if both halves of every ciphertext were sent.
     pub fn unseeded_batch_bytes(&self) -> u64 {
-        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
+        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.level_plan().probabilities()))
     }
 
     /// Bytes of validation rows if both halves of every ciphertext were sent.
     pub fn unseeded_feature_bytes(&self) -> u64 {
-        self.geometry().blocks() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
+        self.geometry().blocks() as u64 * ciphertext_len(&self.params, self.limbs(self.level_plan().fresh_features()))
     }
 
     /// Bytes of the logits of up to a batch of rows.
     pub fn logit_bytes(&self) -> u64 {
-        ciphertext_len(&self.params, self.limbs(self.ledger().logits()))
+        ciphertext_len(&self.params, self.limbs(self.level_plan().logits()))
     }
 
     /// Bytes of an encrypted classifier: its ciphertexts one after the other.
     pub fn weight_bytes(&self) -> u64 {
-        self.geometry().parts() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
+        self.geometry().parts() as u64 * ciphertext_len(&self.params, self.limbs(self.level_plan().weights()))
     }
 
     /// Bytes of the server's memory for the row-shifted versions of one batch.
     pub fn version_bytes(&self) -> u64 {
         let versions = (self.geometry().blocks() * self.geometry().padded_classes()) as u64;
-        versions * 2 * self.limbs(self.ledger().features()) as u64 * self.limb_bytes()
+        versions * 2 * self.limbs(self.level_plan().features()) as u64 * self.limb_bytes()
     }
 
     fn limb_bytes(&self) -> u64 {

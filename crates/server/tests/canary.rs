@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// As the program of the data owner has it.
 #[global_allocator]
-static MEMORY: hetal_keys::Wiping = hetal_keys::Wiping;
+static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
 const SET: &str = "insecure-toy11";
 const FOLDER: &str = "HETAL_CANARY_FOLDER";

@@ -5,7 +5,7 @@ mod common;
 
 use common::{VALIDATION, address, config, follow, judge, names, owner};
 use hetal_client::rpc::{BlobKind, ClassificationRequest, EventKind, JobState, Phase, Remote};
-use hetal_learn::twin;
+use hetal_learn::reference;
 use hetal_learn::{Matrix, packing};
 use hetal_testkit::TempDir;
 
@@ -48,7 +48,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     let path = dir.path().join("logits");
     remote.download(query.id, &logits[0], owner.logits_len(), &path, &mut |_, _| {}).unwrap();
     let found = owner.open_logits(&path, VALIDATION, 128.0);
-    let expected = twin::logits(&validation_rows(), &weights).unwrap();
+    let expected = reference::logits(&validation_rows(), &weights).unwrap();
     let error = found.max_difference(&expected);
     assert!(error < 1e-3, "{error}");
     assert!(expected.max_magnitude() > 0.1);

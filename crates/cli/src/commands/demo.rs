@@ -15,7 +15,7 @@ use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
 use hetal_features::dataset::{Columns, Dataset, Format as Form};
 use hetal_features::job::{Job, Output, Policy};
 use hetal_features::{Extractor, Manifest};
-use hetal_learn::{Limits, Matrix, Wishes, judge, twin};
+use hetal_learn::{Limits, Matrix, Wishes, judge, reference};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Running};
 use serde_json::{Value, json};
@@ -278,7 +278,7 @@ fn accuracies(trained: &Trained, bundle: &Bundle) -> Result<(f64, Option<f64>)> 
     let ours = judge::accuracy(&trained.model.logits(&bundle.test.features)?, &labels)?;
     let theirs = |weights: &Matrix| -> Result<f64> {
         let folded = bundle.task.normalisation.fold(weights)?;
-        Ok(judge::accuracy(&twin::logits(&bundle.test.features, &folded)?, &labels)?)
+        Ok(judge::accuracy(&reference::logits(&bundle.test.features, &folded)?, &labels)?)
     };
     Ok((ours, trained.reference.as_ref().map(theirs).transpose()?))
 }

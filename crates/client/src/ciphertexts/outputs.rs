@@ -32,7 +32,7 @@ impl Outputs<'_> {
         let path = self.folder.join("logits.ct");
         let mut values = Vec::new();
         for (output, &rows) in outputs.iter().zip(rows) {
-            let all = self.fetch(output, self.layout.logit_bytes(), self.layout.ledger().logits(), &path)?;
+            let all = self.fetch(output, self.layout.logit_bytes(), self.layout.level_plan().logits(), &path)?;
             remove_if_there(&path)?;
             let [ct] = &all[..] else { return Err(Error::hostile("a blob of other than one ciphertext")) };
             let logits = packing::unpack_logits(self.layout.geometry(), self.owner.decrypt(ct)?.peek(), rows)?;
@@ -47,7 +47,7 @@ impl Outputs<'_> {
 
     /// The weights of an epoch, for normalised features. The file stays: a training that is killed now has not to fetch it again.
     pub fn weights(&self, output: &Output, path: &Path) -> Result<Matrix> {
-        let parts = self.fetch(output, self.layout.weight_bytes(), self.layout.ledger().weights(), path)?;
+        let parts = self.fetch(output, self.layout.weight_bytes(), self.layout.level_plan().weights(), path)?;
         let parts: Vec<_> = parts.iter().map(|ct| self.owner.decrypt(ct)).collect::<Result<_>>()?;
         let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
         // Another number of parts has another size, which was looked at before.

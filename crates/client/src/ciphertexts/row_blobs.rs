@@ -5,7 +5,7 @@ use crate::project::{checked_name, io};
 use crate::rpc::{BlobDigest, BlobName, RowBlob};
 use crate::{Error, Owner, Result, rpc};
 use hetal_ckks::Complex64;
-use hetal_keys::durable::NewFile;
+use hetal_durable::NewFile;
 use hetal_learn::{Dataset, packing};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -49,12 +49,12 @@ impl RowBlobWriter<'_> {
     /// Encrypts the features of some rows, and their labels unless they stay with their owner.
     pub fn write(&self, set: &Dataset, rows: Range<usize>, with_labels: bool, file: String) -> Result<RowBlobFile> {
         let Self { owner, layout, folder } = self;
-        let (geometry, ledger) = (layout.geometry(), layout.ledger());
+        let (geometry, level_plan) = (layout.geometry(), layout.level_plan());
         let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
         let mut vectors: Vec<(Vec<Complex64>, usize)> =
-            blocks.into_iter().map(|block| (block, ledger.fresh_features())).collect();
+            blocks.into_iter().map(|block| (block, level_plan.fresh_features())).collect();
         if with_labels {
-            vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, ledger.probabilities()));
+            vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, level_plan.probabilities()));
         }
         let codec = owner.codec();
         let encrypt = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {

@@ -6,7 +6,7 @@ use crate::training::ProgressEvent;
 use crate::{Layout, Project, Result, rpc};
 use hetal_ckks::KeyId;
 use hetal_ckks::bytes::KeySetReader;
-use hetal_keys::durable::NewFile;
+use hetal_durable::NewFile;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;

@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use hetal_ckks::bytes::{Codec, KeySetWriter};
 use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
-use hetal_keys::{Decryptor, Encryptor, Ephemeral, KeyGenerator, Passphrase, Private, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 use rayon::prelude::*;
@@ -21,11 +21,7 @@ pub fn ring_of(params: &Params) -> Result<Arc<RnsRing>> {
 
 /// The ring of a parameter set on given kernels.
 pub fn ring_with(params: &Params, isa: Isa) -> Result<Arc<RnsRing>> {
-    let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), isa);
-    Ok(Arc::new(ring.map_err(|q| hetal_ckks::Error::Params {
-        name: params.name().to_owned(),
-        reason: format!("{q} is no prime for its ring"),
-    })?))
+    Ok(Arc::new(params.ring_on(isa)?))
 }
 
 /// A data owner: makes keys, encrypts and decrypts.
@@ -138,12 +134,7 @@ impl Owner {
 
     /// Makes the keys of a set one by one: those to and from the ephemeral secret are of the same one.
     pub fn key_maker(&self, wanted: &[(KeyId, usize)]) -> Result<KeyMaker<'_>> {
-        let to = wanted.iter().any(|(id, _)| *id == KeyId::ToSparse);
-        let from = wanted.iter().any(|(id, _)| matches!(id, KeyId::FromSparse(_)));
-        if to != from {
-            return Err(Error::LoneSparseKey);
-        }
-        let ephemeral = to.then(|| Ephemeral::new(&self.params, &mut Shared(&self.seeds)));
+        let ephemeral = EphemeralSecret::for_keys(&self.params, wanted, &mut Shared(&self.seeds))?;
         Ok(KeyMaker { owner: self, ephemeral })
     }
 
@@ -176,21 +167,14 @@ impl Owner {
 pub struct KeyMaker<'a> {
     owner: &'a Owner,
     /// Forgotten with this.
-    ephemeral: Option<Ephemeral>,
+    ephemeral: Option<EphemeralSecret>,
 }
 
 impl KeyMaker<'_> {
     /// Makes a key of the set.
     pub fn make(&self, (id, limbs): (KeyId, usize)) -> Result<SwitchingKey<PackedPoly>> {
         let Owner { generator, secret, seeds, .. } = self.owner;
-        let seeds = &mut Shared(seeds);
-        let ephemeral = self.ephemeral.as_ref().ok_or(Error::LoneSparseKey);
-        Ok(match id {
-            KeyId::Relinearisation => generator.relinearisation(secret, limbs, seeds)?,
-            KeyId::Galois(galois) => generator.galois(secret, galois, limbs, seeds)?,
-            KeyId::ToSparse => generator.to_sparse(secret, ephemeral?, seeds)?,
-            KeyId::FromSparse(galois) => generator.from_sparse(secret, ephemeral?, galois, seeds)?,
-        })
+        Ok(generator.make(secret, (id, limbs), self.ephemeral.as_ref(), &mut Shared(seeds))?)
     }
 }
 
@@ -251,7 +235,7 @@ mod tests {
         let read = read_key_set(&owner.codec(), &mut &bytes[..]).unwrap();
         assert_eq!(read.iter().count(), 6);
         let lone = owner.write_keys(&wanted[..4], &mut Vec::new(), || ());
-        assert!(matches!(lone, Err(Error::LoneSparseKey)), "{lone:?}");
+        assert!(matches!(lone, Err(Error::Keys(hetal_keys::Error::LoneSparseKey))), "{lone:?}");
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn a_rotation_goes_on() {
     // Killed after the settings and before the secret was moved.
     let kept = std::fs::read(p.secret()).unwrap();
     p.retire_keys().unwrap();
-    hetal_keys::durable::create_new(&p.secret()).unwrap();
+    hetal_durable::create_new(&p.secret()).unwrap();
     std::fs::write(p.secret(), &kept).unwrap();
     // A locked key has no open successor.
     std::fs::rename(p.secret(), folder.path().join("aside")).unwrap();
@@ -184,7 +184,7 @@ fn a_nameless_key_keeps_its_budget() {
             std::fs::write(p.secret(), b"unreadable").unwrap();
         }
         retire(&mut p).unwrap();
-        hetal_keys::durable::create_new(&p.secret()).unwrap();
+        hetal_durable::create_new(&p.secret()).unwrap();
         std::fs::write(p.secret(), kept).unwrap();
         assert_eq!(existing_owner(&mut p).unwrap().key_id(), id);
         assert_eq!(p.settings().released, Some(released), "{openable}");
@@ -220,7 +220,7 @@ fn a_half_retired_key_keeps_its_budget() {
     retire(&mut p).unwrap();
     assert_ne!(owner(&mut p).unwrap().key_id(), id);
     p.retire_keys().unwrap();
-    hetal_keys::durable::create_new(&p.secret()).unwrap();
+    hetal_durable::create_new(&p.secret()).unwrap();
     std::fs::write(p.secret(), kept).unwrap();
     assert_eq!(existing_owner(&mut p).unwrap().key_id(), id);
     assert_eq!(p.settings().released, Some(released));

@@ -3,7 +3,7 @@
 pub mod export;
 
 use crate::{Error, Result, project};
-use hetal_learn::{Matrix, Normalisation, softmax, twin};
+use hetal_learn::{Matrix, Normalisation, reference, softmax};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -156,7 +156,7 @@ impl Model {
             return Err(Error::FeatureCount { found: features.columns(), expected: self.features() });
         }
         require_finite(features)?;
-        Ok(twin::logits(features, &self.matrix())?)
+        Ok(reference::logits(features, &self.matrix())?)
     }
 }
 

@@ -4,7 +4,7 @@ use super::Project;
 use super::settings::ReleaseBudget;
 use super::state_files::{io, make_private_folder, read, remove_if_there, write};
 use crate::Result;
-use hetal_keys::durable::sync_folder;
+use hetal_durable::sync_folder;
 use hetal_keys::secret_file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The files of a project: each is written whole or not at all, for its owner's eyes only.
 
 use crate::{Error, Result};
-use hetal_keys::durable::{NewFile, UNFINISHED};
+use hetal_durable::{NewFile, UNFINISHED};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;

@@ -8,7 +8,8 @@ use crate::project::{self, remove_if_there};
 use crate::rpc::{JobInfo, Output};
 use crate::{Error, Model, Result};
 use hetal_keys::noise_bound;
-use hetal_learn::{Judge, Matrix, twin};
+use hetal_learn::reference::logits;
+use hetal_learn::{Judge, Matrix};
 use serde::{Deserialize, Serialize};
 
 /// The encrypted weights on their way.
@@ -88,7 +89,7 @@ impl TrainingRun<'_> {
         let path = self.folder.join(BEST);
         let judged: BestEpoch = project::read(&path)?
             .ok_or_else(|| Error::Damaged { path: path.clone(), reason: "it is gone".to_owned() })?;
-        let logits = twin::logits(self.data.validation.features(), &weights)?;
+        let logits = logits(self.data.validation.features(), &weights)?;
         let near = ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * round.largest;
         // Not a number is not close either.
         let same = |(a, b): (&f64, &f64)| (a - b).abs() <= near;

@@ -4,7 +4,7 @@ use crate::training::Round;
 use crate::{Result, TrainingData};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::twin::Twin;
+use hetal_learn::reference::ReferenceModel;
 use hetal_learn::{Matrix, Verdict, softmax};
 
 /// The hyper-parameters that exact training needs: a server may hide them.
@@ -25,21 +25,21 @@ pub struct ReferenceConfig {
 /// Exact training under the verdicts that were given: the weights at the end of accepted epoch `epoch`, counted from 1.
 pub fn train(data: &TrainingData, config: &ReferenceConfig, rounds: &[Round], epoch: usize) -> Result<Option<Matrix>> {
     let set = &data.training;
-    let mut twin = Twin::new(initial_weights(set.classes(), data.features(), config.seed), config.momentum);
+    let mut model = ReferenceModel::new(initial_weights(set.classes(), data.features(), config.seed), config.momentum);
     let (mut rate, mut accepted) = (config.rate, 0);
     for round in rounds {
-        let start = twin.clone();
+        let start = model.clone();
         for rows in set.batches(config.batch)? {
             let labels = &set.labels()[rows.clone()];
-            twin.step(&set.features().slice(rows), labels, rate, softmax::exact)?;
+            model.step(&set.features().slice(rows), labels, rate, softmax::exact)?;
         }
         match round.verdict {
             Verdict::Continue | Verdict::Stop => accepted += usize::from(round.accepted),
-            Verdict::LowerRate => (twin, rate) = (start, rate * config.lowering),
-            Verdict::WidenRange => twin = start,
+            Verdict::LowerRate => (model, rate) = (start, rate * config.lowering),
+            Verdict::WidenRange => model = start,
         }
         if accepted == epoch {
-            return Ok(Some(twin.weights().clone()));
+            return Ok(Some(model.weights().clone()));
         }
     }
     Ok(None)

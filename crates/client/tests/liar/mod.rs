@@ -6,7 +6,8 @@ use hetal_client::training::Round;
 use hetal_client::training::reference_check::{self, ReferenceConfig};
 use hetal_client::{Layout, Owner, TrainingData};
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Matrix, Verdict, packing, twin};
+use hetal_learn::reference::logits;
+use hetal_learn::{Matrix, Verdict, packing};
 use hetal_wire::v1::hetal_server::{Hetal, HetalServer};
 use hetal_wire::v1::{self, event::What};
 use prost::Message;
@@ -181,8 +182,8 @@ impl Server {
 
     /// The bytes of encrypted logits of some rows, and what a lie makes of them.
     fn logits(&self, features: &Matrix, weights: &Matrix, lie: Lie) -> Vec<u8> {
-        let (g, level) = (self.layout.geometry(), self.layout.ledger().logits());
-        let exact = twin::logits(features, weights).unwrap();
+        let (g, level) = (self.layout.geometry(), self.layout.level_plan().logits());
+        let exact = logits(features, weights).unwrap();
         let factor = if lie == Lie::AbsurdLogits { 1e7 } else { 1.0 } / self.layout.scale(RANGE).unwrap();
         let mut slots = vec![Complex64::ZERO; g.slots()];
         let c = g.padded_classes();
@@ -229,7 +230,7 @@ impl Server {
     }
 
     fn finished(&self, seen: &mut Seen, last: usize) -> What {
-        let (g, level) = (self.layout.geometry(), self.layout.ledger().weights());
+        let (g, level) = (self.layout.geometry(), self.layout.level_plan().weights());
         let lie = seen.lie.unwrap_or(Lie::None);
         let epochs = if lie == Lie::NoWeights { 0..0 } else { 1..last + 1 };
         let outputs = epochs.map(|epoch| {
