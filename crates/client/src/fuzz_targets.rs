@@ -1,4 +1,5 @@
-//! Everything that this crate reads from outside, as functions of bytes: what fuzzers call. Each gives whether it understood them.
+//! Fuzz targets: every parser of untrusted input in this crate, as a function of bytes. Each
+//! returns whether the input is valid.
 
 use crate::data::files::{Format, npy, parse_labels, parse_table};
 use crate::model::Model;
@@ -43,12 +44,12 @@ pub fn settings(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Settings>(bytes).is_ok()
 }
 
-/// What was published under a key that was replaced.
+/// The record of a retired key.
 pub fn retired(bytes: &[u8]) -> bool {
     serde_json::from_slice::<RetiredKey>(bytes).is_ok()
 }
 
-/// A training as it is on disk.
+/// The record of a training.
 pub fn training(bytes: &[u8]) -> bool {
     training::parse(bytes)
 }
@@ -58,7 +59,7 @@ pub fn model(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Model>(bytes).is_ok_and(|model| model.is_whole())
 }
 
-/// What may be published of a model.
+/// A published model.
 pub fn published(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Published>(bytes).is_ok()
 }
@@ -68,12 +69,12 @@ pub fn offer(bytes: &[u8]) -> bool {
     v1::Offer::decode(bytes).is_ok_and(|message| Offer::parse(message).is_ok())
 }
 
-/// A job as a server describes it.
+/// A server's description of a job.
 pub fn job(bytes: &[u8]) -> bool {
     v1::Job::decode(bytes).is_ok_and(|message| JobInfo::parse(message).is_ok())
 }
 
-/// An event as a server tells it.
+/// An event from a server.
 pub fn event(bytes: &[u8]) -> bool {
     v1::Event::decode(bytes).is_ok_and(|message| Event::parse(message).is_ok())
 }

@@ -1,5 +1,6 @@
-//! Hostile bytes for everything a data owner's program reads: files of features and labels, its own folder, what a server says. A few
-//! seconds of them here, as many of each as `HETAL_FUZZ_RUNS` says where it is set.
+//! Hostile bytes for everything that the data owner's program reads: feature and label files, the
+//! project folder, and messages of a server. `HETAL_FUZZ_RUNS` sets the number of inputs per
+//! target.
 #![allow(clippy::unwrap_used)]
 
 use hetal_client::data::files::{npy, npz, safetensors};
@@ -16,7 +17,8 @@ use serde_json::json;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Beyond what grows with the input: a CSV reader's buffers, an inflater's window, text of an error.
+/// Memory that does not grow with the input: buffers of the CSV reader and the inflater, error
+/// texts.
 const MEMORY: usize = 256 << 10;
 
 fn names() -> Vec<String> {
@@ -32,7 +34,7 @@ fn texts() -> Vec<Vec<u8>> {
     vec![npy::write_texts(&names()), npy::write_texts(&vec!["x".to_owned(); 40])]
 }
 
-/// An archive whose one array is deflated: method, size and checksum put right in both headers.
+/// An archive with one deflated array: method, size and checksum are set in both headers.
 fn deflated() -> Vec<u8> {
     let array = npy::write_doubles(&[4, 3], &[0.0; 12]);
     let mut bytes = npz::write(&[("x", miniz_oxide::deflate::compress_to_vec(&array, 6))]);
@@ -50,7 +52,7 @@ fn archives() -> Vec<Vec<u8>> {
     vec![npz::write(&[("features", features), ("labels", labels)]), deflated()]
 }
 
-/// Arrays in an archive whose checksums fit: what is changed is read.
+/// Wraps bytes into an archive with a valid checksum, so that mutations reach the array parser.
 fn packed(bytes: &[u8]) -> bool {
     fuzz_targets::npz(&npz::write(&[("x", bytes.to_vec())]))
 }
@@ -65,7 +67,7 @@ fn tables() -> Vec<Vec<u8>> {
     all.map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// A file as the program writes it.
+/// A file that the program wrote.
 fn sample(bytes: &[u8]) -> Vec<Vec<u8>> {
     vec![bytes.to_vec()]
 }
@@ -159,7 +161,7 @@ fn events() -> Vec<Vec<u8>> {
 
 type Target = (&'static str, Vec<Vec<u8>>, fn(&[u8]) -> bool);
 
-/// One test, because two at a time would count each other's memory.
+/// One test for all targets, because concurrent tests would count each other's memory.
 #[test]
 fn hostile_bytes_are_refused_or_understood() {
     let targets: [Target; 14] = [
@@ -180,12 +182,12 @@ fn hostile_bytes_are_refused_or_understood() {
     ];
     for (name, samples, parser) in targets {
         for (k, sample) in samples.iter().enumerate() {
-            assert!(parser(sample), "{name} {k} is right and not understood");
+            assert!(parser(sample), "{name} {k} is valid but was refused");
         }
         let runs = runs(10_000);
         let understood = feed(name, &samples, 12, runs, MEMORY, parser);
         println!("{name}: {runs} mutations, {understood} understood");
-        // Both happen, or the mutations are no test.
+        // Mutations must produce valid and invalid inputs.
         assert!(understood > 0 && understood < runs, "{name}: {understood} of {runs}");
     }
 }

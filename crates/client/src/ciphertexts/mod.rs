@@ -1,4 +1,4 @@
-//! Ciphertexts on disk: encrypted rows on their way to a server, and what it computed of them.
+//! Ciphertexts on disk: row blobs for a server, and the outputs that it computed.
 
 mod outputs;
 pub(crate) mod row_blobs;

@@ -1,4 +1,5 @@
-//! Encrypted rows, kept on disk: what was encrypted once is sent as it is, however often sending is tried.
+//! Row blobs on disk. Rows are encrypted once, and the same bytes are sent however often an upload
+//! is tried.
 
 use crate::layout::Layout;
 use crate::project::{checked_name, io};
@@ -13,16 +14,16 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// A file of encrypted rows.
+/// A row blob on disk: the encrypted rows of one piece.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowBlobFile {
-    /// Its name in the job's folder.
+    /// Its file name in the folder of the job.
     pub file: String,
     /// The hash of its bytes.
     pub blob: String,
-    /// Its size.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Rows that are not padding.
+    /// Its rows, without padding.
     pub rows: usize,
 }
 
@@ -32,13 +33,13 @@ impl RowBlobFile {
         Ok(BlobDigest { name: blob(&self.blob)?, size: self.bytes })
     }
 
-    /// As requests name it.
+    /// The row blob as requests name it.
     pub(crate) fn reference(&self) -> Result<RowBlob> {
         Ok(RowBlob { blob: blob(&self.blob)?, rows: self.rows })
     }
 }
 
-/// Encrypts rows into the files of a folder.
+/// Encrypts rows into files of a folder.
 pub(crate) struct RowBlobWriter<'a> {
     pub owner: &'a Owner,
     pub layout: &'a Layout,
@@ -46,7 +47,7 @@ pub(crate) struct RowBlobWriter<'a> {
 }
 
 impl RowBlobWriter<'_> {
-    /// Encrypts the features of some rows, and their labels unless they stay with their owner.
+    /// Encrypts the features of a range of rows, and their labels if the server needs them.
     pub fn write(&self, set: &Dataset, rows: Range<usize>, with_labels: bool, file: String) -> Result<RowBlobFile> {
         let Self { owner, layout, folder } = self;
         let (geometry, level_plan) = (layout.geometry(), layout.level_plan());
@@ -78,24 +79,24 @@ impl RowBlobWriter<'_> {
     }
 }
 
-/// The ranges of `rows` rows in batches of at most `batch`.
+/// Splits `rows` rows into ranges of at most `batch` rows.
 pub(crate) fn ranges(rows: usize, batch: usize) -> Vec<Range<usize>> {
     (0..rows).step_by(batch.max(1)).map(|start| start..(start + batch).min(rows)).collect()
 }
 
-/// Where the file is: a record that came from elsewhere names no files but such as are kept here.
+/// The path of a row blob. A record from elsewhere cannot name files outside of the folder.
 pub(crate) fn path(folder: &Path, row_blob: &RowBlobFile) -> Result<PathBuf> {
     Ok(folder.join(checked_name(&row_blob.file)?))
 }
 
-/// Whether a file is there as it was written, by its length or, `thoroughly`, by its bytes.
+/// Returns whether a file is intact, by its length or, if `thoroughly`, by its hash.
 pub(crate) fn is_whole(folder: &Path, row_blob: &RowBlobFile, thoroughly: bool) -> bool {
     let Ok(path) = path(folder, row_blob) else { return false };
     let as_written = || rpc::digest_file(&path).is_ok_and(|digest| digest.name.to_string() == row_blob.blob);
     path.metadata().is_ok_and(|m| m.len() == row_blob.bytes) && (!thoroughly || as_written())
 }
 
-/// The name in a state file.
+/// Parses the name of a blob in a state file.
 pub(crate) fn blob(text: &str) -> Result<BlobName> {
     text.parse().map_err(|e: hetal_wire::NameError| Error::Protocol { what: e.to_string() })
 }

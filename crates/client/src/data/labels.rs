@@ -1,19 +1,19 @@
-//! Labels, and the classes they stand for.
+//! Labels and the classes that they name.
 
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Labels as they were found: numbers or names.
+/// The labels of rows: numbers or names.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Labels {
-    /// Whole numbers.
+    /// Integers.
     Numbers(Vec<i64>),
     /// Names.
     Names(Vec<String>),
 }
 
 impl Labels {
-    /// How many.
+    /// The number of labels.
     pub fn len(&self) -> usize {
         match self {
             Self::Numbers(numbers) => numbers.len(),
@@ -21,12 +21,12 @@ impl Labels {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// As texts.
+    /// The labels as text.
     pub fn texts(&self) -> Vec<String> {
         match self {
             Self::Numbers(numbers) => numbers.iter().map(i64::to_string).collect(),
@@ -34,7 +34,7 @@ impl Labels {
         }
     }
 
-    /// The distinct labels in order: numbers by value, names by letters.
+    /// The distinct labels in order: numbers by value, names alphabetically.
     pub fn classes(&self) -> Vec<String> {
         match self {
             Self::Numbers(numbers) => distinct(numbers).iter().map(i64::to_string).collect(),
@@ -47,11 +47,11 @@ fn distinct<T: Ord + Clone>(values: &[T]) -> Vec<T> {
     values.iter().cloned().collect::<std::collections::BTreeSet<T>>().into_iter().collect()
 }
 
-/// The numbers of labels among the classes; a label of none is named with its row.
+/// The index of each label in `classes`. An unknown label is an error that names its row.
 pub fn class_numbers(labels: &Labels, classes: &[String]) -> Result<Vec<usize>> {
-    let places: BTreeMap<&str, usize> = classes.iter().enumerate().map(|(k, class)| (class.as_str(), k)).collect();
-    let place = |(row, label): (usize, &String)| {
-        places.get(label.as_str()).copied().ok_or_else(|| Error::UnknownClass { row: row + 1, label: label.clone() })
+    let indices: BTreeMap<&str, usize> = classes.iter().enumerate().map(|(k, class)| (class.as_str(), k)).collect();
+    let index = |(row, label): (usize, &String)| {
+        indices.get(label.as_str()).copied().ok_or_else(|| Error::UnknownClass { row: row + 1, label: label.clone() })
     };
-    labels.texts().iter().enumerate().map(place).collect()
+    labels.texts().iter().enumerate().map(index).collect()
 }

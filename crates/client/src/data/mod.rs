@@ -1,4 +1,9 @@
-//! The rows a data owner brings, from files to what is trained on.
+//! Rows, from files to training data.
+//!
+//! ```text
+//! files ──> Table ──> Labelled ──> TrainingData
+//!           Labels ──────┘          split, shuffled, normalised
+//! ```
 
 pub mod files;
 mod labels;

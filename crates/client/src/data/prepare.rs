@@ -1,31 +1,32 @@
-//! What is to be learned: labelled rows, split, shuffled and brought to a common size.
+//! Training data: labelled rows, split, shuffled and normalised.
 
 use super::Table;
 use super::labels::{Labels, class_numbers};
 use crate::{Error, Result};
 use hetal_learn::{Dataset, Matrix, Normalisation};
 
-/// The length the longest training row is brought to. Chosen by validation loss on SNIPS (MPNet features) and face masks
-/// (EfficientNet features): with rate 1 and Nesterov's momentum both are at their best within 50 iterations, and no logit passes 25.
+/// The norm of the longest training row after normalisation. It was chosen by validation loss on
+/// SNIPS (MPNet features) and face masks (EfficientNet features). With rate 1 and Nesterov's
+/// momentum both reach their best loss within 50 iterations, and no logit exceeds 25.
 pub const ROW_NORM: f64 = 10.0;
-/// One row in so many of each class is for validation, where none are given.
+/// One in this many rows of each class is used for validation if no validation rows are given.
 pub const VALIDATION_SHARE: usize = 8;
-/// Splits and shuffles are the same on every machine and every day.
+/// Makes splits and shuffles the same in every run and on every machine.
 const SEED: u64 = 0x6865_7461_6c20_3031;
 
-/// Rows with the names of their classes.
+/// Rows with their labels.
 #[derive(Clone, Debug)]
 pub struct Labelled {
     /// One row per sample.
     pub features: Matrix,
-    /// One per row.
+    /// One label per row.
     pub labels: Labels,
-    /// Where they are from, for errors: a file's name, or nothing.
+    /// The name of their file for error messages, or an empty string.
     pub file: String,
 }
 
 impl Labelled {
-    /// Features with the labels of their own file, or those of another.
+    /// Combines features with labels: those of another file, or those of the same file.
     pub fn new(table: Table, labels: Option<Labels>) -> Result<Self> {
         let labels = labels.or(table.labels).ok_or(Error::NoLabels)?;
         if labels.len() != table.features.rows() {
@@ -35,19 +36,19 @@ impl Labelled {
         Ok(Self { features: table.features, labels, file: String::new() })
     }
 
-    /// An error about them, with the place where they are from.
+    /// Adds the name of the file to an error about these rows.
     pub fn fault(&self, error: impl Into<Error>) -> Error {
         let error = error.into();
         if self.file.is_empty() { error } else { Error::Rows { file: self.file.clone(), error: Box::new(error) } }
     }
 
-    /// The rows with numbers for their classes.
+    /// The rows with class indices.
     fn dataset(&self, classes: &[String]) -> Result<Dataset> {
         let labels = class_numbers(&self.labels, classes).map_err(|e| self.fault(e))?;
         Dataset::new(self.features.clone(), labels, classes.len()).map_err(|e| self.fault(e))
     }
 
-    /// The first of the rows and of the features.
+    /// The first `rows` rows and `columns` features.
     pub fn first(&self, rows: usize, columns: usize) -> Self {
         let (rows, columns) = (rows.min(self.features.rows()), columns.min(self.features.columns()));
         let labels = match &self.labels {
@@ -59,23 +60,24 @@ impl Labelled {
     }
 }
 
-/// A classification to learn: rows to train and to validate on, normalised.
+/// Rows to train on and rows to validate on, normalised.
 #[derive(Clone, Debug)]
 pub struct TrainingData {
     /// The names of the classes.
     pub classes: Vec<String>,
-    /// Rows to train on, shuffled.
+    /// Training rows, shuffled.
     pub training: Dataset,
-    /// Rows to validate on.
+    /// Validation rows.
     pub validation: Dataset,
-    /// What was done to the features.
+    /// The normalisation of the features.
     pub normalisation: Normalisation,
 }
 
 impl TrainingData {
-    /// Prepares rows. Without rows for validation, one in [`VALIDATION_SHARE`] of each class is set aside.
+    /// Prepares rows. Without validation rows, one in [`VALIDATION_SHARE`] rows of each class is
+    /// set aside.
     pub fn new(training: &Labelled, validation: Option<&Labelled>, row_norm: f64) -> Result<Self> {
-        // Every class has rows: they are the classes of the rows.
+        // The classes are those of the training rows, so every class has rows.
         let classes = training.labels.classes();
         let all = training.dataset(&classes)?;
         let (to_train, to_validate) = match validation {
@@ -86,7 +88,7 @@ impl TrainingData {
         let rest = rest.as_ref().unwrap_or(&all);
         let (first, second) = (part(&all, &to_train)?, part(rest, &to_validate)?);
         let normalisation = Normalisation::fit(first.features(), row_norm)?;
-        // What is wrong with a row is said of the row of the file.
+        // Errors name the row of the file, not of the shuffled set.
         let normalised = |set: &Dataset, rows: &[usize], of: &Labelled| -> Result<Dataset> {
             let apply = normalisation.apply(set.features()).and_then(|features| set.with_features(features));
             apply.map_err(|error| of.fault(in_file(error, rows)))
@@ -96,12 +98,12 @@ impl TrainingData {
         Ok(Self { training, validation, classes, normalisation })
     }
 
-    /// Features of a row.
+    /// The number of features of a row.
     pub fn features(&self) -> usize {
         self.training.features().columns()
     }
 
-    /// A hash of everything that is learned from: a resumed training must not go on with other rows.
+    /// A hash of all rows and classes. A training resumes only with the same rows.
     pub fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for class in &self.classes {
@@ -120,7 +122,7 @@ impl TrainingData {
     }
 }
 
-/// An error about one of some rows of a file, said of the file's.
+/// Replaces the row of a subset in an error by the row of the file.
 fn in_file(error: hetal_learn::Error, rows: &[usize]) -> hetal_learn::Error {
     match error {
         hetal_learn::Error::BeyondGuard { row, column, norm, guard } => {
@@ -130,7 +132,7 @@ fn in_file(error: hetal_learn::Error, rows: &[usize]) -> hetal_learn::Error {
     }
 }
 
-/// Some rows of a set, in the order given.
+/// Selects rows of a set, in the given order.
 fn part(set: &Dataset, rows: &[usize]) -> Result<Dataset> {
     let columns = set.features().columns();
     let features = Matrix::from_fn(rows.len(), columns, |i, h| set.features()[(rows[i], h)]);
@@ -138,7 +140,8 @@ fn part(set: &Dataset, rows: &[usize]) -> Result<Dataset> {
     Ok(Dataset::new(features, labels, set.classes())?)
 }
 
-/// One in [`VALIDATION_SHARE`] rows of each class (at least one of a class of two) to validate on, the others to train on.
+/// Splits rows into training and validation rows. Validation gets one in [`VALIDATION_SHARE`] rows
+/// of each class, and at least one of a class of two rows.
 fn split(set: &Dataset) -> Result<(Vec<usize>, Vec<usize>)> {
     let mut seen = vec![0; set.classes()];
     let mut counts = vec![0; set.classes()];
@@ -156,7 +159,8 @@ fn split(set: &Dataset) -> Result<(Vec<usize>, Vec<usize>)> {
     Ok((training, validation))
 }
 
-/// The numbers below `count` in an order that looks random: files are often sorted by class, batches must not be.
+/// A fixed permutation of the numbers below `count`. Files are often sorted by class, and batches
+/// must not be.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut state = SEED;
     let mut next = || {
@@ -204,7 +208,7 @@ mod tests {
         assert_ne!(TrainingData::new(&labelled(labels), None, 9.0).unwrap().fingerprint(), before);
     }
 
-    /// Rows are counted from 1 as they are in their file, however they were shuffled and split.
+    /// Rows are counted from 1 as in their file, however they were shuffled and split.
     #[test]
     fn what_is_wrong_is_said_of_the_file_s_row() {
         let fault = |training: &Labelled, validation: Option<&Labelled>| {
@@ -215,7 +219,7 @@ mod tests {
         let mut bad = rows.clone();
         bad.features[(0, 2)] = f64::NAN;
         assert!(fault(&bad, None).starts_with("rows.csv: row 1, column 3:"), "{}", fault(&bad, None));
-        // The one row that is far longer than the others, if it is set aside: it is trained on or found, never misnamed.
+        // A row that is far longer than the others is an error if it is set aside for validation.
         let mut found = 0;
         for row in 0..24 {
             let mut far = rows.clone();

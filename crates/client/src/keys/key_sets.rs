@@ -1,4 +1,4 @@
-//! The key sets that a server gets, one for each layout.
+//! Key sets: the files of switching keys that a server gets, one for each layout.
 
 use super::Owner;
 use crate::project::{KeySet, io, remove_if_there};
@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-/// Compares the key set of a layout with its name, and throws it away if its bytes are others than were written: it can be made anew.
+/// Compares the key set of a layout with its hash, and removes it if it is damaged. It can be
+/// generated again.
 pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
     let Some(keys) = project.settings().keys.iter().find(|keys| keys.layout == layout.key()) else { return Ok(()) };
     let path = project.key_file(keys);
@@ -21,7 +22,8 @@ pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key set has other keys than this version of the program needs: by its length, and by what its file lists, if it is there.
+/// Returns whether a key set contains other keys than this version of the program needs, by its
+/// length and by the list at the start of its file.
 pub(crate) fn is_of_another_version(project: &Project, owner: &Owner, layout: &Layout, keys: &KeySet) -> Result<bool> {
     let wanted = layout.keys()?;
     let lists_others =
@@ -29,14 +31,15 @@ pub(crate) fn is_of_another_version(project: &Project, owner: &Owner, layout: &L
     Ok(keys.bytes != layout.key_bytes(&wanted)? || lists_others())
 }
 
-/// The keys that a file lists at its beginning, if that can be read: a few KiB.
+/// Reads the list of keys at the start of a file: a few KiB.
 fn listed(owner: &Owner, path: &Path) -> Option<BTreeSet<(KeyId, usize)>> {
     let mut file = std::io::BufReader::new(std::fs::File::open(path).ok()?);
     Some(KeySetReader::new(&owner.codec(), &mut file).ok()?.remaining().collect())
 }
 
-/// Makes sure that a project has the key set of a layout: one of another version of this program, or whose file was cut, is made anew. What
-/// else is wrong with a file is found out when it is sent, or by [`check_set`].
+/// Ensures that a project has the key set of a layout. A set of another version of this program, or
+/// of the wrong length, is generated again. Other damage is found by [`check_set`] or when the set
+/// is sent.
 pub fn ensure_set(
     project: &mut Project,
     owner: &Owner,
@@ -52,7 +55,7 @@ pub fn ensure_set(
     }
     let wanted = layout.keys()?;
     let file = known.as_ref().map_or_else(|| layout.key_file(), |keys| keys.file.clone());
-    // Made again, it is as known to a server as it was.
+    // A server may have seen the previous keys of this layout.
     let sent = known.is_some_and(|keys| keys.sent);
     let path = project.root().join(&file);
     let start = Instant::now();
@@ -72,7 +75,7 @@ pub fn ensure_set(
     Ok(keys)
 }
 
-/// A file that is hashed while it is written.
+/// Hashes a file while it is written.
 struct HashedFile {
     file: std::io::BufWriter<NewFile>,
     hasher: blake3::Hasher,

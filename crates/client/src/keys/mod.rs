@@ -1,4 +1,13 @@
-//! A project's keys: the secret, which is made once and never silently again, and the key set that a server gets.
+//! The keys of a project.
+//!
+//! The secret key is created once and never replaced silently. A server gets key sets: all
+//! switching keys that one circuit needs.
+//!
+//! ```text
+//! secret    load, create, retire, rotate, back up, restore
+//! owner     encryption, decryption and key generation with the secret key
+//! key_sets  the files that a server gets, one for each layout
+//! ```
 
 mod key_sets;
 mod owner;

@@ -1,4 +1,4 @@
-//! The secret key and what works with it.
+//! Encryption, decryption and key generation with the secret key.
 
 use crate::{Error, Result};
 use hetal_ckks::bytes::{Codec, KeySetWriter};
@@ -11,20 +11,21 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// Keys made at once, at most: each of the largest takes 144 MiB, and one more waits while one is written.
+/// The most keys that are generated at once. The largest keys have 144 MiB each, and one more waits
+/// while one is written.
 const KEYS_AT_ONCE: usize = 4;
 
-/// The ring of a parameter set on this machine's fastest kernels.
+/// Creates the ring of a parameter set with the fastest kernels of this machine.
 pub fn ring_of(params: &Params) -> Result<Arc<RnsRing>> {
     ring_with(params, Isa::detect())
 }
 
-/// The ring of a parameter set on given kernels.
+/// Creates the ring of a parameter set with given kernels.
 pub fn ring_with(params: &Params, isa: Isa) -> Result<Arc<RnsRing>> {
     Ok(Arc::new(params.ring_on(isa)?))
 }
 
-/// A data owner: makes keys, encrypts and decrypts.
+/// A data owner: generates keys, encrypts and decrypts.
 pub struct Owner {
     /// The parameter set.
     pub params: Arc<Params>,
@@ -39,19 +40,20 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// An owner with a fresh secret.
+    /// Creates an owner with a new secret key.
     pub fn fresh(params: Arc<Params>) -> Result<Self> {
         let ring = ring_of(&params)?;
         Ok(Self::with_seeds(params, ring, Box::new(OsSeeds)))
     }
 
-    /// An owner whose secret and randomness come from given seeds, on given kernels: for tests that compare bytes.
+    /// Creates an owner whose secret key and randomness come from given seeds, for tests that
+    /// compare bytes.
     pub fn with_seeds(params: Arc<Params>, ring: Arc<RnsRing>, mut seeds: Box<dyn SeedSource + Send>) -> Self {
         let secret = SecretKey::generate(&params, &mut *seeds);
         Self::with_secret(params, ring, secret, seeds)
     }
 
-    /// The owner of the secret in a file, which may be locked.
+    /// Loads the secret key from a file, which may be locked with a passphrase.
     pub fn load(params: Arc<Params>, path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
         let secret = SecretKey::load(&params, path, passphrase)?;
         let ring = ring_of(&params)?;
@@ -76,28 +78,29 @@ impl Owner {
         }
     }
 
-    /// Writes the secret to a new file that only its owner can read, locked if there is a passphrase.
+    /// Writes the secret key to a new file that only its owner can read. It is locked if there is a
+    /// passphrase.
     pub fn save(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
         Ok(self.secret.save(&self.params, path, passphrase)?)
     }
 
-    /// The name of the secret, 32 hexadecimal digits that tell nothing about it.
+    /// The id of the secret key: 32 hexadecimal digits that reveal nothing about it.
     pub fn key_id(&self) -> String {
         hex(&self.secret.id())
     }
 
-    /// Arithmetic without the secret.
+    /// An evaluator, which computes without the secret key.
     pub fn evaluator(&self) -> Evaluator<RnsRing> {
         Evaluator::new(Arc::clone(&self.params), Arc::clone(&self.ring))
     }
 
-    /// Reads and writes the set's objects.
+    /// A codec for keys and ciphertexts of the parameter set.
     pub fn codec(&self) -> Codec<RnsRing> {
         Codec::new(Arc::clone(&self.params), Arc::clone(&self.ring))
     }
 
-    /// Writes a set of the keys `(purpose, limbs)`, a few of them in memory at a time: they are made on all threads while the
-    /// last ones are written. `made` is called after each.
+    /// Writes a set of the keys `(id, limbs)`. Keys are generated on all threads while others are
+    /// written, and only a few are in memory at a time. `made` is called after each key.
     pub fn write_keys(
         &self,
         wanted: &[(KeyId, usize)],
@@ -118,7 +121,7 @@ impl Owner {
                 writer.finish().map_err(format)
             });
             let making = wanted.chunks(at_once()).try_for_each(|wanted| {
-                // Who does not listen any more has an error to tell.
+                // The receiver is closed only after an error, which the writer returns.
                 let sent = |key| send.send(key).map_err(|_| Error::Interrupted);
                 let keys: Vec<_> = wanted.par_iter().map(|&wanted| maker.make(wanted)).collect::<Result<_>>()?;
                 keys.into_iter().try_for_each(sent)
@@ -132,20 +135,21 @@ impl Owner {
         })
     }
 
-    /// Makes the keys of a set one by one: those to and from the ephemeral secret are of the same one.
+    /// Creates a generator for the keys of one set. Its keys to and from the ephemeral secret
+    /// belong together.
     pub fn key_maker(&self, wanted: &[(KeyId, usize)]) -> Result<KeyMaker<'_>> {
         let ephemeral = EphemeralSecret::for_keys(&self.params, wanted, &mut Shared(&self.seeds))?;
         Ok(KeyMaker { owner: self, ephemeral })
     }
 
-    /// Encrypts a full vector at a usable level; the uniform half stays a seed.
+    /// Encrypts a full vector at a usable level. The uniform half of the ciphertext stays a seed.
     pub fn encrypt_seeded(&self, values: &[Complex64], level: usize) -> Result<SeededCiphertext<Poly>> {
         let basis = Basis { q: self.params.limbs(level), p: 0 };
         let plain = self.evaluator.encode(values, self.params.scale(level), basis)?;
         Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut Shared(&self.seeds)))
     }
 
-    /// Encrypts a full vector with some limbs and scale.
+    /// Encrypts a full vector with a number of limbs and a scale.
     pub fn encrypt(
         &self,
         evaluator: &Evaluator<RnsRing>,
@@ -157,21 +161,22 @@ impl Owner {
         Ok(self.encryptor.encrypt(&self.secret, &plain, &mut Shared(&self.seeds)))
     }
 
-    /// Opens a ciphertext. What it holds is private: see [`hetal_keys::Release`] before any of it leaves.
+    /// Decrypts a ciphertext. The result is private: publish it only through
+    /// [`hetal_keys::Release`].
     pub fn decrypt(&self, ct: &Ciphertext<Poly>) -> Result<Private<Vec<Complex64>>> {
         Ok(self.decryptor.decrypt(&self.secret, ct)?)
     }
 }
 
-/// Makes the keys of one set.
+/// Generates the keys of one set.
 pub struct KeyMaker<'a> {
     owner: &'a Owner,
-    /// Forgotten with this.
+    /// The ephemeral secret, which is dropped with the generator.
     ephemeral: Option<EphemeralSecret>,
 }
 
 impl KeyMaker<'_> {
-    /// Makes a key of the set.
+    /// Generates a key of the set.
     pub fn make(&self, (id, limbs): (KeyId, usize)) -> Result<SwitchingKey<PackedPoly>> {
         let Owner { generator, secret, seeds, .. } = self.owner;
         Ok(generator.make(secret, (id, limbs), self.ephemeral.as_ref(), &mut Shared(seeds))?)
@@ -183,7 +188,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Sixteen random bytes, which name a wish for a job.
+/// Sixteen random bytes that identify a request for a job.
 pub(crate) fn random_name() -> Result<[u8; 16]> {
     let mut name = [0; 16];
     getrandom::fill(&mut name).map_err(|e| Error::Randomness { reason: e.to_string() })?;
@@ -194,7 +199,7 @@ fn at_once() -> usize {
     rayon::current_num_threads().clamp(1, KEYS_AT_ONCE)
 }
 
-/// Seeds that several threads take from one source.
+/// A seed source that several threads share.
 struct Shared<'a>(&'a Mutex<Box<dyn SeedSource + Send>>);
 
 impl SeedSource for Shared<'_> {

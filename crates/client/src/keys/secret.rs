@@ -1,4 +1,4 @@
-//! The secret key of a project: made once and never silently again, loaded, backed up, brought back, replaced.
+//! The life cycle of a project's secret key.
 
 use super::Owner;
 use super::key_sets::ensure_set;
@@ -10,7 +10,8 @@ use hetal_ckks::Params;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a key from elsewhere may have published, nobody knows: nothing more is published under it.
+/// The release budget of a key from another project: what was published under it is unknown, so
+/// nothing more is.
 pub(super) const SPENT_BUDGET: ReleaseBudget = ReleaseBudget { noise: 1.0, numbers: 1, security: 1, left: 0 };
 
 /// The parameter set of a project.
@@ -18,19 +19,20 @@ pub fn params(project: &Project) -> Result<Arc<Params>> {
     Ok(Arc::new(Params::named(&project.settings().set)?))
 }
 
-/// Loads a project's secret key, or makes the first one. One that is gone is an error: what is encrypted under it would be lost.
+/// Loads the secret key of a project, or creates the first one. A lost key is an error, because a
+/// new one could not decrypt what was encrypted under it.
 pub fn owner(project: &mut Project) -> Result<Owner> {
     require_no_rotation(project)?;
     load_or_create(project)
 }
 
-/// Loads a project's secret key, which must be there and be the project's.
+/// Loads the secret key of a project, which must exist and have the recorded id.
 pub fn existing_owner(project: &mut Project) -> Result<Owner> {
     require_no_rotation(project)?;
     load(project)
 }
 
-/// Nothing is done with keys that are half replaced.
+/// Refuses to use keys while a rotation is unfinished.
 pub(crate) fn require_no_rotation(project: &Project) -> Result<()> {
     if project.settings().rotation.is_some() { Err(Error::HalfRotated) } else { Ok(()) }
 }
@@ -47,7 +49,7 @@ fn load_or_create(project: &mut Project) -> Result<Owner> {
     if settings.locked && project.passphrase().is_none() {
         return Err(Error::Unlocked);
     }
-    // Not before it is clear that there was none: a link to a disk that is not there leads to one.
+    // Only after the checks above: a symbolic link to a disk that is not mounted leads to a key.
     remove_if_there(&path)?;
     let owner = Owner::fresh(params(project)?)?;
     owner.save(&path, project.passphrase())?;
@@ -65,7 +67,7 @@ fn load(project: &mut Project) -> Result<Owner> {
     match &project.settings().key_id {
         Some(id) if *id != owner.key_id() => Err(Error::OtherSecret { path }),
         Some(_) => Ok(owner),
-        // Made by a program that was killed before it wrote the name down, or by one that knew no names.
+        // The process was killed before it recorded the id, or its version knew no ids.
         None => {
             let released = match project.settings().released {
                 Some(released) => Some(released),
@@ -77,8 +79,9 @@ fn load(project: &mut Project) -> Result<Owner> {
     }
 }
 
-/// Whether there is anything about the keys that are there, or were: a server may have seen them, something was published under them, nobody
-/// knows their name, or they are lost. Others are as good as new ones.
+/// Returns whether the keys of a project were used. Keys count as used if a server may have seen
+/// them, if something was published under them, if their id is unknown, or if they are lost. Unused
+/// keys are as good as new ones.
 pub fn are_used(project: &Project) -> bool {
     let (settings, there) = (project.settings(), project.has_secret());
     let seen = settings.keys.iter().any(|keys| keys.sent) || settings.released.is_some();
@@ -87,18 +90,19 @@ pub fn are_used(project: &Project) -> bool {
     seen || unknown || lost
 }
 
-/// Moves the secret key to `old`, with what was published under it: the next training makes a new one.
+/// Moves the secret key and its release budget to `old`. The next training creates a new key.
 pub fn retire(project: &mut Project) -> Result<()> {
     require_no_rotation(project)?;
     if project.has_secret() && project.settings().key_id.is_none() {
-        // What was published is found again by the key's name. One that cannot be opened keeps its secret, and goes nameless.
+        // The id is needed to find the budget again. A key that cannot be unlocked is retired
+        // without its id.
         let _ = load(project);
     }
     project.retire_keys()
 }
 
-/// Replaces the secret key, and the key sets it had; interrupted, it goes on. Gives the old key's name and the new key. Trainings that were
-/// interrupted with the old ones are reported.
+/// Replaces the secret key and its key sets, and returns the id of the old key and the new key. An
+/// interrupted rotation continues. Interrupted trainings with the old keys are reported.
 pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<(String, Owner)> {
     let sets = project.settings().keys.clone();
     let rotation = match project.settings().rotation.clone() {
@@ -112,13 +116,13 @@ pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(ProgressEvent) + Se
         }
     };
     if project.has_secret() {
-        // The old one or the new one, also where its name is not written down: now it is.
+        // This is the old or the new key; loading it records its id.
         load(project)?;
     }
     if project.settings().key_id.as_ref() == Some(&rotation.from) {
         project.retire_keys()?;
     }
-    // Before the long work, which may be interrupted: later nobody knows which sets there were.
+    // Before the key generation, which may be interrupted: afterwards the old key sets are unknown.
     let stranded = training::stranded(project, &sets);
     if !stranded.is_empty() {
         report(ProgressEvent::Stranded(stranded));
@@ -132,14 +136,15 @@ pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(ProgressEvent) + Se
     Ok((rotation.from, owner))
 }
 
-/// Writes a copy of the secret key to a new file, locked with a passphrase of its own if there is one.
+/// Writes a copy of the secret key to a new file, locked if there is a passphrase. Returns its id.
 pub fn back_up(project: &mut Project, file: &Path, passphrase: Option<&hetal_keys::Passphrase>) -> Result<String> {
     let owner = existing_owner(project)?;
     owner.save(file, passphrase)?;
     Ok(owner.key_id())
 }
 
-/// Puts a secret key from a backup in its place. Whether more may be published under it is known only where it was here before.
+/// Restores the secret key from a backup and returns its id. Only a key that was in this project
+/// before keeps a release budget.
 pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_keys::Passphrase>) -> Result<String> {
     let owner = Owner::load(params(project)?, file, passphrase)?;
     let (path, key_id) = (project.secret(), owner.key_id());
@@ -147,13 +152,14 @@ pub fn restore(project: &mut Project, file: &Path, passphrase: Option<&hetal_key
     if known.as_ref().is_some_and(|known| *known != key_id) {
         return Err(Error::OtherBackup { file: file.to_owned() });
     }
-    // Nothing is changed where there is a key already.
+    // An existing key is never overwritten.
     if project.has_secret() {
         return Err(hetal_keys::Error::Exists { path }.into());
     }
     remove_if_there(&path)?;
     if known.is_none() {
-        // The name before the secret: killed in between, the secret is missed and can be brought back again, and nothing is published.
+        // The id is recorded before the secret is written. If the process is killed in between, the
+        // key counts as lost and can be restored again, and nothing is published.
         project.adopt_key(key_id.clone(), Some(SPENT_BUDGET))?;
     }
     owner.save(&path, project.passphrase())?;

@@ -26,7 +26,7 @@ fn a_lost_secret_is_not_replaced() {
     }
     assert_eq!(restore(&mut p, &backup, None).unwrap(), id);
     assert_eq!(owner(&mut p).unwrap().key_id(), id);
-    // Another key is no substitute.
+    // Another key is refused.
     std::fs::remove_file(p.secret()).unwrap();
     let mut q = project(&folder, "q");
     owner(&mut q).unwrap();
@@ -35,7 +35,7 @@ fn a_lost_secret_is_not_replaced() {
     assert!(matches!(restore(&mut q, &backup, None), Err(Error::OtherBackup { .. })));
 }
 
-/// What a killed program left of the name is no key.
+/// An empty file, left by a killed process, is not a key.
 #[test]
 fn an_empty_file_does_not_stop_a_restoration() {
     let folder = TempDir::new();
@@ -49,7 +49,7 @@ fn an_empty_file_does_not_stop_a_restoration() {
     assert!(restore(&mut p, &backup, None).is_err(), "a key is never overwritten");
 }
 
-/// A secret on a disk that is not there now is found again when it is.
+/// A secret key on a disk that is not mounted is not replaced.
 #[cfg(unix)]
 #[test]
 fn a_link_to_a_secret_that_is_away_stays() {
@@ -78,7 +78,7 @@ fn a_project_has_a_key_set_for_each_shape() {
     let (first, second) = (set(&mut p, &six), set(&mut p, &nine));
     assert_ne!(first.file, second.file);
     assert_eq!((set(&mut p, &six), set(&mut p, &nine)), (first.clone(), second.clone()));
-    // Damaged, it is as good as gone; whole, it stays.
+    // A damaged key set is removed, an intact one is kept.
     let path = p.key_file(&second);
     let whole = std::fs::read(&path).unwrap();
     check_set(&mut p, &nine).unwrap();
@@ -87,12 +87,12 @@ fn a_project_has_a_key_set_for_each_shape() {
     damaged[whole.len() / 2] ^= 1;
     std::fs::write(&path, damaged).unwrap();
     check_set(&mut p, &six).unwrap();
-    assert_eq!(set(&mut p, &nine), second, "a length is soon compared, bytes are not");
+    assert_eq!(set(&mut p, &nine), second, "`ensure_set` compares the length, not the bytes");
     check_set(&mut p, &nine).unwrap();
     let second = set(&mut p, &nine);
     assert_ne!(std::fs::read(&path).unwrap(), whole);
     assert_eq!(rpc::digest_file(&path).unwrap().name.to_string(), second.blob);
-    // A set of an earlier version of this program, with other keys, is whole and yet of no use.
+    // A set of an earlier version of this program is intact but has other keys.
     std::fs::write(&path, b"old").unwrap();
     let blob = rpc::digest_file(&path).unwrap().name.to_string();
     p.update(|s| {
@@ -103,7 +103,7 @@ fn a_project_has_a_key_set_for_each_shape() {
     let second = set(&mut p, &nine);
     assert_eq!(second.bytes, whole.len() as u64);
     assert_eq!(rpc::digest_file(&path).unwrap().name.to_string(), second.blob);
-    // So is one of the right length with another key in it.
+    // A set of the right length may contain another key.
     let mut file = std::io::BufReader::new(std::fs::File::open(p.key_file(&second)).unwrap());
     let mut read = KeySetReader::new(&owner.codec(), &mut file).unwrap();
     let mut names: Vec<_> = read.remaining().collect();
@@ -126,7 +126,7 @@ fn a_project_has_a_key_set_for_each_shape() {
     p.update(|s| s.keys.iter_mut().filter(|k| k.file == second.file).for_each(|k| k.blob = blob.clone())).unwrap();
     let second = set(&mut p, &nine);
     assert_ne!(second.blob, blob);
-    // Made again, a set is as known to servers as it was.
+    // A set that is generated again counts as sent if its predecessor did.
     p.update(|s| s.keys.iter_mut().for_each(|keys| keys.sent = keys.blob == first.blob)).unwrap();
     std::fs::remove_file(p.key_file(&first)).unwrap();
     let again = set(&mut p, &six);
@@ -135,7 +135,8 @@ fn a_project_has_a_key_set_for_each_shape() {
     assert!(!p.key_file(&again).exists() && !p.key_file(&second).exists());
 }
 
-/// Killed at any moment, a rotation goes on: once away, the old key stays away, and the new one has the sets of the old.
+/// A rotation that was killed at any moment continues: the old key stays retired, and the new one
+/// gets key sets of the same shapes.
 #[test]
 fn a_rotation_goes_on() {
     let folder = TempDir::new();
@@ -148,12 +149,12 @@ fn a_rotation_goes_on() {
     let begun = Rotation { from: id.clone(), shapes: vec![six.shape()] };
     p.update(|s| s.rotation = Some(begun.clone())).unwrap();
     assert!(matches!(owner(&mut p), Err(Error::HalfRotated)));
-    // Killed after the settings and before the secret was moved.
+    // Killed after the settings changed and before the secret was moved.
     let kept = std::fs::read(p.secret()).unwrap();
     p.retire_keys().unwrap();
     hetal_durable::create_new(&p.secret()).unwrap();
     std::fs::write(p.secret(), &kept).unwrap();
-    // A locked key has no open successor.
+    // The successor of a locked key must be locked.
     std::fs::rename(p.secret(), folder.path().join("aside")).unwrap();
     p.set_passphrase(None);
     assert!(matches!(rotate(&mut p, &mut |_| ()), Err(Error::Unlocked)));
@@ -162,7 +163,7 @@ fn a_rotation_goes_on() {
     let (from, new) = rotate(&mut p, &mut |_| ()).unwrap();
     assert!(from == id && new.key_id() != id);
     assert_eq!((p.settings().keys.len(), p.settings().rotation.clone()), (1, None));
-    // Killed after the new secret was made: it stays.
+    // Killed after the new secret was created: it is kept.
     p.update(|s| (s.rotation, s.key_id) = (Some(begun), None)).unwrap();
     std::fs::remove_file(p.key_file(&p.settings().keys[0])).unwrap();
     p.update(|s| s.keys.clear()).unwrap();
@@ -170,7 +171,7 @@ fn a_rotation_goes_on() {
     assert!(p.key_file(&p.settings().keys[0]).exists());
 }
 
-/// A key whose name nobody wrote down is retired under it, and comes back to what was published.
+/// A key without a recorded id gets its release budget back after a retirement.
 #[test]
 fn a_nameless_key_keeps_its_budget() {
     let folder = TempDir::new();
@@ -208,7 +209,7 @@ fn a_key_from_elsewhere_publishes_nothing() {
     assert_eq!(p.settings().released, None);
 }
 
-/// Killed between the settings and the secret, a retirement is not a new budget.
+/// A retirement that was killed half way does not reset the release budget.
 #[test]
 fn a_half_retired_key_keeps_its_budget() {
     let folder = TempDir::new();

@@ -1,4 +1,4 @@
-//! A decrypted classifier and where it came from: the model file.
+//! The model file: a decrypted classifier and its provenance.
 
 pub mod export;
 
@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 const NOTICE: &str = "PRIVATE: these are exact decryptions. Together with the ciphertexts that the server holds they give the secret key \
                       away. Publish a model only as `hetal model export` writes it.";
 
-/// A classifier for features as they are. Its weights are private: `Debug` leaves them out.
+/// A classifier for features without normalisation. Its weights are private, so `Debug` omits them.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     format: String,
@@ -22,18 +22,18 @@ pub struct Model {
     pub name: String,
     /// The names of the classes.
     pub classes: Vec<String>,
-    /// For each class a weight for each feature; the normalisation is folded into them.
+    /// A weight for each class and feature, with the normalisation folded in.
     pub weights: Vec<Vec<f64>>,
-    /// For each class its bias.
+    /// A bias for each class.
     pub bias: Vec<f64>,
-    /// What was done to features in training.
+    /// The normalisation of the features in training.
     pub normalisation: Normalisation,
-    /// A bound on the noise of each decrypted weight, four times the largest difference to exact training; `None` where no exact
-    /// training could be done.
+    /// A bound on the noise of each decrypted weight: four times the largest difference to the
+    /// plaintext reference, or `None` without a reference.
     pub noise: Option<f64>,
     /// How it was trained.
     pub training: Provenance,
-    /// How the features were made, as their extractor wrote it down.
+    /// The manifest of the feature extraction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extraction: Option<serde_json::Value>,
 }
@@ -43,37 +43,37 @@ pub struct Model {
 pub struct Provenance {
     /// The parameter set.
     pub set: String,
-    /// Rows it was trained on.
+    /// Training rows.
     pub rows: usize,
-    /// Rows it was validated on.
+    /// Validation rows.
     pub validation_rows: usize,
     /// Rows of a batch.
     pub batch: usize,
-    /// The first learning rate, unless the server hides it.
+    /// The initial learning rate, unless the server hides it.
     pub rate: Option<f64>,
-    /// Epochs without improvement that were allowed.
+    /// Epochs without improvement before the training stopped.
     pub patience: usize,
-    /// The most rounds that were allowed.
+    /// The most rounds.
     pub max_epochs: usize,
-    /// Logits lay in `[-range, range]` at first.
+    /// The initial range of logits.
     pub range: f64,
-    /// Epochs that were accepted.
+    /// Accepted epochs.
     pub epochs: usize,
-    /// The one whose weights these are.
+    /// The epoch whose weights these are.
     pub best_epoch: usize,
     /// Iterations, repeated ones included.
     pub iterations: u64,
     /// Loss on the validation rows.
     pub validation_loss: f64,
-    /// Share of the validation rows that are right.
+    /// Share of correct validation rows.
     pub validation_accuracy: f64,
-    /// Where it was trained.
+    /// The server that trained it.
     pub server: String,
-    /// The server's name of the training.
+    /// The id of the job on the server.
     pub job: String,
-    /// The server's name of the encrypted weights.
+    /// The name of the blob of the encrypted weights on the server.
     pub weights: String,
-    /// The name of the secret key it was trained under.
+    /// The id of the secret key it was trained under.
     #[serde(default)]
     pub key_id: Option<String>,
 }
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    /// A model from weights for normalised features (classes x features + 1).
+    /// Creates a model from weights for normalised features (classes x features + 1).
     pub fn new(
         name: &str,
         classes: Vec<String>,
@@ -119,12 +119,15 @@ impl Model {
             return Err(Error::NewerFile { path: path.to_owned(), found: model.version, known: VERSION });
         }
         if !model.is_whole() {
-            return Err(Error::Damaged { path: path.to_owned(), reason: "its parts do not fit together".to_owned() });
+            return Err(Error::Damaged {
+                path: path.to_owned(),
+                reason: "its format, classes, weights and biases do not match".to_owned(),
+            });
         }
         Ok(model)
     }
 
-    /// Whether its parts fit together.
+    /// Returns whether format, classes, weights and biases match.
     pub(crate) fn is_whole(&self) -> bool {
         let features = self.features();
         self.format == FORMAT
@@ -135,22 +138,22 @@ impl Model {
             && self.weights.iter().flatten().chain(&self.bias).all(|w| w.is_finite())
     }
 
-    /// Writes the model file, for its owner's eyes only.
+    /// Writes the model file, readable for its owner only.
     pub fn save(&self, path: &Path) -> Result<()> {
         project::write(path, self)
     }
 
-    /// Features of a row.
+    /// The number of features of a row.
     pub fn features(&self) -> usize {
         self.weights.first().map_or(0, Vec::len)
     }
 
-    /// Classes x features + 1, the bias last.
+    /// The weights as a matrix (classes x features + 1), the bias last.
     pub fn matrix(&self) -> Matrix {
         matrix(&self.weights, &self.bias)
     }
 
-    /// Logits of rows.
+    /// Computes the logits of rows.
     pub fn logits(&self, features: &Matrix) -> Result<Matrix> {
         if features.columns() != self.features() {
             return Err(Error::FeatureCount { found: features.columns(), expected: self.features() });
@@ -160,7 +163,7 @@ impl Model {
     }
 }
 
-/// Names the first feature that is no number, as rows and columns are counted in files.
+/// Refuses features that are not finite. The error names the first one, counted as in files.
 pub(crate) fn require_finite(features: &Matrix) -> Result<()> {
     let columns = features.columns().max(1);
     match features.values().iter().position(|x| !x.is_finite()) {
@@ -169,14 +172,14 @@ pub(crate) fn require_finite(features: &Matrix) -> Result<()> {
     }
 }
 
-/// Each row's softmax.
+/// Computes the softmax of each row.
 pub fn probabilities(logits: &Matrix) -> Matrix {
     let mut probabilities = logits.clone();
     (0..logits.rows()).for_each(|i| softmax::exact(probabilities.row_mut(i)));
     probabilities
 }
 
-/// Weights and biases of classes as one matrix, the bias last.
+/// Combines weights and biases into one matrix, the bias last.
 pub(crate) fn matrix(weights: &[Vec<f64>], bias: &[f64]) -> Matrix {
     let features = weights.first().map_or(0, Vec::len);
     let value = |k: usize, h: usize| if h == features { bias[k] } else { weights[k][h] };

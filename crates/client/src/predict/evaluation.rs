@@ -1,30 +1,30 @@
-//! How good predictions are.
+//! The quality of predictions.
 
 use crate::Result;
 use hetal_learn::{Matrix, judge};
 use serde::Serialize;
 
-/// Predictions beside the truth.
+/// Predictions compared with the true labels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Share of rows that are right.
+    /// Share of correct rows.
     pub accuracy: f64,
-    /// One entry per class.
+    /// The quality for each class.
     pub classes: Vec<ClassEvaluation>,
-    /// Rows of class `i` (first index) that were taken for class `j`.
+    /// The confusion matrix: `confusion[i][j]` counts rows of class `i` predicted as class `j`.
     pub confusion: Vec<Vec<usize>>,
 }
 
-/// How good predictions of one class are.
+/// The quality of predictions for one class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassEvaluation {
     /// Its name.
     pub name: String,
     /// Its rows.
     pub rows: usize,
-    /// Share of the rows taken for it that are of it; none if no row was.
+    /// Share of the rows predicted as this class that belong to it; `None` if there are none.
     pub precision: Option<f64>,
-    /// Share of its rows that were taken for it; none if it has no rows.
+    /// Share of its rows that were predicted as this class; `None` if it has no rows.
     pub recall: Option<f64>,
 }
 
@@ -39,15 +39,15 @@ impl Evaluation {
         let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
         let class = |(k, name): (usize, &String)| {
             let rows = confusion[k].iter().sum();
-            let taken = confusion.iter().map(|row| row[k]).sum();
+            let predicted = confusion.iter().map(|row| row[k]).sum();
             let right = confusion[k][k];
-            ClassEvaluation { name: name.clone(), rows, precision: share(right, taken), recall: share(right, rows) }
+            ClassEvaluation { name: name.clone(), rows, precision: share(right, predicted), recall: share(right, rows) }
         };
         let classes = names.iter().enumerate().map(class).collect();
         Ok(Self { accuracy, classes, confusion })
     }
 
-    /// For people.
+    /// The evaluation as text.
     pub fn text(&self) -> String {
         let width = self.classes.iter().map(|c| c.name.chars().count()).max().unwrap_or(0).clamp(5, 32);
         let percent = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |s| format!("{:.1} %", 100.0 * s));
@@ -63,7 +63,7 @@ impl Evaluation {
             let (precision, recall) = (percent(class.precision), percent(class.recall));
             text += &format!("{:width$}  {:>6} {precision:>10} {recall:>8}\n", class.name, class.rows);
         }
-        text += &format!("\n{:width$}  taken for (columns in the same order)\n", "class");
+        text += &format!("\n{:width$}  predicted as (columns in the same order)\n", "class");
         for (class, row) in self.classes.iter().zip(&self.confusion) {
             let counts: String = row.iter().map(|n| format!("{n:>6}")).collect();
             text += &format!("{:width$}  {counts}\n", class.name);

@@ -1,4 +1,4 @@
-//! Predictions: on a server that sees neither rows nor weights, and how good they are.
+//! Predictions on a server that sees neither rows nor weights, and their evaluation.
 
 pub mod evaluation;
 pub mod remote;

@@ -1,4 +1,4 @@
-//! Classes of rows that the server never sees, under weights that it cannot read.
+//! Classification on a server: it sees neither the rows nor the weights.
 
 use crate::ciphertexts::row_blobs::{self, blob};
 use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::PathBuf;
 
-/// Logits of rows under the encrypted weights of a model that a training left on the server.
+/// Computes logits of rows with the encrypted weights that a training left on the server.
 pub fn logits(
     project: &mut Project,
     remote: &Remote,
@@ -27,11 +27,11 @@ pub fn logits(
     require_finite(features)?;
     let owner = keys::existing_owner(project)?;
     if model.training.key_id != Some(owner.key_id()) {
-        let help = "classify without --remote, or in the project it was trained in, or train it again";
+        let help = "predict without --remote, use the project it was trained in, or train it again";
         return Err(Error::OtherKeyModel { model: model.name.clone(), help });
     }
     let training = &model.training;
-    // The server's circuit for queries is the one the training began with.
+    // Queries use the circuit that the training started with.
     let layout =
         Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
     let request = random_name()?;
@@ -46,7 +46,8 @@ pub fn logits(
     logits
 }
 
-/// The folder of a query. It is locked before it has its name: [`delete_leftovers`] never sees one of a living query that it could take.
+/// Creates and locks the folder of a query. It gets its final name after it is locked, so that
+/// [`delete_leftovers`] never deletes the folder of a running query.
 fn locked_folder(project: &Project, label: &str) -> Result<(PathBuf, File)> {
     let begun = project.job(&format!("{UNLOCKED_PREFIX}{label}"))?;
     let lock = project::lock(&begun)?;
@@ -55,13 +56,13 @@ fn locked_folder(project: &Project, label: &str) -> Result<(PathBuf, File)> {
     Ok((folder, lock))
 }
 
-/// Removes what queries left that were interrupted: here, and on this server. What they left on another one waits for it, and what this one
-/// does not let go yet, because the job still ends, waits for the next command.
+/// Deletes what interrupted queries left in this project and on this server. Leftovers on another
+/// server, or of a job that is still being cancelled, stay for a later command.
 pub fn delete_leftovers(project: &Project, remote: &Remote) {
     for entry in std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten() {
         let folder = entry.path();
         let is_query = entry.file_name().to_string_lossy().starts_with(QUERY_PREFIX) && folder.join("lock").exists();
-        // One that is locked is still at work.
+        // The folder of a running query is locked.
         let Some(_lock) = is_query.then(|| project::lock(&folder).ok()).flatten() else { continue };
         if let Ok(Some(leftovers)) = project::read::<QueryLeftovers>(&folder.join(LEFTOVERS)) {
             let jobs = if leftovers.server == remote.server() { remote.jobs().ok() } else { None };
@@ -75,31 +76,32 @@ pub fn delete_leftovers(project: &Project, remote: &Remote) {
     }
 }
 
-/// How the folders of queries begin.
+/// The prefix of the folders of queries.
 const QUERY_PREFIX: &str = "query-";
-/// How they begin before they are locked.
+/// The prefix of such a folder before it is locked.
 const UNLOCKED_PREFIX: &str = "begun-";
-/// What a query will leave on the server if it is interrupted: on disk before the first byte leaves.
+/// The file that lists what a query leaves on the server. It is written before the first upload.
 const LEFTOVERS: &str = "query.json";
 
 #[derive(Serialize, Deserialize)]
 struct QueryLeftovers {
     server: String,
-    /// What its job is called.
+    /// The label of its job.
     label: String,
     blobs: Vec<String>,
 }
 
 impl QueryLeftovers {
-    /// Everything the job made is ours to forget. Whether nothing of it is leftovers: a job that runs ends some time after it is told to, and is
-    /// deleted only then. A server that does not let us keeps ciphertexts it has seen anyway: that is no reason to lose the answer.
+    /// Deletes jobs and uploads from the server, and returns whether nothing is left. A running job
+    /// is deleted only some time after it was cancelled. A failure is not an error: the server has
+    /// seen these ciphertexts anyway.
     fn delete_from(&self, remote: &Remote, jobs: &[JobId]) -> bool {
         let ended = |&job: &JobId| {
-            // One that has ended takes no end.
+            // This fails if the job has ended.
             let _ = remote.cancel(job);
             is_gone(&remote.delete(job))
         };
-        // What a job uses goes after it: nothing more is tried once something stays.
+        // Uploads can be deleted only after the jobs that use them.
         jobs.iter().all(ended)
             && self.blobs.iter().filter_map(|name| blob(name).ok()).all(|name| is_gone(&remote.delete_upload(name)))
     }
@@ -109,7 +111,8 @@ fn is_gone(deleted: &rpc::Result<()>) -> bool {
     matches!(deleted, Ok(()) | Err(rpc::Error::NotFound { .. }))
 }
 
-/// Rows on their way to a server and back. What they leave is deleted at the end, or by the next command that reaches the server.
+/// A query. What it leaves on the server is deleted at its end, or by the next command that
+/// connects.
 struct Query<'a> {
     remote: &'a Remote,
     owner: Owner,
@@ -124,7 +127,7 @@ struct Query<'a> {
 impl Query<'_> {
     fn ask(&mut self, features: &Matrix, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Matrix> {
         let normalised = self.model.normalisation.apply(features)?;
-        // Labels are not sent; the packing of features wants a whole set.
+        // Labels are not sent, but a data set needs them.
         let rows = normalised.rows();
         let set = Dataset::new(normalised, vec![0; rows], self.model.classes.len())?;
         let ranges = row_blobs::ranges(rows, self.layout.geometry().rows());
@@ -143,8 +146,10 @@ impl Query<'_> {
         }
         let queries = row_blobs.iter().map(RowBlobFile::reference).collect::<Result<_>>()?;
         let training = &self.model.training;
-        let id =
-            training.job.parse().map_err(|_| Error::Protocol { what: "the model's job has no name".to_owned() })?;
+        let id = training
+            .job
+            .parse()
+            .map_err(|_| Error::Protocol { what: "the job id of the model is invalid".to_owned() })?;
         let wish = ClassificationRequest { job: id, weights: blob(&training.weights)?, queries };
         let job = self.remote.classify(self.request, &self.leftovers.label, &wish)?;
         self.job = Some(job.id);

@@ -1,11 +1,11 @@
-//! One program at a time in a folder.
+//! The lock of a folder.
 
 use super::state_files::io;
 use crate::{Error, Result};
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
-/// Takes a folder for this program alone, until the file is dropped.
+/// Locks a folder against other processes until the returned file is dropped.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
     let mut options = File::options();

@@ -1,12 +1,12 @@
-//! The project folder: everything a data owner keeps, each file written whole or not at all.
+//! The project folder: all state of a data owner. Every file is written atomically.
 //!
 //! ```text
-//! DIR/project.json     the parameter set, the server, what was released under the secret key
+//! DIR/project.json     parameter set, server, key sets, release budget of the secret key
 //!     secret.key       the secret key (mode 0600)
-//!     keys-SHAPE.hetal the key set a server gets, one for each shape of batches
-//!     jobs/NAME/       one training: job.json and the encrypted uploads
+//!     keys-SHAPE.hetal the key sets for servers, one for each layout
+//!     jobs/NAME/       one training: job.json and the row blobs
 //!     models/NAME.json a decrypted classifier (mode 0600)
-//!     old/             secret keys that were replaced, and what was published under them
+//!     old/             replaced secret keys and their release budgets
 //! ```
 
 mod lock;
@@ -25,7 +25,8 @@ use state_files::{make_private_folder, remove_unfinished};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// An open project folder: no other program writes to it, unless it was only opened to be looked at.
+/// An open project folder. It is locked against other processes, unless it was opened without the
+/// lock.
 pub struct Project {
     root: PathBuf,
     settings: Settings,
@@ -34,7 +35,8 @@ pub struct Project {
 }
 
 impl Project {
-    /// Opens a folder, or makes one for a parameter set. Waits for no one: a folder in use is an error.
+    /// Opens a folder, or creates one for a parameter set. A folder that another process uses is an
+    /// error.
     pub fn open(root: &Path, set: Option<&str>) -> Result<Self> {
         make_private_folder(root)?;
         let lock = Some(lock(root)?);
@@ -50,7 +52,7 @@ impl Project {
         let mut project = Self { root: root.to_owned(), settings, passphrase: None, lock };
         match set {
             Some(set) if set == project.settings.set => {}
-            // Where no key was made yet, nothing depends on the set.
+            // Before the first key, nothing depends on the parameter set.
             Some(set) if project.is_empty() => project.update(|s| s.set = set.to_owned())?,
             Some(set) => {
                 let (folder, has) = (root.to_owned(), project.settings.set);
@@ -61,7 +63,7 @@ impl Project {
         Ok(project)
     }
 
-    /// Opens a folder that must be there.
+    /// Opens an existing folder.
     pub fn existing(root: &Path) -> Result<Self> {
         if !root.join("project.json").exists() {
             return Err(Error::NoProject { folder: root.to_owned() });
@@ -69,33 +71,34 @@ impl Project {
         Self::open(root, None)
     }
 
-    /// Opens a folder that must be there to look at it, whoever works in it: its files are whole or not there at every moment.
+    /// Opens an existing folder for reading, even while another process uses it. This is safe
+    /// because every file is written atomically.
     pub fn open_without_lock(root: &Path) -> Result<Self> {
         let settings = settings::settings(root)?.ok_or_else(|| Error::NoProject { folder: root.to_owned() })?;
         Ok(Self { root: root.to_owned(), settings, passphrase: None, lock: None })
     }
 
-    /// Its folder.
+    /// The path of the folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The passphrase that opens the secret key and locks new ones.
+    /// The passphrase that unlocks the secret key and locks new ones.
     pub fn passphrase(&self) -> Option<&Passphrase> {
         self.passphrase.as_ref()
     }
 
-    /// Gives the passphrase that opens the secret key and locks new ones.
+    /// Sets the passphrase that unlocks the secret key and locks new ones.
     pub fn set_passphrase(&mut self, passphrase: Option<Passphrase>) {
         self.passphrase = passphrase;
     }
 
-    /// What it is about.
+    /// The content of `project.json`.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Changes what it is about, on disk first. In a folder that is only looked at no one else may work meanwhile.
+    /// Changes the settings, on disk first. A project without the lock takes it for the change.
     pub fn update(&mut self, change: impl FnOnce(&mut Settings)) -> Result<()> {
         if self.lock.is_none() {
             let mut own = Self::existing(&self.root)?;
@@ -110,12 +113,13 @@ impl Project {
         Ok(())
     }
 
-    /// Where the secret key is.
+    /// The path of the secret key.
     pub fn secret(&self) -> PathBuf {
         self.root.join("secret.key")
     }
 
-    /// Whether there is one. A file without a byte is what is left of a program that was killed while it took the name.
+    /// Returns whether the secret key exists. An empty file was left by a process that was killed
+    /// while it created the file.
     pub fn has_secret(&self) -> bool {
         self.secret().metadata().is_ok_and(|m| m.len() > 0)
     }
@@ -124,12 +128,12 @@ impl Project {
         !self.has_secret() && self.settings.key_id.is_none() && self.settings.keys.is_empty()
     }
 
-    /// Where a key set is.
+    /// The path of a key set.
     pub fn key_file(&self, keys: &KeySet) -> PathBuf {
         self.root.join(&keys.file)
     }
 
-    /// The folder of a training, made if it is not there.
+    /// The folder of a training, which is created if necessary.
     pub fn job(&self, name: &str) -> Result<PathBuf> {
         let folder = self.root.join("jobs").join(checked_name(name)?);
         make_private_folder(&folder)?;
@@ -137,7 +141,7 @@ impl Project {
         Ok(folder)
     }
 
-    /// The file of a model.
+    /// The path of a model file.
     pub fn model(&self, name: &str) -> Result<PathBuf> {
         let folder = self.root.join("models");
         make_private_folder(&folder)?;

@@ -1,4 +1,4 @@
-//! Secret keys that were replaced, kept in the folder `old`.
+//! Replaced secret keys, which are kept in the folder `old`.
 
 use super::Project;
 use super::settings::ReleaseBudget;
@@ -10,54 +10,58 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A secret key that was replaced, kept beside it in `old`.
+/// The record of a replaced secret key, beside the key in `old`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RetiredKey {
-    /// Its name.
+    /// Its id, if it was known.
     pub key_id: Option<String>,
-    /// What was published under it.
+    /// Its release budget, after the first export.
     pub released: Option<ReleaseBudget>,
 }
 
 impl Project {
-    /// Moves the secret key away, with what was published under it, and forgets its key sets: the next training makes new ones.
+    /// Moves the secret key and its release budget to `old` and removes its key sets. The next
+    /// training creates new ones.
     pub(crate) fn retire_keys(&mut self) -> Result<()> {
         let (secret, old) = (self.secret(), self.root.join("old"));
         let files: Vec<PathBuf> = self.settings.keys.iter().map(|keys| self.key_file(keys)).collect();
         if !self.is_empty() {
             make_private_folder(&old)?;
             let number = self.retired()?.last().map_or(1, |(number, _)| number + 1);
-            let place = old.join(format!("secret-{number}.key"));
+            let path = old.join(format!("secret-{number}.key"));
             let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
-            // Of a file that cannot be read nothing more is known than the settings say.
+            // If the file cannot be read, the settings are the only source.
             let before = self.settings.locked;
             let locked = if self.has_secret() { secret_file::is_locked(&secret).unwrap_or(before) } else { before };
-            // What was published stays written down at every moment: a secret that a killed program left in place finds it here.
-            write(&place.with_extension("json"), &RetiredKey { key_id, released })?;
-            // The settings before the secret, so that no one sends old keys with a new secret.
+            // The budget must be on disk at every moment: if the process is killed before the
+            // secret is moved, the secret finds its budget here.
+            write(&path.with_extension("json"), &RetiredKey { key_id, released })?;
+            // The settings change before the secret, so that old key sets are never sent with a new
+            // secret.
             self.update(|s| (s.key_id, s.keys, s.released, s.locked) = (None, vec![], None, locked))?;
             if self.has_secret() {
-                std::fs::rename(&secret, &place).map_err(|e| io("moving", &secret, &e))?;
-                sync_folder(&place).map_err(|e| io("moving", &secret, &e))?;
+                std::fs::rename(&secret, &path).map_err(|e| io("moving", &secret, &e))?;
+                sync_folder(&path).map_err(|e| io("moving", &secret, &e))?;
             }
         }
         files.iter().try_for_each(|file| remove_if_there(file))
     }
 
-    /// Takes the name of the secret key that is in place, and what was published under it if it was here before.
+    /// Records the id of the current secret key. A key that was retired here gets its budget back;
+    /// any other key gets the budget `unknown`.
     pub(crate) fn adopt_key(&mut self, key_id: String, unknown: Option<ReleaseBudget>) -> Result<()> {
         let known = self.retired()?.into_iter().rev().find(|(_, old)| old.key_id.as_ref() == Some(&key_id));
         let (released, locked) = (known.map_or(unknown, |(_, old)| old.released), self.passphrase.is_some());
         self.update(|s| (s.key_id, s.released, s.locked) = (Some(key_id), released, locked))
     }
 
-    /// What was published under the last secret key that was replaced before anyone knew its name.
+    /// The release budget of the last secret key that was retired without an id.
     pub(crate) fn released_by_nameless(&self) -> Result<Option<ReleaseBudget>> {
         let nameless = self.retired()?.into_iter().rev().find(|(_, old)| old.key_id.is_none());
         Ok(nameless.and_then(|(_, old)| old.released))
     }
 
-    /// The secret keys that were replaced and their numbers, oldest first. Some may have been taken away.
+    /// The retired keys and their numbers, oldest first. Files that were removed leave gaps.
     fn retired(&self) -> Result<Vec<(u64, RetiredKey)>> {
         let folder = self.root.join("old");
         let entries = match std::fs::read_dir(&folder) {

@@ -1,4 +1,4 @@
-//! What `project.json` holds.
+//! The content of `project.json`.
 
 use super::state_files::{checked_name, read};
 use crate::layout::LayoutShape;
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 pub(super) const VERSION: u32 = 2;
-/// Where the only key set was before there could be several.
+/// The file of the only key set in projects of version 1.
 const FIRST_KEY_FILE: &str = "keys.hetal";
 
-/// What a project is about.
+/// The settings of a project.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     pub(super) version: u32,
@@ -19,18 +19,18 @@ pub struct Settings {
     /// The server that was used last.
     #[serde(default)]
     pub server: Option<ServerSettings>,
-    /// The name of the secret key, once there is one.
+    /// The id of the secret key, if there is one.
     #[serde(default)]
     pub key_id: Option<String>,
-    /// The key sets that were made of it, one for each layout.
+    /// The key sets of the secret key, one for each layout.
     #[serde(default, deserialize_with = "one_or_several")]
     pub keys: Vec<KeySet>,
-    /// What was published under the secret key, once something was.
+    /// The release budget of the secret key, after the first export.
     pub released: Option<ReleaseBudget>,
-    /// Whether the last secret key had a passphrase: its successor gets one too.
+    /// Whether the last secret key had a passphrase. Its successor must have one too.
     #[serde(default)]
     pub locked: bool,
-    /// A replacement of the secret key that has begun and not ended.
+    /// A rotation of the secret key that has not finished.
     #[serde(default)]
     pub rotation: Option<Rotation>,
 }
@@ -41,13 +41,13 @@ impl Settings {
         Self { version, set, server: None, key_id: None, keys: vec![], released: None, locked: false, rotation: None }
     }
 
-    /// The key set of these bytes.
+    /// Finds a key set by its hash.
     pub fn key_set(&self, blob: &str) -> Option<&KeySet> {
         self.keys.iter().find(|keys| keys.blob == blob)
     }
 }
 
-/// Version 1 knew one key set or none.
+/// Reads the key sets. Projects of version 1 have one key set or none.
 fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<KeySet>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -61,27 +61,27 @@ fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::res
     })
 }
 
-/// Where a server is and where the credentials for it are kept; nothing of it is secret.
+/// The address of a server and the files of its credentials. Nothing here is secret.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerSettings {
     /// `host:port`.
     pub address: String,
-    /// A file with the certificate authorities (PEM) its certificate must come from.
+    /// A file with the certificate authorities (PEM) that may have issued its certificate.
     pub authority: PathBuf,
     /// A file with a token.
     pub token_file: Option<PathBuf>,
-    /// Files with a certificate and its key (PEM).
+    /// The files of a certificate and of its key (PEM).
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// A key set that was made.
+/// A key set on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeySet {
-    /// Its content's hash.
+    /// The hash of its content.
     pub blob: String,
-    /// Its size.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// The layout it was made for, in words.
+    /// The layout it was generated for, as text.
     pub layout: String,
     /// The shape of that layout.
     #[serde(default)]
@@ -89,9 +89,9 @@ pub struct KeySet {
     /// Its file in the project folder.
     #[serde(default = "first_key_file")]
     pub file: String,
-    /// Seconds it took.
+    /// The seconds that its generation took.
     pub seconds: f64,
-    /// Whether a server may have seen keys of this secret: unknown is yes.
+    /// Whether a server may have seen these keys. Unknown counts as yes.
     #[serde(default = "yes")]
     pub sent: bool,
 }
@@ -104,46 +104,47 @@ fn yes() -> bool {
     true
 }
 
-/// A replacement of the secret key.
+/// An unfinished rotation of the secret key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rotation {
-    /// The name of the old key.
+    /// The id of the old key.
     pub from: String,
-    /// The shapes for which it had key sets.
+    /// The shapes of its key sets.
     pub shapes: Vec<LayoutShape>,
 }
 
-/// The policy under which values were published, fixed by the first time, and what it has left.
+/// The release budget of a secret key. The first export fixes it, and every export uses a part of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleaseBudget {
-    /// The bound on the noise.
+    /// The bound on the noise of decrypted values.
     pub noise: f64,
-    /// Real numbers that will ever be published.
+    /// Real numbers that may be published in all.
     pub numbers: u64,
     /// Bits of security.
     pub security: u32,
-    /// Numbers left.
+    /// Numbers that may still be published.
     pub left: u64,
 }
 
-/// What a folder is about; `None` if that is nothing yet.
+/// Reads the settings of a folder; `None` if it has none yet.
 pub(super) fn settings(root: &Path) -> Result<Option<Settings>> {
     let path = root.join("project.json");
     let Some(mut settings) = read::<Settings>(&path)? else { return Ok(None) };
     if settings.version > VERSION {
         return Err(Error::NewerFile { path, found: settings.version, known: VERSION });
     }
-    // They are written, removed and sent by these names: a folder that came from elsewhere must not lead out of itself, nor to
-    // its other files.
+    // Key sets are written, removed and sent by these names. A folder from elsewhere must not name
+    // files outside of it, nor its other files.
     if let Some(keys) = settings.keys.iter().find(|keys| !is_key_file(&keys.file)) {
-        return Err(Error::Damaged { path, reason: format!("{:?} is no name of a key set's file", keys.file) });
+        return Err(Error::Damaged { path, reason: format!("{:?} is not a valid file name of a key set", keys.file) });
     }
-    // The next time it is written it is in the form of today.
+    // The next write uses the current format.
     settings.version = VERSION;
     Ok(Some(settings))
 }
 
-/// Whether a name is one of a key set's file: `keys.hetal`, `keys-SHAPE.hetal`.
+/// Returns whether a name may be the file of a key set: `keys.hetal` or `keys-SHAPE.hetal`.
 fn is_key_file(name: &str) -> bool {
     checked_name(name).is_ok() && name.starts_with("keys") && name.ends_with(".hetal")
 }

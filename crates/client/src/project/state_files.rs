@@ -1,4 +1,4 @@
-//! The files of a project: each is written whole or not at all, for its owner's eyes only.
+//! The files of a project. They are written atomically and only their owner can read them.
 
 use crate::{Error, Result};
 use hetal_durable::{NewFile, UNFINISHED};
@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// Bytes of the largest state file: a model of 128 classes and 2048 features has 6 MB.
+/// The largest state file in bytes. A model of 128 classes and 2048 features has 6 MB.
 const MAX_STATE: u64 = 64 << 20;
 
-/// A name that is a file's: letters, digits, `-`, `_` and `.`, not too long, not hidden.
+/// Checks that a name is a safe file name: 1 to 64 letters, digits, `-`, `_` and `.`, not hidden.
 pub(crate) fn checked_name(name: &str) -> Result<&str> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(good) {
@@ -29,7 +29,7 @@ pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
     }
 }
 
-/// A folder that only its owner can look into.
+/// Creates a folder that only its owner can enter.
 pub(super) fn make_private_folder(folder: &Path) -> Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -38,7 +38,7 @@ pub(super) fn make_private_folder(folder: &Path) -> Result<()> {
     builder.create(folder).map_err(|e| io("creating", folder, &e))
 }
 
-/// What a killed program left half written is worth nothing.
+/// Removes files that a killed process did not finish.
 pub(super) fn remove_unfinished(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().ends_with(UNFINISHED) {
@@ -53,7 +53,10 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io("reading", path, &e)),
         Ok(metadata) if metadata.len() > MAX_STATE => {
-            return Err(Error::Damaged { path: path.to_owned(), reason: format!("it has {} bytes", metadata.len()) });
+            return Err(Error::Damaged {
+                path: path.to_owned(),
+                reason: format!("it has {} bytes, which is too much", metadata.len()),
+            });
         }
         Ok(_) => std::fs::read(path).map_err(|e| io("reading", path, &e))?,
     };
@@ -61,14 +64,14 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     serde_json::from_slice(&bytes).map(Some).map_err(damaged)
 }
 
-/// Writes a state file, whole or not at all.
+/// Writes a state file atomically.
 pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let text = serde_json::to_vec_pretty(value)
         .map_err(|e| Error::Damaged { path: path.to_owned(), reason: e.to_string() })?;
     write_bytes(path, &text)
 }
 
-/// Writes a file, whole or not at all, for its owner's eyes only.
+/// Writes a file atomically, readable for its owner only.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     NewFile::create(path).and_then(|file| file.finish_with(bytes)).map_err(|e| io("writing", path, &e))
 }

@@ -17,7 +17,7 @@ fn a_project_is_one_program_s_at_a_time_and_of_one_set() {
     assert_eq!(project.settings().released, Some(released));
     assert!(!root.join("x.0.unfinished").exists());
     drop(project);
-    // Nothing depends on the set before there is a key.
+    // Before the first key, nothing depends on the parameter set.
     let mut project = Project::open(&root, Some("insecure-toy12")).unwrap();
     assert_eq!(project.settings().set, "insecure-toy12");
     project.update(|s| s.key_id = Some("a key".to_owned())).unwrap();
@@ -35,7 +35,7 @@ fn a_project_in_use_can_be_looked_at() {
     assert!(matches!(other.update(|s| s.locked = true), Err(Error::InUse { .. })));
     project.update(|s| s.key_id = Some("a key".to_owned())).unwrap();
     drop(project);
-    // What was written meanwhile is not undone.
+    // Changes of the other process are kept.
     other.update(|s| s.locked = true).unwrap();
     let project = Project::existing(folder.path()).unwrap();
     assert_eq!((project.settings().locked, project.settings().key_id.as_deref()), (true, Some("a key")));
@@ -70,20 +70,20 @@ fn retired_secrets_are_kept_and_nothing_else_is() {
         assert_eq!((settings.keys.len(), &settings.key_id, settings.released), (0, &None, None));
         assert_eq!(std::fs::read(folder.path().join(format!("old/secret-{k}.key"))).unwrap(), [k]);
         if k == 2 {
-            // One that was taken away leaves a gap; those behind it still count, and it is not filled.
+            // A removed key leaves a gap that is not filled.
             let first = folder.path().join("old/secret-1.key");
             std::fs::remove_file(first.with_extension("json")).unwrap();
             std::fs::remove_file(first).unwrap();
         }
     }
-    // A secret that comes back has published what it had published; one that was never here has what the caller says.
+    // A restored key has its old budget; an unknown key has the budget that the caller gives.
     project.adopt_key("key 2".to_owned(), released(10)).unwrap();
     assert_eq!(project.settings().released, released(2));
     project.adopt_key("key 4".to_owned(), None).unwrap();
     assert_eq!(project.settings().released, None);
 }
 
-/// Projects of version 1 had one key set or none, and did not say whether it was sent.
+/// Projects of version 1 have one key set or none and do not record whether it was sent.
 #[test]
 fn projects_of_version_1_are_read() {
     let folder = TempDir::new();
@@ -112,7 +112,7 @@ fn files_of_key_sets_stay_inside_the_folder() {
     }
 }
 
-/// A secret of which nothing is left does not free its successor from a passphrase.
+/// If the locked secret key is lost, its successor still needs a passphrase.
 #[test]
 fn an_empty_secret_leaves_the_lock() {
     let folder = TempDir::new();

@@ -1,4 +1,4 @@
-//! What every request shows.
+//! Credentials and protocol version of every request.
 
 use super::{Credentials, Error, Result};
 use hetal_wire::{VERSION, VERSION_ENTRY};
@@ -7,7 +7,7 @@ use tonic::service::Interceptor;
 use tonic::{Request, Status};
 use zeroize::Zeroizing;
 
-/// What every request shows: the protocol's version and, where there is one, a token.
+/// Adds the protocol version and the token, if there is one, to every request.
 #[derive(Clone)]
 pub(super) struct AuthInterceptor {
     version: MetadataValue<Ascii>,

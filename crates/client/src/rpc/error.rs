@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its server.
+//! Errors of calls to a server.
 
 use super::sanitize::sanitize_server_text;
 use super::{BlobName, JobId};
@@ -8,76 +8,78 @@ use tonic::{Code, Status};
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong, and what would help.
+/// An error of a call to a server. Text that comes from the server is sanitized.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No connection, or one that broke too often.
+    /// The connection cannot be made, or it breaks too often.
     #[error(
-        "cannot reach {server}: {reason}. Is the server running, and are its address and authority the right ones?"
+        "cannot reach {server}: {reason}. Check that the server is running and that its address and certificate \
+         authority are right"
     )]
     Unreachable {
         /// The server.
         server: String,
-        /// What the system or TLS said.
+        /// The message of the operating system or of TLS.
         reason: String,
     },
-    /// A server that does not answer.
+    /// The server does not answer in time.
     #[error(
-        "{server} does not answer: {reason}. Run the command again to go on; if it happens again, look at the address, or ask the server's \
-         operator"
+        "{server} does not answer: {reason}. Run the command again to continue; if this repeats, check the address \
+         or ask the server's operator"
     )]
     Late {
         /// The server.
         server: String,
-        /// How long it was waited for, or what it said itself.
+        /// The timeout, or the server's own message.
         reason: String,
     },
-    /// The server does not know us.
+    /// The server does not accept the credentials.
     #[error("{server} does not accept the credentials: ask its operator for a token or a certificate")]
     Credentials {
         /// The server.
         server: String,
     },
-    /// A certificate, key or authority that is none.
-    #[error("the {what} cannot be used: {reason}")]
+    /// A PEM file cannot be used.
+    #[error("the {what} cannot be used: {reason}. Check the PEM file")]
     Pem {
-        /// Which.
+        /// What the file should contain.
         what: &'static str,
         /// What is wrong with it.
         reason: String,
     },
-    /// A token with characters that no token has.
-    #[error("the token has characters other than visible ASCII ones")]
+    /// A token contains invalid characters.
+    #[error("invalid token: it may contain only visible ASCII characters. Check the token file")]
     Token,
-    /// An address that is none.
-    #[error("{server:?} is no address: it should be host:port")]
+    /// An address is invalid.
+    #[error("invalid address {server:?}: give it as host:port")]
     Address {
-        /// What was given.
+        /// The address.
         server: String,
     },
-    /// The two ends speak different versions, or the request came too early or too late. The server's sentence.
-    #[error("{server} refuses: {sentence}")]
+    /// The server refused the request: the protocol versions differ, or the request does not fit
+    /// the state of the job.
+    #[error("{server} refused the request: {sentence}")]
     Refused {
         /// The server.
         server: String,
-        /// Why.
+        /// The reason that the server gives.
         sentence: String,
     },
-    /// No such job or blob of ours.
-    #[error("{server} has no such thing: {sentence}")]
+    /// The server has no such job or blob of this tenant.
+    #[error("not found on {server}: {sentence}")]
     NotFound {
         /// The server.
         server: String,
-        /// What was asked for.
+        /// What was requested.
         sentence: String,
     },
     /// A limit of the server is reached.
-    #[error("{server} has no room: {sentence}")]
+    #[error("a limit of {server} is reached: {sentence}")]
     Limit {
         /// The server.
         server: String,
-        /// Which limit.
+        /// The limit.
         sentence: String,
     },
     /// The server failed.
@@ -85,48 +87,49 @@ pub enum Error {
     Server {
         /// The server.
         server: String,
-        /// What it says.
+        /// The message of the server.
         sentence: String,
     },
-    /// An answer that no honest server of this version gives.
-    #[error("the server broke the protocol: {what}")]
+    /// The server sent an answer that violates the protocol.
+    #[error("the server violated the protocol: {what}")]
     Protocol {
-        /// How.
+        /// The violation.
         what: String,
     },
-    /// Other bytes came than those that were named.
-    #[error("the bytes of blob {blob} are not those it is named after: they were damaged or replaced")]
+    /// The bytes of a blob do not match its name.
+    #[error("the bytes of blob {blob} do not match its hash: they were damaged or replaced")]
     Damaged {
         /// The blob.
         blob: BlobName,
     },
-    /// The server announced an object of a size that it cannot have.
-    #[error("the server announces {announced} bytes where an object of {expected} belongs")]
+    /// The server announced an object of an impossible size.
+    #[error("the server announces {announced} bytes for an object of {expected} bytes")]
     Size {
-        /// What it says.
+        /// The size that the server announces.
         announced: u64,
-        /// What the parameters give.
+        /// The size by the parameters.
         expected: u64,
     },
-    /// A local file failed.
+    /// A local file operation failed.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The message of the operating system.
         reason: String,
     },
-    /// The operating system refused.
-    #[error("{what} could not be had: {reason}")]
+    /// The operating system refused a resource.
+    #[error("the operating system refused {what}: {reason}")]
     System {
-        /// What was asked for.
+        /// The resource.
         what: &'static str,
-        /// What the system said.
+        /// The message of the operating system.
         reason: String,
     },
-    /// A running job of which nothing is heard.
+    /// A running job sends no events.
     #[error(
-        "{server} says that job {job} runs, and nothing more: run the command again to go on, or `hetal cancel` it and use another server"
+        "{server} reports that job {job} is running but sends no progress: run the command again to continue, or \
+         end the job with `hetal cancel` and use another server"
     )]
     Silent {
         /// The server.
@@ -134,8 +137,8 @@ pub enum Error {
         /// The job.
         job: JobId,
     },
-    /// The stream of events ended before the job did.
-    #[error("the events of job {job} ended before the job did")]
+    /// The event stream ended before the job did.
+    #[error("the event stream of job {job} ended before the job did: run the command again to continue")]
     Cut {
         /// The job.
         job: JobId,
@@ -143,7 +146,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error a status stands for.
+    /// Converts a gRPC status.
     pub(super) fn of(server: &str, status: Status) -> Self {
         let (server, sentence) = (server.to_owned(), sanitize_server_text(status.message()));
         match status.code() {
@@ -159,7 +162,7 @@ impl Error {
         }
     }
 
-    /// What happened, without where and what to do.
+    /// The reason alone, without the server and the advice.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Unreachable { reason, .. } | Self::Late { reason, .. } => reason.clone(),
@@ -176,10 +179,10 @@ impl Error {
     }
 }
 
-/// Whether a connection did not come up because of the server's certificate.
+/// Returns whether the connection failed because of the server's certificate.
 pub(super) fn is_of_certificate(status: &Status) -> bool {
     let of = |cause: &(dyn std::error::Error + 'static)| {
-        // What an error of the system holds is not among its sources.
+        // The error inside an `io::Error` is not part of its source chain.
         let held = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let tls = held.and_then(|held| held.downcast_ref::<rustls::Error>());
         matches!(tls, Some(rustls::Error::InvalidCertificate(_)))
@@ -194,7 +197,7 @@ pub(super) fn is_of_certificate(status: &Status) -> bool {
     false
 }
 
-/// The cause at the bottom of a broken connection, which says more than "transport error".
+/// The innermost cause of a broken connection, which is more specific than "transport error".
 fn innermost(status: &Status) -> String {
     let mut cause: &dyn std::error::Error = status;
     while let Some(source) = cause.source() {

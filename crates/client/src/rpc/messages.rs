@@ -1,4 +1,4 @@
-//! The protocol's messages as typed values: what a server says is parsed here and trusted to have this form afterwards.
+//! The messages of the protocol as typed values. Everything that a server sends is validated here.
 
 use super::sanitize::sanitize_server_text;
 use super::{BlobName, Error, JobId, Result};
@@ -9,14 +9,14 @@ use hetal_wire::{JobState, v1};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// What an uploaded blob holds.
+/// The content of an uploaded blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobKind {
     /// A key set.
     Keys,
-    /// Seeded ciphertexts: the feature blocks of a batch, then its labels.
+    /// A row blob with labels: the blocks of a piece as seeded ciphertexts, then its labels.
     Batch,
-    /// Seeded ciphertexts: feature blocks alone (validation rows, queries).
+    /// A row blob without labels, for validation rows and queries.
     Features,
 }
 
@@ -30,16 +30,16 @@ impl BlobKind {
     }
 }
 
-/// What a server offers.
+/// The parameter sets, defaults and limits of a server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Offer {
     /// The server's program and version.
     pub program: String,
     /// The parameter sets it accepts.
     pub sets: Vec<ParameterSetInfo>,
-    /// What a client without wishes gets.
+    /// The hyper-parameters of a training that asks for none.
     pub defaults: HyperParameters,
-    /// The most and least it allows.
+    /// The limits of the server.
     pub bounds: Bounds,
 }
 
@@ -52,56 +52,57 @@ pub struct ParameterSetInfo {
     pub id: [u8; 32],
 }
 
-/// The most and least a server allows.
+/// The limits of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bounds {
-    /// Fewest and most rows of a batch.
+    /// The fewest and the most rows of a batch.
     pub batch: (usize, usize),
-    /// The most patience.
+    /// The largest patience.
     pub patience: usize,
     /// The most epochs.
     pub epochs: usize,
-    /// Bytes of one blob.
+    /// The most bytes of one blob.
     pub blob_bytes: u64,
-    /// Bytes of all blobs.
+    /// The most bytes of all blobs of a tenant.
     pub tenant_bytes: u64,
-    /// Batches of a job, training and validation together.
+    /// The most row blobs of a job, training and validation together.
     pub batches: usize,
-    /// Lowest and highest learning rate, unless the operator hides them.
+    /// The lowest and the highest learning rate, unless the operator hides them.
     pub rate: Option<(f64, f64)>,
 }
 
-/// The hyper-parameters of a training, as far as the server tells them.
+/// The hyper-parameters of a training. A server may hide those that are optional here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HyperParameters {
     /// Rows of a batch.
     pub batch: usize,
-    /// Epochs without improvement before the client should stop.
+    /// Epochs without improvement before the client stops.
     pub patience: usize,
-    /// The most rounds of validation, repeated epochs included.
+    /// The most rounds, repeated epochs included.
     pub max_epochs: usize,
-    /// Logits lie in `[-range, range]` at first.
+    /// The initial range: logits must lie in `[-range, range]`.
     pub range: f64,
-    /// The first learning rate.
+    /// The initial learning rate.
     pub rate: Option<f64>,
-    /// What "lower the rate" multiplies it by.
+    /// The factor by which the verdict "lower the rate" multiplies it.
     pub lowering: Option<f64>,
-    /// How gradients become steps.
+    /// The momentum method.
     pub momentum: Option<Momentum>,
-    /// Seed of the first weights.
+    /// The seed of the initial weights.
     pub seed: Option<u64>,
 }
 
 impl Offer {
     pub(crate) fn parse(message: v1::Offer) -> Result<Self> {
         if message.version != hetal_wire::VERSION {
-            return Err(Error::protocol(format!("it chose version {} of the protocol", message.version)));
+            return Err(Error::protocol(format!("it chose protocol version {}", message.version)));
         }
         let set = |set: v1::ParameterSet| {
-            let id = (&*set.id).try_into().map_err(|_| Error::protocol("a parameter set's id is not 32 bytes"))?;
+            let id =
+                (&*set.id).try_into().map_err(|_| Error::protocol("the id of a parameter set is not 32 bytes long"))?;
             Ok(ParameterSetInfo { name: sanitize_server_text(&set.name), id })
         };
-        let bounds = message.bounds.ok_or_else(|| Error::protocol("an offer without bounds"))?;
+        let bounds = message.bounds.ok_or_else(|| Error::protocol("it sent an offer without bounds"))?;
         Ok(Self {
             program: sanitize_server_text(&message.program),
             sets: message.sets.into_iter().map(set).collect::<Result<_>>()?,
@@ -118,7 +119,7 @@ impl Offer {
         })
     }
 
-    /// Whether it accepts a parameter set.
+    /// Returns whether the server accepts a parameter set.
     pub fn accepts(&self, id: &[u8; 32]) -> bool {
         self.sets.iter().any(|set| set.id == *id)
     }
@@ -126,10 +127,10 @@ impl Offer {
 
 impl HyperParameters {
     fn parse(message: Option<v1::Terms>) -> Result<Self> {
-        let terms = message.ok_or_else(|| Error::protocol("terms are missing"))?;
+        let terms = message.ok_or_else(|| Error::protocol("it sent no hyper-parameters"))?;
         if terms.batch == 0 || terms.max_epochs == 0 || !RANGES.contains(&terms.range) {
             return Err(Error::protocol(format!(
-                "terms of {} rows, {} epochs, range {}",
+                "it sent invalid hyper-parameters: batches of {} rows, {} epochs, range {}",
                 terms.batch, terms.max_epochs, terms.range
             )));
         }
@@ -151,12 +152,12 @@ impl HyperParameters {
     }
 }
 
-/// Rows in an uploaded blob.
+/// An uploaded row blob, as requests name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowBlob {
-    /// The blob.
+    /// The name of the blob.
     pub blob: BlobName,
-    /// Its rows that are not padding.
+    /// Its rows, without padding.
     pub rows: usize,
 }
 
@@ -166,22 +167,22 @@ impl RowBlob {
     }
 }
 
-/// A training to queue.
+/// A request to queue a training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingRequest {
-    /// Id of the parameter set.
+    /// The id of the parameter set.
     pub set: [u8; 32],
     /// Features of a row.
     pub features: usize,
-    /// Classes.
+    /// The number of classes.
     pub classes: usize,
     /// The key set.
     pub keys: BlobName,
-    /// The batches ([`BlobKind::Batch`]).
+    /// The training rows ([`BlobKind::Batch`]).
     pub batches: Vec<RowBlob>,
-    /// Validation rows ([`BlobKind::Features`]).
+    /// The validation rows ([`BlobKind::Features`]).
     pub validation: Vec<RowBlob>,
-    /// Hyper-parameters asked for.
+    /// The requested hyper-parameters.
     pub wishes: Wishes,
 }
 
@@ -211,12 +212,12 @@ impl TrainingRequest {
     }
 }
 
-/// A classification to queue.
+/// A request to queue a classification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassificationRequest {
-    /// The training whose weights, keys and shape are used.
+    /// The training whose weights, keys and layout are used.
     pub job: JobId,
-    /// One of its outputs.
+    /// The weights: one of the outputs of that training.
     pub weights: BlobName,
     /// The queries ([`BlobKind::Features`]).
     pub queries: Vec<RowBlob>,
@@ -235,27 +236,27 @@ impl ClassificationRequest {
 /// A job as the server describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobInfo {
-    /// Its name.
+    /// Its id.
     pub id: JobId,
-    /// What its owner called it.
+    /// The label that its owner gave it.
     pub label: String,
-    /// What it is doing.
+    /// Its state.
     pub state: JobState,
-    /// Its hyper-parameters, of a training.
+    /// The hyper-parameters of a training.
     pub terms: Option<HyperParameters>,
-    /// How far it is.
+    /// Its progress.
     pub progress: Option<JobProgress>,
-    /// Seconds since 1970.
+    /// Time of its creation, in seconds since 1970.
     pub created: u64,
-    /// Seconds since 1970.
+    /// Time of its last change, in seconds since 1970.
     pub updated: u64,
-    /// Why it failed.
+    /// The reason why it failed.
     pub reason: String,
 }
 
 impl JobInfo {
     pub(crate) fn parse(message: v1::Job) -> Result<Self> {
-        let state = JobState::parse(message.state()).ok_or_else(|| Error::protocol("a job without a state"))?;
+        let state = JobState::parse(message.state()).ok_or_else(|| Error::protocol("it sent a job without a state"))?;
         Ok(Self {
             id: job_id(&message.id)?,
             state,
@@ -269,33 +270,34 @@ impl JobInfo {
     }
 }
 
-/// A part of a job's work.
+/// A phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Reading keys, encoding the circuit.
+    /// The server reads keys and encodes the circuit.
     Preparing,
-    /// Iterations of an epoch.
+    /// The server computes the iterations of an epoch.
     Training,
-    /// Validation logits of an epoch.
+    /// The server computes the validation logits of an epoch.
     Validating,
-    /// Logits of queries.
+    /// The server computes the logits of queries.
     Classifying,
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobProgress {
-    /// The part of the work.
+    /// The phase.
     pub phase: Phase,
-    /// Its steps that are done.
+    /// Completed steps of the phase.
     pub done: u64,
-    /// All its steps.
+    /// All steps of the phase.
     pub total: u64,
     /// The epoch, counted from 1.
     pub epoch: usize,
     /// Iterations since the training began.
     pub iterations: u64,
-    /// The server's GPU failed, or lacks memory: the job goes on from its last checkpoint when it works again.
+    /// Whether the job is paused because the server's GPU failed or lacks memory. It continues from
+    /// its last checkpoint when the GPU works again.
     pub resting: bool,
 }
 
@@ -306,86 +308,88 @@ impl JobProgress {
             v1::Phase::Training => Phase::Training,
             v1::Phase::Validating => Phase::Validating,
             v1::Phase::Classifying => Phase::Classifying,
-            v1::Phase::Unspecified => return Err(Error::protocol("progress without a phase")),
+            v1::Phase::Unspecified => return Err(Error::protocol("it sent progress without a phase")),
         };
         let (done, total, epoch) = (message.done, message.total, message.epoch as usize);
         Ok(Self { phase, done, total, epoch, iterations: message.iterations, resting: message.resting })
     }
 }
 
-/// Something that happened to a job.
+/// An entry of a job's history.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Counts from 1 without gaps; progress has the number of the event before it.
+    /// The number of the event, counted from 1 without gaps. Progress has the number of the event
+    /// before it.
     pub sequence: u64,
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug)]
 pub enum EventKind {
-    /// It is in the queue.
+    /// The job is queued.
     Queued,
-    /// It is computed.
+    /// A worker started the job.
     Started {
         /// Attempts since the last checkpoint, this one included.
         attempt: u32,
-        /// What computes.
+        /// The engine of the worker.
         engine: String,
     },
-    /// It is so far.
+    /// The job made progress.
     Progress(JobProgress),
-    /// Logits are to be judged.
+    /// The owner must judge validation logits.
     Validation(Validation),
-    /// The server has the verdict on a round.
+    /// The server received the verdict on a round.
     Judged {
         /// The round.
         round: u32,
     },
-    /// Done: weights of the last epochs, oldest first, or the logits of queries.
+    /// The job ended well. Its outputs are the weights of the last epochs, oldest first, or the
+    /// logits of queries.
     Finished(Vec<Output>),
-    /// Ended with an error.
+    /// The job failed.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Ended by its owner.
+    /// The owner cancelled the job.
     Cancelled,
 }
 
 impl EventKind {
-    /// Whether nothing more will happen.
+    /// Returns whether this is the last event of a job.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Finished(_) | Self::Failed { .. } | Self::Cancelled)
     }
 }
 
-/// Logits to judge.
+/// Validation logits that the owner must judge.
 #[derive(Clone, Debug)]
 pub struct Validation {
-    /// Counts validations from 1.
+    /// The number of the round, counted from 1.
     pub round: u32,
     /// The epoch that ended, counted from 1.
     pub epoch: usize,
-    /// The range whose softmax's scale the logits are divided by.
+    /// The range that determines the scale of the logits.
     pub range: f64,
-    /// One ciphertext for each validation blob, in its order.
+    /// One ciphertext for each validation row blob, in the same order.
     pub logits: Vec<Output>,
-    /// When it became known: verdicts leave a fixed time later.
+    /// When the message arrived. Verdicts leave a fixed time later.
     pub(super) received: Instant,
 }
 
-/// A ciphertext that a job made.
+/// A ciphertext that a job computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Its blob.
+    /// The name of its blob.
     pub blob: BlobName,
-    /// Bytes, as the server says.
+    /// Its length in bytes, as the server reports it.
     pub size: u64,
-    /// Of weights: the epoch they end.
+    /// For weights: the epoch after which they were saved.
     pub epoch: usize,
-    /// Of logits: the rows that are not padding.
+    /// For logits: the rows, without padding.
     pub rows: usize,
 }
 
@@ -399,7 +403,7 @@ impl Output {
 impl Event {
     pub(crate) fn parse(message: v1::Event) -> Result<Self> {
         use v1::event::What;
-        let what = message.what.ok_or_else(|| Error::protocol("an event of an unknown kind"))?;
+        let what = message.what.ok_or_else(|| Error::protocol("it sent an event of unknown kind"))?;
         let kind = match what {
             What::Queued(_) => EventKind::Queued,
             What::Started(m) => EventKind::Started { attempt: m.attempt, engine: sanitize_server_text(&m.engine) },
@@ -418,7 +422,7 @@ impl Validation {
     fn parse(message: v1::Validation) -> Result<Self> {
         if message.round == 0 || message.epoch == 0 || !RANGES.contains(&message.range) {
             let (round, epoch, range) = (message.round, message.epoch, message.range);
-            return Err(Error::protocol(format!("round {round} of epoch {epoch} with range {range}")));
+            return Err(Error::protocol(format!("it sent round {round} of epoch {epoch} with range {range}")));
         }
         Ok(Self {
             round: message.round,

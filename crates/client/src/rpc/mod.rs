@@ -1,4 +1,18 @@
-//! A server, as its client sees it: blocking calls over one TLS connection that is made again when it breaks.
+//! The connection to a server.
+//!
+//! Calls block. They share one TLS connection, which is made again when it breaks. Uploads and
+//! downloads continue where they stopped, and events are numbered, so that none is lost or seen
+//! twice.
+//!
+//! ```text
+//! Remote ──> auth      credentials and protocol version of every request
+//!   │   ├──> tls       TCP, TLS 1.3, HTTP/2
+//!   │   └──> retry     timeouts and repeated attempts
+//!   ├──> transfer      blobs to and from the server
+//!   └──> watch         events of a job
+//! messages             typed values of what the server sends
+//! sanitize             text of the server, made safe for a terminal
+//! ```
 
 mod auth;
 mod error;
@@ -34,59 +48,61 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use zeroize::Zeroizing;
 
-/// Where a server is and how it knows us.
+/// The address of a server and the credentials for it.
 #[derive(Clone)]
 pub struct Address {
     /// `host:port`.
     pub server: String,
-    /// The certificate authorities (PEM) that the server's certificate must come from.
+    /// The certificate authorities (PEM) that may have issued the server's certificate.
     pub authorities: Vec<u8>,
-    /// Who we are.
+    /// The credentials of this client.
     pub credentials: Credentials,
-    /// How long a broken connection is tried again before a call fails, counted from the break, and how long a call or a stream may be silent
-    /// before it counts as broken. A minute and more lets an upload go on whose old connection the server has not yet given up.
+    /// How long a call is retried after its connection broke, and how long a call or a stream may
+    /// be silent before it counts as broken. With a minute or more, an upload continues although
+    /// the server still holds its old connection.
     pub retry_timeout: Duration,
 }
 
-/// What a server knows a client by.
+/// The credentials of a client.
 #[derive(Clone)]
 pub enum Credentials {
     /// A bearer token.
     Token(Zeroizing<String>),
     /// A certificate and its key (PEM).
     Certificate {
-        /// The certificate, then those that lead to its authority.
+        /// The certificate, followed by its intermediate certificates.
         chain: Vec<u8>,
-        /// Its key.
+        /// The private key of the certificate.
         key: Zeroizing<Vec<u8>>,
     },
 }
 
-/// How long a server that was never reached is tried: an address, a port or an authority may be wrong.
+/// Limits the retries of the first call, because the address, the port or the authority may be
+/// wrong.
 const FIRST_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A verdict is sent this long after its validation became known, so that its time tells nothing about the logits.
+/// A verdict is sent this long after its validation arrived, so that its time reveals nothing about
+/// the logits.
 pub const VERDICT_DELAY: Duration = Duration::from_secs(2);
 
 type Rpc = HetalClient<InterceptedService<Channel, AuthInterceptor>>;
 
-/// A connected server.
+/// A connection to a server.
 pub struct Remote {
     runtime: Arc<Runtime>,
     rpc: Rpc,
     server: String,
     retry_timeout: Duration,
     offer: Offer,
-    /// Told when a connection broke and is tried again.
+    /// Called when the connection broke and is being retried.
     on_break: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Remote {
-    /// Connects, agrees on a version and learns what the server offers.
+    /// Connects, agrees on a protocol version and reads the server's offer.
     pub fn connect(address: &Address) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime =
-            Arc::new(runtime.map_err(|e| Error::System { what: "a thread for the network", reason: e.to_string() })?);
+        let runtime = Arc::new(runtime.map_err(|e| Error::System { what: "a network thread", reason: e.to_string() })?);
         let auth = AuthInterceptor::new(&address.credentials)?;
         let channel = runtime.block_on(async { tls::channel(address) })?;
         let rpc = HetalClient::with_interceptor(channel, auth)
@@ -107,27 +123,28 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Names who is told, once for each time, that the connection broke for more than a moment and is tried again.
-    pub fn on_break(&mut self, tell: impl Fn(&str) + Send + Sync + 'static) {
-        self.on_break = Box::new(tell);
+    /// Sets the function that is called once for each interruption of more than a few seconds.
+    pub fn on_break(&mut self, callback: impl Fn(&str) + Send + Sync + 'static) {
+        self.on_break = Box::new(callback);
     }
 
-    /// Where the server is.
+    /// The address of the server.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// What the server offers.
+    /// The parameter sets, defaults and limits of the server.
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
 
-    /// Queues a training. The same `request` (16 random bytes, kept by the caller) never makes a second job.
+    /// Queues a training. Repeating a call with the same `request` (16 random bytes that the caller
+    /// keeps) returns the same job.
     pub fn train(&self, request: [u8; 16], label: &str, training: &TrainingRequest) -> Result<JobInfo> {
         self.create(request, label, v1::create_job_request::Work::Training(training.to_message()))
     }
 
-    /// Queues a classification under weights that a training left on the server.
+    /// Queues a classification with weights that a training left on the server.
     pub fn classify(&self, request: [u8; 16], label: &str, classification: &ClassificationRequest) -> Result<JobInfo> {
         self.create(request, label, v1::create_job_request::Work::Classification(classification.to_message()))
     }
@@ -141,23 +158,23 @@ impl Remote {
         })?)
     }
 
-    /// All jobs of this tenant, the newest first.
+    /// Lists all jobs of this tenant, newest first.
     pub fn jobs(&self) -> Result<Vec<JobInfo>> {
         let list = self.call(|mut rpc| async move { rpc.list_jobs(v1::ListJobsRequest {}).await })?;
         list.jobs.into_iter().map(JobInfo::parse).collect()
     }
 
-    /// One job.
+    /// Describes one job.
     pub fn job(&self, id: JobId) -> Result<JobInfo> {
         JobInfo::parse(self.call(|mut rpc| async move { rpc.get_job(job_request(id)).await })?)
     }
 
-    /// Ends a job. What it made stays until it is deleted.
+    /// Cancels a job. Its outputs stay until it is deleted.
     pub fn cancel(&self, id: JobId) -> Result<JobInfo> {
         JobInfo::parse(self.call(|mut rpc| async move { rpc.cancel_job(job_request(id)).await })?)
     }
 
-    /// Deletes a job that has ended, and everything it made.
+    /// Deletes a job that has ended, with its outputs.
     pub fn delete(&self, id: JobId) -> Result<()> {
         self.call(|mut rpc| async move { rpc.delete_job(job_request(id)).await }).map(|_| ())
     }
@@ -168,13 +185,14 @@ impl Remote {
         self.call(|mut rpc| async move { rpc.delete_upload(message()).await }).map(|_| ())
     }
 
-    /// The events of a job after the number `after`, as they happen.
+    /// Streams the events of a job that follow event number `after`.
     pub fn watch(&self, job: JobId, after: u64) -> Watch<'_> {
         Watch::new(self, job, after)
     }
 
-    /// Gives a verdict. It leaves `delay` after the validation became known, or a whole multiple of it where judging took longer, in a message
-    /// of fixed size: [`VERDICT_DELAY`] but in tests, which have no time to lose.
+    /// Sends a verdict, in a message of fixed size. It leaves `delay` after the validation arrived,
+    /// or a whole multiple of `delay` if judging took longer. Outside of tests, `delay` is
+    /// [`VERDICT_DELAY`].
     pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
         std::thread::sleep(rest_of_period(validation.received.elapsed(), delay));
         let verdict = match verdict {
@@ -191,7 +209,7 @@ impl Remote {
         .map(|_| ())
     }
 
-    /// Makes a call, again and again while the connection is broken or silent and the caller's retry_timeout lasts.
+    /// Makes a call and retries it while the connection is broken, for at most the retry timeout.
     fn call<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
         &self,
         call: impl Fn(Rpc) -> F,
@@ -205,7 +223,7 @@ impl Remote {
         }
     }
 
-    /// Waits before something is tried again, or gives the error that ends it.
+    /// Waits before the next attempt, or returns the error that ends the attempts.
     fn wait(&self, backoff: &mut Backoff, status: Status) -> Result<()> {
         if backoff.pause == LONG_PAUSE && is_broken(&status) {
             (self.on_break)(&Error::of(&self.server, status.clone()).reason());
@@ -213,13 +231,13 @@ impl Remote {
         backoff.wait(&self.server, status)
     }
 
-    /// Waits for an answer, unless nothing comes for too long.
+    /// Waits for an answer, for at most the retry timeout.
     fn attempt<T>(&self, call: impl Future<Output = std::result::Result<T, Status>>) -> std::result::Result<T, Status> {
         self.runtime.block_on(async { with_timeout(self.retry_timeout, call).await? })
     }
 }
 
-/// How long a verdict still waits that took `waited` to find: to the next whole multiple of `delay`, however long that was.
+/// The time until the next whole multiple of `delay`, when `waited` has passed already.
 fn rest_of_period(waited: Duration, delay: Duration) -> Duration {
     let into = waited.as_nanos().checked_rem(delay.as_nanos()).unwrap_or(0);
     let rest = if delay.is_zero() { 0 } else { delay.as_nanos() - into };
@@ -234,7 +252,8 @@ fn job_request(id: JobId) -> v1::JobRequest {
 mod tests {
     use super::*;
 
-    /// The time of a verdict is a whole number of periods after the logits: it tells nothing finer about how long they took to judge.
+    /// A verdict leaves a whole number of periods after the logits arrived, so that its time does
+    /// not reveal how long they took to judge.
     #[test]
     fn verdicts_leave_at_whole_periods() {
         let (ms, delay) = (Duration::from_millis, Duration::from_secs(2));

@@ -1,24 +1,25 @@
-//! Calls that are tried again when the connection breaks.
+//! Timeouts, and repeated attempts when a connection breaks.
 
 use super::error::{self, Error, Result};
 use std::future::Future;
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
-/// Whether it may pass when it is tried again. A certificate that is not the server's stays so.
+/// Returns whether another attempt may succeed. A wrong certificate stays wrong.
 pub(super) fn is_broken(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Aborted | Code::DeadlineExceeded)
         && !error::is_of_certificate(status)
 }
 
-/// The first pause, and the one that shows that something more than a moment was lost: 3 s after the break.
+/// The pause before the second attempt. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The pause from which on an interruption is reported: about 3 s after the connection broke.
 pub(super) const LONG_PAUSE: Duration = FIRST_PAUSE.saturating_mul(32);
 
-/// Waits between attempts, longer each time.
+/// Waits between attempts, twice as long each time.
 pub(super) struct Backoff {
     retry_timeout: Duration,
-    /// When to give up: known once something broke.
+    /// The time of the last attempt, set when the connection breaks first.
     until: Option<Instant>,
     pub(super) pause: Duration,
 }
@@ -28,7 +29,7 @@ impl Backoff {
         Self { retry_timeout, until: None, pause: FIRST_PAUSE }
     }
 
-    /// Sleeps before the next attempt, or gives the error that ends them.
+    /// Sleeps before the next attempt, or returns the error that ends the attempts.
     pub(super) fn wait(&mut self, server: &str, status: Status) -> Result<()> {
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.retry_timeout);
         if !is_broken(&status) || Instant::now() + self.pause > until {
@@ -39,22 +40,22 @@ impl Backoff {
         Ok(())
     }
 
-    /// Something was achieved: the next break is a new one.
+    /// Starts over, because an attempt made progress.
     pub(super) fn renew(&mut self) {
         *self = Self::new(self.retry_timeout);
     }
 }
 
-/// Nothing came for so long: said by this end of the connection, not by the other.
+/// The client's own timeout, as opposed to one that the server reports.
 pub(super) struct TimedOut(pub(super) Duration);
 
 impl From<TimedOut> for Status {
     fn from(TimedOut(limit): TimedOut) -> Self {
-        Self::deadline_exceeded(format!("nothing came for {limit:?}"))
+        Self::deadline_exceeded(format!("nothing received for {limit:?}"))
     }
 }
 
-/// What is awaited, unless nothing comes for too long.
+/// Awaits a future for at most `limit`.
 pub(super) async fn with_timeout<T>(
     limit: Duration,
     awaited: impl Future<Output = T>,
@@ -70,10 +71,10 @@ mod tests {
     fn backoff_counts_from_the_break() {
         let broken = || Status::unavailable("broken");
         let mut backoff = Backoff::new(Duration::from_millis(120));
-        // A call may take long before anything breaks.
+        // The time before the connection breaks does not count.
         std::thread::sleep(Duration::from_millis(200));
         assert!(backoff.wait("here", broken()).is_ok());
-        assert!(backoff.wait("here", broken()).is_err(), "50 ms and 100 ms are more than 120");
+        assert!(backoff.wait("here", broken()).is_err(), "50 ms and 100 ms together exceed 120 ms");
         backoff.renew();
         assert!(backoff.wait("here", broken()).is_ok());
         assert!(backoff.wait("here", Status::not_found("no")).is_err());

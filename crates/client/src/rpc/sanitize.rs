@@ -1,20 +1,22 @@
-//! What a server, or the name of a file, says in words, before it is shown to a person.
+//! Text from a server or from file names, made safe to print in a terminal.
 
-/// Characters of one text: a sentence or two.
-const MOST: usize = 500;
+/// The most characters of a text from a server.
+const MAX_CHARACTERS: usize = 500;
 
-/// What a server says, cut to a length that can be read: it must not write over what this program says of it.
+/// Shortens a text from a server and makes it safe to print: it must not overwrite what this
+/// program prints.
 pub(super) fn sanitize_server_text(text: &str) -> String {
-    sanitize_terminal(&text.chars().take(MOST).collect::<String>())
+    sanitize_terminal(&text.chars().take(MAX_CHARACTERS).collect::<String>())
 }
 
-/// A text without what moves a terminal's cursor, sets its clipboard or turns the order of letters round.
+/// Replaces control characters and characters that change the writing direction, so that a text
+/// cannot move the cursor of a terminal, set its clipboard or reorder letters.
 pub fn sanitize_terminal(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || turns(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || changes_direction(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Whether a character changes the direction in which others are shown.
-fn turns(c: char) -> bool {
+/// Returns whether a character changes the writing direction.
+fn changes_direction(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -31,7 +33,7 @@ mod tests {
         let good = "no room\u{fffd}\u{fffd}]52;c;cm0gLXJm\u{fffd}\u{fffd}[2Aall is well\u{fffd}\u{fffd}1m";
         assert_eq!(sanitize_server_text(bad), good);
         assert_eq!(sanitize_server_text("Zürich: 3 × 4 µs"), "Zürich: 3 × 4 µs");
-        assert_eq!(sanitize_server_text(&"x".repeat(10_000)).len(), MOST);
+        assert_eq!(sanitize_server_text(&"x".repeat(10_000)).len(), MAX_CHARACTERS);
         for code in [Code::NotFound, Code::ResourceExhausted, Code::Internal, Code::InvalidArgument] {
             let said = Error::of("here", Status::new(code, bad)).to_string();
             assert!(said.contains(good), "{code:?}: {said:?}");

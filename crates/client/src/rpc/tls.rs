@@ -1,4 +1,4 @@
-//! The connection: TCP, TLS 1.3, HTTP/2.
+//! The transport: HTTP/2 over TLS 1.3 over TCP.
 
 use super::{Address, Credentials, Error, Result};
 use hyper_util::rt::TokioIo;
@@ -11,14 +11,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 
-/// How long TCP and TLS may take to come up.
+/// Time limit for the TCP and TLS handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often an idle connection is probed.
+/// Interval between probes of an idle connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
-/// How long the answer to a probe may take.
+/// Time limit for the answer to a probe.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A channel that connects when it is first used, and again when it breaks.
+/// Creates a channel that connects at its first use, and again when the connection breaks.
 pub(super) fn channel(address: &Address) -> Result<Channel> {
     let bad_address = || Error::Address { server: address.server.clone() };
     let (host, _) = address.server.rsplit_once(':').ok_or_else(bad_address)?;
@@ -71,7 +71,7 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(Error::Pem { what, reason: "there is no certificate in it".to_owned() }),
+        Ok(_) => Err(Error::Pem { what, reason: "it contains no certificate".to_owned() }),
         Err(e) => Err(Error::Pem { what, reason: e.to_string() }),
     }
 }

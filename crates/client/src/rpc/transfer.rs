@@ -1,4 +1,4 @@
-//! Blobs on their way: uploads that go on where they stopped, downloads that are checked.
+//! Transfer of blobs: uploads that continue where they stopped, and downloads that are verified.
 
 use super::retry::{Backoff, with_timeout};
 use super::{BlobKind, BlobName, Error, JobId, Output, Remote, Result};
@@ -11,26 +11,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
-/// How often progress is told.
+/// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The name and length of a blob's bytes.
+/// The hash and length of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobDigest {
-    /// The blob's name.
+    /// Its name: the hash of its bytes.
     pub name: BlobName,
-    /// Its bytes.
+    /// Its length in bytes.
     pub size: u64,
 }
 
-/// What an upload came to.
+/// A completed upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uploaded {
-    /// The blob's name.
+    /// The name of the blob.
     pub name: BlobName,
-    /// Its bytes.
+    /// Its length in bytes.
     pub size: u64,
-    /// Bytes sent by this call, before framing: none where the server had them.
+    /// Payload bytes sent by this call: 0 if the server had the blob.
     pub sent: u64,
 }
 
@@ -39,22 +39,23 @@ struct Sending<'a> {
     kind: BlobKind,
     path: &'a Path,
     uploaded: Uploaded,
-    /// Whether the file's bytes are known to be those it is named after.
+    /// Whether the bytes of the file match the digest.
     checked: bool,
-    /// The most that the server has said to hold.
+    /// The most bytes that the server has acknowledged.
     most_held: u64,
 }
 
 impl Remote {
-    /// Uploads a file, as far as the server does not hold it yet. `progress` is told the bytes the server has and all bytes.
+    /// Uploads the bytes of a file that the server does not have yet. `progress` receives the bytes
+    /// that the server has and the length of the file.
     pub fn upload(&self, kind: BlobKind, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
         let BlobDigest { name, size } = digest_file(path)?;
         let uploaded = Uploaded { name, size, sent: 0 };
         self.send(Sending { kind, path, uploaded, checked: true, most_held: 0 }, progress)
     }
 
-    /// [`Remote::upload`] of a file whose bytes must still be those it was named after: others do not leave. Where the server has them
-    /// all the file is not looked at.
+    /// Uploads a file like [`Remote::upload`], but only if its bytes still match a digest. If the
+    /// server has the whole blob, the file is not read.
     pub fn upload_exactly(
         &self,
         kind: BlobKind,
@@ -71,7 +72,7 @@ impl Remote {
         loop {
             match self.try_upload(&mut sending, &mut backoff, progress) {
                 Ok(Ok(())) => return Ok(sending.uploaded),
-                // The server threw damaged bytes away: they are sent again.
+                // The server discarded damaged bytes: send them again.
                 Ok(Err(status)) if status.code() == Code::DataLoss => {
                     self.wait(&mut backoff, Status::aborted(status.message()))?;
                 }
@@ -81,7 +82,7 @@ impl Remote {
         }
     }
 
-    /// One attempt: an inner error may pass when tried again.
+    /// Makes one attempt. After an inner error, another attempt may succeed.
     fn try_upload(
         &self,
         sending: &mut Sending<'_>,
@@ -95,7 +96,7 @@ impl Remote {
             Err(status) => return Ok(Err(status)),
         };
         if state.held > size {
-            return Err(Error::protocol(format!("it holds {} bytes of a blob of {size}", state.held)));
+            return Err(Error::protocol(format!("it claims to hold {} bytes of a blob of {size} bytes", state.held)));
         }
         if state.held > sending.most_held {
             sending.most_held = state.held;
@@ -124,7 +125,7 @@ impl Remote {
                     (last, moved) = (now, Instant::now());
                 }
                 if moved.elapsed() > self.retry_timeout {
-                    return Err(Status::deadline_exceeded("the server takes no more bytes"));
+                    return Err(Status::deadline_exceeded("the server accepts no more bytes"));
                 }
                 progress(now, size);
             }
@@ -140,7 +141,7 @@ impl Remote {
         }
     }
 
-    /// Compares a file with what it is to be sent as.
+    /// Compares a file with the digest it is sent under.
     fn check(&self, sending: &mut Sending<'_>) -> Result<()> {
         let Uploaded { name, size, .. } = sending.uploaded;
         let is_gone = matches!(sending.path.try_exists(), Ok(false));
@@ -148,18 +149,21 @@ impl Remote {
         if sending.checked {
             return Ok(());
         }
-        // It would never be whole, and counts among what its owner may have there.
+        // The upload cannot be completed, and it counts towards the tenant's limit.
         let _ = self.delete_upload(name);
         let what = if is_gone {
-            "it is gone, and the server does not have it"
+            "the file is missing, and the server does not have it"
         } else {
-            "its bytes are not those that were written"
+            "the file was changed after it was written"
         };
-        Err(Error::File { path: sending.path.to_owned(), reason: format!("{what}: start again with --replace") })
+        Err(Error::File {
+            path: sending.path.to_owned(),
+            reason: format!("{what}: start the training again with --replace"),
+        })
     }
 
-    /// Downloads a blob that a job made into a file; a part that is there already is not downloaded again. `expected` is the size that
-    /// such an object has: a server that announces another is not listened to.
+    /// Downloads an output of a job into a file. Bytes that were downloaded before are not
+    /// downloaded again. A server that announces another size than `expected` is an error.
     pub fn download(
         &self,
         job: JobId,
@@ -190,7 +194,7 @@ impl Remote {
             if digest_file(&part)? == wanted {
                 return std::fs::rename(&part, path).map_err(|e| Error::file(path, &e));
             }
-            // An old part may have been damaged here: once more from the start.
+            // A part from an earlier run may be damaged: try once more from the start.
             std::fs::remove_file(&part).map_err(|e| Error::file(&part, &e))?;
             if std::mem::replace(&mut retried, true) {
                 return Err(Error::Damaged { blob: output.blob });
@@ -225,9 +229,9 @@ impl Remote {
             loop {
                 let next = with_timeout(self.retry_timeout, stream.message()).await;
                 match next.unwrap_or_else(|timeout| Err(timeout.into())) {
-                    // An empty part is no progress, and there may be any number of them.
+                    // An endless sequence of empty parts would never time out.
                     Ok(Some(message)) if message.data.is_empty() => {
-                        return Err(Error::protocol("an empty part of a download"));
+                        return Err(Error::protocol("it sent an empty part of a download"));
                     }
                     Ok(Some(message)) => {
                         held += message.data.len() as u64;
@@ -248,7 +252,7 @@ impl Remote {
     }
 }
 
-/// The name and length of a file's bytes.
+/// Computes the hash and length of a file.
 pub(crate) fn digest_file(path: &Path) -> Result<BlobDigest> {
     let fail = |e: std::io::Error| Error::file(path, &e);
     let mut hasher = blake3::Hasher::new();
@@ -256,20 +260,20 @@ pub(crate) fn digest_file(path: &Path) -> Result<BlobDigest> {
     Ok(BlobDigest { name: BlobName(*hasher.finalize().as_bytes()), size: hasher.count() })
 }
 
-/// Where a download is kept until it is whole.
+/// The path of an incomplete download.
 fn partial(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     name.into()
 }
 
-/// The rest of a file, part by part.
+/// The rest of a file in parts, as the messages of an upload.
 struct Parts {
     file: File,
     name: BlobName,
     offset: u64,
     first: bool,
-    /// Bytes of the file up to the end of the last part.
+    /// Offset of the end of the last part.
     read: Arc<AtomicU64>,
 }
 
@@ -285,7 +289,7 @@ impl Parts {
 impl Iterator for Parts {
     type Item = v1::UploadPart;
 
-    /// A file that cannot be read any more ends the stream early; the server then says that bytes are missing.
+    /// An unreadable file ends the stream early, and the server reports that bytes are missing.
     fn next(&mut self) -> Option<v1::UploadPart> {
         let mut data = Vec::with_capacity(PART_BYTES);
         let count = (&self.file).take(PART_BYTES as u64).read_to_end(&mut data).unwrap_or(0);

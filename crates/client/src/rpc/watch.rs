@@ -1,14 +1,15 @@
-//! The events of a job.
+//! The event stream of a job.
 
 use super::retry::{Backoff, TimedOut, with_timeout};
 use super::{Error, Event, EventKind, JobId, JobState, Remote, Result};
 use hetal_wire::v1;
 use tonic::Streaming;
 
-/// A running job that says nothing is asked again so often: with a retry_timeout of five minutes, for an hour.
-const MOST_SILENCES: usize = 11;
+/// The most timeouts in a row of a running job: an hour, with a retry timeout of five minutes.
+const MAX_TIMEOUTS: usize = 11;
 
-/// The events of one job, one after the other. A broken stream is opened again after the last event that was seen.
+/// The events of one job, in order. A broken stream is opened again after the last event that was
+/// received.
 pub struct Watch<'a> {
     remote: &'a Remote,
     job: JobId,
@@ -22,24 +23,24 @@ impl<'a> Watch<'a> {
         Self { remote, job, after, ended: false, stream: None }
     }
 
-    /// Waits for the next event. `None` once the job has ended.
+    /// Waits for the next event. Returns `None` after the last event of the job.
     pub fn next_event(&mut self) -> Result<Option<Event>> {
         if self.ended {
             return Ok(None);
         }
         let mut backoff = Backoff::new(self.remote.retry_timeout);
-        let mut silences = 0;
+        let mut timeouts = 0;
         loop {
             let limit = self.remote.retry_timeout;
             let next = message(self.remote, self.job, self.after, &mut self.stream);
             match self.remote.runtime.block_on(async { with_timeout(limit, next).await }) {
                 Ok(Ok(Some(event))) => return self.accept(Event::parse(event)?).map(Some),
-                // In a queue there is nothing to tell; a job that runs says how far it is.
+                // A queued job has no events; a running job reports its progress.
                 Err(TimedOut(_)) => {
                     self.stream = None;
-                    silences += 1;
+                    timeouts += 1;
                     let queued = self.remote.job(self.job)?.state == JobState::Queued;
-                    if !queued && silences > MOST_SILENCES {
+                    if !queued && timeouts > MAX_TIMEOUTS {
                         return Err(Error::Silent { server: self.remote.server.clone(), job: self.job });
                     }
                 }

@@ -1,4 +1,4 @@
-//! A job that its owner wants gone, with what was sent for it.
+//! Deletion of a job and its uploads.
 
 use super::record::TrainingRecord;
 use super::records;
@@ -7,27 +7,29 @@ use crate::project;
 use crate::rpc::{self, JobId, Remote};
 use crate::{Project, Result};
 
-/// What was deleted on a server.
+/// The result of a deletion on a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deleted {
-    /// The training whose job it was, where this project knows it.
+    /// The training of the job, if this project knows it.
     pub training: Option<String>,
-    /// Whether that training had ended, with a model.
+    /// Whether that training had finished with a model.
     pub finished: bool,
-    /// Uploads that are gone: encrypted rows, and the key set.
+    /// Deleted uploads: row blobs and the key set.
     pub uploads: usize,
-    /// Uploads that stay, because other jobs use them.
+    /// Uploads that were kept because other jobs use them.
     pub kept: usize,
 }
 
-/// Deletes a job that has ended, with everything it made, and what was sent for it and no other job uses. Interrupted, it goes on. A training
-/// whose job it was begins anew, with the rows that are encrypted here; one whose server was caught stays as it is, so that this server is not
-/// believed again.
+/// Deletes a job that has ended, with its outputs and with those of its uploads that no other job
+/// uses. An interrupted deletion continues when it is repeated.
+///
+/// The training of the job starts again with the rows that are encrypted here. If its server was
+/// hostile, its record is kept, so that this server is not trusted again.
 pub fn delete(project: &Project, remote: &Remote, id: JobId) -> Result<Deleted> {
     let is_its = |record: &TrainingRecord| record.job.as_ref().is_some_and(|job| job.id == Some(id.to_string()));
     let known = records(project).into_iter().find(|(_, record)| is_its(record));
     match remote.delete(id) {
-        // What it used may still be there. Another server never had it, and knows nothing about it.
+        // The job was deleted before, but its uploads may still exist on this server.
         Err(rpc::Error::NotFound { .. }) if known.as_ref().is_some_and(|(_, record)| is_on(record, remote)) => {}
         other => other?,
     }

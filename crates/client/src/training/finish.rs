@@ -1,4 +1,5 @@
-//! The end of a training: weights that are those validated, compared with exact training, saved.
+//! The end of a training: the weights are checked against the validated logits, compared with the
+//! plaintext reference, and saved as a model.
 
 use super::record::JobRecord;
 use super::reference_check;
@@ -12,18 +13,18 @@ use hetal_learn::reference::logits;
 use hetal_learn::{Judge, Matrix};
 use serde::{Deserialize, Serialize};
 
-/// The encrypted weights on their way.
+/// The file of the downloaded weights.
 const WEIGHTS: &str = "weights.ct";
-/// Logits of the best epoch so far: the weights that come back must give these.
+/// The file of the validation logits of the best epoch. Its weights must give the same logits.
 pub(super) const BEST: &str = "best.json";
-/// So many of them are kept.
+/// The most logits that are kept.
 const BEST_LOGITS: usize = 1 << 16;
-/// Logits of decrypted weights may differ from decrypted logits by this.
+/// The logits of the decrypted weights may differ from the decrypted logits by this.
 const ABSOLUTE_TOLERANCE: f64 = 0.02;
-/// And by this share of the largest.
+/// They may also differ by this share of the largest logit.
 const RELATIVE_TOLERANCE: f64 = 1e-3;
 
-/// What an epoch was judged by.
+/// The logits by which the best epoch was judged.
 #[derive(Serialize, Deserialize)]
 struct BestEpoch {
     epoch: usize,
@@ -71,7 +72,8 @@ impl TrainingRun<'_> {
         })
     }
 
-    /// The weights of the best epoch, which must be those whose logits were judged.
+    /// Decrypts the weights of the best epoch and checks that they give the logits that were
+    /// judged.
     fn validated(
         &self,
         job: &JobInfo,
@@ -87,21 +89,23 @@ impl TrainingRun<'_> {
         let round = rounds.iter().filter(|round| round.accepted).nth(best - 1);
         let round = round.copied().ok_or(Error::NothingLearned)?;
         let path = self.folder.join(BEST);
-        let judged: BestEpoch = project::read(&path)?
-            .ok_or_else(|| Error::Damaged { path: path.clone(), reason: "it is gone".to_owned() })?;
+        let judged: BestEpoch = project::read(&path)?.ok_or_else(|| Error::Damaged {
+            path: path.clone(),
+            reason: "the file is missing; start the training again with --replace".to_owned(),
+        })?;
         let logits = logits(self.data.validation.features(), &weights)?;
         let near = ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * round.largest;
-        // Not a number is not close either.
+        // This comparison also fails for NaN.
         let same = |(a, b): (&f64, &f64)| (a - b).abs() <= near;
         if judged.epoch == best && judged.logits.iter().zip(logits.values()).all(same) {
             return Ok((*output, weights, round));
         }
         Err(Error::hostile(
-            "weights that are not those it was judged by: they give other logits for the validation rows",
+            "weights other than those that were validated: they give other logits for the validation rows",
         ))
     }
 
-    /// Keeps what an epoch was judged by, until there is a better one.
+    /// Saves the logits of the best epoch so far.
     pub(super) fn save_best(&self, epoch: usize, logits: &Matrix) -> Result<()> {
         let logits = logits.values().iter().take(BEST_LOGITS).copied().collect();
         project::write(&self.folder.join(BEST), &BestEpoch { epoch, logits })

@@ -1,4 +1,4 @@
-//! A job on its way: events as they come, and a verdict for every epoch.
+//! Follows a job: events as they arrive, and a verdict for every round.
 
 use super::{IterationTime, ProgressEvent, Round, TrainingRun};
 use crate::ciphertexts::Outputs;
@@ -9,7 +9,7 @@ use hetal_learn::judge::NEAR_THE_END;
 use std::time::Instant;
 
 impl TrainingRun<'_> {
-    /// Follows the job to its end, judging every epoch.
+    /// Follows the job to its end and judges every round.
     pub(super) fn follow(
         &mut self,
         job: &JobInfo,
@@ -47,8 +47,8 @@ impl TrainingRun<'_> {
         Err(rpc::Error::Cut { job: job.id }.into())
     }
 
-    /// Gives the verdict on a round: the one that was given before, or a new one. What no honest server sends is a stop, like any other,
-    /// and after a stop nothing is said any more.
+    /// Sends the verdict on a round: the recorded one, or a new one. The verdict on what no honest
+    /// server sends is `stop`, and after a stop nothing more is sent.
     fn answer(
         &mut self,
         job: &JobInfo,
@@ -64,7 +64,7 @@ impl TrainingRun<'_> {
         let mut fault = None;
         if number > known {
             if record.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop) {
-                return Err(Error::hostile(format!("round {number} after it was told to stop")));
+                return Err(Error::hostile(format!("round {number} after the verdict stop")));
             }
             let judged = if number == known + 1 && number <= most {
                 self.judge(job, validation)
@@ -80,29 +80,29 @@ impl TrainingRun<'_> {
             let record = self.job_record()?;
             record.add_round(round);
             record.fault = fault.as_ref().map(|(what, _)| what.clone());
-            // On disk before it leaves: a round has one verdict.
+            // The verdict is on disk before it leaves: a round has only one verdict.
             self.save()?;
             report(ProgressEvent::Judged { number, round });
         }
         let verdict = self.job_record()?.rounds.last().map_or(Verdict::Stop, |round| round.verdict);
         let said = self.remote.judge_after(job.id, validation, verdict, self.options.verdict_delay);
-        // What it was caught at is the news, not that such a server does not take a verdict.
+        // The misbehaviour is the error to report, not that such a server refuses a verdict.
         match fault {
             Some((_, error)) => Err(error),
             None => Ok(said?),
         }
     }
 
-    /// Decrypts the logits of the validation rows and judges them.
+    /// Decrypts the validation logits and judges them.
     fn judge(&mut self, job: &JobInfo, validation: &Validation) -> Result<Round> {
         let range = self.job_record()?.range;
         if validation.range != range {
-            return Err(Error::hostile(format!("logits of range {} where {range} was agreed on", validation.range)));
+            return Err(Error::hostile(format!("logits of range {} instead of {range}", validation.range)));
         }
         let rows: Vec<usize> = self.record.validation.iter().map(|row_blob| row_blob.rows).collect();
         let logits = self.outputs(job).logits(&validation.logits, &rows, range)?;
         let labels = self.data.validation.labels();
-        // A copy: the round counts once everything about it is on disk.
+        // A copy, because the round counts only when it is on disk.
         let mut judge = self.job_record()?.judge.clone().ok_or(Error::Interrupted)?;
         let before = judge.best_epoch();
         let judgement = judge.judge(&logits, labels)?;
@@ -111,7 +111,7 @@ impl TrainingRun<'_> {
             self.save_best(epoch, &logits)?;
         }
         self.job_record()?.judge = Some(judge);
-        // Beyond this the judge guards the range and counts no epoch.
+        // With larger logits the judge changes the range or the rate and accepts no epoch.
         let accepted = judgement.largest <= NEAR_THE_END * range;
         let (verdict, loss, accuracy) = (judgement.verdict, judgement.loss, judgement.accuracy);
         Ok(Round { verdict, accepted, loss, accuracy, largest: judgement.largest })
@@ -123,7 +123,7 @@ impl TrainingRun<'_> {
     }
 }
 
-/// Sums up the time of iterations between two reports of the same epoch.
+/// Measures the time of iterations between two progress reports of the same epoch.
 #[derive(Default)]
 struct IterationClock {
     last: Option<(JobProgress, Instant)>,

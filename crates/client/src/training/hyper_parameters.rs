@@ -1,4 +1,4 @@
-//! What client and server agree on.
+//! The hyper-parameters that client and server agree on.
 
 use super::Options;
 use crate::data::TrainingData;
@@ -6,24 +6,25 @@ use crate::rpc::{HyperParameters, Offer};
 use crate::{Error, Layout, Project, Result, keys};
 use hetal_learn::Wishes;
 
-/// A server's defaults beyond these are not taken without a word: every epoch gives it two bits.
+/// The most epochs that are accepted as a server's default: every epoch reveals two bits.
 const MOST_EPOCHS: usize = 200;
-/// See [`MOST_EPOCHS`].
+/// The largest patience that is accepted as a server's default.
 const MOST_PATIENCE: usize = 20;
 
-/// The rows of a batch: what was wished for, or the server's default, or all rows if there are fewer.
+/// The rows of a batch: the requested number or the server's default, but at most all rows.
 pub fn batch_rows(wishes: &Wishes, offer: &Offer, rows: usize) -> usize {
     wishes.batch.unwrap_or(offer.defaults.batch).min(rows)
 }
 
-/// The terms that an offer and some wishes come to: what the server must answer with.
+/// The hyper-parameters that follow from an offer and the owner's wishes. The server must answer
+/// with these.
 pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer) -> Result<HyperParameters> {
     let defaults = &offer.defaults;
     let terms = HyperParameters {
         batch: wishes.batch.unwrap_or(defaults.batch),
         patience: wishes.patience.unwrap_or(defaults.patience),
         max_epochs: wishes.max_epochs.unwrap_or(defaults.max_epochs),
-        // What a server hides is not told later either.
+        // A hidden hyper-parameter stays hidden.
         rate: defaults.rate.map(|rate| wishes.rate.unwrap_or(rate)),
         momentum: defaults.momentum.map(|momentum| wishes.momentum.unwrap_or(momentum)),
         ..defaults.clone()
@@ -38,7 +39,7 @@ pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer) -> Resul
     Ok(terms)
 }
 
-/// The layout and the wishes that an offer allows.
+/// The layout of the training, and the wishes with the number of rows of a batch.
 pub(super) fn agree_on_layout(
     project: &Project,
     offer: &Offer,

@@ -1,11 +1,16 @@
-//! A training from its first key to the decrypted classifier. Everything that was done is on disk before the next thing begins,
-//! so a training that was killed goes on where it stopped.
+//! A training, from the first key to the decrypted classifier.
+//!
+//! Every step is on disk before the next one starts, so that a training that was killed continues
+//! where it stopped.
 //!
 //! ```text
-//! record    what is on disk: encrypted rows, the job, the verdicts that were given
-//! follow    events as they come, a verdict for every epoch; what no honest server sends ends it
-//! delete    a job that is not wanted any more, with what was sent for it
-//! finish    weights fetched, compared with what was validated and with exact training, saved as a model
+//! options, hyper_parameters   what the owner asks for, and what client and server agree on
+//! record                      the state on disk: row blobs, the job, the verdicts
+//! follow                      events as they arrive, and a verdict for every round
+//! finish                      weights, checked against validated logits and plaintext reference
+//! delete                      removes a job and its uploads from a server
+//! reference_check             the same training without encryption
+//! progress                    progress events and results
 //! ```
 
 mod delete;
@@ -35,7 +40,7 @@ use record::{JobRecord, TrainingRecord};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// An epoch is asked for again (with a lower rate, a wider range) at most so often in all.
+/// The most epochs that are repeated with a lower rate or a wider range.
 const REPEATS: usize = 3;
 /// A training in progress.
 pub struct TrainingRun<'a> {
@@ -51,7 +56,7 @@ pub struct TrainingRun<'a> {
 }
 
 impl<'a> TrainingRun<'a> {
-    /// Begins a training, or takes up the one of this name that was interrupted.
+    /// Starts a training, or resumes the interrupted one of the same name.
     pub fn open(
         project: &'a mut Project,
         remote: &'a Remote,
@@ -63,7 +68,7 @@ impl<'a> TrainingRun<'a> {
         let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
         let folder = project.job(&options.name)?;
         let before = existing_record(&folder, options)?;
-        // Before keys are made, or old ones go.
+        // Check this before keys are created or retired.
         keys::require_no_rotation(project)?;
         let going_on = before.as_ref().is_some_and(|record| !record.finished);
         if !options.replace && !going_on && project.model(&options.name)?.exists() {
@@ -111,7 +116,8 @@ impl<'a> TrainingRun<'a> {
         project::write(&self.folder.join("job.json"), &self.record)
     }
 
-    /// Sends what the server does not have, waits for it, judges epochs, decrypts.
+    /// Uploads what the server does not have, follows the job, judges its epochs and decrypts the
+    /// result.
     pub fn run(mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
         self.send(report)?;
         let job = self.job()?;
@@ -127,7 +133,8 @@ impl<'a> TrainingRun<'a> {
         let start = Instant::now();
         let keys = self.key_set()?;
         if !keys.sent {
-            // Before the first byte leaves: a key set that a server may have seen is not taken for a new one.
+            // Record this before the first byte leaves: a key set that a server may have seen is
+            // not new any more.
             let sent = |keys: &&mut KeySet| keys.blob == self.record.keys;
             self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
         }
@@ -151,12 +158,13 @@ impl<'a> TrainingRun<'a> {
         self.save()
     }
 
-    /// The job on the server: the one that was asked for, or a new one.
+    /// Requests the job, or finds the one that was requested before.
     fn job(&mut self) -> Result<JobInfo> {
         if self.record.job.is_none() {
             let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer())?;
             self.record.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
-            // On disk before the server hears of it: asked for twice, it is made once.
+            // The request is on disk before it is sent, so that a repeated request makes no second
+            // job.
             self.save()?;
         }
         let request = self.job_record()?.request.parse::<JobId>();
@@ -173,10 +181,10 @@ impl<'a> TrainingRun<'a> {
         let job = self.remote.train(request, &self.options.name, &training)?;
         let record = self.job_record()?;
         if job.terms.as_ref() != Some(&record.terms) {
-            let fault = Error::hostile(format!("terms other than those agreed on: {:?}", job.terms));
+            let fault = Error::hostile(format!("hyper-parameters other than those agreed on: {:?}", job.terms));
             self.record.job = None;
             self.save()?;
-            // It is of no use to us; that the server may not end it changes nothing.
+            // The job is useless, whether or not the server cancels it.
             let _ = self.remote.cancel(job.id);
             return Err(fault);
         }
@@ -195,7 +203,7 @@ impl<'a> TrainingRun<'a> {
         self.record.job.as_mut().ok_or(Error::Interrupted)
     }
 
-    /// Writes down that the server was caught, so that the next run does not believe it again.
+    /// Records the misbehaviour of the server, so that the next run does not trust it.
     fn record_fault<T>(&mut self, outcome: Result<T>) -> Result<T> {
         if let Err(error) = &outcome
             && let Some(what) = error.misbehaviour()
@@ -208,20 +216,20 @@ impl<'a> TrainingRun<'a> {
     }
 }
 
-/// The training of this name as it is on disk. One that cannot be read is as good as none where it may be replaced.
+/// Reads the record of the training. A damaged record is ignored if the training may be replaced.
 fn existing_record(folder: &Path, options: &Options) -> Result<Option<TrainingRecord>> {
     let path = folder.join("job.json");
     match project::read::<TrainingRecord>(&path) {
         Err(Error::Damaged { .. }) if options.replace => Ok(None),
         Err(Error::Damaged { path, reason }) => {
-            Err(Error::Damaged { path, reason: format!("{reason}; begin the training again with --replace") })
+            Err(Error::Damaged { path, reason: format!("{reason}. Start the training again with --replace") })
         }
         record => record,
     }
 }
 
-/// The key set that an interrupted training goes on with. Nothing is made in its place: under another one it would not go on. Its file is
-/// not needed where the server has it, and is compared with its name where it does not.
+/// The key set that an interrupted training continues with. It is not generated again, because the
+/// training cannot continue with other keys. If the server has it, its file is not needed.
 fn kept_key_set(
     project: &Project,
     owner: &Owner,
@@ -237,7 +245,7 @@ fn kept_key_set(
     Ok(keys)
 }
 
-/// The key set for a training that begins.
+/// The key set for a new training.
 fn key_set_for_new_training(
     project: &mut Project,
     owner: &Owner,
@@ -252,7 +260,7 @@ fn key_set_for_new_training(
     keys::ensure_set(project, owner, layout, report)
 }
 
-/// Names of the trainings that were interrupted with a key set that was there `before` and is not any more, in order.
+/// The names of interrupted trainings whose key set was among those `before` and no longer exists.
 pub fn stranded(project: &Project, before: &[KeySet]) -> Vec<String> {
     let settings = project.settings();
     let gone = |keys: &str| settings.key_set(keys).is_none() && before.iter().any(|set| set.blob == keys);
@@ -260,7 +268,7 @@ pub fn stranded(project: &Project, before: &[KeySet]) -> Vec<String> {
     records(project).into_iter().filter(waits).map(|(name, _)| name).collect()
 }
 
-/// The trainings of a project by name, in order. One that cannot be read does not go on, and is left out.
+/// The records of all trainings, ordered by name. Damaged records are skipped.
 fn records(project: &Project) -> Vec<(String, TrainingRecord)> {
     let folders = std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten();
     let record = |folder: std::fs::DirEntry| {
@@ -272,14 +280,15 @@ fn records(project: &Project) -> Vec<(String, TrainingRecord)> {
     all
 }
 
-/// Whether bytes are a training as it is on disk.
+/// Returns whether bytes are a valid record of a training.
 pub(crate) fn parse(bytes: &[u8]) -> bool {
     serde_json::from_slice::<TrainingRecord>(bytes).is_ok()
 }
 
-/// Whether there must be new keys: they are wanted, those that are there were used, and no interrupted training made them for this wish.
+/// Returns whether the keys must be replaced: new keys are wanted, and the current ones were used
+/// and not created for this training.
 fn must_retire_keys(project: &Project, options: &Options, before: Option<&TrainingRecord>) -> bool {
-    // A passphrase was wished for, and the key that is there has none.
+    // A passphrase is wanted, and the current key has none.
     let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
     let made_for_this = |record: &TrainingRecord| {
         record.fresh_keys && !record.finished && project.settings().key_set(&record.keys).is_some()
@@ -292,7 +301,8 @@ mod tests {
     use super::*;
     use hetal_testkit::TempDir;
 
-    /// An interrupted training keeps the keys that were made for it, but not an open one where a lock was wished for.
+    /// An interrupted training keeps the keys that were created for it, unless a passphrase is
+    /// wanted and the key has none.
     #[test]
     fn a_wish_for_a_lock_is_not_forgotten() {
         let folder = TempDir::new();

@@ -1,35 +1,43 @@
-//! How to train.
+//! Options of a training.
 
 use crate::rpc;
 use hetal_learn::Wishes;
 use std::time::Duration;
 
-/// How to train.
+/// Options of a training.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The name of the training and of its model.
     pub name: String,
-    /// What to ask the server for.
+    /// The hyper-parameters to ask the server for.
     pub wishes: Wishes,
-    /// Whether to compare with exact training on this machine.
+    /// Whether to compare the result with the plaintext reference.
     pub check: bool,
-    /// Whether a model of this name may be replaced.
+    /// Whether an existing model or training of this name may be replaced.
     pub replace: bool,
-    /// Whether to retire the keys that were used before.
+    /// Whether to use new keys instead of keys that were used before.
     pub fresh_keys: bool,
-    /// How long after the logits a verdict leaves.
+    /// The time between the arrival of logits and the verdict.
     pub verdict_delay: Duration,
-    /// Whether to leave, with an error, a server whose GPU fails, instead of waiting until it works again.
+    /// Whether to return an error when the server's GPU fails, instead of waiting until it works
+    /// again.
     pub leave_resting: bool,
-    /// How the features were made, as their extractor wrote it down: goes into the model file.
+    /// The manifest of the feature extraction, which is stored in the model file.
     pub extraction: Option<serde_json::Value>,
 }
 
 impl Options {
-    /// The usual, for a name.
+    /// The default options for a training of this name.
     pub fn new(name: &str) -> Self {
-        let (wishes, verdict_delay) = (Wishes::default(), rpc::VERDICT_DELAY);
-        let (check, replace, fresh_keys, leave_resting, extraction) = (true, false, false, false, None);
-        Self { name: name.to_owned(), wishes, check, replace, fresh_keys, verdict_delay, leave_resting, extraction }
+        Self {
+            name: name.to_owned(),
+            wishes: Wishes::default(),
+            check: true,
+            replace: false,
+            fresh_keys: false,
+            verdict_delay: rpc::VERDICT_DELAY,
+            leave_resting: false,
+            extraction: None,
+        }
     }
 }

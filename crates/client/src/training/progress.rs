@@ -1,4 +1,4 @@
-//! What is told about a training: steps as they happen, rounds, and the result.
+//! Progress events and results of a training.
 
 use crate::Model;
 use crate::rpc::JobProgress;
@@ -6,96 +6,96 @@ use hetal_learn::{Matrix, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Something that is being done, for progress bars.
+/// A progress event of a training, for progress bars.
 #[derive(Clone, Debug)]
 pub enum ProgressEvent {
-    /// The key set that is there is compared with its name, which takes as long as reading it.
+    /// The existing key set is compared with its hash, which takes as long as reading it.
     Comparing,
-    /// Keys are made: how many of how many.
+    /// Keys are generated.
     Keys {
-        /// Keys made.
+        /// Generated keys.
         done: usize,
         /// All keys.
         total: usize,
     },
-    /// Trainings of these names were interrupted with a key set that was replaced, and can only begin again.
+    /// These interrupted trainings used a key set that was replaced. They can only start again.
     Stranded(Vec<String>),
-    /// Batches are encrypted: how many of how many.
+    /// Rows are encrypted.
     Encrypting {
-        /// Pieces encrypted.
+        /// Encrypted pieces.
         done: usize,
         /// All pieces.
         total: usize,
     },
-    /// Keys are sent: bytes the server has, of all.
+    /// The key set is uploaded.
     SendingKeys {
-        /// Bytes the server has.
+        /// Bytes that the server has.
         sent: u64,
         /// All bytes.
         total: u64,
     },
-    /// Encrypted rows are sent: bytes the server has, of all.
+    /// Row blobs are uploaded.
     SendingRows {
-        /// Bytes the server has.
+        /// Bytes that the server has.
         sent: u64,
         /// All bytes.
         total: u64,
     },
-    /// The server has put the job in its queue.
+    /// The server queued the job.
     Queued,
-    /// The server computes, on this engine.
+    /// The server started the job on this engine.
     Started(String),
-    /// The server's work is so far.
+    /// The server reported progress.
     Working(JobProgress),
-    /// The epoch of this number, counted from 1 over all runs of the training, was judged.
+    /// A round was judged.
     Judged {
-        /// The number of the round, counted from 1.
+        /// The number of the round, counted from 1 over all runs of the training.
         number: usize,
         /// The round.
         round: Round,
     },
-    /// Exact training on this machine, to compare with.
+    /// The plaintext reference is computed on this machine.
     Checking,
 }
 
-/// An epoch that was judged.
+/// A judged round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// What the server was told.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Whether its weights count: logits in range, from a server that was believed.
+    /// Whether its weights count: the logits were in range, and the server was honest.
     #[serde(default)]
     pub accepted: bool,
     /// Mean cross-entropy on the validation rows.
     pub loss: f64,
-    /// Share of the validation rows that were right.
+    /// Share of correct validation rows.
     pub accuracy: f64,
-    /// The largest magnitude of a logit.
+    /// The largest absolute logit.
     pub largest: f64,
 }
 
-/// Where the time went, in seconds, summed over all runs of a training.
+/// The time of a training in seconds, summed over all its runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
     /// Encrypting rows.
     pub encrypting: f64,
     /// Sending keys and rows.
     pub sending: f64,
-    /// Waiting for the server, verdicts included.
+    /// Following the job, verdicts included.
     pub training: f64,
-    /// Of it, iterations whose beginning and end were seen, and how many these were.
+    /// The part of it for iterations whose start and end were observed.
     pub iterations: IterationTime,
-    /// Everything.
+    /// Everything together.
     pub all: f64,
 }
 
-/// The time of iterations whose beginning and end were seen. Project folders hold it as an array of two numbers.
+/// The time of observed iterations. Project folders store it as an array of two numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(f64, u64)", into = "(f64, u64)")]
 pub struct IterationTime {
-    /// Their seconds.
+    /// Seconds of all of them.
     pub seconds: f64,
-    /// How many these were.
+    /// The number of iterations.
     pub count: u64,
 }
 
@@ -111,13 +111,13 @@ impl From<IterationTime> for (f64, u64) {
     }
 }
 
-/// Payload bytes that were sent. Project folders hold it as an array of two numbers.
+/// Payload bytes that were sent. Project folders store it as an array of two numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64)", into = "(u64, u64)")]
 pub struct SentBytes {
-    /// Of keys.
+    /// Bytes of key sets.
     pub keys: u64,
-    /// Of rows.
+    /// Bytes of row blobs.
     pub rows: u64,
 }
 
@@ -133,26 +133,27 @@ impl From<SentBytes> for (u64, u64) {
     }
 }
 
-/// A training that has ended well.
+/// The result of a training.
 pub struct Trained {
     /// The classifier.
     pub model: Model,
-    /// Where it was saved.
+    /// The path of its model file.
     pub path: PathBuf,
-    /// Every epoch that was judged.
+    /// All judged rounds.
     pub rounds: Vec<Round>,
-    /// Exact training: its weights for normalised features, where the server told enough.
+    /// The weights of the plaintext reference for normalised features, unless the server hides
+    /// hyper-parameters.
     pub reference: Option<Matrix>,
-    /// The largest difference to the twin's weights over their largest magnitude.
+    /// The largest difference to the weights of the reference, relative to its largest weight.
     pub difference: Option<f64>,
     /// Bytes of the key set.
     pub key_bytes: u64,
-    /// Bytes of all encrypted rows.
+    /// Bytes of all row blobs.
     pub row_bytes: u64,
-    /// Payload bytes that really left, of keys and of rows: fewer where the server had them.
+    /// Payload bytes that were sent: fewer if the server had some of them.
     pub sent: SentBytes,
-    /// Where the time went.
+    /// The time of the training.
     pub seconds: Seconds,
-    /// Seconds the keys took when they were made.
+    /// The seconds that the generation of the key set took.
     pub key_seconds: f64,
 }

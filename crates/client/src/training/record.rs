@@ -1,4 +1,4 @@
-//! A training as it is on disk.
+//! The record of a training on disk.
 
 use super::finish::BEST;
 use super::hyper_parameters::expected_hyper_parameters;
@@ -16,42 +16,42 @@ use std::time::Instant;
 
 const VERSION: u32 = 2;
 
-/// A training as it is on disk.
+/// The record of a training.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct TrainingRecord {
     version: u32,
-    /// The rows it is about.
+    /// The hash of the training data.
     fingerprint: String,
     layout: String,
     pub keys: String,
     pub wishes: Wishes,
     pub batches: Vec<RowBlobFile>,
     pub validation: Vec<RowBlobFile>,
-    /// The job on a server, once it was asked for.
+    /// The job on a server, if it was requested.
     pub job: Option<JobRecord>,
-    /// Payload bytes that really left: keys and rows.
+    /// Payload bytes that were sent.
     pub sent: SentBytes,
     pub seconds: Seconds,
-    /// Whether it began with new keys because it was told to.
+    /// Whether new keys were created for it.
     #[serde(default)]
     pub fresh_keys: bool,
     pub finished: bool,
 }
 
-/// A job that was asked for, and what was said about it.
+/// A requested job and its rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct JobRecord {
     pub server: String,
-    /// Names the wish for a job, so that asking twice makes one.
+    /// The id of the request: repeating it creates no second job.
     pub request: String,
-    /// What was agreed on.
+    /// The agreed hyper-parameters.
     #[serde(default)]
     pub terms: HyperParameters,
     pub id: Option<String>,
     pub judge: Option<Judge>,
     pub range: f64,
     pub rounds: Vec<Round>,
-    /// What the server was caught at.
+    /// The misbehaviour of the server, if there was any.
     #[serde(default)]
     pub fault: Option<String>,
 }
@@ -62,7 +62,8 @@ impl JobRecord {
         Self { server, request, terms, id: None, judge: None, range, rounds: Vec::new(), fault: None }
     }
 
-    /// Takes a job's name. Of another job than before nothing is known: its rounds are judged from the first.
+    /// Records the id of the job. The rounds of another job than before are judged from the first
+    /// one.
     pub fn assign_job(&mut self, job: &JobInfo) {
         let id = job.id.to_string();
         if self.id.as_ref().is_some_and(|known| *known != id) {
@@ -71,7 +72,7 @@ impl JobRecord {
         self.id = Some(id);
     }
 
-    /// Takes a round.
+    /// Records a round.
     pub fn add_round(&mut self, round: Round) {
         if round.verdict == Verdict::WidenRange {
             self.range = wider(self.range).unwrap_or(self.range);
@@ -81,7 +82,7 @@ impl JobRecord {
 }
 
 impl TrainingRecord {
-    /// Encrypts all rows: they are on disk before the first of them leaves.
+    /// Encrypts all rows. They are on disk before the first of them is sent.
     pub fn begin(
         owner: &Owner,
         layout: &Layout,
@@ -123,7 +124,8 @@ impl TrainingRecord {
         })
     }
 
-    /// Whether it is about these rows and wishes, under whatever keys.
+    /// Returns whether the record has these rows, this layout and these wishes, whatever its keys
+    /// are.
     pub fn matches(&self, data: &TrainingData, layout: &Layout, wishes: &Wishes) -> bool {
         self.version == VERSION
             && self.layout == layout.key()
@@ -131,8 +133,9 @@ impl TrainingRecord {
             && self.fingerprint == data.fingerprint()
     }
 
-    /// The training as it goes on. One that has ended begins again with the rows that are encrypted already; one whose server was caught
-    /// goes on with another server only, or where its owner says so.
+    /// Resumes the training. A finished training starts again with the rows that are encrypted
+    /// already. If its server was hostile, a training continues only with another server, or with
+    /// `replace`.
     pub fn resume(mut self, remote: &Remote, options: &Options) -> Result<Self> {
         if self.finished {
             let seconds = Seconds { encrypting: self.seconds.encrypting, ..Seconds::default() };
@@ -143,7 +146,8 @@ impl TrainingRecord {
         match &job.fault {
             Some(_) if moved || options.replace => self.job = None,
             Some(what) => return Err(Error::KnownHostile { what: what.clone() }),
-            // The same server under another address knows the request; to another one it is a new one, on its own terms.
+            // The same server under another address knows the request. To another server it is new,
+            // with hyper-parameters of its own.
             None if moved => {
                 job.server = remote.server().to_owned();
                 job.terms = expected_hyper_parameters(&self.wishes, remote.offer())?;
@@ -153,8 +157,9 @@ impl TrainingRecord {
         Ok(self)
     }
 
-    /// Whether it can go on with the rows that were encrypted: they are on disk, or a job was asked for, which no one does before the server
-    /// has them all. `thoroughly` compares every byte: what is to be replaced is not taken at its word.
+    /// Returns whether the training can continue with its row blobs: they are intact, or the job
+    /// was requested, which happens only after the server has all of them. With `thoroughly`, every
+    /// byte is compared.
     pub fn can_be_sent(&self, folder: &Path, thoroughly: bool) -> bool {
         let is_there = self.job.is_some() && !self.finished && !thoroughly;
         is_there || self.batches.iter().chain(&self.validation).all(|b| row_blobs::is_whole(folder, b, thoroughly))
@@ -165,19 +170,21 @@ impl TrainingRecord {
     }
 }
 
-/// Ends the job of a training that is replaced, and removes its files: what is on disk never says that others are there.
+/// Cancels the job of a training that is replaced and removes its files. The record is removed
+/// first, so that it never names missing files.
 pub(super) fn discard(record: Option<TrainingRecord>, remote: &Remote, folder: &Path) -> Result<()> {
     if let Some(TrainingRecord { job: Some(JobRecord { id: Some(id), .. }), finished: false, .. }) = &record
         && let Ok(id) = id.parse::<JobId>()
     {
-        // It may be gone already, or another server's, to whom its name says nothing; if it is not, it ends by its own limits.
+        // The job may be deleted, or belong to another server. Otherwise the limits of the server
+        // end it.
         let _ = remote.cancel(id);
     }
     remove_if_there(&folder.join("job.json"))?;
     for entry in std::fs::read_dir(folder).map_err(|e| io("reading", folder, &e))? {
         let path = entry.map_err(|e| io("reading", folder, &e))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Encrypted rows; logits and weights, whole or on their way; what the best epoch was judged by.
+        // Row blobs, logits and weights, complete or not, and the logits of the best epoch.
         if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
             remove_if_there(&path)?;
         }

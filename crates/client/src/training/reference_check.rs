@@ -1,4 +1,5 @@
-//! The same training in the clear: what the decrypted classifier is compared with.
+//! The plaintext reference: the same training without encryption, which the decrypted classifier is
+//! compared with.
 
 use crate::training::Round;
 use crate::{Result, TrainingData};
@@ -7,22 +8,23 @@ use hetal_learn::nesterov::Momentum;
 use hetal_learn::reference::ReferenceModel;
 use hetal_learn::{Matrix, Verdict, softmax};
 
-/// The hyper-parameters that exact training needs: a server may hide them.
+/// The hyper-parameters of the plaintext reference. A server may hide them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReferenceConfig {
     /// Rows of a batch.
     pub batch: usize,
-    /// The first learning rate.
+    /// The initial learning rate.
     pub rate: f64,
-    /// What "lower the rate" multiplies it by.
+    /// The factor by which the verdict "lower the rate" multiplies it.
     pub lowering: f64,
-    /// How gradients become steps.
+    /// The momentum method.
     pub momentum: Momentum,
-    /// Seed of the first weights.
+    /// The seed of the initial weights.
     pub seed: u64,
 }
 
-/// Exact training under the verdicts that were given: the weights at the end of accepted epoch `epoch`, counted from 1.
+/// Trains without encryption under the verdicts that were given. Returns the weights at the end of
+/// accepted epoch number `epoch`, counted from 1.
 pub fn train(data: &TrainingData, config: &ReferenceConfig, rounds: &[Round], epoch: usize) -> Result<Option<Matrix>> {
     let set = &data.training;
     let mut model = ReferenceModel::new(initial_weights(set.classes(), data.features(), config.seed), config.momentum);

@@ -1,4 +1,4 @@
-//! A server that was given the secret key, so that it can lie as it likes: what it "computes" it encrypts itself.
+//! A server that has the secret key and can lie about everything: it encrypts its "results" itself.
 
 use hetal_ckks::Complex64;
 use hetal_client::rpc::{Address, Credentials};
@@ -27,7 +27,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What the server does that an honest one does not.
+/// What the server does that an honest server does not do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     None,
@@ -49,11 +49,11 @@ pub enum Lie {
     WeightsOfAnotherEpoch,
     NoWeights,
     StalledEvents,
-    /// Neither events nor an answer to who asks about the job.
+    /// Sends no events and does not answer requests about the job.
     StalledJob,
-    /// Its own time limit instead of events.
+    /// Reports a timeout of its own instead of events.
     LateEvents,
-    /// No lie: its GPU works, and fails.
+    /// Not a lie: its GPU fails.
     Rests,
     MoreEpochs,
     LessPatience,
@@ -65,15 +65,15 @@ pub enum Lie {
     FewerAnswers,
 }
 
-/// What the server has seen and done.
+/// What the server received and did.
 #[derive(Default)]
 pub struct Seen {
     pub lie: Option<Lie>,
-    /// Whole uploads.
+    /// Complete uploads.
     pub uploads: HashMap<Vec<u8>, Vec<u8>>,
-    /// All other requests, as they were on the wire.
+    /// All other requests, encoded as on the wire.
     pub requests: Vec<Vec<u8>>,
-    /// Round, verdict and size of the messages that depend on decrypted values.
+    /// Round, verdict and size of every message that depends on decrypted values.
     pub verdicts: Vec<(u32, v1::Verdict, usize)>,
     pub jobs: u8,
     pub cancelled: usize,

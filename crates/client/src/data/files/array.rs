@@ -1,4 +1,4 @@
-//! An array of numbers or texts in any of the formats.
+//! Arrays of numbers or texts, common to all formats.
 
 use super::{FileProblem, Labels, Parsed};
 use hetal_learn::Matrix;
@@ -8,26 +8,26 @@ use hetal_learn::Matrix;
 pub enum Values {
     /// Floating-point numbers of any width.
     Floats(Vec<f64>),
-    /// Whole numbers of any width.
+    /// Integers of any width.
     Integers(Vec<i64>),
     /// Texts.
     Texts(Vec<String>),
 }
 
-/// An array: its shape and its values, the last dimension running fastest.
+/// An array in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// As many values as the product of the dimensions.
+    /// Its values, as many as the product of the dimensions.
     pub values: Values,
 }
 
 impl Array {
-    /// As features: rows and columns of numbers.
+    /// Converts the array to a matrix of features.
     pub fn matrix(&self, name: &str) -> Parsed<Matrix> {
         let [rows, columns] = self.shape[..] else {
-            let must = "2: rows and features";
+            let must = "2 (rows and features)";
             return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
         };
         let values = match &self.values {
@@ -40,7 +40,7 @@ impl Array {
         Matrix::new(rows, columns, values).map_err(|e| FileProblem::format("array", e.to_string()))
     }
 
-    /// Bytes of memory its values take.
+    /// The memory of its values in bytes.
     pub(super) fn memory(&self) -> usize {
         match &self.values {
             Values::Floats(values) => 8 * values.len(),
@@ -49,10 +49,11 @@ impl Array {
         }
     }
 
-    /// As labels: one dimension (or a second one of length 1) of whole numbers or texts.
+    /// Converts the array to labels: one dimension of integers or texts. A second dimension of
+    /// length 1 is allowed.
     pub fn labels(&self, name: &str) -> Parsed<Labels> {
         if !matches!(self.shape[..], [_] | [_, 1]) {
-            let must = "1: a label per row";
+            let must = "1 (one label per row)";
             return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
         }
         match &self.values {
@@ -64,30 +65,30 @@ impl Array {
             Values::Floats(values) => whole(values).map(Labels::Numbers).ok_or_else(|| FileProblem::Kind {
                 array: name.to_owned(),
                 found: "fractions".to_owned(),
-                must: "whole numbers or names",
+                must: "integers or names",
             }),
         }
     }
 }
 
-/// Whole numbers that were saved as floats.
+/// Converts integers that were saved as floats.
 fn whole(values: &[f64]) -> Option<Vec<i64>> {
     let limit = (1u64 << 53) as f64;
     values.iter().map(|&x| (x.fract() == 0.0 && x.abs() <= limit).then_some(x as i64)).collect()
 }
 
-/// How an element is stored.
+/// The encoding of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     Half,
     Bfloat,
     Single,
     Double,
-    /// Bytes of a signed number.
+    /// A signed integer of this many bytes.
     Signed(usize),
-    /// Bytes of an unsigned number.
+    /// An unsigned integer of this many bytes.
     Unsigned(usize),
-    /// Code points of four bytes.
+    /// A text of this many code points of four bytes each.
     Text(usize),
 }
 
@@ -102,19 +103,19 @@ impl Element {
         }
     }
 
-    /// The most memory that a value takes.
+    /// The most memory of a value in bytes.
     pub(super) fn memory(self) -> Option<usize> {
         match self {
-            // No letter takes more than four bytes.
+            // A character has at most four bytes in UTF-8.
             Self::Text(length) => length.checked_mul(4)?.checked_add(size_of::<String>()),
             _ => Some(8),
         }
     }
 
-    /// The values of `bytes`, whose number is checked against the shape.
+    /// Decodes the values of `bytes`, which must match the shape.
     pub(super) fn array(self, format: &'static str, shape: Vec<usize>, bytes: &[u8]) -> Parsed<Array> {
         let wrong =
-            || FileProblem::format(format, format!("{} bytes of values do not have shape {shape:?}", bytes.len()));
+            || FileProblem::format(format, format!("{} bytes of values do not match the shape {shape:?}", bytes.len()));
         let width = self.width().ok_or_else(wrong)?;
         let expected = shape.iter().try_fold(width, |product, &n| product.checked_mul(n)).ok_or_else(wrong)?;
         if width == 0 || expected != bytes.len() {
@@ -130,8 +131,8 @@ impl Element {
             Self::Unsigned(_) => Values::Integers(
                 bytes.chunks_exact(width).map(unsigned).collect::<Option<_>>().ok_or(FileProblem::Kind {
                     array: "the array".to_owned(),
-                    found: "numbers beyond 2^63".to_owned(),
-                    must: "less",
+                    found: "integers of 2^63 or more".to_owned(),
+                    must: "smaller ones",
                 })?,
             ),
             Self::Text(_) => {
@@ -142,7 +143,7 @@ impl Element {
     }
 }
 
-/// The first `N` bytes, zeros where there are fewer.
+/// The first `N` bytes, padded with zeros.
 fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|k| bytes.get(k).copied().unwrap_or(0))
 }
@@ -156,14 +157,14 @@ fn unsigned(bytes: &[u8]) -> Option<i64> {
     i64::try_from(u64::from_le_bytes(fixed(bytes))).ok()
 }
 
-/// Code points up to the first zero that no other follows.
+/// Decodes code points and drops trailing zeros.
 fn text(bytes: &[u8]) -> Option<String> {
     let text: String =
         bytes.chunks_exact(4).map(|b| char::from_u32(u32::from_le_bytes(fixed(b)))).collect::<Option<_>>()?;
     Some(text.trim_end_matches('\0').to_owned())
 }
 
-/// An IEEE half as a double.
+/// Converts an IEEE half-precision float.
 fn half(bits: u16) -> f64 {
     let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));

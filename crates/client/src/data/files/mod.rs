@@ -1,7 +1,7 @@
-//! The feature files a data owner brings: `.npy`, `.npz`, `.safetensors`, `.csv`.
+//! Files of features and labels: `.npy`, `.npz`, `.safetensors` and `.csv`.
 //!
-//! Files are not trusted: every size is compared with the bytes that are there before memory is taken, and what is wrong is an
-//! error that names the file and, where there is one, the row and the column.
+//! Files are not trusted. Every size is compared with the length of the file before memory is
+//! allocated. Errors name the file and, if possible, the row and the column.
 
 mod array;
 pub mod csv;
@@ -18,48 +18,50 @@ use crate::{Error, Result};
 use hetal_learn::Matrix;
 use std::path::{Path, PathBuf};
 
-/// Files above this are refused before anything is read.
+/// Larger files are refused before they are read.
 pub const MAX_FILE_BYTES: u64 = 16 << 30;
-/// The names under which features are looked for in a file of several arrays.
+/// The usual names of the feature array in a file of several arrays.
 const FEATURE_NAMES: [&str; 4] = ["features", "x", "X", "embeddings"];
-/// The names under which labels are looked for.
+/// The usual names of the label array.
 const LABEL_NAMES: [&str; 5] = ["labels", "label", "y", "Y", "class"];
 
-/// Features, and labels where the file had them.
+/// Features, and labels if the file contains them.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// One row per sample.
     pub features: Matrix,
-    /// One per row.
+    /// One label per row.
     pub labels: Option<Labels>,
 }
 
-/// Reads features. `label` names the column (or the array of a file of several) with the labels; without it they are looked
-/// for under the usual names, and no others, in `.npz` and `.safetensors`, and there are none in `.npy` and `.csv`.
+/// Reads features and labels. `label` names the label column, or the label array in a file of
+/// several arrays. Without it, labels are found in `.npz` and `.safetensors` files by their usual
+/// names, and `.npy` and `.csv` files have no labels.
 pub fn table(path: &Path, label: Option<&str>) -> Result<Table> {
     parse_table(kind(path)?, &read(path)?, label).map_err(|problem| file(path, problem))
 }
 
-/// Reads features alone, whatever else the file holds: the labels are elsewhere.
+/// Reads features and ignores everything else in the file.
 pub fn features(path: &Path) -> Result<Matrix> {
     parse_features(kind(path)?, &read(path)?).map_err(|problem| file(path, problem))
 }
 
-/// Reads labels from a file of their own: a one-dimensional array, or a table with one column or one named `column`.
+/// Reads labels from a file of their own: a one-dimensional array, or a table with one column or a
+/// column named `column`.
 pub fn labels(path: &Path, column: Option<&str>) -> Result<Labels> {
     parse_labels(kind(path)?, &read(path)?, column).map_err(|problem| file(path, problem))
 }
 
-/// A format by its usual ending.
+/// A file format, recognised by its extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// One NumPy array.
     Npy,
     /// Several NumPy arrays.
     Npz,
-    /// Several arrays, safetensors.
+    /// Several arrays in the safetensors format.
     Safetensors,
-    /// Text.
+    /// Comma-separated text.
     Csv,
 }
 
@@ -81,7 +83,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     let io = |e: std::io::Error| file(path, FileProblem::Io(e.to_string()));
     let metadata = std::fs::metadata(path).map_err(io)?;
     if !metadata.is_file() {
-        return Err(file(path, FileProblem::Io("is not a file".to_owned())));
+        return Err(file(path, FileProblem::Io("not a regular file".to_owned())));
     }
     if metadata.len() > MAX_FILE_BYTES {
         return Err(file(path, FileProblem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES }));
@@ -96,7 +98,7 @@ pub fn parse_table(format: Format, bytes: &[u8], label: Option<&str>) -> Parsed<
             None => Ok(Table { features: npy::parse(bytes)?.matrix("the array")?, labels: None }),
             Some(name) => Err(FileProblem::Missing {
                 what: format!("column {name}"),
-                known: "numbers only: give --labels".to_owned(),
+                known: "one array of numbers; give the labels with --labels".to_owned(),
             }),
         },
         Format::Npz => several(npz::parse(bytes)?, label),
@@ -105,7 +107,7 @@ pub fn parse_table(format: Format, bytes: &[u8], label: Option<&str>) -> Parsed<
     }
 }
 
-/// Parses the features in a file's bytes.
+/// Parses the features of a file and ignores everything else.
 fn parse_features(format: Format, bytes: &[u8]) -> Parsed<Matrix> {
     match format {
         Format::Npz => matrix(&npz::parse(bytes)?),
@@ -114,7 +116,7 @@ fn parse_features(format: Format, bytes: &[u8]) -> Parsed<Matrix> {
     }
 }
 
-/// Parses the bytes of a file of labels.
+/// Parses the bytes of a label file.
 pub fn parse_labels(format: Format, bytes: &[u8], column: Option<&str>) -> Parsed<Labels> {
     let arrays = match format {
         Format::Npy => return npy::parse(bytes)?.labels("the array"),
@@ -123,29 +125,30 @@ pub fn parse_labels(format: Format, bytes: &[u8], column: Option<&str>) -> Parse
         Format::Safetensors => safetensors::parse(bytes)?,
     };
     let found = find(&arrays, column, &LABEL_NAMES).or_else(|| only(&arrays, 1).filter(|_| column.is_none()));
-    let (name, array) = found.ok_or_else(|| missing(&arrays, column, "array of labels"))?;
+    let (name, array) = found.ok_or_else(|| missing(&arrays, column, "an array of labels"))?;
     array.labels(name)
 }
 
-/// Features and labels among named arrays. Any other array with a number for each row (an index, a weight) is no label by that alone.
+/// Finds features and labels among named arrays. An array is taken for labels by its name only: an
+/// index or a weight has one number per row too.
 fn several(arrays: Vec<(String, Array)>, label: Option<&str>) -> Parsed<Table> {
     let features = matrix(&arrays)?;
     let labels = match find(&arrays, label, &LABEL_NAMES) {
         Some((name, array)) => Some(array.labels(name)?),
-        None if label.is_some() => return Err(missing(&arrays, label, "array of labels")),
+        None if label.is_some() => return Err(missing(&arrays, label, "an array of labels")),
         None => None,
     };
     Ok(Table { features, labels })
 }
 
-/// The features among named arrays.
+/// Finds the features among named arrays.
 fn matrix(arrays: &[(String, Array)]) -> Parsed<Matrix> {
     let found = find(arrays, None, &FEATURE_NAMES).or_else(|| only(arrays, 2));
-    let (name, array) = found.ok_or_else(|| missing(arrays, None, "two-dimensional array of features"))?;
+    let (name, array) = found.ok_or_else(|| missing(arrays, None, "a two-dimensional array of features"))?;
     array.matrix(name)
 }
 
-/// The array of a name, or of one of the usual names.
+/// Finds the array with a name, or with one of the usual names.
 fn find<'a>(arrays: &'a [(String, Array)], name: Option<&str>, usual: &[&str]) -> Option<&'a (String, Array)> {
     let named = |wanted: &str| arrays.iter().find(|(name, _)| name == wanted);
     match name {
@@ -154,7 +157,7 @@ fn find<'a>(arrays: &'a [(String, Array)], name: Option<&str>, usual: &[&str]) -
     }
 }
 
-/// The only array of so many dimensions.
+/// Finds the array with this many dimensions, if there is exactly one.
 fn only(arrays: &[(String, Array)], dimensions: usize) -> Option<&(String, Array)> {
     let mut fitting = arrays.iter().filter(|(_, array)| array.shape.len() == dimensions);
     fitting.next().filter(|_| fitting.next().is_none())
@@ -167,7 +170,7 @@ fn missing(arrays: &[(String, Array)], name: Option<&str>, what: &str) -> FilePr
     }
 }
 
-/// Splits `path` from the name behind its last `#`, as in `data.npz#labels`.
+/// Splits a path from the name after its last `#`, as in `data.npz#labels`.
 pub fn split_name(text: &str) -> (PathBuf, Option<String>) {
     match text.rsplit_once('#') {
         Some((path, name)) if !path.is_empty() && !name.is_empty() => (path.into(), Some(name.to_owned())),

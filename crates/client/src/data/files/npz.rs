@@ -1,4 +1,4 @@
-//! NumPy's `.npz`: a ZIP archive of `.npy` arrays, stored or deflated.
+//! The NumPy format `.npz`: a ZIP archive of `.npy` arrays, stored or deflated.
 
 use super::{Array, FileProblem, Parsed, npy};
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
@@ -10,11 +10,11 @@ const LOCAL: u32 = 0x0403_4b50;
 const END_LEN: usize = 22;
 const ENTRY_LEN: usize = 46;
 const LOCAL_LEN: usize = 30;
-/// The end's record is followed by a comment of at most this.
+/// The longest comment after the end record.
 const MAX_COMMENT: usize = 1 << 16;
-/// More arrays than anyone has.
+/// The most entries of an archive.
 const MAX_ENTRIES: usize = 256;
-/// What all arrays together may take unpacked, and what their values may take in memory.
+/// The most bytes of all arrays together, decompressed and as values in memory.
 const MAX_UNPACKED: usize = 4 << 30;
 
 fn no(reason: &str) -> FileProblem {
@@ -22,7 +22,7 @@ fn no(reason: &str) -> FileProblem {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Parsed<usize> {
-    let field = bytes.get(at..at + 2).ok_or_else(|| no("it ends too early"))?;
+    let field = bytes.get(at..at + 2).ok_or_else(|| no("it is truncated"))?;
     Ok(usize::from(u16::from_le_bytes([field[0], field[1]])))
 }
 
@@ -30,7 +30,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Parsed<u32> {
     Ok((u16_at(bytes, at)? | u16_at(bytes, at + 2)? << 16) as u32)
 }
 
-/// One file of the archive.
+/// An entry of the archive.
 struct Entry<'a> {
     name: &'a [u8],
     method: usize,
@@ -40,7 +40,7 @@ struct Entry<'a> {
     offset: usize,
 }
 
-/// Parses an archive: names (without `.npy`) and arrays.
+/// Parses an archive into arrays and their names without `.npy`.
 pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
     let mut arrays = Vec::new();
     let mut room = MAX_UNPACKED;
@@ -55,14 +55,14 @@ pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
     Ok(arrays)
 }
 
-/// The archive's entries.
+/// Reads the central directory.
 fn directory(bytes: &[u8]) -> Parsed<Vec<Entry<'_>>> {
     let last = bytes.len().checked_sub(END_LEN).ok_or_else(|| no("it is too short"))?;
     let first = last.saturating_sub(MAX_COMMENT);
     let end = (first..=last)
         .rev()
         .find(|&at| u32_at(bytes, at).ok() == Some(END))
-        .ok_or_else(|| no("it is no ZIP archive or it is cut off"))?;
+        .ok_or_else(|| no("it is not a ZIP archive, or it is truncated"))?;
     let count = u16_at(bytes, end + 10)?;
     if count > MAX_ENTRIES {
         return Err(no("it has too many entries"));
@@ -82,8 +82,14 @@ fn entry(bytes: &[u8], at: usize) -> Parsed<(Entry<'_>, usize)> {
         return Err(no("its directory is damaged"));
     }
     let name_end = at + ENTRY_LEN + u16_at(bytes, at + 28)?;
-    let name = bytes.get(at + ENTRY_LEN..name_end).ok_or_else(|| no("it ends too early"))?;
-    let size = |field: u32| if field == u32::MAX { Err(no("an array has 4 GiB or more")) } else { Ok(field as usize) };
+    let name = bytes.get(at + ENTRY_LEN..name_end).ok_or_else(|| no("it is truncated"))?;
+    let size = |field: u32| {
+        if field == u32::MAX {
+            Err(no("an array has 4 GiB or more, which is not supported"))
+        } else {
+            Ok(field as usize)
+        }
+    };
     let entry = Entry {
         name,
         method: u16_at(bytes, at + 10)?,
@@ -97,33 +103,33 @@ fn entry(bytes: &[u8], at: usize) -> Parsed<(Entry<'_>, usize)> {
 
 fn array(bytes: &[u8], entry: &Entry<'_>, room: usize) -> Parsed<Array> {
     if entry.unpacked > room {
-        return Err(no("its arrays are too large unpacked"));
+        return Err(no("its decompressed arrays are too large"));
     }
     if u32_at(bytes, entry.offset)? != LOCAL {
-        return Err(no("an entry's header is damaged"));
+        return Err(no("the header of an entry is damaged"));
     }
     let start = entry.offset + LOCAL_LEN + u16_at(bytes, entry.offset + 26)? + u16_at(bytes, entry.offset + 28)?;
-    let packed = bytes.get(start..start + entry.packed).ok_or_else(|| no("it ends too early"))?;
+    let packed = bytes.get(start..start + entry.packed).ok_or_else(|| no("it is truncated"))?;
     let unpacked: std::borrow::Cow<'_, [u8]> = match entry.method {
         0 => packed.into(),
-        8 => {
-            decompress_to_vec_with_limit(packed, entry.unpacked).map_err(|_| no("an array cannot be unpacked"))?.into()
-        }
-        _ => return Err(no("an array is packed in a way other than stored or deflated")),
+        8 => decompress_to_vec_with_limit(packed, entry.unpacked)
+            .map_err(|_| no("an array cannot be decompressed"))?
+            .into(),
+        _ => return Err(no("an array is compressed with a method other than deflate")),
     };
     if unpacked.len() != entry.unpacked || crc32fast::hash(&unpacked) != entry.checksum {
-        return Err(no("an array does not have its checksum"));
+        return Err(no("the checksum of an array is wrong"));
     }
     npy::parse_within(&unpacked, room)
 }
 
-/// The bytes of an archive of `.npy` files, stored.
+/// Encodes an archive of uncompressed `.npy` files.
 pub fn write(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
     for (name, content) in files {
         let name = format!("{name}.npy");
         let mut common = Vec::new();
-        // Version 2.0, no flags, stored, the first of January 1980.
+        // Version 2.0, no flags, stored, 1 January 1980.
         [20u16, 0, 0, 0, 0x21].iter().for_each(|x| common.extend(x.to_le_bytes()));
         common.extend(crc32fast::hash(content).to_le_bytes());
         [content.len(), content.len()].iter().for_each(|&x| common.extend((x as u32).to_le_bytes()));

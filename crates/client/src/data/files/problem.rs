@@ -1,89 +1,91 @@
-//! What can be wrong with a file.
+//! What can be wrong with a file of features or labels.
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileProblem {
-    /// The system failed.
+    /// The operating system cannot read the file.
     #[error("{0}")]
     Io(String),
-    /// A name that tells no format.
-    #[error("its name must end in .npy, .npz, .safetensors or .csv")]
+    /// The extension names no known format.
+    #[error("unknown file extension: the name must end in .npy, .npz, .safetensors or .csv")]
     Extension,
-    /// Too large.
-    #[error("has {bytes} bytes, more than {most}")]
+    /// The file is too large.
+    #[error("the file has {bytes} bytes, more than the limit of {most}: split it or drop columns")]
     TooLarge {
         /// Its size.
         bytes: u64,
-        /// The most that is read.
+        /// The largest size that is read.
         most: u64,
     },
-    /// Bytes of another format, or damaged ones.
-    #[error("is no {format} file: {reason}")]
+    /// The file is damaged or has another format.
+    #[error("not a valid {format} file: {reason}")]
     Format {
-        /// The format it should have.
+        /// The expected format.
         format: &'static str,
         /// What is wrong.
         reason: String,
     },
-    /// An array of the wrong number of dimensions.
-    #[error("{array} has {found} dimensions, must have {must}")]
+    /// An array has the wrong number of dimensions.
+    #[error("{array} has {found} dimensions, and must have {must}")]
     Dimensions {
-        /// Which array.
+        /// The array.
         array: String,
         /// Its dimensions.
         found: usize,
-        /// What it must have.
+        /// The required dimensions.
         must: &'static str,
     },
-    /// Values that are of no use here.
-    #[error("{array} holds {found}, must hold {must}")]
+    /// An array contains values of the wrong kind.
+    #[error("{array} contains {found}, and must contain {must}")]
     Kind {
-        /// Which array.
+        /// The array.
         array: String,
-        /// What it holds.
+        /// What it contains.
         found: String,
-        /// What it must hold.
+        /// What it must contain.
         must: &'static str,
     },
-    /// No array or column of a name.
-    #[error("has no {what}; there are: {known}")]
+    /// An array or column does not exist.
+    #[error("{what} not found; the file contains: {known}")]
     Missing {
         /// What was looked for.
         what: String,
-        /// What there is.
+        /// What the file contains.
         known: String,
     },
-    /// A value of a table that is no number.
-    #[error("row {row}, column {column}: {text:?} is not a number (if these are the labels: --label-column {column})")]
+    /// A field of a table is not a number.
+    #[error(
+        "row {row}, column {column}: {text:?} is not a number (if this is the label column: --label-column {column})"
+    )]
     NotANumber {
-        /// The row, counted from 1 without the heading.
+        /// The row, counted from 1 without the header.
         row: usize,
-        /// The column's name, or its number from 1.
+        /// The name of the column, or its number counted from 1.
         column: String,
-        /// What is there.
+        /// The content of the field.
         text: String,
     },
-    /// A row without a label.
-    #[error("row {row}, column {column}: the label is missing; leave the row out, or give it one")]
+    /// A row has no label.
+    #[error("row {row}, column {column}: the label is missing: give the row a label, or remove the row")]
     NoLabel {
-        /// The row, counted from 1 without the heading.
+        /// The row, counted from 1 without the header.
         row: usize,
         /// The column or array of the labels.
         column: String,
     },
-    /// A row of another length than the first.
-    #[error("row {row} has {found} columns, the first has {expected}")]
+    /// A row has another length than the first row.
+    #[error("row {row} has {found} columns, and the first row has {expected}")]
     Ragged {
-        /// The row, counted from 1 without the heading.
+        /// The row, counted from 1 without the header.
         row: usize,
         /// Its columns.
         found: usize,
-        /// The first row's.
+        /// The columns of the first row.
         expected: usize,
     },
-    /// Nothing in it.
-    #[error("has no rows")]
+    /// The file has no rows.
+    #[error("the file has no rows")]
     Empty,
 }
 

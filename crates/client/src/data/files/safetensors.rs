@@ -1,4 +1,4 @@
-//! safetensors: a header of JSON that names arrays, then their bytes.
+//! The safetensors format: a JSON header that describes arrays, then their bytes.
 
 use super::array::Element;
 use super::{Array, FileProblem, Parsed};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 const FORMAT: &str = "safetensors";
-/// A header of more bytes is no header: that of a large language model has some 100 KB.
+/// The longest header that is read. The header of a large language model has about 100 KB.
 const MAX_HEADER: usize = 16 << 20;
 
 fn no(reason: impl Into<String>) -> FileProblem {
@@ -20,18 +20,18 @@ struct Tensor {
     data_offsets: (usize, usize),
 }
 
-/// Parses a file: names and arrays, in the order of their names. Arrays of other kinds than numbers are left out.
+/// Parses a file into arrays and their names, ordered by name. Arrays of unknown types are skipped.
 pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
     let (length, rest) = bytes.split_first_chunk().ok_or_else(|| no("it is too short"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     if length > MAX_HEADER {
         return Err(no("its header is too long"));
     }
-    let (header, data) = rest.split_at_checked(length).ok_or_else(|| no("it ends in its header"))?;
+    let (header, data) = rest.split_at_checked(length).ok_or_else(|| no("it ends within its header"))?;
     let header: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(header).map_err(|e| no(format!("its header: {e}")))?;
     let mut arrays = Vec::new();
-    // Arrays that share bytes would take more memory than the file has: no writer makes such.
+    // Arrays that share bytes could need far more memory than the file has bytes.
     let mut room = data.len();
     for (name, value) in header {
         if name == "__metadata__" {
@@ -65,7 +65,7 @@ fn element(name: &str) -> Option<Element> {
     })
 }
 
-/// The bytes of a file of doubles with texts beside them.
+/// Encodes arrays of doubles with metadata.
 pub fn write(arrays: &[(&str, &[usize], &[f64])], metadata: &BTreeMap<String, String>) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_owned(), serde_json::json!(metadata));
@@ -77,7 +77,7 @@ pub fn write(arrays: &[(&str, &[usize], &[f64])], metadata: &BTreeMap<String, St
         header.insert((*name).to_owned(), serde_json::json!(tensor));
     }
     let mut text = serde_json::Value::Object(header).to_string();
-    // The values begin at a multiple of eight.
+    // The values start at a multiple of eight bytes.
     text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.extend(text.bytes());

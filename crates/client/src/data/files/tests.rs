@@ -85,7 +85,7 @@ fn tables_of_text_name_the_place() {
     assert_eq!(parse_labels(Format::Csv, b"label\n1\n0\n", None).unwrap(), Labels::Numbers(vec![1, 0]));
 }
 
-/// A heading is found by what it says, not only where no number is in it: pandas counts columns that have no name.
+/// A header may contain numbers: pandas numbers columns that have no name.
 #[test]
 fn headings_may_hold_numbers() {
     let rows = |text: &str, label| parse_table(Format::Csv, text.as_bytes(), label).unwrap().features.rows();
@@ -94,17 +94,17 @@ fn headings_may_hold_numbers() {
     assert_eq!(rows("0,1,2\n0.5,0.6,0.7\n", None), 1, "it counts columns");
     assert_eq!(rows("0,1,2,3\n0.5,0.6,0.7,9\n", Some("3")), 1);
     assert_eq!(rows("width,2,7\n0.5,0.6,0.7\n", None), 1, "a word stands above a number");
-    // What counts the rows is no feature.
+    // A column that counts the rows is not a feature.
     let index = parse_table(Format::Csv, b",0,1,kind\n0,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind"));
     assert!(index.unwrap_err().to_string().contains("index=False"));
     assert_eq!(rows(",0,1,kind\n7,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind")), 2);
-    // Rows are rows, also where a label is a word in one of them and a number in the next.
+    // A row is not a header because its label is a word and the next label is a number.
     assert_eq!(rows("1,2,3\n4,5,6\n", Some("3")), 2);
     assert_eq!(rows("0,1\n1,0\n", None), 2);
     assert_eq!(rows("0.5,0.6,other\n0.5,0.6,7\n", Some("3")), 2);
     let missing = parse_table(Format::Csv, b"NA,2,3\n1,2,3\n", None).unwrap_err();
     assert!(matches!(missing, FileProblem::NotANumber { row: 1, .. }), "{missing}");
-    // So is one whose number is damaged, where the numbers beside it name no columns.
+    // A row with a damaged number is not a header if its other numbers cannot name columns.
     for text in ["<0.1", "-", ".", "#N/A", "12%"] {
         let rows = format!("5.1,{text},0.2\n4.9,0.3,0.2\n");
         let damaged = parse_table(Format::Csv, rows.as_bytes(), None).unwrap_err();
@@ -123,15 +123,15 @@ fn labels_are_there_and_are_those_asked_for() {
     assert_eq!(parse_labels(Format::Csv, b"id,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
     let empty = npy::write_texts(&["cat".to_owned(), String::new()]);
     assert!(matches!(parse_labels(Format::Npy, &empty, None), Err(FileProblem::NoLabel { row: 2, .. })));
-    // In a file without a heading rows are counted from its first line.
+    // Without a header, rows are counted from the first line.
     for (text, row) in [(&b"\"\"\ncat\ndog\n"[..], 1), (b"cat\n\"\"\ndog\n", 2)] {
         let missing = FileProblem::NoLabel { row, column: "1".into() };
         assert_eq!(parse_labels(Format::Csv, text, None).unwrap_err(), missing);
     }
-    // A heading that was asked for is no label.
+    // A header that was asked for is not a label.
     assert_eq!(parse_labels(Format::Csv, b"kind\ncat\ndog\n", Some("kind")).unwrap().texts(), ["cat", "dog"]);
     assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", Some("1")).unwrap().texts(), ["cat", "dog"]);
-    // An array of one number a row is taken for labels only by its name, and where labels are elsewhere not looked at.
+    // An array is taken for labels by its name only, and ignored if labels are given elsewhere.
     let rows = npy::write_doubles(&[2, 1], &[1.0, 2.0]);
     let numbers = npy::write_doubles(&[2], &[0.25, 0.75]);
     let index = npz::write(&[("x", rows.clone()), ("weight", numbers.clone())]);
@@ -156,7 +156,7 @@ fn names_behind_a_hash() {
     assert!(matches!(kind(Path::new("d.txt")), Err(Error::File { problem: FileProblem::Extension, .. })));
 }
 
-/// A small file must not become much memory: arrays that share bytes, entries that share an array, bytes that become words.
+/// A small file must not need much memory: arrays that share bytes, and bytes that become words.
 #[test]
 fn memory_bombs_are_refused() {
     let header = |count: usize, end: usize| -> String {

@@ -1,7 +1,8 @@
-//! Models that may leave their owner.
+//! Export of models that may be published.
 //!
-//! The server holds ciphertexts of the weights, so their exact decryptions give the secret key away. What is exported went through
-//! [`hetal_keys::Release`]: noise that hides the decryption's own is added once, and every format holds the same released numbers.
+//! The server has ciphertexts of the weights, so their exact decryptions would reveal the secret
+//! key. An export goes through [`hetal_keys::Release`], which adds noise that hides the noise of
+//! the decryption. The noise is added once, and all formats contain the same released numbers.
 
 mod onnx;
 
@@ -17,14 +18,16 @@ use std::path::PathBuf;
 
 pub use onnx::{read_gemm, write as write_onnx};
 
-/// Models of this size that a secret key is good for, unless its owner says otherwise.
+/// The models that may be published under a secret key, by default.
 pub const MODELS: u64 = 4;
-/// What an observer learns about the secret key raises his chances by at most 2 to the minus this, unless its owner says otherwise.
+/// The bits of security of a release, by default: what it reveals raises the chances of an attack
+/// on the secret key by at most 2 to the minus this.
 pub const SECURITY: u32 = 10;
-/// A logit of the longest training row may be off by this (standard deviation).
+/// The standard deviation that a release may add to a logit of the longest training row.
 const LOGIT_ERROR: f64 = 2.0;
 
-/// For how many models a secret key is good, and at which security. The first export fixes both.
+/// How many models may be published under a secret key, and at which security. The first export
+/// fixes both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleaseLimits {
     /// Models of the size of the first one.
@@ -39,16 +42,16 @@ impl Default for ReleaseLimits {
     }
 }
 
-/// A format to export to.
+/// An export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `weights` (classes x features), `bias`, class names in the metadata.
     Safetensors,
     /// `coef`, `intercept`, `classes` as NumPy arrays.
     Npz,
-    /// A graph from features to probabilities.
+    /// An ONNX graph from features to probabilities.
     Onnx,
-    /// JSON whose fields scikit-learn's `LogisticRegression` takes.
+    /// JSON with the fields of scikit-learn's `LogisticRegression`.
     Sklearn,
 }
 
@@ -57,19 +60,20 @@ pub enum Format {
 pub struct Published {
     /// The names of the classes.
     pub classes: Vec<String>,
-    /// For each class a weight for each feature.
+    /// A weight for each class and feature.
     pub weights: Vec<Vec<f64>>,
-    /// For each class its bias.
+    /// A bias for each class.
     pub bias: Vec<f64>,
-    /// Standard deviation of what was added to each weight for normalised features.
+    /// Standard deviation of the noise added to each weight for normalised features.
     pub sigma: f64,
     /// Bits of security of the release.
     pub security: u32,
-    /// Blake3 of the exact weights it was made from.
+    /// BLAKE3 hash of the exact weights.
     source: String,
 }
 
-/// What may be published of a model: made at the first time, the same ever after.
+/// Publishes a model. The first call adds noise and counts the released numbers; later calls return
+/// the same numbers.
 pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimits>) -> Result<(Published, PathBuf)> {
     let path = project.model(&model.name)?.with_extension("released");
     let source = fingerprint(model);
@@ -83,9 +87,9 @@ pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimit
         }
         return Ok((published, path));
     }
-    // What may be published is counted for each key, so a model of another key must not be counted with this one's.
+    // The budget belongs to one key, so a model of another key must not be counted with it.
     if model.training.key_id.is_none() || model.training.key_id != project.settings().key_id {
-        let help = "publish it before the keys are replaced, or train it again";
+        let help = "export it in a project that has its key, or train it again";
         return Err(Error::OtherKeyModel { model: model.name.clone(), help });
     }
     let noise = model.noise.ok_or(Error::NoiseUnknown)?;
@@ -111,7 +115,8 @@ pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimit
         state.left.checked_sub(numbers).ok_or(hetal_keys::Error::Exhausted { wanted: numbers, left: state.left })?;
     require_same(limits, model, state)?;
     let values = release.publish(&Private::new(normalised.values().to_vec()), &mut OsSeeds)?;
-    // Counted before anything leaves this program, so that a kill cannot make it free.
+    // The budget is reduced before the numbers are written, so that a kill cannot make a release
+    // free.
     project.update(|settings| settings.released = Some(ReleaseBudget { left, ..state }))?;
     let folded = model.normalisation.fold(&Matrix::new(normalised.rows(), normalised.columns(), values)?)?;
     let features = folded.columns() - 1;
@@ -131,7 +136,7 @@ fn numbers_of(model: &Model) -> u64 {
     (model.classes.len() * (model.features() + 1)) as u64
 }
 
-/// What is asked for is what was fixed, or is not asked for.
+/// Checks that the requested limits, if any, are those of the budget.
 fn require_same(limits: Option<ReleaseLimits>, model: &Model, state: ReleaseBudget) -> Result<()> {
     let ReleaseBudget { numbers, security, .. } = state;
     let same = |wanted: ReleaseLimits| {
@@ -140,7 +145,7 @@ fn require_same(limits: Option<ReleaseLimits>, model: &Model, state: ReleaseBudg
     if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers, security }) }
 }
 
-/// Of a model of an old key only the security is known: for how many models that key was good is not compared.
+/// Checks the requested security of a model of an old key, whose number of models is unknown.
 fn require_security(limits: Option<ReleaseLimits>, model: &Model, security: u32) -> Result<()> {
     let same = |wanted: ReleaseLimits| wanted.security == security;
     if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers: numbers_of(model), security }) }
@@ -155,12 +160,12 @@ fn fingerprint(model: &Model) -> String {
 }
 
 impl Published {
-    /// Classes x features + 1, the bias last.
+    /// The weights as a matrix (classes x features + 1), the bias last.
     pub fn matrix(&self) -> Matrix {
         model::matrix(&self.weights, &self.bias)
     }
 
-    /// Its bytes in a format.
+    /// Encodes the model in a format.
     pub fn bytes(&self, format: Format) -> Vec<u8> {
         let (classes, features) = (self.classes.len(), self.weights.first().map_or(0, Vec::len));
         let flat: Vec<f64> = self.weights.iter().flatten().copied().collect();
@@ -190,7 +195,7 @@ impl Published {
         }
     }
 
-    /// Coefficients as scikit-learn keeps them: of two classes only the difference.
+    /// Coefficients and intercepts of scikit-learn: for two classes only their difference.
     fn sklearn(&self) -> (Vec<Vec<f64>>, Vec<f64>) {
         match (&self.weights[..], &self.bias[..]) {
             ([no, yes], [b_no, b_yes]) => (vec![yes.iter().zip(no).map(|(a, b)| a - b).collect()], vec![b_yes - b_no]),
@@ -220,7 +225,7 @@ mod tests {
         let difference = first.matrix().max_difference(&model.matrix());
         assert!(difference > 0.0 && difference < 0.1, "{difference}");
         let again = publish(&mut project, &model, None).unwrap().0;
-        // The first time fixed for how many models, at which security: another wish is not passed over.
+        // The first export fixed the limits: other ones are refused.
         assert_eq!(publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0, again);
         for (models, security) in [(MODELS, SECURITY + 1), (MODELS + 1, SECURITY)] {
             let limits = ReleaseLimits { models, security };
@@ -259,14 +264,14 @@ mod tests {
         assert!(matches!(many, Err(Error::TooManyModels { .. })), "{many:?}");
     }
 
-    /// New keys have a budget of their own; a model of the old ones must not be counted with it.
+    /// New keys have their own budget; a model of old keys must not be counted with it.
     #[test]
     fn a_model_of_another_key_is_not_published() {
         let folder = TempDir::new();
         let (mut project, model, first) = published(&folder);
         project.retire_keys().unwrap();
         project.adopt_key("33".to_owned(), None).unwrap();
-        assert_eq!(publish(&mut project, &model, None).unwrap().0, first, "what was published is no secret any more");
+        assert_eq!(publish(&mut project, &model, None).unwrap().0, first, "published numbers are not secret");
         assert_eq!(
             publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0,
             first,
@@ -280,7 +285,7 @@ mod tests {
         assert!(matches!(refused, Err(Error::OtherKeyModel { .. })), "{refused:?}");
         other.training.key_id = None;
         assert!(matches!(publish(&mut project, &other, None), Err(Error::OtherKeyModel { .. })));
-        // The old key comes back with what it has left.
+        // The old key comes back with its remaining budget.
         project.adopt_key("22".to_owned(), None).unwrap();
         assert_eq!(project.settings().released.map(|r| r.left), Some(45));
     }

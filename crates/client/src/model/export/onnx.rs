@@ -1,12 +1,12 @@
-//! ONNX: a graph from features to logits, probabilities and the number of the likeliest class. Its protocol-buffer bytes are few
-//! enough to be written by hand.
+//! The ONNX format: a graph from features to logits, probabilities and the index of the most likely
+//! class. Its few protocol-buffer messages are encoded by hand.
 
 const FLOAT: u64 = 1;
 const INT64: u64 = 7;
 const IR_VERSION: u64 = 8;
 const OPSET: u64 = 13;
 
-/// A protocol-buffer message being written.
+/// Encodes a protocol-buffer message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -41,7 +41,7 @@ impl Message {
     }
 }
 
-/// The bytes of a model file. Weights are single precision, which every runtime takes.
+/// Encodes a model file. Weights have single precision, which every runtime supports.
 pub fn write(classes: &[String], weights: &[Vec<f64>], bias: &[f64]) -> Vec<u8> {
     let (count, features) = (classes.len() as u64, weights.first().map_or(0, Vec::len) as u64);
     let flat: Vec<f64> = weights.concat();
@@ -75,7 +75,7 @@ fn node(operator: &str, inputs: &[&str], output: &str) -> Message {
     node.text(2, output).text(3, output).text(4, operator)
 }
 
-/// An attribute that is a whole number.
+/// An integer attribute.
 fn attribute(name: &str, x: u64) -> Message {
     const INT: u64 = 2;
     Message::default().text(1, name).number(3, x).number(20, INT)
@@ -87,7 +87,7 @@ fn tensor(name: &str, shape: &[u64], values: &[f64]) -> Message {
     tensor.number(2, FLOAT).text(8, name).bytes(9, &bytes)
 }
 
-/// An input or output with a row per sample.
+/// An input or output with one row per sample.
 fn value(name: &str, kind: u64, columns: Option<u64>) -> Message {
     let rows = Message::default().text(2, "rows");
     let shape = Message::default().message(1, rows);
@@ -99,7 +99,7 @@ fn value(name: &str, kind: u64, columns: Option<u64>) -> Message {
     Message::default().text(1, name).message(2, Message::default().message(1, tensor))
 }
 
-/// Weights, bias and class names of a file that [`write`] made; `None` for any other.
+/// Decodes weights, bias and class names of a file that [`write`] encoded; `None` for other files.
 pub fn read_gemm(bytes: &[u8]) -> Option<(Vec<f32>, Vec<f32>, Vec<String>)> {
     let model = fields(bytes)?;
     let graph = fields(find(&model, 7)?)?;
@@ -117,7 +117,7 @@ fn find<'a>(fields: &[(u64, &'a [u8])], wanted: u64) -> Option<&'a [u8]> {
     fields.iter().find(|(field, _)| *field == wanted).map(|(_, bytes)| *bytes)
 }
 
-/// The fields of a message that have a length; numbers are passed over.
+/// The length-delimited fields of a message, without its numbers.
 fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
