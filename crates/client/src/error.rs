@@ -245,7 +245,10 @@ pub enum Error {
         path: PathBuf,
     },
     /// The project has no secret key yet.
-    #[error("this project has no secret key yet ({}): create one with `hetal keygen` or `hetal train`", .path.display())]
+    #[error(
+        "this project has no secret key yet ({}): create one with `hetal keygen` or `hetal train`",
+        .path.display()
+    )]
     NoSecret {
         /// The path it will have.
         path: PathBuf,

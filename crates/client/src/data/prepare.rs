@@ -84,18 +84,23 @@ impl TrainingData {
             Some(given) => (shuffled(all.rows()), (0..given.features.rows()).collect()),
             None => split(&all)?,
         };
-        let (given, rest) = (validation.unwrap_or(training), validation.map(|v| v.dataset(&classes)).transpose()?);
-        let rest = rest.as_ref().unwrap_or(&all);
-        let (first, second) = (part(&all, &to_train)?, part(rest, &to_validate)?);
-        let normalisation = Normalisation::fit(first.features(), row_norm)?;
+        let training_set = part(&all, &to_train)?;
+        let validation_set = match validation {
+            Some(given) => part(&given.dataset(&classes)?, &to_validate)?,
+            None => part(&all, &to_validate)?,
+        };
+        let normalisation = Normalisation::fit(training_set.features(), row_norm)?;
         // Errors name the row of the file, not of the shuffled set.
         let normalised = |set: &Dataset, rows: &[usize], of: &Labelled| -> Result<Dataset> {
             let apply = normalisation.apply(set.features()).and_then(|features| set.with_features(features));
             apply.map_err(|error| of.fault(in_file(error, rows)))
         };
-        let training = normalised(&first, &to_train, training)?;
-        let validation = normalised(&second, &to_validate, given)?;
-        Ok(Self { training, validation, classes, normalisation })
+        Ok(Self {
+            training: normalised(&training_set, &to_train, training)?,
+            validation: normalised(&validation_set, &to_validate, validation.unwrap_or(training))?,
+            classes,
+            normalisation,
+        })
     }
 
     /// The number of features of a row.

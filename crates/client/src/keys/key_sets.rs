@@ -66,8 +66,15 @@ pub fn ensure_set(
         report(ProgressEvent::Keys { done: made, total: wanted.len() });
     })?;
     let (blob, bytes) = out.finish(&path)?;
-    let (layout, shape) = (layout.key(), Some(layout.shape()));
-    let keys = KeySet { blob, bytes, layout, shape, file, seconds: start.elapsed().as_secs_f64(), sent };
+    let keys = KeySet {
+        blob,
+        bytes,
+        layout: layout.key(),
+        shape: Some(layout.shape()),
+        file,
+        seconds: start.elapsed().as_secs_f64(),
+        sent,
+    };
     project.update(|settings| {
         settings.keys.retain(|other| other.layout != keys.layout);
         settings.keys.push(keys.clone());

@@ -83,10 +83,11 @@ fn load(project: &mut Project) -> Result<Owner> {
 /// them, if something was published under them, if their id is unknown, or if they are lost. Unused
 /// keys are as good as new ones.
 pub fn are_used(project: &Project) -> bool {
-    let (settings, there) = (project.settings(), project.has_secret());
+    let settings = project.settings();
+    let exists = project.has_secret();
     let seen = settings.keys.iter().any(|keys| keys.sent) || settings.released.is_some();
-    let unknown = there && settings.key_id.is_none();
-    let lost = !there && (settings.key_id.is_some() || !settings.keys.is_empty());
+    let unknown = exists && settings.key_id.is_none();
+    let lost = !exists && (settings.key_id.is_some() || !settings.keys.is_empty());
     seen || unknown || lost
 }
 

@@ -9,8 +9,8 @@ use std::path::Path;
 
 const FORMAT: &str = "hetal-model";
 const VERSION: u32 = 1;
-const NOTICE: &str = "PRIVATE: these are exact decryptions. Together with the ciphertexts that the server holds they give the secret key \
-                      away. Publish a model only as `hetal model export` writes it.";
+const NOTICE: &str = "PRIVATE: these are exact decryptions. Together with the ciphertexts that the server \
+                      holds they give the secret key away. Publish a model only as `hetal model export` writes it.";
 
 /// A classifier for features without normalisation. Its weights are private, so `Debug` omits them.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]

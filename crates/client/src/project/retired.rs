@@ -29,16 +29,21 @@ impl Project {
             make_private_folder(&old)?;
             let number = self.retired()?.last().map_or(1, |(number, _)| number + 1);
             let path = old.join(format!("secret-{number}.key"));
-            let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
             // If the file cannot be read, the settings are the only source.
             let before = self.settings.locked;
             let locked = if self.has_secret() { secret_file::is_locked(&secret).unwrap_or(before) } else { before };
             // The budget must be on disk at every moment: if the process is killed before the
             // secret is moved, the secret finds its budget here.
-            write(&path.with_extension("json"), &RetiredKey { key_id, released })?;
+            let retired = RetiredKey { key_id: self.settings.key_id.clone(), released: self.settings.released };
+            write(&path.with_extension("json"), &retired)?;
             // The settings change before the secret, so that old key sets are never sent with a new
             // secret.
-            self.update(|s| (s.key_id, s.keys, s.released, s.locked) = (None, vec![], None, locked))?;
+            self.update(|s| {
+                s.key_id = None;
+                s.keys = Vec::new();
+                s.released = None;
+                s.locked = locked;
+            })?;
             if self.has_secret() {
                 std::fs::rename(&secret, &path).map_err(|e| io("moving", &secret, &e))?;
                 sync_folder(&path).map_err(|e| io("moving", &secret, &e))?;
@@ -51,8 +56,12 @@ impl Project {
     /// any other key gets the budget `unknown`.
     pub(crate) fn adopt_key(&mut self, key_id: String, unknown: Option<ReleaseBudget>) -> Result<()> {
         let known = self.retired()?.into_iter().rev().find(|(_, old)| old.key_id.as_ref() == Some(&key_id));
-        let (released, locked) = (known.map_or(unknown, |(_, old)| old.released), self.passphrase.is_some());
-        self.update(|s| (s.key_id, s.released, s.locked) = (Some(key_id), released, locked))
+        let locked = self.passphrase.is_some();
+        self.update(|s| {
+            s.key_id = Some(key_id);
+            s.released = known.map_or(unknown, |(_, old)| old.released);
+            s.locked = locked;
+        })
     }
 
     /// The release budget of the last secret key that was retired without an id.

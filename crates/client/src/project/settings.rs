@@ -37,8 +37,16 @@ pub struct Settings {
 
 impl Settings {
     pub(super) fn new(set: &str) -> Self {
-        let (version, set) = (VERSION, set.to_owned());
-        Self { version, set, server: None, key_id: None, keys: vec![], released: None, locked: false, rotation: None }
+        Self {
+            version: VERSION,
+            set: set.to_owned(),
+            server: None,
+            key_id: None,
+            keys: Vec::new(),
+            released: None,
+            locked: false,
+            rotation: None,
+        }
     }
 
     /// Finds a key set by its hash.

@@ -310,8 +310,14 @@ impl JobProgress {
             v1::Phase::Classifying => Phase::Classifying,
             v1::Phase::Unspecified => return Err(Error::protocol("it sent progress without a phase")),
         };
-        let (done, total, epoch) = (message.done, message.total, message.epoch as usize);
-        Ok(Self { phase, done, total, epoch, iterations: message.iterations, resting: message.resting })
+        Ok(Self {
+            phase,
+            done: message.done,
+            total: message.total,
+            epoch: message.epoch as usize,
+            iterations: message.iterations,
+            resting: message.resting,
+        })
     }
 }
 

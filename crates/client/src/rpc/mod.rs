@@ -108,10 +108,14 @@ impl Remote {
         let rpc = HetalClient::with_interceptor(channel, auth)
             .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
             .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
-        let (server, retry_timeout) = (address.server.clone(), address.retry_timeout);
-        let (offer, on_break) = (Offer::default(), Box::new(|_: &str| ()));
-        let first = FIRST_RETRY_TIMEOUT.min(retry_timeout);
-        let mut remote = Self { runtime, rpc, server, retry_timeout: first, offer, on_break };
+        let mut remote = Self {
+            runtime,
+            rpc,
+            server: address.server.clone(),
+            retry_timeout: FIRST_RETRY_TIMEOUT.min(address.retry_timeout),
+            offer: Offer::default(),
+            on_break: Box::new(|_| ()),
+        };
         let program = format!("hetal {}", env!("CARGO_PKG_VERSION"));
         let hello = v1::HelloRequest { oldest: VERSION, newest: VERSION, program };
         let offer = remote.call(|mut rpc| {
@@ -119,7 +123,7 @@ impl Remote {
             async move { rpc.hello(hello).await }
         })?;
         remote.offer = Offer::parse(offer)?;
-        remote.retry_timeout = retry_timeout;
+        remote.retry_timeout = address.retry_timeout;
         Ok(remote)
     }
 

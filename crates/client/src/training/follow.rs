@@ -74,8 +74,7 @@ impl TrainingRun<'_> {
             let round = judged.or_else(|error| {
                 let Some(what) = error.misbehaviour() else { return Err(error) };
                 fault = Some((what, error));
-                let (verdict, accepted, accuracy) = (Verdict::Stop, false, 0.0);
-                Ok(Round { verdict, accepted, loss: f64::MAX, accuracy, largest: f64::MAX })
+                Ok(Round { verdict: Verdict::Stop, accepted: false, loss: f64::MAX, accuracy: 0.0, largest: f64::MAX })
             })?;
             let record = self.job_record()?;
             record.add_round(round);
@@ -113,8 +112,13 @@ impl TrainingRun<'_> {
         self.job_record()?.judge = Some(judge);
         // With larger logits the judge changes the range or the rate and accepts no epoch.
         let accepted = judgement.largest <= NEAR_THE_END * range;
-        let (verdict, loss, accuracy) = (judgement.verdict, judgement.loss, judgement.accuracy);
-        Ok(Round { verdict, accepted, loss, accuracy, largest: judgement.largest })
+        Ok(Round {
+            verdict: judgement.verdict,
+            accepted,
+            loss: judgement.loss,
+            accuracy: judgement.accuracy,
+            largest: judgement.largest,
+        })
     }
 
     pub(super) fn outputs(&self, job: &JobInfo) -> Outputs<'_> {

@@ -58,8 +58,16 @@ pub(super) struct JobRecord {
 
 impl JobRecord {
     pub fn new(server: &str, request: [u8; 16], terms: HyperParameters) -> Self {
-        let (server, request, range) = (server.to_owned(), hex(&request), terms.range);
-        Self { server, request, terms, id: None, judge: None, range, rounds: Vec::new(), fault: None }
+        Self {
+            server: server.to_owned(),
+            request: hex(&request),
+            range: terms.range,
+            terms,
+            id: None,
+            judge: None,
+            rounds: Vec::new(),
+            fault: None,
+        }
     }
 
     /// Records the id of the job. The rounds of another job than before are judged from the first
@@ -67,7 +75,9 @@ impl JobRecord {
     pub fn assign_job(&mut self, job: &JobInfo) {
         let id = job.id.to_string();
         if self.id.as_ref().is_some_and(|known| *known != id) {
-            (self.judge, self.range, self.rounds) = (None, self.terms.range, Vec::new());
+            self.judge = None;
+            self.range = self.terms.range;
+            self.rounds.clear();
         }
         self.id = Some(id);
     }
