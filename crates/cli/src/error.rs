@@ -103,7 +103,7 @@ pub enum Error {
         reason: String,
     },
     /// The extractor could not be run.
-    #[error("{}: {}", .path.display(), hetal_client::remote::harmless(.reason))]
+    #[error("{}: {}", .path.display(), hetal_client::rpc::sanitize_terminal(.reason))]
     Extractor {
         /// The program.
         path: std::path::PathBuf,
@@ -111,10 +111,10 @@ pub enum Error {
         reason: String,
     },
     /// Features could not be extracted. Names of files are in the words, and files may come from anyone.
-    #[error("{}", hetal_client::remote::harmless(.0))]
+    #[error("{}", hetal_client::rpc::sanitize_terminal(.0))]
     Extraction(String),
     /// A manifest that cannot be used.
-    #[error("{}", hetal_client::remote::harmless(&.0.to_string()))]
+    #[error("{}", hetal_client::rpc::sanitize_terminal(&.0.to_string()))]
     Manifest(#[from] hetal_extract_api::manifest::Error),
     /// Pictures or texts for a classifier that knows of no network.
     #[error(

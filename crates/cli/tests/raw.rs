@@ -186,7 +186,7 @@ fn pictures_are_extracted_trained_on_and_classified() {
 
     // Labels of one's own keep their names where nobody named the manifest, and the model keeps the manifest.
     let mine = folder.path().join("mine.csv");
-    let labels = hetal_client::files::labels(Path::new(&train[1]), None).unwrap().texts();
+    let labels = hetal_client::data::files::labels(Path::new(&train[1]), None).unwrap().texts();
     std::fs::write(
         &mine,
         labels.iter().map(|label| format!("{}\n", label.parse::<i64>().unwrap() * 7)).collect::<String>(),

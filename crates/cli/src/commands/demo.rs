@@ -6,12 +6,12 @@ use super::{bytes, data, print, seconds, security};
 use crate::machine::{self, peak_rss_gib};
 use crate::{Error, Result, extract};
 use clap::ValueEnum;
-use hetal_client::files::{Format, parse_table};
+use hetal_client::data::files::{Format, parse_table};
+use hetal_client::data::{ROW_NORM, class_numbers};
 use hetal_client::layout::server_bytes;
-use hetal_client::remote::{Address, Credentials, Remote};
-use hetal_client::task::ROW_NORM;
-use hetal_client::training::{Options, Trained, Training};
-use hetal_client::{Labelled, Layout, Project, Task, keys, task};
+use hetal_client::rpc::{Address, Credentials, Remote};
+use hetal_client::training::{Options, Trained, TrainingRun};
+use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
 use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::protocol::{Extract, Request};
@@ -87,7 +87,7 @@ pub struct Arguments {
 
 /// The rows of the demo.
 struct Bundle {
-    task: Task,
+    task: TrainingData,
     test: Labelled,
     /// How they were made, where that was here.
     manifest: Option<Manifest>,
@@ -122,7 +122,7 @@ impl Bundle {
             let rows = data::labelled(&folder.join(format!("features_{name}.npy")), Some(&labels), None)?;
             Ok(data::named(rows, Some(&manifest))?.first(usize::MAX, arguments.columns.unwrap_or(usize::MAX)))
         };
-        let task = Task::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
+        let task = TrainingData::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
         Ok(Self { task, test: part("test")?, manifest: Some(manifest) })
     }
 
@@ -134,7 +134,11 @@ impl Bundle {
             Ok(all.first(rows.unwrap_or(usize::MAX), columns.unwrap_or(usize::MAX)))
         };
         let (train, validation) = (part(TRAIN, rows)?, part(VALIDATION, None)?);
-        Ok(Self { task: Task::new(&train, Some(&validation), ROW_NORM)?, test: part(TEST, None)?, manifest: None })
+        Ok(Self {
+            task: TrainingData::new(&train, Some(&validation), ROW_NORM)?,
+            test: part(TEST, None)?,
+            manifest: None,
+        })
     }
 }
 
@@ -170,7 +174,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         options.verdict_delay = Duration::from_millis(ms);
     }
     let mut show = |step| steps.show(step);
-    let trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show);
+    let trained = TrainingRun::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show);
     drop(steps);
     let trained = trained.map_err(|error| told(error, &server))?;
     server.stop();
@@ -185,13 +189,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn layout(project: &Project, task: &Task, batch: usize) -> Result<Layout> {
+fn layout(project: &Project, task: &TrainingData, batch: usize) -> Result<Layout> {
     let range = Limits::default().defaults.range;
     Ok(Layout::new(keys::params(project)?, batch, task.features(), task.classes.len(), range)?)
 }
 
 /// Checks that there is room on the disk, and says how many GiB of prepared batches the server may keep.
-fn room(arguments: &Arguments, project: &Project, layout: &Layout, task: &Task, steps: &mut Steps) -> Result<f64> {
+fn room(
+    arguments: &Arguments,
+    project: &Project,
+    layout: &Layout,
+    task: &TrainingData,
+    steps: &mut Steps,
+) -> Result<f64> {
     let keys = layout.keys()?;
     let batches = layout.pieces(task.training.rows()).len() as u64;
     let validation = task.validation.rows().div_ceil(layout.geometry().rows()) as u64;
@@ -249,8 +259,8 @@ fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Running, Addres
     let authorities = std::fs::read(&authority)
         .map_err(|e| Error::File { path: authority.display().to_string(), reason: e.to_string() })?;
     let server = format!("127.0.0.1:{}", running.address().port());
-    let persistence = Duration::from_secs(30);
-    Ok((running, Address { server, authorities, credentials: Credentials::Token(token), persistence }))
+    let retry_timeout = Duration::from_secs(30);
+    Ok((running, Address { server, authorities, credentials: Credentials::Token(token), retry_timeout }))
 }
 
 /// An error of the owner's, where the server knows more about it.
@@ -263,13 +273,13 @@ fn told(error: hetal_client::Error, server: &Running) -> Error {
 
 /// Shares of the test rows that the decrypted model and exact training get right.
 fn accuracies(trained: &Trained, bundle: &Bundle) -> Result<(f64, Option<f64>)> {
-    let labels = task::numbers(&bundle.test.labels, &bundle.task.classes)?;
+    let labels = class_numbers(&bundle.test.labels, &bundle.task.classes)?;
     let ours = judge::accuracy(&trained.model.logits(&bundle.test.features)?, &labels)?;
     let theirs = |weights: &Matrix| -> Result<f64> {
         let folded = bundle.task.normalisation.fold(weights)?;
         Ok(judge::accuracy(&reference::logits(&bundle.test.features, &folded)?, &labels)?)
     };
-    Ok((ours, trained.twin.as_ref().map(theirs).transpose()?))
+    Ok((ours, trained.reference.as_ref().map(theirs).transpose()?))
 }
 
 fn report(trained: &Trained, ours: f64, theirs: Option<f64>, security_bits: f64, wall: f64) -> Value {

@@ -4,7 +4,7 @@ use super::data::names;
 use crate::private_folder::PrivateFolder;
 use crate::{Error, Result, extract};
 use hetal_client::Model;
-use hetal_client::files::{self, Labels};
+use hetal_client::data::{Labels, files};
 use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::protocol::{Encode, Request};

@@ -106,7 +106,7 @@ impl LocalOwner {
 
     /// Opens a ciphertext.
     pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
-        Ok(self.inner.open(ct)?.expose())
+        Ok(self.inner.decrypt(ct)?.expose())
     }
 
     /// Opens a ciphertext that is on a backend.
