@@ -9,7 +9,7 @@ use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphert
 use hetal_client::remote::{Address, BlobKind, Credentials, Happening, Remote, Training, Validation};
 use hetal_client::remote::{Batch, BlobName, Event, JobId, Output};
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Action};
+use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::trainer::Trainer;
 use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
@@ -20,6 +20,7 @@ use hetal_server::{Config, Running};
 use hetal_testkit::{Client, TempDir};
 use hetal_wire::v1;
 use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -172,11 +173,11 @@ impl Owner {
         let mut session = Session::new(agreement, 2, first).unwrap();
         let mut verdicts = VERDICTS.into_iter();
         let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
-        while let Action::Validate { .. } =
-            session::advance(&engine, &mut session, &batches[..], trainer, |_| true).unwrap()
-        {
-            session.judged(verdicts.next().unwrap()).unwrap();
-        }
+        let ask = |_: &Session<_>, _| -> Result<_, hetal_learn::Error> {
+            Ok(ControlFlow::Continue(verdicts.next().unwrap()))
+        };
+        let mut host = EngineHost::new(&engine, &batches[..], trainer, ask);
+        assert_eq!(drive(&mut session, &mut host).unwrap(), Ended::Complete);
         // A classifier is a blob of its ciphertexts, one after the other.
         let name = |parts: &[LeveledCiphertext<Poly>]| {
             let bytes: Vec<u8> = parts.iter().flat_map(|ct| codec.encode(ct.inner()).unwrap()).collect();
