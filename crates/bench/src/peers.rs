@@ -2,7 +2,8 @@
 
 use crate::kernels::{ForwardPair, median};
 use hetal_circuits::bootstrap::BsgsSplit;
-use hetal_cli::{Result, ops};
+use hetal_experiments::Result;
+use hetal_experiments::bench::ops;
 use serde_json::Value;
 
 /// The figures of `hetal bench ops`, and the forward transform (N = 65536, 50-bit prime) by us and by tfhe-ntt right after each

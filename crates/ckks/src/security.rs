@@ -1,7 +1,7 @@
 //! The security bound, as data.
 //!
 //! Source: attacks usvp, bdd, bdd-hybrid, mitm-hybrid and EJK dual under the MATZOV cost model, error sigma 3.2, computed
-//! with the public lattice-estimator's formulas (see `docs/security.md` for how to re-derive a row). An entry is the
+//! with the public lattice-estimator's formulas (`docs/security/parameters.md` re-derives a row). An entry is the
 //! largest log2(QP) for which the best attack costs at least 2^128; sparse columns are lowered by 1.5 % because the fast
 //! implementation they were computed with is that much too kind to mitm-hybrid.
 

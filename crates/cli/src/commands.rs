@@ -12,12 +12,13 @@ pub mod model;
 pub mod passphrase;
 pub mod plan;
 pub mod predict;
+pub mod shell;
 pub mod steps;
 pub mod train;
 
 use crate::{Error, Result};
 use hetal_durable::NewFile;
-use serde_json::Value;
+pub use hetal_experiments::report::output::print;
 use std::io::Write;
 use std::path::Path;
 
@@ -61,17 +62,6 @@ pub fn warn_if_others_enter(folder: &Path) {
         && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
     {
         eprintln!("warning: others can look into the project folder {}: run chmod 700 on it", folder.display());
-    }
-}
-
-/// Prints a result: one line of JSON, or the text for people. Who reads only the beginning (`| head`) has seen what he wanted.
-pub fn print(json: bool, value: &Value, text: &str) {
-    let mut out = std::io::stdout().lock();
-    let printed = if json { writeln!(out, "{value}") } else { writeln!(out, "{}", text.trim_end()) };
-    if let Err(error) = printed.and_then(|()| out.flush())
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
-        eprintln!("hetal: standard output: {error}");
     }
 }
 

@@ -1,9 +1,12 @@
 //! The `hetal` program.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use hetal_circuits::bootstrap::BsgsSplit;
-use hetal_cli::engine::Processor;
-use hetal_cli::{Result, bench, commands, extract, machine, ops, params, print_object, reproduce, selftest};
+use hetal_cli::{Result, commands, extract, machine};
+use hetal_experiments::bench::{self, ops};
+use hetal_experiments::report::output::print_object;
+use hetal_experiments::runner::engine::Processor;
+use hetal_experiments::{params, reproduce, selftest};
 use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
@@ -61,6 +64,10 @@ enum Command {
     Bench(BenchCommand),
     /// Write the paper's tables and figures again, with its numbers beside ours.
     Reproduce(reproduce::Arguments),
+    /// Print the completion script of a shell: bash, zsh or fish.
+    Completions(commands::shell::CompletionsArguments),
+    /// Write the manual pages of this program into a folder.
+    Man(commands::shell::ManArguments),
 }
 
 #[derive(Subcommand)]
@@ -161,6 +168,8 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Extract(arguments) => extract::run(&arguments)?,
         Command::Reproduce(arguments) => reproduce::run(&arguments)?,
+        Command::Completions(arguments) => commands::shell::completions(Arguments::command(), &arguments)?,
+        Command::Man(arguments) => commands::shell::man(Arguments::command(), &arguments)?,
         Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
         Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
         Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,

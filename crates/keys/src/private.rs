@@ -4,7 +4,7 @@ use hetal_ckks::Complex64;
 use zeroize::Zeroize;
 
 /// A decrypted value, noise included. Its owner may use it for anything that stays at home; whoever publishes it gives the
-/// secret key away (`docs/security.md`, "Released values"), so nothing prints or sends it by accident: that takes
+/// secret key away (`docs/security/releases.md`), so nothing prints or sends it by accident: that takes
 /// [`Private::expose`], or a [`crate::Release`]. What is not exposed is wiped when dropped.
 pub struct Private<T: Wipe>(T);
 

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Then all values ever released are within statistical distance `2^-security` of what could be made without knowing the
-//! secret key. `docs/security.md` derives this and says what it costs.
+//! secret key. `docs/security/releases.md` derives this and says what it costs.
 
 use crate::{Error, Private, Result};
 use hetal_ckks::Complex64;

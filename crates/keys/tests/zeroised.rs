@@ -4,7 +4,7 @@
 use hetal_ckks::{Complex64, Params};
 use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{self, SeedSource, TestSeeds};
-use hetal_ring::{Basis, Isa, RnsRing, automorphism};
+use hetal_ring::{Basis, RnsRing, automorphism};
 use hetal_testkit::TempDir;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

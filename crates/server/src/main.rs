@@ -1,6 +1,6 @@
 //! The server program.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, Tenant};
 use hetal_server::{Config, End, Error, Result, Running};
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The configuration, in TOML (docs/operations.md).
+    /// The configuration, in TOML (docs/operations/configure.md).
     #[arg(long, env = "HETAL_CONFIG", global = true)]
     config: Option<PathBuf>,
     /// Where everything is kept.
@@ -42,7 +42,7 @@ struct Arguments {
     #[arg(long)]
     allow_insecure: bool,
     /// Takes the blobs from another copy of the database, after a backup was restored or the server moved: no other server may run
-    /// on them (docs/operations.md).
+    /// on them (docs/operations/backup.md).
     #[arg(long)]
     take_over: bool,
     /// Logs one JSON object a line.
@@ -67,6 +67,8 @@ enum Command {
         /// The tenant's name.
         tenant: String,
     },
+    /// Prints the manual page of this program.
+    Man,
 }
 
 fn main() -> ExitCode {
@@ -85,6 +87,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Token { tenant }) => print_token(tenant),
         Some(Command::Check) => check(&configuration(arguments)?),
         Some(Command::Forget { tenant }) => forget(&configuration(arguments)?, tenant),
+        Some(Command::Man) => print_manual(),
         None => serve(arguments),
     }
 }
@@ -225,4 +228,10 @@ fn print_token(tenant: &str) -> Result<()> {
     eprintln!("For the configuration:");
     println!("[[tenants]]\nname = \"{tenant}\"\ntoken = \"{fingerprint}\"");
     Ok(())
+}
+
+fn print_manual() -> Result<()> {
+    let page = clap_mangen::Man::new(Arguments::command());
+    let failed = |e: std::io::Error| Error::System { what: "standard output".to_owned(), reason: e.to_string() };
+    page.render(&mut std::io::stdout().lock()).map_err(failed)
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use hetal_ckks::Params;
-use hetal_ring::{Isa, RnsRing};
+use hetal_ring::RnsRing;
 use std::sync::{Arc, OnceLock};
 
 struct Entry {

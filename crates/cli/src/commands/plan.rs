@@ -3,12 +3,12 @@
 use super::data::Data;
 use super::train::WishArguments;
 use super::{bytes, print, seconds, security};
-use crate::plan::SetMachine;
 use crate::{Error, Result, progress};
 use hetal_ckks::Params;
 use hetal_client::Layout;
 use hetal_client::layout::{resident_key_bytes, server_bytes};
 use hetal_client::task::{ROW_NORM, VALIDATION_SHARE};
+use hetal_experiments::cost_model::SetMachine;
 use hetal_learn::{Limits, Plan, plan};
 use serde_json::{Value, json};
 use std::path::PathBuf;

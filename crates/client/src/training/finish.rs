@@ -7,7 +7,8 @@ use crate::project::{self, remove_if_there};
 use crate::remote::{Job, Output};
 use crate::{Error, Model, Result, reference};
 use hetal_keys::noise_bound;
-use hetal_learn::{Judge, Matrix, reference};
+use hetal_learn::reference::logits;
+use hetal_learn::{Judge, Matrix};
 use serde::{Deserialize, Serialize};
 
 /// The encrypted weights on their way.
@@ -85,7 +86,7 @@ impl Training<'_> {
         let path = self.folder.join(BEST);
         let judged: Best = project::read(&path)?
             .ok_or_else(|| Error::Damaged { path: path.clone(), reason: "it is gone".to_owned() })?;
-        let logits = reference::logits(self.task.validation.features(), &weights)?;
+        let logits = logits(self.task.validation.features(), &weights)?;
         let near = TOLERANCE.0 + TOLERANCE.1 * round.largest;
         // Not a number is not close either.
         let same = |(a, b): (&f64, &f64)| (a - b).abs() <= near;

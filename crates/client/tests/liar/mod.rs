@@ -6,7 +6,8 @@ use hetal_client::remote::{Address, Credentials};
 use hetal_client::training::Round;
 use hetal_client::{Layout, Owner, Task};
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Matrix, Verdict, packing, reference};
+use hetal_learn::reference::logits;
+use hetal_learn::{Matrix, Verdict, packing};
 use hetal_wire::v1::hetal_server::{Hetal, HetalServer};
 use hetal_wire::v1::{self, event::What};
 use prost::Message;
@@ -182,7 +183,7 @@ impl Server {
     /// The bytes of encrypted logits of some rows, and what a lie makes of them.
     fn logits(&self, features: &Matrix, weights: &Matrix, lie: Lie) -> Vec<u8> {
         let (g, level) = (self.layout.geometry(), self.layout.level_plan().logits());
-        let exact = reference::logits(features, weights).unwrap();
+        let exact = logits(features, weights).unwrap();
         let factor = if lie == Lie::AbsurdLogits { 1e7 } else { 1.0 } / self.layout.scale(RANGE).unwrap();
         let mut slots = vec![Complex64::ZERO; g.slots()];
         let c = g.padded_classes();

@@ -1,0 +1,487 @@
+//! `hetal bench matmul`: the paper's comparison of matrix products, counted and timed.
+
+use crate::report::output;
+use crate::report::progress;
+use crate::report::table::{Table, cell};
+use crate::runner::engine::EngineKind;
+use crate::runner::harness::{Plain, Setting};
+use crate::runner::{Card, Ct, Lab, Work};
+use crate::{Error, Result};
+use hetal_circuits::clear::{Clear, KeyRequirements};
+use hetal_circuits::{Complex64, Engine};
+use hetal_ckks::Params;
+use hetal_learn::Matrix;
+use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
+use hetal_learn::paper::{Blocks, Branch, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// What `hetal bench matmul` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Where products run; their operations are counted in the clear in any case.
+    #[arg(long, value_enum, default_value = "clear")]
+    pub engine: EngineKind,
+    /// The parameter set.
+    #[arg(long, default_value = "full")]
+    pub set: String,
+    /// A shape a,b,c instead of the paper's five, for example 512,769,4.
+    #[arg(long, value_parser = parse_shape)]
+    pub shape: Option<Shape>,
+    /// Only these: DiagABT, DiagATB, ColMajor, RowMajor, PrivGD-ABT, PrivGD-ATB.
+    #[arg(long = "algorithm", value_delimiter = ',', value_parser = parse_algorithm)]
+    pub algorithms: Vec<&'static str>,
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command: a table for each shape as soon as it is measured, or all in one array.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let shapes = arguments.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
+    let wanted = |a: &Algorithm| arguments.algorithms.is_empty() || arguments.algorithms.contains(&a.name());
+    let algorithms: Vec<_> = Algorithm::ALL.into_iter().filter(wanted).collect();
+    let lab = Lab::open(arguments.engine, &arguments.set, Card::default())?;
+    let mut all = Vec::new();
+    for shape in shapes {
+        let objects = report_in(&lab, shape, &algorithms, arguments.engine, &arguments.set)?;
+        if !arguments.json {
+            output::print(false, &Value::Null, &table(&objects).to_string());
+        }
+        all.extend(objects);
+    }
+    if arguments.json {
+        output::print(true, &Value::from(all), "");
+    }
+    Ok(())
+}
+
+fn parse_algorithm(text: &str) -> std::result::Result<&'static str, String> {
+    let names = Algorithm::ALL.map(Algorithm::name);
+    let known = names.into_iter().find(|name| name.eq_ignore_ascii_case(text));
+    known.ok_or_else(|| format!("must be one of {}", names[..6].join(", ")))
+}
+
+fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
+    let numbers: Vec<usize> = text.split(',').filter_map(|n| n.trim().parse().ok()).collect();
+    match numbers[..] {
+        [a, b, c] if a.is_power_of_two() && b > 0 && c.is_power_of_two() && c > 1 => Ok((a, b, c)),
+        _ => Err("must be three numbers a,b,c; a and c powers of two, c at least 2".to_owned()),
+    }
+}
+
+/// The paper's level of both matrices; the branch `A<B` has its `A` one below.
+const LEVEL: usize = 12;
+/// PrivGD's seconds are measured on this many columns of `B` and scaled: in full it would take hours.
+const TIMED_COLUMNS: usize = 64;
+
+/// Products that take less than [`SHORT_SECONDS`] are timed this often, for the best: the first one also asks the card for memory.
+const RUNS: usize = 3;
+const SHORT_SECONDS: f64 = 5.0;
+
+/// Seconds the paper printed (`tab:matmul_comp`), its own estimates for PrivGD. Columns in the order of [`Algorithm::ALL`]; the
+/// other branch of DiagATB was not timed.
+const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
+    [Some(0.8192), Some(0.1104), Some(0.0601), Some(10.0352), Some(0.1171), Some(0.0415), None],
+    [Some(3.2768), Some(0.3203), Some(0.1211), Some(40.1408), Some(0.3167), Some(0.1239), None],
+    [Some(4.9216), Some(0.7609), Some(0.1223), Some(60.2896), Some(0.7176), Some(0.3343), None],
+    [Some(9.8432), Some(3.0428), Some(0.3710), Some(120.5792), Some(2.8546), Some(1.2558), None],
+    [Some(19.6864), Some(12.6251), Some(1.2376), Some(241.1584), Some(11.8220), Some(4.9970), None],
+];
+
+/// Every algorithm on one shape, as flat objects.
+pub fn report(shape: Shape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
+    report_in(&Lab::open(kind, set, Card::default())?, shape, &Algorithm::ALL, kind, set)
+}
+
+/// Some algorithms on one shape, as flat objects. They share their keys.
+fn report_in(lab: &Lab, shape: Shape, algorithms: &[Algorithm], kind: EngineKind, set: &str) -> Result<Vec<Value>> {
+    let (a, b, c) = shape;
+    let params = Params::named(set)?;
+    let bar = progress::bar(2 * algorithms.len() as u64);
+    let mut counted = Vec::new();
+    for &algorithm in algorithms {
+        bar.set_message(format!("{a} x {b} x {c}: counting {}", algorithm.name()));
+        counted.push(Counted::new(Product::new(algorithm, shape, &params)?)?);
+        bar.inc(1);
+    }
+    let timed = if kind == EngineKind::Clear {
+        Vec::new()
+    } else {
+        bar.set_message(format!("{a} x {b} x {c}: keys"));
+        lab.run(&Comparison { counted: &counted, bar: &bar })?
+    };
+    bar.finish_and_clear();
+    let rows: Vec<_> = counted.iter().enumerate().map(|(k, counted)| Measured::new(counted, timed.get(k))).collect();
+    let diagonal = |abt: bool| rows.iter().find(|r| r.algorithm == diagonal(abt)).and_then(|r| r.seconds);
+    let printed = |algorithm: Algorithm| printed_seconds(algorithm, shape);
+    let object = |row: &Measured| {
+        let abt = row.algorithm.is_abt();
+        let ratio = |x: Option<f64>, y: Option<f64>| Some(x? / y?);
+        let paper = printed(row.algorithm);
+        json!({
+            "algorithm": row.algorithm.name(),
+            "a": a,
+            "b": b,
+            "c": c,
+            "branch": row.algorithm.branch(),
+            "cmult": row.counts.cmult,
+            "mult": row.counts.mult,
+            "rot": row.counts.rot,
+            "counts_as_printed": row.algorithm.printed(shape).map(|printed| printed == row.counts),
+            "engine": kind.name(),
+            "set": set,
+            "seconds": row.seconds,
+            "extrapolated": row.extrapolated,
+            "diagonal_speedup": ratio(row.seconds, diagonal(abt)),
+            "paper_seconds": paper,
+            "paper_diagonal_speedup": ratio(paper, printed(self::diagonal(abt))),
+            "max_error": row.max_error,
+        })
+    };
+    Ok(rows.iter().map(object).collect())
+}
+
+/// The paper's algorithm for a product.
+fn diagonal(abt: bool) -> Algorithm {
+    if abt { Algorithm::DiagAbt } else { Algorithm::DiagAtb(Branch::RotateA) }
+}
+
+fn printed_seconds(algorithm: Algorithm, shape: Shape) -> Option<f64> {
+    let row = SHAPES.iter().position(|&s| s == shape)?;
+    let column = Algorithm::ALL.iter().position(|&a| a == algorithm)?;
+    PRINTED_SECONDS[row][column]
+}
+
+/// One algorithm on one shape.
+struct Measured {
+    algorithm: Algorithm,
+    counts: Counts,
+    seconds: Option<f64>,
+    extrapolated: bool,
+    max_error: f64,
+}
+
+impl Measured {
+    fn new(counted: &Counted, timed: Option<&Timed>) -> Self {
+        let Counted { product, counts, .. } = counted;
+        let (columns, part) = (product.columns, product.timed().columns);
+        Self {
+            algorithm: product.algorithm,
+            counts: *counts,
+            seconds: timed.map(|timed| timed.seconds * columns as f64 / part as f64),
+            extrapolated: timed.is_some() && part < columns,
+            max_error: timed.map_or(counted.max_error, |timed| timed.max_error),
+        }
+    }
+}
+
+/// A product with its operations, as counted in the clear.
+struct Counted {
+    product: Product,
+    counts: Counts,
+    keys: KeyRequirements,
+    max_error: f64,
+}
+
+impl Counted {
+    fn new(product: Product) -> Result<Self> {
+        let part = product.counted();
+        let lab = Plain(Clear::new(part.unit.slots(), part.top_level));
+        let max_error = part.run(&lab, 1)?.max_error;
+        let recorded = lab.0.op_counts();
+        let counts = Counts::from(&recorded);
+        // What is counted on a part is the same for each of its entries.
+        let whole = |count: u64| count / part.entries() * product.entries();
+        let counts = if part.entries() == product.entries() {
+            counts
+        } else {
+            Counts { cmult: whole(counts.cmult), mult: whole(counts.mult), rot: whole(counts.rot) }
+        };
+        Ok(Self { product, counts, keys: recorded.keys(), max_error })
+    }
+}
+
+/// All products of a shape, on one engine.
+struct Comparison<'a> {
+    counted: &'a [Counted],
+    bar: &'a ProgressBar,
+}
+
+impl Work for Comparison<'_> {
+    type Output = Vec<Timed>;
+
+    fn needs(&self) -> Result<KeyRequirements> {
+        Ok(self.counted.iter().fold(KeyRequirements::default(), |all, counted| all.union(counted.keys.clone())))
+    }
+
+    fn run<S: Setting>(&self, lab: &S) -> Result<Vec<Timed>> {
+        let run = |counted: &Counted| {
+            self.bar.set_message(counted.product.algorithm.name());
+            let timed = counted.product.timed().run(lab, RUNS);
+            self.bar.inc(1);
+            timed
+        };
+        self.counted.iter().map(run).collect()
+    }
+}
+
+/// One algorithm with its matrices.
+pub struct Product {
+    algorithm: Algorithm,
+    rows: usize,
+    /// Columns of the large matrix.
+    columns: usize,
+    classes: usize,
+    unit: Unit,
+    top_level: usize,
+}
+
+/// What a product took.
+pub struct Timed {
+    /// Seconds without encryption and decryption.
+    pub seconds: f64,
+    /// The largest error of an entry.
+    pub max_error: f64,
+}
+
+impl Product {
+    /// The product of a shape on a parameter set; blocks have as many rows as `A` (or all slots allow).
+    pub fn new(algorithm: Algorithm, (rows, columns, classes): Shape, params: &Params) -> Result<Self> {
+        let block_rows = rows.min(params.slots() / classes.max(1));
+        let unit = Unit::new(block_rows, params.slots() / block_rows)?;
+        Ok(Self { algorithm, rows, columns, classes, unit, top_level: params.top_level() })
+    }
+
+    fn is_column_wise(&self) -> bool {
+        matches!(self.algorithm, Algorithm::PrivGdAbt | Algorithm::PrivGdAtb)
+    }
+
+    /// Entries of the smaller matrix, or of the product: what Jin et al.'s products take the same for each.
+    fn entries(&self) -> u64 {
+        (self.columns * self.classes) as u64
+    }
+
+    /// The same, or as much of it as is timed.
+    fn timed(&self) -> Self {
+        let columns = if self.is_column_wise() { self.columns.min(TIMED_COLUMNS) } else { self.columns };
+        Self { columns, ..*self }
+    }
+
+    /// The same, or as much of it as is counted: Jin et al.'s thousands of ciphertexts take long even in the clear.
+    fn counted(&self) -> Self {
+        if self.is_column_wise() { Self { classes: 1, ..self.timed() } } else { Self { ..*self } }
+    }
+
+    /// A fixed matrix of numbers in `[-1, 1]`, another one for each salt.
+    fn matrix(rows: usize, columns: usize, salt: f64) -> Matrix {
+        Matrix::from_fn(rows, columns, |i, j| (salt + 1.3 * i as f64 + 0.7 * (i * j) as f64).sin())
+    }
+
+    /// `A`'s level.
+    fn level_a(&self) -> usize {
+        let top = LEVEL.min(self.top_level);
+        if self.algorithm == Algorithm::DiagAtb(Branch::RotateB) { top - 1 } else { top }
+    }
+
+    fn level_b(&self) -> usize {
+        LEVEL.min(self.top_level)
+    }
+
+    fn sealed<S: Setting>(&self, lab: &S, blocks: &Packed, level: usize) -> Result<Blocks<Ct<S>>> {
+        let rows = blocks.rows().iter().map(|row| lab.seal_all(row, level));
+        Ok(Blocks::new(self.unit, rows.collect::<Result<Vec<Vec<_>>>>()?)?)
+    }
+
+    fn opened<S: Setting>(&self, lab: &S, blocks: &Blocks<Ct<S>>, rows: usize, columns: usize) -> Result<Matrix> {
+        let opened = blocks.rows().iter().map(|row| lab.open_all(row));
+        Ok(Blocks::new(self.unit, opened.collect::<Result<Vec<Vec<_>>>>()?)?.unpack(rows, columns))
+    }
+
+    /// Products of matrices in blocks.
+    fn blocks<S: Setting>(&self, lab: &S, runs: usize) -> Result<Timed> {
+        let (a, b, c, unit) = (self.rows, self.columns, self.classes, self.unit);
+        let (engine, x) = (lab.engine(), Self::matrix(self.rows, b, 0.1));
+        let xs = Blocks::pack(&x, unit);
+        let abt = self.algorithm.is_abt();
+        let small = if abt { Self::matrix(c, b, 0.2) } else { Self::matrix(a, c, 0.3) };
+        let packed = match self.algorithm {
+            Algorithm::DiagAbt => Blocks::pack_tiled_down(&small, c, unit)?,
+            Algorithm::DiagAtb(_) => Blocks::pack_tiled_right(&small, c, unit)?,
+            _ => Blocks::pack(&small, unit),
+        };
+        // A B^T has the large matrix first, A^T B second.
+        let (level_x, level_small) =
+            if abt { (self.level_a(), self.level_b()) } else { (self.level_b(), self.level_a()) };
+        let (xs, small_sealed) = (self.sealed(lab, &xs, level_x)?, self.sealed(lab, &packed, level_small)?);
+        let (product, seconds) = best_of(runs, lab, || match self.algorithm {
+            Algorithm::DiagAbt => diag_abt(engine, &xs, &small_sealed, c, 1.0),
+            Algorithm::ColMajor => col_major(engine, &xs, &small_sealed, c),
+            // The levels choose the branch.
+            Algorithm::DiagAtb(_) => diag_atb(engine, &small_sealed, &xs, c, 1.0, None),
+            _ => row_major(engine, &small_sealed, &xs, c),
+        })?;
+        let exact = if abt { abt_exact(&x, &small) } else { atb_exact(&small, &x) };
+        let opened = self.opened(lab, &product, exact.rows(), exact.columns())?;
+        Ok(Timed { seconds, max_error: opened.max_difference(&exact) })
+    }
+
+    /// Jin et al.'s products, class by class so that few of their many ciphertexts live at a time.
+    fn columns<S: Setting>(&self, lab: &S) -> Result<Timed> {
+        let (engine, slots) = (lab.engine(), lab.engine().slots());
+        let x = Self::matrix(self.rows, self.columns, 0.1);
+        let seal = |columns: &[Vec<Complex64>]| lab.seal_all(columns, self.level_b());
+        let xs = seal(&priv_gd::pack_columns(&x, slots)?)?;
+        let (mut seconds, mut max_error) = (0.0, 0.0f64);
+        for class in 0..self.classes {
+            let small = Self::matrix(self.classes, self.columns.max(self.rows), 0.2);
+            let (small, exact) = if self.algorithm.is_abt() {
+                let row = small.slice(class..class + 1);
+                let row = Matrix::from_fn(1, self.columns, |_, j| row[(0, j)]);
+                (row.clone(), abt_exact(&x, &row))
+            } else {
+                let column = Matrix::from_fn(self.rows, 1, |i, _| small[(class, i)]);
+                (column.clone(), atb_exact(&column, &x))
+            };
+            let values = if self.algorithm.is_abt() {
+                let replicated: Vec<_> =
+                    priv_gd::pack_replicated(&small, slots).iter().map(|row| seal(row)).collect::<Result<_>>()?;
+                lab.settle()?;
+                let start = Instant::now();
+                let product = priv_gd::abt(engine, &xs, &replicated)?;
+                lab.settle()?;
+                seconds += start.elapsed().as_secs_f64();
+                let opened = lab.open(&product[0])?;
+                Matrix::from_fn(self.rows, 1, |i, _| opened[i].re)
+            } else {
+                let column = seal(&priv_gd::pack_columns(&small, slots)?)?;
+                // Entry by entry: all of them at once would be gigabytes.
+                let mut row = Vec::new();
+                for x in xs.chunks(8) {
+                    lab.settle()?;
+                    let start = Instant::now();
+                    let product = priv_gd::atb(engine, &column, x)?;
+                    lab.settle()?;
+                    seconds += start.elapsed().as_secs_f64();
+                    row.extend(lab.open_all(&product[0])?.iter().map(|entry| entry[0].re));
+                }
+                Matrix::from_fn(1, self.columns, |_, j| row[j])
+            };
+            max_error = max_error.max(values.max_difference(&exact));
+        }
+        Ok(Timed { seconds, max_error })
+    }
+}
+
+type Packed = Blocks<Vec<Complex64>>;
+
+/// The result of some work, and the seconds of the shortest of up to `runs` runs: long ones are not repeated.
+fn best_of<S: Setting, T, E>(runs: usize, lab: &S, work: impl Fn() -> std::result::Result<T, E>) -> Result<(T, f64)>
+where
+    Error: From<E>,
+{
+    let (mut best, mut run) = (f64::INFINITY, 0);
+    loop {
+        lab.settle()?;
+        let start = Instant::now();
+        let result = work()?;
+        lab.settle()?;
+        let seconds = start.elapsed().as_secs_f64();
+        best = best.min(seconds);
+        run += 1;
+        if run >= runs || seconds > SHORT_SECONDS {
+            return Ok((result, best));
+        }
+    }
+}
+
+impl Product {
+    /// Multiplies, blocks up to `runs` times, and compares with plain numbers.
+    fn run<S: Setting>(&self, lab: &S, runs: usize) -> Result<Timed> {
+        if self.level_a() < 4 {
+            return Err(Error::TooFewLevels { needs: 4, has: self.level_a() });
+        }
+        if self.is_column_wise() { self.columns(lab) } else { self.blocks(lab, runs) }
+    }
+}
+
+fn abt_exact(a: &Matrix, b: &Matrix) -> Matrix {
+    Matrix::from_fn(a.rows(), b.rows(), |i, j| a.row(i).iter().zip(b.row(j)).map(|(x, y)| x * y).sum())
+}
+
+fn atb_exact(a: &Matrix, b: &Matrix) -> Matrix {
+    Matrix::from_fn(a.columns(), b.columns(), |i, j| (0..a.rows()).map(|k| a[(k, i)] * b[(k, j)]).sum())
+}
+
+/// The objects of a report as a table.
+pub fn table(objects: &[Value]) -> Table {
+    let mut table = Table::new(&[
+        "a, b, c",
+        "algorithm",
+        "CMult",
+        "Mult",
+        "Rot",
+        "as printed",
+        "seconds",
+        "over Diag",
+        "paper's s",
+        "over Diag",
+        "max error",
+    ]);
+    for object in objects {
+        let text = |name: &str| cell(&object[name]);
+        let branch = object["branch"].as_str().map_or(String::new(), |b| format!(" ({b})"));
+        let star = if object["extrapolated"] == true { " *" } else { "" };
+        table.push(vec![
+            format!("{}, {}, {}", text("a"), text("b"), text("c")),
+            text("algorithm") + &branch,
+            text("cmult"),
+            text("mult"),
+            text("rot"),
+            text("counts_as_printed"),
+            text("seconds") + star,
+            text("diagonal_speedup"),
+            text("paper_seconds"),
+            text("paper_diagonal_speedup"),
+            text("max_error"),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_the_corrected_table() {
+        let objects = report(SHAPES[0], EngineKind::Clear, "full").unwrap();
+        assert_eq!(objects.len(), Algorithm::ALL.len());
+        for object in &objects {
+            assert!(object["counts_as_printed"] == true && object["seconds"].is_null(), "{object}");
+            assert!(object["max_error"].as_f64().unwrap() < 1e-10, "{object}");
+        }
+    }
+
+    /// Every algorithm under encryption, several blocks to the right; PrivGD on fewer columns than asked for.
+    #[test]
+    fn encrypted_products_are_exact_and_timed() {
+        let objects = report((32, 70, 4), EngineKind::Cpu, "insecure-toy11").unwrap();
+        for object in &objects {
+            assert!(object["max_error"].as_f64().unwrap() < 1e-6, "{object}");
+            assert!(object["seconds"].as_f64().unwrap() > 0.0 && object["counts_as_printed"].is_null());
+            let column_wise = object["algorithm"].as_str().unwrap().starts_with("PrivGD");
+            assert_eq!(object["extrapolated"], column_wise, "{object}");
+        }
+    }
+
+    #[test]
+    fn shapes_parse_or_say_what_they_must_be() {
+        assert_eq!(parse_shape("512,769,4"), Ok((512, 769, 4)));
+        for text in ["", "512,769", "512,769,3", "100,10,4", "4,4,4,4"] {
+            assert!(parse_shape(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Rows to train on.
+
+use crate::{Result, feature_folder};
+use hetal_learn::agreement::Preset;
+use hetal_learn::{Dataset, Matrix};
+use std::path::Path;
+
+/// Features and their labels.
+pub(super) struct Rows {
+    pub(super) features: Matrix,
+    pub(super) labels: Vec<usize>,
+}
+
+impl Rows {
+    /// Some rows of a set.
+    pub(super) fn of(set: &Dataset, range: std::ops::Range<usize>) -> Self {
+        Self { features: set.features().slice(range.clone()), labels: set.labels()[range].to_vec() }
+    }
+
+    /// The same in pieces of at most `rows` rows.
+    pub(super) fn pieces(&self, rows: usize) -> impl Iterator<Item = Rows> {
+        let count = self.features.rows();
+        (0..count).step_by(rows.max(1)).map(move |start| {
+            let range = start..count.min(start + rows);
+            Rows { features: self.features.slice(range.clone()), labels: self.labels[range].to_vec() }
+        })
+    }
+}
+
+/// The first `rows` training rows in batches, and the test rows.
+pub(super) fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
+    let (train, test) = feature_folder::training_sets(path, "test", preset.classes)?;
+    let rows = rows.min(train.rows());
+    if rows == 0 {
+        return Err(hetal_learn::Error::NoRows.into());
+    }
+    let batch = |start: usize| Rows::of(&train, start..rows.min(start + preset.batch));
+    let batches = (0..rows).step_by(preset.batch).map(batch).collect();
+    Ok((batches, Some(Rows::of(&test, 0..test.rows()))))
+}
+
+/// A batch of rows of norm about 1 around one centre per class; the centres are the same for every `salt`.
+pub(super) fn clusters(preset: &Preset, salt: u64) -> Rows {
+    let generator = |mut state: u64| {
+        move || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        }
+    };
+    let size = 1.0 / (preset.features as f64).sqrt();
+    let (mut of_centre, mut of_row) = (generator(5), generator(7 + salt));
+    let centres = Matrix::from_fn(preset.classes, preset.features, |_, _| size * of_centre());
+    let labels: Vec<usize> = (0..preset.batch).map(|i| (i * 7 + i / 3) % preset.classes).collect();
+    let features = Matrix::from_fn(preset.batch, preset.features, |i, h| centres[(labels[i], h)] + size * of_row());
+    Rows { features, labels }
+}

@@ -1,0 +1,16 @@
+//! Benchmarks, accuracy studies, the self-test and the reproduction of the paper.
+
+pub mod bench;
+pub mod cost_model;
+pub mod error;
+pub mod feature_folder;
+pub mod noise;
+pub mod params;
+pub mod process;
+pub mod report;
+pub mod reproduce;
+pub mod runner;
+pub mod selftest;
+pub mod tuning;
+
+pub use error::{Error, Result};

@@ -1,0 +1,6 @@
+//! How results are shown: standard output, tables, plots, progress bars.
+
+pub mod output;
+pub mod plot;
+pub mod progress;
+pub mod table;
