@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::process::{cpu_time, peak_rss_gib, time, with_threads};
 use crate::report::progress;
-use crate::runner::engine::{Place, gpu};
-use crate::runner::local_owner::{LocalOwner, carried};
+use crate::runner::engine::{DeviceBackend, open_gpu};
+use crate::runner::local_owner::{LocalOwner, to_device};
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};
@@ -40,7 +40,7 @@ impl Best {
 }
 
 /// A set with every key the figures need.
-pub struct Bench<B: Place> {
+pub struct Bench<B: DeviceBackend> {
     owner: LocalOwner,
     encoder: Evaluator<RnsRing>,
     evaluator: Evaluator<B>,
@@ -60,7 +60,7 @@ impl Bench<RnsRing> {
     }
 }
 
-impl<B: Place> Bench<B> {
+impl<B: DeviceBackend> Bench<B> {
     /// Makes keys and encodes matrices, with a bar.
     fn on(owner: LocalOwner, backend: Arc<B>, steps: Steps) -> Result<Self> {
         let start = Instant::now();
@@ -70,21 +70,21 @@ impl<B: Place> Bench<B> {
         let spinner = progress::spinner("bootstrapping matrices");
         let start = Instant::now();
         let bootstrapper = Bootstrapper::with_steps(&evaluator, &[0], steps)?;
-        evaluator.backend().settle()?;
+        evaluator.backend().synchronize()?;
         spinner.finish_and_clear();
         let loading = (keys_s, start.elapsed().as_secs_f64());
         Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, loading, steps })
     }
 
     fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<B::Poly>> {
-        Ok(carried(&**self.evaluator.backend(), self.owner.encrypt(&self.encoder, values, limbs, scale)?))
+        Ok(to_device(&**self.evaluator.backend(), self.owner.encrypt(&self.encoder, values, limbs, scale)?))
     }
 
     /// Mean and largest error of one bootstrap of `values`, as log2.
     fn bootstrap_error(&self, values: &[Complex64]) -> Result<(f64, f64)> {
         let ct = self.encrypt(values, self.owner.params.limbs(0), self.owner.params.scale(0))?;
         let out = self.bootstrapper.bootstrap(&self.evaluator, &ct, 0, &self.keys)?;
-        let got = self.owner.open_from(&**self.evaluator.backend(), &out)?;
+        let got = self.owner.decrypt_from(&**self.evaluator.backend(), &out)?;
         let errors: Vec<f64> = got.iter().zip(values).map(|(a, b)| (a - b).norm()).collect();
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         Ok((mean.log2(), errors.iter().copied().fold(0.0, f64::max).log2()))
@@ -96,12 +96,12 @@ impl<B: Place> Bench<B> {
         let mut last = Instant::now();
         let mut ended = |name| {
             // A failure is seen below.
-            _ = self.evaluator.backend().settle();
+            _ = self.evaluator.backend().synchronize();
             stages.push((name, last.elapsed().as_secs_f64()));
             last = Instant::now();
         };
         self.bootstrapper.bootstrap_observed(&self.evaluator, ct, 0, &self.keys, &mut ended)?;
-        self.evaluator.backend().settle()?;
+        self.evaluator.backend().synchronize()?;
         Ok(stages)
     }
 
@@ -287,12 +287,12 @@ impl Bench<CudaBackend> {
         repeat(3)?;
         let mut best = Best::default();
         for _ in 0..5 {
-            gpu.settle()?;
+            gpu.synchronize()?;
             let (start, cpu) = (Instant::now(), cpu_time());
             repeat(repeats)?;
             // Waiting may take the CPU's time or not: only what queueing takes is counted.
             let cpu = cpu_time() - cpu;
-            gpu.settle()?;
+            gpu.synchronize()?;
             let mean = |time: Duration| time.as_secs_f64() / f64::from(repeats);
             best.see((mean(start.elapsed()), mean(cpu)));
         }
@@ -333,7 +333,7 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
 /// Everything `hetal bench ops --engine cuda` prints about a set.
 pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<String, Value>> {
     let owner = LocalOwner::new(set)?;
-    let gpu = gpu(&owner.params, device)?;
+    let gpu = open_gpu(&owner.params, device)?;
     Bench::on(owner, gpu, steps)?.measure()
 }
 
