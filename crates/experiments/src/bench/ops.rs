@@ -1,7 +1,7 @@
 //! `hetal bench ops`: the figures of one parameter set.
 
 use crate::Result;
-use crate::process::{cpu_time, peak_rss_gib, time, with_threads};
+use crate::process::{Timing, cpu_time, peak_rss_gib, time, with_threads};
 use crate::report::progress;
 use crate::runner::engine::{DeviceBackend, open_gpu};
 use crate::runner::local_owner::{LocalOwner, to_device};
@@ -20,24 +20,6 @@ const OPERATION_LIMBS: usize = 13;
 
 /// Bootstraps of which the best is reported, for each number of threads.
 const BOOTSTRAPS: usize = 4;
-
-/// The best of several measurements.
-struct Best {
-    wall: f64,
-    cpu: f64,
-}
-
-impl Default for Best {
-    fn default() -> Self {
-        Self { wall: f64::INFINITY, cpu: f64::INFINITY }
-    }
-}
-
-impl Best {
-    fn see(&mut self, (wall, cpu): (f64, f64)) {
-        (self.wall, self.cpu) = (self.wall.min(wall), self.cpu.min(cpu));
-    }
-}
 
 /// A set with every key the figures need.
 pub struct Bench<B: DeviceBackend> {
@@ -152,7 +134,7 @@ impl Bench<RnsRing> {
         poly.limbs_mut()[0].iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
         let table = self.owner.ring.table(poly.basis(), 0);
         let isa = self.owner.ring.isa();
-        1e6 * time(runs, || table.forward(isa, &mut poly.limbs_mut()[0])).1
+        1e6 * time(runs, || table.forward(isa, &mut poly.limbs_mut()[0])).cpu
     }
 
     /// Milliseconds of a product with relinearisation and rescale, and of a rotation, on one thread.
@@ -165,7 +147,7 @@ impl Bench<RnsRing> {
         let rotate = || self.evaluator.automorphism(&a, rotation, &self.keys);
         product()?;
         rotate()?;
-        with_threads(1, || (1e3 * time(20, product).1, 1e3 * time(20, rotate).1))
+        with_threads(1, || (1e3 * time(20, product).cpu, 1e3 * time(20, rotate).cpu))
     }
 
     /// Every figure of the set but those of other code, as one flat object. `seen` is told the seconds of each bootstrap on one
@@ -185,14 +167,14 @@ impl Bench<RnsRing> {
         step("bootstraps");
         run()?;
         // In turn, so that what else runs on the machine meets all of them.
-        let (mut one, mut two, mut all) = (Best::default(), Best::default(), Best::default());
+        let (mut one, mut two, mut all) = (Timing::LONGEST, Timing::LONGEST, Timing::LONGEST);
         for _ in 0..BOOTSTRAPS {
             let seconds = with_threads(1, || time(1, run))?;
-            seen(seconds.1);
-            one.see(seconds);
-            two.see(with_threads(2, || time(1, run))?);
+            seen(seconds.cpu);
+            one = one.min(seconds);
+            two = two.min(with_threads(2, || time(1, run))?);
             if threads > 2 {
-                all.see(with_threads(threads, || time(1, run))?);
+                all = all.min(with_threads(threads, || time(1, run))?);
             }
         }
         let wall = [one.wall, two.wall, all.wall][threads.clamp(1, 3) - 1];
@@ -281,11 +263,11 @@ impl Bench<CudaBackend> {
     }
 
     /// Seconds of one of `repeats` in a row: the best of five means.
-    fn seconds(&self, repeats: u32, run: &dyn Fn() -> Result<Ciphertext<CudaPoly>>) -> Result<Best> {
+    fn seconds(&self, repeats: u32, run: &dyn Fn() -> Result<Ciphertext<CudaPoly>>) -> Result<Timing> {
         let gpu = self.evaluator.backend();
         let repeat = |times: u32| (0..times).try_for_each(|_| run().map(drop));
         repeat(3)?;
-        let mut best = Best::default();
+        let mut best = Timing::LONGEST;
         for _ in 0..5 {
             gpu.synchronize()?;
             let (start, cpu) = (Instant::now(), cpu_time());
@@ -294,7 +276,7 @@ impl Bench<CudaBackend> {
             let cpu = cpu_time() - cpu;
             gpu.synchronize()?;
             let mean = |time: Duration| time.as_secs_f64() / f64::from(repeats);
-            best.see((mean(start.elapsed()), mean(cpu)));
+            best = best.min(Timing { wall: mean(start.elapsed()), cpu: mean(cpu) });
         }
         Ok(best)
     }
