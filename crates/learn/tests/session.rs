@@ -14,9 +14,10 @@ use hetal_learn::session::Action;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{Batch, Trainer};
 use hetal_learn::{
-    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Session, Verdict, Wishes, batches,
+    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Result, Session, Verdict, Wishes, batches,
     packing,
 };
+use std::ops::ControlFlow;
 
 const CLASSES: usize = 5;
 const SMALL: f64 = 1.0 / (1u64 << 30) as f64;
