@@ -196,8 +196,8 @@ impl Counted {
         let part = product.counted();
         let harness = ClearHarness::new(Clear::new(part.unit.slots(), part.top_level));
         let max_error = part.run(&harness, 1)?.max_error;
-        let counts = harness.engine().op_counts();
-        let counts = Counts::from(&counts);
+        let recorded = harness.engine().op_counts();
+        let counts = Counts::from(&recorded);
         // What is counted on a part is the same for each of its entries.
         let whole = |count: u64| count / part.entries() * product.entries();
         let counts = if part.entries() == product.entries() {

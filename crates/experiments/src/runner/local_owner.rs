@@ -4,8 +4,8 @@ use super::engine::DeviceBackend;
 use crate::Result;
 use crate::report::progress;
 use hetal_circuits::bootstrap::BsgsSplit;
-use hetal_circuits::clear::Keys;
-use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
+use hetal_circuits::clear::KeyRequirements;
+use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_ring::sampler::{OsSeeds, SeedSource};
 use hetal_ring::{Isa, PackedPoly, Poly, RnsRing};
@@ -69,12 +69,12 @@ impl LocalOwner {
     }
 
     /// An engine on the CPU with the keys that a circuit needs.
-    pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
+    pub fn engine(&self, needs: &KeyRequirements) -> Result<Encrypted<RnsRing>> {
         self.engine_on(Arc::clone(&self.ring), needs, BsgsSplit::FewKeys)
     }
 
     /// An engine on a backend with the keys and bootstrapping matrices that a circuit needs.
-    pub fn engine_on<B: DeviceBackend>(&self, backend: Arc<B>, needs: &Keys, steps: BsgsSplit) -> Result<Encrypted<B>> {
+    pub fn engine_on<B: DeviceBackend>(&self, backend: Arc<B>, needs: &KeyRequirements, steps: BsgsSplit) -> Result<Encrypted<B>> {
         let keys = self.keys_on(&*backend, &encrypted::keys_with_split(&self.params, needs, steps))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
