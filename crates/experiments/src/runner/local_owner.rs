@@ -108,7 +108,7 @@ impl LocalOwner {
 
     /// Decrypts a ciphertext.
     pub fn decrypt(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
-        Ok(self.inner.open(ct)?.expose())
+        Ok(self.inner.decrypt(ct)?.expose())
     }
 
     /// Decrypts a ciphertext of a backend.

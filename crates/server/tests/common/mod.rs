@@ -6,8 +6,8 @@ pub mod tap;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::bytes::{self, ciphertext_len};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphertext};
-use hetal_client::remote::{Address, BlobKind, Credentials, Happening, Remote, Training, Validation};
-use hetal_client::remote::{Batch, BlobName, Event, JobId, Output};
+use hetal_client::rpc::{Address, BlobKind, Credentials, EventKind, Remote, TrainingRequest, Validation};
+use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::trainer::Trainer;
@@ -100,10 +100,10 @@ impl Owner {
     }
 
     /// Uploads everything and describes the training.
-    pub fn upload(&self, remote: &Remote) -> Training {
+    pub fn upload(&self, remote: &Remote) -> TrainingRequest {
         let send = |kind, name: &str| remote.upload(kind, &self.path(name), &mut |_, _| {}).unwrap().name;
-        let batch = |kind, name, rows| Batch { blob: send(kind, name), rows };
-        Training {
+        let batch = |kind, name, rows| RowBlob { blob: send(kind, name), rows };
+        TrainingRequest {
             set: *self.client.params.id(),
             features: FEATURES,
             classes: CLASSES,
@@ -225,7 +225,7 @@ pub fn address(running: &Running, token: &str) -> Address {
         server: running.address().to_string(),
         authorities: std::fs::read(running.authority().unwrap()).unwrap(),
         credentials: Credentials::Token(token.to_owned().into()),
-        persistence: Duration::from_secs(20),
+        retry_timeout: Duration::from_secs(20),
     }
 }
 
@@ -234,10 +234,10 @@ pub fn follow(remote: &Remote, job: JobId, mut seen: impl FnMut(&Event)) -> Vec<
     let mut watch = remote.watch(job, 0);
     while let Some(event) = watch.next_event().unwrap() {
         seen(&event);
-        match event.what {
-            Happening::Validation(validation) => judge(remote, job, &validation),
-            Happening::Finished(outputs) => return outputs,
-            Happening::Failed { reason } => panic!("{reason}"),
+        match event.kind {
+            EventKind::Validation(validation) => judge(remote, job, &validation),
+            EventKind::Finished(outputs) => return outputs,
+            EventKind::Failed { reason } => panic!("{reason}"),
             _ => {}
         }
     }
@@ -303,7 +303,7 @@ impl Process {
             server: self.address.clone(),
             authorities: std::fs::read(authority_path(&folder.join("server"))).unwrap(),
             credentials: Credentials::Token(token.to_owned().into()),
-            persistence: Duration::from_secs(120),
+            retry_timeout: Duration::from_secs(120),
         }
     }
 }
