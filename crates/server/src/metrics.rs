@@ -1,6 +1,6 @@
 //! Health and metrics in plain HTTP, for the operator's monitoring.
 
-use crate::state::State;
+use crate::store::state::State;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ async fn respond(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::state::MemoryState;
+    use crate::store::state::MemoryState;
 
     async fn ask(address: std::net::SocketAddr) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_learn::{Limits, Session};
-use hetal_server::parsers;
-use hetal_server::work::{Classification, Part, Training, Work};
+use hetal_server::job_spec::{Classification, Part, Training, Work};
+use hetal_server::testing::fuzz_targets;
 use hetal_testkit::allocation::Counting;
 use hetal_testkit::fuzz::{feed, runs};
 use hetal_wire::{BlobName, JobId, v1};
@@ -85,11 +85,11 @@ fn events() -> Vec<Vec<u8>> {
 #[test]
 fn hostile_bytes_are_refused_or_understood() {
     let targets: [(&str, Vec<Vec<u8>>, fn(&[u8]) -> bool); 5] = [
-        ("configuration", configurations(), parsers::configuration),
-        ("checkpoint", checkpoints(), parsers::checkpoint),
-        ("job request", job_requests(), parsers::job_request),
-        ("work", works(), parsers::work),
-        ("event", events(), parsers::event),
+        ("configuration", configurations(), fuzz_targets::configuration),
+        ("checkpoint", checkpoints(), fuzz_targets::checkpoint),
+        ("job request", job_requests(), fuzz_targets::job_request),
+        ("work", works(), fuzz_targets::work),
+        ("event", events(), fuzz_targets::event),
     ];
     for (name, samples, parser) in targets {
         assert!(samples.iter().all(|sample| parser(sample)), "a {name} that is right is not understood");

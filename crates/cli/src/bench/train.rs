@@ -27,7 +27,7 @@ use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Geometry, Held, Ledger, Matrix, Upload, batches, judge, packing};
-use hetal_server::footprint::{Footprint, Rehearsal};
+use hetal_server::memory_estimate::{Footprint, Rehearsal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,0 +1,909 @@
+//! Random lives of a server on a machine with faults.
+//!
+//! The server's own upload and training code runs here, over a disk, a state and a network that fail as a seed says: the process is
+//! killed in the middle of any operation, power is cut and what was not synced is lost or torn, the disk is full, operations fail, bits
+//! rot, the clock jumps, answers and streams are lost, a second worker takes a job whose lease ran out. Between any two operations
+//! others act. Only the computation is a toy. Whatever happens: what was acknowledged stays, what comes out is right, what rotted is
+//! named, and only the jobs that needed it fail.
+//!
+//! `HETAL_SCHEDULES=1000000` runs more, `HETAL_SEED=n` the one that failed.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod disk;
+mod state;
+mod toy;
+mod world;
+
+use crate::compute::param_registry::Sets;
+use crate::config::{Bounds, Config};
+use crate::jobs::spec::{Part, Training, Work};
+use crate::jobs::verdict_timeout::Patience;
+use crate::metrics::Metrics;
+use crate::notify::Bell;
+use crate::store::blobs::{Blobs, Key, LocalBlobs, Shelf, name_of, read};
+use crate::store::gc::{cancel_job, delete_job, sweep};
+use crate::store::staging::Staging;
+use crate::store::state::{BlobKind, JobState, LONGEST_REST, MemoryState, NewJob, Quota, SqliteState, State, Upload};
+use crate::store::uploads::{Begun, Intake, Uploads};
+use crate::tenants::Tenant;
+use crate::worker::pool::Shop;
+use crate::worker::shutdown::{End, Fate};
+use crate::worker::training;
+use crate::{Error, Result};
+use disk::{Handle, SimDisk};
+use hetal_learn::{Limits, Verdict};
+use hetal_wire::{BlobName, JobId, v1};
+use state::SimState;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use toy::{Expected, Toy, expected};
+use world::{Odds, World, visited};
+
+const QUOTA: Quota = Quota { bytes: 1 << 20, uploads: 100, jobs: 10, kept_jobs: 10 };
+const LEASE: u64 = 60;
+
+/// One life of a server.
+struct Server {
+    world: Arc<World>,
+    blobs: Arc<LocalBlobs>,
+    state: Arc<SimState>,
+    uploads: Uploads,
+    shop: Shop,
+    encoded: Cell<usize>,
+}
+
+fn root() -> &'static Path {
+    Path::new("server")
+}
+
+impl Server {
+    fn start(world: &Arc<World>, disk: &Handle, state: &Arc<SimState>) -> Result<Self> {
+        static SETS: OnceLock<Arc<Sets>> = OnceLock::new();
+        let sets = SETS.get_or_init(|| Arc::new(Sets::new(&["insecure-toy11".to_owned()], true).unwrap()));
+        let any: Arc<dyn State> = Arc::<SimState>::clone(state);
+        let folder = root().join("blobs");
+        crate::store::disk::Disk::make_folder(disk, &folder).map_err(|e| Error::file(&folder, e))?;
+        crate::store::disk::Disk::sync_folder(disk, root()).map_err(|e| Error::file(&folder, e))?;
+        let blobs = Arc::new(LocalBlobs::on(Arc::new(disk.clone()), &folder)?);
+        let staging = Staging::open(Arc::new(disk.clone()), &root().join("staging"), 8)?;
+        let bounds = Bounds { attempts: 10_000, ..Bounds::default() };
+        let checkpoint_every = 1 + world.below(3) as u64;
+        let (warm_seconds, stall_seconds, prepared_gib) = (0, 0, 2.0);
+        let config =
+            Config { warm_seconds, stall_seconds, checkpoint_every, prepared_gib, bounds, ..Config::default() };
+        let clock = Arc::clone(world);
+        let shop = Shop {
+            config,
+            sets: Arc::clone(sets),
+            state: Arc::clone(&any),
+            blobs: Arc::<LocalBlobs>::clone(&blobs),
+            bell: Arc::new(Bell::default()),
+            metrics: Arc::new(Metrics::default()),
+            name: "local".to_owned(),
+            draining: false.into(),
+            clock: Arc::new(move || clock.now()),
+            key_lists: Arc::default(),
+            fate: Fate::default(),
+            device_fault: Mutex::default(),
+        };
+        any.release_worker(&shop.name)?;
+        // As in a real server, what cannot be swept up stops nobody.
+        let _ = sweep(&*any, &*blobs, &staging);
+        let uploads =
+            Uploads { state: any, blobs: Arc::<LocalBlobs>::clone(&blobs), staging, most: 1 << 20, spare: 1 << 10 };
+        Ok(Self { world: Arc::clone(world), blobs, state: Arc::clone(state), uploads, shop, encoded: Cell::default() })
+    }
+
+    /// What a worker does, once.
+    fn work(&self) {
+        let now = self.world.now();
+        let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };
+        let desk = self.shop.desk(&claim);
+        let toy = Toy { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
+        let Work::Training(work) = &claim.job.work else { panic!("only trainings are simulated") };
+        let outcome = self.shop.refused(&desk).and_then(|refused| match refused {
+            Some(outcome) => Ok(outcome),
+            None => training::train(&desk, &toy, work),
+        });
+        let _ = self.shop.settle(&desk, self.shop.next(&desk, &outcome));
+    }
+}
+
+/// Where a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Send(usize),
+    Create,
+    Follow,
+    DeleteJob,
+    DeleteUpload(usize),
+    Done,
+}
+
+/// A client and everything it was told.
+struct Client {
+    tenant: Tenant,
+    number: u8,
+    files: Vec<(BlobKind, Vec<u8>)>,
+    training: Training,
+    expected: Expected,
+    cancels_at: Option<u32>,
+    deletes: bool,
+    at: Step,
+    stream: Option<Intake>,
+    uploaded: BTreeSet<BlobName>,
+    job: Option<JobId>,
+    seen: Vec<v1::Event>,
+    question: Option<u32>,
+    judged: Vec<u32>,
+    cancelled: bool,
+    end: Option<JobState>,
+}
+
+/// The verdict of a client on a round: always the same.
+fn verdict(number: u8, round: u32) -> Verdict {
+    match (u32::from(number) * 7 + round * 5) % 6 {
+        0..=2 => Verdict::Continue,
+        3 => Verdict::LowerRate,
+        4 => Verdict::WidenRange,
+        _ => Verdict::Stop,
+    }
+}
+
+impl Client {
+    fn new(world: &World, number: u8, tenant: &str) -> Self {
+        let file = |kind, n: usize| {
+            let size = 56 + world.below(200);
+            (kind, (0..size).map(|i| (i * 31 + n * 7 + usize::from(number) * 101) as u8).collect::<Vec<_>>())
+        };
+        let batches = 1 + world.below(3);
+        let mut files = vec![file(BlobKind::Keys, 0)];
+        files.extend((1..=batches).map(|n| file(BlobKind::Batch, n)));
+        files.push(file(BlobKind::Features, 9));
+        let name = |n: usize| name_of(&files[n].1);
+        let part = |n: usize| Part { blob: name(n), rows: 1 };
+        let mut agreement = Limits::default().defaults;
+        (agreement.patience, agreement.max_epochs) = (1 + world.below(2), 1 + world.below(5));
+        let training = Training {
+            set: "toy".to_owned(),
+            features: 4,
+            classes: 3,
+            keys: name(0),
+            batches: (1..=batches).map(part).collect(),
+            validation: vec![part(batches + 1)],
+            agreement,
+        };
+        Self {
+            tenant: tenant.to_owned().try_into().unwrap(),
+            number,
+            expected: expected(&training, |round| verdict(number, round)),
+            files,
+            training,
+            cancels_at: world.chance(150).then(|| 1 + world.below(3) as u32),
+            deletes: world.chance(400),
+            at: Step::Send(0),
+            stream: None,
+            uploaded: BTreeSet::new(),
+            job: None,
+            seen: Vec::new(),
+            question: None,
+            judged: Vec::new(),
+            cancelled: false,
+            end: None,
+        }
+    }
+
+    fn name(&self, file: usize) -> BlobName {
+        name_of(&self.files[file].1)
+    }
+
+    /// One request, whose answer may be lost on the way.
+    fn step(&mut self, server: &Server, rotten: &Rotten) {
+        let lost = server.world.chance(50);
+        let done = match self.at {
+            Step::Send(file) => self.send(server, file, lost),
+            Step::Create => self.create(server, lost),
+            Step::Follow => self.follow(server, rotten, lost),
+            Step::DeleteJob => self.delete_job(server, lost),
+            Step::DeleteUpload(file) => self.delete_upload(server, file, lost),
+            Step::Done => return,
+        };
+        if let Err(error) = done {
+            let passes = error.may_pass() || matches!(error, Error::Limit { .. } | Error::Damaged { .. });
+            assert!(passes, "client {} at {:?}: {error}", self.number, self.at);
+        }
+    }
+
+    fn send(&mut self, server: &Server, file: usize, lost: bool) -> Result<()> {
+        let (kind, bytes) = (self.files[file].0, self.files[file].1.clone());
+        let (name, size) = (name_of(&bytes), bytes.len() as u64);
+        let Some(mut intake) = self.stream.take() else {
+            let wanted = Upload { name, kind, size, complete: false };
+            let extent = server.uploads.begin(&self.tenant, &wanted, &QUOTA)?;
+            if lost {
+                return Ok(());
+            }
+            if extent.complete {
+                self.acknowledged(file);
+                return Ok(());
+            }
+            match server.uploads.resume(&self.tenant, name, extent.held)? {
+                Begun::Complete(_) => self.acknowledged(file),
+                Begun::Partial(intake) => self.stream = Some(intake),
+            }
+            return Ok(());
+        };
+        if lost {
+            // The stream breaks off.
+            return Ok(());
+        }
+        let held = intake.held() as usize;
+        if held < bytes.len() {
+            let end = (held + 1 + server.world.below(100)).min(bytes.len());
+            server.uploads.add(&mut intake, &bytes[held..end])?;
+        }
+        if !intake.is_whole() {
+            self.stream = Some(intake);
+            return Ok(());
+        }
+        server.uploads.finish(&self.tenant, intake, |_, start| {
+            assert_eq!(start[..], bytes[..start.len()]);
+            Ok(())
+        })?;
+        if server.world.chance(900) {
+            self.acknowledged(file);
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, file: usize) {
+        self.uploaded.insert(self.name(file));
+        self.at = if file + 1 < self.files.len() { Step::Send(file + 1) } else { Step::Create };
+    }
+
+    fn create(&mut self, server: &Server, lost: bool) -> Result<()> {
+        // The request's id is the client's, the job's comes from the server: another one each time.
+        let mut id = [self.number; 16];
+        id[1..9].copy_from_slice(&server.world.operations().to_le_bytes());
+        let (request, work) = ([self.number; 16], Work::Training(self.training.clone()));
+        let new = NewJob { id: JobId(id), request, label: String::new(), work };
+        let job = server.state.create_job(&self.tenant, &new, &QUOTA, server.world.now())?;
+        if !lost {
+            (self.job, self.at) = (Some(job.id), Step::Follow);
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, server: &Server, rotten: &Rotten, lost: bool) -> Result<()> {
+        let id = self.job.unwrap();
+        if let Some(round) = self.question {
+            return self.answer(server, id, round, lost);
+        }
+        let events = server.state.events(&self.tenant, id, self.seen.len() as u64, 3)?;
+        if lost {
+            return Ok(());
+        }
+        for event in events {
+            self.hear(server, rotten, id, event.what.as_ref().unwrap())?;
+            assert_eq!(event.sequence, self.seen.len() as u64 + 1);
+            self.seen.push(event);
+            if self.question.is_some() {
+                break;
+            }
+        }
+        if self.end.is_some() {
+            self.at = if self.deletes { Step::DeleteJob } else { Step::Done };
+        }
+        Ok(())
+    }
+
+    /// Looks at an event; fails if a blob cannot be read now.
+    fn hear(&mut self, server: &Server, rotten: &Rotten, id: JobId, what: &v1::event::What) -> Result<()> {
+        use v1::event::What;
+        let fetch = |output: &v1::Output| {
+            let name = BlobName::try_from(&output.blob[..]).unwrap();
+            match read(&*server.blobs, &Key::new(&self.tenant, Shelf::Job(id), name), toy::MOST) {
+                Err(Error::Damaged { .. }) if rotten.borrow().contains(&name) => Ok(name),
+                Err(error @ (Error::NoOutput { .. } | Error::Damaged { .. })) => panic!("{error}"),
+                other => other.map(|_| name),
+            }
+        };
+        match what {
+            What::Validation(v) => {
+                let logits = v.logits.iter().map(fetch).collect::<Result<Vec<_>>>()?;
+                assert_eq!(logits, self.expected.logits[v.round as usize - 1], "wrong logits of round {}", v.round);
+                self.question = (!self.judged.contains(&v.round)).then_some(v.round);
+            }
+            What::Finished(f) => {
+                let outputs = f.outputs.iter().map(|o| Ok((o.epoch, fetch(o)?))).collect::<Result<Vec<_>>>()?;
+                assert_eq!(outputs, self.expected.outputs, "wrong weights");
+                self.end = Some(JobState::Finished);
+            }
+            What::Failed(f) => {
+                let named = rotten.borrow().iter().any(|name| f.reason.contains(&name.to_string()));
+                assert!(named, "a job failed though nothing that it names was damaged: {}", f.reason);
+                self.end = Some(JobState::Failed);
+            }
+            What::Cancelled(_) => {
+                assert!(self.cancelled, "nobody cancelled");
+                self.end = Some(JobState::Cancelled);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, server: &Server, id: JobId, round: u32, lost: bool) -> Result<()> {
+        if self.cancels_at == Some(round) {
+            self.cancelled = true;
+            cancel_job(&*server.state, &*server.blobs, &self.tenant, id, server.world.now())?;
+            self.question = None;
+            return Ok(());
+        }
+        match server.state.judge(&self.tenant, id, round, verdict(self.number, round)) {
+            Ok(()) if lost => {}
+            Ok(()) => {
+                self.judged.push(round);
+                self.question = None;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn delete_job(&mut self, server: &Server, lost: bool) -> Result<()> {
+        match delete_job(&*server.state, &*server.blobs, &self.tenant, self.job.unwrap()) {
+            Ok(()) if lost => {}
+            // Done by an earlier request whose answer was lost.
+            Ok(()) | Err(Error::NoJob { .. }) => {
+                self.job = None;
+                self.at = Step::DeleteUpload(0);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn delete_upload(&mut self, server: &Server, file: usize, lost: bool) -> Result<()> {
+        let name = self.name(file);
+        // From here on it may be gone.
+        self.uploaded.remove(&name);
+        match server.uploads.delete(&self.tenant, name) {
+            Ok(()) if lost => {}
+            Ok(()) | Err(Error::NoBlob { .. }) => {
+                self.at = if file + 1 < self.files.len() { Step::DeleteUpload(file + 1) } else { Step::Done };
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Everything it was told is still so.
+    fn check(&self, disk: &SimDisk, state: &dyn State, rotten: &Rotten) {
+        for (_, bytes) in &self.files {
+            let name = name_of(bytes);
+            if self.uploaded.contains(&name) {
+                let upload = state.upload(&self.tenant, name).unwrap();
+                assert!(upload.is_some_and(|u| u.complete), "an acknowledged upload was forgotten");
+                let held = disk.contents(&path(&self.tenant, Shelf::Uploads, name));
+                let intact = held.as_ref() == Some(bytes) || held.is_some() && rotten.borrow().contains(&name);
+                assert!(intact, "an acknowledged upload was lost");
+            }
+        }
+        let Some(id) = self.job else { return };
+        if self.at == Step::DeleteJob {
+            return;
+        }
+        state.job(&self.tenant, id).expect("an acknowledged job was lost");
+        let events = state.events(&self.tenant, id, 0, 1000).unwrap();
+        assert!(events.starts_with(&self.seen), "what was told has changed");
+        for &round in &self.judged {
+            assert_eq!(state.verdict(id, round).unwrap(), Some(verdict(self.number, round)), "a verdict was lost");
+        }
+    }
+}
+
+fn path(tenant: &Tenant, shelf: Shelf, name: BlobName) -> PathBuf {
+    root().join("blobs/tenants").join(Key::new(tenant, shelf, name).to_string())
+}
+
+type Rotten = Rc<RefCell<BTreeSet<BlobName>>>;
+type Clients = Rc<Vec<RefCell<Client>>>;
+
+/// Everything that outlives a process.
+struct Machine {
+    world: Arc<World>,
+    disk: Handle,
+    state: Arc<SimState>,
+    clients: Clients,
+    rotten: Rotten,
+}
+
+/// What schedules met.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    lives: u64,
+    cuts: u64,
+    rotten: u64,
+    operations: u64,
+    finished: u64,
+    failed: u64,
+    cancelled: u64,
+}
+
+impl Machine {
+    fn new(seed: u64, state: Box<dyn State>) -> Self {
+        let world = Arc::new(World::new(seed));
+        let disk = Handle(Arc::new(SimDisk::new(&world, root())));
+        let state = Arc::new(SimState::new(&world, state));
+        let tenants = ["ann", "bob", "ann"];
+        let count = 1 + world.below(tenants.len());
+        let clients = (0..count).map(|n| RefCell::new(Client::new(&world, n as u8, tenants[n]))).collect();
+        Self { world, disk, state, clients: Rc::new(clients), rotten: Rotten::default() }
+    }
+
+    fn all_done(&self) -> bool {
+        self.clients.iter().all(|c| c.borrow().at == Step::Done)
+    }
+
+    /// Lives of the server until all clients are done, the first few of them ended by force.
+    fn run(&self) -> Tally {
+        let (world, mut tally) = (&self.world, Tally::default());
+        let forced = world.below(8) as u64;
+        let mut rots = if world.chance(150) { 1 } else { 0 };
+        while !self.all_done() || tally.lives <= forced {
+            let left = (tally.lives < forced).then(|| 1 + world.below(400));
+            let odds =
+                if left.is_some() { Odds { fault: world.below(15), full: world.below(4) } } else { Odds::default() };
+            world.start(odds, left);
+            self.live(left.is_some(), &mut rots);
+            for client in self.clients.iter() {
+                client.borrow_mut().stream = None;
+            }
+            if world.chance(500) {
+                self.disk.0.cut();
+                tally.cuts += 1;
+            }
+            self.check();
+            tally.lives += 1;
+        }
+        self.settle();
+        tally.rotten = self.rotten.borrow().len() as u64;
+        tally.operations = world.operations();
+        for client in self.clients.iter() {
+            match client.borrow().end {
+                Some(JobState::Finished) => tally.finished += 1,
+                Some(JobState::Failed) => tally.failed += 1,
+                _ => tally.cancelled += 1,
+            }
+        }
+        tally
+    }
+
+    fn check(&self) {
+        for client in self.clients.iter() {
+            client.borrow().check(&self.disk.0, self.state.truth(), &self.rotten);
+        }
+    }
+
+    /// One process, until it ends or nothing is left to do.
+    fn live(&self, forced: bool, rots: &mut usize) {
+        let Ok(server) = Server::start(&self.world, &self.disk, &self.state).map(Rc::new) else { return };
+        for turn in 0.. {
+            if !self.world.is_alive() || !forced && self.all_done() || forced && turn > 500 {
+                return;
+            }
+            assert!(turn < 20_000, "nothing gets done any more");
+            if *rots > 0 && self.world.chance(20) {
+                *rots -= 1;
+                self.rot();
+            }
+            let (visitor, clients, rotten) = (Rc::clone(&server), Rc::clone(&self.clients), Rc::clone(&self.rotten));
+            visited(move || visit(&visitor, &clients, &rotten), || visit(&server, &self.clients, &self.rotten));
+        }
+    }
+
+    /// Turns over a bit of something that is kept.
+    fn rot(&self) {
+        if let Some(path) = self.disk.0.rot(&root().join("blobs/tenants")) {
+            let name = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            self.rotten.borrow_mut().insert(name);
+        }
+    }
+
+    /// The end: whatever is named is there after another power cut, and nothing else is.
+    fn settle(&self) {
+        self.disk.0.cut();
+        self.world.start(Odds::default(), None);
+        let server = Server::start(&self.world, &self.disk, &self.state).unwrap();
+        self.check();
+        let mut named = BTreeSet::new();
+        for client in self.clients.iter().map(RefCell::borrow) {
+            named.extend(client.uploaded.iter().map(|name| path(&client.tenant, Shelf::Uploads, *name)));
+            let Some(id) = client.job else { continue };
+            let job = server.state.job(&client.tenant, id).unwrap();
+            assert_eq!(Some(job.state), client.end);
+            for event in &client.seen {
+                let outputs = match event.what.as_ref().unwrap() {
+                    v1::event::What::Validation(v) => &v.logits,
+                    v1::event::What::Finished(f) => &f.outputs,
+                    _ => continue,
+                };
+                let names = outputs.iter().map(|output| BlobName::try_from(&output.blob[..]).unwrap());
+                named.extend(names.map(|name| path(&client.tenant, Shelf::Job(id), name)));
+            }
+        }
+        let there: BTreeSet<_> = self.disk.0.paths().into_iter().collect();
+        assert_eq!(there, named, "files that nobody names, or names without files");
+    }
+}
+
+/// Someone acts: a client that is not in the middle of something, a worker, the clock.
+fn visit(server: &Server, clients: &Clients, rotten: &Rotten) {
+    match server.world.below(20) {
+        0..=12 => {
+            if let Ok(mut client) = clients[server.world.below(clients.len())].try_borrow_mut() {
+                client.step(server, rotten);
+            }
+        }
+        13..=18 => server.work(),
+        _ => server.world.jump(match server.world.below(4) {
+            0 => 1000 * LEASE as i64 + 1,
+            1 => -1000 * LEASE as i64,
+            2 => 366 * 24 * 3_600_000,
+            _ => -366 * 24 * 3_600_000,
+        }),
+    }
+}
+
+fn simulate(seeds: impl Iterator<Item = u64>, state: impl Fn() -> Box<dyn State>) -> Tally {
+    let mut all = Tally::default();
+    for seed in seeds {
+        let place = Place(seed);
+        let tally = Machine::new(seed, state()).run();
+        drop(place);
+        all.lives += tally.lives;
+        all.cuts += tally.cuts;
+        all.rotten += tally.rotten;
+        all.operations += tally.operations;
+        all.finished += tally.finished;
+        all.failed += tally.failed;
+        all.cancelled += tally.cancelled;
+    }
+    all
+}
+
+/// Says, when a schedule fails, how to see it again.
+struct Place(u64);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("this was HETAL_SEED={}", self.0);
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn acknowledged_work_survives_thousands_of_random_faults() {
+    let seeds = match number("HETAL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("HETAL_SCHEDULES").unwrap_or(10_000),
+    };
+    let count = seeds.clone().count() as u64;
+    let tally = simulate(seeds, || Box::new(MemoryState::default()));
+    println!("{count} schedules: {tally:?}");
+    if count >= 1000 {
+        // The faults were there, and did not keep the work from being done.
+        assert!(tally.lives > 3 * count && tally.cuts > count && tally.rotten > count / 20, "{tally:?}");
+        assert!(tally.finished > count && tally.failed > count / 1000 && tally.cancelled > count / 20, "{tally:?}");
+    }
+}
+
+/// An interrupted sync is repaired by a copy; where there is no room for one, that does not stop a start.
+#[test]
+fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
+    let world = Arc::new(World::new(7));
+    let disk = Handle(Arc::new(SimDisk::new(&world, root())));
+    let (staging, ann) = (root().join("staging"), Tenant::try_from("ann".to_owned()).unwrap());
+    let (bytes, name) = (vec![5; 1000], name_of(&[5; 1000]));
+    Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
+    crate::store::disk::Disk::make_folder(&disk, &staging.join("ann")).unwrap();
+    for full in [false, true] {
+        let syncing = staging.join(format!("ann/{name}.syncing"));
+        crate::store::disk::Disk::append(&disk, &syncing).unwrap().write_all(&bytes).unwrap();
+        if full {
+            crate::store::disk::Disk::remove(&disk, &staging.join(format!("ann/{name}"))).unwrap();
+            world.fill();
+        }
+        let opened = Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
+        let held = opened.held(&ann, name).unwrap();
+        assert!(if full { held < 1000 } else { held == 1000 }, "{held}");
+        assert!(disk.0.contents(&syncing).is_none(), "it takes no more room");
+    }
+}
+
+/// A checkpoint stores what changed since the last one: in the middle of an epoch the model, and not again what earlier epochs left.
+#[test]
+fn a_checkpoint_stores_what_changed() {
+    let mut cancelled = 0;
+    for seed in 0..20 {
+        let machine = Machine::new(seed, Box::new(MemoryState::default()));
+        machine.world.start(Odds::default(), None);
+        let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        server.shop.config.checkpoint_every = 1;
+        while !machine.all_done() {
+            machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.rotten));
+            server.work();
+        }
+        let heard = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
+            client.borrow().seen.iter().filter(|event| event.what.as_ref().is_some_and(wanted)).count()
+        };
+        // Weights, lookahead and momentum for every checkpoint; for every verdict the start of the next epoch and what is kept, too;
+        // logits; and at the end what is handed out.
+        let model = 3 * toy::PARTS;
+        let rounds = |client| heard(client, |what| matches!(what, v1::event::What::Validation(_)));
+        let most: usize = machine
+            .clients
+            .iter()
+            .map(|client| {
+                let kept = (client.borrow().training.agreement.patience + 1) * toy::PARTS;
+                rounds(client) * (1 + model + kept) + kept
+            })
+            .sum();
+        let checkpoints = server.shop.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
+        assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
+        // Whatever a job ended by, nothing of it is left that nobody names.
+        cancelled += machine.clients.iter().filter(|client| client.borrow().end == Some(JobState::Cancelled)).count();
+        assert_eq!(sweep(&*server.state, &*server.blobs, &server.uploads.staging).unwrap(), 0, "seed {seed}");
+    }
+    assert!(cancelled > 0);
+}
+
+/// A server without faults whose jobs all wait for verdicts, without workers.
+fn waiting(seed: u64, state: Box<dyn State>) -> (Machine, Server) {
+    let machine = Machine::new(seed, state);
+    machine.world.start(Odds::default(), None);
+    let server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    let asked = |client: &RefCell<Client>| client.borrow().question.is_some();
+    while !machine.clients.iter().all(asked) {
+        machine.clients.iter().filter(|c| !asked(c)).for_each(|c| c.borrow_mut().step(&server, &machine.rotten));
+        server.work();
+    }
+    (machine, server)
+}
+
+/// Whoever stores something for a job that has ended meanwhile, or is gone, takes it away again.
+#[test]
+fn a_worker_that_lost_its_job_leaves_nothing() {
+    for deleted in [false, true] {
+        let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+        let client = machine.clients[0].borrow();
+        let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+        server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        let desk = server.shop.desk(&claim);
+        machine.world.jump(1000 * LEASE as i64 + 1);
+        cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+        if deleted {
+            delete_job(&*server.state, &*server.blobs, tenant, id).unwrap();
+        }
+        let told = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
+        server.blobs.put(&Key::new(tenant, Shelf::Job(id), name_of(b"late")), b"late").unwrap();
+        server.shop.settle(&desk, server.shop.next(&desk, &Err(Error::Fenced))).unwrap();
+        assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), told);
+        assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
+    }
+}
+
+/// A card that fails ends no job: its checkpoint is kept, its owner is told, and the next worker goes on from there when it has rested.
+/// However often memory is lacking, that does not count; a card that breaks at every attempt does.
+#[test]
+fn a_lost_card_loses_no_job() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id) = (&client.tenant, client.job.unwrap());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    let stored = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
+    let before = server.state.job(tenant, id).unwrap();
+    assert!(before.checkpoint.is_some() && !stored.is_empty());
+    let most = server.shop.config.bounds.attempts;
+    let fails = |is_full, attempt| {
+        let claim = || {
+            let now = machine.world.now();
+            server.state.claim("local", now, now + 1000 * LEASE).unwrap()
+        };
+        if server.state.job(tenant, id).unwrap().state == JobState::Queued {
+            assert_eq!(claim(), None, "it rests");
+            machine.world.jump(LONGEST_REST as i64);
+        }
+        let claim = claim().unwrap();
+        let desk = server.shop.desk(&claim);
+        assert_eq!((claim.attempts, server.shop.refused(&desk).unwrap()), (attempt, None));
+        let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full });
+        server.shop.settle(&desk, server.shop.next(&desk, &lost)).unwrap();
+        server.state.job(tenant, id).unwrap()
+    };
+    let failures = (0..2 * most).map(|_| (true, 1)).chain((1..most).map(|attempt| (false, attempt)));
+    for (is_full, attempt) in failures {
+        let job = fails(is_full, attempt);
+        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &before.checkpoint));
+        let resting = v1::Progress { resting: true, ..before.progress.unwrap() };
+        assert_eq!(job.progress, Some(resting), "its owner is told, and how far it was");
+        assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), stored);
+    }
+    assert_eq!(server.shop.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
+    assert_eq!(fails(false, most).state, JobState::Failed);
+}
+
+/// An owner who wants the job to end does not wait for a card that failed.
+#[test]
+fn a_lost_card_keeps_no_job_from_its_end() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    cancel_job(&*server.state, &*server.blobs, tenant, id, now).unwrap();
+    server.state.release_worker("local").unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full: false });
+    let desk = server.shop.desk(&claim);
+    server.shop.settle(&desk, server.shop.next(&desk, &lost)).unwrap();
+    assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
+}
+
+/// Nobody is told that a job began before its keys are here: where they have no room that may take days.
+#[test]
+fn a_job_begins_when_its_keys_are_here() {
+    let machine = Machine::new(1, Box::new(MemoryState::default()));
+    machine.world.start(Odds::default(), None);
+    let server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    let mut client = machine.clients[0].borrow_mut();
+    client.training.set = "insecure-toy11".to_owned();
+    while client.job.is_none() {
+        client.step(&server, &machine.rotten);
+    }
+    let (tenant, now) = (client.tenant.clone(), machine.world.now());
+    server.blobs.delete(&Key::new(&tenant, Shelf::Uploads, client.training.keys)).unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    server.shop.attempt(&claim, None);
+    let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
+    let whats: Vec<_> = events.into_iter().filter_map(|event| event.what).collect();
+    assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
+}
+
+/// However long there is no room on the disk, that costs a job nothing but time; whoever no longer wants it has its end.
+#[test]
+fn a_full_disk_loses_no_job() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id) = (&client.tenant, client.job.unwrap());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
+    let fails = |attempt| {
+        machine.world.jump(LONGEST_REST as i64);
+        let now = machine.world.now();
+        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        assert_eq!((claim.attempts, claim.rests), (1, attempt));
+        let full = Error::System { what: "a blob".to_owned(), reason: "no space left".to_owned() };
+        let desk = server.shop.desk(&claim);
+        server.shop.settle(&desk, server.shop.next(&desk, &Err(full))).unwrap();
+        server.state.job(tenant, id).unwrap()
+    };
+    for attempt in 0..100 {
+        let job = fails(attempt);
+        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &checkpoint));
+    }
+    let job = cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+    assert_eq!(job.state, JobState::Cancelled);
+}
+
+/// A server that is stopped keeps every iteration, also the last of an epoch, and the attempt does not count.
+#[test]
+fn a_stopped_server_loses_no_iteration() {
+    let (mut after_an_epoch, mut released) = (0, 0);
+    for seed in 0..200 {
+        let machine = Machine::new(seed, Box::new(MemoryState::default()));
+        machine.world.start(Odds::default(), None);
+        let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        server.shop.config.checkpoint_every = u64::MAX;
+        let client = &machine.clients[0];
+        while client.borrow().job.is_none() {
+            client.borrow_mut().step(&server, &machine.rotten);
+        }
+        let (tenant, id) = (client.borrow().tenant.clone(), client.borrow().job.unwrap());
+        let server = Rc::new(server);
+        let (visitor, mut left) = (Rc::clone(&server), machine.world.below(5));
+        let stop = move || {
+            left = left.saturating_sub(1);
+            visitor.shop.draining.store(left == 0, Ordering::Relaxed);
+        };
+        visited(stop, || server.work());
+        let job = server.state.truth().job(&tenant, id).unwrap();
+        let done = server.shop.metrics.iterations.load(Ordering::Relaxed);
+        let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+        assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
+        if job.state == JobState::Queued {
+            released += 1;
+            after_an_epoch += u32::from(done == client.borrow().training.batches.len() as u64);
+            let now = machine.world.now();
+            let claim = server.state.truth().claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+            assert_eq!((claim.job.id, claim.attempts), (id, 1), "seed {seed}");
+        }
+    }
+    assert!(released > 20 && after_an_epoch > 5, "{released} {after_an_epoch}");
+}
+
+/// A card that does not answer ends the process; a CPU that takes long does not, nor does whatever comes before the card.
+#[test]
+fn a_card_that_hangs_is_not_waited_for() {
+    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let now = machine.world.now();
+    server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    let desk = server.shop.desk(&claim);
+    for (card, turned, ends) in [
+        (None, false, None),
+        (Some(0), false, None),
+        (None, true, None),
+        (Some(0), true, Some(End::Hung { seconds: 0 })),
+    ] {
+        if turned {
+            desk.turn_to_card();
+        }
+        let fate = Fate::default();
+        std::thread::scope(|scope| {
+            let (working, stopped) = std::sync::mpsc::channel();
+            let watch = scope.spawn(|| desk.keep_alive(stopped, card, &fate));
+            if ends.is_none() {
+                std::thread::sleep(Duration::from_millis(2500));
+                drop(working);
+                watch.join().unwrap();
+            } else {
+                let until = std::time::Instant::now() + Duration::from_secs(20);
+                while !watch.is_finished() && std::time::Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                drop(working);
+            }
+        });
+        assert_eq!(fate.known(), ends.as_ref());
+    }
+}
+
+/// A row of which nobody knows whose it is ends all the same, and keeps no other job from its end.
+#[test]
+fn an_unreadable_job_keeps_no_other_waiting() {
+    let dir = hetal_testkit::TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let seed = (0..).find(|&seed| Machine::new(seed, Box::new(MemoryState::default())).clients.len() > 1).unwrap();
+    let (machine, server) = waiting(seed, Box::new(SqliteState::open(&path).unwrap()));
+    let ids: Vec<_> = machine.clients.iter().map(|client| client.borrow().job.unwrap()).collect();
+    let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
+    rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
+    Patience::new(0).look(&server.shop).unwrap();
+    let now = machine.world.now();
+    assert_eq!(server.state.waiting(now, now + 1000 * LEASE).unwrap(), []);
+    for (client, id) in machine.clients.iter().zip(&ids).skip(1) {
+        assert_eq!(server.state.job(&client.borrow().tenant, *id).unwrap().state, JobState::Failed);
+    }
+}
+
+/// The same over the state that servers really have.
+#[test]
+fn acknowledged_work_survives_in_the_database() {
+    let tally = simulate(1_000_000..1_000_100, || Box::new(SqliteState::in_memory().unwrap()));
+    println!("{tally:?}");
+}

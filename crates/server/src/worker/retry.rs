@@ -1,0 +1,172 @@
+//! How attempts at jobs end, and what that means for the jobs.
+
+use crate::store::state::{Change, JobState, LONGEST_REST, Millis};
+use crate::{Error, Result};
+use hetal_wire::v1;
+use hetal_wire::v1::event::What;
+
+/// How long a job rests after its card failed; after the next failure twice as long, and so on.
+const DEVICE_REST: Millis = 30_000;
+/// The same after a fault of the disk, the database or the bucket.
+const STORAGE_REST: Millis = 2_000;
+
+/// How an attempt at a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The job has ended.
+    Ended,
+    /// Its owner wants it to end.
+    Cancelled,
+    /// It waits for a verdict, without a worker.
+    Waiting,
+    /// This server stops; the job goes back to the queue.
+    Released,
+}
+
+/// What is known of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    /// Attempts since the last checkpoint that count, this one included.
+    pub attempts: u32,
+    /// The most there may be.
+    pub most: u32,
+    /// Rests since the last checkpoint.
+    pub rests: u32,
+    /// Whether it had room on its card and began.
+    pub begun: bool,
+    /// Whether the job's owner wants it to end.
+    pub cancelled: bool,
+}
+
+/// What becomes of a job after an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// It has ended, or is another's.
+    Over,
+    /// It goes back to where it waits.
+    Back(Change),
+    /// It rests until its card works again, which those who watch it are told.
+    Rests(Change),
+    /// It ends.
+    Ends(Change),
+}
+
+/// What the end of an attempt means for its job.
+pub fn next(outcome: &Result<Outcome>, attempt: &Attempt) -> Next {
+    let release = Change { release: true, ..Change::default() };
+    match outcome {
+        Ok(Outcome::Ended) | Err(Error::Fenced) => Next::Over,
+        // Stopping a server is not the job's doing.
+        Ok(Outcome::Released) => Next::Back(Change { uncounted: true, ..release }),
+        Ok(Outcome::Waiting) => Next::Back(Change { state: Some(JobState::Waiting), ..release }),
+        Ok(Outcome::Cancelled) => cancelled(),
+        // An owner who wants the job to end does not wait for the machine.
+        Err(error) if error.may_pass() && attempt.cancelled => cancelled(),
+        // A job does not end because a card did: it rests at its checkpoint until there is one again. What lacks memory before it begins
+        // is not the job's doing; what does so later may be, and a card that works otherwise and breaks at every attempt is.
+        Err(error @ Error::Device { is_full, .. }) => {
+            let uncounted = *is_full && !attempt.begun;
+            if !uncounted && attempt.attempts >= attempt.most {
+                return failed(error);
+            }
+            let (rest, lacked) = (rest(DEVICE_REST, attempt.rests), *is_full && attempt.begun);
+            Next::Rests(Change { rest, uncounted, lacked, ..release })
+        }
+        // Nor does one because a disk is full or a bucket cannot be reached, however long that takes.
+        Err(error) if error.may_pass() => {
+            Next::Back(Change { rest: rest(STORAGE_REST, attempt.rests), uncounted: true, ..release })
+        }
+        Err(error) => failed(error),
+    }
+}
+
+/// The first rest, doubled for each that was before.
+fn rest(first: Millis, rests: u32) -> Option<Millis> {
+    Some(first.saturating_mul(1 << rests.min(16)).min(LONGEST_REST))
+}
+
+fn cancelled() -> Next {
+    let event = Some(What::Cancelled(v1::Cancelled {}));
+    Next::Ends(Change { state: Some(JobState::Cancelled), event, release: true, ..Change::default() })
+}
+
+fn failed(error: &Error) -> Next {
+    let reason = error.sentence();
+    let event = Some(What::Failed(v1::Failed { reason: reason.clone() }));
+    let (state, reason) = (Some(JobState::Failed), Some(reason));
+    Next::Ends(Change { state, reason, event, release: true, ..Change::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Attempt = Attempt { attempts: 1, most: 25, rests: 0, begun: true, cancelled: false };
+
+    fn device(is_full: bool) -> Error {
+        Error::Device { reason: "it says so".to_owned(), is_full }
+    }
+
+    fn storage() -> [Error; 4] {
+        let (key, what, reason) = ("a blob".to_owned(), "a file".to_owned(), "no space left".to_owned());
+        let sentence = "no room for keys".to_owned();
+        [
+            Error::Blobs { key, reason: reason.clone() },
+            Error::System { what, reason: reason.clone() },
+            Error::State { reason },
+            Error::Busy { sentence },
+        ]
+    }
+
+    #[test]
+    fn what_is_not_the_jobs_doing_does_not_count() {
+        let last = Attempt { attempts: 25, ..FIRST };
+        let back = |change| Next::Back(Change { release: true, ..change });
+        for attempt in [FIRST, last] {
+            let released = back(Change { uncounted: true, ..Change::default() });
+            assert_eq!(next(&Ok(Outcome::Released), &attempt), released);
+            let waiting = back(Change { state: Some(JobState::Waiting), ..Change::default() });
+            assert_eq!(next(&Ok(Outcome::Waiting), &attempt), waiting);
+            for (rests, rest) in [(0, 2_000), (1, 4_000), (5, 64_000), (6, 120_000), (u32::MAX, 120_000)] {
+                let tried = back(Change { uncounted: true, rest: Some(rest), ..Change::default() });
+                for error in storage() {
+                    assert_eq!(next(&Err(error), &Attempt { rests, ..attempt }), tried);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_card_costs_time_until_it_is_the_jobs_doing() {
+        let rests = |rest, uncounted, lacked| {
+            Next::Rests(Change { release: true, rest: Some(rest), uncounted, lacked, ..Change::default() })
+        };
+        for (before, rest) in [(0, 30_000), (1, 60_000), (2, 120_000), (40, 120_000)] {
+            let attempt = Attempt { rests: before, ..FIRST };
+            assert_eq!(next(&Err(device(false)), &attempt), rests(rest, false, false));
+            assert_eq!(next(&Err(device(true)), &attempt), rests(rest, false, true));
+            let early = Attempt { begun: false, attempts: 99, ..attempt };
+            assert_eq!(next(&Err(device(true)), &early), rests(rest, true, false));
+        }
+        let last = Attempt { attempts: 25, ..FIRST };
+        for is_full in [false, true] {
+            assert_eq!(next(&Err(device(is_full)), &last), failed(&device(is_full)));
+        }
+    }
+
+    #[test]
+    fn ends_are_ends() {
+        for outcome in [Ok(Outcome::Ended), Err(Error::Fenced)] {
+            assert_eq!(next(&outcome, &FIRST), Next::Over);
+        }
+        let wrong = || Error::work("the keys are wrong");
+        assert_eq!(next(&Err(wrong()), &FIRST), failed(&wrong()));
+        assert_eq!(next(&Ok(Outcome::Cancelled), &FIRST), cancelled());
+        // Whoever wants an end has it; that of the computation came first.
+        let unwanted = Attempt { cancelled: true, ..FIRST };
+        for error in storage().into_iter().chain([device(true), device(false)]) {
+            assert_eq!(next(&Err(error), &unwanted), cancelled());
+        }
+        assert_eq!(next(&Err(wrong()), &unwanted), failed(&wrong()));
+    }
+}
