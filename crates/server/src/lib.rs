@@ -25,4 +25,4 @@ pub use net::tls::authority_path;
 pub use server::{Running, start};
 pub use store::{blobs, state};
 pub use tenants::erasure::{Farewell, forget_tenant};
-pub use worker::shutdown::End;
+pub use worker::shutdown::ShutdownReason;

@@ -5,40 +5,40 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Rung after every change of the state; heard by threads and by tasks.
-pub struct Bell {
+pub struct ChangeNotifier {
     tasks: watch::Sender<u64>,
-    count: Mutex<u64>,
+    version: Mutex<u64>,
     threads: Condvar,
 }
 
-impl Default for Bell {
+impl Default for ChangeNotifier {
     fn default() -> Self {
-        Self { tasks: watch::Sender::new(0), count: Mutex::new(0), threads: Condvar::new() }
+        Self { tasks: watch::Sender::new(0), version: Mutex::new(0), threads: Condvar::new() }
     }
 }
 
-impl Bell {
+impl ChangeNotifier {
     /// Wakes everyone.
-    pub fn ring(&self) {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    pub fn notify(&self) {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.threads.notify_all();
-        self.tasks.send_modify(|count| *count += 1);
+        self.tasks.send_modify(|version| *version += 1);
     }
 
     /// How often it rang.
-    pub fn count(&self) -> u64 {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn version(&self) -> u64 {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks a thread until the bell has rung more often than `heard`, or a while has passed: the state may be shared with other
     /// machines, whose bells are not heard here.
-    pub fn wait(&self, heard: u64, most: Duration) {
-        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.threads.wait_timeout_while(count, most, |count| *count == heard);
+    pub fn wait(&self, seen: u64, timeout: Duration) {
+        let version = self.version.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.threads.wait_timeout_while(version, timeout, |version| *version == seen);
     }
 
     /// For tasks.
-    pub fn listen(&self) -> watch::Receiver<u64> {
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.tasks.subscribe()
     }
 }

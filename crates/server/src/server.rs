@@ -9,7 +9,7 @@ use crate::limits::admission::{Lines, Turns};
 use crate::limits::concurrency::Places;
 use crate::metrics::{self, Metrics};
 use crate::net::tls;
-use crate::notify::Bell;
+use crate::notify::ChangeNotifier;
 use crate::rpc::auth::Door;
 use crate::rpc::{self, Handler, Service};
 #[cfg(feature = "s3")]
@@ -24,7 +24,7 @@ use crate::store::uploads::Uploads;
 use crate::tenants::audit::Audit;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::worker::pool::Shop;
-use crate::worker::shutdown::{End, Fate};
+use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
 use hetal_wire::v1::hetal_server::HetalServer;
 use std::fs::File;
@@ -99,19 +99,19 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);
     let tenants = RwLock::new(Tenants::new(&config.tenants)?);
     let sockets = Sockets::open(&config)?;
-    let (bell, metrics) = (Arc::new(Bell::default()), Arc::new(Metrics::default()));
+    let (notifier, metrics) = (Arc::new(ChangeNotifier::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
         config: config.clone(),
         sets: Arc::clone(&sets),
         state: Arc::clone(&state),
         blobs: Arc::clone(&blobs),
-        bell: Arc::clone(&bell),
+        notifier: Arc::clone(&notifier),
         metrics: Arc::clone(&metrics),
         name: "local".to_owned(),
         draining: false.into(),
         clock: clock::system(),
         key_lists: Arc::default(),
-        fate: Fate::default(),
+        shutdown: ShutdownSignal::default(),
         device_fault: Mutex::default(),
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
@@ -140,7 +140,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
         state,
         blobs,
         uploads,
-        bell,
+        notifier,
         metrics,
         audit,
     };
@@ -184,7 +184,7 @@ fn keep_marked(shop: &Shop, database: &SqliteState, pause: Duration) {
     while !shop.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
             // Woken by the bell more often, so that the server stops at once.
-            shop.bell.wait(shop.bell.count(), pause.min(Duration::from_secs(1)));
+            shop.notifier.wait(shop.notifier.version(), pause.min(Duration::from_secs(1)));
             continue;
         }
         next = Instant::now() + pause;
@@ -192,7 +192,7 @@ fn keep_marked(shop: &Shop, database: &SqliteState, pause: Duration) {
             Ok(true) => {}
             Ok(false) => {
                 tracing::error!(place = shop.blobs.place(), "another server has taken the blobs: this one ends");
-                return shop.fate.seal(End::BlobsTaken);
+                return shop.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
             Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
         }
@@ -333,8 +333,8 @@ impl Running {
     }
 
     /// Returns once the server has to end, with the reason.
-    pub async fn has_to_end(&self) -> End {
-        self.shop.fate.wait().await
+    pub async fn fatal_condition(&self) -> ShutdownReason {
+        self.shop.shutdown.wait().await
     }
 
     /// What the GPU said when it last failed; empty if it never did.
@@ -347,15 +347,15 @@ impl Running {
     /// like it.
     pub fn stop(mut self) -> bool {
         self.drain();
-        !self.shop.fate.hangs()
+        !self.shop.shutdown.gpu_hung()
     }
 
     fn drain(&mut self) {
         self.shop.metrics.draining.store(true, Ordering::Relaxed);
         self.shop.draining.store(true, Ordering::Relaxed);
-        self.shop.bell.ring();
+        self.shop.notifier.notify();
         for thread in self.threads.drain(..) {
-            while !thread.is_finished() && !self.shop.fate.hangs() {
+            while !thread.is_finished() && !self.shop.shutdown.gpu_hung() {
                 std::thread::sleep(Duration::from_millis(20));
             }
             // One that waits for a card for ever ends with the process.
@@ -365,7 +365,7 @@ impl Running {
         }
         if let Some((runtime, stop, end)) = self.network.take() {
             self.service.closing.store(true, Ordering::Relaxed);
-            self.shop.bell.ring();
+            self.shop.notifier.notify();
             let _ = stop.send(());
             let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
@@ -429,7 +429,7 @@ pub(crate) mod tests {
             let dir = TempDir::new();
             let running = begin(config(dir.path()), ownership::PAUSE).unwrap();
             if hangs {
-                running.shop.fate.seal(End::Hung { seconds: 1 });
+                running.shop.shutdown.trigger(ShutdownReason::GpuHung { seconds: 1 });
             }
             assert_eq!(running.stop(), !hangs);
         }

@@ -26,7 +26,7 @@ impl Patience {
         while !shop.draining.load(Ordering::Relaxed) {
             if Instant::now() < next {
                 // Woken by the bell more often, so that the server stops at once.
-                shop.bell.wait(shop.bell.count(), pause.min(Duration::from_secs(1)));
+                shop.notifier.wait(shop.notifier.version(), pause.min(Duration::from_secs(1)));
                 continue;
             }
             next = Instant::now() + pause;
@@ -45,7 +45,7 @@ impl Patience {
             match shop.state.expire(id, round, &reason, now, until) {
                 Ok(Some(tenant)) => {
                     tracing::info!(job = %id, round, "job failed: no verdict came");
-                    shop.bell.ring();
+                    shop.notifier.notify();
                     clear_ended(&*shop.state, &*shop.blobs, &tenant, id);
                 }
                 Ok(None) => {}

@@ -9,7 +9,7 @@ use crate::limits::admission::{Lines, Turn, Turns};
 use crate::limits::concurrency::{Place, Places};
 use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
-use crate::notify::Bell;
+use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, Shelf};
 use crate::store::gc::{cancel_job, delete_job};
 use crate::store::state::{BlobKind, Brief, JobState, NewJob, Quota, State, Upload};
@@ -61,7 +61,7 @@ pub struct Service {
     /// Bytes on their way.
     pub uploads: Uploads,
     /// Rung after changes.
-    pub bell: Arc<Bell>,
+    pub notifier: Arc<ChangeNotifier>,
     /// Counted.
     pub metrics: Arc<Metrics>,
     /// Where requests are written down.
@@ -184,7 +184,7 @@ impl Hetal for Handler {
         note.about(id);
         let job = self.run(&tenant, move |service, tenant| {
             let job = cancel_job(&*service.state, &*service.blobs, tenant, id, clock::millis())?;
-            service.bell.ring();
+            service.notifier.notify();
             Ok(service.describe(&job))
         });
         job.await.map(Response::new)
@@ -230,7 +230,7 @@ impl Hetal for Handler {
         };
         let done = self.run(&tenant, move |service, tenant| {
             service.state.judge(tenant, id, message.round, verdict)?;
-            service.bell.ring();
+            service.notifier.notify();
             Ok(())
         });
         done.await.map(|()| Response::new(v1::Done {}))
@@ -348,10 +348,10 @@ impl Handler {
         mut after: u64,
         out: &mpsc::Sender<std::result::Result<v1::Event, Status>>,
     ) -> std::result::Result<(), Status> {
-        let mut bell = self.0.bell.listen();
+        let mut notifier = self.0.notifier.subscribe();
         let mut told = None;
         loop {
-            bell.mark_unchanged();
+            notifier.mark_unchanged();
             let news = self.run(tenant, move |service, tenant| {
                 let events = service.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
                 Ok((service.state.brief(tenant, id)?, events))
@@ -381,7 +381,7 @@ impl Handler {
                 }
             }
             tokio::select! {
-                _ = tokio::time::timeout(POLL, bell.changed()) => {}
+                _ = tokio::time::timeout(POLL, notifier.changed()) => {}
                 () = out.closed() => return Ok(()),
             }
         }
@@ -543,7 +543,7 @@ impl Service {
         getrandom::fill(&mut id).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
         let new = NewJob { id: JobId(id), request, label: message.label.clone(), work };
         let job = self.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
-        self.bell.ring();
+        self.notifier.notify();
         Ok(self.describe(&job))
     }
 

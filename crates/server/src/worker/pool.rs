@@ -7,12 +7,12 @@ use crate::compute::param_registry::Sets;
 use crate::config::Config;
 use crate::jobs::spec::{KeyLists, Work};
 use crate::metrics::{Metrics, add};
-use crate::notify::Bell;
+use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, Shelf};
 use crate::store::gc::clear_ended;
 use crate::store::state::{Change, Claim, Job, JobState, Millis, State};
 use crate::worker::retry::{Attempt, Next, Outcome, next};
-use crate::worker::shutdown::{End, Fate};
+use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::worker::training;
 use crate::{Error, Result};
 use hetal_ckks::Backend;
@@ -46,7 +46,7 @@ pub struct Shop {
     /// Where bytes are.
     pub blobs: Arc<dyn Blobs>,
     /// Rung after changes.
-    pub bell: Arc<Bell>,
+    pub notifier: Arc<ChangeNotifier>,
     /// Counted.
     pub metrics: Arc<Metrics>,
     /// The name that leases are held by.
@@ -58,7 +58,7 @@ pub struct Shop {
     /// Needs of shapes that were asked for.
     pub key_lists: Arc<KeyLists>,
     /// Why the server has to end, once it has to.
-    pub fate: Fate,
+    pub shutdown: ShutdownSignal,
     /// What a GPU said when it last failed.
     pub device_fault: Mutex<String>,
 }
@@ -70,7 +70,7 @@ pub struct Desk<'a> {
     /// What is remembered.
     pub state: &'a dyn State,
     /// Rung after changes.
-    pub bell: &'a Bell,
+    pub notifier: &'a ChangeNotifier,
     /// Counted.
     pub metrics: &'a Metrics,
     /// The job.
@@ -101,7 +101,7 @@ impl Desk<'_> {
         self.state.commit(&self.claim.lease, &change, (self.clock)())?;
         *counted = spent;
         self.saved.fetch_or(change.checkpoint.is_some(), Ordering::Relaxed);
-        self.bell.ring();
+        self.notifier.notify();
         Ok(())
     }
 
@@ -162,20 +162,20 @@ impl Desk<'_> {
     }
 
     /// Whether nothing was heard of the computation for so long that it must hang.
-    fn hangs(&self) -> bool {
+    fn is_stalled(&self) -> bool {
         let alive = *self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         alive.is_some_and(|alive| alive.elapsed() > Duration::from_secs(self.config.stall_seconds))
     }
 
     /// Extends the lease until told to stop. Where a card does not answer any more, only the end of the process helps.
-    pub fn keep_alive(&self, stop: mpsc::Receiver<()>, card: Option<usize>, fate: &Fate) {
+    pub fn keep_alive(&self, stop: mpsc::Receiver<()>, card: Option<usize>, shutdown: &ShutdownSignal) {
         let lease = Duration::from_secs(self.config.lease_seconds);
         // Short enough for an owner who cancels, long enough not to matter.
         let pause = (lease / 3).min(Duration::from_secs(2));
         while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
-            if card.is_some() && self.hangs() {
+            if card.is_some() && self.is_stalled() {
                 tracing::error!(job = %self.job.id, card, "nothing came from the GPU for too long: the server ends");
-                return fate.seal(End::Hung { seconds: self.config.stall_seconds });
+                return shutdown.trigger(ShutdownReason::GpuHung { seconds: self.config.stall_seconds });
             }
             match self.state.renew(&self.claim.lease, &|| (self.clock)() + lease.as_millis() as u64) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
@@ -207,7 +207,7 @@ impl Shop {
 
     /// Whether workers go on. A process whose card is lost can use no other.
     fn is_open(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed) && self.fate.known().is_none()
+        !self.draining.load(Ordering::Relaxed) && self.shutdown.reason().is_none()
     }
 
     /// Takes jobs until the server stops, and computes them on a card, or the CPU. A job that rests does so in the queue: its worker
@@ -215,17 +215,17 @@ impl Shop {
     pub fn work(&self, card: Option<usize>) {
         let mut failures = 0;
         while self.is_open() {
-            let heard = self.bell.count();
+            let seen = self.notifier.version();
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
                 Ok(Some(claim)) => {
                     failures = if self.attempt(&claim, card) { failures + 1 } else { 0 };
                     self.pause(rest_of_worker(failures));
                 }
-                Ok(None) => self.bell.wait(heard, POLL),
+                Ok(None) => self.notifier.wait(seen, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
-                    self.bell.wait(heard, REST);
+                    self.notifier.wait(seen, REST);
                 }
             }
         }
@@ -240,17 +240,17 @@ impl Shop {
     }
 
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
-    fn fatal(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<End> {
+    fn fatal(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<ShutdownReason> {
         let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
         let params = self.sets.by_name(&claim.job.work.training().set).ok()?;
         let seconds = self.config.stall_seconds;
         match device::ask(seconds, move || device::works(card, &params)) {
-            Answer::Never => Some(End::Hung { seconds }),
+            Answer::Never => Some(ShutdownReason::GpuHung { seconds }),
             Answer::Got(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
             // Also where the test broke off.
             _ => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
-                Some(End::CardLost { reason: reason.clone() })
+                Some(ShutdownReason::GpuLost { reason: reason.clone() })
             }
         }
     }
@@ -260,7 +260,7 @@ impl Shop {
         Desk {
             config: &self.config,
             state: &*self.state,
-            bell: &self.bell,
+            notifier: &self.notifier,
             metrics: &self.metrics,
             job: &claim.job,
             claim,
@@ -284,13 +284,13 @@ impl Shop {
         let (stop, stopped) = mpsc::channel();
         std::thread::scope(|scope| {
             let desk = &desk;
-            scope.spawn(move || desk.keep_alive(stopped, card, &self.fate));
+            scope.spawn(move || desk.keep_alive(stopped, card, &self.shutdown));
             let outcome = catch_unwind(AssertUnwindSafe(|| self.run(desk, card))).unwrap_or_else(|_| Err(broken_off()));
             // Before the job is in the queue again, where others of this process would take it in vain, and while it is still ours:
             // testing a card takes as long as the card does.
             desk.live();
             if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal(claim, card, error)) {
-                self.fate.seal(end);
+                self.shutdown.trigger(end);
             }
             tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
             let next = self.next(desk, &outcome);

@@ -211,7 +211,7 @@ impl<'a, W: Workshop> Run<'a, W> {
     fn verdict(&self) -> Result<std::result::Result<Verdict, Outcome>> {
         let until = Instant::now() + Duration::from_secs(self.desk.config.warm_seconds);
         loop {
-            let heard = self.desk.bell.count();
+            let seen = self.desk.notifier.version();
             if let Some(verdict) = self.desk.state.verdict(self.desk.job.id, self.round)? {
                 return Ok(Ok(verdict));
             }
@@ -221,7 +221,7 @@ impl<'a, W: Workshop> Run<'a, W> {
             if Instant::now() >= until {
                 return Ok(Err(Outcome::Waiting));
             }
-            self.desk.bell.wait(heard, Duration::from_millis(500));
+            self.desk.notifier.wait(seen, Duration::from_millis(500));
         }
     }
 

@@ -1,6 +1,6 @@
 //! A disk that forgets what was not synced, tears what was half written, and rots.
 
-use super::world::{Fate, World};
+use super::world::{Injected, World};
 use crate::store::disk::{Disk, Growing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Cursor, Error, ErrorKind, Read, Write};
@@ -107,10 +107,10 @@ impl SimDisk {
 
     /// Does an operation as fate has it.
     fn operate<T>(&self, writes: bool, work: impl FnOnce(&mut Inner) -> io::Result<T>) -> io::Result<T> {
-        match self.world.fate(writes) {
-            Fate::Done => work(&mut self.lock()),
-            Fate::Last { done: true } => work(&mut self.lock()).and(Err(broken())),
-            Fate::Fails | Fate::Last { done: false } => Err(broken()),
+        match self.world.next_fault(writes) {
+            Injected::Success => work(&mut self.lock()),
+            Injected::Crash { applied: true } => work(&mut self.lock()).and(Err(broken())),
+            Injected::Failure | Injected::Crash { applied: false } => Err(broken()),
         }
     }
 
@@ -169,16 +169,16 @@ struct Open {
 
 impl Write for Open {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let fate = self.disk.world.fate(true);
-        let count = match fate {
-            Fate::Done | Fate::Last { done: true } => bytes.len(),
+        let injected = self.disk.world.next_fault(true);
+        let count = match injected {
+            Injected::Success | Injected::Crash { applied: true } => bytes.len(),
             // Some of it, at most.
-            Fate::Fails | Fate::Last { .. } => self.disk.world.below(bytes.len() + 1),
+            Injected::Failure | Injected::Crash { .. } => self.disk.world.below(bytes.len() + 1),
         };
-        if self.disk.world.is_alive() || fate != Fate::Fails {
+        if self.disk.world.is_alive() || injected != Injected::Failure {
             self.disk.lock().files[self.file].data.extend(&bytes[..count]);
         }
-        if fate == Fate::Done { Ok(count) } else { Err(ErrorKind::StorageFull.into()) }
+        if injected == Injected::Success { Ok(count) } else { Err(ErrorKind::StorageFull.into()) }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -188,15 +188,15 @@ impl Write for Open {
 
 impl Growing for Open {
     fn sync(&mut self) -> io::Result<()> {
-        let fate = self.disk.world.fate(false);
+        let injected = self.disk.world.next_fault(false);
         let mut inner = self.disk.lock();
         let file = &mut inner.files[self.file];
-        match fate {
-            Fate::Done | Fate::Last { done: true } if !file.forsaken => file.synced = file.data.len(),
-            Fate::Fails if self.disk.world.is_alive() => file.forsaken = true,
+        match injected {
+            Injected::Success | Injected::Crash { applied: true } if !file.forsaken => file.synced = file.data.len(),
+            Injected::Failure if self.disk.world.is_alive() => file.forsaken = true,
             _ => {}
         }
-        if fate == Fate::Done { Ok(()) } else { Err(broken()) }
+        if injected == Injected::Success { Ok(()) } else { Err(broken()) }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::config::{Bounds, Config};
 use crate::jobs::spec::{Part, Training, Work};
 use crate::jobs::verdict_timeout::Patience;
 use crate::metrics::Metrics;
-use crate::notify::Bell;
+use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, LocalBlobs, Shelf, name_of, read};
 use crate::store::gc::{cancel_job, delete_job, sweep};
 use crate::store::staging::Staging;
@@ -27,7 +27,7 @@ use crate::store::state::{BlobKind, JobState, LONGEST_REST, MemoryState, NewJob,
 use crate::store::uploads::{Begun, Intake, Uploads};
 use crate::tenants::Tenant;
 use crate::worker::pool::Shop;
-use crate::worker::shutdown::{End, Fate};
+use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::worker::training;
 use crate::{Error, Result};
 use disk::{Handle, SimDisk};
@@ -82,13 +82,13 @@ impl Server {
             sets: Arc::clone(sets),
             state: Arc::clone(&any),
             blobs: Arc::<LocalBlobs>::clone(&blobs),
-            bell: Arc::new(Bell::default()),
+            notifier: Arc::new(ChangeNotifier::default()),
             metrics: Arc::new(Metrics::default()),
             name: "local".to_owned(),
             draining: false.into(),
             clock: Arc::new(move || clock.now()),
             key_lists: Arc::default(),
-            fate: Fate::default(),
+            shutdown: ShutdownSignal::default(),
             device_fault: Mutex::default(),
         };
         any.release_worker(&shop.name)?;
@@ -645,13 +645,13 @@ fn a_checkpoint_stores_what_changed() {
             machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.rotten));
             server.work();
         }
-        let heard = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
+        let seen = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
             client.borrow().seen.iter().filter(|event| event.what.as_ref().is_some_and(wanted)).count()
         };
         // Weights, lookahead and momentum for every checkpoint; for every verdict the start of the next epoch and what is kept, too;
         // logits; and at the end what is handed out.
         let model = 3 * toy::PARTS;
-        let rounds = |client| heard(client, |what| matches!(what, v1::event::What::Validation(_)));
+        let rounds = |client| seen(client, |what| matches!(what, v1::event::What::Validation(_)));
         let most: usize = machine
             .clients
             .iter()
@@ -858,15 +858,15 @@ fn a_card_that_hangs_is_not_waited_for() {
         (None, false, None),
         (Some(0), false, None),
         (None, true, None),
-        (Some(0), true, Some(End::Hung { seconds: 0 })),
+        (Some(0), true, Some(ShutdownReason::GpuHung { seconds: 0 })),
     ] {
         if turned {
             desk.turn_to_card();
         }
-        let fate = Fate::default();
+        let shutdown = ShutdownSignal::default();
         std::thread::scope(|scope| {
             let (working, stopped) = std::sync::mpsc::channel();
-            let watch = scope.spawn(|| desk.keep_alive(stopped, card, &fate));
+            let watch = scope.spawn(|| desk.keep_alive(stopped, card, &shutdown));
             if ends.is_none() {
                 std::thread::sleep(Duration::from_millis(2500));
                 drop(working);
@@ -879,7 +879,7 @@ fn a_card_that_hangs_is_not_waited_for() {
                 drop(working);
             }
         });
-        assert_eq!(fate.known(), ends.as_ref());
+        assert_eq!(shutdown.reason(), ends.as_ref());
     }
 }
 

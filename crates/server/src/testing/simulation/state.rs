@@ -1,7 +1,7 @@
 //! A state on a machine that fails. Each change is one transaction: done or not, whatever whoever asked for it is told.
 
 use super::toy::SIZE;
-use super::world::{Fate, World};
+use super::world::{Injected, World};
 use crate::store::state::{Brief, Change, Claim, Holdings, Job, JobState, Lease, Millis, NewJob, Quota, State, Upload};
 use crate::tenants::Tenant;
 use crate::worker::training::Checkpoint;
@@ -28,10 +28,10 @@ impl SimState {
 
     fn operate<T>(&self, writes: bool, work: impl FnOnce(&dyn State) -> Result<T>) -> Result<T> {
         let failed = || Error::State { reason: "the simulated state failed".to_owned() };
-        match self.world.fate(writes) {
-            Fate::Done => work(&*self.inner),
-            Fate::Last { done: true } => work(&*self.inner).and(Err(failed())),
-            Fate::Fails | Fate::Last { done: false } => Err(failed()),
+        match self.world.next_fault(writes) {
+            Injected::Success => work(&*self.inner),
+            Injected::Crash { applied: true } => work(&*self.inner).and(Err(failed())),
+            Injected::Failure | Injected::Crash { applied: false } => Err(failed()),
         }
     }
 

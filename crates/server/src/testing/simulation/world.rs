@@ -20,13 +20,13 @@ pub fn visited<T>(visitor: impl FnMut() + 'static, work: impl FnOnce() -> T) -> 
 
 /// What becomes of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Injected {
     /// It is done.
-    Done,
+    Success,
     /// It fails.
-    Fails,
+    Failure,
     /// The process ends in the middle of it: done or not, nobody is told.
-    Last { done: bool },
+    Crash { applied: bool },
 }
 
 /// How likely faults are, in permille of operations.
@@ -104,11 +104,11 @@ impl World {
     }
 
     /// What becomes of the next operation; `writes` if it needs room on the disk.
-    pub fn fate(&self, writes: bool) -> Fate {
+    pub fn next_fault(&self, writes: bool) -> Injected {
         self.pause();
         let mut inner = self.lock();
         if !inner.alive {
-            return Fate::Fails;
+            return Injected::Failure;
         }
         inner.operations += 1;
         inner.now += 1;
@@ -116,14 +116,14 @@ impl World {
             *left -= 1;
             if *left == 0 {
                 inner.alive = false;
-                return Fate::Last { done: inner.random.chance(500) };
+                return Injected::Crash { applied: inner.random.chance(500) };
             }
         }
         let Odds { fault, full } = inner.odds;
         if inner.random.chance(full) {
             inner.full = !inner.full;
         }
-        if inner.random.chance(fault) || writes && inner.full { Fate::Fails } else { Fate::Done }
+        if inner.random.chance(fault) || writes && inner.full { Injected::Failure } else { Injected::Success }
     }
 
     /// Others act, now and then.
