@@ -1,12 +1,12 @@
 //! Starting and stopping a server: sockets, threads, and the order of both.
 
 use crate::clock;
-use crate::compute::device::Place;
+use crate::compute::device::Devices;
 use crate::compute::param_registry::Sets;
 use crate::config::Config;
 use crate::jobs::verdict_timeout::Patience;
-use crate::limits::admission::{Lines, Turns};
-use crate::limits::concurrency::Places;
+use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
+use crate::limits::concurrency::ConcurrencyLimit;
 use crate::metrics::{self, Metrics};
 use crate::net::tls;
 use crate::notify::ChangeNotifier;
@@ -91,7 +91,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     let lock = lock(&config.folder)?;
     let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
     // Now, with a sentence, rather than in the middle of the first job.
-    let place = Place::find(&config, &sets)?;
+    let devices = Devices::detect(&config, &sets)?;
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
     let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
@@ -128,12 +128,12 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     };
     let service = Service {
         tenants,
-        connections: Places::new(config.bounds.tenant_connections),
-        streams: Places::new(config.bounds.streams),
+        connections: ConcurrencyLimit::new(config.bounds.tenant_connections),
+        streams: ConcurrencyLimit::new(config.bounds.streams),
         key_lists: Arc::clone(&shop.key_lists),
-        turns: Turns::default(),
-        lines: Lines::new(rpc::PLACES),
-        orders: Lines::new(rpc::ORDERS),
+        admission: AdmissionQueue::default(),
+        request_slots: TenantSemaphores::new(rpc::REQUESTS_PER_TENANT),
+        create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
         closing: false.into(),
         config,
         sets,
@@ -150,8 +150,8 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     running.threads.push(thread("patience".to_owned(), move || Patience::new(seconds).watch(&shop))?);
     let shop = Arc::clone(&running.shop);
     running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database, pause))?);
-    for number in 0..running.shop.config.workers.unwrap_or(place.workers()) {
-        let (shop, card) = (Arc::clone(&running.shop), place.card_of(number));
+    for number in 0..running.shop.config.workers.unwrap_or(devices.workers()) {
+        let (shop, card) = (Arc::clone(&running.shop), devices.of_worker(number));
         running.threads.push(thread(format!("worker {number}"), move || shop.work(card))?);
     }
     Ok(running)

@@ -19,14 +19,14 @@ use std::time::Duration;
 /// What the workers compute on. It is chosen once, when the server starts: a card that fails later does not make jobs go on elsewhere
 /// in the same process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Devices {
     /// Numbers of the cards; none for the CPU.
     cards: Vec<usize>,
 }
 
-impl Place {
+impl Devices {
     /// What a configuration asks for, of what is there and works with all parameter sets.
-    pub fn find(config: &Config, sets: &Sets) -> Result<Self> {
+    pub fn detect(config: &Config, sets: &Sets) -> Result<Self> {
         let seconds = config.stall_seconds;
         let works = |card: usize| {
             let sets: Vec<_> = sets.iter().cloned().collect();
@@ -76,7 +76,7 @@ impl Place {
     }
 
     /// The card of a worker, or none where the CPU computes. Workers beyond the cards share them.
-    pub fn card_of(&self, worker: usize) -> Option<usize> {
+    pub fn of_worker(&self, worker: usize) -> Option<usize> {
         self.cards.get(worker.checked_rem(self.cards.len())?).copied()
     }
 }
@@ -302,8 +302,8 @@ mod tests {
             1 => Err(hetal_cuda::Error::Driver { operation: "a copy", reason: "lost".to_owned() }),
             _ => Ok(()),
         };
-        let chosen = |engine, wanted: &[usize], count| Place::choose(engine, wanted, || count, broken);
-        let cards = |cards: &[usize]| Ok(Place { cards: cards.to_vec() });
+        let chosen = |engine, wanted: &[usize], count| Devices::choose(engine, wanted, || count, broken);
+        let cards = |cards: &[usize]| Ok(Devices { cards: cards.to_vec() });
         let no_driver = || Err(hetal_cuda::Error::NoGpu { reason: "no driver".to_owned() });
         assert_eq!(chosen(Engine::Cpu, &[0], Ok(4)), cards(&[]));
         for engine in [Engine::Auto, Engine::Cuda] {
@@ -325,9 +325,12 @@ mod tests {
 
     #[test]
     fn every_worker_has_a_card() {
-        let (cpu, two) = (Place::default(), Place { cards: vec![4, 6] });
-        assert_eq!((cpu.workers(), cpu.card_of(0), cpu.card_of(3)), (1, None, None));
-        assert_eq!((two.workers(), two.card_of(0), two.card_of(1), two.card_of(2)), (2, Some(4), Some(6), Some(4)));
+        let (cpu, two) = (Devices::default(), Devices { cards: vec![4, 6] });
+        assert_eq!((cpu.workers(), cpu.of_worker(0), cpu.of_worker(3)), (1, None, None));
+        assert_eq!(
+            (two.workers(), two.of_worker(0), two.of_worker(1), two.of_worker(2)),
+            (2, Some(4), Some(6), Some(4))
+        );
     }
 
     #[test]

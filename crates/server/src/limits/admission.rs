@@ -8,22 +8,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 
 /// Places of each tenant, for which only his own requests wait.
-pub struct Lines {
-    most: usize,
-    own: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+pub struct TenantSemaphores {
+    permits: usize,
+    by_tenant: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
 }
 
-impl Lines {
+impl TenantSemaphores {
     /// So many places for each tenant.
-    pub fn new(most: usize) -> Self {
-        Self { most, own: Mutex::default() }
+    pub fn new(permits: usize) -> Self {
+        Self { permits, by_tenant: Mutex::default() }
     }
 
     /// A place of a tenant, when one is free.
-    pub async fn wait(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
+    pub async fn acquire(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
         let own = {
-            let mut lines = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(lines.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.most))))
+            let mut by_tenant = self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(by_tenant.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.permits))))
         };
         // It is never closed.
         own.acquire_owned().await.ok()
@@ -31,14 +31,14 @@ impl Lines {
 
     /// Waits for a place and works, away from the network's threads. The place goes with the work: a request whose stream is reset does
     /// not end what was begun for it, and must not make room for more.
-    pub async fn work<T: Send + 'static>(
+    pub async fn run_blocking<T: Send + 'static>(
         &self,
         tenant: &Tenant,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
-        let place = self.wait(tenant).await;
+        let permit = self.acquire(tenant).await;
         let work = move || {
-            let _place = place;
+            let _permit = permit;
             work()
         };
         tokio::task::spawn_blocking(work).await
@@ -46,47 +46,47 @@ impl Lines {
 }
 
 /// The lines.
-pub struct Turns {
-    own: Lines,
-    common: Arc<Semaphore>,
+pub struct AdmissionQueue {
+    per_tenant: TenantSemaphores,
+    shared: Arc<Semaphore>,
 }
 
 /// A turn, which ends when this is dropped.
-pub struct Turn {
-    common: Option<OwnedSemaphorePermit>,
+pub struct Admission {
+    shared: Option<OwnedSemaphorePermit>,
     _own: Option<OwnedSemaphorePermit>,
 }
 
-impl Turn {
+impl Admission {
     /// Lets others have theirs, when what remains costs only the tenant's own time: his next request still waits for it.
-    pub fn step_aside(&mut self) {
-        self.common = None;
+    pub fn release_shared(&mut self) {
+        self.shared = None;
     }
 }
 
-impl Default for Turns {
+impl Default for AdmissionQueue {
     fn default() -> Self {
-        Self { own: Lines::new(1), common: Arc::new(Semaphore::new(1)) }
+        Self { per_tenant: TenantSemaphores::new(1), shared: Arc::new(Semaphore::new(1)) }
     }
 }
 
-impl Turns {
+impl AdmissionQueue {
     /// Waits for a tenant's turn and works, away from the network's threads, until the work ends it. The turn goes with the work: a
     /// request whose stream is reset does not end what was begun for it, and the next one must not begin beside it.
-    pub async fn work<T: Send + 'static>(
+    pub async fn run_blocking<T: Send + 'static>(
         &self,
         tenant: &Tenant,
-        work: impl FnOnce(Turn) -> T + Send + 'static,
+        work: impl FnOnce(Admission) -> T + Send + 'static,
     ) -> Result<T, JoinError> {
-        let turn = self.wait(tenant).await;
-        tokio::task::spawn_blocking(move || work(turn)).await
+        let admission = self.acquire(tenant).await;
+        tokio::task::spawn_blocking(move || work(admission)).await
     }
 
-    async fn wait(&self, tenant: &Tenant) -> Turn {
-        let own = self.own.wait(tenant).await;
+    async fn acquire(&self, tenant: &Tenant) -> Admission {
+        let own = self.per_tenant.acquire(tenant).await;
         // It is never closed.
-        let common = Arc::clone(&self.common).acquire_owned().await.ok();
-        Turn { common, _own: own }
+        let shared = Arc::clone(&self.shared).acquire_owned().await.ok();
+        Admission { shared, _own: own }
     }
 }
 
@@ -99,13 +99,13 @@ mod tests {
     fn who_asks_for_much_waits_for_himself() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let [ann, bob] = ["ann", "bob"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
-        let (turns, served) = (Arc::new(Turns::default()), Arc::new(Mutex::new(Vec::new())));
+        let (queue, served) = (Arc::new(AdmissionQueue::default()), Arc::new(Mutex::new(Vec::new())));
         runtime.block_on(async {
-            let first = turns.wait(&ann).await;
+            let first = queue.acquire(&ann).await;
             let all = [&ann, &ann, &ann, &bob].map(|tenant| {
-                let (turns, served, tenant) = (Arc::clone(&turns), Arc::clone(&served), tenant.clone());
+                let (queue, served, tenant) = (Arc::clone(&queue), Arc::clone(&served), tenant.clone());
                 tokio::spawn(async move {
-                    let _turn = turns.wait(&tenant).await;
+                    let _admission = queue.acquire(&tenant).await;
                     served.lock().unwrap().push(tenant.to_string());
                 })
             });
@@ -124,18 +124,18 @@ mod tests {
     fn a_tenant_has_so_many_places() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let [ann, bob] = ["ann", "bob"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
-        let lines = Arc::new(Lines::new(2));
+        let slots = Arc::new(TenantSemaphores::new(2));
         let (begun, begins) = std::sync::mpsc::channel();
         let ends = Arc::new(Mutex::new(()));
         let held = ends.lock().unwrap();
         runtime.block_on(async {
             let all = [0; 5].map(|_| {
-                let (lines, ann, begun, ends) = (Arc::clone(&lines), ann.clone(), begun.clone(), Arc::clone(&ends));
+                let (slots, ann, begun, ends) = (Arc::clone(&slots), ann.clone(), begun.clone(), Arc::clone(&ends));
                 let work = move || {
                     begun.send(()).unwrap();
                     drop(ends.lock());
                 };
-                tokio::spawn(async move { lines.work(&ann, work).await })
+                tokio::spawn(async move { slots.run_blocking(&ann, work).await })
             });
             let mut count = 0;
             while count < 2 {
@@ -144,7 +144,7 @@ mod tests {
             }
             all[0].abort();
             all[1].abort();
-            lines.work(&bob, || ()).await.unwrap();
+            slots.run_blocking(&bob, || ()).await.unwrap();
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
@@ -161,14 +161,14 @@ mod tests {
     fn who_steps_aside_keeps_only_himself_waiting() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let [ann, bob] = ["ann", "bob"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
-        let turns = Arc::new(Turns::default());
+        let queue = Arc::new(AdmissionQueue::default());
         runtime.block_on(async {
-            let mut first = turns.wait(&ann).await;
-            first.step_aside();
-            drop(turns.wait(&bob).await);
+            let mut first = queue.acquire(&ann).await;
+            first.release_shared();
+            drop(queue.acquire(&bob).await);
             let second = tokio::spawn({
-                let (turns, ann) = (Arc::clone(&turns), ann.clone());
-                async move { drop(turns.wait(&ann).await) }
+                let (queue, ann) = (Arc::clone(&queue), ann.clone());
+                async move { drop(queue.acquire(&ann).await) }
             });
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -183,18 +183,18 @@ mod tests {
     fn a_turn_outlives_the_request_it_was_given_to() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let [ann, bob] = ["ann", "bob"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
-        let turns = Arc::new(Turns::default());
+        let queue = Arc::new(AdmissionQueue::default());
         let (begun, begins) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel::<()>();
         runtime.block_on(async {
             let request = tokio::spawn({
-                let turns = Arc::clone(&turns);
+                let queue = Arc::clone(&queue);
                 async move {
-                    let work = move |_turn| {
+                    let work = move |_admission| {
                         begun.send(()).unwrap();
                         let _ = ends.recv();
                     };
-                    turns.work(&ann, work).await
+                    queue.run_blocking(&ann, work).await
                 }
             });
             while begins.try_recv().is_err() {
@@ -203,10 +203,10 @@ mod tests {
             // Its client resets the stream; the work goes on.
             request.abort();
             assert!(request.await.is_err_and(|e| e.is_cancelled()));
-            assert_eq!(turns.common.available_permits(), 0, "a second one may begin beside it");
+            assert_eq!(queue.shared.available_permits(), 0, "a second one may begin beside it");
             drop(end);
-            drop(turns.wait(&bob).await);
+            drop(queue.acquire(&bob).await);
         });
-        assert_eq!(turns.common.available_permits(), 1);
+        assert_eq!(queue.shared.available_permits(), 1);
     }
 }

@@ -4,46 +4,46 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-type Taken<K> = Arc<Mutex<HashMap<K, usize>>>;
+type Counts<K> = Arc<Mutex<HashMap<K, usize>>>;
 
 /// Places, so many for each key.
-pub struct Places<K> {
-    most: usize,
-    taken: Taken<K>,
+pub struct ConcurrencyLimit<K> {
+    max_per_key: usize,
+    counts: Counts<K>,
 }
 
 /// A place that is taken until this is dropped.
-pub struct Place<K: Eq + Hash> {
+pub struct Permit<K: Eq + Hash> {
     key: K,
-    taken: Taken<K>,
+    counts: Counts<K>,
 }
 
-impl<K: Eq + Hash + Clone> Places<K> {
+impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
     /// `most` places for each key.
-    pub fn new(most: usize) -> Self {
-        Self { most, taken: Taken::default() }
+    pub fn new(max_per_key: usize) -> Self {
+        Self { max_per_key, counts: Counts::default() }
     }
 
     /// A place, if one is free.
-    pub fn take(&self, key: &K) -> Option<Place<K>> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(key.clone()).or_default();
-        if *count >= self.most {
+    pub fn try_acquire(&self, key: &K) -> Option<Permit<K>> {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(key.clone()).or_default();
+        if *count >= self.max_per_key {
             return None;
         }
         *count += 1;
-        Some(Place { key: key.clone(), taken: Arc::clone(&self.taken) })
+        Some(Permit { key: key.clone(), counts: Arc::clone(&self.counts) })
     }
 }
 
-impl<K: Eq + Hash> Drop for Place<K> {
+impl<K: Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.key) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
             // Whoever has nothing is forgotten: the table is no larger than what is held.
             if *count == 0 {
-                taken.remove(&self.key);
+                counts.remove(&self.key);
             }
         }
     }
@@ -56,14 +56,14 @@ mod tests {
 
     #[test]
     fn places_are_counted_by_key_and_come_back() {
-        let places = Places::new(2);
-        let (first, second) = (places.take(&"ann").unwrap(), places.take(&"ann").unwrap());
-        assert!(places.take(&"ann").is_none());
-        let other = places.take(&"bob").unwrap();
+        let limit = ConcurrencyLimit::new(2);
+        let (first, second) = (limit.try_acquire(&"ann").unwrap(), limit.try_acquire(&"ann").unwrap());
+        assert!(limit.try_acquire(&"ann").is_none());
+        let other = limit.try_acquire(&"bob").unwrap();
         drop(first);
-        let third = places.take(&"ann").unwrap();
-        assert!(places.take(&"ann").is_none());
+        let third = limit.try_acquire(&"ann").unwrap();
+        assert!(limit.try_acquire(&"ann").is_none());
         drop((second, third, other));
-        assert!(places.taken.lock().unwrap().is_empty());
+        assert!(limit.counts.lock().unwrap().is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Connections: TLS 1.3 and nothing below, a limit on how many, and a time limit on how long they take to come up.
 
 use crate::config::Config;
-use crate::limits::concurrency::{Place, Places};
+use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::net::preauth::{Stranger, Strangers};
 use crate::store::disk::{Disk, Files};
 use crate::tenants::{Fingerprint, Tenant};
@@ -128,10 +128,10 @@ pub struct Limits {
 
 /// Accepts connections until nobody takes them any more.
 pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, out: mpsc::Sender<Connection>) {
-    let places = Arc::new(Semaphore::new(limits.most));
-    let (strangers, crowd) = (Places::new(limits.strangers), Strangers::new((limits.most / 4).max(1)));
+    let permits = Arc::new(Semaphore::new(limits.most));
+    let (strangers, crowd) = (ConcurrencyLimit::new(limits.strangers), Strangers::new((limits.most / 4).max(1)));
     while !out.is_closed() {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let (tcp, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -141,7 +141,7 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
                 continue;
             }
         };
-        let Some(stranger) = strangers.take(&neighbourhood(peer.ip())) else {
+        let Some(stranger) = strangers.try_acquire(&neighbourhood(peer.ip())) else {
             tracing::debug!(%peer, "too many connections without credentials");
             continue;
         };
@@ -155,8 +155,8 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
             };
             match accepted {
                 Ok(Ok(stream)) => {
-                    let standing = Standing::Stranger { _places: (stranger, one), refusals: 0 };
-                    let _ = out.send(Connection::new(stream, peer, (limits.patience, told), place, standing)).await;
+                    let standing = Standing::Stranger { _permits: (stranger, one), refusals: 0 };
+                    let _ = out.send(Connection::new(stream, peer, (limits.patience, told), permit, standing)).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
                 Err(_) => tracing::debug!(%peer, "TLS took too long"),
@@ -181,7 +181,7 @@ pub struct Connection {
     deadline: Pin<Box<Sleep>>,
     /// Tells a stranger to make room for another; nothing once it was told.
     told: Option<oneshot::Receiver<()>>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// Who is at the other end.
@@ -197,24 +197,24 @@ pub struct Peer {
 /// What a connection counts as.
 enum Standing {
     /// One of the strangers of a neighbourhood, and of all, refused so many times.
-    Stranger { _places: (Place<IpAddr>, Stranger), refusals: u32 },
+    Stranger { _permits: (Permit<IpAddr>, Stranger), refusals: u32 },
     /// One of the connections of each of these tenants.
-    Known(BTreeMap<Tenant, Place<Tenant>>),
+    Known(BTreeMap<Tenant, Permit<Tenant>>),
 }
 
 impl Peer {
     /// Counts the connection as one of a tenant, who showed credentials on it; gives whether he may have it.
-    pub fn admit(&self, tenant: &Tenant, connections: &Places<Tenant>) -> bool {
+    pub fn admit(&self, tenant: &Tenant, connections: &ConcurrencyLimit<Tenant>) -> bool {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Standing::Known(tenants) = &*standing
             && tenants.contains_key(tenant)
         {
             return true;
         }
-        let Some(place) = connections.take(tenant) else { return false };
+        let Some(permit) = connections.try_acquire(tenant) else { return false };
         match &mut *standing {
-            Standing::Known(tenants) => drop(tenants.insert(tenant.clone(), place)),
-            stranger => *stranger = Standing::Known(BTreeMap::from([(tenant.clone(), place)])),
+            Standing::Known(tenants) => drop(tenants.insert(tenant.clone(), permit)),
+            stranger => *stranger = Standing::Known(BTreeMap::from([(tenant.clone(), permit)])),
         }
         true
     }
@@ -241,14 +241,14 @@ impl Connection {
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
         (patience, told): (Duration, oneshot::Receiver<()>),
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         standing: Standing,
     ) -> Self {
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
         let peer = Peer { address, certificate, standing: Arc::new(Mutex::new(standing)) };
         let deadline = Box::pin(tokio::time::sleep(patience));
-        Self { stream, peer, deadline, told: Some(told), _place: place }
+        Self { stream, peer, deadline, told: Some(told), _permit: permit }
     }
 
     /// Whether a stranger has to make room.

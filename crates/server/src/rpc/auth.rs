@@ -75,7 +75,8 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             // Its message is read, and takes its room, when the answer is waited for.
-            let _place = if line.request == "CreateJob" { service.orders.wait(&tenant).await } else { None };
+            let _permit =
+                if line.request == "CreateJob" { service.create_job_slots.acquire(&tenant).await } else { None };
             let answer = answer.await;
             line.end(match &answer {
                 // What ends before its stream begins says so in the headers.
@@ -176,12 +177,12 @@ mod tests {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(read.load(Ordering::Relaxed), crate::rpc::ORDERS);
+            assert_eq!(read.load(Ordering::Relaxed), crate::rpc::CREATE_JOBS_PER_TENANT);
             let other = tokio::spawn(ask("GetJob"));
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(read.load(Ordering::Relaxed), crate::rpc::ORDERS + 1);
+            assert_eq!(read.load(Ordering::Relaxed), crate::rpc::CREATE_JOBS_PER_TENANT + 1);
             go_on.close();
             for task in orders.into_iter().chain([other]) {
                 task.await.unwrap().unwrap();

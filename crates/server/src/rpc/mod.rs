@@ -5,8 +5,8 @@ pub mod auth;
 use crate::compute::param_registry::Sets;
 use crate::config::Config;
 use crate::jobs::spec::{Checker, KeyLists, OLD_KEYS, Work, bad_keys, blob_name, check_count, job_id};
-use crate::limits::admission::{Lines, Turn, Turns};
-use crate::limits::concurrency::{Place, Places};
+use crate::limits::admission::{Admission, AdmissionQueue, TenantSemaphores};
+use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
 use crate::notify::ChangeNotifier;
@@ -42,9 +42,9 @@ const LEAST_BYTES: usize = 64 << 10;
 /// Events that are read at once.
 const EVENTS_AT_ONCE: usize = 64;
 /// Requests of a tenant that are worked on at once: twice as many as uploads by default, whose ends may take long.
-pub const PLACES: usize = 16;
+pub const REQUESTS_PER_TENANT: usize = 16;
 /// Requests of a tenant for jobs whose messages are in memory at once.
-pub const ORDERS: usize = 2;
+pub const CREATE_JOBS_PER_TENANT: usize = 2;
 
 /// Everything requests work on.
 pub struct Service {
@@ -67,17 +67,17 @@ pub struct Service {
     /// Where requests are written down.
     pub audit: Arc<Audit>,
     /// Connections of each tenant.
-    pub connections: Places<Tenant>,
+    pub connections: ConcurrencyLimit<Tenant>,
     /// Streams to each tenant.
-    pub streams: Places<Tenant>,
+    pub streams: ConcurrencyLimit<Tenant>,
     /// Needs of shapes that were asked for.
     pub key_lists: Arc<KeyLists>,
     /// Of requests for jobs, whose needs may take a while to find out.
-    pub turns: Turns,
+    pub admission: AdmissionQueue,
     /// Of all requests, while they are worked on.
-    pub lines: Lines,
+    pub request_slots: TenantSemaphores,
     /// Of requests for jobs, from before their messages are read: a small message may be large in memory.
-    pub orders: Lines,
+    pub create_job_slots: TenantSemaphores,
     /// Set when streams shall end.
     pub closing: AtomicBool,
 }
@@ -101,7 +101,7 @@ impl Handler {
         work: impl FnOnce(&Service, &Tenant) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, Status> {
         let (service, asked) = (Arc::clone(&self.0), tenant.clone());
-        answer(self.0.lines.work(tenant, move || work(&service, &asked)).await)
+        answer(self.0.request_slots.run_blocking(tenant, move || work(&service, &asked)).await)
     }
 }
 
@@ -156,8 +156,8 @@ impl Hetal for Handler {
         // Before it waits, with all it holds.
         self.0.count(&message)?;
         let (service, asked) = (Arc::clone(&self.0), tenant.clone());
-        let work = move |turn| service.create_job(&asked, &message, turn);
-        let job = answer(self.0.turns.work(&tenant, work).await)?;
+        let work = move |admission| service.create_job(&asked, &message, admission);
+        let job = answer(self.0.admission.run_blocking(&tenant, work).await)?;
         note.about(job_id(&job.id)?);
         Ok(Response::new(job))
     }
@@ -202,7 +202,7 @@ impl Hetal for Handler {
         let (tenant, note) = guest(&request)?;
         let (id, after) = (job_id(&request.get_ref().job)?, request.get_ref().after);
         note.about(id);
-        let place = self.0.stream(&tenant)?;
+        let permit = self.0.stream(&tenant)?;
         // The job must be there before the stream begins.
         self.run(&tenant, move |service, tenant| service.state.brief(tenant, id)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
@@ -211,7 +211,7 @@ impl Hetal for Handler {
             if let Err(status) = handler.tell(&tenant, id, after, &sender).await {
                 let _ = sender.send_timeout(Err(status), handler.0.idle()).await;
             }
-            drop(place);
+            drop(permit);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -240,7 +240,7 @@ impl Hetal for Handler {
         let (tenant, note) = guest(&request)?;
         let message = request.into_inner();
         note.about(blob_name(&message.blob)?);
-        let place = self.0.stream(&tenant)?;
+        let permit = self.0.stream(&tenant)?;
         let reader = self.run(&tenant, move |service, tenant| service.open_output(tenant, &message)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
@@ -248,7 +248,7 @@ impl Hetal for Handler {
             if let Err(status) = handler.send_parts(&tenant, reader, &sender).await {
                 let _ = sender.send_timeout(Err(status), handler.0.idle()).await;
             }
-            drop(place);
+            drop(permit);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -406,10 +406,10 @@ impl Service {
     }
 
     /// A place among the streams of a tenant.
-    fn stream(&self, tenant: &Tenant) -> Result<Place<Tenant>> {
+    fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
         let most = self.config.bounds.streams;
         let sentence = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
-        self.streams.take(tenant).ok_or_else(|| Error::Limit { sentence: sentence() })
+        self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { sentence: sentence() })
     }
 
     fn quota(&self) -> Quota {
@@ -513,7 +513,7 @@ impl Service {
 
     /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
     /// only the tenant's own requests wait.
-    fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest, mut turn: Turn) -> Result<v1::Job> {
+    fn create_job(&self, tenant: &Tenant, message: &v1::CreateJobRequest, mut admission: Admission) -> Result<v1::Job> {
         let request = (&*message.request_id).try_into();
         let request: [u8; 16] = request.map_err(|_| Error::invalid("a request's id is 16 random bytes"))?;
         if message.label.len() > LABEL_BYTES || message.label.chars().any(char::is_control) {
@@ -530,7 +530,7 @@ impl Service {
         let work = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
                 let (training, params, needs) = checker.training(message)?;
-                turn.step_aside();
+                admission.release_shared();
                 self.check_keys(tenant, training.keys, &params, &needs.keys)?;
                 Work::Training(training)
             }
