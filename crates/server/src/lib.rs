@@ -24,5 +24,5 @@ pub use jobs::spec as job_spec;
 pub use net::tls::authority_path;
 pub use server::{Running, start};
 pub use store::{blobs, state};
-pub use tenants::erasure::{Farewell, forget_tenant};
+pub use tenants::erasure::{ErasureReport, forget_tenant};
 pub use worker::shutdown::ShutdownReason;

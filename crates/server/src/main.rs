@@ -206,12 +206,12 @@ fn check(config: &Config) -> Result<()> {
 }
 
 fn forget(config: &Config, tenant: &str) -> Result<()> {
-    let farewell = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?)?;
-    println!("{}", serde_json::to_string(&farewell).map_err(Error::work)?);
-    if farewell.found_in.is_empty() {
+    let report = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?)?;
+    println!("{}", serde_json::to_string(&report).map_err(Error::work)?);
+    if report.found_in.is_empty() {
         return Ok(());
     }
-    Err(Error::State { reason: format!("something of {tenant} is still in {}", farewell.found_in.join(", ")) })
+    Err(Error::State { reason: format!("something of {tenant} is still in {}", report.found_in.join(", ")) })
 }
 
 fn print_token(tenant: &str) -> Result<()> {

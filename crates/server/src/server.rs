@@ -10,7 +10,7 @@ use crate::limits::concurrency::ConcurrencyLimit;
 use crate::metrics::{self, Metrics};
 use crate::net::tls;
 use crate::notify::ChangeNotifier;
-use crate::rpc::auth::Door;
+use crate::rpc::auth::AuthLayer;
 use crate::rpc::{self, Handler, Service};
 #[cfg(feature = "s3")]
 use crate::store::blobs::S3Blobs;
@@ -21,7 +21,7 @@ use crate::store::ownership::{self, Pairing};
 use crate::store::staging::Staging;
 use crate::store::state::{SqliteState, State};
 use crate::store::uploads::Uploads;
-use crate::tenants::audit::Audit;
+use crate::tenants::audit::AuditLog;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::worker::pool::Shop;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
@@ -96,7 +96,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     let blobs = open_blobs(&config)?;
     let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
     let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
-    let audit = Arc::new(Audit::open(&config.folder, config.bounds.audit_bytes)?);
+    let audit = Arc::new(AuditLog::open(&config.folder, config.bounds.audit_bytes)?);
     let tenants = RwLock::new(Tenants::new(&config.tenants)?);
     let sockets = Sockets::open(&config)?;
     let (notifier, metrics) = (Arc::new(ChangeNotifier::default()), Arc::new(Metrics::default()));
@@ -272,9 +272,9 @@ impl Sockets {
         }
         let (connections, incoming) = mpsc::channel(1);
         let limits = tls::Limits {
-            most: config.bounds.connections,
-            strangers: config.bounds.strangers,
-            patience: Duration::from_secs(config.bounds.idle_seconds),
+            max_connections: config.bounds.connections,
+            preauth_per_address: config.bounds.strangers,
+            handshake_timeout: Duration::from_secs(config.bounds.idle_seconds),
         };
         runtime.spawn(tls::accept(listener, acceptor, limits, connections));
         let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
@@ -283,7 +283,7 @@ impl Sockets {
         let handler = HetalServer::new(Handler(Arc::clone(&service)))
             .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
             .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
-        let handler = Door::new(handler, Arc::clone(&service));
+        let handler = AuthLayer::new(handler, Arc::clone(&service));
         let server = tonic::transport::Server::builder()
             .max_concurrent_streams(config.bounds.requests)
             .http2_max_header_list_size(16 << 10)

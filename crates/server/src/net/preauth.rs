@@ -7,59 +7,59 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 
 /// All strangers.
-pub struct Strangers {
-    most: usize,
-    there: Arc<Mutex<There>>,
+pub struct PreauthConnections {
+    max_open: usize,
+    open: Arc<Mutex<Open>>,
 }
 
 #[derive(Default)]
-struct There {
+struct Open {
     next: u64,
     /// By their age, with where they come from; whoever is dropped from it is told.
-    all: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
+    by_age: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
 }
 
-impl There {
+impl Open {
     /// The oldest of those from where most come from.
-    fn most_dispensable(&self) -> Option<u64> {
+    fn eviction_candidate(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        self.all.values().for_each(|(from, _)| *counts.entry(*from).or_default() += 1);
+        self.by_age.values().for_each(|(address, _)| *counts.entry(*address).or_default() += 1);
         let most = counts.values().copied().max()?;
-        self.all.iter().find(|(_, (from, _))| counts[from] == most).map(|(&number, _)| number)
+        self.by_age.iter().find(|(_, (address, _))| counts[address] == most).map(|(&number, _)| number)
     }
 }
 
 /// One of them, until this is dropped.
-pub struct Stranger {
+pub struct PreauthConnection {
     number: u64,
-    there: Arc<Mutex<There>>,
+    open: Arc<Mutex<Open>>,
 }
 
-impl Strangers {
+impl PreauthConnections {
     /// So many of them.
-    pub fn new(most: usize) -> Self {
-        Self { most, there: Arc::default() }
+    pub fn new(max_open: usize) -> Self {
+        Self { max_open, open: Arc::default() }
     }
 
     /// One more from a neighbourhood, and what tells it that it has to go.
-    pub fn enter(&self, from: IpAddr) -> (Stranger, oneshot::Receiver<()>) {
-        let (sender, told) = oneshot::channel();
-        let mut there = self.there.lock().unwrap_or_else(PoisonError::into_inner);
-        if there.all.len() >= self.most
-            && let Some(number) = there.most_dispensable()
+    pub fn register(&self, address: IpAddr) -> (PreauthConnection, oneshot::Receiver<()>) {
+        let (sender, evicted) = oneshot::channel();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.by_age.len() >= self.max_open
+            && let Some(number) = open.eviction_candidate()
         {
-            there.all.remove(&number);
+            open.by_age.remove(&number);
         }
-        let number = there.next;
-        there.next += 1;
-        there.all.insert(number, (from, sender));
-        (Stranger { number, there: Arc::clone(&self.there) }, told)
+        let number = open.next;
+        open.next += 1;
+        open.by_age.insert(number, (address, sender));
+        (PreauthConnection { number, open: Arc::clone(&self.open) }, evicted)
     }
 }
 
-impl Drop for Stranger {
+impl Drop for PreauthConnection {
     fn drop(&mut self) {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner).all.remove(&self.number);
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).by_age.remove(&self.number);
     }
 }
 
@@ -73,27 +73,27 @@ mod tests {
 
     #[test]
     fn the_oldest_goes() {
-        let strangers = Strangers::new(2);
+        let connections = PreauthConnections::new(2);
         let [(first, mut of_first), (second, mut of_second), (_third, mut of_third)] =
-            [0; 3].map(|_| strangers.enter(HERE));
-        let stays = |told: &mut oneshot::Receiver<()>| told.try_recv() == Err(TryRecvError::Empty);
+            [0; 3].map(|_| connections.register(HERE));
+        let stays = |evicted: &mut oneshot::Receiver<()>| evicted.try_recv() == Err(TryRecvError::Empty);
         assert!(!stays(&mut of_first) && stays(&mut of_second) && stays(&mut of_third));
         // One that is known, or gone, makes room; one that had to go has none to give.
         drop(first);
         drop(second);
-        let _fourth = strangers.enter(HERE);
+        let _fourth = connections.register(HERE);
         assert!(stays(&mut of_third));
-        assert_eq!(strangers.there.lock().unwrap().all.len(), 2);
+        assert_eq!(connections.open.lock().unwrap().by_age.len(), 2);
     }
 
     #[test]
     fn many_from_one_place_push_out_each_other() {
-        let strangers = Strangers::new(4);
-        let (_elsewhere, mut of_elsewhere) = strangers.enter(IpAddr::from([192, 0, 2, 7]));
-        let flood: Vec<_> = (0..1000).map(|_| strangers.enter(HERE)).collect();
+        let connections = PreauthConnections::new(4);
+        let (_elsewhere, mut of_elsewhere) = connections.register(IpAddr::from([192, 0, 2, 7]));
+        let flood: Vec<_> = (0..1000).map(|_| connections.register(HERE)).collect();
         assert_eq!(of_elsewhere.try_recv(), Err(TryRecvError::Empty), "the oldest of all stays");
-        assert_eq!(strangers.there.lock().unwrap().all.len(), 4);
+        assert_eq!(connections.open.lock().unwrap().by_age.len(), 4);
         drop(flood);
-        assert_eq!(strangers.there.lock().unwrap().all.len(), 1);
+        assert_eq!(connections.open.lock().unwrap().by_age.len(), 1);
     }
 }

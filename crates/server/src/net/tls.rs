@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::limits::concurrency::{ConcurrencyLimit, Permit};
-use crate::net::preauth::{Stranger, Strangers};
+use crate::net::preauth::{PreauthConnection, PreauthConnections};
 use crate::store::disk::{Disk, Files};
 use crate::tenants::{Fingerprint, Tenant};
 use crate::{Error, Result};
@@ -118,18 +118,21 @@ const REFUSALS: u32 = 8;
 #[derive(Clone, Copy)]
 pub struct Limits {
     /// At the same time.
-    pub most: usize,
+    pub max_connections: usize,
     /// At the same time from one neighbourhood, while nobody on them has shown credentials. From everywhere they are a quarter of `most`:
     /// whatever strangers do, those who are known find places.
-    pub strangers: usize,
+    pub preauth_per_address: usize,
     /// For TLS to come up, and then for credentials to be shown.
-    pub patience: Duration,
+    pub handshake_timeout: Duration,
 }
 
 /// Accepts connections until nobody takes them any more.
 pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, out: mpsc::Sender<Connection>) {
-    let permits = Arc::new(Semaphore::new(limits.most));
-    let (strangers, crowd) = (ConcurrencyLimit::new(limits.strangers), Strangers::new((limits.most / 4).max(1)));
+    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let (per_address, preauth) = (
+        ConcurrencyLimit::new(limits.preauth_per_address),
+        PreauthConnections::new((limits.max_connections / 4).max(1)),
+    );
     while !out.is_closed() {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let (tcp, peer) = match listener.accept().await {
@@ -141,22 +144,24 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
                 continue;
             }
         };
-        let Some(stranger) = strangers.try_acquire(&neighbourhood(peer.ip())) else {
+        let Some(address_permit) = per_address.try_acquire(&network_of(peer.ip())) else {
             tracing::debug!(%peer, "too many connections without credentials");
             continue;
         };
         let (acceptor, out) = (acceptor.clone(), out.clone());
-        let (one, mut told) = crowd.enter(neighbourhood(peer.ip()));
+        let (slot, mut evicted) = preauth.register(network_of(peer.ip()));
         tokio::spawn(async move {
             let _ = tcp.set_nodelay(true);
             let accepted = tokio::select! {
-                accepted = tokio::time::timeout(limits.patience, acceptor.accept(tcp)) => accepted,
-                _ = &mut told => return tracing::debug!(%peer, "gave its place to another stranger"),
+                accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(tcp)) => accepted,
+                _ = &mut evicted => return tracing::debug!(%peer, "gave its place to another stranger"),
             };
             match accepted {
                 Ok(Ok(stream)) => {
-                    let standing = Standing::Stranger { _permits: (stranger, one), refusals: 0 };
-                    let _ = out.send(Connection::new(stream, peer, (limits.patience, told), permit, standing)).await;
+                    let standing = Standing::Unauthenticated { _permits: (address_permit, slot), refusals: 0 };
+                    let _ = out
+                        .send(Connection::new(stream, peer, (limits.handshake_timeout, evicted), permit, standing))
+                        .await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
                 Err(_) => tracing::debug!(%peer, "TLS took too long"),
@@ -166,7 +171,7 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
 }
 
 /// What one person has: an address, or the network of 64 bits that comes with one of version 6.
-fn neighbourhood(address: IpAddr) -> IpAddr {
+fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
         address => address,
@@ -180,7 +185,7 @@ pub struct Connection {
     /// When it ends unless credentials were shown.
     deadline: Pin<Box<Sleep>>,
     /// Tells a stranger to make room for another; nothing once it was told.
-    told: Option<oneshot::Receiver<()>>,
+    evicted: Option<oneshot::Receiver<()>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -197,24 +202,24 @@ pub struct Peer {
 /// What a connection counts as.
 enum Standing {
     /// One of the strangers of a neighbourhood, and of all, refused so many times.
-    Stranger { _permits: (Permit<IpAddr>, Stranger), refusals: u32 },
+    Unauthenticated { _permits: (Permit<IpAddr>, PreauthConnection), refusals: u32 },
     /// One of the connections of each of these tenants.
-    Known(BTreeMap<Tenant, Permit<Tenant>>),
+    Authenticated(BTreeMap<Tenant, Permit<Tenant>>),
 }
 
 impl Peer {
     /// Counts the connection as one of a tenant, who showed credentials on it; gives whether he may have it.
     pub fn admit(&self, tenant: &Tenant, connections: &ConcurrencyLimit<Tenant>) -> bool {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Standing::Known(tenants) = &*standing
+        if let Standing::Authenticated(tenants) = &*standing
             && tenants.contains_key(tenant)
         {
             return true;
         }
         let Some(permit) = connections.try_acquire(tenant) else { return false };
         match &mut *standing {
-            Standing::Known(tenants) => drop(tenants.insert(tenant.clone(), permit)),
-            stranger => *stranger = Standing::Known(BTreeMap::from([(tenant.clone(), permit)])),
+            Standing::Authenticated(tenants) => drop(tenants.insert(tenant.clone(), permit)),
+            unauthenticated => *unauthenticated = Standing::Authenticated(BTreeMap::from([(tenant.clone(), permit)])),
         }
         true
     }
@@ -222,16 +227,16 @@ impl Peer {
     /// Counts a request without credentials.
     pub fn refused(&self) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Standing::Stranger { refusals, .. } = &mut *standing {
+        if let Standing::Unauthenticated { refusals, .. } = &mut *standing {
             *refusals = refusals.saturating_add(1);
         }
     }
 
     /// How often a stranger was refused; nothing where someone is known.
-    fn strangers_refusals(&self) -> Option<u32> {
+    fn preauth_refusals(&self) -> Option<u32> {
         match *self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
-            Standing::Stranger { refusals, .. } => Some(refusals),
-            Standing::Known(_) => None,
+            Standing::Unauthenticated { refusals, .. } => Some(refusals),
+            Standing::Authenticated(_) => None,
         }
     }
 }
@@ -240,24 +245,24 @@ impl Connection {
     fn new(
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
-        (patience, told): (Duration, oneshot::Receiver<()>),
+        (handshake_timeout, evicted): (Duration, oneshot::Receiver<()>),
         permit: OwnedSemaphorePermit,
         standing: Standing,
     ) -> Self {
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
         let peer = Peer { address, certificate, standing: Arc::new(Mutex::new(standing)) };
-        let deadline = Box::pin(tokio::time::sleep(patience));
-        Self { stream, peer, deadline, told: Some(told), _permit: permit }
+        let deadline = Box::pin(tokio::time::sleep(handshake_timeout));
+        Self { stream, peer, deadline, evicted: Some(evicted), _permit: permit }
     }
 
     /// Whether a stranger has to make room.
-    fn has_to_go(&mut self, cx: &mut Context<'_>) -> bool {
-        let told = self.told.as_mut().is_none_or(|told| Pin::new(told).poll(cx).is_ready());
-        if told {
-            self.told = None;
+    fn is_evicted(&mut self, cx: &mut Context<'_>) -> bool {
+        let evicted = self.evicted.as_mut().is_none_or(|evicted| Pin::new(evicted).poll(cx).is_ready());
+        if evicted {
+            self.evicted = None;
         }
-        told
+        evicted
     }
 }
 
@@ -271,8 +276,8 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        if let Some(refusals) = self.peer.strangers_refusals() {
-            if refusals >= REFUSALS || self.has_to_go(cx) {
+        if let Some(refusals) = self.peer.preauth_refusals() {
+            if refusals >= REFUSALS || self.is_evicted(cx) {
                 return Poll::Ready(Err(std::io::ErrorKind::ConnectionAborted.into()));
             }
             if self.deadline.as_mut().poll(cx).is_ready() {
@@ -304,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_network_of_one_person_is_one_neighbourhood() {
-        let of = |text: &str| neighbourhood(text.parse().unwrap());
+        let of = |text: &str| network_of(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::1"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));

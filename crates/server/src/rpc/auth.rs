@@ -4,7 +4,7 @@ use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
 use crate::rpc::Service;
 use crate::tenants::Tenant;
-use crate::tenants::audit::{Audit, Entry, Note, word};
+use crate::tenants::audit::{AuditEntry, AuditLog, AuditSubject, outcome_name};
 use crate::{Error, clock};
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,19 +19,19 @@ use tonic::{Code, Status};
 
 /// Lets requests through to `inner` with their tenant and a note for the audit log, or refuses them.
 #[derive(Clone)]
-pub struct Door<S> {
+pub struct AuthLayer<S> {
     inner: S,
     service: Arc<Service>,
 }
 
-impl<S> Door<S> {
+impl<S> AuthLayer<S> {
     /// The door of a service.
     pub fn new(inner: S, service: Arc<Service>) -> Self {
         Self { inner, service }
     }
 }
 
-impl<S> tonic::codegen::Service<Request<Body>> for Door<S>
+impl<S> tonic::codegen::Service<Request<Body>> for AuthLayer<S>
 where
     S: tonic::codegen::Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
@@ -48,10 +48,10 @@ where
         let service = Arc::clone(&self.service);
         let peer = request.extensions().get::<Peer>().cloned();
         let books = (Arc::clone(&service.audit), Arc::clone(&service.metrics));
-        let mut line = Line::begin(books, request.uri().path(), peer.as_ref());
+        let mut audited = AuditedRequest::begin(books, request.uri().path(), peer.as_ref());
         add(&service.metrics.requests, 1);
         let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
-            line.tenant = Some(tenant.clone());
+            audited.tenant = Some(tenant.clone());
             match &peer {
                 Some(peer) if !peer.admit(&tenant, &service.connections) => {
                     Err(Error::Limit { sentence: "too many connections: use the ones you have".to_owned() })
@@ -62,23 +62,23 @@ where
         let tenant = match admitted {
             Ok(tenant) => tenant,
             Err(error) => {
-                if let (None, Some(peer)) = (&line.tenant, &peer) {
+                if let (None, Some(peer)) = (&audited.tenant, &peer) {
                     peer.refused();
                 }
                 let status = Status::from(error);
-                line.end(status.code());
+                audited.end(status.code());
                 return Box::pin(async move { Ok(status.into_http()) });
             }
         };
         request.extensions_mut().insert(tenant.clone());
-        request.extensions_mut().insert(line.note.clone());
+        request.extensions_mut().insert(audited.subject.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
             // Its message is read, and takes its room, when the answer is waited for.
             let _permit =
-                if line.request == "CreateJob" { service.create_job_slots.acquire(&tenant).await } else { None };
+                if audited.request == "CreateJob" { service.create_job_slots.acquire(&tenant).await } else { None };
             let answer = answer.await;
-            line.end(match &answer {
+            audited.end(match &answer {
                 // What ends before its stream begins says so in the headers.
                 Ok(response) => Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code()),
                 Err(never) => match *never {},
@@ -89,18 +89,18 @@ where
 }
 
 /// A line of the audit log, written when the request ends: also when its client resets the stream and nobody waits for the answer.
-struct Line {
-    books: (Arc<Audit>, Arc<Metrics>),
+struct AuditedRequest {
+    books: (Arc<AuditLog>, Arc<Metrics>),
     begun: Instant,
     request: String,
     peer: Option<SocketAddr>,
     tenant: Option<Tenant>,
-    note: Note,
+    subject: AuditSubject,
     code: Code,
 }
 
-impl Line {
-    fn begin(books: (Arc<Audit>, Arc<Metrics>), path: &str, peer: Option<&Peer>) -> Self {
+impl AuditedRequest {
+    fn begin(books: (Arc<AuditLog>, Arc<Metrics>), path: &str, peer: Option<&Peer>) -> Self {
         Self {
             books,
             begun: Instant::now(),
@@ -108,7 +108,7 @@ impl Line {
             request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
             peer: peer.map(|peer| peer.address),
             tenant: None,
-            note: Note::default(),
+            subject: AuditSubject::default(),
             code: Code::Cancelled,
         }
     }
@@ -119,19 +119,19 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for AuditedRequest {
     fn drop(&mut self) {
         let (audit, metrics) = &self.books;
         if self.code != Code::Ok {
             add(&metrics.refusals, 1);
         }
-        audit.write(&Entry {
+        audit.write(&AuditEntry {
             time: clock::millis(),
             tenant: self.tenant.as_ref().map(Tenant::as_str),
             peer: self.peer,
             request: &self.request,
-            object: self.note.take(),
-            outcome: word(self.code),
+            object: self.subject.take(),
+            outcome: outcome_name(self.code),
             millis: self.begun.elapsed().as_millis() as u64,
         });
     }
@@ -162,14 +162,14 @@ mod tests {
                 Ok::<_, Infallible>(Response::new(Body::empty()))
             }
         });
-        let mut door = Door::new(inner, Arc::clone(&running.service));
+        let mut layer = AuthLayer::new(inner, Arc::clone(&running.service));
         let mut ask = |request: &str| {
             let request = Request::builder()
                 .uri(format!("/hetal.v1.Hetal/{request}"))
                 .header(hetal_wire::VERSION_ENTRY, hetal_wire::VERSION)
                 .header("authorization", "Bearer a token")
                 .body(Body::empty());
-            door.call(request.unwrap())
+            layer.call(request.unwrap())
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -194,11 +194,11 @@ mod tests {
     #[test]
     fn a_request_that_nobody_waits_for_is_written_down() {
         let dir = TempDir::new();
-        let books = (Arc::new(Audit::open(dir.path(), 4096).unwrap()), Arc::<Metrics>::default());
+        let books = (Arc::new(AuditLog::open(dir.path(), 4096).unwrap()), Arc::<Metrics>::default());
         let begin = || {
-            let mut line = Line::begin(books.clone(), "/hetal.v1.Hetal/CreateJob", None);
-            line.tenant = Some("ann".to_owned().try_into().unwrap());
-            line
+            let mut audited = AuditedRequest::begin(books.clone(), "/hetal.v1.Hetal/CreateJob", None);
+            audited.tenant = Some("ann".to_owned().try_into().unwrap());
+            audited
         };
         begin().end(Code::Ok);
         // What becomes of it when its client resets the stream.

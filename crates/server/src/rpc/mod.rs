@@ -14,7 +14,7 @@ use crate::store::blobs::{Blobs, Key, Shelf};
 use crate::store::gc::{cancel_job, delete_job};
 use crate::store::state::{BlobKind, Brief, JobState, NewJob, Quota, State, Upload};
 use crate::store::uploads::{Begun, Extent, Uploads};
-use crate::tenants::audit::{Audit, Note};
+use crate::tenants::audit::{AuditLog, AuditSubject};
 use crate::tenants::{Tenant, Tenants};
 use crate::{Error, Result, clock};
 use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, Kind};
@@ -65,7 +65,7 @@ pub struct Service {
     /// Counted.
     pub metrics: Arc<Metrics>,
     /// Where requests are written down.
-    pub audit: Arc<Audit>,
+    pub audit: Arc<AuditLog>,
     /// Connections of each tenant.
     pub connections: ConcurrencyLimit<Tenant>,
     /// Streams to each tenant.
@@ -87,9 +87,9 @@ pub struct Service {
 pub struct Handler(pub Arc<Service>);
 
 /// The tenant whom the door let in, and the note for its log.
-fn guest<T>(request: &Request<T>) -> Result<(Tenant, Note)> {
+fn authenticated<T>(request: &Request<T>) -> Result<(Tenant, AuditSubject)> {
     let extensions = request.extensions();
-    let found = extensions.get::<Tenant>().cloned().zip(extensions.get::<Note>().cloned());
+    let found = extensions.get::<Tenant>().cloned().zip(extensions.get::<AuditSubject>().cloned());
     found.ok_or(Error::Credentials)
 }
 
@@ -124,46 +124,46 @@ impl Hetal for Handler {
     type DownloadStream = ReceiverStream<std::result::Result<v1::DownloadPart, Status>>;
 
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Reply<v1::Offer> {
-        guest(&request)?;
+        authenticated(&request)?;
         let hello = request.get_ref();
         hetal_wire::negotiate(hello.oldest, hello.newest).map_err(|sentence| Error::Version { sentence })?;
         Ok(Response::new(self.0.offer()))
     }
 
     async fn begin_upload(&self, request: Request<v1::BeginUploadRequest>) -> Reply<v1::UploadState> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();
-        note.about(blob_name(&message.name)?);
+        subject.set(blob_name(&message.name)?);
         self.run(&tenant, move |service, tenant| service.begin_upload(tenant, &message)).await.map(Response::new)
     }
 
     async fn upload(&self, request: Request<Streaming<v1::UploadPart>>) -> Reply<v1::UploadState> {
-        let (tenant, note) = guest(&request)?;
-        self.receive(tenant, &note, request.into_inner()).await.map(Response::new)
+        let (tenant, subject) = authenticated(&request)?;
+        self.receive(tenant, &subject, request.into_inner()).await.map(Response::new)
     }
 
     async fn delete_upload(&self, request: Request<v1::DeleteUploadRequest>) -> Reply<v1::Done> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let name = blob_name(&request.get_ref().name)?;
-        note.about(name);
+        subject.set(name);
         let done = self.run(&tenant, move |service, tenant| service.uploads.delete(tenant, name)).await;
         done.map(|()| Response::new(v1::Done {}))
     }
 
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();
         // Before it waits, with all it holds.
         self.0.count(&message)?;
         let (service, asked) = (Arc::clone(&self.0), tenant.clone());
         let work = move |admission| service.create_job(&asked, &message, admission);
         let job = answer(self.0.admission.run_blocking(&tenant, work).await)?;
-        note.about(job_id(&job.id)?);
+        subject.set(job_id(&job.id)?);
         Ok(Response::new(job))
     }
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Reply<v1::JobList> {
-        let (tenant, _) = guest(&request)?;
+        let (tenant, _) = authenticated(&request)?;
         let jobs = self.run(&tenant, |service, tenant| {
             Ok(service.state.jobs(tenant)?.iter().map(|job| service.describe(job)).collect())
         });
@@ -171,17 +171,17 @@ impl Hetal for Handler {
     }
 
     async fn get_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Job> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let id = job_id(&request.get_ref().id)?;
-        note.about(id);
+        subject.set(id);
         let job = self.run(&tenant, move |service, tenant| Ok(service.describe(&service.state.brief(tenant, id)?)));
         job.await.map(Response::new)
     }
 
     async fn cancel_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Job> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let id = job_id(&request.get_ref().id)?;
-        note.about(id);
+        subject.set(id);
         let job = self.run(&tenant, move |service, tenant| {
             let job = cancel_job(&*service.state, &*service.blobs, tenant, id, clock::millis())?;
             service.notifier.notify();
@@ -191,17 +191,17 @@ impl Hetal for Handler {
     }
 
     async fn delete_job(&self, request: Request<v1::JobRequest>) -> Reply<v1::Done> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let id = job_id(&request.get_ref().id)?;
-        note.about(id);
+        subject.set(id);
         let done = self.run(&tenant, move |service, tenant| delete_job(&*service.state, &*service.blobs, tenant, id));
         done.await.map(|()| Response::new(v1::Done {}))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let (id, after) = (job_id(&request.get_ref().job)?, request.get_ref().after);
-        note.about(id);
+        subject.set(id);
         let permit = self.0.stream(&tenant)?;
         // The job must be there before the stream begins.
         self.run(&tenant, move |service, tenant| service.state.brief(tenant, id)).await?;
@@ -217,10 +217,10 @@ impl Hetal for Handler {
     }
 
     async fn judge(&self, request: Request<v1::JudgeRequest>) -> Reply<v1::Done> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();
         let id = job_id(&message.job)?;
-        note.about(id);
+        subject.set(id);
         let verdict = match message.verdict() {
             v1::Verdict::Continue => Verdict::Continue,
             v1::Verdict::Stop => Verdict::Stop,
@@ -237,9 +237,9 @@ impl Hetal for Handler {
     }
 
     async fn download(&self, request: Request<v1::DownloadRequest>) -> Reply<Self::DownloadStream> {
-        let (tenant, note) = guest(&request)?;
+        let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();
-        note.about(blob_name(&message.blob)?);
+        subject.set(blob_name(&message.blob)?);
         let permit = self.0.stream(&tenant)?;
         let reader = self.run(&tenant, move |service, tenant| service.open_output(tenant, &message)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
@@ -259,13 +259,13 @@ impl Handler {
     async fn receive(
         &self,
         tenant: Tenant,
-        note: &Note,
+        subject: &AuditSubject,
         mut stream: Streaming<v1::UploadPart>,
     ) -> std::result::Result<v1::UploadState, Status> {
         let first = self.part(&mut stream).await?;
         let first = first.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
         let name = blob_name(&first.name)?;
-        note.about(name);
+        subject.set(name);
         let begun =
             self.run(&tenant, move |service, tenant| service.uploads.resume(tenant, name, first.offset)).await?;
         let mut intake = match begun {

@@ -19,7 +19,7 @@ const KEPT_OF_STRANGERS: usize = 1;
 
 /// A line.
 #[derive(Serialize)]
-pub struct Entry<'a> {
+pub struct AuditEntry<'a> {
     /// Milliseconds since 1970.
     pub time: u64,
     /// Who asked, if he is known.
@@ -38,11 +38,11 @@ pub struct Entry<'a> {
 
 /// What a request turns out to be about: filled in by whoever reads its message.
 #[derive(Clone, Default)]
-pub struct Note(Arc<Mutex<Option<String>>>);
+pub struct AuditSubject(Arc<Mutex<Option<String>>>);
 
-impl Note {
+impl AuditSubject {
     /// Says what it is about.
-    pub fn about(&self, object: impl ToString) {
+    pub fn set(&self, object: impl ToString) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.to_string());
     }
 
@@ -53,22 +53,22 @@ impl Note {
 }
 
 /// The two logs of a server's folder.
-pub struct Audit {
-    tenants: Log,
-    strangers: Log,
+pub struct AuditLog {
+    tenants: RotatingLog,
+    strangers: RotatingLog,
 }
 
-impl Audit {
+impl AuditLog {
     /// The logs in a folder, in files of at most so many bytes.
-    pub fn open(folder: &Path, most: u64) -> Result<Self> {
+    pub fn open(folder: &Path, max_bytes: u64) -> Result<Self> {
         Ok(Self {
-            tenants: Log::open(folder.join("audit.log"), most, KEPT)?,
-            strangers: Log::open(folder.join("strangers.log"), most, KEPT_OF_STRANGERS)?,
+            tenants: RotatingLog::open(folder.join("audit.log"), max_bytes, KEPT)?,
+            strangers: RotatingLog::open(folder.join("strangers.log"), max_bytes, KEPT_OF_STRANGERS)?,
         })
     }
 
     /// Writes a line. A line that cannot be written is in the ordinary log, and the request goes on.
-    pub fn write(&self, entry: &Entry<'_>) {
+    pub fn write(&self, entry: &AuditEntry<'_>) {
         let log = if entry.tenant.is_some() { &self.tenants } else { &self.strangers };
         if let Err(error) = log.write(entry) {
             tracing::error!(%error, request = entry.request, tenant = entry.tenant, "the audit log cannot be written");
@@ -78,37 +78,37 @@ impl Audit {
     /// Notes something that an operator did.
     pub fn operator(&self, request: &str, tenant: &Tenant, outcome: &str) {
         let (tenant, time) = (Some(tenant.as_str()), clock::millis());
-        self.write(&Entry { time, tenant, peer: None, request, object: None, outcome, millis: 0 });
+        self.write(&AuditEntry { time, tenant, peer: None, request, object: None, outcome, millis: 0 });
     }
 }
 
 /// A log's file. When it is full it gets a number and a new one is begun; of the old ones a few are kept.
-struct Log {
+struct RotatingLog {
     path: PathBuf,
-    most: u64,
+    max_bytes: u64,
     kept: usize,
     file: Mutex<(File, u64)>,
 }
 
-impl Log {
-    fn open(path: PathBuf, most: u64, kept: usize) -> Result<Self> {
+impl RotatingLog {
+    fn open(path: PathBuf, max_bytes: u64, kept: usize) -> Result<Self> {
         let file = Mutex::new(open(&path)?);
-        Ok(Self { path, most, kept, file })
+        Ok(Self { path, max_bytes, kept, file })
     }
 
-    fn write(&self, entry: &Entry<'_>) -> Result<()> {
+    fn write(&self, entry: &AuditEntry<'_>) -> Result<()> {
         let mut line = serde_json::to_vec(entry).map_err(Error::work)?;
         line.push(b'\n');
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, len) = &mut *guard;
-        if *len + line.len() as u64 > self.most && *len > 0 {
+        if *len + line.len() as u64 > self.max_bytes && *len > 0 {
             // Not there: the last time it could be moved, but no new one begun.
             if self.path.exists() {
                 for old in (1..self.kept).rev() {
                     // The first ones are not there yet.
-                    let _ = std::fs::rename(self.numbered(old), self.numbered(old + 1));
+                    let _ = std::fs::rename(self.rotated_path(old), self.rotated_path(old + 1));
                 }
-                std::fs::rename(&self.path, self.numbered(1)).map_err(|e| Error::file(&self.path, e))?;
+                std::fs::rename(&self.path, self.rotated_path(1)).map_err(|e| Error::file(&self.path, e))?;
             }
             (*file, *len) = open(&self.path)?;
         }
@@ -121,7 +121,7 @@ impl Log {
         Ok(())
     }
 
-    fn numbered(&self, number: usize) -> PathBuf {
+    fn rotated_path(&self, number: usize) -> PathBuf {
         self.path.with_extension(format!("{number}.log"))
     }
 }
@@ -133,7 +133,7 @@ fn open(path: &Path) -> Result<(File, u64)> {
 }
 
 /// The word for a code.
-pub fn word(code: Code) -> &'static str {
+pub fn outcome_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",
         Code::InvalidArgument => "invalid",
@@ -156,14 +156,14 @@ mod tests {
     use super::*;
     use hetal_testkit::TempDir;
 
-    fn request(tenant: Option<&str>, request: &str, audit: &Audit) {
-        audit.write(&Entry { time: 1, tenant, peer: None, request, object: None, outcome: "ok", millis: 0 });
+    fn request(tenant: Option<&str>, request: &str, audit: &AuditLog) {
+        audit.write(&AuditEntry { time: 1, tenant, peer: None, request, object: None, outcome: "ok", millis: 0 });
     }
 
     #[test]
     fn a_full_log_gets_a_number() {
         let dir = TempDir::new();
-        let audit = Audit::open(dir.path(), 200).unwrap();
+        let audit = AuditLog::open(dir.path(), 200).unwrap();
         for n in 0..40 {
             request(Some("ann"), &format!("request {n}"), &audit);
         }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn strangers_push_nothing_out() {
         let dir = TempDir::new();
-        let audit = Audit::open(dir.path(), 200).unwrap();
+        let audit = AuditLog::open(dir.path(), 200).unwrap();
         request(Some("ann"), "her only request", &audit);
         for n in 0..1000 {
             request(None, &format!("request {n}"), &audit);

@@ -8,7 +8,7 @@ use crate::store::ownership;
 use crate::store::staging::Staging;
 use crate::store::state::{Holdings, SqliteState, State};
 use crate::tenants::Tenant;
-use crate::tenants::audit::Audit;
+use crate::tenants::audit::AuditLog;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// What was removed of a tenant, and what a search for him found afterwards.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Farewell {
+pub struct ErasureReport {
     /// The tenant.
     pub tenant: String,
     /// Jobs that were forgotten.
@@ -34,13 +34,13 @@ pub struct Farewell {
 }
 
 /// Removes everything of a tenant from the folder of a server that does not run.
-pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<Farewell> {
+pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<ErasureReport> {
     let _lock = lock(&config.folder)?;
-    forget_from(config, tenant, &*open_blobs(config)?)
+    erase_from(config, tenant, &*open_blobs(config)?)
 }
 
 /// The same, from some blobs.
-pub(crate) fn forget_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) -> Result<Farewell> {
+pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) -> Result<ErasureReport> {
     let folder = &config.folder;
     let state = SqliteState::open(&folder.join("state.sqlite"))?;
     // A tenant of the same name may be another server's.
@@ -75,10 +75,10 @@ pub(crate) fn forget_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) -
         names.retain(|name| !theirs.contains(name));
     }
     let found_in = Search::new(folder, tenant, &names).run()?;
-    let audit = Audit::open(folder, config.bounds.audit_bytes)?;
+    let audit = AuditLog::open(folder, config.bounds.audit_bytes)?;
     audit.operator("forget", tenant, if found_in.is_empty() { "ok" } else { "failed" });
     let tenant = tenant.to_string();
-    Ok(Farewell { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
+    Ok(ErasureReport { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
 }
 
 /// Removes the empty folders of a tenant.

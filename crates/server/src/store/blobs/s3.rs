@@ -509,7 +509,7 @@ mod tests {
         drop(state);
         let copy = blobs.local(&anns).unwrap().unwrap();
         blobs.local(&bobs).unwrap().unwrap();
-        let gone = crate::tenants::erasure::forget_from(&config, &tenant("ann"), &blobs).unwrap();
+        let gone = crate::tenants::erasure::erase_from(&config, &tenant("ann"), &blobs).unwrap();
         assert!(gone.found_in.is_empty() && gone.blobs == 1 && gone.uploads == 1, "{gone:?}");
         assert!(!copy.exists() && blobs.len(&anns).unwrap().is_none());
         assert_eq!(blobs.holders().unwrap(), BTreeSet::from([tenant("bob")]));
