@@ -207,7 +207,7 @@ fn check(config: &Config) -> Result<()> {
 
 fn forget(config: &Config, tenant: &str) -> Result<()> {
     let report = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?)?;
-    println!("{}", serde_json::to_string(&report).map_err(Error::work)?);
+    println!("{}", serde_json::to_string(&report).map_err(Error::failed)?);
     if report.found_in.is_empty() {
         return Ok(());
     }

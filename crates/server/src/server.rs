@@ -15,9 +15,9 @@ use crate::rpc::{self, Handler, Service};
 #[cfg(feature = "s3")]
 use crate::store::blobs::S3Blobs;
 use crate::store::blobs::{Blobs, LocalBlobs};
-use crate::store::disk::{Disk, Files};
+use crate::store::disk::{Disk, OsDisk};
 use crate::store::gc;
-use crate::store::ownership::{self, Pairing};
+use crate::store::ownership::{self, Ownership};
 use crate::store::staging::Staging;
 use crate::store::state::{SqliteState, State};
 use crate::store::uploads::Uploads;
@@ -72,12 +72,12 @@ pub struct Running {
 /// ```
 pub fn start(config: Config) -> Result<Running> {
     let folder = config.folder.clone();
-    begin(config, ownership::PAUSE).map_err(|error| explain(error, Files.free(&folder).unwrap_or(u64::MAX)))
+    begin(config, ownership::RENEWAL_INTERVAL).map_err(|error| explain(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
 }
 
 /// Says what to do where a server does not start because its disk is full: database, log and mark are written then.
 fn explain(error: Error, free: u64) -> Error {
-    if free >= LEAST_FREE || !error.may_pass() || matches!(error, Error::Device { .. }) {
+    if free >= LEAST_FREE || !error.is_transient() || matches!(error, Error::Device { .. }) {
         return error;
     }
     let reason = format!("{error} ({free} bytes of the disk are free: free some MiB and start again)");
@@ -95,7 +95,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
     let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
-    let staging = Staging::open(Arc::new(Files), &config.folder.join("staging"), config.bounds.open_uploads)?;
+    let staging = Staging::open(Arc::new(OsDisk), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(AuditLog::open(&config.folder, config.bounds.audit_bytes)?);
     let tenants = RwLock::new(Tenants::new(&config.tenants)?);
     let sockets = Sockets::open(&config)?;
@@ -116,15 +116,15 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&shop.name)?;
-    let pairing = ownership::pair(&*blobs, &database, config.take_over)?;
+    let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
     // Told to take over once more, it is no surer that this was right.
-    tidy(if config.take_over { Pairing::New } else { pairing }, &*state, &*blobs, &staging);
+    collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
     let uploads = Uploads {
         state: Arc::clone(&state),
         blobs: Arc::clone(&blobs),
         staging,
-        most: config.bounds.blob_bytes,
-        spare: config.bounds.spare_bytes,
+        max_bytes: config.bounds.blob_bytes,
+        reserve_bytes: config.bounds.spare_bytes,
     };
     let service = Service {
         tenants,
@@ -158,19 +158,19 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
 }
 
 /// Removes what a sudden end had left, where it is certain that the database is that of the blobs.
-fn tidy(pairing: Pairing, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
-    if pairing == Pairing::New {
+fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
+    if ownership == Ownership::New {
         // Of an empty place there is nothing to say.
-        if !blobs.shelves().is_ok_and(|shelves| shelves.is_empty()) {
-            let place = blobs.place();
+        if !blobs.namespaces().is_ok_and(|namespaces| namespaces.is_empty()) {
+            let location = blobs.location();
             tracing::info!(
-                place,
+                place = location,
                 "the blobs are this database's from now on: what it does not name goes at the next start"
             );
         }
         return;
     }
-    match gc::sweep(state, blobs, staging) {
+    match gc::collect_garbage(state, blobs, staging) {
         Ok(0) => {}
         Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
         // They cost room and nothing else.
@@ -191,7 +191,7 @@ fn keep_marked(shop: &Shop, database: &SqliteState, pause: Duration) {
         match ownership::renew(&*shop.blobs, database) {
             Ok(true) => {}
             Ok(false) => {
-                tracing::error!(place = shop.blobs.place(), "another server has taken the blobs: this one ends");
+                tracing::error!(place = shop.blobs.location(), "another server has taken the blobs: this one ends");
                 return shop.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
             Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
@@ -427,7 +427,7 @@ pub(crate) mod tests {
     fn a_stop_says_whether_a_card_hangs() {
         for hangs in [false, true] {
             let dir = TempDir::new();
-            let running = begin(config(dir.path()), ownership::PAUSE).unwrap();
+            let running = begin(config(dir.path()), ownership::RENEWAL_INTERVAL).unwrap();
             if hangs {
                 running.shop.shutdown.trigger(ShutdownReason::GpuHung { seconds: 1 });
             }

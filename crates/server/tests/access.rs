@@ -150,11 +150,11 @@ fn tenants_do_not_see_each_other() {
     let sent = bob.upload(BlobKind::Features, &owner.path("validation"), &mut |_, _| {}).unwrap();
     assert_eq!(sent.sent, sent.size);
     // An answer about a job of another tenant is the answer about one that never was.
-    let sentence = |id| match bob.job(id) {
+    let message = |id| match bob.job(id) {
         Err(Error::NotFound { sentence, .. }) => sentence.replace(&id.to_string(), "ID"),
         other => panic!("{other:?}"),
     };
-    assert_eq!(sentence(job.id), sentence(hetal_client::remote::JobId([9; 16])));
+    assert_eq!(message(job.id), message(hetal_client::remote::JobId([9; 16])));
     ann.cancel(job.id).unwrap();
 }
 

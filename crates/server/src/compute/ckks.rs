@@ -52,7 +52,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         let training = job.work.training();
         let circuit = training.circuit(&params)?;
         let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
-        let bad = |e: &dyn std::fmt::Display| Error::work(format!("upload {}: {e}", training.keys));
+        let bad = |e: &dyn std::fmt::Display| Error::failed(format!("upload {}: {e}", training.keys));
         let helps = match job.work {
             Work::Training(_) => OLD_KEYS,
             // Its keys are those of its training, whatever its owner has now.
@@ -66,12 +66,12 @@ impl<'a, B: Backend> Bench<'a, B> {
                 progress(done, all.len())?;
                 keys.find(id, basis).map_err(|e| bad(&e))?;
                 // The others would be read for nothing.
-                device.health().map_err(Error::work)?;
+                device.health().map_err(Error::failed)?;
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
         let needs = key_lists.find(&params, (&job.tenant, training), &circuit)?;
-        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::work)?;
+        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         Ok(Self { blobs, job, device, params, codec, room, circuit, engine })
     }
@@ -80,14 +80,14 @@ impl<'a, B: Backend> Bench<'a, B> {
     pub fn sound<T>(&self, result: std::result::Result<T, impl ToString>) -> Result<T> {
         let health = self.device.health();
         health.map_err(|e| Error::System { what: "the device".to_owned(), reason: e.to_string() })?;
-        result.map_err(Error::work)
+        result.map_err(Error::failed)
     }
 
     /// The seeded ciphertexts of an upload: exactly those of these levels.
     fn ciphertexts(&self, name: BlobName, size: u64, levels: &[usize]) -> Result<Vec<Ct<B>>> {
         let bytes = self.upload(name, size)?;
         let mut rest = &bytes[..];
-        let bad = |reason: String| Error::work(format!("upload {name}: {reason}"));
+        let bad = |reason: String| Error::failed(format!("upload {name}: {reason}"));
         let mut ciphertexts = Vec::with_capacity(levels.len());
         for &level in levels {
             let seeded: SeededCiphertext<B::Poly> = self.codec.read(&mut rest).map_err(|e| bad(e.to_string()))?;
@@ -129,14 +129,14 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     fn first_weights(&self, training: &Training) -> Result<Vec<Ct<B>>> {
         let geometry = self.circuit.geometry();
         let weights = initial_weights(training.classes, training.features, training.agreement.seed);
-        let parts = packing::weights(geometry, &weights).map_err(Error::work)?;
+        let parts = packing::weights(geometry, &weights).map_err(Error::failed)?;
         let level = self.circuit.ledger().weights();
         let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
         let basis = Basis { q: limbs, p: 0 };
         let part = |slots: &Vec<_>| {
-            let c0 = self.engine.evaluator().encode(slots, scale, basis).map_err(Error::work)?.poly;
+            let c0 = self.engine.evaluator().encode(slots, scale, basis).map_err(Error::failed)?.poly;
             let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
-            self.engine.admit(trivial).map_err(Error::work)
+            self.engine.admit(trivial).map_err(Error::failed)
         };
         parts.iter().map(part).collect()
     }
@@ -156,7 +156,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         let mut levels = vec![ledger.fresh_features(); self.circuit.geometry().blocks()];
         levels.push(ledger.probabilities());
         let mut blocks = self.ciphertexts(part.blob, size, &levels)?;
-        let labels = blocks.pop().ok_or_else(|| Error::work("a batch without labels"))?;
+        let labels = blocks.pop().ok_or_else(|| Error::failed("a batch without labels"))?;
         self.sound(trainer.batch(&self.engine, &blocks, labels, part.rows))
     }
 
@@ -208,8 +208,8 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     }
 
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct<B>> {
-        let ciphertext = self.codec.read(bytes).map_err(Error::work)?;
-        self.engine.admit(ciphertext).map_err(Error::work)
+        let ciphertext = self.codec.read(bytes).map_err(Error::failed)?;
+        self.engine.admit(ciphertext).map_err(Error::failed)
     }
 
     /// Any usable level.

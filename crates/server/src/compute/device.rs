@@ -147,8 +147,8 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of an attempt: all of it for the first, less after each that lacked memory.
-    fn modest(self, lacked: u32) -> Self {
-        Self { kept: self.kept.checked_shr(lacked).unwrap_or(0), graphs: self.graphs && lacked == 0 }
+    fn modest(self, out_of_memory: u32) -> Self {
+        Self { kept: self.kept.checked_shr(out_of_memory).unwrap_or(0), graphs: self.graphs && out_of_memory == 0 }
     }
 
     /// Whether there is no more modest one.
@@ -162,12 +162,12 @@ impl Plan {
 pub fn room(
     gpu: &CudaBackend,
     params: &Arc<Params>,
-    (job, lacked): (&Job, u32),
+    (job, out_of_memory): (&Job, u32),
     lists: &KeyLists,
 ) -> Result<Option<Plan>> {
     let Work::Training(training) = &job.work else { return Ok(None) };
     let memory = gpu.memory().map_err(|error| Error::gpu(&error))?;
-    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, memory)?.modest(lacked);
+    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, memory)?.modest(out_of_memory);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
     if !plan.graphs {
         gpu.use_graphs(false);
@@ -191,7 +191,7 @@ fn plan(
     for graphs in [true, false] {
         let rehearsal = Rehearsal { params, keys, bounds, steps, graphs, pieces };
         let trainer = |engine: &Encrypted<CudaBackend>| Ok(circuit.trainer(engine, training.agreement.range)?);
-        let footprint = Footprint::rehearse(&rehearsal, trainer).map_err(Error::work)?.from_disk();
+        let footprint = Footprint::rehearse(&rehearsal, trainer).map_err(Error::failed)?.from_disk();
         if let Some(kept) = footprint.resident(batches, free) {
             return Ok(Plan { kept, graphs });
         }
@@ -202,7 +202,7 @@ fn plan(
         format!("the job needs {:.2} GiB of GPU memory, {:.2} of {:.2} are free", gib(needed), gib(free), gib(total));
     // Others may give theirs back, but not more than there is. A job that has begun may have come from a larger card, and go back.
     match needed > total && !has_begun {
-        true => Err(Error::Work { reason }),
+        true => Err(Error::Failed { reason }),
         false => Err(Error::Device { reason, is_full: true }),
     }
 }
@@ -222,7 +222,7 @@ pub fn blamed<T>(
         (Err(_), Err(failure @ Failure::OutOfMemory { needed, total, .. }))
             if !may_go_on && held.saturating_add(needed) > total - total / NEARLY =>
         {
-            Err(Error::work(failure))
+            Err(Error::failed(failure))
         }
         (Err(_), Err(failure)) => {
             let is_full = matches!(failure, Failure::OutOfMemory { .. });
@@ -266,7 +266,7 @@ mod tests {
     fn failures_are_blamed_on_who_can_mend_them() {
         let full = || Err(Failure::OutOfMemory { needed: 30, free: 20, total: 160 });
         let lost = || Err(Failure::Device { operation: "a copy", reason: "an illegal address".to_owned() });
-        let failed = || Err::<(), _>(Error::work("a consequence"));
+        let failed = || Err::<(), _>(Error::failed("a consequence"));
         assert_eq!(blamed(lost(), Ok(()), 0, true), Ok(()));
         assert_eq!(blamed(Ok(()), failed(), 0, true), failed());
         assert_eq!(blamed::<()>(lost(), Err(Error::Fenced), 0, true), Err(Error::Fenced));
@@ -278,7 +278,7 @@ mod tests {
         assert!(device(full(), 150, true).1, "it began, perhaps on a larger card, or has a more modest plan");
         assert!(device(full(), 120, false).1, "others hold the rest");
         let too_large = blamed(full(), failed(), 121, false);
-        assert!(matches!(too_large, Err(Error::Work { reason }) if reason.contains("30 bytes more")));
+        assert!(matches!(too_large, Err(Error::Failed { reason }) if reason.contains("30 bytes more")));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(plan(false, (1 << 40, 1 << 40)), Ok(all));
         assert_eq!((all.modest(0), all.modest(1)), (all, Plan { kept: 3, graphs: false }));
         assert_eq!(all.modest(70), Plan { kept: 0, graphs: false });
-        assert_eq!([0, 1, 2, 3].map(|lacked| all.modest(lacked).is_least()), [false, false, false, true]);
+        assert_eq!([0, 1, 2, 3].map(|out_of_memory| all.modest(out_of_memory).is_least()), [false, false, false, true]);
         // The least that it is done in, with and without graphs, and what is in between.
         let least = |wanted: &dyn Fn(&Result<Plan>) -> bool| {
             let (mut below, mut enough) = (0, 1usize << 36);
@@ -375,7 +375,7 @@ mod tests {
         let (little, much) = (any / 2, 2 * any);
         let refused = |has_begun, memory| plan(has_begun, memory).unwrap_err();
         assert!(
-            matches!(refused(false, (little, little)), Error::Work { reason } if reason.contains("GiB of GPU memory"))
+            matches!(refused(false, (little, little)), Error::Failed { reason } if reason.contains("GiB of GPU memory"))
         );
         assert!(matches!(refused(true, (little, little)), Error::Device { is_full: true, .. }), "it may go back");
         assert!(matches!(refused(false, (little, much)), Error::Device { is_full: true, .. }), "others hold the rest");

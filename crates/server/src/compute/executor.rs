@@ -2,7 +2,7 @@
 //! around the computation can be driven through thousands of faults.
 
 use crate::jobs::spec::{Part, Training};
-use crate::store::blobs::{self, Blobs, Key, Shelf};
+use crate::store::blobs::{self, Blobs, Key, Namespace};
 use crate::store::state::Job;
 use crate::{Error, Result};
 use hetal_learn::trainer::Model;
@@ -69,7 +69,7 @@ pub trait Workshop {
 
     /// The bytes of an upload.
     fn upload(&self, name: BlobName, size: u64) -> Result<Vec<u8>> {
-        blobs::read(self.blobs(), &Key::new(&self.job().tenant, Shelf::Uploads, name), size)
+        blobs::read(self.blobs(), &Key::new(&self.job().tenant, Namespace::Uploads, name), size)
     }
 
     /// Stores ciphertexts, one after the other in one blob, among what the job made; gives its name and size.
@@ -85,16 +85,16 @@ pub trait Workshop {
         }
         let name = blobs::name_of(&bytes);
         if !is_there(name) {
-            self.blobs().put(&Key::new(&self.job().tenant, Shelf::Job(self.job().id), name), &bytes)?;
+            self.blobs().put(&Key::new(&self.job().tenant, Namespace::Job(self.job().id), name), &bytes)?;
         }
         Ok((name, bytes.len() as u64))
     }
 
     /// The ciphertexts in a blob on a shelf: exactly so many.
-    fn get(&self, shelf: Shelf, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
+    fn get(&self, namespace: Namespace, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
         let most = count as u64 * self.largest();
-        let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, shelf, name), most)?;
-        let bad = |reason: String| Error::work(format!("blob {name}: {reason}"));
+        let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, namespace, name), most)?;
+        let bad = |reason: String| Error::failed(format!("blob {name}: {reason}"));
         let mut rest = &bytes[..];
         let read = |_| self.decode(&mut rest).map_err(|e| bad(e.to_string()));
         let ciphertexts = (0..count).map(read).collect::<Result<_>>()?;
@@ -103,7 +103,7 @@ pub trait Workshop {
 
     /// Removes a ciphertext from what the job made. One that stays costs room until the server starts again, and nothing else.
     fn forget(&self, name: BlobName) {
-        let key = Key::new(&self.job().tenant, Shelf::Job(self.job().id), name);
+        let key = Key::new(&self.job().tenant, Namespace::Job(self.job().id), name);
         if let Err(error) = self.blobs().delete(&key) {
             tracing::warn!(%key, %error, "a blob that nobody needs could not be removed");
         }

@@ -48,18 +48,18 @@ impl Sets {
     /// The set of a job that was accepted earlier.
     pub fn by_name(&self, name: &str) -> Result<Arc<Params>> {
         let found = self.iter().find(|params| params.name() == name);
-        found.cloned().ok_or_else(|| Error::work(format!("parameter set {name} is no longer accepted here")))
+        found.cloned().ok_or_else(|| Error::failed(format!("parameter set {name} is no longer accepted here")))
     }
 
     /// The ring of a set, made when it is first asked for.
     pub fn ring(&self, params: &Arc<Params>) -> Result<Arc<RnsRing>> {
         let entry = self.0.iter().find(|entry| entry.params.id() == params.id());
-        let entry = entry.ok_or_else(|| Error::work(format!("parameter set {} is not known", params.name())))?;
+        let entry = entry.ok_or_else(|| Error::failed(format!("parameter set {} is not known", params.name())))?;
         if let Some(ring) = entry.ring.get() {
             return Ok(Arc::clone(ring));
         }
         let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect());
-        let ring = ring.map_err(|q| Error::work(format!("{q} is no prime for the ring of {}", params.name())))?;
+        let ring = ring.map_err(|q| Error::failed(format!("{q} is no prime for the ring of {}", params.name())))?;
         Ok(Arc::clone(entry.ring.get_or_init(|| Arc::new(ring))))
     }
 }

@@ -313,7 +313,7 @@ pub fn check_count(batches: usize, most: usize) -> Result<()> {
     if batches <= most {
         return Ok(());
     }
-    Err(Error::Limit { sentence: format!("{batches} batches, at most {most} are allowed") })
+    Err(Error::Limit { message: format!("{batches} batches, at most {most} are allowed") })
 }
 
 /// Bytes of a blob of feature blocks.

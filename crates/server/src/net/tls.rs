@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::net::preauth::{PreauthConnection, PreauthConnections};
-use crate::store::disk::{Disk, Files};
+use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::{Fingerprint, Tenant};
 use crate::{Error, Result};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
@@ -94,7 +94,7 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
     write_private(&authority_path(folder), authority.pem().as_bytes())?;
     write_private(&key, leaf_key.serialize_pem().as_bytes())?;
     write_private(&certificate, leaf.pem().as_bytes())?;
-    Files.sync_folder(&tls).map_err(|e| Error::file(&tls, e))?;
+    OsDisk.sync_folder(&tls).map_err(|e| Error::file(&tls, e))?;
     Ok((certificate, key))
 }
 

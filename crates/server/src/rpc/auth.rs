@@ -54,7 +54,7 @@ where
             audited.tenant = Some(tenant.clone());
             match &peer {
                 Some(peer) if !peer.admit(&tenant, &service.connections) => {
-                    Err(Error::Limit { sentence: "too many connections: use the ones you have".to_owned() })
+                    Err(Error::Limit { message: "too many connections: use the ones you have".to_owned() })
                 }
                 _ => Ok(tenant),
             }
@@ -151,7 +151,8 @@ mod tests {
     fn few_orders_are_read_at_once() {
         let dir = TempDir::new();
         let running =
-            crate::server::begin(crate::server::tests::config(dir.path()), crate::store::ownership::PAUSE).unwrap();
+            crate::server::begin(crate::server::tests::config(dir.path()), crate::store::ownership::RENEWAL_INTERVAL)
+                .unwrap();
         let (read, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (counter, gate) = (Arc::clone(&read), Arc::clone(&go_on));
         let inner = tower::service_fn(move |_: Request<Body>| {

@@ -10,10 +10,10 @@ use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
 use crate::notify::ChangeNotifier;
-use crate::store::blobs::{Blobs, Key, Shelf};
+use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::gc::{cancel_job, delete_job};
-use crate::store::state::{BlobKind, Brief, JobState, NewJob, Quota, State, Upload};
-use crate::store::uploads::{Begun, Extent, Uploads};
+use crate::store::state::{BlobKind, JobState, JobSummary, NewJob, Quota, State, Upload};
+use crate::store::uploads::{Resumed, UploadProgress, Uploads};
 use crate::tenants::audit::{AuditLog, AuditSubject};
 use crate::tenants::{Tenant, Tenants};
 use crate::{Error, Result, clock};
@@ -126,7 +126,7 @@ impl Hetal for Handler {
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Reply<v1::Offer> {
         authenticated(&request)?;
         let hello = request.get_ref();
-        hetal_wire::negotiate(hello.oldest, hello.newest).map_err(|sentence| Error::Version { sentence })?;
+        hetal_wire::negotiate(hello.oldest, hello.newest).map_err(|message| Error::Version { message })?;
         Ok(Response::new(self.0.offer()))
     }
 
@@ -174,7 +174,7 @@ impl Hetal for Handler {
         let (tenant, subject) = authenticated(&request)?;
         let id = job_id(&request.get_ref().id)?;
         subject.set(id);
-        let job = self.run(&tenant, move |service, tenant| Ok(service.describe(&service.state.brief(tenant, id)?)));
+        let job = self.run(&tenant, move |service, tenant| Ok(service.describe(&service.state.summary(tenant, id)?)));
         job.await.map(Response::new)
     }
 
@@ -204,7 +204,7 @@ impl Hetal for Handler {
         subject.set(id);
         let permit = self.0.stream(&tenant)?;
         // The job must be there before the stream begins.
-        self.run(&tenant, move |service, tenant| service.state.brief(tenant, id)).await?;
+        self.run(&tenant, move |service, tenant| service.state.summary(tenant, id)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
         tokio::spawn(async move {
@@ -268,9 +268,9 @@ impl Handler {
         subject.set(name);
         let begun =
             self.run(&tenant, move |service, tenant| service.uploads.resume(tenant, name, first.offset)).await?;
-        let mut intake = match begun {
-            Begun::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
-            Begun::Partial(intake) => intake,
+        let mut writer = match begun {
+            Resumed::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
+            Resumed::Partial(writer) => writer,
         };
         let (mut since, mut came) = (Instant::now(), 0);
         let mut part = Some(first);
@@ -280,21 +280,21 @@ impl Handler {
             }
             add(&self.0.metrics.received_bytes, data.len() as u64);
             came += data.len();
-            let add = move |service: &Service, _: &Tenant| service.uploads.add(&mut intake, &data).map(|()| intake);
-            intake = self.run(&tenant, add).await?;
+            let add = move |service: &Service, _: &Tenant| service.uploads.add(&mut writer, &data).map(|()| writer);
+            writer = self.run(&tenant, add).await?;
             if came >= LEAST_BYTES {
                 (since, came) = (Instant::now(), 0);
-            } else if since.elapsed() > self.0.idle() && !intake.is_whole() {
+            } else if since.elapsed() > self.0.idle() && !writer.is_whole() {
                 return Err(Status::deadline_exceeded("the upload is too slow: send the rest in larger parts"));
             }
-            part = if intake.is_whole() { None } else { self.part(&mut stream).await? };
+            part = if writer.is_whole() { None } else { self.part(&mut stream).await? };
         }
-        let held = intake.held();
-        if !intake.is_whole() {
+        let held = writer.held();
+        if !writer.is_whole() {
             return Ok(v1::UploadState { held, complete: false });
         }
         let finish = move |service: &Service, tenant: &Tenant| {
-            service.uploads.finish(tenant, intake, |upload, start| service.inspect(upload, start))
+            service.uploads.finish(tenant, writer, |upload, start| service.inspect(upload, start))
         };
         self.run(&tenant, finish).await?;
         Ok(v1::UploadState { held, complete: true })
@@ -354,7 +354,7 @@ impl Handler {
             notifier.mark_unchanged();
             let news = self.run(tenant, move |service, tenant| {
                 let events = service.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
-                Ok((service.state.brief(tenant, id)?, events))
+                Ok((service.state.summary(tenant, id)?, events))
             });
             let (job, events) = news.await?;
             let more = events.len() == EVENTS_AT_ONCE;
@@ -393,7 +393,7 @@ impl Service {
     pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Tenant> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let version = text(VERSION_ENTRY).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0);
-        hetal_wire::negotiate(version, version).map_err(|sentence| Error::Version { sentence })?;
+        hetal_wire::negotiate(version, version).map_err(|message| Error::Version { message })?;
         let certificate = peer.and_then(|peer| peer.certificate);
         let token = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
@@ -408,8 +408,8 @@ impl Service {
     /// A place among the streams of a tenant.
     fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
         let most = self.config.bounds.streams;
-        let sentence = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
-        self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { sentence: sentence() })
+        let message = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
+        self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { message: message() })
     }
 
     fn quota(&self) -> Quota {
@@ -462,7 +462,7 @@ impl Service {
         }
     }
 
-    fn describe(&self, job: &Brief) -> v1::Job {
+    fn describe(&self, job: &JobSummary) -> v1::Job {
         let state = v1::JobState::from(job.state);
         let terms = job.agreement.as_ref().map(|agreement| self.terms(agreement));
         v1::Job {
@@ -486,7 +486,7 @@ impl Service {
             v1::BlobKind::Unspecified => return Err(Error::invalid("a blob of no kind")),
         };
         let wanted = Upload { name: blob_name(&message.name)?, kind, size: message.size, complete: false };
-        let Extent { held, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;
+        let UploadProgress { held, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;
         Ok(v1::UploadState { held, complete })
     }
 
@@ -555,7 +555,7 @@ impl Service {
         params: &Arc<Params>,
         expected: &[(KeyId, usize)],
     ) -> Result<()> {
-        let path = self.blobs.local(&Key::new(tenant, Shelf::Uploads, name))?.ok_or(Error::NoBlob { name })?;
+        let path = self.blobs.local(&Key::new(tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })?;
         let codec = Codec::new(Arc::clone(params), self.sets.ring(params)?);
         let file = KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(bad_keys(&e, OLD_KEYS)))?;
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
@@ -575,8 +575,8 @@ impl Service {
 
     fn open_output(&self, tenant: &Tenant, message: &v1::DownloadRequest) -> Result<Box<dyn Read + Send>> {
         let (id, name) = (job_id(&message.job)?, blob_name(&message.blob)?);
-        self.state.brief(tenant, id)?;
-        let (key, offset) = (Key::new(tenant, Shelf::Job(id), name), message.offset);
+        self.state.summary(tenant, id)?;
+        let (key, offset) = (Key::new(tenant, Namespace::Job(id), name), message.offset);
         let size = self.blobs.len(&key)?.ok_or_else(|| key.missing())?;
         if offset > size {
             return Err(Error::invalid(format!("output {name} has {size} bytes: none begin at {offset}")));

@@ -7,7 +7,7 @@ use std::path::Path;
 /// A file system. What is written survives the machine's sudden end once the file was synced, and its name once its folder was.
 pub trait Disk: Send + Sync {
     /// Opens a file to write at its end; makes it if it is not there.
-    fn append(&self, path: &Path) -> io::Result<Box<dyn Growing>>;
+    fn append(&self, path: &Path) -> io::Result<Box<dyn AppendFile>>;
 
     /// The bytes of a file from an offset; `None` if there is no such file.
     fn read(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn Read + Send>>>;
@@ -38,22 +38,22 @@ pub trait Disk: Send + Sync {
 }
 
 /// A file that is written at its end.
-pub trait Growing: Write + Send {
+pub trait AppendFile: Write + Send {
     /// Makes the bytes last.
     fn sync(&mut self) -> io::Result<()>;
 }
 
 /// The machine's own file system.
-pub struct Files;
+pub struct OsDisk;
 
-impl Growing for File {
+impl AppendFile for File {
     fn sync(&mut self) -> io::Result<()> {
         self.sync_all()
     }
 }
 
 /// `None` where something is not there.
-fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -61,19 +61,19 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-impl Disk for Files {
-    fn append(&self, path: &Path) -> io::Result<Box<dyn Growing>> {
+impl Disk for OsDisk {
+    fn append(&self, path: &Path) -> io::Result<Box<dyn AppendFile>> {
         Ok(Box::new(File::options().create(true).append(true).open(path)?))
     }
 
     fn read(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn Read + Send>>> {
-        let Some(mut file) = there(File::open(path))? else { return Ok(None) };
+        let Some(mut file) = if_found(File::open(path))? else { return Ok(None) };
         file.seek(SeekFrom::Start(offset))?;
         Ok(Some(Box::new(file)))
     }
 
     fn len(&self, path: &Path) -> io::Result<Option<u64>> {
-        Ok(there(fs::metadata(path))?.map(|metadata| metadata.len()))
+        Ok(if_found(fs::metadata(path))?.map(|metadata| metadata.len()))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -81,7 +81,7 @@ impl Disk for Files {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        there(fs::remove_file(path)).map(|_| ())
+        if_found(fs::remove_file(path)).map(|_| ())
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
@@ -92,7 +92,7 @@ impl Disk for Files {
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        there(fs::remove_dir(path)).map(|_| ())
+        if_found(fs::remove_dir(path)).map(|_| ())
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
@@ -100,7 +100,7 @@ impl Disk for Files {
     }
 
     fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
-        let Some(entries) = there(fs::read_dir(folder))? else { return Ok(Vec::new()) };
+        let Some(entries) = if_found(fs::read_dir(folder))? else { return Ok(Vec::new()) };
         let mut names = Vec::new();
         for entry in entries {
             names.extend(entry?.file_name().into_string());

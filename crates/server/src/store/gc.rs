@@ -1,9 +1,9 @@
 //! What is no longer needed: jobs that their owners delete, and what a sudden end left behind and nobody names: bytes of forgotten uploads and jobs, ciphertexts of a checkpoint that was never
 //! written. It is swept up when a server starts, before it serves anyone: nothing is on its way then.
 
-use crate::store::blobs::{Blobs, Key, Shelf};
+use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::staging::Staging;
-use crate::store::state::{Brief, Millis, State};
+use crate::store::state::{JobSummary, Millis, State};
 use crate::tenants::Tenant;
 use crate::worker::training::Checkpoint;
 use crate::{Error, Result};
@@ -11,28 +11,28 @@ use hetal_wire::{BlobName, JobId, v1};
 use std::collections::BTreeSet;
 
 /// Removes what nobody names; gives how much that was.
-pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<usize> {
+pub fn collect_garbage(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<usize> {
     let mut removed = 0;
     for (tenant, name) in staging.files()? {
         if state.upload(&tenant, name)?.is_none_or(|upload| upload.complete) {
-            staging.enter(&tenant, name)?.discard()?;
+            staging.lock(&tenant, name)?.discard()?;
             removed += 1;
         }
     }
-    for (tenant, shelf) in blobs.shelves()? {
-        let Some(needed) = needed(state, &tenant, shelf)? else {
-            removed += blobs.list(&tenant, shelf)?.len();
-            blobs.clear(&tenant, shelf)?;
+    for (tenant, namespace) in blobs.namespaces()? {
+        let Some(keep) = blobs_to_keep(state, &tenant, namespace)? else {
+            removed += blobs.list(&tenant, namespace)?.len();
+            blobs.clear(&tenant, namespace)?;
             continue;
         };
-        for name in blobs.list(&tenant, shelf)? {
-            let unnamed = match &needed {
-                Needed::Uploads => state.upload(&tenant, name)?.is_none(),
-                Needed::These(names) => !names.contains(&name),
-                Needed::All => false,
+        for name in blobs.list(&tenant, namespace)? {
+            let unnamed = match &keep {
+                Keep::Uploads => state.upload(&tenant, name)?.is_none(),
+                Keep::Only(names) => !names.contains(&name),
+                Keep::All => false,
             };
             if unnamed {
-                blobs.delete(&Key::new(&tenant, shelf, name))?;
+                blobs.delete(&Key::new(&tenant, namespace, name))?;
                 removed += 1;
             }
         }
@@ -41,7 +41,7 @@ pub fn sweep(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<
 }
 
 /// Ends a job that no worker has; asks the worker that has it to end it.
-pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
+pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary> {
     let job = state.cancel_job(tenant, id, now)?;
     clear_ended(state, blobs, tenant, id);
     Ok(job)
@@ -50,22 +50,22 @@ pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: Job
 /// Removes what a job that has ended would have gone on from, and everything of one that is gone: it counts no more, and takes no room
 /// either. What cannot be removed now is swept up later.
 pub fn clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) {
-    if let Err(error) = try_to_clear(state, blobs, tenant, id) {
+    if let Err(error) = try_clear_ended(state, blobs, tenant, id) {
         tracing::warn!(job = %id, %error, "the checkpoint of a job that has ended could not be removed");
     }
 }
 
-fn try_to_clear(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
-    match state.brief(tenant, id) {
+fn try_clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
+    match state.summary(tenant, id) {
         Ok(job) if !job.state.has_ended() => return Ok(()),
         // Names of jobs are not used twice.
-        Err(Error::NoJob { .. }) => return blobs.clear(tenant, Shelf::Job(id)),
+        Err(Error::NoJob { .. }) => return blobs.clear(tenant, Namespace::Job(id)),
         job => job.map(|_| ())?,
     }
-    let needed = named(state, tenant, id)?;
-    for name in blobs.list(tenant, Shelf::Job(id))? {
-        if !needed.contains(&name) {
-            blobs.delete(&Key::new(tenant, Shelf::Job(id), name))?;
+    let keep = referenced_blobs(state, tenant, id)?;
+    for name in blobs.list(tenant, Namespace::Job(id))? {
+        if !keep.contains(&name) {
+            blobs.delete(&Key::new(tenant, Namespace::Job(id), name))?;
         }
     }
     Ok(())
@@ -74,37 +74,37 @@ fn try_to_clear(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId
 /// Removes a job that has ended, with everything it made. Blobs first: if this is interrupted, the job is still there to be deleted
 /// again.
 pub fn delete_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
-    if !state.brief(tenant, id)?.state.has_ended() {
-        return Err(Error::NotNow { sentence: "the job has not ended: cancel it first".to_owned() });
+    if !state.summary(tenant, id)?.state.has_ended() {
+        return Err(Error::Precondition { message: "the job has not ended: cancel it first".to_owned() });
     }
-    blobs.clear(tenant, Shelf::Job(id))?;
+    blobs.clear(tenant, Namespace::Job(id))?;
     state.delete_job(tenant, id)
 }
 
 /// What of a shelf is needed.
-enum Needed {
+enum Keep {
     Uploads,
-    These(BTreeSet<BlobName>),
+    Only(BTreeSet<BlobName>),
     /// The job cannot be read: what it needs is not known.
     All,
 }
 
 /// `None` where the whole shelf has lost its job.
-fn needed(state: &dyn State, tenant: &Tenant, shelf: Shelf) -> Result<Option<Needed>> {
-    let Shelf::Job(id) = shelf else { return Ok(Some(Needed::Uploads)) };
-    match named(state, tenant, id) {
-        Ok(names) => Ok(Some(Needed::These(names))),
+fn blobs_to_keep(state: &dyn State, tenant: &Tenant, namespace: Namespace) -> Result<Option<Keep>> {
+    let Namespace::Job(id) = namespace else { return Ok(Some(Keep::Uploads)) };
+    match referenced_blobs(state, tenant, id) {
+        Ok(names) => Ok(Some(Keep::Only(names))),
         Err(Error::NoJob { .. }) => Ok(None),
-        Err(error @ (Error::State { .. } | Error::Work { .. })) => {
+        Err(error @ (Error::State { .. } | Error::Failed { .. })) => {
             tracing::error!(job = %id, %tenant, %error, "a job cannot be read: everything it made is kept");
-            Ok(Some(Needed::All))
+            Ok(Some(Keep::All))
         }
         Err(error) => Err(error),
     }
 }
 
 /// The blobs that a job's checkpoint and events name.
-fn named(state: &dyn State, tenant: &Tenant, id: JobId) -> Result<BTreeSet<BlobName>> {
+fn referenced_blobs(state: &dyn State, tenant: &Tenant, id: JobId) -> Result<BTreeSet<BlobName>> {
     let job = state.job(tenant, id)?;
     let mut names = BTreeSet::new();
     if let Some(checkpoint) = job.checkpoint.filter(|_| !job.state.has_ended()) {

@@ -1,7 +1,7 @@
 //! Uploads that are not whole yet: files that grow, each by one stream at a time.
 
 use crate::store::blobs::name_of_bytes;
-use crate::store::disk::{Disk, Growing};
+use crate::store::disk::{AppendFile, Disk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
@@ -19,16 +19,16 @@ pub struct Staging {
     root: PathBuf,
     open: Arc<Mutex<HashSet<(Tenant, BlobName)>>>,
     /// Files that must go and could not be removed.
-    doomed: Arc<Mutex<HashSet<PathBuf>>>,
-    most_per_tenant: usize,
+    to_delete: Arc<Mutex<HashSet<PathBuf>>>,
+    max_open_per_tenant: usize,
 }
 
 impl Staging {
     /// The folder, which is made if it is not there.
-    pub fn open(disk: Arc<dyn Disk>, root: &Path, most_per_tenant: usize) -> Result<Self> {
+    pub fn open(disk: Arc<dyn Disk>, root: &Path, max_open_per_tenant: usize) -> Result<Self> {
         disk.make_folder(root).map_err(|e| Error::file(root, e))?;
         let staging =
-            Self { disk, root: root.to_owned(), open: Arc::default(), doomed: Arc::default(), most_per_tenant };
+            Self { disk, root: root.to_owned(), open: Arc::default(), to_delete: Arc::default(), max_open_per_tenant };
         staging.recover()?;
         Ok(staging)
     }
@@ -69,7 +69,7 @@ impl Staging {
     }
 
     /// Bytes that are there of an upload.
-    pub fn held(&self, tenant: &Tenant, name: BlobName) -> Result<u64> {
+    pub fn received(&self, tenant: &Tenant, name: BlobName) -> Result<u64> {
         let path = self.path(tenant, name);
         Ok(self.disk.len(&path).map_err(|e| Error::file(&path, e))?.unwrap_or(0))
     }
@@ -80,20 +80,20 @@ impl Staging {
     }
 
     /// Takes the file of an upload for one stream.
-    pub fn enter(&self, tenant: &Tenant, name: BlobName) -> Result<Staged> {
+    pub fn lock(&self, tenant: &Tenant, name: BlobName) -> Result<Staged> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.iter().filter(|(other, _)| other == tenant).count() >= self.most_per_tenant {
-            let sentence = format!("{} uploads at once are the most allowed", self.most_per_tenant);
-            return Err(Error::Busy { sentence });
+        if open.iter().filter(|(other, _)| other == tenant).count() >= self.max_open_per_tenant {
+            let message = format!("{} uploads at once are the most allowed", self.max_open_per_tenant);
+            return Err(Error::Busy { message });
         }
         let key = (tenant.clone(), name);
         if !open.insert(key.clone()) {
-            return Err(Error::Busy { sentence: format!("blob {name} is being uploaded by another stream") });
+            return Err(Error::Busy { message: format!("blob {name} is being uploaded by another stream") });
         }
         drop(open);
-        let (disk, open, doomed) = (Arc::clone(&self.disk), Arc::clone(&self.open), Arc::clone(&self.doomed));
-        let staged = Staged { disk, path: self.path(tenant, name), key, open, doomed };
-        if staged.is_doomed() {
+        let (disk, open, to_delete) = (Arc::clone(&self.disk), Arc::clone(&self.open), Arc::clone(&self.to_delete));
+        let staged = Staged { disk, path: self.path(tenant, name), key, open, to_delete };
+        if staged.must_be_deleted() {
             staged.discard()?;
         }
         Ok(staged)
@@ -111,7 +111,7 @@ impl Staging {
     }
 
     /// Removes the folder of a tenant who has no files in it.
-    pub fn forget(&self, tenant: &Tenant) -> Result<()> {
+    pub fn remove_tenant(&self, tenant: &Tenant) -> Result<()> {
         let path = self.root.join(tenant.as_str());
         self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))
     }
@@ -123,7 +123,7 @@ pub struct Staged {
     path: PathBuf,
     key: (Tenant, BlobName),
     open: Arc<Mutex<HashSet<(Tenant, BlobName)>>>,
-    doomed: Arc<Mutex<HashSet<PathBuf>>>,
+    to_delete: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl Staged {
@@ -133,7 +133,7 @@ impl Staged {
     }
 
     /// Opens it to append to it; gives its length too.
-    pub fn append(&self) -> Result<(Box<dyn Growing>, u64)> {
+    pub fn append(&self) -> Result<(Box<dyn AppendFile>, u64)> {
         let folder = self.path.parent().unwrap_or(&self.path);
         let open = || {
             self.disk.make_folder(folder)?;
@@ -145,7 +145,7 @@ impl Staged {
 
     /// Makes its bytes last. Meanwhile it has another name: after a sync that failed the system may take bytes for written that are not,
     /// and whoever finds that name, in this life or the next, knows not to trust them.
-    pub fn sync(&self, file: &mut dyn Growing) -> Result<()> {
+    pub fn sync(&self, file: &mut dyn AppendFile) -> Result<()> {
         let mut name = self.path.clone().into_os_string();
         name.push(SYNCING);
         let syncing = PathBuf::from(name);
@@ -176,14 +176,14 @@ impl Staged {
 
     /// Throws its bytes away, now or before anyone uses them again.
     pub fn discard(&self) -> Result<()> {
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner).insert(self.path.clone());
+        self.to_delete.lock().unwrap_or_else(PoisonError::into_inner).insert(self.path.clone());
         self.disk.remove(&self.path).map_err(|e| Error::file(&self.path, e))?;
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
+        self.to_delete.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
         Ok(())
     }
 
-    fn is_doomed(&self) -> bool {
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner).contains(&self.path)
+    fn must_be_deleted(&self) -> bool {
+        self.to_delete.lock().unwrap_or_else(PoisonError::into_inner).contains(&self.path)
     }
 }
 

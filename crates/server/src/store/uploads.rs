@@ -3,8 +3,8 @@
 //! The order is what makes them safe. Bytes are synced before they are compared with their name, they are a blob that stays before the
 //! state says so, and only then is the client told. A process that ends in between leaves bytes that the next one finds.
 
-use crate::store::blobs::{Blobs, Key, Shelf};
-use crate::store::disk::Growing;
+use crate::store::blobs::{Blobs, Key, Namespace};
+use crate::store::disk::AppendFile;
 use crate::store::staging::{Staged, Staging};
 use crate::store::state::{Quota, State, Upload};
 use crate::tenants::Tenant;
@@ -23,14 +23,14 @@ pub struct Uploads {
     /// Where bytes come first.
     pub staging: Staging,
     /// The most bytes of one.
-    pub most: u64,
+    pub max_bytes: u64,
     /// Bytes of the disk that uploads leave free.
-    pub spare: u64,
+    pub reserve_bytes: u64,
 }
 
 /// How far an upload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct UploadProgress {
     /// Bytes that are here.
     pub held: u64,
     /// Whether that is all, checked and lasting.
@@ -38,22 +38,22 @@ pub struct Extent {
 }
 
 /// An upload that a stream goes on with.
-pub enum Begun {
+pub enum Resumed {
     /// There is nothing left to send.
     Complete(Upload),
     /// There is.
-    Partial(Intake),
+    Partial(UploadWriter),
 }
 
 /// An upload's file while one stream writes it.
-pub struct Intake {
+pub struct UploadWriter {
     upload: Upload,
     staged: Staged,
-    file: Box<dyn Growing>,
+    file: Box<dyn AppendFile>,
     held: u64,
 }
 
-impl Intake {
+impl UploadWriter {
     /// Writes bytes at the end. Those that came stay, whatever ends the stream.
     fn add(&mut self, data: &[u8]) -> Result<()> {
         let held = self.held.saturating_add(data.len() as u64);
@@ -78,54 +78,54 @@ impl Intake {
 
 impl Uploads {
     /// Begins an upload, or finds how far the one of that name is.
-    pub fn begin(&self, tenant: &Tenant, wanted: &Upload, quota: &Quota) -> Result<Extent> {
+    pub fn begin(&self, tenant: &Tenant, wanted: &Upload, quota: &Quota) -> Result<UploadProgress> {
         let (name, size) = (wanted.name, wanted.size);
-        if size < HEADER_LEN as u64 || size > self.most {
-            let reason = format!("a blob of {size} bytes: {HEADER_LEN} to {} are allowed", self.most);
+        if size < HEADER_LEN as u64 || size > self.max_bytes {
+            let reason = format!("a blob of {size} bytes: {HEADER_LEN} to {} are allowed", self.max_bytes);
             return Err(Error::invalid(reason));
         }
         if self.state.upload(tenant, name)?.is_none() {
-            self.require_room(size)?;
+            self.require_space(size)?;
         }
         let upload = self.state.begin_upload(tenant, wanted, quota)?;
         if upload.complete {
-            return Ok(Extent { held: size, complete: true });
+            return Ok(UploadProgress { held: size, complete: true });
         }
-        let key = Key::new(tenant, Shelf::Uploads, name);
+        let key = Key::new(tenant, Namespace::Uploads, name);
         if self.blobs.len(&key)?.is_some() {
             // A server that ended between taking the blob over and remembering that it did. Nobody may be deleting it meanwhile.
-            let _alone = self.staging.enter(tenant, name)?;
+            let _alone = self.staging.lock(tenant, name)?;
             if self.blobs.confirm(&key, size)? {
                 self.state.complete_upload(tenant, name)?;
-                return Ok(Extent { held: size, complete: true });
+                return Ok(UploadProgress { held: size, complete: true });
             }
             self.blobs.delete(&key)?;
         }
-        Ok(Extent { held: self.staging.held(tenant, name)?, complete: false })
+        Ok(UploadProgress { held: self.staging.received(tenant, name)?, complete: false })
     }
 
     /// Writes bytes at the end of an upload. There may be less room by now than when it began: others send too.
-    pub fn add(&self, intake: &mut Intake, data: &[u8]) -> Result<()> {
-        self.require_room(data.len() as u64)?;
-        intake.add(data)
+    pub fn add(&self, writer: &mut UploadWriter, data: &[u8]) -> Result<()> {
+        self.require_space(data.len() as u64)?;
+        writer.add(data)
     }
 
     /// Refuses what would not fit on the disk.
-    fn require_room(&self, bytes: u64) -> Result<()> {
+    fn require_space(&self, bytes: u64) -> Result<()> {
         let free = self.staging.free()?;
-        if bytes.saturating_add(self.spare) <= free {
+        if bytes.saturating_add(self.reserve_bytes) <= free {
             return Ok(());
         }
         tracing::warn!(bytes, free, "an upload is refused: the disk is nearly full");
-        Err(Error::Limit { sentence: format!("the server has no room for {bytes} bytes now: try later") })
+        Err(Error::Limit { message: format!("the server has no room for {bytes} bytes now: try later") })
     }
 
     /// The file of a begun upload, whose bytes so far end at `offset`.
-    pub fn resume(&self, tenant: &Tenant, name: BlobName, offset: u64) -> Result<Begun> {
-        let staged = self.staging.enter(tenant, name)?;
+    pub fn resume(&self, tenant: &Tenant, name: BlobName, offset: u64) -> Result<Resumed> {
+        let staged = self.staging.lock(tenant, name)?;
         let upload = self.state.upload(tenant, name)?.ok_or(Error::NoBlob { name })?;
         if upload.complete {
-            return Ok(Begun::Complete(upload));
+            return Ok(Resumed::Complete(upload));
         }
         let (file, held) = staged.append()?;
         if held > upload.size {
@@ -134,21 +134,21 @@ impl Uploads {
             return Err(Error::Damaged { what: format!("upload {name}") });
         }
         if held != offset {
-            let sentence = format!("{held} bytes are here, the upload goes on at {offset}: begin it again");
-            return Err(Error::Busy { sentence });
+            let message = format!("{held} bytes are here, the upload goes on at {offset}: begin it again");
+            return Err(Error::Busy { message });
         }
-        self.require_room(upload.size - held)?;
-        Ok(Begun::Partial(Intake { upload, staged, file, held }))
+        self.require_space(upload.size - held)?;
+        Ok(Resumed::Partial(UploadWriter { upload, staged, file, held }))
     }
 
     /// Checks a whole upload and takes it over; `inspect` looks at how it begins.
     pub fn finish(
         &self,
         tenant: &Tenant,
-        intake: Intake,
+        writer: UploadWriter,
         inspect: impl FnOnce(&Upload, &[u8; HEADER_LEN]) -> Result<()>,
     ) -> Result<()> {
-        let Intake { upload, staged, mut file, .. } = intake;
+        let UploadWriter { upload, staged, mut file, .. } = writer;
         staged.sync(&mut *file)?;
         staged.verify()?;
         let mut start = [0; HEADER_LEN];
@@ -159,15 +159,15 @@ impl Uploads {
             self.state.delete_upload(tenant, upload.name)?;
             return Err(error);
         }
-        self.blobs.adopt(&Key::new(tenant, Shelf::Uploads, upload.name), staged.path())?;
+        self.blobs.adopt(&Key::new(tenant, Namespace::Uploads, upload.name), staged.path())?;
         self.state.complete_upload(tenant, upload.name)
     }
 
     /// Forgets an upload that no job uses.
     pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
-        let staged = self.staging.enter(tenant, name)?;
+        let staged = self.staging.lock(tenant, name)?;
         self.state.delete_upload(tenant, name)?;
         staged.discard()?;
-        self.blobs.delete(&Key::new(tenant, Shelf::Uploads, name))
+        self.blobs.delete(&Key::new(tenant, Namespace::Uploads, name))
     }
 }

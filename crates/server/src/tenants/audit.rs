@@ -97,7 +97,7 @@ impl RotatingLog {
     }
 
     fn write(&self, entry: &AuditEntry<'_>) -> Result<()> {
-        let mut line = serde_json::to_vec(entry).map_err(Error::work)?;
+        let mut line = serde_json::to_vec(entry).map_err(Error::failed)?;
         line.push(b'\n');
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, len) = &mut *guard;

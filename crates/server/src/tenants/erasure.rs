@@ -3,10 +3,10 @@
 use crate::config::Config;
 use crate::server::{lock, open_blobs};
 use crate::store::blobs::Blobs;
-use crate::store::disk::Files;
+use crate::store::disk::OsDisk;
 use crate::store::ownership;
 use crate::store::staging::Staging;
-use crate::store::state::{Holdings, SqliteState, State};
+use crate::store::state::{SqliteState, State, TenantTotals};
 use crate::tenants::Tenant;
 use crate::tenants::audit::AuditLog;
 use crate::{Error, Result};
@@ -44,34 +44,34 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     let folder = &config.folder;
     let state = SqliteState::open(&folder.join("state.sqlite"))?;
     // A tenant of the same name may be another server's.
-    ownership::pair(blobs, &state, false)?;
-    let staging = Staging::open(Arc::new(Files), &folder.join("staging"), 1)?;
+    ownership::establish(blobs, &state, false)?;
+    let staging = Staging::open(Arc::new(OsDisk), &folder.join("staging"), 1)?;
     // Names that stand for nothing but what is removed here: random, or hashes.
     let mut names: Vec<Vec<u8>> = state.jobs(tenant)?.iter().map(|job| job.id.to_vec()).collect();
     // The state last: if this is interrupted it can be done again.
     let (mut removed, mut partial) = (0, 0);
-    for (_, shelf) in blobs.shelves()?.into_iter().filter(|(owner, _)| owner == tenant) {
-        let all = blobs.list(tenant, shelf)?;
+    for (_, namespace) in blobs.namespaces()?.into_iter().filter(|(owner, _)| owner == tenant) {
+        let all = blobs.list(tenant, namespace)?;
         removed += all.len();
         names.extend(all.into_iter().map(BlobName::to_vec));
-        blobs.clear(tenant, shelf)?;
+        blobs.clear(tenant, namespace)?;
     }
     for (_, name) in staging.files()?.into_iter().filter(|(owner, _)| owner == tenant) {
         partial += 1;
         names.push(name.to_vec());
-        staging.enter(tenant, name)?.discard()?;
+        staging.lock(tenant, name)?.discard()?;
     }
-    staging.forget(tenant)?;
+    staging.remove_tenant(tenant)?;
     remove_folders(&folder.join("blobs/tenants").join(tenant.as_str()))?;
-    let Holdings { jobs, uploads } = state.forget_tenant(tenant)?;
-    let left = state.holdings(tenant)?;
+    let TenantTotals { jobs, uploads } = state.forget_tenant(tenant)?;
+    let left = state.tenant_totals(tenant)?;
     drop(state);
-    if left != Holdings::default() || blobs.shelves()?.iter().any(|(owner, _)| owner == tenant) {
+    if left != TenantTotals::default() || blobs.namespaces()?.iter().any(|(owner, _)| owner == tenant) {
         return Err(Error::State { reason: format!("something of {tenant} is still there: {left:?}") });
     }
     // The same bytes uploaded by two tenants have one name: what another has is no trace.
-    for (other, shelf) in blobs.shelves()? {
-        let theirs: HashSet<_> = blobs.list(&other, shelf)?.into_iter().map(BlobName::to_vec).collect();
+    for (other, namespace) in blobs.namespaces()? {
+        let theirs: HashSet<_> = blobs.list(&other, namespace)?.into_iter().map(BlobName::to_vec).collect();
         names.retain(|name| !theirs.contains(name));
     }
     let found_in = Search::new(folder, tenant, &names).run()?;

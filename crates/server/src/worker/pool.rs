@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::jobs::spec::{KeyLists, Work};
 use crate::metrics::{Metrics, add};
 use crate::notify::ChangeNotifier;
-use crate::store::blobs::{Blobs, Key, Shelf};
+use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::gc::clear_ended;
 use crate::store::state::{Change, Claim, Job, JobState, Millis, State};
 use crate::worker::retry::{Attempt, Next, Outcome, next};
@@ -145,7 +145,7 @@ impl Desk<'_> {
         // Time in which the job was worked on, by a clock that cannot be set: one that can may jump.
         let (hours, spent) = (self.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
         if self.job.spent.saturating_add(spent) > hours.saturating_mul(3_600_000) {
-            return Err(Error::work(format!("the job was worked on for longer than {hours} hours")));
+            return Err(Error::failed(format!("the job was worked on for longer than {hours} hours")));
         }
         Ok(None)
     }
@@ -196,7 +196,7 @@ fn rest_of_worker(failures: u32) -> Duration {
 }
 
 fn broken_off() -> Error {
-    Error::work("the computation broke off: this is a fault of the server")
+    Error::failed("the computation broke off: this is a fault of the server")
 }
 
 impl Shop {
@@ -318,11 +318,11 @@ impl Shop {
 
     /// What an attempt's end means for the job. Faults are told to the operator.
     pub fn next(&self, desk: &Desk<'_>, outcome: &Result<Outcome>) -> Next {
-        let Claim { attempts, rests, .. } = *desk.claim;
-        let (attempts, rests) = if desk.saved.load(Ordering::Relaxed) { (1, 0) } else { (attempts, rests) };
+        let Claim { attempts, backoffs, .. } = *desk.claim;
+        let (attempts, backoffs) = if desk.saved.load(Ordering::Relaxed) { (1, 0) } else { (attempts, backoffs) };
         let (most, begun) = (self.config.bounds.attempts, desk.begun.load(Ordering::Relaxed));
         let cancelled = desk.cancelled.load(Ordering::Relaxed);
-        let next = next(outcome, &Attempt { attempts, most, rests, begun, cancelled });
+        let next = next(outcome, &Attempt { attempts, most, backoffs, begun, cancelled });
         self.tell(desk.job, &next, outcome.as_ref().err());
         next
     }
@@ -364,7 +364,7 @@ impl Shop {
     pub fn refused(&self, desk: &Desk<'_>) -> Result<Option<Outcome>> {
         let attempts = desk.claim.attempts;
         if attempts > self.config.bounds.attempts {
-            return Err(Error::work(format!("{attempts} attempts brought the job no further")));
+            return Err(Error::failed(format!("{attempts} attempts brought the job no further")));
         }
         desk.interruption()
     }
@@ -382,7 +382,7 @@ impl Shop {
         };
         desk.turn_to_card();
         let gpu = Arc::new(device::gpu(card, &params)?);
-        let plan = device::room(&gpu, &params, (desk.job, desk.claim.lacked), &self.key_lists)?;
+        let plan = device::room(&gpu, &params, (desk.job, desk.claim.out_of_memory), &self.key_lists)?;
         desk.begun.store(true, Ordering::Relaxed);
         let room = plan.map(|plan| plan.kept);
         let attempt = || self.run_on(desk, &keys, gpu.describe(), (Arc::clone(&gpu), room));
@@ -396,7 +396,7 @@ impl Shop {
     /// The file of a job's keys.
     fn fetch_keys(&self, job: &Job) -> Result<PathBuf> {
         let name = job.work.training().keys;
-        self.blobs.local(&Key::new(&job.tenant, Shelf::Uploads, name))?.ok_or(Error::NoBlob { name })
+        self.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
     }
 
     fn run_on<B: Backend>(
@@ -409,7 +409,7 @@ impl Shop {
         let params = self.sets.by_name(&desk.job.work.training().set)?;
         // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
         // Unless it never began.
-        if desk.claim.rests == 0 || desk.job.sequence <= 1 {
+        if desk.claim.backoffs == 0 || desk.job.sequence <= 1 {
             let started = v1::Started { attempt: desk.claim.attempts, engine };
             desk.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
         }

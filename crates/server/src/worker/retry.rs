@@ -1,14 +1,14 @@
 //! How attempts at jobs end, and what that means for the jobs.
 
-use crate::store::state::{Change, JobState, LONGEST_REST, Millis};
+use crate::store::state::{Change, JobState, MAX_BACKOFF, Millis};
 use crate::{Error, Result};
 use hetal_wire::v1;
 use hetal_wire::v1::event::What;
 
 /// How long a job rests after its card failed; after the next failure twice as long, and so on.
-const DEVICE_REST: Millis = 30_000;
+const DEVICE_BACKOFF: Millis = 30_000;
 /// The same after a fault of the disk, the database or the bucket.
-const STORAGE_REST: Millis = 2_000;
+const STORAGE_BACKOFF: Millis = 2_000;
 
 /// How an attempt at a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Attempt {
     /// The most there may be.
     pub most: u32,
     /// Rests since the last checkpoint.
-    pub rests: u32,
+    pub backoffs: u32,
     /// Whether it had room on its card and began.
     pub begun: bool,
     /// Whether the job's owner wants it to end.
@@ -61,7 +61,7 @@ pub fn next(outcome: &Result<Outcome>, attempt: &Attempt) -> Next {
         Ok(Outcome::Waiting) => Next::Back(Change { state: Some(JobState::Waiting), ..release }),
         Ok(Outcome::Cancelled) => cancelled(),
         // An owner who wants the job to end does not wait for the machine.
-        Err(error) if error.may_pass() && attempt.cancelled => cancelled(),
+        Err(error) if error.is_transient() && attempt.cancelled => cancelled(),
         // A job does not end because a card did: it rests at its checkpoint until there is one again. What lacks memory before it begins
         // is not the job's doing; what does so later may be, and a card that works otherwise and breaks at every attempt is.
         Err(error @ Error::Device { is_full, .. }) => {
@@ -69,20 +69,20 @@ pub fn next(outcome: &Result<Outcome>, attempt: &Attempt) -> Next {
             if !uncounted && attempt.attempts >= attempt.most {
                 return failed(error);
             }
-            let (rest, lacked) = (rest(DEVICE_REST, attempt.rests), *is_full && attempt.begun);
-            Next::Rests(Change { rest, uncounted, lacked, ..release })
+            let (backoff, out_of_memory) = (backoff_after(DEVICE_BACKOFF, attempt.backoffs), *is_full && attempt.begun);
+            Next::Rests(Change { backoff, uncounted, out_of_memory, ..release })
         }
         // Nor does one because a disk is full or a bucket cannot be reached, however long that takes.
-        Err(error) if error.may_pass() => {
-            Next::Back(Change { rest: rest(STORAGE_REST, attempt.rests), uncounted: true, ..release })
+        Err(error) if error.is_transient() => {
+            Next::Back(Change { backoff: backoff_after(STORAGE_BACKOFF, attempt.backoffs), uncounted: true, ..release })
         }
         Err(error) => failed(error),
     }
 }
 
 /// The first rest, doubled for each that was before.
-fn rest(first: Millis, rests: u32) -> Option<Millis> {
-    Some(first.saturating_mul(1 << rests.min(16)).min(LONGEST_REST))
+fn backoff_after(first: Millis, backoffs: u32) -> Option<Millis> {
+    Some(first.saturating_mul(1 << backoffs.min(16)).min(MAX_BACKOFF))
 }
 
 fn cancelled() -> Next {
@@ -91,7 +91,7 @@ fn cancelled() -> Next {
 }
 
 fn failed(error: &Error) -> Next {
-    let reason = error.sentence();
+    let reason = error.client_message();
     let event = Some(What::Failed(v1::Failed { reason: reason.clone() }));
     let (state, reason) = (Some(JobState::Failed), Some(reason));
     Next::Ends(Change { state, reason, event, release: true, ..Change::default() })
@@ -101,7 +101,7 @@ fn failed(error: &Error) -> Next {
 mod tests {
     use super::*;
 
-    const FIRST: Attempt = Attempt { attempts: 1, most: 25, rests: 0, begun: true, cancelled: false };
+    const FIRST: Attempt = Attempt { attempts: 1, most: 25, backoffs: 0, begun: true, cancelled: false };
 
     fn device(is_full: bool) -> Error {
         Error::Device { reason: "it says so".to_owned(), is_full }
@@ -109,12 +109,12 @@ mod tests {
 
     fn storage() -> [Error; 4] {
         let (key, what, reason) = ("a blob".to_owned(), "a file".to_owned(), "no space left".to_owned());
-        let sentence = "no room for keys".to_owned();
+        let message = "no room for keys".to_owned();
         [
             Error::Blobs { key, reason: reason.clone() },
             Error::System { what, reason: reason.clone() },
             Error::State { reason },
-            Error::Busy { sentence },
+            Error::Busy { message },
         ]
     }
 
@@ -127,10 +127,10 @@ mod tests {
             assert_eq!(next(&Ok(Outcome::Released), &attempt), released);
             let waiting = back(Change { state: Some(JobState::Waiting), ..Change::default() });
             assert_eq!(next(&Ok(Outcome::Waiting), &attempt), waiting);
-            for (rests, rest) in [(0, 2_000), (1, 4_000), (5, 64_000), (6, 120_000), (u32::MAX, 120_000)] {
-                let tried = back(Change { uncounted: true, rest: Some(rest), ..Change::default() });
+            for (backoffs, backoff) in [(0, 2_000), (1, 4_000), (5, 64_000), (6, 120_000), (u32::MAX, 120_000)] {
+                let tried = back(Change { uncounted: true, backoff: Some(backoff), ..Change::default() });
                 for error in storage() {
-                    assert_eq!(next(&Err(error), &Attempt { rests, ..attempt }), tried);
+                    assert_eq!(next(&Err(error), &Attempt { backoffs, ..attempt }), tried);
                 }
             }
         }
@@ -138,15 +138,15 @@ mod tests {
 
     #[test]
     fn a_card_costs_time_until_it_is_the_jobs_doing() {
-        let rests = |rest, uncounted, lacked| {
-            Next::Rests(Change { release: true, rest: Some(rest), uncounted, lacked, ..Change::default() })
+        let backs_off = |backoff, uncounted, out_of_memory| {
+            Next::Rests(Change { release: true, backoff: Some(backoff), uncounted, out_of_memory, ..Change::default() })
         };
-        for (before, rest) in [(0, 30_000), (1, 60_000), (2, 120_000), (40, 120_000)] {
-            let attempt = Attempt { rests: before, ..FIRST };
-            assert_eq!(next(&Err(device(false)), &attempt), rests(rest, false, false));
-            assert_eq!(next(&Err(device(true)), &attempt), rests(rest, false, true));
+        for (before, backoff) in [(0, 30_000), (1, 60_000), (2, 120_000), (40, 120_000)] {
+            let attempt = Attempt { backoffs: before, ..FIRST };
+            assert_eq!(next(&Err(device(false)), &attempt), backs_off(backoff, false, false));
+            assert_eq!(next(&Err(device(true)), &attempt), backs_off(backoff, false, true));
             let early = Attempt { begun: false, attempts: 99, ..attempt };
-            assert_eq!(next(&Err(device(true)), &early), rests(rest, true, false));
+            assert_eq!(next(&Err(device(true)), &early), backs_off(backoff, true, false));
         }
         let last = Attempt { attempts: 25, ..FIRST };
         for is_full in [false, true] {
@@ -159,7 +159,7 @@ mod tests {
         for outcome in [Ok(Outcome::Ended), Err(Error::Fenced)] {
             assert_eq!(next(&outcome, &FIRST), Next::Over);
         }
-        let wrong = || Error::work("the keys are wrong");
+        let wrong = || Error::failed("the keys are wrong");
         assert_eq!(next(&Err(wrong()), &FIRST), failed(&wrong()));
         assert_eq!(next(&Ok(Outcome::Cancelled), &FIRST), cancelled());
         // Whoever wants an end has it; that of the computation came first.

@@ -3,7 +3,7 @@
 use crate::compute::executor::Workshop;
 use crate::jobs::spec::{Classification, Part, Training};
 use crate::metrics::add;
-use crate::store::blobs::{Key, Shelf};
+use crate::store::blobs::{Key, Namespace};
 use crate::store::state::{Change, JobState};
 use crate::worker::pool::Desk;
 use crate::worker::retry::Outcome;
@@ -34,7 +34,7 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// The checkpoint in a text, and the names of its ciphertexts.
     pub fn parse(text: &str) -> Result<(Self, Vec<BlobName>)> {
-        let broken = |e: &dyn std::fmt::Display| Error::work(format!("the checkpoint makes no sense: {e}"));
+        let broken = |e: &dyn std::fmt::Display| Error::failed(format!("the checkpoint makes no sense: {e}"));
         let checkpoint: Self = serde_json::from_str(text).map_err(|e| broken(&e))?;
         let names = checkpoint.ciphertexts.iter().map(|name| name.parse().map_err(|e| broken(&e)));
         let names = names.collect::<Result<_>>()?;
@@ -101,7 +101,7 @@ impl<'a, W: Workshop> Run<'a, W> {
                 shop.batches(training.batches.len()),
                 shop.first_weights(training)?,
             )
-            .map_err(Error::work)?,
+            .map_err(Error::failed)?,
             circuit: (range, shop.circuit(range)?),
             batches: Prepared::new(kept_batches),
             validation: Prepared::new(kept_validation),
@@ -116,11 +116,11 @@ impl<'a, W: Workshop> Run<'a, W> {
         let (checkpoint, names) = Checkpoint::parse(text)?;
         let mut ciphertexts = Vec::new();
         for name in names {
-            ciphertexts.extend(shop.get(Shelf::Job(desk.job.id), name, 1)?);
-            let key = Key::new(&desk.job.tenant, Shelf::Job(desk.job.id), name);
+            ciphertexts.extend(shop.get(Namespace::Job(desk.job.id), name, 1)?);
+            let key = Key::new(&desk.job.tenant, Namespace::Job(desk.job.id), name);
             run.stored.push((name, shop.blobs().len(&key)?.unwrap_or(0)));
         }
-        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::work)?;
+        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::failed)?;
         run.settled = run.stored.len() - run.moving();
         (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
         Ok(run)
@@ -159,7 +159,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         let batches = &mut self.batches;
         let mut pieces = pieces.map(|piece| batches.get(piece, || shop.batch(circuit, &sent[piece])));
         let model = shop.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
-        self.session.stepped(model).map_err(Error::work)?;
+        self.session.stepped(model).map_err(Error::failed)?;
         self.iterations += 1;
         add(&self.desk.metrics.iterations, 1);
         add(&self.desk.metrics.iteration_micros, start.elapsed().as_micros() as u64);
@@ -176,7 +176,7 @@ impl<'a, W: Workshop> Run<'a, W> {
 
     fn refresh(&mut self) -> Result<()> {
         let model = self.shop.refresh(&self.circuit.1, self.session.model())?;
-        self.session.stepped(model).map_err(Error::work)
+        self.session.stepped(model).map_err(Error::failed)
     }
 
     /// Computes the validation logits and asks the client about them: from then on the job waits, whatever happens to this server. Gives
@@ -226,7 +226,7 @@ impl<'a, W: Workshop> Run<'a, W> {
     }
 
     fn judged(&mut self, verdict: Verdict) -> Result<()> {
-        self.session.judged(verdict).map_err(Error::work)?;
+        self.session.judged(verdict).map_err(Error::failed)?;
         self.settled = 0;
         // Repeated epochs cost as much as others and tell the server as much: they count.
         if self.round as usize >= self.training.agreement.max_epochs {
@@ -257,7 +257,7 @@ impl<'a, W: Workshop> Run<'a, W> {
             round: self.round,
             asked: self.asked,
         };
-        let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::work)?;
+        let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::failed)?;
         self.desk.commit(Change { checkpoint: Some(checkpoint), held, ..change })?;
         add(&self.desk.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
@@ -292,7 +292,7 @@ impl<'a, W: Workshop> Run<'a, W> {
 /// Logits of queries under weights that a training left.
 pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &Classification) -> Result<Outcome> {
     let circuit = shop.circuit(work.training.agreement.range)?;
-    let weights = shop.get(Shelf::Job(work.job), work.weights, shop.parts())?;
+    let weights = shop.get(Namespace::Job(work.job), work.weights, shop.parts())?;
     let weights = shop.expand(&circuit, &weights)?;
     let mut outputs = Vec::new();
     for (index, part) in work.queries.iter().enumerate() {

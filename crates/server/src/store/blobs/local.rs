@@ -1,7 +1,7 @@
 //! Blobs in a folder. A blob is written under another name, synced, renamed, and its folder synced: it is there whole or not at all.
 
-use super::{Blobs, Key, Shelf, folder, name_of_bytes};
-use crate::store::disk::{Disk, Files};
+use super::{Blobs, Key, Namespace, folder, name_of_bytes};
+use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
@@ -30,7 +30,7 @@ impl LocalBlobs {
     /// The store in a folder, which is made if it is not there. What a sudden end left half written is removed.
     pub fn open(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root).map_err(|e| Error::file(root, e))?;
-        Self::on(Arc::new(Files), root)
+        Self::on(Arc::new(OsDisk), root)
     }
 
     /// The store in a folder of a disk.
@@ -61,8 +61,8 @@ impl LocalBlobs {
         self.root.join("tenants").join(key.to_string())
     }
 
-    fn shelf(&self, tenant: &Tenant, shelf: Shelf) -> PathBuf {
-        self.root.join("tenants").join(folder(tenant, shelf))
+    fn namespace(&self, tenant: &Tenant, namespace: Namespace) -> PathBuf {
+        self.root.join("tenants").join(folder(tenant, namespace))
     }
 
     /// Makes a synced file part of the store.
@@ -158,20 +158,20 @@ impl Blobs for LocalBlobs {
         self.sync(path.parent().unwrap_or(&self.root))
     }
 
-    fn list(&self, tenant: &Tenant, shelf: Shelf) -> Result<Vec<BlobName>> {
+    fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
         // Only what this store wrote is listed.
-        let names = self.names(&self.shelf(tenant, shelf))?;
+        let names = self.names(&self.namespace(tenant, namespace))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
-        let path = self.shelf(tenant, shelf);
+    fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()> {
+        let path = self.namespace(tenant, namespace);
         let parent = path.parent().unwrap_or(&self.root);
         let own = path.file_name().unwrap_or_default();
         if !self.names(parent)?.iter().any(|name| own == name.as_str()) {
             return Ok(());
         }
-        for name in self.list(tenant, shelf)? {
+        for name in self.list(tenant, namespace)? {
             let blob = path.join(name.to_string());
             self.disk.remove(&blob).map_err(|e| Error::file(&blob, e))?;
         }
@@ -182,23 +182,23 @@ impl Blobs for LocalBlobs {
         self.sync(parent)
     }
 
-    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>> {
-        let mut shelves = Vec::new();
+    fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
+        let mut namespaces = Vec::new();
         let tenants = self.root.join("tenants");
         for name in self.names(&tenants)? {
             let jobs = self.names(&tenants.join(&name).join("jobs"))?;
             let Ok(tenant) = Tenant::try_from(name) else { continue };
-            let jobs = jobs.iter().filter_map(|id| id.parse::<JobId>().ok()).map(Shelf::Job);
-            shelves.extend(jobs.chain([Shelf::Uploads]).map(|shelf| (tenant.clone(), shelf)));
+            let jobs = jobs.iter().filter_map(|id| id.parse::<JobId>().ok()).map(Namespace::Job);
+            namespaces.extend(jobs.chain([Namespace::Uploads]).map(|namespace| (tenant.clone(), namespace)));
         }
-        Ok(shelves)
+        Ok(namespaces)
     }
 
-    fn holders(&self) -> Result<BTreeSet<Tenant>> {
+    fn tenants(&self) -> Result<BTreeSet<Tenant>> {
         let mut holders = BTreeSet::new();
-        for (tenant, shelf) in self.shelves()? {
+        for (tenant, namespace) in self.namespaces()? {
             // Of who has left, an empty folder may be there.
-            if !self.list(&tenant, shelf)?.is_empty() {
+            if !self.list(&tenant, namespace)?.is_empty() {
                 holders.insert(tenant);
             }
         }
@@ -234,7 +234,7 @@ impl Blobs for LocalBlobs {
         self.sync(&self.root).map(|()| true)
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.root.display().to_string()
     }
 }

@@ -1,6 +1,6 @@
 //! Blobs in memory, for tests.
 
-use super::{Blobs, Key, Shelf, name_of};
+use super::{Blobs, Key, Namespace, name_of};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
@@ -66,25 +66,25 @@ impl Blobs for MemoryBlobs {
         Ok(())
     }
 
-    fn list(&self, tenant: &Tenant, shelf: Shelf) -> Result<Vec<BlobName>> {
+    fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
         let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(blobs.keys().filter(|key| key.tenant == *tenant && key.shelf == shelf).map(Key::name).collect())
+        Ok(blobs.keys().filter(|key| key.tenant == *tenant && key.namespace == namespace).map(Key::name).collect())
     }
 
-    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
+    fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()> {
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        blobs.retain(|key, _| key.tenant != *tenant || key.shelf != shelf);
+        blobs.retain(|key, _| key.tenant != *tenant || key.namespace != namespace);
         Ok(())
     }
 
-    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>> {
+    fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
         let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: BTreeSet<_> = blobs.keys().map(|key| (key.tenant.clone(), key.shelf)).collect();
+        let all: BTreeSet<_> = blobs.keys().map(|key| (key.tenant.clone(), key.namespace)).collect();
         Ok(all.into_iter().collect())
     }
 
-    fn holders(&self) -> Result<BTreeSet<Tenant>> {
-        Ok(self.shelves()?.into_iter().map(|(tenant, _)| tenant).collect())
+    fn tenants(&self) -> Result<BTreeSet<Tenant>> {
+        Ok(self.namespaces()?.into_iter().map(|(tenant, _)| tenant).collect())
     }
 
     fn owner(&self) -> Result<Option<String>> {
@@ -100,7 +100,7 @@ impl Blobs for MemoryBlobs {
         Ok(is_so)
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         "this process".to_owned()
     }
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// What a folder of blobs is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Shelf {
+pub enum Namespace {
     /// What a client sent.
     Uploads,
     /// What a job made.
@@ -31,21 +31,21 @@ pub enum Shelf {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     tenant: Tenant,
-    shelf: Shelf,
+    namespace: Namespace,
     name: BlobName,
 }
 
 impl Key {
     /// A blob of a tenant.
-    pub fn new(tenant: &Tenant, shelf: Shelf, name: BlobName) -> Self {
-        Self { tenant: tenant.clone(), shelf, name }
+    pub fn new(tenant: &Tenant, namespace: Namespace, name: BlobName) -> Self {
+        Self { tenant: tenant.clone(), namespace, name }
     }
 
     /// What is said where it is not there.
     pub fn missing(&self) -> Error {
-        match self.shelf {
-            Shelf::Uploads => Error::NoBlob { name: self.name },
-            Shelf::Job(_) => Error::NoOutput { name: self.name },
+        match self.namespace {
+            Namespace::Uploads => Error::NoBlob { name: self.name },
+            Namespace::Job(_) => Error::NoOutput { name: self.name },
         }
     }
 
@@ -56,16 +56,16 @@ impl Key {
 }
 
 /// The folder of a shelf.
-pub(crate) fn folder(tenant: &Tenant, shelf: Shelf) -> String {
-    match shelf {
-        Shelf::Uploads => format!("{tenant}/uploads"),
-        Shelf::Job(id) => format!("{tenant}/jobs/{id}"),
+pub(crate) fn folder(tenant: &Tenant, namespace: Namespace) -> String {
+    match namespace {
+        Namespace::Uploads => format!("{tenant}/uploads"),
+        Namespace::Job(id) => format!("{tenant}/jobs/{id}"),
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", folder(&self.tenant, self.shelf), self.name)
+        write!(f, "{}/{}", folder(&self.tenant, self.namespace), self.name)
     }
 }
 
@@ -99,16 +99,16 @@ pub trait Blobs: Send + Sync {
     fn delete(&self, key: &Key) -> Result<()>;
 
     /// The names on a shelf, in order.
-    fn list(&self, tenant: &Tenant, shelf: Shelf) -> Result<Vec<BlobName>>;
+    fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>>;
 
     /// Removes a shelf and everything on it.
-    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()>;
+    fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()>;
 
     /// All shelves there are, of all tenants.
-    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>>;
+    fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>>;
 
     /// Tenants who have blobs in it; copies that are kept beside it do not count.
-    fn holders(&self) -> Result<BTreeSet<Tenant>>;
+    fn tenants(&self) -> Result<BTreeSet<Tenant>>;
 
     /// Whose the blobs are, in words of `pairing`, once that is written down.
     fn owner(&self) -> Result<Option<String>>;
@@ -117,7 +117,7 @@ pub trait Blobs: Send + Sync {
     fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool>;
 
     /// Where it is, in words.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 }
 
 /// All bytes of a blob of at most `most` bytes, after comparing them with its name.

@@ -1,6 +1,6 @@
 //! Blobs in an object store that speaks S3. Files that must be local are kept in a folder beside it.
 
-use super::{Blobs, Key, LocalBlobs, Shelf, folder, name_of_bytes};
+use super::{Blobs, Key, LocalBlobs, Namespace, folder, name_of_bytes};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use futures_util::TryStreamExt;
@@ -49,24 +49,24 @@ pub struct S3Config {
 pub struct S3Blobs {
     store: Arc<dyn ObjectStore>,
     runtime: Arc<Runtime>,
-    place: String,
+    location: String,
     /// Blobs that are needed as files.
     local: LocalBlobs,
     /// Bytes of the disk that such files leave free.
-    spare: u64,
+    reserve_bytes: u64,
     /// Blobs that are being copied to such files, each by one thread.
     copies: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
     /// Whether the store was seen to refuse a write whose condition does not hold.
-    keeps_conditions: AtomicBool,
+    conditions_checked: AtomicBool,
 }
 
 impl S3Blobs {
     /// The bucket of a configuration; `folder` holds local copies, which leave `spare` bytes of its disk free.
-    pub fn open(config: &S3Config, folder: &Path, spare: u64) -> Result<Self> {
-        Self::of(builder(config), config, folder, spare)
+    pub fn open(config: &S3Config, folder: &Path, reserve_bytes: u64) -> Result<Self> {
+        Self::of(builder(config), config, folder, reserve_bytes)
     }
 
-    fn of(builder: AmazonS3Builder, config: &S3Config, folder: &Path, spare: u64) -> Result<Self> {
+    fn of(builder: AmazonS3Builder, config: &S3Config, folder: &Path, reserve_bytes: u64) -> Result<Self> {
         // Another part of the process may have chosen the same one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let store = builder.build().map_err(|e| Error::Config { reason: format!("S3: {e}") })?;
@@ -74,20 +74,20 @@ impl S3Blobs {
         let runtime =
             runtime.map_err(|e| Error::System { what: "a thread for S3".to_owned(), reason: e.to_string() })?;
         let store = Arc::new(PrefixStore::new(store, config.prefix.as_str()));
-        let place = format!("bucket {} under {:?}", config.bucket, config.prefix);
+        let location = format!("bucket {} under {:?}", config.bucket, config.prefix);
         Ok(Self {
             store,
             runtime: Arc::new(runtime),
-            place,
+            location,
             local: LocalBlobs::open(folder)?,
-            spare,
+            reserve_bytes,
             copies: Mutex::default(),
-            keeps_conditions: AtomicBool::new(false),
+            conditions_checked: AtomicBool::new(false),
         })
     }
 
     /// What whoever copies a blob to a file holds meanwhile.
-    fn copying(&self, key: &Key) -> Arc<Mutex<()>> {
+    fn copy_lock(&self, key: &Key) -> Arc<Mutex<()>> {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         copies.retain(|_, copy| copy.strong_count() > 0);
         if let Some(copy) = copies.get(key).and_then(Weak::upgrade) {
@@ -113,14 +113,14 @@ impl S3Blobs {
     }
 
     /// The shelf of every object in the bucket.
-    fn there(&self) -> Result<Vec<(Tenant, Shelf)>> {
+    fn object_namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
         let found = self.runtime.block_on(self.store.list(None).try_collect::<Vec<_>>());
         let found = found.map_err(|e| Error::Blobs { key: "the bucket".to_owned(), reason: e.to_string() })?;
-        Ok(found.iter().filter_map(|meta| shelf_of(meta.location.as_ref())).collect())
+        Ok(found.iter().filter_map(|meta| namespace_of(meta.location.as_ref())).collect())
     }
 
     /// What is said about the owner, and which version of it that is.
-    async fn said(&self) -> object_store::Result<Option<(Vec<u8>, UpdateVersion)>> {
+    async fn read_owner(&self) -> object_store::Result<Option<(Vec<u8>, UpdateVersion)>> {
         match self.store.get(&ObjectPath::from(OWNER)).await {
             Ok(found) => {
                 let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
@@ -132,7 +132,7 @@ impl S3Blobs {
     }
 
     /// Says something about the owner if a condition holds; gives whether it did.
-    fn say(&self, text: &str, condition: PutMode) -> Result<bool> {
+    fn write_owner(&self, text: &str, condition: PutMode) -> Result<bool> {
         use object_store::Error::{AlreadyExists, Precondition};
         let (path, options) = (ObjectPath::from(OWNER), PutOptions::from(condition));
         match self.runtime.block_on(self.store.put_opts(&path, text.to_owned().into(), options)) {
@@ -146,20 +146,20 @@ impl S3Blobs {
     }
 
     /// Makes sure, once, that the store refuses what it should: one that overlooks conditions lets two servers take one place.
-    fn try_conditions(&self, text: &str) -> Result<()> {
-        if self.keeps_conditions.load(Ordering::Relaxed) {
+    fn check_conditional_writes(&self, text: &str) -> Result<()> {
+        if self.conditions_checked.load(Ordering::Relaxed) {
             return Ok(());
         }
         let never = UpdateVersion { e_tag: Some("\"0\"".to_owned()), version: None };
-        if self.say(text, PutMode::Update(never))? {
+        if self.write_owner(text, PutMode::Update(never))? {
             return Err(Error::Config {
                 reason: format!(
                     "the store of {} overlooks the condition of a write (If-Match): two servers could take one place in it; use another store",
-                    self.place
+                    self.location
                 ),
             });
         }
-        self.keeps_conditions.store(true, Ordering::Relaxed);
+        self.conditions_checked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -230,7 +230,7 @@ impl Blobs for S3Blobs {
     fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
         let Some(len) = self.len(key)? else { return Ok(None) };
         let (store, runtime) = (Arc::clone(&self.store), Arc::clone(&self.runtime));
-        Ok(Some(Box::new(Ranges { store, runtime, path: path(key), offset, len, buffer: Vec::new(), used: 0 })))
+        Ok(Some(Box::new(RangeReader { store, runtime, path: path(key), offset, len, buffer: Vec::new(), used: 0 })))
     }
 
     fn len(&self, key: &Key) -> Result<Option<u64>> {
@@ -245,16 +245,16 @@ impl Blobs for S3Blobs {
         if let Some(path) = self.local.local(key)? {
             return Ok(Some(path));
         }
-        let copying = self.copying(key);
-        let _alone = copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy_lock = self.copy_lock(key);
+        let _alone = copy_lock.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever was first may be done.
         if let Some(path) = self.local.local(key)? {
             return Ok(Some(path));
         }
         let Some(bytes) = self.len(key)? else { return Ok(None) };
-        if bytes.saturating_add(self.spare) > self.local.free()? {
+        if bytes.saturating_add(self.reserve_bytes) > self.local.free()? {
             return Err(Error::Busy {
-                sentence: format!("the server has no room for {bytes} bytes of keys now: try later"),
+                message: format!("the server has no room for {bytes} bytes of keys now: try later"),
             });
         }
         let scratch = self.local.scratch();
@@ -272,77 +272,77 @@ impl Blobs for S3Blobs {
         }
     }
 
-    fn list(&self, tenant: &Tenant, shelf: Shelf) -> Result<Vec<BlobName>> {
-        let prefix = ObjectPath::from(folder(tenant, shelf));
+    fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
+        let prefix = ObjectPath::from(folder(tenant, namespace));
         let found = self.runtime.block_on(self.store.list(Some(&prefix)).try_collect::<Vec<_>>());
         let found = found.map_err(|e| Error::Blobs { key: prefix.to_string(), reason: e.to_string() })?;
         let mut names: Vec<BlobName> = found.iter().filter_map(|meta| meta.location.filename()?.parse().ok()).collect();
         // Copies here of what is gone there are blobs that someone must remove.
-        names.extend(self.local.list(tenant, shelf)?);
+        names.extend(self.local.list(tenant, namespace)?);
         names.sort();
         names.dedup();
         Ok(names)
     }
 
-    fn clear(&self, tenant: &Tenant, shelf: Shelf) -> Result<()> {
-        for name in self.list(tenant, shelf)? {
-            self.delete(&Key::new(tenant, shelf, name))?;
+    fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()> {
+        for name in self.list(tenant, namespace)? {
+            self.delete(&Key::new(tenant, namespace, name))?;
         }
-        self.local.clear(tenant, shelf)
+        self.local.clear(tenant, namespace)
     }
 
-    fn shelves(&self) -> Result<Vec<(Tenant, Shelf)>> {
-        let mut shelves = self.there()?;
-        shelves.extend(self.local.shelves()?);
-        shelves.sort();
-        shelves.dedup();
-        Ok(shelves)
+    fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
+        let mut namespaces = self.object_namespaces()?;
+        namespaces.extend(self.local.namespaces()?);
+        namespaces.sort();
+        namespaces.dedup();
+        Ok(namespaces)
     }
 
-    fn holders(&self) -> Result<BTreeSet<Tenant>> {
-        Ok(self.there()?.into_iter().map(|(tenant, _)| tenant).collect())
+    fn tenants(&self) -> Result<BTreeSet<Tenant>> {
+        Ok(self.object_namespaces()?.into_iter().map(|(tenant, _)| tenant).collect())
     }
 
     fn owner(&self) -> Result<Option<String>> {
         let failed = |e: &dyn ToString| Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() };
-        let said = self.runtime.block_on(self.said()).map_err(|e| failed(&e))?;
-        said.map(|(bytes, _)| String::from_utf8(bytes).map_err(|e| failed(&e))).transpose()
+        let recorded = self.runtime.block_on(self.read_owner()).map_err(|e| failed(&e))?;
+        recorded.map(|(bytes, _)| String::from_utf8(bytes).map_err(|e| failed(&e))).transpose()
     }
 
     fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
-        let said = self.runtime.block_on(self.said());
-        let said = said.map_err(|e| Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() })?;
+        let recorded = self.runtime.block_on(self.read_owner());
+        let recorded = recorded.map_err(|e| Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() })?;
         // The store refuses the second of two servers that find the same at the same time.
-        let condition = match (before, said) {
+        let condition = match (before, recorded) {
             (None, None) => PutMode::Create,
             (Some(before), Some((there, version))) if there == before.as_bytes() => PutMode::Update(version),
             _ => return Ok(false),
         };
-        if !self.say(after, condition)? {
+        if !self.write_owner(after, condition)? {
             // It may refuse the second attempt at a write whose first it took, when the answer was lost on the way.
             return Ok(self.owner()?.as_deref() == Some(after));
         }
-        self.try_conditions(after).map(|()| true)
+        self.check_conditional_writes(after).map(|()| true)
     }
 
-    fn place(&self) -> String {
-        self.place.clone()
+    fn location(&self) -> String {
+        self.location.clone()
     }
 }
 
 /// The shelf that a key, as text, stands on.
-fn shelf_of(key: &str) -> Option<(Tenant, Shelf)> {
+fn namespace_of(key: &str) -> Option<(Tenant, Namespace)> {
     let mut words = key.split('/');
     let tenant = Tenant::try_from(words.next()?.to_owned()).ok()?;
     match words.next()? {
-        "uploads" => Some((tenant, Shelf::Uploads)),
-        "jobs" => Some((tenant, Shelf::Job(words.next()?.parse().ok()?))),
+        "uploads" => Some((tenant, Namespace::Uploads)),
+        "jobs" => Some((tenant, Namespace::Job(words.next()?.parse().ok()?))),
         _ => None,
     }
 }
 
 /// Reads an object range by range.
-struct Ranges {
+struct RangeReader {
     store: Arc<dyn ObjectStore>,
     runtime: Arc<Runtime>,
     path: ObjectPath,
@@ -352,7 +352,7 @@ struct Ranges {
     used: usize,
 }
 
-impl Read for Ranges {
+impl Read for RangeReader {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         if self.used == self.buffer.len() && self.offset < self.len {
             let end = self.len.min(self.offset + PART as u64);
@@ -435,12 +435,12 @@ mod tests {
             &self,
             prefix: &str,
             local: &str,
-            spare: u64,
+            reserve_bytes: u64,
             change: fn(AmazonS3Builder) -> AmazonS3Builder,
         ) -> S3Blobs {
             let config = S3Config { prefix: prefix.to_owned(), ..self.config.clone() };
             let builder = builder(&config).with_access_key_id("someone").with_secret_access_key("something");
-            S3Blobs::of(change(builder), &config, &self.dir.path().join(local), spare).unwrap()
+            S3Blobs::of(change(builder), &config, &self.dir.path().join(local), reserve_bytes).unwrap()
         }
 
         /// Puts bytes in place of a blob's.
@@ -463,10 +463,10 @@ mod tests {
         let others = bucket.open("some/where-else", "others");
         suites::blobs::check(&others, dir);
         let ann = tenant("ann");
-        others.clear(&ann, Shelf::Uploads).unwrap();
-        assert_eq!(blobs.list(&ann, Shelf::Uploads).unwrap().len(), 3);
+        others.clear(&ann, Namespace::Uploads).unwrap();
+        assert_eq!(blobs.list(&ann, Namespace::Uploads).unwrap().len(), 3);
         // What was damaged there is put right.
-        let key = Key::new(&ann, Shelf::Uploads, name_of(b"hello"));
+        let key = Key::new(&ann, Namespace::Uploads, name_of(b"hello"));
         bucket.damage(&blobs, &key);
         assert!(read(&blobs, &key, 5).is_err());
         blobs.put(&key, b"hello").unwrap();
@@ -475,7 +475,7 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * PART + 5).map(|i| (i * 7 % 251) as u8).collect();
         let file = dir.join("large");
         std::fs::write(&file, &bytes).unwrap();
-        let key = Key::new(&ann, Shelf::Uploads, name_of(&bytes));
+        let key = Key::new(&ann, Namespace::Uploads, name_of(&bytes));
         blobs.adopt(&key, &file).unwrap();
         assert!(read(&blobs, &key, bytes.len() as u64).unwrap() == bytes);
         assert!(std::fs::read(blobs.local(&key).unwrap().unwrap()).unwrap() == bytes);
@@ -494,7 +494,7 @@ mod tests {
         ownership::refused(&bucket.open("nothing", "kept"), &ours, "knows of 1 uploads");
         ownership::upload(&bucket.open("after", "elsewhere"), &theirs, "bob", b"rows");
         let after = bucket.open("after", "kept");
-        assert_eq!(after.holders().unwrap(), BTreeSet::from([tenant("bob")]));
+        assert_eq!(after.tenants().unwrap(), BTreeSet::from([tenant("bob")]));
         ownership::refused(&after, &ours, "does not know (bob)");
     }
 
@@ -512,7 +512,7 @@ mod tests {
         let gone = crate::tenants::erasure::erase_from(&config, &tenant("ann"), &blobs).unwrap();
         assert!(gone.found_in.is_empty() && gone.blobs == 1 && gone.uploads == 1, "{gone:?}");
         assert!(!copy.exists() && blobs.len(&anns).unwrap().is_none());
-        assert_eq!(blobs.holders().unwrap(), BTreeSet::from([tenant("bob")]));
+        assert_eq!(blobs.tenants().unwrap(), BTreeSet::from([tenant("bob")]));
         assert_eq!(read(&blobs, &bobs, 10).unwrap(), b"other rows");
     }
 
@@ -521,7 +521,7 @@ mod tests {
     fn a_blob_is_copied_once() {
         let bucket = Bucket::new();
         let blobs = bucket.open("some/where", "local");
-        let key = Key::new(&tenant("ann"), Shelf::Uploads, name_of(b"hello"));
+        let key = Key::new(&tenant("ann"), Namespace::Uploads, name_of(b"hello"));
         let half = || std::fs::read_dir(bucket.dir.path().join("local/scratch")).unwrap().count();
         bucket.damage(&blobs, &key);
         assert_eq!(blobs.local(&key), Err(Error::Damaged { what: key.to_string() }));
@@ -536,8 +536,8 @@ mod tests {
         assert!(blobs.local.scratch().ends_with("2"));
         assert_eq!(half(), 0);
         let other = bucket.open("some/where", "other");
-        drop(other.copying(&key));
-        other.copying(&Key::new(&tenant("bob"), Shelf::Uploads, key.name()));
+        drop(other.copy_lock(&key));
+        other.copy_lock(&Key::new(&tenant("bob"), Namespace::Uploads, key.name()));
         assert_eq!(other.copies.lock().unwrap().len(), 1, "who is done is forgotten");
         let full = bucket.open_with("some/where", "full", u64::MAX, |builder| builder);
         assert!(matches!(full.local(&key), Err(Error::Busy { .. })));
@@ -549,17 +549,17 @@ mod tests {
         let disable = |builder: AmazonS3Builder| builder.with_conditional_put(S3ConditionalPut::Disabled);
         let refused = bucket.open_with("", "local", 0, disable).set_owner(None, "0123").unwrap_err().to_string();
         assert!(refused.contains("If-None-Match"), "{refused}");
-        let mut careless = bucket.open("", "local");
-        careless.store = Arc::new(Careless(careless.store));
-        let refused = careless.set_owner(None, "0123").unwrap_err().to_string();
+        let mut unconditional = bucket.open("", "local");
+        unconditional.store = Arc::new(UnconditionalStore(unconditional.store));
+        let refused = unconditional.set_owner(None, "0123").unwrap_err().to_string();
         assert!(refused.contains("overlooks"), "{refused}");
     }
 
     /// A store that overlooks the conditions of writes.
     #[derive(Debug)]
-    struct Careless(Arc<dyn ObjectStore>);
+    struct UnconditionalStore(Arc<dyn ObjectStore>);
 
-    impl std::fmt::Display for Careless {
+    impl std::fmt::Display for UnconditionalStore {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             self.0.fmt(f)
         }
@@ -568,7 +568,7 @@ mod tests {
     type Stream<T> = futures_util::stream::BoxStream<'static, object_store::Result<T>>;
 
     #[tonic::async_trait]
-    impl ObjectStore for Careless {
+    impl ObjectStore for UnconditionalStore {
         async fn put_opts(
             &self,
             path: &ObjectPath,

@@ -30,22 +30,22 @@ struct Entry {
     /// Bytes of the checkpoint's blobs.
     held: u64,
     not_before: Millis,
-    rests: u32,
-    lacked: u32,
+    backoffs: u32,
+    out_of_memory: u32,
 }
 
 impl Entry {
-    fn brief(&self) -> Brief {
+    fn summary(&self) -> JobSummary {
         let Job { id, state, round, progress, created, updated, sequence, .. } = self.job;
         let agreement = match &self.job.work {
             Work::Training(training) => Some(training.agreement.clone()),
             Work::Classification(_) => None,
         };
         let (label, reason) = (self.job.label.clone(), self.job.reason.clone());
-        Brief { id, label, agreement, state, round, progress, reason, created, updated, sequence }
+        JobSummary { id, label, agreement, state, round, progress, reason, created, updated, sequence }
     }
 
-    fn tell(&mut self, what: v1::event::What) {
+    fn push_event(&mut self, what: v1::event::What) {
         self.job.sequence += 1;
         self.events.push(v1::Event { sequence: self.job.sequence, what: Some(what) });
     }
@@ -57,7 +57,7 @@ impl Entry {
 
     /// Bytes that it left, and needs to go on.
     fn bytes(&self) -> u64 {
-        let left: u64 = self.events.iter().filter_map(|event| event.what.as_ref()).map(told_bytes).sum();
+        let left: u64 = self.events.iter().filter_map(|event| event.what.as_ref()).map(output_bytes).sum();
         left + if self.job.state.has_ended() { 0 } else { self.held }
     }
 
@@ -67,8 +67,8 @@ impl Entry {
             JobState::Waiting => self.job.cancel || self.verdicts.contains_key(&self.job.round),
             _ => false,
         };
-        let rested = self.not_before <= now || self.not_before > now + LONGEST_REST;
-        ready && (rested || self.job.cancel) && (self.until <= now || self.until > 2 * until - now)
+        let backed_off = self.not_before <= now || self.not_before > now + MAX_BACKOFF;
+        ready && (backed_off || self.job.cancel) && (self.until <= now || self.until > 2 * until - now)
     }
 
     /// Takes it from its worker: what nobody works on does not run.
@@ -106,7 +106,7 @@ impl State for MemoryState {
         let mut inner = self.lock();
         let key = (tenant.clone(), upload.name);
         if let Some(found) = inner.uploads.get(&key) {
-            return same_upload(upload, found.clone());
+            return check_same_upload(upload, found.clone());
         }
         let mine = || inner.uploads.iter().filter(|((t, _), _)| t == tenant).map(|(_, u)| u.size);
         let left: u64 = inner.of(tenant).map(Entry::bytes).sum();
@@ -128,15 +128,15 @@ impl State for MemoryState {
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let mut inner = self.lock();
         if inner.of(tenant).any(|e| e.uses.contains(&name)) {
-            return Err(in_use(name));
+            return Err(upload_in_use(name));
         }
         inner.uploads.remove(&(tenant.clone(), name)).map(|_| ()).ok_or(Error::NoBlob { name })
     }
 
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
         let mut inner = self.lock();
         if let Some(found) = inner.of(tenant).find(|e| e.request == job.request) {
-            return Ok(found.brief());
+            return Ok(found.summary());
         }
         let open = inner.of(tenant).filter(|e| !e.job.state.has_ended()).count() as u64;
         check_job_quota(quota, open, inner.of(tenant).count() as u64)?;
@@ -172,48 +172,48 @@ impl State for MemoryState {
             turn: 0,
             held: 0,
             not_before: 0,
-            rests: 0,
-            lacked: 0,
+            backoffs: 0,
+            out_of_memory: 0,
         };
-        entry.tell(v1::event::What::Queued(v1::Queued {}));
-        let brief = entry.brief();
+        entry.push_event(v1::event::What::Queued(v1::Queued {}));
+        let summary = entry.summary();
         inner.jobs.push(entry);
-        Ok(brief)
+        Ok(summary)
     }
 
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
         self.lock().find(tenant, id).map(|e| e.job.clone())
     }
 
-    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
-        self.lock().find(tenant, id).map(|e| e.brief())
+    fn summary(&self, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+        self.lock().find(tenant, id).map(|e| e.summary())
     }
 
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
-        let mut jobs: Vec<_> = self.lock().of(tenant).map(Entry::brief).collect();
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<JobSummary>> {
+        let mut jobs: Vec<_> = self.lock().of(tenant).map(Entry::summary).collect();
         jobs.reverse();
         Ok(jobs)
     }
 
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary> {
         let mut inner = self.lock();
         let entry = inner.find(tenant, id)?;
         if !entry.job.state.has_ended() {
             (entry.job.cancel, entry.job.updated) = (true, now);
-            (entry.not_before, entry.rests) = (0, 0);
+            (entry.not_before, entry.backoffs) = (0, 0);
             if entry.until <= now {
                 entry.job.state = JobState::Cancelled;
                 entry.token += 1;
-                entry.tell(v1::event::What::Cancelled(v1::Cancelled {}));
+                entry.push_event(v1::event::What::Cancelled(v1::Cancelled {}));
             }
         }
-        Ok(entry.brief())
+        Ok(entry.summary())
     }
 
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
         let mut inner = self.lock();
         if !inner.find(tenant, id)?.job.state.has_ended() {
-            return Err(still_running());
+            return Err(job_not_ended());
         }
         inner.jobs.retain(|e| e.job.id != id);
         Ok(())
@@ -228,7 +228,7 @@ impl State for MemoryState {
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         let mut inner = self.lock();
         let entry = inner.find(tenant, id)?;
-        check_verdict(&entry.brief(), round, verdict, entry.verdicts.get(&round).copied())?;
+        check_verdict(&entry.summary(), round, verdict, entry.verdicts.get(&round).copied())?;
         entry.verdicts.insert(round, verdict);
         Ok(())
     }
@@ -250,8 +250,8 @@ impl State for MemoryState {
         entry.token += 1;
         entry.attempts += 1;
         let lease = Lease { job: entry.job.id, token: entry.token };
-        let Entry { attempts, rests, lacked, .. } = *entry;
-        Ok(Some(Claim { lease, job: entry.job.clone(), attempts, rests, lacked }))
+        let Entry { attempts, backoffs, out_of_memory, .. } = *entry;
+        Ok(Some(Claim { lease, job: entry.job.clone(), attempts, backoffs, out_of_memory }))
     }
 
     fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
@@ -277,21 +277,21 @@ impl State for MemoryState {
             job.checkpoint.clone_from(&change.checkpoint);
         }
         if change.checkpoint.is_some() {
-            (entry.attempts, entry.rests, entry.lacked) = (0, 0, 0);
+            (entry.attempts, entry.backoffs, entry.out_of_memory) = (0, 0, 0);
         }
         if change.uncounted {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
-        if let Some(rest) = change.rest {
-            (entry.not_before, entry.rests) = (now + rest, entry.rests + 1);
+        if let Some(backoff) = change.backoff {
+            (entry.not_before, entry.backoffs) = (now + backoff, entry.backoffs + 1);
         }
-        entry.lacked += u32::from(change.lacked);
+        entry.out_of_memory += u32::from(change.out_of_memory);
         entry.held = change.held.unwrap_or(entry.held);
         if change.release {
             entry.release();
         }
         if let Some(what) = &change.event {
-            entry.tell(what.clone());
+            entry.push_event(what.clone());
         }
         Ok(())
     }
@@ -313,18 +313,18 @@ impl State for MemoryState {
         (entry.worker, entry.until) = (None, 0);
         entry.token += 1;
         (entry.job.state, entry.job.reason, entry.job.updated) = (JobState::Failed, reason.to_owned(), now);
-        entry.tell(v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }));
+        entry.push_event(v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }));
         Ok(Some(entry.job.tenant.clone()))
     }
 
-    fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
+    fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals> {
         let inner = self.lock();
         let uploads = inner.uploads.keys().filter(|(owner, _)| owner == tenant).count() as u64;
-        Ok(Holdings { jobs: inner.of(tenant).count() as u64, uploads })
+        Ok(TenantTotals { jobs: inner.of(tenant).count() as u64, uploads })
     }
 
-    fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings> {
-        let held = self.holdings(tenant)?;
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
+        let held = self.tenant_totals(tenant)?;
         let mut inner = self.lock();
         inner.jobs.retain(|e| e.job.tenant != *tenant);
         inner.uploads.retain(|(owner, _), _| owner != tenant);
@@ -337,7 +337,7 @@ impl State for MemoryState {
                 entry.release();
                 entry.token += 1;
             }
-            (entry.not_before, entry.rests) = (0, 0);
+            (entry.not_before, entry.backoffs) = (0, 0);
             if let Some(progress) = &mut entry.job.progress {
                 progress.resting = false;
             }
@@ -345,7 +345,7 @@ impl State for MemoryState {
         Ok(())
     }
 
-    fn census(&self) -> Result<Vec<(JobState, u64)>> {
+    fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
         let inner = self.lock();
         let states = [
             JobState::Queued,

@@ -20,7 +20,7 @@ use hetal_wire::{BlobName, JobId, v1};
 pub type Millis = u64;
 
 /// The longest rest of a job. One that would end later was given by a clock that has been set back since.
-pub const LONGEST_REST: Millis = 120_000;
+pub const MAX_BACKOFF: Millis = 120_000;
 
 /// What an uploaded blob holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ pub struct Job {
 
 /// A job as its owner sees it: without what is large, of which he may have much.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Brief {
+pub struct JobSummary {
     /// Its name.
     pub id: JobId,
     /// What its owner calls it.
@@ -132,7 +132,7 @@ pub struct Brief {
 
 /// Numbers of what is remembered of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct TenantTotals {
     /// Jobs.
     pub jobs: u64,
     /// Uploads.
@@ -158,9 +158,9 @@ pub struct Claim {
     /// Claims of it since its last checkpoint that count, this one included.
     pub attempts: u32,
     /// Rests since its last checkpoint.
-    pub rests: u32,
+    pub backoffs: u32,
     /// Attempts since its last checkpoint that lacked memory of the card they were made on.
-    pub lacked: u32,
+    pub out_of_memory: u32,
 }
 
 /// What a worker changes about a job, all at once or not at all.
@@ -183,11 +183,11 @@ pub struct Change {
     /// Whether the lease ends: a job that runs is in the queue again.
     pub release: bool,
     /// For how long nobody shall take it.
-    pub rest: Option<Millis>,
+    pub backoff: Option<Millis>,
     /// Whether this attempt does not count; those before it do.
     pub uncounted: bool,
     /// Whether this attempt lacked memory of its card.
-    pub lacked: bool,
+    pub out_of_memory: bool,
     /// Milliseconds of work since the last change.
     pub spent: Millis,
 }
@@ -205,15 +205,15 @@ pub trait State: Send + Sync {
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
 
     /// Queues a job, or finds the one of the same request.
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief>;
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary>;
     /// A job of a tenant.
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job>;
     /// A job of a tenant, as he sees it.
-    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief>;
+    fn summary(&self, tenant: &Tenant, id: JobId) -> Result<JobSummary>;
     /// All jobs of a tenant, the newest first.
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>>;
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<JobSummary>>;
     /// Ends a job that no worker has; asks the worker that has it to end it.
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief>;
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary>;
     /// Forgets a job that has ended.
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()>;
     /// Events of a job after a number, in order, `most` of them.
@@ -238,17 +238,17 @@ pub trait State: Send + Sync {
     /// Ends a job that is still among those; gives whose it was if it did.
     fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>>;
     /// What is remembered of a tenant.
-    fn holdings(&self, tenant: &Tenant) -> Result<Holdings>;
+    fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals>;
     /// Forgets everything of a tenant; gives what that was. No worker may have a job of his.
-    fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings>;
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals>;
     /// Ends all leases of a worker that is known to be dead, and the rest of all jobs: what they waited for may work for the next.
     fn release_worker(&self, worker: &str) -> Result<()>;
     /// Numbers of jobs in each state.
-    fn census(&self) -> Result<Vec<(JobState, u64)>>;
+    fn count_jobs(&self) -> Result<Vec<(JobState, u64)>>;
 }
 
 /// The upload that `wanted` may be, where `found` has its name already.
-fn same_upload(wanted: &Upload, found: Upload) -> Result<Upload> {
+fn check_same_upload(wanted: &Upload, found: Upload) -> Result<Upload> {
     if (wanted.kind, wanted.size) == (found.kind, found.size) {
         return Ok(found);
     }
@@ -256,7 +256,7 @@ fn same_upload(wanted: &Upload, found: Upload) -> Result<Upload> {
 }
 
 /// Bytes of the blobs that an event tells of: they stay as long as the job.
-fn told_bytes(what: &v1::event::What) -> u64 {
+fn output_bytes(what: &v1::event::What) -> u64 {
     let outputs = match what {
         v1::event::What::Validation(validation) => &validation.logits,
         v1::event::What::Finished(finished) => &finished.outputs,
@@ -267,7 +267,7 @@ fn told_bytes(what: &v1::event::What) -> u64 {
 
 /// Refuses an upload that would pass the quota of a tenant who has `count` uploads, and with those of his jobs `bytes` bytes.
 fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) -> Result<()> {
-    let sentence = if count >= quota.uploads {
+    let message = if count >= quota.uploads {
         format!("there are {count} uploads, the most allowed: delete some")
     } else if bytes.saturating_add(upload.size) > quota.bytes {
         format!(
@@ -277,36 +277,36 @@ fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) ->
     } else {
         return Ok(());
     };
-    Err(Error::Limit { sentence })
+    Err(Error::Limit { message })
 }
 
 /// Refuses a job that would pass the quota of a tenant with so many jobs.
 fn check_job_quota(quota: &Quota, open: u64, all: u64) -> Result<()> {
-    let sentence = if open >= quota.jobs {
+    let message = if open >= quota.jobs {
         format!("{open} jobs have not ended, the most allowed: wait or cancel one")
     } else if all >= quota.kept_jobs {
         format!("{all} jobs are kept, the most allowed: delete some")
     } else {
         return Ok(());
     };
-    Err(Error::Limit { sentence })
+    Err(Error::Limit { message })
 }
 
 /// Whether a verdict may be given: `given` is the one there is already.
-fn check_verdict(job: &Brief, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
-    let sentence = match given {
+fn check_verdict(job: &JobSummary, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
+    let message = match given {
         Some(given) if given == verdict => return Ok(()),
         Some(_) => format!("round {round} has been judged already"),
         None if job.state == JobState::Waiting && job.round == round => return Ok(()),
         None => format!("the job does not wait for a verdict on round {round}"),
     };
-    Err(Error::NotNow { sentence })
+    Err(Error::Precondition { message })
 }
 
-fn still_running() -> Error {
-    Error::NotNow { sentence: "the job has not ended: cancel it first".to_owned() }
+fn job_not_ended() -> Error {
+    Error::Precondition { message: "the job has not ended: cancel it first".to_owned() }
 }
 
-fn in_use(name: BlobName) -> Error {
-    Error::NotNow { sentence: format!("a job uses blob {name}: delete the job first") }
+fn upload_in_use(name: BlobName) -> Error {
+    Error::Precondition { message: format!("a job uses blob {name}: delete the job first") }
 }

@@ -82,7 +82,7 @@ PRAGMA user_version = 6;
 ";
 
 /// Every version's step from the one before.
-const STEPS: [&str; 6] = [SCHEMA, SECOND, THIRD, FOURTH, FIFTH, SIXTH];
+const MIGRATIONS: [&str; 6] = [SCHEMA, SECOND, THIRD, FOURTH, FIFTH, SIXTH];
 
 const STATES: [JobState; 6] =
     [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
@@ -91,7 +91,7 @@ const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::Lower
 
 const JOB: &str = "number, id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
 /// What is small of it.
-const BRIEF: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
+const SUMMARY: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
 /// Jobs that have not ended and that a worker can do something for. A lease that ends a whole lease later than one given
 /// now was given by a clock that has been set back since (a little later: it was extended while this question waited); so was a rest
 /// that ends later than the longest.
@@ -155,7 +155,7 @@ impl SqliteState {
             });
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        let missing = usize::try_from(version).ok().and_then(|version| STEPS.get(version..));
+        let missing = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..));
         let newer = || Error::State { reason: format!("version {version} of the database: use a newer server") };
         let missing = missing.ok_or_else(newer)?;
         let transaction = connection.transaction()?;
@@ -246,15 +246,15 @@ fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
     found.ok_or(Error::NoJob { id })?.1
 }
 
-fn read_brief(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Brief>)> {
-    Ok((row.get(0)?, parse_brief(row)))
+fn read_summary(row: &Row<'_>) -> rusqlite::Result<(i64, Result<JobSummary>)> {
+    Ok((row.get(0)?, parse_summary(row)))
 }
 
-fn parse_brief(row: &Row<'_>) -> Result<Brief> {
+fn parse_summary(row: &Row<'_>) -> Result<JobSummary> {
     let agreement = row.get::<_, Option<String>>(3)?.map(|text| serde_json::from_str(&text)).transpose();
     let progress = row.get::<_, Option<Vec<u8>>>(6)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
     let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
-    Ok(Brief {
+    Ok(JobSummary {
         id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
         label: row.get(2)?,
         agreement: agreement.map_err(|_| corrupt("a job's agreement"))?,
@@ -268,9 +268,9 @@ fn parse_brief(row: &Row<'_>) -> Result<Brief> {
     })
 }
 
-fn find_brief(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Brief> {
-    let sql = format!("SELECT {BRIEF} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
-    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_brief).optional()?;
+fn find_summary(db: &Connection, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+    let sql = format!("SELECT {SUMMARY} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_summary).optional()?;
     found.ok_or(Error::NoJob { id })?.1
 }
 
@@ -301,10 +301,10 @@ fn find_verdict(db: &Connection, id: JobId, round: u32) -> Result<Option<Verdict
     found.map(|n| numbered(&VERDICTS, n, "a verdict")).transpose()
 }
 
-fn holdings(db: &Connection, tenant: &Tenant) -> Result<Holdings> {
+fn tenant_totals(db: &Connection, tenant: &Tenant) -> Result<TenantTotals> {
     let jobs = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
     let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
-    Ok(Holdings { jobs, uploads })
+    Ok(TenantTotals { jobs, uploads })
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -331,7 +331,7 @@ impl State for SqliteState {
     fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload> {
         self.write(|db| {
             if let Some(found) = find_upload(db, tenant, upload.name)? {
-                return same_upload(upload, found);
+                return check_same_upload(upload, found);
             }
             let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
             let bytes = count(db, "SELECT COALESCE(SUM(size), 0) FROM uploads WHERE tenant = ?1", tenant)?;
@@ -363,7 +363,7 @@ impl State for SqliteState {
             let sql = "SELECT COUNT(*) FROM uses WHERE tenant = ?1 AND name = ?2";
             let uses: i64 = db.query_row(sql, params![tenant.as_str(), name.0], |row| row.get(0))?;
             if uses > 0 {
-                return Err(in_use(name));
+                return Err(upload_in_use(name));
             }
             let sql = "DELETE FROM uploads WHERE tenant = ?1 AND name = ?2";
             match db.execute(sql, params![tenant.as_str(), name.0])? {
@@ -373,12 +373,12 @@ impl State for SqliteState {
         })
     }
 
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
         self.write(|db| {
             let sql = "SELECT id FROM jobs WHERE tenant = ?1 AND request = ?2";
             let values = params![tenant.as_str(), job.request];
             if let Some(id) = db.query_row(sql, values, |row| row.get::<_, [u8; 16]>(0)).optional()? {
-                return find_brief(db, tenant, JobId(id));
+                return find_summary(db, tenant, JobId(id));
             }
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
             let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
@@ -392,7 +392,7 @@ impl State for SqliteState {
                 db.execute(sql, params![job.id.0, tenant.as_str(), name.0])?;
             }
             add_event(db, job.id, v1::event::What::Queued(v1::Queued {}))?;
-            find_brief(db, tenant, job.id)
+            find_summary(db, tenant, job.id)
         })
     }
 
@@ -400,15 +400,15 @@ impl State for SqliteState {
         self.read(|db| find_job(db, tenant, id))
     }
 
-    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
-        self.read(|db| find_brief(db, tenant, id))
+    fn summary(&self, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+        self.read(|db| find_summary(db, tenant, id))
     }
 
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<JobSummary>> {
         self.read(|db| {
-            let mut rows = db.prepare(&format!("SELECT {BRIEF} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
+            let mut rows = db.prepare(&format!("SELECT {SUMMARY} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
             let mut jobs = Vec::new();
-            for row in rows.query_map([tenant.as_str()], read_brief)? {
+            for row in rows.query_map([tenant.as_str()], read_summary)? {
                 match row? {
                     (_, Ok(job)) => jobs.push(job),
                     // One that cannot be read does not hide the others.
@@ -419,9 +419,9 @@ impl State for SqliteState {
         })
     }
 
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary> {
         self.write(|db| {
-            if !find_brief(db, tenant, id)?.state.has_ended() {
+            if !find_summary(db, tenant, id)?.state.has_ended() {
                 let sql = "UPDATE jobs SET cancel = 1, updated = ?2, not_before = 0, rests = 0 WHERE id = ?1";
                 db.execute(sql, params![id.0, now as i64])?;
                 let sql = "UPDATE jobs SET state = 5, token = token + 1 WHERE id = ?1 AND until <= ?2";
@@ -429,14 +429,14 @@ impl State for SqliteState {
                     add_event(db, id, v1::event::What::Cancelled(v1::Cancelled {}))?;
                 }
             }
-            find_brief(db, tenant, id)
+            find_summary(db, tenant, id)
         })
     }
 
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
         self.write(|db| {
-            if !find_brief(db, tenant, id)?.state.has_ended() {
-                return Err(still_running());
+            if !find_summary(db, tenant, id)?.state.has_ended() {
+                return Err(job_not_ended());
             }
             db.execute("DELETE FROM jobs WHERE id = ?1", [&id.0[..]])?;
             Ok(())
@@ -445,7 +445,7 @@ impl State for SqliteState {
 
     fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
         self.read(|db| {
-            find_brief(db, tenant, id)?;
+            find_summary(db, tenant, id)?;
             let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
             let mut rows = db.prepare(sql)?;
             let after = i64::try_from(after).unwrap_or(i64::MAX);
@@ -456,7 +456,7 @@ impl State for SqliteState {
 
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         self.write(|db| {
-            let job = find_brief(db, tenant, id)?;
+            let job = find_summary(db, tenant, id)?;
             check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
             let sql = "INSERT OR IGNORE INTO verdicts VALUES (?1, ?2, ?3)";
             db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])?;
@@ -472,7 +472,7 @@ impl State for SqliteState {
                     (SELECT MAX(r.turn) FROM jobs r WHERE r.tenant = j.tenant), number LIMIT 1"
             );
             let job = loop {
-                let values = params![now as i64, until as i64, LONGEST_REST as i64];
+                let values = params![now as i64, until as i64, MAX_BACKOFF as i64];
                 match db.query_row(&sql, values, read_job).optional()? {
                     None => return Ok(None),
                     Some((_, Ok(job))) => break job,
@@ -486,9 +486,9 @@ impl State for SqliteState {
             let counts = |row: &Row<'_>| Ok([row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?, row.get(3)?]);
             let [token, counts @ ..] = db.query_row(sql, values, counts)?;
             // A number that makes no sense is too large: the job ends, and not the queue.
-            let [attempts, rests, lacked] = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+            let [attempts, backoffs, out_of_memory] = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
             let lease = Lease { job: job.id, token: token as u64 };
-            Ok(Some(Claim { lease, job: Job { state: JobState::Running, ..job }, attempts, rests, lacked }))
+            Ok(Some(Claim { lease, job: Job { state: JobState::Running, ..job }, attempts, backoffs, out_of_memory }))
         })
     }
 
@@ -518,11 +518,11 @@ impl State for SqliteState {
                 change.progress.as_ref().map(|progress| progress.encode_to_vec()),
                 change.reason,
                 change.spent as i64,
-                change.event.as_ref().map_or(0, told_bytes) as i64,
+                change.event.as_ref().map_or(0, output_bytes) as i64,
                 change.held.map(|bytes| bytes as i64),
                 change.uncounted,
-                change.rest.map(|rest| rest as i64),
-                change.lacked,
+                change.backoff.map(|backoff| backoff as i64),
+                change.out_of_memory,
             ];
             if db.execute(sql, values)? == 0 {
                 return Err(Error::Fenced);
@@ -574,13 +574,13 @@ impl State for SqliteState {
         tenant.map(|name| parse(name).ok_or_else(|| corrupt("a tenant"))).transpose()
     }
 
-    fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
-        self.read(|db| holdings(db, tenant))
+    fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals> {
+        self.read(|db| tenant_totals(db, tenant))
     }
 
-    fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings> {
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
         let held = self.write(|db| {
-            let held = holdings(db, tenant)?;
+            let held = tenant_totals(db, tenant)?;
             for table in ["jobs", "uploads"] {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = ?1"), [tenant.as_str()])?;
             }
@@ -611,7 +611,7 @@ impl State for SqliteState {
         })
     }
 
-    fn census(&self) -> Result<Vec<(JobState, u64)>> {
+    fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
         self.read(|db| {
             let mut rows = db.prepare("SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state")?;
             let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;

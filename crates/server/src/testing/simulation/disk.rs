@@ -1,7 +1,7 @@
 //! A disk that forgets what was not synced, tears what was half written, and rots.
 
 use super::world::{Injected, World};
-use crate::store::disk::{Disk, Growing};
+use crate::store::disk::{AppendFile, Disk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Cursor, Error, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -186,7 +186,7 @@ impl Write for Open {
     }
 }
 
-impl Growing for Open {
+impl AppendFile for Open {
     fn sync(&mut self) -> io::Result<()> {
         let injected = self.disk.world.next_fault(false);
         let mut inner = self.disk.lock();
@@ -205,7 +205,7 @@ impl Growing for Open {
 pub struct Handle(pub Arc<SimDisk>);
 
 impl Disk for Handle {
-    fn append(&self, path: &Path) -> io::Result<Box<dyn Growing>> {
+    fn append(&self, path: &Path) -> io::Result<Box<dyn AppendFile>> {
         let file = self.0.operate(true, |inner| {
             if let Some(&file) = inner.now.files.get(path) {
                 return Ok(file);

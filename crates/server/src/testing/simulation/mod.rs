@@ -20,11 +20,11 @@ use crate::jobs::spec::{Part, Training, Work};
 use crate::jobs::verdict_timeout::Patience;
 use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
-use crate::store::blobs::{Blobs, Key, LocalBlobs, Shelf, name_of, read};
-use crate::store::gc::{cancel_job, delete_job, sweep};
+use crate::store::blobs::{Blobs, Key, LocalBlobs, Namespace, name_of, read};
+use crate::store::gc::{cancel_job, collect_garbage, delete_job};
 use crate::store::staging::Staging;
-use crate::store::state::{BlobKind, JobState, LONGEST_REST, MemoryState, NewJob, Quota, SqliteState, State, Upload};
-use crate::store::uploads::{Begun, Intake, Uploads};
+use crate::store::state::{BlobKind, JobState, MAX_BACKOFF, MemoryState, NewJob, Quota, SqliteState, State, Upload};
+use crate::store::uploads::{Resumed, UploadWriter, Uploads};
 use crate::tenants::Tenant;
 use crate::worker::pool::Shop;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
@@ -93,9 +93,14 @@ impl Server {
         };
         any.release_worker(&shop.name)?;
         // As in a real server, what cannot be swept up stops nobody.
-        let _ = sweep(&*any, &*blobs, &staging);
-        let uploads =
-            Uploads { state: any, blobs: Arc::<LocalBlobs>::clone(&blobs), staging, most: 1 << 20, spare: 1 << 10 };
+        let _ = collect_garbage(&*any, &*blobs, &staging);
+        let uploads = Uploads {
+            state: any,
+            blobs: Arc::<LocalBlobs>::clone(&blobs),
+            staging,
+            max_bytes: 1 << 20,
+            reserve_bytes: 1 << 10,
+        };
         Ok(Self { world: Arc::clone(world), blobs, state: Arc::clone(state), uploads, shop, encoded: Cell::default() })
     }
 
@@ -135,7 +140,7 @@ struct Client {
     cancels_at: Option<u32>,
     deletes: bool,
     at: Step,
-    stream: Option<Intake>,
+    stream: Option<UploadWriter>,
     uploaded: BTreeSet<BlobName>,
     job: Option<JobId>,
     seen: Vec<v1::Event>,
@@ -214,7 +219,7 @@ impl Client {
             Step::Done => return,
         };
         if let Err(error) = done {
-            let passes = error.may_pass() || matches!(error, Error::Limit { .. } | Error::Damaged { .. });
+            let passes = error.is_transient() || matches!(error, Error::Limit { .. } | Error::Damaged { .. });
             assert!(passes, "client {} at {:?}: {error}", self.number, self.at);
         }
     }
@@ -222,19 +227,19 @@ impl Client {
     fn send(&mut self, server: &Server, file: usize, lost: bool) -> Result<()> {
         let (kind, bytes) = (self.files[file].0, self.files[file].1.clone());
         let (name, size) = (name_of(&bytes), bytes.len() as u64);
-        let Some(mut intake) = self.stream.take() else {
+        let Some(mut writer) = self.stream.take() else {
             let wanted = Upload { name, kind, size, complete: false };
-            let extent = server.uploads.begin(&self.tenant, &wanted, &QUOTA)?;
+            let progress = server.uploads.begin(&self.tenant, &wanted, &QUOTA)?;
             if lost {
                 return Ok(());
             }
-            if extent.complete {
+            if progress.complete {
                 self.acknowledged(file);
                 return Ok(());
             }
-            match server.uploads.resume(&self.tenant, name, extent.held)? {
-                Begun::Complete(_) => self.acknowledged(file),
-                Begun::Partial(intake) => self.stream = Some(intake),
+            match server.uploads.resume(&self.tenant, name, progress.held)? {
+                Resumed::Complete(_) => self.acknowledged(file),
+                Resumed::Partial(writer) => self.stream = Some(writer),
             }
             return Ok(());
         };
@@ -242,16 +247,16 @@ impl Client {
             // The stream breaks off.
             return Ok(());
         }
-        let held = intake.held() as usize;
+        let held = writer.held() as usize;
         if held < bytes.len() {
             let end = (held + 1 + server.world.below(100)).min(bytes.len());
-            server.uploads.add(&mut intake, &bytes[held..end])?;
+            server.uploads.add(&mut writer, &bytes[held..end])?;
         }
-        if !intake.is_whole() {
-            self.stream = Some(intake);
+        if !writer.is_whole() {
+            self.stream = Some(writer);
             return Ok(());
         }
-        server.uploads.finish(&self.tenant, intake, |_, start| {
+        server.uploads.finish(&self.tenant, writer, |_, start| {
             assert_eq!(start[..], bytes[..start.len()]);
             Ok(())
         })?;
@@ -307,7 +312,7 @@ impl Client {
         use v1::event::What;
         let fetch = |output: &v1::Output| {
             let name = BlobName::try_from(&output.blob[..]).unwrap();
-            match read(&*server.blobs, &Key::new(&self.tenant, Shelf::Job(id), name), toy::MOST) {
+            match read(&*server.blobs, &Key::new(&self.tenant, Namespace::Job(id), name), toy::MOST) {
                 Err(Error::Damaged { .. }) if rotten.borrow().contains(&name) => Ok(name),
                 Err(error @ (Error::NoOutput { .. } | Error::Damaged { .. })) => panic!("{error}"),
                 other => other.map(|_| name),
@@ -390,7 +395,7 @@ impl Client {
             if self.uploaded.contains(&name) {
                 let upload = state.upload(&self.tenant, name).unwrap();
                 assert!(upload.is_some_and(|u| u.complete), "an acknowledged upload was forgotten");
-                let held = disk.contents(&path(&self.tenant, Shelf::Uploads, name));
+                let held = disk.contents(&path(&self.tenant, Namespace::Uploads, name));
                 let intact = held.as_ref() == Some(bytes) || held.is_some() && rotten.borrow().contains(&name);
                 assert!(intact, "an acknowledged upload was lost");
             }
@@ -408,8 +413,8 @@ impl Client {
     }
 }
 
-fn path(tenant: &Tenant, shelf: Shelf, name: BlobName) -> PathBuf {
-    root().join("blobs/tenants").join(Key::new(tenant, shelf, name).to_string())
+fn path(tenant: &Tenant, namespace: Namespace, name: BlobName) -> PathBuf {
+    root().join("blobs/tenants").join(Key::new(tenant, namespace, name).to_string())
 }
 
 type Rotten = Rc<RefCell<BTreeSet<BlobName>>>;
@@ -524,7 +529,7 @@ impl Machine {
         self.check();
         let mut named = BTreeSet::new();
         for client in self.clients.iter().map(RefCell::borrow) {
-            named.extend(client.uploaded.iter().map(|name| path(&client.tenant, Shelf::Uploads, *name)));
+            named.extend(client.uploaded.iter().map(|name| path(&client.tenant, Namespace::Uploads, *name)));
             let Some(id) = client.job else { continue };
             let job = server.state.job(&client.tenant, id).unwrap();
             assert_eq!(Some(job.state), client.end);
@@ -535,7 +540,7 @@ impl Machine {
                     _ => continue,
                 };
                 let names = outputs.iter().map(|output| BlobName::try_from(&output.blob[..]).unwrap());
-                named.extend(names.map(|name| path(&client.tenant, Shelf::Job(id), name)));
+                named.extend(names.map(|name| path(&client.tenant, Namespace::Job(id), name)));
             }
         }
         let there: BTreeSet<_> = self.disk.0.paths().into_iter().collect();
@@ -626,7 +631,7 @@ fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
             world.fill();
         }
         let opened = Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
-        let held = opened.held(&ann, name).unwrap();
+        let held = opened.received(&ann, name).unwrap();
         assert!(if full { held < 1000 } else { held == 1000 }, "{held}");
         assert!(disk.0.contents(&syncing).is_none(), "it takes no more room");
     }
@@ -665,7 +670,7 @@ fn a_checkpoint_stores_what_changed() {
         assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
         // Whatever a job ended by, nothing of it is left that nobody names.
         cancelled += machine.clients.iter().filter(|client| client.borrow().end == Some(JobState::Cancelled)).count();
-        assert_eq!(sweep(&*server.state, &*server.blobs, &server.uploads.staging).unwrap(), 0, "seed {seed}");
+        assert_eq!(collect_garbage(&*server.state, &*server.blobs, &server.uploads.staging).unwrap(), 0, "seed {seed}");
     }
     assert!(cancelled > 0);
 }
@@ -698,10 +703,10 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
         if deleted {
             delete_job(&*server.state, &*server.blobs, tenant, id).unwrap();
         }
-        let told = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
-        server.blobs.put(&Key::new(tenant, Shelf::Job(id), name_of(b"late")), b"late").unwrap();
+        let told = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
+        server.blobs.put(&Key::new(tenant, Namespace::Job(id), name_of(b"late")), b"late").unwrap();
         server.shop.settle(&desk, server.shop.next(&desk, &Err(Error::Fenced))).unwrap();
-        assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), told);
+        assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), told);
         assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
     }
 }
@@ -714,7 +719,7 @@ fn a_lost_card_loses_no_job() {
     let client = machine.clients[0].borrow();
     let (tenant, id) = (&client.tenant, client.job.unwrap());
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
-    let stored = server.blobs.list(tenant, Shelf::Job(id)).unwrap();
+    let stored = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
     let before = server.state.job(tenant, id).unwrap();
     assert!(before.checkpoint.is_some() && !stored.is_empty());
     let most = server.shop.config.bounds.attempts;
@@ -725,7 +730,7 @@ fn a_lost_card_loses_no_job() {
         };
         if server.state.job(tenant, id).unwrap().state == JobState::Queued {
             assert_eq!(claim(), None, "it rests");
-            machine.world.jump(LONGEST_REST as i64);
+            machine.world.jump(MAX_BACKOFF as i64);
         }
         let claim = claim().unwrap();
         let desk = server.shop.desk(&claim);
@@ -740,7 +745,7 @@ fn a_lost_card_loses_no_job() {
         assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &before.checkpoint));
         let resting = v1::Progress { resting: true, ..before.progress.unwrap() };
         assert_eq!(job.progress, Some(resting), "its owner is told, and how far it was");
-        assert_eq!(server.blobs.list(tenant, Shelf::Job(id)).unwrap(), stored);
+        assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), stored);
     }
     assert_eq!(server.shop.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
     assert_eq!(fails(false, most).state, JobState::Failed);
@@ -775,7 +780,7 @@ fn a_job_begins_when_its_keys_are_here() {
         client.step(&server, &machine.rotten);
     }
     let (tenant, now) = (client.tenant.clone(), machine.world.now());
-    server.blobs.delete(&Key::new(&tenant, Shelf::Uploads, client.training.keys)).unwrap();
+    server.blobs.delete(&Key::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     server.shop.attempt(&claim, None);
     let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
@@ -792,10 +797,10 @@ fn a_full_disk_loses_no_job() {
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
     let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
     let fails = |attempt| {
-        machine.world.jump(LONGEST_REST as i64);
+        machine.world.jump(MAX_BACKOFF as i64);
         let now = machine.world.now();
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
-        assert_eq!((claim.attempts, claim.rests), (1, attempt));
+        assert_eq!((claim.attempts, claim.backoffs), (1, attempt));
         let full = Error::System { what: "a blob".to_owned(), reason: "no space left".to_owned() };
         let desk = server.shop.desk(&claim);
         server.shop.settle(&desk, server.shop.next(&desk, &Err(full))).unwrap();

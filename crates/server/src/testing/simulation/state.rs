@@ -2,7 +2,9 @@
 
 use super::toy::SIZE;
 use super::world::{Injected, World};
-use crate::store::state::{Brief, Change, Claim, Holdings, Job, JobState, Lease, Millis, NewJob, Quota, State, Upload};
+use crate::store::state::{
+    Change, Claim, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
+};
 use crate::tenants::Tenant;
 use crate::worker::training::Checkpoint;
 use crate::{Error, Result};
@@ -57,19 +59,19 @@ impl State for SimState {
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         self.write(|s| s.delete_upload(tenant, name))
     }
-    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<Brief> {
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
         self.write(|s| s.create_job(tenant, job, quota, now))
     }
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
         self.read(|s| s.job(tenant, id))
     }
-    fn brief(&self, tenant: &Tenant, id: JobId) -> Result<Brief> {
-        self.read(|s| s.brief(tenant, id))
+    fn summary(&self, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+        self.read(|s| s.summary(tenant, id))
     }
-    fn jobs(&self, tenant: &Tenant) -> Result<Vec<Brief>> {
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<JobSummary>> {
         self.read(|s| s.jobs(tenant))
     }
-    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<Brief> {
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary> {
         self.write(|s| s.cancel_job(tenant, id, now))
     }
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
@@ -104,16 +106,16 @@ impl State for SimState {
     fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>> {
         self.write(|s| s.expire(id, round, reason, now, until))
     }
-    fn holdings(&self, tenant: &Tenant) -> Result<Holdings> {
-        self.read(|s| s.holdings(tenant))
+    fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals> {
+        self.read(|s| s.tenant_totals(tenant))
     }
-    fn forget_tenant(&self, tenant: &Tenant) -> Result<Holdings> {
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
         self.write(|s| s.forget_tenant(tenant))
     }
     fn release_worker(&self, worker: &str) -> Result<()> {
         self.write(|s| s.release_worker(worker))
     }
-    fn census(&self) -> Result<Vec<(JobState, u64)>> {
-        self.read(|s| s.census())
+    fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
+        self.read(|s| s.count_jobs())
     }
 }

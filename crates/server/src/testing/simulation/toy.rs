@@ -169,7 +169,7 @@ impl Workshop for Toy<'_> {
         rate: f64,
     ) -> Result<Model<Ct>> {
         self.world.pause();
-        let batch = pieces.next().ok_or_else(|| Error::work("a batch without pieces"))??;
+        let batch = pieces.next().ok_or_else(|| Error::failed("a batch without pieces"))??;
         Ok(step(*range, model, &batch, rate))
     }
     fn refresh(&self, _: &f64, model: &Model<Ct>) -> Result<Model<Ct>> {
@@ -186,10 +186,10 @@ impl Workshop for Toy<'_> {
         Ok(encode(ct))
     }
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct> {
-        let (one, rest) = bytes.split_at_checked(SIZE).ok_or_else(|| Error::work("too short"))?;
+        let (one, rest) = bytes.split_at_checked(SIZE).ok_or_else(|| Error::failed("too short"))?;
         *bytes = rest;
-        let ct: Ct = one.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::work("too short"))?;
-        if one == encode(&ct) { Ok(ct) } else { Err(Error::work("no ciphertext")) }
+        let ct: Ct = one.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::failed("too short"))?;
+        if one == encode(&ct) { Ok(ct) } else { Err(Error::failed("no ciphertext")) }
     }
     fn largest(&self) -> u64 {
         SIZE as u64

@@ -14,8 +14,8 @@ fn tenant(name: &str) -> Tenant {
     name.to_owned().try_into().unwrap()
 }
 
-fn key(tenant_name: &str, shelf: Shelf, bytes: &[u8]) -> Key {
-    Key::new(&tenant(tenant_name), shelf, name_of(bytes))
+fn key(tenant_name: &str, namespace: Namespace, bytes: &[u8]) -> Key {
+    Key::new(&tenant(tenant_name), namespace, name_of(bytes))
 }
 
 fn text(blobs: &dyn Blobs, key: &Key, offset: u64) -> String {
@@ -26,8 +26,8 @@ fn text(blobs: &dyn Blobs, key: &Key, offset: u64) -> String {
 
 /// Everything that is asked of a store, on an empty one.
 pub fn check(blobs: &dyn Blobs, scratch: &Path) {
-    let job = Shelf::Job(JobId([7; 16]));
-    let (upload, output) = (key("ann", Shelf::Uploads, b"hello"), key("ann", job, b"hello"));
+    let job = Namespace::Job(JobId([7; 16]));
+    let (upload, output) = (key("ann", Namespace::Uploads, b"hello"), key("ann", job, b"hello"));
     for key in [&upload, &output] {
         assert_eq!(blobs.len(key).unwrap(), None);
         assert!(blobs.open(key, 0).unwrap().is_none() && blobs.local(key).unwrap().is_none());
@@ -45,8 +45,8 @@ pub fn check(blobs: &dyn Blobs, scratch: &Path) {
 
     // Neither other shelves nor other tenants see it.
     assert_eq!(blobs.len(&output).unwrap(), None);
-    assert_eq!(blobs.len(&key("bob", Shelf::Uploads, b"hello")).unwrap(), None);
-    assert!(blobs.list(&tenant("bob"), Shelf::Uploads).unwrap().is_empty());
+    assert_eq!(blobs.len(&key("bob", Namespace::Uploads, b"hello")).unwrap(), None);
+    assert!(blobs.list(&tenant("bob"), Namespace::Uploads).unwrap().is_empty());
 
     let file = scratch.join("staged");
     std::fs::write(&file, b"world").unwrap();
@@ -58,12 +58,12 @@ pub fn check(blobs: &dyn Blobs, scratch: &Path) {
     assert_eq!(blobs.list(&tenant("ann"), job).unwrap(), expected);
     blobs.delete(&output).unwrap();
     assert_eq!(blobs.list(&tenant("ann"), job).unwrap(), [name_of(b"world")]);
-    assert_eq!(blobs.list(&tenant("ann"), Shelf::Uploads).unwrap(), [upload.name()]);
+    assert_eq!(blobs.list(&tenant("ann"), Namespace::Uploads).unwrap(), [upload.name()]);
 
     // A megabyte, and nothing at all.
     let large: Vec<u8> = (0..1 << 20).map(|i| (i % 251) as u8).collect();
     for bytes in [&large[..], b""] {
-        let key = key("ann", Shelf::Uploads, bytes);
+        let key = key("ann", Namespace::Uploads, bytes);
         blobs.put(&key, bytes).unwrap();
         assert!(read(blobs, &key, large.len() as u64).unwrap() == bytes);
     }
@@ -78,11 +78,11 @@ pub fn check(blobs: &dyn Blobs, scratch: &Path) {
     assert_eq!(blobs.owner().unwrap().as_deref(), Some("0123"));
     assert!(blobs.set_owner(Some("0123"), "4567").unwrap());
     assert_eq!(blobs.owner().unwrap().as_deref(), Some("4567"));
-    assert_eq!(blobs.holders().unwrap(), BTreeSet::from([tenant("ann")]));
-    let mut shelves = blobs.shelves().unwrap();
-    shelves.retain(|(tenant, shelf)| !blobs.list(tenant, *shelf).unwrap().is_empty());
-    shelves.sort();
-    assert_eq!(shelves, [(tenant("ann"), Shelf::Uploads), (tenant("ann"), job)]);
+    assert_eq!(blobs.tenants().unwrap(), BTreeSet::from([tenant("ann")]));
+    let mut namespaces = blobs.namespaces().unwrap();
+    namespaces.retain(|(tenant, namespace)| !blobs.list(tenant, *namespace).unwrap().is_empty());
+    namespaces.sort();
+    assert_eq!(namespaces, [(tenant("ann"), Namespace::Uploads), (tenant("ann"), job)]);
 }
 
 #[test]
@@ -100,14 +100,14 @@ fn a_folder_is_a_store_that_lasts() {
     std::fs::write(root.join("scratch/0"), b"half").unwrap();
     let again = LocalBlobs::open(&root).unwrap();
     assert_eq!(std::fs::read_dir(root.join("scratch")).unwrap().count(), 0);
-    assert_eq!(read(&again, &key("ann", Shelf::Uploads, b"hello"), 5).unwrap(), b"hello");
+    assert_eq!(read(&again, &key("ann", Namespace::Uploads, b"hello"), 5).unwrap(), b"hello");
 }
 
 #[test]
 fn damaged_bytes_are_noticed() {
     let dir = TempDir::new();
     let blobs = LocalBlobs::open(dir.path()).unwrap();
-    let key = key("ann", Shelf::Uploads, b"hello");
+    let key = key("ann", Namespace::Uploads, b"hello");
     blobs.put(&key, b"hello").unwrap();
     for damaged in [&b"hellp"[..], b"hell", b"hello!"] {
         std::fs::write(blobs.local(&key).unwrap().unwrap(), damaged).unwrap();

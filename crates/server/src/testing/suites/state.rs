@@ -88,7 +88,7 @@ fn jobs(state: &dyn State) {
     assert_eq!((first.state, first.created, first.sequence), (JobState::Queued, 10, 1));
     assert_eq!(state.job(&ann, first.id).unwrap().work, new_job(1).work);
     assert_eq!(first.agreement, Some(Limits::default().defaults));
-    assert_eq!(state.brief(&ann, first.id).unwrap(), first);
+    assert_eq!(state.summary(&ann, first.id).unwrap(), first);
     // The same request under another name is the same job.
     let again = NewJob { id: JobId([99; 16]), ..new_job(1) };
     assert_eq!(state.create_job(&ann, &again, &QUOTA, 11).unwrap(), first);
@@ -99,7 +99,7 @@ fn jobs(state: &dyn State) {
     assert_eq!(ids, [3, 2, 1]);
     assert_eq!(kinds(&state.events(&ann, first.id, 0, 10).unwrap()), [(1, "queued")]);
     // Uploads that a job uses stay.
-    assert!(matches!(state.delete_upload(&ann, BlobName([1; 32])), Err(Error::NotNow { .. })));
+    assert!(matches!(state.delete_upload(&ann, BlobName([1; 32])), Err(Error::Precondition { .. })));
     // Nobody else sees it.
     let unknown = || Error::NoJob { id: first.id };
     assert_eq!(state.job(&bob, first.id), Err(unknown()));
@@ -109,7 +109,7 @@ fn jobs(state: &dyn State) {
     assert_eq!(state.judge(&bob, first.id, 1, Verdict::Stop), Err(unknown()));
     assert!(state.jobs(&bob).unwrap().is_empty());
     // Cancelled while nobody works on it: at once, and for good.
-    assert!(matches!(state.delete_job(&ann, JobId([2; 16])), Err(Error::NotNow { .. })));
+    assert!(matches!(state.delete_job(&ann, JobId([2; 16])), Err(Error::Precondition { .. })));
     assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 20).unwrap().state, JobState::Cancelled);
     assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 21).unwrap().sequence, 2);
     assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 1, 10).unwrap()), [(2, "cancelled")]);
@@ -149,11 +149,11 @@ fn turns(state: &dyn State) {
     let again = if other.job.id == again.job.id { other } else { state.claim("worker", 201, 301).unwrap().unwrap() };
     assert_eq!((again.job.state, again.attempts), (JobState::Running, 2));
     // A worker that is known to be dead loses all.
-    let rests = || state.job(&again.job.tenant, again.job.id).unwrap().progress.map(|p| (p.done, p.resting));
-    assert_eq!(rests(), Some((1, true)));
+    let backoffs = || state.job(&again.job.tenant, again.job.id).unwrap().progress.map(|p| (p.done, p.resting));
+    assert_eq!(backoffs(), Some((1, true)));
     state.release_worker("worker").unwrap();
     assert_eq!(state.renew(&again.lease, &|| 900), Err(Error::Fenced));
-    assert_eq!(rests(), Some((1, false)), "it goes on with the next");
+    assert_eq!(backoffs(), Some((1, false)), "it goes on with the next");
     assert_eq!(state.renew(&a.lease, &|| 900), Err(Error::Fenced));
     let mut ids: Vec<_> = (0..3).map(|_| claim(202).unwrap().job.id.0[0]).collect();
     ids.sort();
@@ -174,7 +174,7 @@ fn life(state: &dyn State) {
     commit(&claim.lease, Change { progress: Some(progress), ..Change::default() }).unwrap();
     let before = state.job(&ann, id).unwrap();
     assert_eq!((before.progress, before.checkpoint, before.state), (Some(progress), None, JobState::Running));
-    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
+    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
     assert_eq!(state.waiting(310, 400).unwrap(), []);
     let waiting = Change {
         state: Some(JobState::Waiting),
@@ -193,11 +193,11 @@ fn life(state: &dyn State) {
     assert!(state.expire(id, 2, "late", 315, 400).unwrap().is_none(), "another round");
     // Without a verdict there is nothing to do.
     assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
-    assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::NotNow { .. })));
+    assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::Precondition { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), None);
     state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
     state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
-    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
+    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
     let unanswered = state.waiting(325, 400).unwrap();
     assert!(unanswered.is_empty() && state.expire(id, 1, "late", 325, 400).unwrap().is_none(), "it was answered");
@@ -220,7 +220,7 @@ fn life(state: &dyn State) {
     assert_eq!(kinds(&state.events(&ann, id, 1, 1).unwrap()), [(2, "started")]);
     assert_eq!(kinds(&state.events(&ann, id, 2, 9).unwrap()), [(3, "failed")]);
     assert_eq!(state.claim("worker", 999, 1000).unwrap(), None);
-    assert_eq!(state.census().unwrap(), [(JobState::Failed, 1), (JobState::Cancelled, 2)]);
+    assert_eq!(state.count_jobs().unwrap(), [(JobState::Failed, 1), (JobState::Cancelled, 2)]);
     state.delete_job(&ann, id).unwrap();
     state.delete_job(&ann, JobId([3; 16])).unwrap();
     state.delete_upload(&ann, BlobName([1; 32])).unwrap();
@@ -266,24 +266,28 @@ fn ends(state: &dyn State) {
     let job = state.job(&ann, job.id).unwrap();
     assert_eq!((job.state, job.reason.as_str()), (JobState::Failed, "nobody answered"));
     assert_eq!(kinds(&state.events(&ann, job.id, 2, 9).unwrap()), [(3, "failed")]);
-    assert!(matches!(state.judge(&ann, job.id, 1, Verdict::Stop), Err(Error::NotNow { .. })));
-    let before = state.holdings(&bob).unwrap();
-    assert_eq!(state.forget_tenant(&ann).unwrap(), Holdings { jobs: 1, uploads: 3 });
-    assert_eq!((state.holdings(&ann).unwrap(), state.holdings(&bob).unwrap()), (Holdings::default(), before));
+    assert!(matches!(state.judge(&ann, job.id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
+    let before = state.tenant_totals(&bob).unwrap();
+    assert_eq!(state.forget_tenant(&ann).unwrap(), TenantTotals { jobs: 1, uploads: 3 });
+    assert_eq!(
+        (state.tenant_totals(&ann).unwrap(), state.tenant_totals(&bob).unwrap()),
+        (TenantTotals::default(), before)
+    );
     assert_eq!(state.job(&ann, job.id), Err(Error::NoJob { id: job.id }));
 }
 
 /// Jobs that rest do so in the queue, and keep no other from its turn.
-fn rests(state: &dyn State) {
+fn backoffs(state: &dyn State) {
     let eve = tenant("eve");
     complete(state, &eve, [1, 2, 3]);
     let [first, second] = [31, 32].map(|n| state.create_job(&eve, &new_job(n), &QUOTA, 2000).unwrap().id);
     let claim = |now| state.claim("worker", now, now + 100).unwrap();
     let rest = |claim: &Claim, rest, now| {
-        let change = Change { release: true, rest: Some(rest), uncounted: true, lacked: true, ..Change::default() };
+        let change =
+            Change { release: true, backoff: Some(rest), uncounted: true, out_of_memory: true, ..Change::default() };
         state.commit(&claim.lease, &change, now).unwrap();
     };
-    let counts = |claim: &Claim| (claim.job.id, claim.attempts, claim.rests, claim.lacked);
+    let counts = |claim: &Claim| (claim.job.id, claim.attempts, claim.backoffs, claim.out_of_memory);
     let tired = claim(2000).unwrap();
     assert_eq!(counts(&tired), (first, 1, 0, 0));
     rest(&tired, 500, 2000);
@@ -296,7 +300,7 @@ fn rests(state: &dyn State) {
     let rested = claim(2500).unwrap();
     assert_eq!(counts(&rested), (first, 1, 1, 1));
     // A clock that is set back holds nothing.
-    rest(&rested, LONGEST_REST, 3000);
+    rest(&rested, MAX_BACKOFF, 3000);
     assert_eq!(claim(3000), None);
     let rested = claim(2999).unwrap();
     assert_eq!(counts(&rested), (first, 1, 2, 2));
@@ -331,7 +335,7 @@ fn check(state: &dyn State) {
     turns(state);
     life(state);
     ends(state);
-    rests(state);
+    backoffs(state);
 }
 
 #[test]
@@ -360,7 +364,7 @@ fn sqlite_is_a_state_that_lasts() {
     let state = SqliteState::open(&path).unwrap();
     life(&state);
     ends(&state);
-    rests(&state);
+    backoffs(&state);
 }
 
 /// Whatever is wrong with a row, its job is failed or passed over, and the others have their turn; the start goes on too.
@@ -395,9 +399,9 @@ fn one_damaged_row_stops_nobody() {
         assert_eq!(state.jobs(&ann).unwrap().len(), if is_shown { 1 } else { 2 }, "{damage}");
         assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
         assert_eq!(state.claim("worker", 5, 10).unwrap(), None, "{damage}");
-        assert_eq!(state.census().unwrap(), [(JobState::Running, 1), (JobState::Failed, 1)], "{damage}");
+        assert_eq!(state.count_jobs().unwrap(), [(JobState::Running, 1), (JobState::Failed, 1)], "{damage}");
         broken.execute_batch("UPDATE jobs SET state = 99 WHERE number = 1").unwrap();
-        assert_eq!(state.census().unwrap(), [(JobState::Running, 1)]);
+        assert_eq!(state.count_jobs().unwrap(), [(JobState::Running, 1)]);
         state.release_worker("worker").unwrap();
         assert_eq!(state.claim("worker", 6, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
     }
@@ -414,10 +418,10 @@ fn damaged_numbers_and_names_stop_nobody() {
     let broken = rusqlite::Connection::open(&path).unwrap();
     broken.execute_batch("UPDATE jobs SET attempts = -9, rests = -1").unwrap();
     let claim = state.claim("worker", 5, 10).unwrap().unwrap();
-    assert_eq!((claim.attempts, claim.rests, claim.lacked), (u32::MAX, u32::MAX, 0));
+    assert_eq!((claim.attempts, claim.backoffs, claim.out_of_memory), (u32::MAX, u32::MAX, 0));
     broken.execute_batch("UPDATE jobs SET state = 2, round = 1, tenant = CAST(X'FF' AS TEXT)").unwrap();
     assert!(state.expire(JobId([1; 16]), 1, "late", 20, 30).is_err(), "nobody knows whose it was");
-    assert_eq!(state.census().unwrap(), [(JobState::Failed, 1)]);
+    assert_eq!(state.count_jobs().unwrap(), [(JobState::Failed, 1)]);
 }
 
 /// A row that was damaged fails its job and keeps no other from its turn; a damaged file is not used at all.
@@ -462,7 +466,7 @@ fn an_older_database_is_brought_up_to_date() {
         rusqlite::Connection::open(&path).unwrap().execute(sql, rusqlite::params![id, work]).unwrap();
     }
     let state = SqliteState::open(&path).unwrap();
-    let agreement = |n| state.brief(&tenant("ann"), JobId([n; 16])).unwrap().agreement;
+    let agreement = |n| state.summary(&tenant("ann"), JobId([n; 16])).unwrap().agreement;
     assert_eq!((agreement(1), agreement(2)), (Some(Limits::default().defaults), None));
     assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().work, new_job(1).work);
 }
