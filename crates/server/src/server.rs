@@ -4,7 +4,7 @@ use crate::clock;
 use crate::compute::device::Devices;
 use crate::compute::param_registry::Sets;
 use crate::config::Config;
-use crate::jobs::verdict_timeout::Patience;
+use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::ConcurrencyLimit;
 use crate::metrics::{self, Metrics};
@@ -110,7 +110,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
         name: "local".to_owned(),
         draining: false.into(),
         clock: clock::system(),
-        key_lists: Arc::default(),
+        key_requirements: Arc::default(),
         shutdown: ShutdownSignal::default(),
         device_fault: Mutex::default(),
     });
@@ -130,7 +130,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
         tenants,
         connections: ConcurrencyLimit::new(config.bounds.tenant_connections),
         streams: ConcurrencyLimit::new(config.bounds.streams),
-        key_lists: Arc::clone(&shop.key_lists),
+        key_requirements: Arc::clone(&shop.key_requirements),
         admission: AdmissionQueue::default(),
         request_slots: TenantSemaphores::new(rpc::REQUESTS_PER_TENANT),
         create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
@@ -147,7 +147,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     let mut running = sockets.serve(Arc::new(service), shop, (Arc::clone(&database), lock));
     let shop = Arc::clone(&running.shop);
     let seconds = running.shop.config.bounds.verdict_seconds;
-    running.threads.push(thread("patience".to_owned(), move || Patience::new(seconds).watch(&shop))?);
+    running.threads.push(thread("patience".to_owned(), move || VerdictTimeouts::new(seconds).watch(&shop))?);
     let shop = Arc::clone(&running.shop);
     running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database, pause))?);
     for number in 0..running.shop.config.workers.unwrap_or(devices.workers()) {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_learn::{Limits, Session};
-use hetal_server::job_spec::{Classification, Part, Training, Work};
+use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
 use hetal_server::testing::fuzz_targets;
 use hetal_testkit::allocation::Counting;
 use hetal_testkit::fuzz::{feed, runs};
@@ -58,8 +58,8 @@ fn job_requests() -> Vec<Vec<u8>> {
 }
 
 fn works() -> Vec<Vec<u8>> {
-    let part = Part { blob: BlobName([5; 32]), rows: 64 };
-    let training = Training {
+    let part = RowBlob { blob: BlobName([5; 32]), rows: 64 };
+    let training = TrainingSpec {
         set: "full".to_owned(),
         features: 768,
         classes: 7,
@@ -69,8 +69,10 @@ fn works() -> Vec<Vec<u8>> {
         agreement: Limits::default().defaults,
     };
     let (job, weights) = (JobId([4; 16]), BlobName([6; 32]));
-    let classification = Classification { job, training: training.clone(), weights, queries: vec![part] };
-    [Work::Training(training), Work::Classification(classification)].map(|w| serde_json::to_vec(&w).unwrap()).into()
+    let classification = ClassificationSpec { job, training: training.clone(), weights, queries: vec![part] };
+    [JobSpec::Training(training), JobSpec::Classification(classification)]
+        .map(|w| serde_json::to_vec(&w).unwrap())
+        .into()
 }
 
 fn events() -> Vec<Vec<u8>> {
@@ -88,7 +90,7 @@ fn hostile_bytes_are_refused_or_understood() {
         ("configuration", configurations(), fuzz_targets::configuration),
         ("checkpoint", checkpoints(), fuzz_targets::checkpoint),
         ("job request", job_requests(), fuzz_targets::job_request),
-        ("work", works(), fuzz_targets::work),
+        ("work", works(), fuzz_targets::job_spec),
         ("event", events(), fuzz_targets::event),
     ];
     for (name, samples, parser) in targets {

@@ -1,7 +1,9 @@
 //! A job's workbench: keys, circuit and engine on one device, and ciphertexts in and out of blobs.
 
 use crate::compute::executor::Workshop;
-use crate::jobs::spec::{KeyLists, OLD_KEYS, Part, Training, Work, bad_keys, blocks_len, labels_len};
+use crate::jobs::spec::{
+    JobSpec, KeyRequirementsCache, OLD_KEYS_HINT, RowBlob, TrainingSpec, blocks_len, describe_key_error, labels_len,
+};
 use crate::store::blobs::Blobs;
 use crate::store::state::Job;
 use crate::{Error, Result};
@@ -46,21 +48,23 @@ impl<'a, B: Backend> Bench<'a, B> {
         (blobs, job, keys): (&'a dyn Blobs, &'a Job, &Path),
         params: Arc<Params>,
         (device, room): (Arc<B>, Option<usize>),
-        key_lists: &KeyLists,
+        key_requirements: &KeyRequirementsCache,
         progress: &mut dyn FnMut(usize, usize) -> Result<()>,
     ) -> Result<Self> {
-        let training = job.work.training();
+        let training = job.spec.training();
         let circuit = training.circuit(&params)?;
         let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
         let bad = |e: &dyn std::fmt::Display| Error::failed(format!("upload {}: {e}", training.keys));
-        let helps = match job.work {
-            Work::Training(_) => OLD_KEYS,
+        let helps = match job.spec {
+            JobSpec::Training(_) => OLD_KEYS_HINT,
             // Its keys are those of its training, whatever its owner has now.
-            Work::Classification(_) => "a model of an earlier version is trained again, or classifies without --remote",
+            JobSpec::Classification(_) => {
+                "a model of an earlier version is trained again, or classifies without --remote"
+            }
         };
-        let file = KeySetFile::open(&codec, keys).map_err(|e| bad(&bad_keys(&e, helps)))?;
+        let file = KeySetFile::open(&codec, keys).map_err(|e| bad(&describe_key_error(&e, helps)))?;
         let keys = EvaluationKeys::with_source(Box::new(file));
-        if let Work::Training(_) = job.work {
+        if let JobSpec::Training(_) = job.spec {
             let all: Vec<_> = keys.available().collect();
             for (done, &(id, basis)) in all.iter().enumerate() {
                 progress(done, all.len())?;
@@ -70,7 +74,7 @@ impl<'a, B: Backend> Bench<'a, B> {
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
-        let needs = key_lists.find(&params, (&job.tenant, training), &circuit)?;
+        let needs = key_requirements.find(&params, (&job.tenant, training), &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         Ok(Self { blobs, job, device, params, codec, room, circuit, engine })
@@ -126,7 +130,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     }
 
     /// Ciphertexts that hide nothing.
-    fn first_weights(&self, training: &Training) -> Result<Vec<Ct<B>>> {
+    fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Ct<B>>> {
         let geometry = self.circuit.geometry();
         let weights = initial_weights(training.classes, training.features, training.agreement.seed);
         let parts = packing::weights(geometry, &weights).map_err(Error::failed)?;
@@ -150,7 +154,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     }
 
     /// Feature blocks and labels, with all row-shifted versions.
-    fn batch(&self, trainer: &Self::Circuit, part: &Part) -> Result<Self::Batch> {
+    fn batch(&self, trainer: &Self::Circuit, part: &RowBlob) -> Result<Self::Batch> {
         let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
         let ledger = self.circuit.ledger();
         let mut levels = vec![ledger.fresh_features(); self.circuit.geometry().blocks()];
@@ -161,7 +165,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     }
 
     /// Feature blocks alone, with all row-shifted versions.
-    fn rows(&self, trainer: &Self::Circuit, part: &Part) -> Result<Self::Rows> {
+    fn rows(&self, trainer: &Self::Circuit, part: &RowBlob) -> Result<Self::Rows> {
         let size = blocks_len(&self.params, &self.circuit);
         let levels = vec![self.circuit.ledger().fresh_features(); self.circuit.geometry().blocks()];
         let blocks = self.ciphertexts(part.blob, size, &levels)?;

@@ -3,7 +3,7 @@
 use crate::compute::memory_estimate::{Footprint, Rehearsal};
 use crate::compute::param_registry::Sets;
 use crate::config::{Config, Engine};
-use crate::jobs::spec::{KeyLists, Training, Work};
+use crate::jobs::spec::{JobSpec, KeyRequirementsCache, TrainingSpec};
 use crate::store::state::Job;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -163,9 +163,9 @@ pub fn room(
     gpu: &CudaBackend,
     params: &Arc<Params>,
     (job, out_of_memory): (&Job, u32),
-    lists: &KeyLists,
+    lists: &KeyRequirementsCache,
 ) -> Result<Option<Plan>> {
-    let Work::Training(training) = &job.work else { return Ok(None) };
+    let JobSpec::Training(training) = &job.spec else { return Ok(None) };
     let memory = gpu.memory().map_err(|error| Error::gpu(&error))?;
     let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, memory)?.modest(out_of_memory);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
@@ -178,8 +178,8 @@ pub fn room(
 /// Rehearses a training, for so many bytes of memory free and in all.
 fn plan(
     params: &Arc<Params>,
-    (tenant, training, has_begun): (&Tenant, &Training, bool),
-    lists: &KeyLists,
+    (tenant, training, has_begun): (&Tenant, &TrainingSpec, bool),
+    lists: &KeyRequirementsCache,
     (free, total): (usize, usize),
 ) -> Result<Plan> {
     let circuit = training.circuit(params)?;
@@ -258,7 +258,7 @@ pub fn tell(gpu: &CudaBackend) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::spec::Part;
+    use crate::jobs::spec::RowBlob;
     use hetal_learn::{Limits, Wishes};
     use hetal_wire::BlobName;
 
@@ -336,17 +336,17 @@ mod tests {
     #[test]
     fn a_training_is_planned_before_it_begins() {
         let params = Arc::new(Params::named("insecure-toy11").unwrap());
-        let part = |rows| Part { blob: BlobName([7; 32]), rows };
-        let training = Training {
+        let row_blob = |rows| RowBlob { blob: BlobName([7; 32]), rows };
+        let training = TrainingSpec {
             set: params.name().to_owned(),
             features: 12,
             classes: 3,
             keys: BlobName([1; 32]),
-            batches: vec![part(64); 5],
-            validation: vec![part(64); 2],
+            batches: vec![row_blob(64); 5],
+            validation: vec![row_blob(64); 2],
             agreement: Limits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
         };
-        let (lists, ann) = (KeyLists::default(), Tenant::try_from("ann".to_owned()).unwrap());
+        let (lists, ann) = (KeyRequirementsCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
         // Of each tenant his own, whoever asked before.
         let bob = Tenant::try_from("bob".to_owned()).unwrap();
         let circuit = training.circuit(&params).unwrap();

@@ -1,7 +1,7 @@
 //! What a training needs of whatever computes it. The real one is `bench`; simulations put a toy in its place, so that everything
 //! around the computation can be driven through thousands of faults.
 
-use crate::jobs::spec::{Part, Training};
+use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{self, Blobs, Key, Namespace};
 use crate::store::state::Job;
 use crate::{Error, Result};
@@ -33,15 +33,15 @@ pub trait Workshop {
     /// Ciphertexts of a classifier.
     fn parts(&self) -> usize;
     /// The public first weights.
-    fn first_weights(&self, training: &Training) -> Result<Vec<Self::Ct>>;
+    fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Self::Ct>>;
     /// How many batches `sent` uploads make up.
     fn batches(&self, sent: usize) -> usize;
     /// Which of `sent` uploads make up a batch.
     fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize>;
     /// Prepares an uploaded batch, or piece of one.
-    fn batch(&self, circuit: &Self::Circuit, part: &Part) -> Result<Self::Batch>;
+    fn batch(&self, circuit: &Self::Circuit, part: &RowBlob) -> Result<Self::Batch>;
     /// Prepares uploaded rows.
-    fn rows(&self, circuit: &Self::Circuit, part: &Part) -> Result<Self::Rows>;
+    fn rows(&self, circuit: &Self::Circuit, part: &RowBlob) -> Result<Self::Rows>;
     /// How many prepared batches may be kept, where so many bytes of memory may hold them.
     fn room(&self, bytes: u64) -> usize;
 

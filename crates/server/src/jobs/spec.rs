@@ -16,16 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a job is to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Work {
+pub enum JobSpec {
     /// To train.
-    Training(Training),
+    Training(TrainingSpec),
     /// To classify.
-    Classification(Classification),
+    Classification(ClassificationSpec),
 }
 
 /// A training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Training {
+pub struct TrainingSpec {
     /// Name of the parameter set.
     pub set: String,
     /// Features of a row.
@@ -36,31 +36,31 @@ pub struct Training {
     #[serde(with = "text")]
     pub keys: BlobName,
     /// Feature blocks and labels.
-    pub batches: Vec<Part>,
+    pub batches: Vec<RowBlob>,
     /// Feature blocks.
-    pub validation: Vec<Part>,
+    pub validation: Vec<RowBlob>,
     /// The hyper-parameters.
     pub agreement: Agreement,
 }
 
 /// A classification with the weights, keys and shape of a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Classification {
+pub struct ClassificationSpec {
     /// The training's job.
     #[serde(with = "text")]
     pub job: JobId,
     /// What it was to do.
-    pub training: Training,
+    pub training: TrainingSpec,
     /// One of its outputs.
     #[serde(with = "text")]
     pub weights: BlobName,
     /// Feature blocks.
-    pub queries: Vec<Part>,
+    pub queries: Vec<RowBlob>,
 }
 
 /// Rows in an uploaded blob.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct RowBlob {
     /// The blob.
     #[serde(with = "text")]
     pub blob: BlobName,
@@ -83,7 +83,7 @@ mod text {
     }
 }
 
-impl Work {
+impl JobSpec {
     /// The uploads it needs for as long as it exists.
     pub fn uploads(&self) -> impl Iterator<Item = BlobName> {
         let (training, queries) = match self {
@@ -95,12 +95,12 @@ impl Work {
             Self::Classification(_) => &[],
         };
         let validation = if batches.is_empty() { &[][..] } else { &training.validation[..] };
-        let parts = batches.iter().chain(validation).chain(queries).map(|part| part.blob);
+        let parts = batches.iter().chain(validation).chain(queries).map(|row_blob| row_blob.blob);
         std::iter::once(training.keys).chain(parts)
     }
 
     /// The training it is or belongs to.
-    pub fn training(&self) -> &Training {
+    pub fn training(&self) -> &TrainingSpec {
         match self {
             Self::Training(training) => training,
             Self::Classification(work) => &work.training,
@@ -108,7 +108,7 @@ impl Work {
     }
 }
 
-impl Training {
+impl TrainingSpec {
     /// The circuit of its shape.
     pub fn circuit(&self, params: &Params) -> Result<Circuit> {
         let Agreement { batch, range, .. } = self.agreement;
@@ -117,21 +117,21 @@ impl Training {
 }
 
 /// What helps where a key set was made by an earlier version of the client.
-pub const OLD_KEYS: &str = "keys of an earlier version are made anew by `hetal keygen`";
+pub const OLD_KEYS_HINT: &str = "keys of an earlier version are made anew by `hetal keygen`";
 
 /// What is wrong with the file of a key set; where its keys have other shapes than those of this version, with what `helps` against that.
 /// Against damage and faults of the machine it would not.
-pub fn bad_keys(error: &FormatError, helps: &str) -> String {
+pub fn describe_key_error(error: &FormatError, hint: &str) -> String {
     use FormatError::{Digits, KeyOrder, Length, Primes, Purpose, Version};
     let other_shape = matches!(
         error,
         Length { .. } | Purpose { .. } | Digits { .. } | Primes { .. } | KeyOrder { .. } | Version { .. }
     );
-    if other_shape { format!("{error}; {helps}") } else { error.to_string() }
+    if other_shape { format!("{error}; {hint}") } else { error.to_string() }
 }
 
 /// What requests are checked against.
-pub struct Checker<'a> {
+pub struct RequestValidator<'a> {
     /// The parameter sets that are allowed.
     pub sets: &'a Sets,
     /// The hyper-parameters that are allowed.
@@ -143,11 +143,11 @@ pub struct Checker<'a> {
     /// Whose request it is.
     pub tenant: &'a Tenant,
     /// Keys of shapes that were asked for before.
-    pub key_lists: &'a KeyLists,
+    pub key_requirements: &'a KeyRequirementsCache,
 }
 
 /// What the circuit of a shape needs.
-pub struct Needs {
+pub struct KeyRequirements {
     /// Switching keys, each with its number of limbs.
     pub keys: Vec<(KeyId, usize)>,
     /// Bounds of what it bootstraps, as powers of two.
@@ -158,12 +158,12 @@ pub struct Needs {
 /// nobody what others asked for. Nothing is locked meanwhile: requests come one at a time (`turns`), and what a worker finds out at the
 /// same moment is found out twice.
 #[derive(Default)]
-pub struct KeyLists(Mutex<HashMap<Tenant, Vec<(Shape, Arc<Needs>)>>>);
+pub struct KeyRequirementsCache(Mutex<HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>>);
 
 /// Set, rows that are computed at once, features, classes, range: a larger batch of the same shape comes in more pieces.
 type Shape = (String, usize, usize, usize, u64);
 
-impl KeyLists {
+impl KeyRequirementsCache {
     /// Of a tenant.
     const KEPT: usize = 8;
 
@@ -171,19 +171,19 @@ impl KeyLists {
     pub fn find(
         &self,
         params: &Params,
-        (tenant, training): (&Tenant, &Training),
+        (tenant, training): (&Tenant, &TrainingSpec),
         circuit: &Circuit,
-    ) -> Result<Arc<Needs>> {
+    ) -> Result<Arc<KeyRequirements>> {
         let (rows, range) = (circuit.geometry().rows(), training.agreement.range.to_bits());
         let shape = (training.set.clone(), rows, training.features, training.classes, range);
-        let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<Needs>)>>| {
+        let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>| {
             kept.get(tenant)?.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
         };
         if let Some(needs) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(needs);
         }
         let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
-        let needs = Arc::new(Needs { keys: encrypted::keys(params, &keys), bounds: keys.bounds });
+        let needs = Arc::new(KeyRequirements { keys: encrypted::keys(params, &keys), bounds: keys.bounds });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(needs) = known(&kept) {
             return Ok(needs);
@@ -197,18 +197,18 @@ impl KeyLists {
     }
 }
 
-impl Checker<'_> {
+impl RequestValidator<'_> {
     /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and what it needs.
-    pub fn training(&self, message: &v1::Training) -> Result<(Training, Arc<Params>, Arc<Needs>)> {
+    pub fn training(&self, message: &v1::Training) -> Result<(TrainingSpec, Arc<Params>, Arc<KeyRequirements>)> {
         let params = self.sets.by_id(&message.set)?;
-        let training = Training {
+        let training = TrainingSpec {
             set: params.name().to_owned(),
             features: message.features as usize,
             classes: message.classes as usize,
             keys: blob_name(&message.keys)?,
-            batches: parts(&message.batches)?,
-            validation: parts(&message.validation)?,
-            agreement: self.agree(message.wishes.as_ref())?,
+            batches: row_blobs(&message.batches)?,
+            validation: row_blobs(&message.validation)?,
+            agreement: self.agreement(message.wishes.as_ref())?,
         };
         if training.batches.is_empty() || training.validation.is_empty() {
             return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
@@ -217,25 +217,26 @@ impl Checker<'_> {
         let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
         let geometry = circuit.geometry();
         let batch = training.agreement.batch;
-        self.parts(&training.batches, BlobKind::Batch, blocks + labels, batch.min(geometry.rows()))?;
-        let sent = training.batches.len();
-        for number in 0..circuit.batches(sent) {
-            let rows: usize = training.batches[circuit.pieces_of(number, sent)].iter().map(|part| part.rows).sum();
+        self.row_blobs(&training.batches, BlobKind::Batch, blocks + labels, batch.min(geometry.rows()))?;
+        let uploaded = training.batches.len();
+        for number in 0..circuit.batches(uploaded) {
+            let rows: usize =
+                training.batches[circuit.pieces_of(number, uploaded)].iter().map(|row_blob| row_blob.rows).sum();
             if rows > batch {
                 return Err(Error::invalid(format!("{rows} rows in batch {number}, at most {batch} were agreed")));
             }
         }
-        self.parts(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
-        let needs = self.key_lists.find(&params, (self.tenant, &training), &circuit)?;
+        self.row_blobs(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
+        let needs = self.key_requirements.find(&params, (self.tenant, &training), &circuit)?;
         let size = bytes::key_set_len(&params, &needs.keys).map_err(Error::invalid)?;
-        self.uploaded(training.keys, BlobKind::Keys, size)?;
+        self.check_upload(training.keys, BlobKind::Keys, size)?;
         Ok((training, params, needs))
     }
 
     /// A classification that can run: its training has finished and left those weights.
-    pub fn classification(&self, message: &v1::Classification) -> Result<Classification> {
+    pub fn classification(&self, message: &v1::Classification) -> Result<ClassificationSpec> {
         let id = job_id(&message.job)?;
-        let Work::Training(training) = self.state.job(self.tenant, id)?.work else {
+        let JobSpec::Training(training) = self.state.job(self.tenant, id)?.spec else {
             return Err(Error::invalid(format!("job {id} is no training")));
         };
         let weights = blob_name(&message.weights)?;
@@ -249,15 +250,15 @@ impl Checker<'_> {
         }
         let params = self.sets.by_name(&training.set)?;
         let circuit = training.circuit(&params)?;
-        let queries = parts(&message.queries)?;
+        let queries = row_blobs(&message.queries)?;
         if queries.is_empty() {
             return Err(Error::invalid("there are no queries"));
         }
-        self.parts(&queries, BlobKind::Features, blocks_len(&params, &circuit), circuit.geometry().rows())?;
-        Ok(Classification { job: id, training, weights, queries })
+        self.row_blobs(&queries, BlobKind::Features, blocks_len(&params, &circuit), circuit.geometry().rows())?;
+        Ok(ClassificationSpec { job: id, training, weights, queries })
     }
 
-    fn agree(&self, message: Option<&v1::Wishes>) -> Result<Agreement> {
+    fn agreement(&self, message: Option<&v1::Wishes>) -> Result<Agreement> {
         let message = message.copied().unwrap_or_default();
         let momentum = match message.momentum() {
             v1::Momentum::Unspecified => None,
@@ -280,36 +281,39 @@ impl Checker<'_> {
         })
     }
 
-    fn parts(&self, parts: &[Part], kind: BlobKind, size: u64, rows: usize) -> Result<()> {
-        for part in parts {
-            if part.rows == 0 || part.rows > rows {
-                return Err(Error::invalid(format!("{} rows in blob {}, 1 to {rows} fit", part.rows, part.blob)));
+    fn row_blobs(&self, blobs: &[RowBlob], kind: BlobKind, size: u64, rows: usize) -> Result<()> {
+        for row_blob in blobs {
+            if row_blob.rows == 0 || row_blob.rows > rows {
+                return Err(Error::invalid(format!(
+                    "{} rows in blob {}, 1 to {rows} fit",
+                    row_blob.rows, row_blob.blob
+                )));
             }
-            self.uploaded(part.blob, kind, size)?;
+            self.check_upload(row_blob.blob, kind, size)?;
         }
         Ok(())
     }
 
-    fn uploaded(&self, name: BlobName, kind: BlobKind, size: u64) -> Result<()> {
+    fn check_upload(&self, name: BlobName, kind: BlobKind, size: u64) -> Result<()> {
         let found = self.state.upload(self.tenant, name)?.filter(|upload| upload.complete);
         let found = found.ok_or(Error::NoBlob { name })?;
         if (found.kind, found.size) == (kind, size) {
             return Ok(());
         }
-        let helps = if (found.kind, kind) == (BlobKind::Keys, BlobKind::Keys) {
-            format!(": {OLD_KEYS}")
+        let hint = if (found.kind, kind) == (BlobKind::Keys, BlobKind::Keys) {
+            format!(": {OLD_KEYS_HINT}")
         } else {
             String::new()
         };
         Err(Error::invalid(format!(
-            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape{helps}",
+            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape{hint}",
             found.kind, found.size
         )))
     }
 }
 
 /// Refuses more batches than there may be.
-pub fn check_count(batches: usize, most: usize) -> Result<()> {
+pub fn check_batch_count(batches: usize, most: usize) -> Result<()> {
     if batches <= most {
         return Ok(());
     }
@@ -337,9 +341,9 @@ pub fn job_id(bytes: &[u8]) -> Result<JobId> {
     JobId::try_from(bytes).map_err(Error::invalid)
 }
 
-pub(crate) fn parts(messages: &[v1::Rows]) -> Result<Vec<Part>> {
-    let part = |message: &v1::Rows| Ok(Part { blob: blob_name(&message.blob)?, rows: message.rows as usize });
-    messages.iter().map(part).collect()
+pub(crate) fn row_blobs(messages: &[v1::Rows]) -> Result<Vec<RowBlob>> {
+    let row_blob = |message: &v1::Rows| Ok(RowBlob { blob: blob_name(&message.blob)?, rows: message.rows as usize });
+    messages.iter().map(row_blob).collect()
 }
 
 #[cfg(test)]
@@ -349,10 +353,10 @@ mod tests {
     #[test]
     fn new_keys_are_asked_for_where_they_help() {
         let length = FormatError::Length { declared: 3, expected: 7 };
-        assert_eq!(bad_keys(&length, OLD_KEYS), format!("{length}; {OLD_KEYS}"));
+        assert_eq!(describe_key_error(&length, OLD_KEYS_HINT), format!("{length}; {OLD_KEYS_HINT}"));
         let io = FormatError::from(std::io::Error::other("a broken disk"));
         for fault in [io, FormatError::Checksum { part: "the table" }, FormatError::Truncated { part: "a key set" }] {
-            assert_eq!(bad_keys(&fault, OLD_KEYS), fault.to_string());
+            assert_eq!(describe_key_error(&fault, OLD_KEYS_HINT), fault.to_string());
         }
     }
 }

@@ -8,20 +8,20 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Since when each job has waited, as far as this process saw: no jump of the clock and no time that the server was down counts.
-pub struct Patience {
-    most: Duration,
+pub struct VerdictTimeouts {
+    limit: Duration,
     seen: HashMap<(JobId, u32), Instant>,
 }
 
-impl Patience {
+impl VerdictTimeouts {
     /// So many seconds for each verdict.
     pub fn new(seconds: u64) -> Self {
-        Self { most: Duration::from_secs(seconds), seen: HashMap::new() }
+        Self { limit: Duration::from_secs(seconds), seen: HashMap::new() }
     }
 
     /// Ends jobs that wait too long, until the server stops.
     pub fn watch(mut self, shop: &Shop) {
-        let pause = (self.most / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
+        let pause = (self.limit / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
         let mut next = Instant::now();
         while !shop.draining.load(Ordering::Relaxed) {
             if Instant::now() < next {
@@ -30,15 +30,15 @@ impl Patience {
                 continue;
             }
             next = Instant::now() + pause;
-            if let Err(error) = self.look(shop) {
+            if let Err(error) = self.expire_overdue(shop) {
                 tracing::warn!(%error, "jobs that wait could not be looked at");
             }
         }
     }
 
     /// Ends jobs that have waited too long. One whose end fails does not keep the others alive.
-    pub(crate) fn look(&mut self, shop: &Shop) -> crate::Result<()> {
-        let reason = format!("no verdict came within {} seconds", self.most.as_secs());
+    pub(crate) fn expire_overdue(&mut self, shop: &Shop) -> crate::Result<()> {
+        let reason = format!("no verdict came within {} seconds", self.limit.as_secs());
         let now = (shop.clock)();
         let until = shop.lease_until(now);
         for (id, round) in self.overdue(&shop.state.waiting(now, until)?, Instant::now()) {
@@ -59,7 +59,7 @@ impl Patience {
     fn overdue(&mut self, waiting: &[(JobId, u32)], now: Instant) -> Vec<(JobId, u32)> {
         self.seen.retain(|key, _| waiting.contains(key));
         let late = |key: &(JobId, u32), seen: &mut HashMap<_, Instant>| {
-            now.duration_since(*seen.entry(*key).or_insert(now)) >= self.most
+            now.duration_since(*seen.entry(*key).or_insert(now)) >= self.limit
         };
         waiting.iter().filter(|key| late(key, &mut self.seen)).copied().collect()
     }
@@ -71,15 +71,15 @@ mod tests {
 
     #[test]
     fn only_the_time_that_a_question_was_open_counts() {
-        let (mut patience, start) = (Patience::new(10), Instant::now());
+        let (mut timeouts, start) = (VerdictTimeouts::new(10), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let (first, second) = ((JobId([1; 16]), 1), (JobId([2; 16]), 1));
-        assert!(patience.overdue(&[first], start).is_empty());
-        assert!(patience.overdue(&[first, second], after(9)).is_empty());
-        assert_eq!(patience.overdue(&[first, second], after(10)), [first]);
+        assert!(timeouts.overdue(&[first], start).is_empty());
+        assert!(timeouts.overdue(&[first, second], after(9)).is_empty());
+        assert_eq!(timeouts.overdue(&[first, second], after(10)), [first]);
         // Answered, and then another question.
-        assert!(patience.overdue(&[second], after(11)).is_empty());
-        assert!(patience.overdue(&[(first.0, 2)], after(12)).is_empty());
-        assert!(patience.overdue(&[(first.0, 2), second], after(21)).is_empty());
+        assert!(timeouts.overdue(&[second], after(11)).is_empty());
+        assert!(timeouts.overdue(&[(first.0, 2)], after(12)).is_empty());
+        assert!(timeouts.overdue(&[(first.0, 2), second], after(21)).is_empty());
     }
 }

@@ -4,7 +4,10 @@ pub mod auth;
 
 use crate::compute::param_registry::Sets;
 use crate::config::Config;
-use crate::jobs::spec::{Checker, KeyLists, OLD_KEYS, Work, bad_keys, blob_name, check_count, job_id};
+use crate::jobs::spec::{
+    JobSpec, KeyRequirementsCache, OLD_KEYS_HINT, RequestValidator, blob_name, check_batch_count, describe_key_error,
+    job_id,
+};
 use crate::limits::admission::{Admission, AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::metrics::{Metrics, add};
@@ -71,7 +74,7 @@ pub struct Service {
     /// Streams to each tenant.
     pub streams: ConcurrencyLimit<Tenant>,
     /// Needs of shapes that were asked for.
-    pub key_lists: Arc<KeyLists>,
+    pub key_requirements: Arc<KeyRequirementsCache>,
     /// Of requests for jobs, whose needs may take a while to find out.
     pub admission: AdmissionQueue,
     /// Of all requests, while they are worked on.
@@ -508,7 +511,7 @@ impl Service {
             Some(Classification(classification)) => classification.queries.len(),
             None => 0,
         };
-        check_count(batches, self.config.bounds.batches)
+        check_batch_count(batches, self.config.bounds.batches)
     }
 
     /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
@@ -519,29 +522,29 @@ impl Service {
         if message.label.len() > LABEL_BYTES || message.label.chars().any(char::is_control) {
             return Err(Error::invalid(format!("a label is at most {LABEL_BYTES} bytes of text")));
         }
-        let checker = Checker {
+        let validator = RequestValidator {
             sets: &self.sets,
             limits: &self.config.hyperparameters,
             hide: self.config.hide_hyperparameters,
             state: &*self.state,
             tenant,
-            key_lists: &self.key_lists,
+            key_requirements: &self.key_requirements,
         };
-        let work = match &message.work {
+        let spec = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
-                let (training, params, needs) = checker.training(message)?;
+                let (training, params, needs) = validator.training(message)?;
                 admission.release_shared();
                 self.check_keys(tenant, training.keys, &params, &needs.keys)?;
-                Work::Training(training)
+                JobSpec::Training(training)
             }
             Some(v1::create_job_request::Work::Classification(message)) => {
-                Work::Classification(checker.classification(message)?)
+                JobSpec::Classification(validator.classification(message)?)
             }
             None => return Err(Error::invalid("a job without work")),
         };
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
-        let new = NewJob { id: JobId(id), request, label: message.label.clone(), work };
+        let new = NewJob { id: JobId(id), request, label: message.label.clone(), spec };
         let job = self.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
         self.notifier.notify();
         Ok(self.describe(&job))
@@ -557,18 +560,19 @@ impl Service {
     ) -> Result<()> {
         let path = self.blobs.local(&Key::new(tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })?;
         let codec = Codec::new(Arc::clone(params), self.sets.ring(params)?);
-        let file = KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(bad_keys(&e, OLD_KEYS)))?;
+        let file =
+            KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(describe_key_error(&e, OLD_KEYS_HINT)))?;
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
         let expected: BTreeSet<_> = expected.iter().copied().collect();
         if let Some((id, limbs)) = expected.difference(&found).next() {
             return Err(Error::invalid(format!(
-                "the key set lacks the {id} for {limbs} limbs: make keys for this shape; {OLD_KEYS}"
+                "the key set lacks the {id} for {limbs} limbs: make keys for this shape; {OLD_KEYS_HINT}"
             )));
         }
         match found.difference(&expected).next() {
-            Some((id, limbs)) => {
-                Err(Error::invalid(format!("the key set has a {id} for {limbs} limbs that nothing needs; {OLD_KEYS}")))
-            }
+            Some((id, limbs)) => Err(Error::invalid(format!(
+                "the key set has a {id} for {limbs} limbs that nothing needs; {OLD_KEYS_HINT}"
+            ))),
             None => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 //! understood them. Ciphertexts and keys are read by `hetal-ckks`, which has its own; TLS, HTTP/2 and SQL by libraries.
 
 use crate::config::Config;
-use crate::jobs::spec::{Work, parts};
+use crate::jobs::spec::{JobSpec, row_blobs};
 use crate::worker::training::Checkpoint;
 use hetal_learn::Session;
 use hetal_wire::v1;
@@ -24,15 +24,15 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
 /// A request for a job, as it comes.
 pub fn job_request(bytes: &[u8]) -> bool {
     v1::CreateJobRequest::decode(bytes).is_ok_and(|message| match &message.work {
-        Some(v1::create_job_request::Work::Training(training)) => parts(&training.batches).is_ok(),
-        Some(v1::create_job_request::Work::Classification(work)) => parts(&work.queries).is_ok(),
+        Some(v1::create_job_request::Work::Training(training)) => row_blobs(&training.batches).is_ok(),
+        Some(v1::create_job_request::Work::Classification(work)) => row_blobs(&work.queries).is_ok(),
         None => false,
     })
 }
 
 /// A job's work, as the state keeps it.
-pub fn work(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<Work>(bytes).is_ok()
+pub fn job_spec(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<JobSpec>(bytes).is_ok()
 }
 
 /// An event, as the state keeps it.

@@ -5,7 +5,7 @@ use crate::compute::ckks::Bench;
 use crate::compute::device::{self, Answer, Plan};
 use crate::compute::param_registry::Sets;
 use crate::config::Config;
-use crate::jobs::spec::{KeyLists, Work};
+use crate::jobs::spec::{JobSpec, KeyRequirementsCache};
 use crate::metrics::{Metrics, add};
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, Namespace};
@@ -56,7 +56,7 @@ pub struct Shop {
     /// The time of day.
     pub clock: Clock,
     /// Needs of shapes that were asked for.
-    pub key_lists: Arc<KeyLists>,
+    pub key_requirements: Arc<KeyRequirementsCache>,
     /// Why the server has to end, once it has to.
     pub shutdown: ShutdownSignal,
     /// What a GPU said when it last failed.
@@ -242,7 +242,7 @@ impl Shop {
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
     fn fatal(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<ShutdownReason> {
         let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
-        let params = self.sets.by_name(&claim.job.work.training().set).ok()?;
+        let params = self.sets.by_name(&claim.job.spec.training().set).ok()?;
         let seconds = self.config.stall_seconds;
         match device::ask(seconds, move || device::works(card, &params)) {
             Answer::Never => Some(ShutdownReason::GpuHung { seconds }),
@@ -373,7 +373,7 @@ impl Shop {
         if let Some(outcome) = self.refused(desk)? {
             return Ok(outcome);
         }
-        let params = self.sets.by_name(&desk.job.work.training().set)?;
+        let params = self.sets.by_name(&desk.job.spec.training().set)?;
         // Before a card is opened, and before anyone is told that the job began: what has to come from a bucket may take long, or find
         // no room.
         let keys = self.fetch_keys(desk.job)?;
@@ -382,7 +382,7 @@ impl Shop {
         };
         desk.turn_to_card();
         let gpu = Arc::new(device::gpu(card, &params)?);
-        let plan = device::room(&gpu, &params, (desk.job, desk.claim.out_of_memory), &self.key_lists)?;
+        let plan = device::room(&gpu, &params, (desk.job, desk.claim.out_of_memory), &self.key_requirements)?;
         desk.begun.store(true, Ordering::Relaxed);
         let room = plan.map(|plan| plan.kept);
         let attempt = || self.run_on(desk, &keys, gpu.describe(), (Arc::clone(&gpu), room));
@@ -395,7 +395,7 @@ impl Shop {
 
     /// The file of a job's keys.
     fn fetch_keys(&self, job: &Job) -> Result<PathBuf> {
-        let name = job.work.training().keys;
+        let name = job.spec.training().keys;
         self.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
     }
 
@@ -406,7 +406,7 @@ impl Shop {
         engine: String,
         device: (Arc<B>, Option<usize>),
     ) -> Result<Outcome> {
-        let params = self.sets.by_name(&desk.job.work.training().set)?;
+        let params = self.sets.by_name(&desk.job.spec.training().set)?;
         // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
         // Unless it never began.
         if desk.claim.backoffs == 0 || desk.job.sequence <= 1 {
@@ -423,10 +423,10 @@ impl Shop {
             let phase = v1::Phase::Preparing.into();
             desk.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
         };
-        let bench = Bench::new((&*self.blobs, desk.job, keys), params, device, &self.key_lists, &mut progress)?;
-        match &desk.job.work {
-            Work::Training(work) => training::train(desk, &bench, work),
-            Work::Classification(work) => training::classify(desk, &bench, work),
+        let bench = Bench::new((&*self.blobs, desk.job, keys), params, device, &self.key_requirements, &mut progress)?;
+        match &desk.job.spec {
+            JobSpec::Training(work) => training::train(desk, &bench, work),
+            JobSpec::Classification(work) => training::classify(desk, &bench, work),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A training on the server: the session of `learn`, driven over blobs and state, and taken up again wherever it stopped.
 
 use crate::compute::executor::Workshop;
-use crate::jobs::spec::{Classification, Part, Training};
+use crate::jobs::spec::{ClassificationSpec, RowBlob, TrainingSpec};
 use crate::metrics::add;
 use crate::store::blobs::{Key, Namespace};
 use crate::store::state::{Change, JobState};
@@ -46,7 +46,7 @@ impl Checkpoint {
 struct Run<'a, W: Workshop> {
     desk: &'a Desk<'a>,
     shop: &'a W,
-    training: &'a Training,
+    training: &'a TrainingSpec,
     session: Session<W::Ct>,
     /// The circuit of the range in use.
     circuit: (f64, W::Circuit),
@@ -63,7 +63,7 @@ struct Run<'a, W: Workshop> {
 }
 
 /// Trains, from the last checkpoint on.
-pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> Result<Outcome> {
+pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> Result<Outcome> {
     let mut run = Run::resume(desk, shop, training)?;
     loop {
         if let Some(outcome) = desk.interruption()? {
@@ -89,7 +89,7 @@ pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> Res
 }
 
 impl<'a, W: Workshop> Run<'a, W> {
-    fn resume(desk: &'a Desk<'a>, shop: &'a W, training: &'a Training) -> Result<Self> {
+    fn resume(desk: &'a Desk<'a>, shop: &'a W, training: &'a TrainingSpec) -> Result<Self> {
         let range = training.agreement.range;
         let (kept_batches, kept_validation) = shares(desk, shop, training);
         let mut run = Self {
@@ -290,7 +290,7 @@ impl<'a, W: Workshop> Run<'a, W> {
 }
 
 /// Logits of queries under weights that a training left.
-pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &Classification) -> Result<Outcome> {
+pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &ClassificationSpec) -> Result<Outcome> {
     let circuit = shop.circuit(work.training.agreement.range)?;
     let weights = shop.get(Namespace::Job(work.job), work.weights, shop.parts())?;
     let weights = shop.expand(&circuit, &weights)?;
@@ -331,9 +331,9 @@ impl<T> Prepared<T> {
 }
 
 /// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
-fn shares<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> (usize, usize) {
+fn shares<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> (usize, usize) {
     let fit = shop.room((desk.config.prepared_gib * (1u64 << 30) as f64) as u64);
-    let (batches, validation): (&[Part], &[Part]) = (&training.batches, &training.validation);
+    let (batches, validation): (&[RowBlob], &[RowBlob]) = (&training.batches, &training.validation);
     if batches.len() + validation.len() <= fit {
         return (batches.len(), validation.len());
     }

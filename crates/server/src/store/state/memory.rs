@@ -37,9 +37,9 @@ struct Entry {
 impl Entry {
     fn summary(&self) -> JobSummary {
         let Job { id, state, round, progress, created, updated, sequence, .. } = self.job;
-        let agreement = match &self.job.work {
-            Work::Training(training) => Some(training.agreement.clone()),
-            Work::Classification(_) => None,
+        let agreement = match &self.job.spec {
+            JobSpec::Training(training) => Some(training.agreement.clone()),
+            JobSpec::Classification(_) => None,
         };
         let (label, reason) = (self.job.label.clone(), self.job.reason.clone());
         JobSummary { id, label, agreement, state, round, progress, reason, created, updated, sequence }
@@ -140,7 +140,7 @@ impl State for MemoryState {
         }
         let open = inner.of(tenant).filter(|e| !e.job.state.has_ended()).count() as u64;
         check_job_quota(quota, open, inner.of(tenant).count() as u64)?;
-        for name in job.work.uploads() {
+        for name in job.spec.uploads() {
             let upload = inner.uploads.get(&(tenant.clone(), name));
             upload.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
         }
@@ -149,7 +149,7 @@ impl State for MemoryState {
                 id: job.id,
                 tenant: tenant.clone(),
                 label: job.label.clone(),
-                work: job.work.clone(),
+                spec: job.spec.clone(),
                 state: JobState::Queued,
                 round: 0,
                 checkpoint: None,
@@ -162,7 +162,7 @@ impl State for MemoryState {
                 spent: 0,
             },
             request: job.request,
-            uses: job.work.uploads().collect(),
+            uses: job.spec.uploads().collect(),
             events: Vec::new(),
             verdicts: BTreeMap::new(),
             worker: None,

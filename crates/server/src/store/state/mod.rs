@@ -9,7 +9,7 @@ mod sqlite;
 pub use memory::MemoryState;
 pub use sqlite::SqliteState;
 
-use crate::jobs::spec::Work;
+use crate::jobs::spec::JobSpec;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_learn::{Agreement, Verdict};
@@ -69,7 +69,7 @@ pub struct NewJob {
     /// What its owner calls it.
     pub label: String,
     /// What is to be done.
-    pub work: Work,
+    pub spec: JobSpec,
 }
 
 /// A job.
@@ -82,7 +82,7 @@ pub struct Job {
     /// What its owner calls it.
     pub label: String,
     /// What is to be done.
-    pub work: Work,
+    pub spec: JobSpec,
     /// What it is doing.
     pub state: JobState,
     /// The round whose verdict it waits for, or waited for last.

@@ -226,7 +226,7 @@ fn parse_job(row: &Row<'_>) -> Result<Job> {
         id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
         tenant: Tenant::try_from(row.get::<_, String>(2)?).map_err(|_| corrupt("a tenant"))?,
         label: row.get(3)?,
-        work: serde_json::from_str(&work).map_err(|_| corrupt("a job's work"))?,
+        spec: serde_json::from_str(&work).map_err(|_| corrupt("a job's work"))?,
         state: numbered(&STATES, row.get(5)?, "a job's state")?,
         round: row.get(6)?,
         checkpoint: row.get(7)?,
@@ -284,11 +284,11 @@ fn add_event(db: &Connection, id: JobId, what: v1::event::What) -> Result<()> {
 
 fn insert_job(db: &Connection, tenant: &Tenant, job: &NewJob, now: Millis) -> Result<()> {
     let failed = |e: serde_json::Error| Error::State { reason: e.to_string() };
-    let agreement = match &job.work {
-        Work::Training(training) => Some(serde_json::to_string(&training.agreement).map_err(failed)?),
-        Work::Classification(_) => None,
+    let agreement = match &job.spec {
+        JobSpec::Training(training) => Some(serde_json::to_string(&training.agreement).map_err(failed)?),
+        JobSpec::Classification(_) => None,
     };
-    let work = serde_json::to_string(&job.work).map_err(failed)?;
+    let work = serde_json::to_string(&job.spec).map_err(failed)?;
     let sql = "INSERT INTO jobs (id, tenant, request, label, work, agreement, state, created, updated)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?7)";
     db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, agreement, now as i64])?;
@@ -383,11 +383,11 @@ impl State for SqliteState {
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
             let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
             check_job_quota(quota, open, all)?;
-            for name in job.work.uploads() {
+            for name in job.spec.uploads() {
                 find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
             }
             insert_job(db, tenant, job, now)?;
-            for name in job.work.uploads() {
+            for name in job.spec.uploads() {
                 let sql = "INSERT OR IGNORE INTO uses (job, tenant, name) VALUES (?1, ?2, ?3)";
                 db.execute(sql, params![job.id.0, tenant.as_str(), name.0])?;
             }

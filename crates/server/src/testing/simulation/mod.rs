@@ -16,8 +16,8 @@ mod world;
 
 use crate::compute::param_registry::Sets;
 use crate::config::{Bounds, Config};
-use crate::jobs::spec::{Part, Training, Work};
-use crate::jobs::verdict_timeout::Patience;
+use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
+use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, LocalBlobs, Namespace, name_of, read};
@@ -87,7 +87,7 @@ impl Server {
             name: "local".to_owned(),
             draining: false.into(),
             clock: Arc::new(move || clock.now()),
-            key_lists: Arc::default(),
+            key_requirements: Arc::default(),
             shutdown: ShutdownSignal::default(),
             device_fault: Mutex::default(),
         };
@@ -110,7 +110,7 @@ impl Server {
         let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };
         let desk = self.shop.desk(&claim);
         let toy = Toy { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
-        let Work::Training(work) = &claim.job.work else { panic!("only trainings are simulated") };
+        let JobSpec::Training(work) = &claim.job.spec else { panic!("only trainings are simulated") };
         let outcome = self.shop.refused(&desk).and_then(|refused| match refused {
             Some(outcome) => Ok(outcome),
             None => training::train(&desk, &toy, work),
@@ -135,7 +135,7 @@ struct Client {
     tenant: Tenant,
     number: u8,
     files: Vec<(BlobKind, Vec<u8>)>,
-    training: Training,
+    training: TrainingSpec,
     expected: Expected,
     cancels_at: Option<u32>,
     deletes: bool,
@@ -171,16 +171,16 @@ impl Client {
         files.extend((1..=batches).map(|n| file(BlobKind::Batch, n)));
         files.push(file(BlobKind::Features, 9));
         let name = |n: usize| name_of(&files[n].1);
-        let part = |n: usize| Part { blob: name(n), rows: 1 };
+        let row_blob = |n: usize| RowBlob { blob: name(n), rows: 1 };
         let mut agreement = Limits::default().defaults;
         (agreement.patience, agreement.max_epochs) = (1 + world.below(2), 1 + world.below(5));
-        let training = Training {
+        let training = TrainingSpec {
             set: "toy".to_owned(),
             features: 4,
             classes: 3,
             keys: name(0),
-            batches: (1..=batches).map(part).collect(),
-            validation: vec![part(batches + 1)],
+            batches: (1..=batches).map(row_blob).collect(),
+            validation: vec![row_blob(batches + 1)],
             agreement,
         };
         Self {
@@ -275,8 +275,8 @@ impl Client {
         // The request's id is the client's, the job's comes from the server: another one each time.
         let mut id = [self.number; 16];
         id[1..9].copy_from_slice(&server.world.operations().to_le_bytes());
-        let (request, work) = ([self.number; 16], Work::Training(self.training.clone()));
-        let new = NewJob { id: JobId(id), request, label: String::new(), work };
+        let (request, spec) = ([self.number; 16], JobSpec::Training(self.training.clone()));
+        let new = NewJob { id: JobId(id), request, label: String::new(), spec };
         let job = server.state.create_job(&self.tenant, &new, &QUOTA, server.world.now())?;
         if !lost {
             (self.job, self.at) = (Some(job.id), Step::Follow);
@@ -898,7 +898,7 @@ fn an_unreadable_job_keeps_no_other_waiting() {
     let ids: Vec<_> = machine.clients.iter().map(|client| client.borrow().job.unwrap()).collect();
     let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
     rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
-    Patience::new(0).look(&server.shop).unwrap();
+    VerdictTimeouts::new(0).expire_overdue(&server.shop).unwrap();
     let now = machine.world.now();
     assert_eq!(server.state.waiting(now, now + 1000 * LEASE).unwrap(), []);
     for (client, id) in machine.clients.iter().zip(&ids).skip(1) {

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use crate::compute::executor::Workshop;
-use crate::jobs::spec::{Part, Training};
+use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{Blobs, name_of};
 use crate::store::state::Job;
 use crate::{Error, Result};
@@ -39,7 +39,7 @@ fn parts_of(kind: &str, from: &[&[u8]]) -> Vec<Ct> {
     (0..PARTS as u8).map(|part| of(kind, &[from, &[&[part]]].concat())).collect()
 }
 
-fn first_weights(training: &Training) -> Vec<Ct> {
+fn first_weights(training: &TrainingSpec) -> Vec<Ct> {
     parts_of("first", &[&training.keys.0])
 }
 
@@ -85,7 +85,7 @@ pub struct Expected {
 }
 
 /// The training, without disk, state or network.
-pub fn expected(training: &Training, verdict: impl Fn(u32) -> Verdict) -> Expected {
+pub fn expected(training: &TrainingSpec, verdict: impl Fn(u32) -> Verdict) -> Expected {
     let first = first_weights(training);
     let mut session = Session::new(training.agreement.clone(), training.batches.len(), first).unwrap();
     let mut rounds = Vec::new();
@@ -100,7 +100,7 @@ pub fn expected(training: &Training, verdict: impl Fn(u32) -> Verdict) -> Expect
                 session.stepped(model).unwrap();
             }
             Task::Validate { range, .. } => {
-                let of = |part: &Part| name_of(&encode(&logits(range, &part.blob.0, session.weights())));
+                let of = |part: &RowBlob| name_of(&encode(&logits(range, &part.blob.0, session.weights())));
                 rounds.push(training.validation.iter().map(of).collect());
                 session.judged(verdict(rounds.len() as u32)).unwrap();
                 if rounds.len() >= training.agreement.max_epochs {
@@ -143,7 +143,7 @@ impl Workshop for Toy<'_> {
     fn parts(&self) -> usize {
         PARTS
     }
-    fn first_weights(&self, training: &Training) -> Result<Vec<Ct>> {
+    fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Ct>> {
         Ok(first_weights(training))
     }
     fn batches(&self, sent: usize) -> usize {
@@ -152,10 +152,10 @@ impl Workshop for Toy<'_> {
     fn pieces_of(&self, batch: usize, _sent: usize) -> Range<usize> {
         batch..batch + 1
     }
-    fn batch(&self, _: &f64, part: &Part) -> Result<Ct> {
+    fn batch(&self, _: &f64, part: &RowBlob) -> Result<Ct> {
         Ok(name_of(&self.upload(part.blob, 1 << 20)?).0)
     }
-    fn rows(&self, circuit: &f64, part: &Part) -> Result<Ct> {
+    fn rows(&self, circuit: &f64, part: &RowBlob) -> Result<Ct> {
         self.batch(circuit, part)
     }
     fn room(&self, bytes: u64) -> usize {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::Error;
-use crate::jobs::spec::{Part, Training, Work};
+use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
 use crate::store::state::*;
 use crate::tenants::Tenant;
 use hetal_learn::Limits;
@@ -22,17 +22,17 @@ fn upload(n: u8, size: u64) -> Upload {
 }
 
 fn new_job(n: u8) -> NewJob {
-    let part = |n| Part { blob: BlobName([n; 32]), rows: 5 };
-    let work = Work::Training(Training {
+    let row_blob = |n| RowBlob { blob: BlobName([n; 32]), rows: 5 };
+    let spec = JobSpec::Training(TrainingSpec {
         set: "full".to_owned(),
         features: 4,
         classes: 3,
         keys: BlobName([1; 32]),
-        batches: vec![part(2), part(2)],
-        validation: vec![part(3)],
+        batches: vec![row_blob(2), row_blob(2)],
+        validation: vec![row_blob(3)],
         agreement: Limits::default().defaults,
     });
-    NewJob { id: JobId([n; 16]), request: [n; 16], label: format!("job {n}"), work }
+    NewJob { id: JobId([n; 16]), request: [n; 16], label: format!("job {n}"), spec }
 }
 
 fn kinds(events: &[v1::Event]) -> Vec<(u64, &'static str)> {
@@ -86,7 +86,7 @@ fn jobs(state: &dyn State) {
     let (ann, bob) = (tenant("ann"), tenant("bob"));
     let first = state.create_job(&ann, &new_job(1), &QUOTA, 10).unwrap();
     assert_eq!((first.state, first.created, first.sequence), (JobState::Queued, 10, 1));
-    assert_eq!(state.job(&ann, first.id).unwrap().work, new_job(1).work);
+    assert_eq!(state.job(&ann, first.id).unwrap().spec, new_job(1).spec);
     assert_eq!(first.agreement, Some(Limits::default().defaults));
     assert_eq!(state.summary(&ann, first.id).unwrap(), first);
     // The same request under another name is the same job.
@@ -459,7 +459,7 @@ fn an_older_database_is_brought_up_to_date() {
     // What owners see of jobs that were there before is taken from their work, where that can be read.
     let path = dir.path().join("used.sqlite");
     SqliteState::first_version(&path).unwrap();
-    let work = serde_json::to_string(&new_job(1).work).unwrap();
+    let work = serde_json::to_string(&new_job(1).spec).unwrap();
     for (id, work) in [([1u8; 16], work.as_str()), ([2; 16], "x")] {
         let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
             VALUES (?1, 'ann', ?1, '', ?2, 0, 1, 1)";
@@ -468,7 +468,7 @@ fn an_older_database_is_brought_up_to_date() {
     let state = SqliteState::open(&path).unwrap();
     let agreement = |n| state.summary(&tenant("ann"), JobId([n; 16])).unwrap().agreement;
     assert_eq!((agreement(1), agreement(2)), (Some(Limits::default().defaults), None));
-    assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().work, new_job(1).work);
+    assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().spec, new_job(1).spec);
 }
 
 /// Many tenants with many jobs and few workers: whoever asks for little is not kept waiting by whoever asks for much.
