@@ -1,9 +1,8 @@
 //! A job's workbench: keys, circuit and engine on one device, and ciphertexts in and out of blobs.
 
 use crate::compute::executor::Workshop;
-use crate::jobs::spec::{
-    JobSpec, KeyRequirementsCache, OLD_KEYS_HINT, RowBlob, TrainingSpec, blocks_len, describe_key_error, labels_len,
-};
+use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
+use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
 use crate::store::blobs::Blobs;
 use crate::store::state::Job;
 use crate::{Error, Result};

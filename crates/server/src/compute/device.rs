@@ -3,7 +3,8 @@
 use crate::compute::memory_estimate::{Footprint, Rehearsal};
 use crate::compute::param_registry::Sets;
 use crate::config::{Config, Engine};
-use crate::jobs::spec::{JobSpec, KeyRequirementsCache, TrainingSpec};
+use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::spec::{JobSpec, TrainingSpec};
 use crate::store::state::Job;
 use crate::tenants::Tenant;
 use crate::{Error, Result};

@@ -1,6 +1,6 @@
 //! Jobs that wait for a verdict do not wait for ever.
 
-use crate::store::gc::clear_ended;
+use crate::jobs::lifecycle::clear_ended;
 use crate::worker::pool::Shop;
 use hetal_wire::JobId;
 use std::collections::HashMap;

@@ -4,17 +4,16 @@ pub mod auth;
 
 use crate::compute::param_registry::Sets;
 use crate::config::Config;
-use crate::jobs::spec::{
-    JobSpec, KeyRequirementsCache, OLD_KEYS_HINT, RequestValidator, blob_name, check_batch_count, describe_key_error,
-    job_id,
-};
+use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
+use crate::jobs::lifecycle::{cancel_job, delete_job};
+use crate::jobs::spec::JobSpec;
+use crate::jobs::validate::{RequestValidator, blob_name, check_batch_count, job_id};
 use crate::limits::admission::{Admission, AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, Namespace};
-use crate::store::gc::{cancel_job, delete_job};
 use crate::store::state::{BlobKind, JobState, JobSummary, NewJob, Quota, State, Upload};
 use crate::store::uploads::{Resumed, UploadProgress, Uploads};
 use crate::tenants::audit::{AuditLog, AuditSubject};

@@ -2,7 +2,8 @@
 //! understood them. Ciphertexts and keys are read by `hetal-ckks`, which has its own; TLS, HTTP/2 and SQL by libraries.
 
 use crate::config::Config;
-use crate::jobs::spec::{JobSpec, row_blobs};
+use crate::jobs::spec::JobSpec;
+use crate::jobs::validate::row_blobs;
 use crate::worker::training::Checkpoint;
 use hetal_learn::Session;
 use hetal_wire::v1;

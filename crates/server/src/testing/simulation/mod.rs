@@ -16,12 +16,13 @@ mod world;
 
 use crate::compute::param_registry::Sets;
 use crate::config::{Bounds, Config};
+use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, LocalBlobs, Namespace, name_of, read};
-use crate::store::gc::{cancel_job, collect_garbage, delete_job};
+use crate::store::gc::collect_garbage;
 use crate::store::staging::Staging;
 use crate::store::state::{BlobKind, JobState, MAX_BACKOFF, MemoryState, NewJob, Quota, SqliteState, State, Upload};
 use crate::store::uploads::{Resumed, UploadWriter, Uploads};
