@@ -1,6 +1,6 @@
 //! How a server is set up: a file in TOML, and what flags and environment say over it.
 
-use crate::compute::param_registry::Sets;
+use crate::compute::param_registry::ParamRegistry;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::{Error, Result};
 use hetal_learn::Limits;
@@ -243,7 +243,7 @@ impl Config {
             return refuse("prepared_gib is not a number of GiB");
         }
         Tenants::new(&self.tenants)?;
-        Sets::new(&self.sets, self.allow_insecure)?;
+        ParamRegistry::new(&self.sets, self.allow_insecure)?;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::compute::device::Devices;
-use crate::compute::param_registry::Sets;
+use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
@@ -89,9 +89,9 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     config.check()?;
     make_private(&config.folder)?;
     let lock = lock(&config.folder)?;
-    let sets = Arc::new(Sets::new(&config.sets, config.allow_insecure)?);
+    let param_sets = Arc::new(ParamRegistry::new(&config.sets, config.allow_insecure)?);
     // Now, with a sentence, rather than in the middle of the first job.
-    let devices = Devices::detect(&config, &sets)?;
+    let devices = Devices::detect(&config, &param_sets)?;
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = open_blobs(&config)?;
     let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
@@ -102,7 +102,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     let (notifier, metrics) = (Arc::new(ChangeNotifier::default()), Arc::new(Metrics::default()));
     let shop = Arc::new(Shop {
         config: config.clone(),
-        sets: Arc::clone(&sets),
+        param_sets: Arc::clone(&param_sets),
         state: Arc::clone(&state),
         blobs: Arc::clone(&blobs),
         notifier: Arc::clone(&notifier),
@@ -136,7 +136,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
         create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
         closing: false.into(),
         config,
-        sets,
+        param_sets,
         state,
         blobs,
         uploads,

@@ -27,7 +27,7 @@ use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Geometry, Held, Ledger, Matrix, Upload, batches, judge, packing};
-use hetal_server::memory_estimate::{Footprint, Rehearsal};
+use hetal_server::memory_estimate::{DryRun, MemoryEstimate};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -221,12 +221,12 @@ impl Job {
     }
 
     /// What it will hold on a card.
-    fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<Footprint> {
+    fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<MemoryEstimate> {
         let (needs, steps, graphs) = (self.needs(params)?, arguments.steps(), arguments.graphs());
         let keys = encrypted::keys_with_steps(params, &needs, steps);
         let pieces = self.geometry.pieces(self.preset.batch);
-        let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
-        let found = Footprint::rehearse(&rehearsal, |engine| Ok(self.trainer(engine)?));
+        let dry_run = DryRun { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
+        let found = MemoryEstimate::dry_run(&dry_run, |engine| Ok(self.trainer(engine)?));
         found.map_err(|problem| Error::Rehearsal { reason: problem.to_string() })
     }
 

@@ -1,6 +1,6 @@
 //! A job's workbench: keys, circuit and engine on one device, and ciphertexts in and out of blobs.
 
-use crate::compute::executor::Workshop;
+use crate::compute::executor::Executor;
 use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
 use crate::store::blobs::Blobs;
@@ -25,28 +25,28 @@ pub type EngineOf<B> = Encrypted<B>;
 pub type Ct<B> = Sealed<<B as Backend>::Poly>;
 
 /// Everything that computes a job.
-pub struct Bench<'a, B: Backend> {
+pub struct CkksExecutor<'a, B: Backend> {
     blobs: &'a dyn Blobs,
     job: &'a Job,
     device: Arc<B>,
     params: Arc<Params>,
     codec: Codec<B>,
     /// Prepared batches that may be kept on a card, if it is one.
-    room: Option<usize>,
+    resident_batches: Option<usize>,
     /// The circuit of the job's shape.
     pub circuit: Circuit,
     /// The engine, with the client's keys.
     pub engine: EngineOf<B>,
 }
 
-impl<'a, B: Backend> Bench<'a, B> {
+impl<'a, B: Backend> CkksExecutor<'a, B> {
     /// Reads the keys from their file and encodes the bootstrap. `device` comes with what a plan found: how many prepared batches may be
     /// kept on it. A training needs all keys: `progress` is told how many it has of how many. A classification needs few, which are read
     /// when they are first used.
     pub fn new(
         (blobs, job, keys): (&'a dyn Blobs, &'a Job, &Path),
         params: Arc<Params>,
-        (device, room): (Arc<B>, Option<usize>),
+        (device, resident_batches): (Arc<B>, Option<usize>),
         key_requirements: &KeyRequirementsCache,
         progress: &mut dyn FnMut(usize, usize) -> Result<()>,
     ) -> Result<Self> {
@@ -54,14 +54,14 @@ impl<'a, B: Backend> Bench<'a, B> {
         let circuit = training.circuit(&params)?;
         let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
         let bad = |e: &dyn std::fmt::Display| Error::failed(format!("upload {}: {e}", training.keys));
-        let helps = match job.spec {
+        let hint = match job.spec {
             JobSpec::Training(_) => OLD_KEYS_HINT,
             // Its keys are those of its training, whatever its owner has now.
             JobSpec::Classification(_) => {
                 "a model of an earlier version is trained again, or classifies without --remote"
             }
         };
-        let file = KeySetFile::open(&codec, keys).map_err(|e| bad(&describe_key_error(&e, helps)))?;
+        let file = KeySetFile::open(&codec, keys).map_err(|e| bad(&describe_key_error(&e, hint)))?;
         let keys = EvaluationKeys::with_source(Box::new(file));
         if let JobSpec::Training(_) = job.spec {
             let all: Vec<_> = keys.available().collect();
@@ -76,11 +76,11 @@ impl<'a, B: Backend> Bench<'a, B> {
         let needs = key_requirements.find(&params, (&job.tenant, training), &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
-        Ok(Self { blobs, job, device, params, codec, room, circuit, engine })
+        Ok(Self { blobs, job, device, params, codec, resident_batches, circuit, engine })
     }
 
     /// A result of the engine. Where the device failed the fault is the machine's, and the job can be taken up again.
-    pub fn sound<T>(&self, result: std::result::Result<T, impl ToString>) -> Result<T> {
+    pub fn check_device<T>(&self, result: std::result::Result<T, impl ToString>) -> Result<T> {
         let health = self.device.health();
         health.map_err(|e| Error::System { what: "the device".to_owned(), reason: e.to_string() })?;
         result.map_err(Error::failed)
@@ -105,7 +105,7 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-impl<B: Backend> Workshop for Bench<'_, B> {
+impl<B: Backend> Executor for CkksExecutor<'_, B> {
     type Ct = Ct<B>;
     type Circuit = Trainer<EngineOf<B>>;
     type Batch = Batch<Ct<B>>;
@@ -121,7 +121,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     }
 
     fn circuit(&self, range: f64) -> Result<Self::Circuit> {
-        self.sound(self.circuit.trainer(&self.engine, range))
+        self.check_device(self.circuit.trainer(&self.engine, range))
     }
 
     fn parts(&self) -> usize {
@@ -153,31 +153,31 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     }
 
     /// Feature blocks and labels, with all row-shifted versions.
-    fn batch(&self, trainer: &Self::Circuit, part: &RowBlob) -> Result<Self::Batch> {
+    fn batch(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch> {
         let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
         let ledger = self.circuit.ledger();
         let mut levels = vec![ledger.fresh_features(); self.circuit.geometry().blocks()];
         levels.push(ledger.probabilities());
-        let mut blocks = self.ciphertexts(part.blob, size, &levels)?;
+        let mut blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
         let labels = blocks.pop().ok_or_else(|| Error::failed("a batch without labels"))?;
-        self.sound(trainer.batch(&self.engine, &blocks, labels, part.rows))
+        self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))
     }
 
     /// Feature blocks alone, with all row-shifted versions.
-    fn rows(&self, trainer: &Self::Circuit, part: &RowBlob) -> Result<Self::Rows> {
+    fn rows(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows> {
         let size = blocks_len(&self.params, &self.circuit);
         let levels = vec![self.circuit.ledger().fresh_features(); self.circuit.geometry().blocks()];
-        let blocks = self.ciphertexts(part.blob, size, &levels)?;
-        self.sound(trainer.products().versions(&self.engine, &blocks))
+        let blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
+        self.check_device(trainer.products().versions(&self.engine, &blocks))
     }
 
     /// On a card, what was planned.
-    fn room(&self, bytes: u64) -> usize {
+    fn batch_capacity(&self, bytes: u64) -> usize {
         let geometry = self.circuit.geometry();
         let versions = (geometry.blocks() * geometry.padded_classes()) as u64;
         let limbs = self.params.limbs(self.circuit.ledger().features()) as u64;
         let batch = versions * 2 * limbs * self.params.degree() as u64 * 8;
-        self.room.unwrap_or_else(|| usize::try_from(bytes / batch.max(1)).unwrap_or(usize::MAX))
+        self.resident_batches.unwrap_or_else(|| usize::try_from(bytes / batch.max(1)).unwrap_or(usize::MAX))
     }
 
     fn step(
@@ -189,25 +189,25 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     ) -> Result<Model<Ct<B>>> {
         let mut step = trainer.begin(model, rows, rate);
         for piece in pieces {
-            self.sound(step.add(&self.engine, &*piece?, &mut |_| {}))?;
+            self.check_device(step.add(&self.engine, &*piece?, &mut |_| {}))?;
         }
-        self.sound(step.finish(&self.engine, &mut |_| {}))
+        self.check_device(step.finish(&self.engine, &mut |_| {}))
     }
 
     fn refresh(&self, trainer: &Self::Circuit, model: &Model<Ct<B>>) -> Result<Model<Ct<B>>> {
-        self.sound(trainer.refresh(&self.engine, model))
+        self.check_device(trainer.refresh(&self.engine, model))
     }
 
     fn expand(&self, trainer: &Self::Circuit, weights: &[Ct<B>]) -> Result<Self::Expanded> {
-        self.sound(trainer.products().expand(&self.engine, weights))
+        self.check_device(trainer.products().expand(&self.engine, weights))
     }
 
     fn logits(&self, trainer: &Self::Circuit, rows: &Self::Rows, weights: &Self::Expanded) -> Result<Ct<B>> {
-        self.sound(trainer.products().logits(&self.engine, rows, weights))
+        self.check_device(trainer.products().logits(&self.engine, rows, weights))
     }
 
     fn encode(&self, ciphertext: &Ct<B>) -> Result<Vec<u8>> {
-        self.sound(self.codec.encode(ciphertext.inner()))
+        self.check_device(self.codec.encode(ciphertext.inner()))
     }
 
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct<B>> {
@@ -216,7 +216,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     }
 
     /// Any usable level.
-    fn largest(&self) -> u64 {
+    fn max_ciphertext_bytes(&self) -> u64 {
         ciphertext_len(&self.params, self.params.limbs(self.params.top_level()))
     }
 }

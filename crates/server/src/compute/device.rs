@@ -1,7 +1,7 @@
 //! What computes: the CPU or a GPU.
 
-use crate::compute::memory_estimate::{Footprint, Rehearsal};
-use crate::compute::param_registry::Sets;
+use crate::compute::memory_estimate::{DryRun, MemoryEstimate};
+use crate::compute::param_registry::ParamRegistry;
 use crate::config::{Config, Engine};
 use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::spec::{JobSpec, TrainingSpec};
@@ -27,13 +27,13 @@ pub struct Devices {
 
 impl Devices {
     /// What a configuration asks for, of what is there and works with all parameter sets.
-    pub fn detect(config: &Config, sets: &Sets) -> Result<Self> {
+    pub fn detect(config: &Config, param_sets: &ParamRegistry) -> Result<Self> {
         let seconds = config.stall_seconds;
         let works = |card: usize| {
-            let sets: Vec<_> = sets.iter().cloned().collect();
-            in_time(seconds, move || sets.iter().try_for_each(|params| probe(card, params)))
+            let param_sets: Vec<_> = param_sets.iter().cloned().collect();
+            driver_call(seconds, move || param_sets.iter().try_for_each(|params| probe(card, params)))
         };
-        Self::choose(config.engine, &config.cards, || in_time(seconds, hetal_cuda::cards), works)
+        Self::choose(config.engine, &config.cards, || driver_call(seconds, hetal_cuda::cards), works)
     }
 
     fn choose(
@@ -93,82 +93,82 @@ fn probe(card: usize, params: &Params) -> hetal_cuda::Result<()> {
 }
 
 /// Whether a card works.
-pub fn works(card: usize, params: &Params) -> Result<()> {
+pub fn check_gpu(card: usize, params: &Params) -> Result<()> {
     probe(card, params).map_err(|error| Error::gpu(&error))
 }
 
 /// A card with the kernels of a parameter set.
-pub fn gpu(card: usize, params: &Params) -> Result<CudaBackend> {
+pub fn open_gpu(card: usize, params: &Params) -> Result<CudaBackend> {
     open(card, params).map_err(|error| Error::gpu(&error))
 }
 
 /// What was said in time.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer<T> {
+pub enum Timed<T> {
     /// This.
-    Got(T),
+    Done(T),
     /// Nothing, and nothing will be: whoever was asked broke off.
-    None,
+    Panicked,
     /// Nothing so far.
-    Never,
+    TimedOut,
 }
 
 /// Asks what may never answer, a card for example. Whoever no longer listens needs no answer: the thread that waits for one stays.
-pub fn ask<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
+pub fn run_with_timeout<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> Timed<T> {
     let (answer, answers) = mpsc::channel();
     std::thread::spawn(move || _ = answer.send(work()));
     match answers.recv_timeout(Duration::from_secs(seconds)) {
-        Ok(answer) => Answer::Got(answer),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Answer::None,
-        Err(mpsc::RecvTimeoutError::Timeout) => Answer::Never,
+        Ok(answer) => Timed::Done(answer),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Timed::Panicked,
+        Err(mpsc::RecvTimeoutError::Timeout) => Timed::TimedOut,
     }
 }
 
 /// What a driver says about its cards, or that it says nothing.
-fn in_time<T: Send + 'static>(
+fn driver_call<T: Send + 'static>(
     seconds: u64,
     work: impl FnOnce() -> hetal_cuda::Result<T> + Send + 'static,
 ) -> hetal_cuda::Result<T> {
     let silent = |reason| Err(hetal_cuda::Error::Driver { operation: "a test", reason });
-    match ask(seconds, work) {
-        Answer::Got(answer) => answer,
-        Answer::Never => silent(format!("nothing came from the GPU for {seconds} seconds")),
-        Answer::None => silent("it broke off".to_owned()),
+    match run_with_timeout(seconds, work) {
+        Timed::Done(answer) => answer,
+        Timed::TimedOut => silent(format!("nothing came from the GPU for {seconds} seconds")),
+        Timed::Panicked => silent("it broke off".to_owned()),
     }
 }
 
 /// What a training may hold on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct MemoryPlan {
     /// Batches that are kept prepared.
     pub kept: usize,
     /// Whether bootstraps are graphs, which take some room.
     pub graphs: bool,
 }
 
-impl Plan {
+impl MemoryPlan {
     /// The plan of an attempt: all of it for the first, less after each that lacked memory.
-    fn modest(self, out_of_memory: u32) -> Self {
+    fn reduced(self, out_of_memory: u32) -> Self {
         Self { kept: self.kept.checked_shr(out_of_memory).unwrap_or(0), graphs: self.graphs && out_of_memory == 0 }
     }
 
     /// Whether there is no more modest one.
-    pub fn is_least(self) -> bool {
+    pub fn is_minimal(self) -> bool {
         self.kept == 0 && !self.graphs
     }
 }
 
 /// How many prepared batches of a job the card has room for beside everything else; none where the job keeps none.
 /// After attempts that lacked memory it is given less.
-pub fn room(
+pub fn plan_memory(
     gpu: &CudaBackend,
     params: &Arc<Params>,
     (job, out_of_memory): (&Job, u32),
     lists: &KeyRequirementsCache,
-) -> Result<Option<Plan>> {
+) -> Result<Option<MemoryPlan>> {
     let JobSpec::Training(training) = &job.spec else { return Ok(None) };
     let memory = gpu.memory().map_err(|error| Error::gpu(&error))?;
-    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, memory)?.modest(out_of_memory);
+    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, memory)?.reduced(out_of_memory);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
     if !plan.graphs {
         gpu.use_graphs(false);
@@ -182,7 +182,7 @@ fn plan(
     (tenant, training, has_begun): (&Tenant, &TrainingSpec, bool),
     lists: &KeyRequirementsCache,
     (free, total): (usize, usize),
-) -> Result<Plan> {
+) -> Result<MemoryPlan> {
     let circuit = training.circuit(params)?;
     let needs = lists.find(params, (tenant, training), &circuit)?;
     let (keys, bounds, steps) = (&needs.keys[..], &needs.bounds[..], Steps::FewKeys);
@@ -190,13 +190,13 @@ fn plan(
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;
     for graphs in [true, false] {
-        let rehearsal = Rehearsal { params, keys, bounds, steps, graphs, pieces };
+        let dry_run = DryRun { params, keys, bounds, steps, graphs, pieces };
         let trainer = |engine: &Encrypted<CudaBackend>| Ok(circuit.trainer(engine, training.agreement.range)?);
-        let footprint = Footprint::rehearse(&rehearsal, trainer).map_err(Error::failed)?.from_disk();
-        if let Some(kept) = footprint.resident(batches, free) {
-            return Ok(Plan { kept, graphs });
+        let estimate = MemoryEstimate::dry_run(&dry_run, trainer).map_err(Error::failed)?.from_disk();
+        if let Some(kept) = estimate.resident(batches, free) {
+            return Ok(MemoryPlan { kept, graphs });
         }
-        needed = footprint.bytes(batches, 0);
+        needed = estimate.bytes(batches, 0);
     }
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
     let reason =
@@ -210,18 +210,18 @@ fn plan(
 
 /// An outcome, with a failure of the card blamed on the card. A lack of memory is the job's where the card is full of it (`held` bytes
 /// of memory were its own) and it may not go on, neither elsewhere, from a checkpoint, nor here, with a more modest plan.
-pub fn blamed<T>(
+pub fn attribute_failure<T>(
     health: std::result::Result<(), Failure>,
     outcome: Result<T>,
     held: usize,
-    may_go_on: bool,
+    can_continue: bool,
 ) -> Result<T> {
     match (outcome, health) {
         (Ok(outcome), _) => Ok(outcome),
         (Err(error), Ok(())) => Err(error),
         (Err(Error::Fenced), _) => Err(Error::Fenced),
         (Err(_), Err(failure @ Failure::OutOfMemory { needed, total, .. }))
-            if !may_go_on && held.saturating_add(needed) > total - total / NEARLY =>
+            if !can_continue && held.saturating_add(needed) > total - total / DRIVER_SHARE =>
         {
             Err(Error::failed(failure))
         }
@@ -233,10 +233,10 @@ pub fn blamed<T>(
 }
 
 /// The driver has one part in so many for itself, at most.
-const NEARLY: usize = 16;
+const DRIVER_SHARE: usize = 16;
 
 /// Tells the log how bootstraps were queued, and why not as graphs.
-pub fn tell(gpu: &CudaBackend) {
+pub fn log_graphs(gpu: &CudaBackend) {
     let Graphs { recorded, replayed, passed_over, ended, .. } = gpu.graphs();
     if let Some(reason) = ended {
         tracing::warn!(
@@ -268,33 +268,33 @@ mod tests {
         let full = || Err(Failure::OutOfMemory { needed: 30, free: 20, total: 160 });
         let lost = || Err(Failure::Device { operation: "a copy", reason: "an illegal address".to_owned() });
         let failed = || Err::<(), _>(Error::failed("a consequence"));
-        assert_eq!(blamed(lost(), Ok(()), 0, true), Ok(()));
-        assert_eq!(blamed(Ok(()), failed(), 0, true), failed());
-        assert_eq!(blamed::<()>(lost(), Err(Error::Fenced), 0, true), Err(Error::Fenced));
-        let device = |failure, held, may_go_on| match blamed(failure, failed(), held, may_go_on) {
+        assert_eq!(attribute_failure(lost(), Ok(()), 0, true), Ok(()));
+        assert_eq!(attribute_failure(Ok(()), failed(), 0, true), failed());
+        assert_eq!(attribute_failure::<()>(lost(), Err(Error::Fenced), 0, true), Err(Error::Fenced));
+        let device = |failure, held, can_continue| match attribute_failure(failure, failed(), held, can_continue) {
             Err(Error::Device { reason, is_full }) => (reason, is_full),
             other => panic!("{other:?}"),
         };
         assert!(matches!(device(lost(), 150, false), (reason, false) if reason.contains("illegal")));
         assert!(device(full(), 150, true).1, "it began, perhaps on a larger card, or has a more modest plan");
         assert!(device(full(), 120, false).1, "others hold the rest");
-        let too_large = blamed(full(), failed(), 121, false);
+        let too_large = attribute_failure(full(), failed(), 121, false);
         assert!(matches!(too_large, Err(Error::Failed { reason }) if reason.contains("30 bytes more")));
     }
 
     #[test]
     fn a_card_that_never_answers_is_not_waited_for() {
-        assert_eq!(ask(60, || 7), Answer::Got(7));
-        assert_eq!(ask(60, || panic!("a test that breaks off")), Answer::<u8>::None);
+        assert_eq!(run_with_timeout(60, || 7), Timed::Done(7));
+        assert_eq!(run_with_timeout(60, || panic!("a test that breaks off")), Timed::<u8>::Panicked);
         let never = || {
             std::thread::sleep(Duration::from_secs(60));
             7
         };
-        assert_eq!(ask(0, never), Answer::Never);
+        assert_eq!(run_with_timeout(0, never), Timed::TimedOut);
         // At the start, too: it is told from one that is not there.
-        let said = in_time(0, move || Ok(never())).unwrap_err().to_string();
+        let said = driver_call(0, move || Ok(never())).unwrap_err().to_string();
         assert!(said.contains("nothing came from the GPU for 0 seconds"), "{said}");
-        assert!(in_time(60, || Ok(7)).is_ok_and(|answer| answer == 7));
+        assert!(driver_call(60, || Ok(7)).is_ok_and(|answer| answer == 7));
     }
 
     #[test]
@@ -354,13 +354,16 @@ mod tests {
         let needs = [&ann, &ann, &bob].map(|tenant| lists.find(&params, (tenant, &training), &circuit).unwrap());
         assert!(Arc::ptr_eq(&needs[0], &needs[1]) && !Arc::ptr_eq(&needs[0], &needs[2]));
         let plan = |has_begun, memory| plan(&params, (&ann, &training, has_begun), &lists, memory);
-        let all = Plan { kept: 7, graphs: true };
+        let all = MemoryPlan { kept: 7, graphs: true };
         assert_eq!(plan(false, (1 << 40, 1 << 40)), Ok(all));
-        assert_eq!((all.modest(0), all.modest(1)), (all, Plan { kept: 3, graphs: false }));
-        assert_eq!(all.modest(70), Plan { kept: 0, graphs: false });
-        assert_eq!([0, 1, 2, 3].map(|out_of_memory| all.modest(out_of_memory).is_least()), [false, false, false, true]);
+        assert_eq!((all.reduced(0), all.reduced(1)), (all, MemoryPlan { kept: 3, graphs: false }));
+        assert_eq!(all.reduced(70), MemoryPlan { kept: 0, graphs: false });
+        assert_eq!(
+            [0, 1, 2, 3].map(|out_of_memory| all.reduced(out_of_memory).is_minimal()),
+            [false, false, false, true]
+        );
         // The least that it is done in, with and without graphs, and what is in between.
-        let least = |wanted: &dyn Fn(&Result<Plan>) -> bool| {
+        let least = |wanted: &dyn Fn(&Result<MemoryPlan>) -> bool| {
             let (mut below, mut enough) = (0, 1usize << 36);
             while enough - below > 1 << 16 {
                 let middle = below.midpoint(enough);
@@ -372,7 +375,7 @@ mod tests {
             (least(&|p| p.is_ok()), least(&|p| p.as_ref().is_ok_and(|p| p.graphs)), least(&|p| *p == Ok(all)));
         assert!(any < graphs && graphs < whole, "{any} {graphs} {whole}");
         assert_eq!(plan(false, (any, any)).map(|plan| plan.graphs), Ok(false));
-        assert_eq!(plan(false, (graphs, graphs)), Ok(Plan { kept: 0, graphs: true }));
+        assert_eq!(plan(false, (graphs, graphs)), Ok(MemoryPlan { kept: 0, graphs: true }));
         let (little, much) = (any / 2, 2 * any);
         let refused = |has_begun, memory| plan(has_begun, memory).unwrap_err();
         assert!(

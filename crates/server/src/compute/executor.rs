@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Computes one job.
-pub trait Workshop {
+pub trait Executor {
     /// A ciphertext.
     type Ct: Clone;
     /// The circuit of one range.
@@ -35,15 +35,15 @@ pub trait Workshop {
     /// The public first weights.
     fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Self::Ct>>;
     /// How many batches `sent` uploads make up.
-    fn batches(&self, sent: usize) -> usize;
+    fn batches(&self, uploaded: usize) -> usize;
     /// Which of `sent` uploads make up a batch.
-    fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize>;
+    fn pieces_of(&self, batch: usize, uploaded: usize) -> Range<usize>;
     /// Prepares an uploaded batch, or piece of one.
-    fn batch(&self, circuit: &Self::Circuit, part: &RowBlob) -> Result<Self::Batch>;
+    fn batch(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch>;
     /// Prepares uploaded rows.
-    fn rows(&self, circuit: &Self::Circuit, part: &RowBlob) -> Result<Self::Rows>;
+    fn rows(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows>;
     /// How many prepared batches may be kept, where so many bytes of memory may hold them.
-    fn room(&self, bytes: u64) -> usize;
+    fn batch_capacity(&self, bytes: u64) -> usize;
 
     /// A step of gradient descent on a batch of `rows` rows in pieces, of which one at a time is asked for.
     fn step(
@@ -65,7 +65,7 @@ pub trait Workshop {
     /// The ciphertext at the beginning of some bytes, which are then those after it.
     fn decode(&self, bytes: &mut &[u8]) -> Result<Self::Ct>;
     /// The most bytes of a ciphertext.
-    fn largest(&self) -> u64;
+    fn max_ciphertext_bytes(&self) -> u64;
 
     /// The bytes of an upload.
     fn upload(&self, name: BlobName, size: u64) -> Result<Vec<u8>> {
@@ -74,26 +74,30 @@ pub trait Workshop {
 
     /// Stores ciphertexts, one after the other in one blob, among what the job made; gives its name and size.
     fn put(&self, ciphertexts: &[Self::Ct]) -> Result<(BlobName, u64)> {
-        self.put_unless(ciphertexts, |_| false)
+        self.put_unless_stored(ciphertexts, |_| false)
     }
 
     /// The same, unless a blob of that name is known to be there.
-    fn put_unless(&self, ciphertexts: &[Self::Ct], is_there: impl FnOnce(BlobName) -> bool) -> Result<(BlobName, u64)> {
+    fn put_unless_stored(
+        &self,
+        ciphertexts: &[Self::Ct],
+        is_stored: impl FnOnce(BlobName) -> bool,
+    ) -> Result<(BlobName, u64)> {
         let mut bytes = Vec::new();
         for ciphertext in ciphertexts {
             bytes.extend(self.encode(ciphertext)?);
         }
         let name = blobs::name_of(&bytes);
-        if !is_there(name) {
+        if !is_stored(name) {
             self.blobs().put(&Key::new(&self.job().tenant, Namespace::Job(self.job().id), name), &bytes)?;
         }
         Ok((name, bytes.len() as u64))
     }
 
     /// The ciphertexts in a blob on a shelf: exactly so many.
-    fn get(&self, namespace: Namespace, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
-        let most = count as u64 * self.largest();
-        let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, namespace, name), most)?;
+    fn load(&self, namespace: Namespace, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
+        let max_bytes = count as u64 * self.max_ciphertext_bytes();
+        let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, namespace, name), max_bytes)?;
         let bad = |reason: String| Error::failed(format!("blob {name}: {reason}"));
         let mut rest = &bytes[..];
         let read = |_| self.decode(&mut rest).map_err(|e| bad(e.to_string()));
@@ -102,7 +106,7 @@ pub trait Workshop {
     }
 
     /// Removes a ciphertext from what the job made. One that stays costs room until the server starts again, and nothing else.
-    fn forget(&self, name: BlobName) {
+    fn delete_output(&self, name: BlobName) {
         let key = Key::new(&self.job().tenant, Namespace::Job(self.job().id), name);
         if let Err(error) = self.blobs().delete(&key) {
             tracing::warn!(%key, %error, "a blob that nobody needs could not be removed");

@@ -16,7 +16,7 @@ const MARGIN: usize = 32;
 
 /// Bytes of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Footprint {
+pub struct MemoryEstimate {
     /// Keys, matrices, masks and the room that steps work in.
     pub fixed: usize,
     /// What was sent of one batch.
@@ -26,7 +26,7 @@ pub struct Footprint {
 }
 
 /// What to rehearse.
-pub struct Rehearsal<'a> {
+pub struct DryRun<'a> {
     /// The parameter set.
     pub params: &'a Arc<Params>,
     /// Switching keys, each with its number of limbs.
@@ -44,24 +44,24 @@ pub struct Rehearsal<'a> {
 /// What goes wrong in a rehearsal: the circuit does not suit the parameter set.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-impl Footprint {
+impl MemoryEstimate {
     /// Rehearses a training: every key, two steps with versions made for each piece, a refresh and logits.
     ///
     /// # Errors
     ///
     /// What a training of this kind would fail with.
-    pub fn rehearse(
-        what: &Rehearsal<'_>,
+    pub fn dry_run(
+        run: &DryRun<'_>,
         trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>, Problem>,
     ) -> Result<Self, Problem> {
-        let &Rehearsal { params, keys, bounds, steps, graphs, pieces } = what;
+        let &DryRun { params, keys, bounds, steps, graphs, pieces } = run;
         let gpu = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special())?);
         if !graphs {
             gpu.use_graphs(false);
         }
         let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
         let bootstrapper = Bootstrapper::with_steps(&evaluator, bounds, steps)?;
-        let engine = Encrypted::new(evaluator, imitations(&gpu, params, keys), bootstrapper);
+        let engine = Encrypted::new(evaluator, placeholder_keys(&gpu, params, keys), bootstrapper);
         let trainer = trainer(&engine)?;
         let (g, ledger) = (*trainer.products().geometry(), trainer.products().ledger());
         let seal = |level| sealed(&engine, params, level);
@@ -111,7 +111,7 @@ fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, ledger: Ledger)
 }
 
 /// Keys that take the room of real ones.
-fn imitations(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> EvaluationKeys<CudaPoly> {
+fn placeholder_keys(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> EvaluationKeys<CudaPoly> {
     let mut keys = EvaluationKeys::default();
     for &(id, limbs) in wanted {
         let basis = id.basis(params, limbs);
@@ -133,13 +133,13 @@ mod tests {
 
     #[test]
     fn as_many_batches_stay_as_fit() {
-        let footprint = Footprint { fixed: 100, upload: 1, versions: 10 };
-        assert_eq!((footprint.bytes(5, 0), footprint.bytes(5, 2), footprint.bytes(5, 5)), (115, 133, 150));
-        assert_eq!(footprint.resident(5, 1000), Some(5));
-        assert_eq!(footprint.resident(5, 140), Some(2));
-        assert_eq!(footprint.resident(5, 118), Some(0));
-        assert_eq!(footprint.resident(5, 117), None);
-        let from_disk = footprint.from_disk();
+        let estimate = MemoryEstimate { fixed: 100, upload: 1, versions: 10 };
+        assert_eq!((estimate.bytes(5, 0), estimate.bytes(5, 2), estimate.bytes(5, 5)), (115, 133, 150));
+        assert_eq!(estimate.resident(5, 1000), Some(5));
+        assert_eq!(estimate.resident(5, 140), Some(2));
+        assert_eq!(estimate.resident(5, 118), Some(0));
+        assert_eq!(estimate.resident(5, 117), None);
+        let from_disk = estimate.from_disk();
         assert_eq!((from_disk.bytes(5, 0), from_disk.bytes(5, 2), from_disk.bytes(5, 5)), (111, 131, 151));
     }
 }

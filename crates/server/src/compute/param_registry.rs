@@ -11,9 +11,9 @@ struct Entry {
 }
 
 /// The allow-list.
-pub struct Sets(Vec<Entry>);
+pub struct ParamRegistry(Vec<Entry>);
 
-impl Sets {
+impl ParamRegistry {
     /// The built-in sets of these names. Insecure ones need the operator's word.
     pub fn new(names: &[String], allow_insecure: bool) -> Result<Self> {
         let entry = |name: &String| {

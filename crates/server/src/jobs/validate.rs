@@ -2,7 +2,7 @@
 
 use super::key_requirements::{KeyRequirements, KeyRequirementsCache, OLD_KEYS_HINT};
 use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
-use crate::compute::param_registry::Sets;
+use crate::compute::param_registry::ParamRegistry;
 use crate::store::state::{BlobKind, State};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// What requests are checked against.
 pub struct RequestValidator<'a> {
     /// The parameter sets that are allowed.
-    pub sets: &'a Sets,
+    pub param_sets: &'a ParamRegistry,
     /// The hyper-parameters that are allowed.
     pub limits: &'a Limits,
     /// Whether clients are told hyper-parameters.
@@ -32,7 +32,7 @@ pub struct RequestValidator<'a> {
 impl RequestValidator<'_> {
     /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and what it needs.
     pub fn training(&self, message: &v1::Training) -> Result<(TrainingSpec, Arc<Params>, Arc<KeyRequirements>)> {
-        let params = self.sets.by_id(&message.set)?;
+        let params = self.param_sets.by_id(&message.set)?;
         let training = TrainingSpec {
             set: params.name().to_owned(),
             features: message.features as usize,
@@ -80,7 +80,7 @@ impl RequestValidator<'_> {
         if !events.iter().any(is_output) {
             return Err(Error::NoOutput { name: weights });
         }
-        let params = self.sets.by_name(&training.set)?;
+        let params = self.param_sets.by_name(&training.set)?;
         let circuit = training.circuit(&params)?;
         let queries = row_blobs(&message.queries)?;
         if queries.is_empty() {

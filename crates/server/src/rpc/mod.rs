@@ -2,7 +2,7 @@
 
 pub mod auth;
 
-use crate::compute::param_registry::Sets;
+use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
 use crate::jobs::lifecycle::{cancel_job, delete_job};
@@ -55,7 +55,7 @@ pub struct Service {
     /// Who may ask.
     pub tenants: RwLock<Tenants>,
     /// What is accepted.
-    pub sets: Arc<Sets>,
+    pub param_sets: Arc<ParamRegistry>,
     /// What is remembered.
     pub state: Arc<dyn State>,
     /// Where bytes are.
@@ -426,7 +426,7 @@ impl Service {
         v1::Offer {
             version: hetal_wire::VERSION,
             program: format!("hetal-server {}", env!("CARGO_PKG_VERSION")),
-            sets: self.sets.iter().map(set).collect(),
+            sets: self.param_sets.iter().map(set).collect(),
             defaults: Some(self.terms(&limits.defaults)),
             bounds: Some(v1::Bounds {
                 batch_least: limits.batch.0 as u32,
@@ -499,7 +499,7 @@ impl Service {
             BlobKind::Batch | BlobKind::Features => Kind::SeededCiphertext,
         };
         let header = Header::parse(start, kind).map_err(Error::invalid)?;
-        self.sets.by_id(&header.params).map(|_| ())
+        self.param_sets.by_id(&header.params).map(|_| ())
     }
 
     /// Refuses more batches than there may be.
@@ -522,7 +522,7 @@ impl Service {
             return Err(Error::invalid(format!("a label is at most {LABEL_BYTES} bytes of text")));
         }
         let validator = RequestValidator {
-            sets: &self.sets,
+            param_sets: &self.param_sets,
             limits: &self.config.hyperparameters,
             hide: self.config.hide_hyperparameters,
             state: &*self.state,
@@ -558,7 +558,7 @@ impl Service {
         expected: &[(KeyId, usize)],
     ) -> Result<()> {
         let path = self.blobs.local(&Key::new(tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })?;
-        let codec = Codec::new(Arc::clone(params), self.sets.ring(params)?);
+        let codec = Codec::new(Arc::clone(params), self.param_sets.ring(params)?);
         let file =
             KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(describe_key_error(&e, OLD_KEYS_HINT)))?;
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();

@@ -1,9 +1,9 @@
 //! Workers: threads that take jobs from the queue, one at a time, hold them by leases and run them.
 
 use crate::clock::Clock;
-use crate::compute::ckks::Bench;
-use crate::compute::device::{self, Answer, Plan};
-use crate::compute::param_registry::Sets;
+use crate::compute::ckks::CkksExecutor;
+use crate::compute::device::{self, MemoryPlan, Timed};
+use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::lifecycle::clear_ended;
@@ -41,7 +41,7 @@ pub struct Shop {
     /// The configuration.
     pub config: Config,
     /// The parameter sets.
-    pub sets: Arc<Sets>,
+    pub param_sets: Arc<ParamRegistry>,
     /// What is remembered.
     pub state: Arc<dyn State>,
     /// Where bytes are.
@@ -243,11 +243,11 @@ impl Shop {
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
     fn fatal(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<ShutdownReason> {
         let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
-        let params = self.sets.by_name(&claim.job.spec.training().set).ok()?;
+        let params = self.param_sets.by_name(&claim.job.spec.training().set).ok()?;
         let seconds = self.config.stall_seconds;
-        match device::ask(seconds, move || device::works(card, &params)) {
-            Answer::Never => Some(ShutdownReason::GpuHung { seconds }),
-            Answer::Got(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
+        match device::run_with_timeout(seconds, move || device::check_gpu(card, &params)) {
+            Timed::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
+            Timed::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
             // Also where the test broke off.
             _ => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
@@ -374,24 +374,24 @@ impl Shop {
         if let Some(outcome) = self.refused(desk)? {
             return Ok(outcome);
         }
-        let params = self.sets.by_name(&desk.job.spec.training().set)?;
+        let params = self.param_sets.by_name(&desk.job.spec.training().set)?;
         // Before a card is opened, and before anyone is told that the job began: what has to come from a bucket may take long, or find
         // no room.
         let keys = self.fetch_keys(desk.job)?;
         let Some(card) = card else {
-            return self.run_on(desk, &keys, "cpu".to_owned(), (self.sets.ring(&params)?, None));
+            return self.run_on(desk, &keys, "cpu".to_owned(), (self.param_sets.ring(&params)?, None));
         };
         desk.turn_to_card();
-        let gpu = Arc::new(device::gpu(card, &params)?);
-        let plan = device::room(&gpu, &params, (desk.job, desk.claim.out_of_memory), &self.key_requirements)?;
+        let gpu = Arc::new(device::open_gpu(card, &params)?);
+        let plan = device::plan_memory(&gpu, &params, (desk.job, desk.claim.out_of_memory), &self.key_requirements)?;
         desk.begun.store(true, Ordering::Relaxed);
         let room = plan.map(|plan| plan.kept);
         let attempt = || self.run_on(desk, &keys, gpu.describe(), (Arc::clone(&gpu), room));
         // Whatever broke off may have done so because the card did.
         let outcome = catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|_| Err(broken_off()));
-        device::tell(&gpu);
-        let may_go_on = desk.has_checkpoint() || !plan.is_none_or(Plan::is_least);
-        device::blamed(gpu.health(), outcome, gpu.pool_bytes(), may_go_on)
+        device::log_graphs(&gpu);
+        let can_continue = desk.has_checkpoint() || !plan.is_none_or(MemoryPlan::is_minimal);
+        device::attribute_failure(gpu.health(), outcome, gpu.pool_bytes(), can_continue)
     }
 
     /// The file of a job's keys.
@@ -407,7 +407,7 @@ impl Shop {
         engine: String,
         device: (Arc<B>, Option<usize>),
     ) -> Result<Outcome> {
-        let params = self.sets.by_name(&desk.job.spec.training().set)?;
+        let params = self.param_sets.by_name(&desk.job.spec.training().set)?;
         // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
         // Unless it never began.
         if desk.claim.backoffs == 0 || desk.job.sequence <= 1 {
@@ -424,7 +424,8 @@ impl Shop {
             let phase = v1::Phase::Preparing.into();
             desk.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
         };
-        let bench = Bench::new((&*self.blobs, desk.job, keys), params, device, &self.key_requirements, &mut progress)?;
+        let bench =
+            CkksExecutor::new((&*self.blobs, desk.job, keys), params, device, &self.key_requirements, &mut progress)?;
         match &desk.job.spec {
             JobSpec::Training(work) => training::train(desk, &bench, work),
             JobSpec::Classification(work) => training::classify(desk, &bench, work),

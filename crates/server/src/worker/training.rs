@@ -1,6 +1,6 @@
 //! A training on the server: the session of `learn`, driven over blobs and state, and taken up again wherever it stopped.
 
-use crate::compute::executor::Workshop;
+use crate::compute::executor::Executor;
 use crate::jobs::spec::{ClassificationSpec, RowBlob, TrainingSpec};
 use crate::metrics::add;
 use crate::store::blobs::{Key, Namespace};
@@ -43,7 +43,7 @@ impl Checkpoint {
 }
 
 /// A training in progress.
-struct Run<'a, W: Workshop> {
+struct Run<'a, W: Executor> {
     desk: &'a Desk<'a>,
     shop: &'a W,
     training: &'a TrainingSpec,
@@ -63,7 +63,7 @@ struct Run<'a, W: Workshop> {
 }
 
 /// Trains, from the last checkpoint on.
-pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> Result<Outcome> {
+pub fn train<W: Executor>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> Result<Outcome> {
     let mut run = Run::resume(desk, shop, training)?;
     loop {
         if let Some(outcome) = desk.interruption()? {
@@ -88,7 +88,7 @@ pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) ->
     }
 }
 
-impl<'a, W: Workshop> Run<'a, W> {
+impl<'a, W: Executor> Run<'a, W> {
     fn resume(desk: &'a Desk<'a>, shop: &'a W, training: &'a TrainingSpec) -> Result<Self> {
         let range = training.agreement.range;
         let (kept_batches, kept_validation) = shares(desk, shop, training);
@@ -116,7 +116,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         let (checkpoint, names) = Checkpoint::parse(text)?;
         let mut ciphertexts = Vec::new();
         for name in names {
-            ciphertexts.extend(shop.get(Namespace::Job(desk.job.id), name, 1)?);
+            ciphertexts.extend(shop.load(Namespace::Job(desk.job.id), name, 1)?);
             let key = Key::new(&desk.job.tenant, Namespace::Job(desk.job.id), name);
             run.stored.push((name, shop.blobs().len(&key)?.unwrap_or(0)));
         }
@@ -244,7 +244,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         for &ciphertext in &ciphertexts[..ciphertexts.len() - self.settled] {
             // What the last checkpoint names was read or written by this attempt.
             let known = |name| self.stored.iter().chain(&stored).any(|&(there, _)| there == name);
-            let put = self.shop.put_unless(std::slice::from_ref(ciphertext), known)?;
+            let put = self.shop.put_unless_stored(std::slice::from_ref(ciphertext), known)?;
             stored.push(put);
         }
         stored.extend(&self.stored[self.stored.len() - self.settled..]);
@@ -264,7 +264,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         self.settled = stored.len() - self.moving();
         for (old, _) in std::mem::replace(&mut self.stored, stored) {
             if !self.stored.iter().any(|(name, _)| *name == old) {
-                self.shop.forget(old);
+                self.shop.delete_output(old);
             }
         }
         Ok(())
@@ -290,9 +290,9 @@ impl<'a, W: Workshop> Run<'a, W> {
 }
 
 /// Logits of queries under weights that a training left.
-pub fn classify<W: Workshop>(desk: &Desk<'_>, shop: &W, work: &ClassificationSpec) -> Result<Outcome> {
+pub fn classify<W: Executor>(desk: &Desk<'_>, shop: &W, work: &ClassificationSpec) -> Result<Outcome> {
     let circuit = shop.circuit(work.training.agreement.range)?;
-    let weights = shop.get(Namespace::Job(work.job), work.weights, shop.parts())?;
+    let weights = shop.load(Namespace::Job(work.job), work.weights, shop.parts())?;
     let weights = shop.expand(&circuit, &weights)?;
     let mut outputs = Vec::new();
     for (index, part) in work.queries.iter().enumerate() {
@@ -331,8 +331,8 @@ impl<T> Prepared<T> {
 }
 
 /// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
-fn shares<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> (usize, usize) {
-    let fit = shop.room((desk.config.prepared_gib * (1u64 << 30) as f64) as u64);
+fn shares<W: Executor>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> (usize, usize) {
+    let fit = shop.batch_capacity((desk.config.prepared_gib * (1u64 << 30) as f64) as u64);
     let (batches, validation): (&[RowBlob], &[RowBlob]) = (&training.batches, &training.validation);
     if batches.len() + validation.len() <= fit {
         return (batches.len(), validation.len());

@@ -14,7 +14,7 @@ mod state;
 mod toy;
 mod world;
 
-use crate::compute::param_registry::Sets;
+use crate::compute::param_registry::ParamRegistry;
 use crate::config::{Bounds, Config};
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
@@ -64,8 +64,9 @@ fn root() -> &'static Path {
 
 impl Server {
     fn start(world: &Arc<World>, disk: &Handle, state: &Arc<SimState>) -> Result<Self> {
-        static SETS: OnceLock<Arc<Sets>> = OnceLock::new();
-        let sets = SETS.get_or_init(|| Arc::new(Sets::new(&["insecure-toy11".to_owned()], true).unwrap()));
+        static SETS: OnceLock<Arc<ParamRegistry>> = OnceLock::new();
+        let param_sets =
+            SETS.get_or_init(|| Arc::new(ParamRegistry::new(&["insecure-toy11".to_owned()], true).unwrap()));
         let any: Arc<dyn State> = Arc::<SimState>::clone(state);
         let folder = root().join("blobs");
         crate::store::disk::Disk::make_folder(disk, &folder).map_err(|e| Error::file(&folder, e))?;
@@ -80,7 +81,7 @@ impl Server {
         let clock = Arc::clone(world);
         let shop = Shop {
             config,
-            sets: Arc::clone(sets),
+            param_sets: Arc::clone(param_sets),
             state: Arc::clone(&any),
             blobs: Arc::<LocalBlobs>::clone(&blobs),
             notifier: Arc::new(ChangeNotifier::default()),

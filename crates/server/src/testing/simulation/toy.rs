@@ -1,7 +1,7 @@
 //! A computation that takes no time and whose every result depends on everything that went into it.
 
 use super::world::World;
-use crate::compute::executor::Workshop;
+use crate::compute::executor::Executor;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{Blobs, name_of};
 use crate::store::state::Job;
@@ -124,7 +124,7 @@ pub struct Toy<'a> {
     pub encoded: &'a Cell<usize>,
 }
 
-impl Workshop for Toy<'_> {
+impl Executor for Toy<'_> {
     type Ct = Ct;
     type Circuit = f64;
     type Batch = Ct;
@@ -158,7 +158,7 @@ impl Workshop for Toy<'_> {
     fn rows(&self, circuit: &f64, part: &RowBlob) -> Result<Ct> {
         self.batch(circuit, part)
     }
-    fn room(&self, bytes: u64) -> usize {
+    fn batch_capacity(&self, bytes: u64) -> usize {
         (bytes >> 30) as usize
     }
     fn step(
@@ -191,7 +191,7 @@ impl Workshop for Toy<'_> {
         let ct: Ct = one.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::failed("too short"))?;
         if one == encode(&ct) { Ok(ct) } else { Err(Error::failed("no ciphertext")) }
     }
-    fn largest(&self) -> u64 {
+    fn max_ciphertext_bytes(&self) -> u64 {
         SIZE as u64
     }
 }
