@@ -22,7 +22,7 @@ pub use config::Config;
 pub use error::{Error, Result};
 pub use jobs::spec as job_spec;
 pub use net::tls::authority_path;
-pub use server::{Running, start};
+pub use server::{Server, start};
 pub use store::{blobs, state};
 pub use tenants::erasure::{ErasureReport, forget_tenant};
 pub use worker::shutdown::ShutdownReason;

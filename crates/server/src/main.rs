@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, Tenant};
-use hetal_server::{Config, Error, Result, Running, ShutdownReason};
+use hetal_server::{Config, Error, Result, Server, ShutdownReason};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -148,7 +148,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     }
 }
 
-fn stop(running: Running) {
+fn stop(running: Server) {
     tracing::info!("stopping: jobs go to their next checkpoint");
     if !running.stop() {
         // As above: no exit, which may wait for the card too.
@@ -160,7 +160,7 @@ fn stop(running: Running) {
 }
 
 /// Returns at SIGTERM or SIGINT, or with a reason when the server has to end; at SIGHUP reads the tenants again.
-fn wait_for_shutdown(arguments: &Arguments, running: &Running) -> Result<Option<ShutdownReason>> {
+fn wait_for_shutdown(arguments: &Arguments, running: &Server) -> Result<Option<ShutdownReason>> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |e: std::io::Error| Error::System { what: "signals".to_owned(), reason: e.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -180,7 +180,7 @@ fn wait_for_shutdown(arguments: &Arguments, running: &Running) -> Result<Option<
 }
 
 /// Takes the tenants of the configuration as it is now; a broken one changes nothing.
-fn reload(arguments: &Arguments, running: &Running) {
+fn reload(arguments: &Arguments, running: &Server) {
     let reloaded = configuration(arguments).and_then(|config| {
         config.check()?;
         running.reload(&config.tenants)?;

@@ -23,7 +23,7 @@ use crate::store::state::{SqliteState, State};
 use crate::store::uploads::Uploads;
 use crate::tenants::audit::AuditLog;
 use crate::tenants::{TenantConfig, Tenants};
-use crate::worker::pool::Shop;
+use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
 use hetal_wire::v1::hetal_server::HetalServer;
@@ -48,11 +48,11 @@ const DRAIN: Duration = Duration::from_secs(10);
 const LEAST_FREE: u64 = 16 << 20;
 
 /// A server that runs in threads of this process.
-pub struct Running {
+pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     authority: Option<PathBuf>,
-    shop: Arc<Shop>,
+    worker: Arc<WorkerContext>,
     pub(crate) service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
     network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
@@ -70,7 +70,7 @@ pub struct Running {
 /// running.stop();
 /// # Ok::<(), hetal_server::Error>(())
 /// ```
-pub fn start(config: Config) -> Result<Running> {
+pub fn start(config: Config) -> Result<Server> {
     let folder = config.folder.clone();
     begin(config, ownership::RENEWAL_INTERVAL).map_err(|error| explain(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
 }
@@ -85,7 +85,7 @@ fn explain(error: Error, free: u64) -> Error {
 }
 
 /// Everything that can fail comes before the blobs are taken: a start that fails leaves them to whom they were.
-pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
+pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
     config.check()?;
     make_private(&config.folder)?;
     let lock = lock(&config.folder)?;
@@ -100,7 +100,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
     let tenants = RwLock::new(Tenants::new(&config.tenants)?);
     let sockets = Sockets::open(&config)?;
     let (notifier, metrics) = (Arc::new(ChangeNotifier::default()), Arc::new(Metrics::default()));
-    let shop = Arc::new(Shop {
+    let worker = Arc::new(WorkerContext {
         config: config.clone(),
         param_sets: Arc::clone(&param_sets),
         state: Arc::clone(&state),
@@ -115,7 +115,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
         device_fault: Mutex::default(),
     });
     // The folder is locked: whoever held jobs in it under this name is dead.
-    state.release_worker(&shop.name)?;
+    state.release_worker(&worker.name)?;
     let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
     // Told to take over once more, it is no surer that this was right.
     collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
@@ -130,7 +130,7 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
         tenants,
         connections: ConcurrencyLimit::new(config.bounds.tenant_connections),
         streams: ConcurrencyLimit::new(config.bounds.streams),
-        key_requirements: Arc::clone(&shop.key_requirements),
+        key_requirements: Arc::clone(&worker.key_requirements),
         admission: AdmissionQueue::default(),
         request_slots: TenantSemaphores::new(rpc::REQUESTS_PER_TENANT),
         create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
@@ -144,15 +144,15 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Running> {
         metrics,
         audit,
     };
-    let mut running = sockets.serve(Arc::new(service), shop, (Arc::clone(&database), lock));
-    let shop = Arc::clone(&running.shop);
-    let seconds = running.shop.config.bounds.verdict_seconds;
-    running.threads.push(thread("patience".to_owned(), move || VerdictTimeouts::new(seconds).watch(&shop))?);
-    let shop = Arc::clone(&running.shop);
-    running.threads.push(thread("mark".to_owned(), move || keep_marked(&shop, &database, pause))?);
-    for number in 0..running.shop.config.workers.unwrap_or(devices.workers()) {
-        let (shop, card) = (Arc::clone(&running.shop), devices.of_worker(number));
-        running.threads.push(thread(format!("worker {number}"), move || shop.work(card))?);
+    let mut running = sockets.serve(Arc::new(service), worker, (Arc::clone(&database), lock));
+    let worker = Arc::clone(&running.worker);
+    let seconds = running.worker.config.bounds.verdict_seconds;
+    running.threads.push(thread("patience".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
+    let worker = Arc::clone(&running.worker);
+    running.threads.push(thread("mark".to_owned(), move || keep_marked(&worker, &database, pause))?);
+    for number in 0..running.worker.config.workers.unwrap_or(devices.workers()) {
+        let (worker, card) = (Arc::clone(&running.worker), devices.of_worker(number));
+        running.threads.push(thread(format!("worker {number}"), move || worker.run(card))?);
     }
     Ok(running)
 }
@@ -179,20 +179,20 @@ fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blob
 }
 
 /// Marks the blobs again and again, until the server stops or another one has them.
-fn keep_marked(shop: &Shop, database: &SqliteState, pause: Duration) {
+fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
     let mut next = Instant::now() + pause;
-    while !shop.draining.load(Ordering::Relaxed) {
+    while !worker.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
             // Woken by the bell more often, so that the server stops at once.
-            shop.notifier.wait(shop.notifier.version(), pause.min(Duration::from_secs(1)));
+            worker.notifier.wait(worker.notifier.version(), pause.min(Duration::from_secs(1)));
             continue;
         }
         next = Instant::now() + pause;
-        match ownership::renew(&*shop.blobs, database) {
+        match ownership::renew(&*worker.blobs, database) {
             Ok(true) => {}
             Ok(false) => {
-                tracing::error!(place = shop.blobs.location(), "another server has taken the blobs: this one ends");
-                return shop.shutdown.trigger(ShutdownReason::BlobsTaken);
+                tracing::error!(place = worker.blobs.location(), "another server has taken the blobs: this one ends");
+                return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
             Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
         }
@@ -263,7 +263,12 @@ impl Sockets {
         Ok(Self { runtime, acceptor, listener, address, monitor })
     }
 
-    fn serve(self, service: Arc<Service>, shop: Arc<Shop>, (database, lock): (Arc<SqliteState>, File)) -> Running {
+    fn serve(
+        self,
+        service: Arc<Service>,
+        worker: Arc<WorkerContext>,
+        (database, lock): (Arc<SqliteState>, File),
+    ) -> Server {
         let Self { runtime, acceptor, listener, address, monitor } = self;
         let config = service.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
@@ -304,11 +309,11 @@ impl Sockets {
         tracing::info!(%address, "clients are served");
         let network = Some((runtime, stop, end));
         let threads = Vec::new();
-        Running { address, metrics_address, authority, shop, service, threads, network, database, _lock: lock }
+        Server { address, metrics_address, authority, worker, service, threads, network, database, _lock: lock }
     }
 }
 
-impl Running {
+impl Server {
     /// Where clients are served.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -334,12 +339,12 @@ impl Running {
 
     /// Returns once the server has to end, with the reason.
     pub async fn fatal_condition(&self) -> ShutdownReason {
-        self.shop.shutdown.wait().await
+        self.worker.shutdown.wait().await
     }
 
     /// What the GPU said when it last failed; empty if it never did.
     pub fn device_fault(&self) -> String {
-        self.shop.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.worker.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stops: jobs go to their next checkpoint and back to the queue, then there are no new connections and streams end. Gives whether
@@ -347,15 +352,15 @@ impl Running {
     /// like it.
     pub fn stop(mut self) -> bool {
         self.drain();
-        !self.shop.shutdown.gpu_hung()
+        !self.worker.shutdown.gpu_hung()
     }
 
     fn drain(&mut self) {
-        self.shop.metrics.draining.store(true, Ordering::Relaxed);
-        self.shop.draining.store(true, Ordering::Relaxed);
-        self.shop.notifier.notify();
+        self.worker.metrics.draining.store(true, Ordering::Relaxed);
+        self.worker.draining.store(true, Ordering::Relaxed);
+        self.worker.notifier.notify();
         for thread in self.threads.drain(..) {
-            while !thread.is_finished() && !self.shop.shutdown.gpu_hung() {
+            while !thread.is_finished() && !self.worker.shutdown.gpu_hung() {
                 std::thread::sleep(Duration::from_millis(20));
             }
             // One that waits for a card for ever ends with the process.
@@ -365,19 +370,19 @@ impl Running {
         }
         if let Some((runtime, stop, end)) = self.network.take() {
             self.service.closing.store(true, Ordering::Relaxed);
-            self.shop.notifier.notify();
+            self.worker.notifier.notify();
             let _ = stop.send(());
             let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
             // The last mark: no copy that was made of the database while this server ran knows it.
-            if let Err(error) = ownership::renew(&*self.shop.blobs, &self.database) {
+            if let Err(error) = ownership::renew(&*self.worker.blobs, &self.database) {
                 tracing::warn!(%error, "the blobs could not be marked at the end");
             }
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for Server {
     fn drop(&mut self) {
         self.drain();
     }
@@ -416,7 +421,7 @@ pub(crate) mod tests {
         let running = begin(config(dir.path()), Duration::from_millis(20)).unwrap();
         let copied = ownership::tests::copy(dir.path(), "state.sqlite", "copy.sqlite");
         let until = Instant::now() + Duration::from_secs(60);
-        while ownership::is_ours(&copied, &running.shop.blobs.owner().unwrap().unwrap()).unwrap() {
+        while ownership::is_ours(&copied, &running.worker.blobs.owner().unwrap().unwrap()).unwrap() {
             assert!(Instant::now() < until, "the mark stays");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -429,7 +434,7 @@ pub(crate) mod tests {
             let dir = TempDir::new();
             let running = begin(config(dir.path()), ownership::RENEWAL_INTERVAL).unwrap();
             if hangs {
-                running.shop.shutdown.trigger(ShutdownReason::GpuHung { seconds: 1 });
+                running.worker.shutdown.trigger(ShutdownReason::GpuHung { seconds: 1 });
             }
             assert_eq!(running.stop(), !hangs);
         }

@@ -8,7 +8,7 @@ use common::{address, config, follow, names, owner};
 use hetal_client::remote::{Happening, Job, JobState, Phase, Progress, Remote};
 use hetal_cuda::emulated;
 use hetal_server::config::Engine;
-use hetal_server::{Config, Running, ShutdownReason};
+use hetal_server::{Config, Server, ShutdownReason};
 use hetal_testkit::TempDir;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-fn start(folder: &Path, engine: Engine) -> (Running, Arc<Remote>) {
+fn start(folder: &Path, engine: Engine) -> (Server, Arc<Remote>) {
     let running = hetal_server::start(Config { engine, ..config(folder) }).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
     (running, Arc::new(remote))
@@ -50,7 +50,7 @@ fn wait(remote: &Arc<Remote>, job: &Job, wanted: fn(&Progress) -> bool) {
     news.recv_timeout(PATIENCE).unwrap();
 }
 
-fn end_of(running: &Running) -> ShutdownReason {
+fn end_of(running: &Server) -> ShutdownReason {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, running.fatal_condition()).await.unwrap() })
 }

@@ -1,7 +1,7 @@
 //! Jobs that wait for a verdict do not wait for ever.
 
 use crate::jobs::lifecycle::clear_ended;
-use crate::worker::pool::Shop;
+use crate::worker::pool::WorkerContext;
 use hetal_wire::JobId;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -20,33 +20,33 @@ impl VerdictTimeouts {
     }
 
     /// Ends jobs that wait too long, until the server stops.
-    pub fn watch(mut self, shop: &Shop) {
+    pub fn watch(mut self, worker: &WorkerContext) {
         let pause = (self.limit / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
         let mut next = Instant::now();
-        while !shop.draining.load(Ordering::Relaxed) {
+        while !worker.draining.load(Ordering::Relaxed) {
             if Instant::now() < next {
                 // Woken by the bell more often, so that the server stops at once.
-                shop.notifier.wait(shop.notifier.version(), pause.min(Duration::from_secs(1)));
+                worker.notifier.wait(worker.notifier.version(), pause.min(Duration::from_secs(1)));
                 continue;
             }
             next = Instant::now() + pause;
-            if let Err(error) = self.expire_overdue(shop) {
+            if let Err(error) = self.expire_overdue(worker) {
                 tracing::warn!(%error, "jobs that wait could not be looked at");
             }
         }
     }
 
     /// Ends jobs that have waited too long. One whose end fails does not keep the others alive.
-    pub(crate) fn expire_overdue(&mut self, shop: &Shop) -> crate::Result<()> {
+    pub(crate) fn expire_overdue(&mut self, worker: &WorkerContext) -> crate::Result<()> {
         let reason = format!("no verdict came within {} seconds", self.limit.as_secs());
-        let now = (shop.clock)();
-        let until = shop.lease_until(now);
-        for (id, round) in self.overdue(&shop.state.waiting(now, until)?, Instant::now()) {
-            match shop.state.expire(id, round, &reason, now, until) {
+        let now = (worker.clock)();
+        let until = worker.lease_until(now);
+        for (id, round) in self.overdue(&worker.state.waiting(now, until)?, Instant::now()) {
+            match worker.state.expire(id, round, &reason, now, until) {
                 Ok(Some(tenant)) => {
                     tracing::info!(job = %id, round, "job failed: no verdict came");
-                    shop.notifier.notify();
-                    clear_ended(&*shop.state, &*shop.blobs, &tenant, id);
+                    worker.notifier.notify();
+                    clear_ended(&*worker.state, &*worker.blobs, &tenant, id);
                 }
                 Ok(None) => {}
                 Err(error) => tracing::error!(job = %id, round, %error, "a job that waits too long could not be ended"),

@@ -12,7 +12,7 @@ use crate::metrics::{Metrics, add};
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::state::{Change, Claim, Job, JobState, Millis, State};
-use crate::worker::retry::{Attempt, Next, Outcome, next};
+use crate::worker::retry::{AttemptHistory, AttemptOutcome, NextState, next_state};
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::worker::training;
 use crate::{Error, Result};
@@ -28,16 +28,16 @@ use std::time::{Duration, Instant};
 /// How often an idle worker looks for jobs that other machines queued.
 const POLL: Duration = Duration::from_secs(1);
 /// How often the reading of keys is told.
-const TELL: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a worker rests that could not ask for a job, or whose card failed two jobs in a row; each further one twice as long.
-const REST: Duration = Duration::from_secs(2);
+const WORKER_BACKOFF: Duration = Duration::from_secs(2);
 /// The longest that it rests for its card.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WORKER_BACKOFF: Duration = Duration::from_secs(60);
 /// How often it looks meanwhile whether the server stops.
-const GLANCE: Duration = Duration::from_millis(100);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What all workers of a server share.
-pub struct Shop {
+pub struct WorkerContext {
     /// The configuration.
     pub config: Config,
     /// The parameter sets.
@@ -65,7 +65,7 @@ pub struct Shop {
 }
 
 /// One attempt at one job: what it may read and change.
-pub struct Desk<'a> {
+pub struct Attempt<'a> {
     /// The configuration.
     pub config: &'a Config,
     /// What is remembered.
@@ -83,25 +83,25 @@ pub struct Desk<'a> {
     clock: &'a Clock,
     started: Instant,
     /// Of the time since then, what the state knows.
-    counted: Mutex<Duration>,
+    accounted: Mutex<Duration>,
     /// When it last showed a sign of life, since it turned to its card: before that it may wait for what is not the card's.
-    alive: Mutex<Option<Instant>>,
+    last_activity: Mutex<Option<Instant>>,
     /// Whether the card was tried.
-    begun: AtomicBool,
+    started_on_device: AtomicBool,
     /// Whether a checkpoint was written since: what came before it no longer counts.
-    saved: AtomicBool,
+    checkpointed: AtomicBool,
 }
 
-impl Desk<'_> {
+impl Attempt<'_> {
     /// Changes the job, if it is still ours.
     pub fn commit(&self, change: Change) -> Result<()> {
-        self.live();
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        self.touch();
+        let mut counted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
         let spent = self.started.elapsed();
         let change = Change { spent: spent.saturating_sub(*counted).as_millis() as u64, ..change };
         self.state.commit(&self.claim.lease, &change, (self.clock)())?;
         *counted = spent;
-        self.saved.fetch_or(change.checkpoint.is_some(), Ordering::Relaxed);
+        self.checkpointed.fetch_or(change.checkpoint.is_some(), Ordering::Relaxed);
         self.notifier.notify();
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Desk<'_> {
 
     /// Tells how far the job is.
     pub fn report(&self, progress: v1::Progress) -> Result<()> {
-        self.turn_to_card();
+        self.start_device_watch();
         self.commit(Change { progress: Some(progress), ..Change::default() })
     }
 
@@ -132,16 +132,16 @@ impl Desk<'_> {
     }
 
     /// Whether the attempt must end: its owner's wish, the server's end, a lost lease, too much time.
-    pub fn interruption(&self) -> Result<Option<Outcome>> {
-        self.live();
+    pub fn interruption(&self) -> Result<Option<AttemptOutcome>> {
+        self.touch();
         if self.fenced.load(Ordering::Relaxed) {
             return Err(Error::Fenced);
         }
         if self.cancelled.load(Ordering::Relaxed) {
-            return Ok(Some(Outcome::Cancelled));
+            return Ok(Some(AttemptOutcome::Cancelled));
         }
         if self.draining.load(Ordering::Relaxed) {
-            return Ok(Some(Outcome::Released));
+            return Ok(Some(AttemptOutcome::Released));
         }
         // Time in which the job was worked on, by a clock that cannot be set: one that can may jump.
         let (hours, spent) = (self.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
@@ -152,24 +152,24 @@ impl Desk<'_> {
     }
 
     /// From now on silence is the card's.
-    pub fn turn_to_card(&self) {
-        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    pub fn start_device_watch(&self) {
+        *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Shows a sign of life.
-    fn live(&self) {
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+    fn touch(&self) {
+        let mut alive = self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
         *alive = alive.map(|_| Instant::now());
     }
 
     /// Whether nothing was heard of the computation for so long that it must hang.
     fn is_stalled(&self) -> bool {
-        let alive = *self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive = *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
         alive.is_some_and(|alive| alive.elapsed() > Duration::from_secs(self.config.stall_seconds))
     }
 
     /// Extends the lease until told to stop. Where a card does not answer any more, only the end of the process helps.
-    pub fn keep_alive(&self, stop: mpsc::Receiver<()>, card: Option<usize>, shutdown: &ShutdownSignal) {
+    pub fn renew_lease(&self, stop: mpsc::Receiver<()>, card: Option<usize>, shutdown: &ShutdownSignal) {
         let lease = Duration::from_secs(self.config.lease_seconds);
         // Short enough for an owner who cancels, long enough not to matter.
         let pause = (lease / 3).min(Duration::from_secs(2));
@@ -189,44 +189,44 @@ impl Desk<'_> {
 }
 
 /// How long a worker rests after its card failed so many jobs in a row.
-fn rest_of_worker(failures: u32) -> Duration {
+fn worker_backoff(failures: u32) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,
-        _ => REST.saturating_mul(1 << (failures - 2).min(16)).min(LONGEST),
+        _ => WORKER_BACKOFF.saturating_mul(1 << (failures - 2).min(16)).min(MAX_WORKER_BACKOFF),
     }
 }
 
-fn broken_off() -> Error {
+fn panicked() -> Error {
     Error::failed("the computation broke off: this is a fault of the server")
 }
 
-impl Shop {
+impl WorkerContext {
     /// When a lease ends that is given now.
     pub fn lease_until(&self, now: Millis) -> Millis {
         now + 1000 * self.config.lease_seconds
     }
 
     /// Whether workers go on. A process whose card is lost can use no other.
-    fn is_open(&self) -> bool {
+    fn accepts_work(&self) -> bool {
         !self.draining.load(Ordering::Relaxed) && self.shutdown.reason().is_none()
     }
 
     /// Takes jobs until the server stops, and computes them on a card, or the CPU. A job that rests does so in the queue: its worker
     /// takes the next, which may need less. Where that fails too, the worker rests as well, and leaves the queue to other cards.
-    pub fn work(&self, card: Option<usize>) {
+    pub fn run(&self, card: Option<usize>) {
         let mut failures = 0;
-        while self.is_open() {
+        while self.accepts_work() {
             let seen = self.notifier.version();
             let now = (self.clock)();
             match self.state.claim(&self.name, now, self.lease_until(now)) {
                 Ok(Some(claim)) => {
-                    failures = if self.attempt(&claim, card) { failures + 1 } else { 0 };
-                    self.pause(rest_of_worker(failures));
+                    failures = if self.run_attempt(&claim, card) { failures + 1 } else { 0 };
+                    self.pause(worker_backoff(failures));
                 }
                 Ok(None) => self.notifier.wait(seen, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
-                    self.notifier.wait(seen, REST);
+                    self.notifier.wait(seen, WORKER_BACKOFF);
                 }
             }
         }
@@ -235,13 +235,13 @@ impl Shop {
     /// Waits so long, or until the server stops.
     fn pause(&self, rest: Duration) {
         let begun = Instant::now();
-        while self.is_open() && begun.elapsed() < rest {
-            std::thread::sleep(GLANCE.min(rest));
+        while self.accepts_work() && begun.elapsed() < rest {
+            std::thread::sleep(STOP_CHECK_INTERVAL.min(rest));
         }
     }
 
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
-    fn fatal(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<ShutdownReason> {
+    fn fatal_gpu_failure(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<ShutdownReason> {
         let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
         let params = self.param_sets.by_name(&claim.job.spec.training().set).ok()?;
         let seconds = self.config.stall_seconds;
@@ -257,8 +257,8 @@ impl Shop {
     }
 
     /// A desk for an attempt.
-    pub fn desk<'a>(&'a self, claim: &'a Claim) -> Desk<'a> {
-        Desk {
+    pub fn begin_attempt<'a>(&'a self, claim: &'a Claim) -> Attempt<'a> {
+        Attempt {
             config: &self.config,
             state: &*self.state,
             notifier: &self.notifier,
@@ -270,46 +270,47 @@ impl Shop {
             fenced: AtomicBool::new(false),
             clock: &self.clock,
             started: Instant::now(),
-            counted: Mutex::default(),
-            alive: Mutex::default(),
-            begun: AtomicBool::new(false),
-            saved: AtomicBool::new(false),
+            accounted: Mutex::default(),
+            last_activity: Mutex::default(),
+            started_on_device: AtomicBool::new(false),
+            checkpointed: AtomicBool::new(false),
         }
     }
 
     /// One attempt at a job. Says whether the job rests because of the card.
-    pub(crate) fn attempt(&self, claim: &Claim, card: Option<usize>) -> bool {
-        let desk = self.desk(claim);
+    pub(crate) fn run_attempt(&self, claim: &Claim, card: Option<usize>) -> bool {
+        let attempt = self.begin_attempt(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
         let (stop, stopped) = mpsc::channel();
         std::thread::scope(|scope| {
-            let desk = &desk;
-            scope.spawn(move || desk.keep_alive(stopped, card, &self.shutdown));
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.run(desk, card))).unwrap_or_else(|_| Err(broken_off()));
+            let attempt = &attempt;
+            scope.spawn(move || attempt.renew_lease(stopped, card, &self.shutdown));
+            let outcome =
+                catch_unwind(AssertUnwindSafe(|| self.execute(attempt, card))).unwrap_or_else(|_| Err(panicked()));
             // Before the job is in the queue again, where others of this process would take it in vain, and while it is still ours:
             // testing a card takes as long as the card does.
-            desk.live();
-            if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal(claim, card, error)) {
+            attempt.touch();
+            if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal_gpu_failure(claim, card, error)) {
                 self.shutdown.trigger(end);
             }
             tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
-            let next = self.next(desk, &outcome);
-            self.write_down(desk, &next);
+            let next = self.next_state(attempt, &outcome);
+            self.record_end_with_retries(attempt, &next);
             drop(stop);
-            matches!(next, Next::Rests(_))
+            matches!(next, NextState::BackOff(_))
         })
     }
 
     /// Writes down what an attempt's end means, again and again where the database does not take it: an attempt that is not written down
     /// would count. Meanwhile the lease is kept.
-    fn write_down(&self, desk: &Desk<'_>, next: &Next) {
-        let job = desk.job.id;
+    fn record_end_with_retries(&self, attempt: &Attempt<'_>, next: &NextState) {
+        let job = attempt.job.id;
         loop {
-            match self.settle(desk, next.clone()) {
-                Err(error @ Error::State { .. }) if self.is_open() && !desk.fenced.load(Ordering::Relaxed) => {
+            match self.record_end(attempt, next.clone()) {
+                Err(error @ Error::State { .. }) if self.accepts_work() && !attempt.fenced.load(Ordering::Relaxed) => {
                     tracing::warn!(%job, %error, "the end of an attempt could not be remembered: again in a moment");
-                    self.pause(REST);
+                    self.pause(WORKER_BACKOFF);
                 }
                 Err(error) => return tracing::warn!(%job, %error, "the end of an attempt could not be remembered"),
                 Ok(()) => return,
@@ -318,117 +319,126 @@ impl Shop {
     }
 
     /// What an attempt's end means for the job. Faults are told to the operator.
-    pub fn next(&self, desk: &Desk<'_>, outcome: &Result<Outcome>) -> Next {
-        let Claim { attempts, backoffs, .. } = *desk.claim;
-        let (attempts, backoffs) = if desk.saved.load(Ordering::Relaxed) { (1, 0) } else { (attempts, backoffs) };
-        let (most, begun) = (self.config.bounds.attempts, desk.begun.load(Ordering::Relaxed));
-        let cancelled = desk.cancelled.load(Ordering::Relaxed);
-        let next = next(outcome, &Attempt { attempts, most, backoffs, begun, cancelled });
-        self.tell(desk.job, &next, outcome.as_ref().err());
+    pub fn next_state(&self, attempt: &Attempt<'_>, outcome: &Result<AttemptOutcome>) -> NextState {
+        let Claim { attempts, backoffs, .. } = *attempt.claim;
+        let (attempts, backoffs) =
+            if attempt.checkpointed.load(Ordering::Relaxed) { (1, 0) } else { (attempts, backoffs) };
+        let (max_attempts, started) = (self.config.bounds.attempts, attempt.started_on_device.load(Ordering::Relaxed));
+        let cancelled = attempt.cancelled.load(Ordering::Relaxed);
+        let next = next_state(outcome, &AttemptHistory { attempts, max_attempts, backoffs, started, cancelled });
+        self.log_failure(attempt.job, &next, outcome.as_ref().err());
         next
     }
 
     /// Writes it down.
-    pub fn settle(&self, desk: &Desk<'_>, next: Next) -> Result<()> {
+    pub fn record_end(&self, attempt: &Attempt<'_>, next: NextState) -> Result<()> {
         match next {
-            Next::Back(change) => return desk.commit(change),
-            Next::Rests(change) => return desk.commit(Change { progress: Some(desk.resting()), ..change }),
-            Next::Ends(change) => desk.commit(change)?,
+            NextState::Requeue(change) => return attempt.commit(change),
+            NextState::BackOff(change) => {
+                return attempt.commit(Change { progress: Some(attempt.resting()), ..change });
+            }
+            NextState::End(change) => attempt.commit(change)?,
             // Of a lost lease: the job may have ended, or be gone, before the last of what was made here was stored.
-            Next::Over => {}
+            NextState::Unchanged => {}
         }
-        clear_ended(&*self.state, &*self.blobs, &desk.job.tenant, desk.job.id);
+        clear_ended(&*self.state, &*self.blobs, &attempt.job.tenant, attempt.job.id);
         Ok(())
     }
 
     /// Tells the operator of faults.
-    fn tell(&self, job: &Job, next: &Next, error: Option<&Error>) {
+    fn log_failure(&self, job: &Job, next: &NextState, error: Option<&Error>) {
         let (Some(error), job) = (error, job.id) else { return };
         match next {
-            Next::Rests(_) => {
+            NextState::BackOff(_) => {
                 tracing::error!(%job, %error, "the GPU failed: the job rests at its checkpoint");
                 add(&self.metrics.device_failures, 1);
                 if let Error::Device { reason, .. } = error {
                     self.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone_from(reason);
                 }
             }
-            Next::Back(_) => tracing::warn!(%job, %error, "a fault of this machine: the job is tried again"),
-            Next::Ends(Change { state: Some(JobState::Failed), .. }) => {
+            NextState::Requeue(_) => tracing::warn!(%job, %error, "a fault of this machine: the job is tried again"),
+            NextState::End(Change { state: Some(JobState::Failed), .. }) => {
                 add(&self.metrics.failures, 1);
                 tracing::error!(%job, %error, "job failed");
             }
-            Next::Ends(_) | Next::Over => {}
+            NextState::End(_) | NextState::Unchanged => {}
         }
     }
 
     /// Why a job that was claimed is not worked on.
-    pub fn refused(&self, desk: &Desk<'_>) -> Result<Option<Outcome>> {
-        let attempts = desk.claim.attempts;
+    pub fn check_runnable(&self, attempt: &Attempt<'_>) -> Result<Option<AttemptOutcome>> {
+        let attempts = attempt.claim.attempts;
         if attempts > self.config.bounds.attempts {
             return Err(Error::failed(format!("{attempts} attempts brought the job no further")));
         }
-        desk.interruption()
+        attempt.interruption()
     }
 
-    fn run(&self, desk: &Desk<'_>, card: Option<usize>) -> Result<Outcome> {
-        if let Some(outcome) = self.refused(desk)? {
+    fn execute(&self, attempt: &Attempt<'_>, card: Option<usize>) -> Result<AttemptOutcome> {
+        if let Some(outcome) = self.check_runnable(attempt)? {
             return Ok(outcome);
         }
-        let params = self.param_sets.by_name(&desk.job.spec.training().set)?;
+        let params = self.param_sets.by_name(&attempt.job.spec.training().set)?;
         // Before a card is opened, and before anyone is told that the job began: what has to come from a bucket may take long, or find
         // no room.
-        let keys = self.fetch_keys(desk.job)?;
+        let keys = self.local_key_file(attempt.job)?;
         let Some(card) = card else {
-            return self.run_on(desk, &keys, "cpu".to_owned(), (self.param_sets.ring(&params)?, None));
+            return self.run_on(attempt, &keys, "cpu".to_owned(), (self.param_sets.ring(&params)?, None));
         };
-        desk.turn_to_card();
+        attempt.start_device_watch();
         let gpu = Arc::new(device::open_gpu(card, &params)?);
-        let plan = device::plan_memory(&gpu, &params, (desk.job, desk.claim.out_of_memory), &self.key_requirements)?;
-        desk.begun.store(true, Ordering::Relaxed);
+        let plan =
+            device::plan_memory(&gpu, &params, (attempt.job, attempt.claim.out_of_memory), &self.key_requirements)?;
+        attempt.started_on_device.store(true, Ordering::Relaxed);
         let room = plan.map(|plan| plan.kept);
-        let attempt = || self.run_on(desk, &keys, gpu.describe(), (Arc::clone(&gpu), room));
+        let run = || self.run_on(attempt, &keys, gpu.describe(), (Arc::clone(&gpu), room));
         // Whatever broke off may have done so because the card did.
-        let outcome = catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|_| Err(broken_off()));
+        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked()));
         device::log_graphs(&gpu);
-        let can_continue = desk.has_checkpoint() || !plan.is_none_or(MemoryPlan::is_minimal);
+        let can_continue = attempt.has_checkpoint() || !plan.is_none_or(MemoryPlan::is_minimal);
         device::attribute_failure(gpu.health(), outcome, gpu.pool_bytes(), can_continue)
     }
 
     /// The file of a job's keys.
-    fn fetch_keys(&self, job: &Job) -> Result<PathBuf> {
+    fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
         let name = job.spec.training().keys;
         self.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
     }
 
     fn run_on<B: Backend>(
         &self,
-        desk: &Desk<'_>,
+        attempt: &Attempt<'_>,
         keys: &Path,
         engine: String,
         device: (Arc<B>, Option<usize>),
-    ) -> Result<Outcome> {
-        let params = self.param_sets.by_name(&desk.job.spec.training().set)?;
+    ) -> Result<AttemptOutcome> {
+        let params = self.param_sets.by_name(&attempt.job.spec.training().set)?;
         // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
         // Unless it never began.
-        if desk.claim.backoffs == 0 || desk.job.sequence <= 1 {
-            let started = v1::Started { attempt: desk.claim.attempts, engine };
-            desk.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
+        if attempt.claim.backoffs == 0 || attempt.job.sequence <= 1 {
+            let started = v1::Started { attempt: attempt.claim.attempts, engine };
+            attempt.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
         }
         let mut told: Option<Instant> = None;
         let mut progress = |done: usize, total: usize| {
-            if told.is_some_and(|told| told.elapsed() < TELL) {
+            if told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
                 return Ok(());
             }
             told = Some(Instant::now());
             let (done, total) = (done as u64, total as u64);
             let phase = v1::Phase::Preparing.into();
-            desk.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
+            attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
         };
-        let bench =
-            CkksExecutor::new((&*self.blobs, desk.job, keys), params, device, &self.key_requirements, &mut progress)?;
-        match &desk.job.spec {
-            JobSpec::Training(work) => training::train(desk, &bench, work),
-            JobSpec::Classification(work) => training::classify(desk, &bench, work),
+        let bench = CkksExecutor::new(
+            (&*self.blobs, attempt.job, keys),
+            params,
+            device,
+            &self.key_requirements,
+            &mut progress,
+        )?;
+        match &attempt.job.spec {
+            JobSpec::Training(work) => training::train(attempt, &bench, work),
+            JobSpec::Classification(work) => training::classify(attempt, &bench, work),
         }
     }
 }
@@ -439,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_card_that_fails_one_job_may_do_another_and_then_leaves_the_queue_to_others() {
-        let seconds = [0, 1, 2, 3, 4, 7, u32::MAX].map(|failures| rest_of_worker(failures).as_secs());
+        let seconds = [0, 1, 2, 3, 4, 7, u32::MAX].map(|failures| worker_backoff(failures).as_secs());
         assert_eq!(seconds, [0, 0, 2, 4, 8, 60, 60]);
     }
 }

@@ -5,8 +5,8 @@ use crate::jobs::spec::{ClassificationSpec, RowBlob, TrainingSpec};
 use crate::metrics::add;
 use crate::store::blobs::{Key, Namespace};
 use crate::store::state::{Change, JobState};
-use crate::worker::pool::Desk;
-use crate::worker::retry::Outcome;
+use crate::worker::pool::Attempt;
+use crate::worker::retry::AttemptOutcome;
 use crate::{Error, Result};
 use hetal_learn::session::{Record, Task};
 use hetal_learn::trainer::Model;
@@ -44,18 +44,18 @@ impl Checkpoint {
 
 /// A training in progress.
 struct Run<'a, W: Executor> {
-    desk: &'a Desk<'a>,
-    shop: &'a W,
+    attempt: &'a Attempt<'a>,
+    executor: &'a W,
     training: &'a TrainingSpec,
     session: Session<W::Ct>,
     /// The circuit of the range in use.
     circuit: (f64, W::Circuit),
-    batches: Prepared<W::Batch>,
-    validation: Prepared<W::Rows>,
+    batches: PreparedCache<W::Batch>,
+    validation: PreparedCache<W::Rows>,
     /// Ciphertexts of the last checkpoint, and their bytes.
     stored: Vec<(BlobName, u64)>,
     /// How many of its last ones no step changes, only a verdict: the start of the epoch, and the weights that are kept.
-    settled: usize,
+    unchanged: usize,
     iterations: u64,
     since_checkpoint: u64,
     round: u32,
@@ -63,10 +63,10 @@ struct Run<'a, W: Executor> {
 }
 
 /// Trains, from the last checkpoint on.
-pub fn train<W: Executor>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> Result<Outcome> {
-    let mut run = Run::resume(desk, shop, training)?;
+pub fn train<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &TrainingSpec) -> Result<AttemptOutcome> {
+    let mut run = Run::resume(attempt, executor, training)?;
     loop {
-        if let Some(outcome) = desk.interruption()? {
+        if let Some(outcome) = attempt.interruption()? {
             return run.interrupt(outcome);
         }
         match run.session.task() {
@@ -74,12 +74,12 @@ pub fn train<W: Executor>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) ->
             Task::Refresh => run.refresh()?,
             Task::Validate { epoch, range } => {
                 if !run.asked
-                    && let Some(outcome) = run.ask(epoch, range)?
+                    && let Some(outcome) = run.request_verdict(epoch, range)?
                 {
                     return run.interrupt(outcome);
                 }
                 match run.verdict()? {
-                    Ok(verdict) => run.judged(verdict)?,
+                    Ok(verdict) => run.apply_verdict(verdict)?,
                     Err(outcome) => return Ok(outcome),
                 }
             }
@@ -89,45 +89,45 @@ pub fn train<W: Executor>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) ->
 }
 
 impl<'a, W: Executor> Run<'a, W> {
-    fn resume(desk: &'a Desk<'a>, shop: &'a W, training: &'a TrainingSpec) -> Result<Self> {
+    fn resume(attempt: &'a Attempt<'a>, executor: &'a W, training: &'a TrainingSpec) -> Result<Self> {
         let range = training.agreement.range;
-        let (kept_batches, kept_validation) = shares(desk, shop, training);
+        let (kept_batches, kept_validation) = resident_shares(attempt, executor, training);
         let mut run = Self {
-            desk,
-            shop,
+            attempt,
+            executor,
             training,
             session: Session::new(
                 training.agreement.clone(),
-                shop.batches(training.batches.len()),
-                shop.first_weights(training)?,
+                executor.batches(training.batches.len()),
+                executor.first_weights(training)?,
             )
             .map_err(Error::failed)?,
-            circuit: (range, shop.circuit(range)?),
-            batches: Prepared::new(kept_batches),
-            validation: Prepared::new(kept_validation),
+            circuit: (range, executor.circuit(range)?),
+            batches: PreparedCache::new(kept_batches),
+            validation: PreparedCache::new(kept_validation),
             stored: Vec::new(),
-            settled: 0,
+            unchanged: 0,
             iterations: 0,
             since_checkpoint: 0,
             round: 0,
             asked: false,
         };
-        let Some(text) = &desk.job.checkpoint else { return Ok(run) };
+        let Some(text) = &attempt.job.checkpoint else { return Ok(run) };
         let (checkpoint, names) = Checkpoint::parse(text)?;
         let mut ciphertexts = Vec::new();
         for name in names {
-            ciphertexts.extend(shop.load(Namespace::Job(desk.job.id), name, 1)?);
-            let key = Key::new(&desk.job.tenant, Namespace::Job(desk.job.id), name);
-            run.stored.push((name, shop.blobs().len(&key)?.unwrap_or(0)));
+            ciphertexts.extend(executor.load(Namespace::Job(attempt.job.id), name, 1)?);
+            let key = Key::new(&attempt.job.tenant, Namespace::Job(attempt.job.id), name);
+            run.stored.push((name, executor.blobs().len(&key)?.unwrap_or(0)));
         }
         run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::failed)?;
-        run.settled = run.stored.len() - run.moving();
+        run.unchanged = run.stored.len() - run.changing_ciphertexts();
         (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
         Ok(run)
     }
 
     /// Ciphertexts that every step changes: the first of a checkpoint.
-    fn moving(&self) -> usize {
+    fn changing_ciphertexts(&self) -> usize {
         let Model { weights, lookahead, momentum, .. } = self.session.model();
         weights.len() + [lookahead, momentum].into_iter().flatten().map(Vec::len).sum::<usize>()
     }
@@ -144,7 +144,7 @@ impl<'a, W: Executor> Run<'a, W> {
 
     fn choose_circuit(&mut self, range: f64) -> Result<()> {
         if self.circuit.0 != range {
-            self.circuit = (range, self.shop.circuit(range)?);
+            self.circuit = (range, self.executor.circuit(range)?);
         }
         Ok(())
     }
@@ -152,48 +152,53 @@ impl<'a, W: Executor> Run<'a, W> {
     fn step(&mut self, index: usize, rate: f64, range: f64) -> Result<()> {
         let start = Instant::now();
         self.choose_circuit(range)?;
-        let (shop, circuit) = (self.shop, &self.circuit.1);
-        let sent = &self.training.batches;
-        let pieces = shop.pieces_of(index, sent.len());
-        let rows = sent[pieces.clone()].iter().map(|part| part.rows).sum();
+        let (executor, circuit) = (self.executor, &self.circuit.1);
+        let uploaded = &self.training.batches;
+        let pieces = executor.pieces_of(index, uploaded.len());
+        let rows = uploaded[pieces.clone()].iter().map(|row_blob| row_blob.rows).sum();
         let batches = &mut self.batches;
-        let mut pieces = pieces.map(|piece| batches.get(piece, || shop.batch(circuit, &sent[piece])));
-        let model = shop.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
+        let mut pieces = pieces.map(|piece| batches.get(piece, || executor.batch(circuit, &uploaded[piece])));
+        let model = executor.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
         self.session.stepped(model).map_err(Error::failed)?;
         self.iterations += 1;
-        add(&self.desk.metrics.iterations, 1);
-        add(&self.desk.metrics.iteration_micros, start.elapsed().as_micros() as u64);
-        let batches = shop.batches(sent.len());
-        self.desk.report(self.progress(v1::Phase::Training, index + 1, batches))?;
+        add(&self.attempt.metrics.iterations, 1);
+        add(&self.attempt.metrics.iteration_micros, start.elapsed().as_micros() as u64);
+        let batches = executor.batches(uploaded.len());
+        self.attempt.report(self.progress(v1::Phase::Training, index + 1, batches))?;
         self.since_checkpoint += 1;
         // At the end of an epoch the checkpoint comes with the logits.
         let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
-        if training && self.since_checkpoint >= self.desk.config.checkpoint_every {
+        if training && self.since_checkpoint >= self.attempt.config.checkpoint_every {
             self.save(Change::default())?;
         }
         Ok(())
     }
 
     fn refresh(&mut self) -> Result<()> {
-        let model = self.shop.refresh(&self.circuit.1, self.session.model())?;
+        let model = self.executor.refresh(&self.circuit.1, self.session.model())?;
         self.session.stepped(model).map_err(Error::failed)
     }
 
     /// Computes the validation logits and asks the client about them: from then on the job waits, whatever happens to this server. Gives
     /// why it did not, if it was interrupted.
-    fn ask(&mut self, epoch: usize, range: f64) -> Result<Option<Outcome>> {
+    fn request_verdict(&mut self, epoch: usize, range: f64) -> Result<Option<AttemptOutcome>> {
         self.choose_circuit(range)?;
-        let (shop, circuit, parts) = (self.shop, &self.circuit.1, &self.training.validation);
-        let expanded = shop.expand(circuit, self.session.weights())?;
+        let (executor, circuit, row_blobs) = (self.executor, &self.circuit.1, &self.training.validation);
+        let expanded = executor.expand(circuit, self.session.weights())?;
         let mut logits = Vec::new();
-        for (index, part) in parts.iter().enumerate() {
-            if let Some(outcome) = self.desk.interruption()? {
+        for (index, row_blob) in row_blobs.iter().enumerate() {
+            if let Some(outcome) = self.attempt.interruption()? {
                 return Ok(Some(outcome));
             }
-            self.desk.report(self.progress(v1::Phase::Validating, index, parts.len()))?;
-            let rows = self.validation.get(index, || shop.rows(circuit, part))?;
-            let (blob, size) = shop.put(&[shop.logits(circuit, &rows, &expanded)?])?;
-            logits.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: part.rows as u32 });
+            self.attempt.report(self.progress(v1::Phase::Validating, index, row_blobs.len()))?;
+            let rows = self.validation.get(index, || executor.rows(circuit, row_blob))?;
+            let (blob, size) = executor.put(&[executor.logits(circuit, &rows, &expanded)?])?;
+            logits.push(v1::Output {
+                blob: blob.to_vec().into(),
+                size,
+                epoch: epoch as u32,
+                rows: row_blob.rows as u32,
+            });
         }
         self.round += 1;
         self.asked = true;
@@ -208,26 +213,26 @@ impl<'a, W: Executor> Run<'a, W> {
     }
 
     /// Waits for the verdict: for a while here, then in the queue, where the job needs no memory.
-    fn verdict(&self) -> Result<std::result::Result<Verdict, Outcome>> {
-        let until = Instant::now() + Duration::from_secs(self.desk.config.warm_seconds);
+    fn verdict(&self) -> Result<std::result::Result<Verdict, AttemptOutcome>> {
+        let until = Instant::now() + Duration::from_secs(self.attempt.config.warm_seconds);
         loop {
-            let seen = self.desk.notifier.version();
-            if let Some(verdict) = self.desk.state.verdict(self.desk.job.id, self.round)? {
+            let seen = self.attempt.notifier.version();
+            if let Some(verdict) = self.attempt.state.verdict(self.attempt.job.id, self.round)? {
                 return Ok(Ok(verdict));
             }
-            if let Some(outcome) = self.desk.interruption()? {
+            if let Some(outcome) = self.attempt.interruption()? {
                 return Ok(Err(outcome));
             }
             if Instant::now() >= until {
-                return Ok(Err(Outcome::Waiting));
+                return Ok(Err(AttemptOutcome::Waiting));
             }
-            self.desk.notifier.wait(seen, Duration::from_millis(500));
+            self.attempt.notifier.wait(seen, Duration::from_millis(500));
         }
     }
 
-    fn judged(&mut self, verdict: Verdict) -> Result<()> {
+    fn apply_verdict(&mut self, verdict: Verdict) -> Result<()> {
         self.session.judged(verdict).map_err(Error::failed)?;
-        self.settled = 0;
+        self.unchanged = 0;
         // Repeated epochs cost as much as others and tell the server as much: they count.
         if self.round as usize >= self.training.agreement.max_epochs {
             self.session.abort();
@@ -241,13 +246,13 @@ impl<'a, W: Executor> Run<'a, W> {
     fn save(&mut self, change: Change) -> Result<()> {
         let (session, ciphertexts) = self.session.checkpoint();
         let mut stored: Vec<(BlobName, u64)> = Vec::new();
-        for &ciphertext in &ciphertexts[..ciphertexts.len() - self.settled] {
+        for &ciphertext in &ciphertexts[..ciphertexts.len() - self.unchanged] {
             // What the last checkpoint names was read or written by this attempt.
             let known = |name| self.stored.iter().chain(&stored).any(|&(there, _)| there == name);
-            let put = self.shop.put_unless_stored(std::slice::from_ref(ciphertext), known)?;
+            let put = self.executor.put_unless_stored(std::slice::from_ref(ciphertext), known)?;
             stored.push(put);
         }
-        stored.extend(&self.stored[self.stored.len() - self.settled..]);
+        stored.extend(&self.stored[self.stored.len() - self.unchanged..]);
         // One blob may stand for several ciphertexts: the weights at the beginning of an epoch, for example, and those to come back to.
         let held = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
         let checkpoint = Checkpoint {
@@ -258,65 +263,65 @@ impl<'a, W: Executor> Run<'a, W> {
             asked: self.asked,
         };
         let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::failed)?;
-        self.desk.commit(Change { checkpoint: Some(checkpoint), held, ..change })?;
-        add(&self.desk.metrics.checkpoints, 1);
+        self.attempt.commit(Change { checkpoint: Some(checkpoint), held, ..change })?;
+        add(&self.attempt.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
-        self.settled = stored.len() - self.moving();
+        self.unchanged = stored.len() - self.changing_ciphertexts();
         for (old, _) in std::mem::replace(&mut self.stored, stored) {
             if !self.stored.iter().any(|(name, _)| *name == old) {
-                self.shop.delete_output(old);
+                self.executor.delete_output(old);
             }
         }
         Ok(())
     }
 
     /// Keeps what was done before another worker takes over.
-    fn interrupt(&mut self, outcome: Outcome) -> Result<Outcome> {
-        if outcome == Outcome::Released && self.since_checkpoint > 0 {
+    fn interrupt(&mut self, outcome: AttemptOutcome) -> Result<AttemptOutcome> {
+        if outcome == AttemptOutcome::Released && self.since_checkpoint > 0 {
             self.save(Change::default())?;
         }
         Ok(outcome)
     }
 
-    fn finish(&mut self) -> Result<Outcome> {
+    fn finish(&mut self) -> Result<AttemptOutcome> {
         let mut outputs = Vec::new();
         for (epoch, weights) in self.session.kept() {
-            let (blob, size) = self.shop.put(weights)?;
+            let (blob, size) = self.executor.put(weights)?;
             outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: 0 });
         }
-        self.desk.finish(outputs)?;
-        Ok(Outcome::Ended)
+        self.attempt.finish(outputs)?;
+        Ok(AttemptOutcome::Ended)
     }
 }
 
 /// Logits of queries under weights that a training left.
-pub fn classify<W: Executor>(desk: &Desk<'_>, shop: &W, work: &ClassificationSpec) -> Result<Outcome> {
-    let circuit = shop.circuit(work.training.agreement.range)?;
-    let weights = shop.load(Namespace::Job(work.job), work.weights, shop.parts())?;
-    let weights = shop.expand(&circuit, &weights)?;
+pub fn classify<W: Executor>(attempt: &Attempt<'_>, executor: &W, work: &ClassificationSpec) -> Result<AttemptOutcome> {
+    let circuit = executor.circuit(work.training.agreement.range)?;
+    let weights = executor.load(Namespace::Job(work.job), work.weights, executor.parts())?;
+    let weights = executor.expand(&circuit, &weights)?;
     let mut outputs = Vec::new();
-    for (index, part) in work.queries.iter().enumerate() {
-        if let Some(outcome) = desk.interruption()? {
+    for (index, row_blob) in work.queries.iter().enumerate() {
+        if let Some(outcome) = attempt.interruption()? {
             return Ok(outcome);
         }
         let (done, total) = (index as u64, work.queries.len() as u64);
         let phase = v1::Phase::Classifying.into();
-        desk.report(v1::Progress { phase, done, total, ..v1::Progress::default() })?;
-        let rows = shop.rows(&circuit, part)?;
-        let (blob, size) = shop.put(&[shop.logits(&circuit, &rows, &weights)?])?;
-        outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: part.rows as u32 });
+        attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })?;
+        let rows = executor.rows(&circuit, row_blob)?;
+        let (blob, size) = executor.put(&[executor.logits(&circuit, &rows, &weights)?])?;
+        outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: row_blob.rows as u32 });
     }
-    desk.finish(outputs)?;
-    Ok(Outcome::Ended)
+    attempt.finish(outputs)?;
+    Ok(AttemptOutcome::Ended)
 }
 
 /// Batches that were prepared: the first so many are kept, the others made each time. Batches come round and round, so keeping the most
 /// recent ones would keep none that is needed next.
-struct Prepared<T> {
+struct PreparedCache<T> {
     kept: Vec<Option<Arc<T>>>,
 }
 
-impl<T> Prepared<T> {
+impl<T> PreparedCache<T> {
     fn new(most: usize) -> Self {
         Self { kept: (0..most).map(|_| None).collect() }
     }
@@ -325,14 +330,14 @@ impl<T> Prepared<T> {
         match self.kept.get_mut(index) {
             None => Ok(Arc::new(make()?)),
             Some(Some(kept)) => Ok(Arc::clone(kept)),
-            Some(place) => Ok(Arc::clone(place.insert(Arc::new(make()?)))),
+            Some(slot) => Ok(Arc::clone(slot.insert(Arc::new(make()?)))),
         }
     }
 }
 
 /// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
-fn shares<W: Executor>(desk: &Desk<'_>, shop: &W, training: &TrainingSpec) -> (usize, usize) {
-    let fit = shop.batch_capacity((desk.config.prepared_gib * (1u64 << 30) as f64) as u64);
+fn resident_shares<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &TrainingSpec) -> (usize, usize) {
+    let fit = executor.batch_capacity((attempt.config.prepared_gib * (1u64 << 30) as f64) as u64);
     let (batches, validation): (&[RowBlob], &[RowBlob]) = (&training.batches, &training.validation);
     if batches.len() + validation.len() <= fit {
         return (batches.len(), validation.len());

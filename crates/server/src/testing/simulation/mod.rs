@@ -27,7 +27,7 @@ use crate::store::staging::Staging;
 use crate::store::state::{BlobKind, JobState, MAX_BACKOFF, MemoryState, NewJob, Quota, SqliteState, State, Upload};
 use crate::store::uploads::{Resumed, UploadWriter, Uploads};
 use crate::tenants::Tenant;
-use crate::worker::pool::Shop;
+use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::worker::training;
 use crate::{Error, Result};
@@ -54,7 +54,7 @@ struct Server {
     blobs: Arc<LocalBlobs>,
     state: Arc<SimState>,
     uploads: Uploads,
-    shop: Shop,
+    worker: WorkerContext,
     encoded: Cell<usize>,
 }
 
@@ -79,7 +79,7 @@ impl Server {
         let config =
             Config { warm_seconds, stall_seconds, checkpoint_every, prepared_gib, bounds, ..Config::default() };
         let clock = Arc::clone(world);
-        let shop = Shop {
+        let worker = WorkerContext {
             config,
             param_sets: Arc::clone(param_sets),
             state: Arc::clone(&any),
@@ -93,7 +93,7 @@ impl Server {
             shutdown: ShutdownSignal::default(),
             device_fault: Mutex::default(),
         };
-        any.release_worker(&shop.name)?;
+        any.release_worker(&worker.name)?;
         // As in a real server, what cannot be swept up stops nobody.
         let _ = collect_garbage(&*any, &*blobs, &staging);
         let uploads = Uploads {
@@ -103,21 +103,28 @@ impl Server {
             max_bytes: 1 << 20,
             reserve_bytes: 1 << 10,
         };
-        Ok(Self { world: Arc::clone(world), blobs, state: Arc::clone(state), uploads, shop, encoded: Cell::default() })
+        Ok(Self {
+            world: Arc::clone(world),
+            blobs,
+            state: Arc::clone(state),
+            uploads,
+            worker,
+            encoded: Cell::default(),
+        })
     }
 
     /// What a worker does, once.
     fn work(&self) {
         let now = self.world.now();
         let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };
-        let desk = self.shop.desk(&claim);
+        let attempt = self.worker.begin_attempt(&claim);
         let toy = Toy { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
         let JobSpec::Training(work) = &claim.job.spec else { panic!("only trainings are simulated") };
-        let outcome = self.shop.refused(&desk).and_then(|refused| match refused {
+        let outcome = self.worker.check_runnable(&attempt).and_then(|refused| match refused {
             Some(outcome) => Ok(outcome),
-            None => training::train(&desk, &toy, work),
+            None => training::train(&attempt, &toy, work),
         });
-        let _ = self.shop.settle(&desk, self.shop.next(&desk, &outcome));
+        let _ = self.worker.record_end(&attempt, self.worker.next_state(&attempt, &outcome));
     }
 }
 
@@ -647,7 +654,7 @@ fn a_checkpoint_stores_what_changed() {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
         machine.world.start(Odds::default(), None);
         let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
-        server.shop.config.checkpoint_every = 1;
+        server.worker.config.checkpoint_every = 1;
         while !machine.all_done() {
             machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.rotten));
             server.work();
@@ -667,7 +674,7 @@ fn a_checkpoint_stores_what_changed() {
                 rounds(client) * (1 + model + kept) + kept
             })
             .sum();
-        let checkpoints = server.shop.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        let checkpoints = server.worker.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
         assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
         assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
         // Whatever a job ended by, nothing of it is left that nobody names.
@@ -699,7 +706,7 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
         let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
         server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
-        let desk = server.shop.desk(&claim);
+        let attempt = server.worker.begin_attempt(&claim);
         machine.world.jump(1000 * LEASE as i64 + 1);
         cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
         if deleted {
@@ -707,7 +714,7 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
         }
         let told = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
         server.blobs.put(&Key::new(tenant, Namespace::Job(id), name_of(b"late")), b"late").unwrap();
-        server.shop.settle(&desk, server.shop.next(&desk, &Err(Error::Fenced))).unwrap();
+        server.worker.record_end(&attempt, server.worker.next_state(&attempt, &Err(Error::Fenced))).unwrap();
         assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), told);
         assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
     }
@@ -724,8 +731,8 @@ fn a_lost_card_loses_no_job() {
     let stored = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
     let before = server.state.job(tenant, id).unwrap();
     assert!(before.checkpoint.is_some() && !stored.is_empty());
-    let most = server.shop.config.bounds.attempts;
-    let fails = |is_full, attempt| {
+    let most = server.worker.config.bounds.attempts;
+    let fails = |is_full, counted| {
         let claim = || {
             let now = machine.world.now();
             server.state.claim("local", now, now + 1000 * LEASE).unwrap()
@@ -735,10 +742,10 @@ fn a_lost_card_loses_no_job() {
             machine.world.jump(MAX_BACKOFF as i64);
         }
         let claim = claim().unwrap();
-        let desk = server.shop.desk(&claim);
-        assert_eq!((claim.attempts, server.shop.refused(&desk).unwrap()), (attempt, None));
+        let attempt = server.worker.begin_attempt(&claim);
+        assert_eq!((claim.attempts, server.worker.check_runnable(&attempt).unwrap()), (counted, None));
         let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full });
-        server.shop.settle(&desk, server.shop.next(&desk, &lost)).unwrap();
+        server.worker.record_end(&attempt, server.worker.next_state(&attempt, &lost)).unwrap();
         server.state.job(tenant, id).unwrap()
     };
     let failures = (0..2 * most).map(|_| (true, 1)).chain((1..most).map(|attempt| (false, attempt)));
@@ -749,7 +756,7 @@ fn a_lost_card_loses_no_job() {
         assert_eq!(job.progress, Some(resting), "its owner is told, and how far it was");
         assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), stored);
     }
-    assert_eq!(server.shop.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
+    assert_eq!(server.worker.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
     assert_eq!(fails(false, most).state, JobState::Failed);
 }
 
@@ -765,8 +772,8 @@ fn a_lost_card_keeps_no_job_from_its_end() {
     server.state.release_worker("local").unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full: false });
-    let desk = server.shop.desk(&claim);
-    server.shop.settle(&desk, server.shop.next(&desk, &lost)).unwrap();
+    let attempt = server.worker.begin_attempt(&claim);
+    server.worker.record_end(&attempt, server.worker.next_state(&attempt, &lost)).unwrap();
     assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
 }
 
@@ -784,7 +791,7 @@ fn a_job_begins_when_its_keys_are_here() {
     let (tenant, now) = (client.tenant.clone(), machine.world.now());
     server.blobs.delete(&Key::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
-    server.shop.attempt(&claim, None);
+    server.worker.run_attempt(&claim, None);
     let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
     let whats: Vec<_> = events.into_iter().filter_map(|event| event.what).collect();
     assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
@@ -804,8 +811,8 @@ fn a_full_disk_loses_no_job() {
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
         assert_eq!((claim.attempts, claim.backoffs), (1, attempt));
         let full = Error::System { what: "a blob".to_owned(), reason: "no space left".to_owned() };
-        let desk = server.shop.desk(&claim);
-        server.shop.settle(&desk, server.shop.next(&desk, &Err(full))).unwrap();
+        let attempt = server.worker.begin_attempt(&claim);
+        server.worker.record_end(&attempt, server.worker.next_state(&attempt, &Err(full))).unwrap();
         server.state.job(tenant, id).unwrap()
     };
     for attempt in 0..100 {
@@ -824,7 +831,7 @@ fn a_stopped_server_loses_no_iteration() {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
         machine.world.start(Odds::default(), None);
         let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
-        server.shop.config.checkpoint_every = u64::MAX;
+        server.worker.config.checkpoint_every = u64::MAX;
         let client = &machine.clients[0];
         while client.borrow().job.is_none() {
             client.borrow_mut().step(&server, &machine.rotten);
@@ -834,11 +841,11 @@ fn a_stopped_server_loses_no_iteration() {
         let (visitor, mut left) = (Rc::clone(&server), machine.world.below(5));
         let stop = move || {
             left = left.saturating_sub(1);
-            visitor.shop.draining.store(left == 0, Ordering::Relaxed);
+            visitor.worker.draining.store(left == 0, Ordering::Relaxed);
         };
         visited(stop, || server.work());
         let job = server.state.truth().job(&tenant, id).unwrap();
-        let done = server.shop.metrics.iterations.load(Ordering::Relaxed);
+        let done = server.worker.metrics.iterations.load(Ordering::Relaxed);
         let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
         assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
         if job.state == JobState::Queued {
@@ -860,7 +867,7 @@ fn a_card_that_hangs_is_not_waited_for() {
     let now = machine.world.now();
     server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
-    let desk = server.shop.desk(&claim);
+    let attempt = server.worker.begin_attempt(&claim);
     for (card, turned, ends) in [
         (None, false, None),
         (Some(0), false, None),
@@ -868,12 +875,12 @@ fn a_card_that_hangs_is_not_waited_for() {
         (Some(0), true, Some(ShutdownReason::GpuHung { seconds: 0 })),
     ] {
         if turned {
-            desk.turn_to_card();
+            attempt.start_device_watch();
         }
         let shutdown = ShutdownSignal::default();
         std::thread::scope(|scope| {
             let (working, stopped) = std::sync::mpsc::channel();
-            let watch = scope.spawn(|| desk.keep_alive(stopped, card, &shutdown));
+            let watch = scope.spawn(|| attempt.renew_lease(stopped, card, &shutdown));
             if ends.is_none() {
                 std::thread::sleep(Duration::from_millis(2500));
                 drop(working);
@@ -900,7 +907,7 @@ fn an_unreadable_job_keeps_no_other_waiting() {
     let ids: Vec<_> = machine.clients.iter().map(|client| client.borrow().job.unwrap()).collect();
     let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
     rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
-    VerdictTimeouts::new(0).expire_overdue(&server.shop).unwrap();
+    VerdictTimeouts::new(0).expire_overdue(&server.worker).unwrap();
     let now = machine.world.now();
     assert_eq!(server.state.waiting(now, now + 1000 * LEASE).unwrap(), []);
     for (client, id) in machine.clients.iter().zip(&ids).skip(1) {
