@@ -3,6 +3,7 @@
 mod clock;
 mod compute;
 pub mod config;
+mod context;
 mod error;
 mod jobs;
 mod limits;

@@ -4,6 +4,8 @@ use crate::clock;
 use crate::compute::device::Devices;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
+use crate::context::Core;
+use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::ConcurrencyLimit;
@@ -99,60 +101,57 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
     let audit = Arc::new(AuditLog::open(&config.folder, config.bounds.audit_bytes)?);
     let tenants = RwLock::new(Tenants::new(&config.tenants)?);
     let sockets = Sockets::open(&config)?;
-    let (notifier, metrics) = (Arc::new(ChangeNotifier::default()), Arc::new(Metrics::default()));
-    let worker = Arc::new(WorkerContext {
-        config: config.clone(),
-        param_sets: Arc::clone(&param_sets),
+    let core = Arc::new(Core {
+        config,
+        param_sets,
         state: Arc::clone(&state),
         blobs: Arc::clone(&blobs),
-        notifier: Arc::clone(&notifier),
-        metrics: Arc::clone(&metrics),
+        notifier: ChangeNotifier::default(),
+        metrics: Arc::new(Metrics::default()),
+        key_requirements: KeyRequirementsCache::default(),
+        clock: clock::system(),
+    });
+    let worker = Arc::new(WorkerContext {
+        core: Arc::clone(&core),
         name: "local".to_owned(),
         draining: false.into(),
-        clock: clock::system(),
-        key_requirements: Arc::default(),
         shutdown: ShutdownSignal::default(),
         device_fault: Mutex::default(),
     });
+    let config = &core.config;
     // The folder is locked: whoever held jobs in it under this name is dead.
     state.release_worker(&worker.name)?;
     let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
     // Told to take over once more, it is no surer that this was right.
     collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
     let uploads = Uploads {
-        state: Arc::clone(&state),
-        blobs: Arc::clone(&blobs),
+        state,
+        blobs,
         staging,
         max_bytes: config.bounds.blob_bytes,
         reserve_bytes: config.bounds.spare_bytes,
     };
     let service = Service {
         tenants,
+        uploads,
+        audit,
         connections: ConcurrencyLimit::new(config.bounds.tenant_connections),
         streams: ConcurrencyLimit::new(config.bounds.streams),
-        key_requirements: Arc::clone(&worker.key_requirements),
         admission: AdmissionQueue::default(),
         request_slots: TenantSemaphores::new(rpc::REQUESTS_PER_TENANT),
         create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
         closing: false.into(),
-        config,
-        param_sets,
-        state,
-        blobs,
-        uploads,
-        notifier,
-        metrics,
-        audit,
+        core,
     };
     let mut running = sockets.serve(Arc::new(service), worker, (Arc::clone(&database), lock));
     let worker = Arc::clone(&running.worker);
-    let seconds = running.worker.config.bounds.verdict_seconds;
+    let seconds = running.worker.core.config.bounds.verdict_seconds;
     running.threads.push(thread("patience".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
     let worker = Arc::clone(&running.worker);
     running.threads.push(thread("mark".to_owned(), move || keep_marked(&worker, &database, pause))?);
-    for number in 0..running.worker.config.workers.unwrap_or(devices.workers()) {
-        let (worker, card) = (Arc::clone(&running.worker), devices.of_worker(number));
-        running.threads.push(thread(format!("worker {number}"), move || worker.run(card))?);
+    for number in 0..running.worker.core.config.workers.unwrap_or(devices.workers()) {
+        let (worker, device) = (Arc::clone(&running.worker), devices.of_worker(number));
+        running.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
     }
     Ok(running)
 }
@@ -184,14 +183,17 @@ fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) 
     while !worker.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
             // Woken by the bell more often, so that the server stops at once.
-            worker.notifier.wait(worker.notifier.version(), pause.min(Duration::from_secs(1)));
+            worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
             continue;
         }
         next = Instant::now() + pause;
-        match ownership::renew(&*worker.blobs, database) {
+        match ownership::renew(&*worker.core.blobs, database) {
             Ok(true) => {}
             Ok(false) => {
-                tracing::error!(place = worker.blobs.location(), "another server has taken the blobs: this one ends");
+                tracing::error!(
+                    place = worker.core.blobs.location(),
+                    "another server has taken the blobs: this one ends"
+                );
                 return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
             Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
@@ -270,10 +272,10 @@ impl Sockets {
         (database, lock): (Arc<SqliteState>, File),
     ) -> Server {
         let Self { runtime, acceptor, listener, address, monitor } = self;
-        let config = service.config.clone();
+        let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            runtime.spawn(metrics::serve(monitor, Arc::clone(&service.metrics), Arc::clone(&service.state)));
+            runtime.spawn(metrics::serve(monitor, Arc::clone(&service.core.metrics), Arc::clone(&service.core.state)));
         }
         let (connections, incoming) = mpsc::channel(1);
         let limits = tls::Limits {
@@ -356,9 +358,9 @@ impl Server {
     }
 
     fn drain(&mut self) {
-        self.worker.metrics.draining.store(true, Ordering::Relaxed);
+        self.worker.core.metrics.draining.store(true, Ordering::Relaxed);
         self.worker.draining.store(true, Ordering::Relaxed);
-        self.worker.notifier.notify();
+        self.worker.core.notifier.notify();
         for thread in self.threads.drain(..) {
             while !thread.is_finished() && !self.worker.shutdown.gpu_hung() {
                 std::thread::sleep(Duration::from_millis(20));
@@ -370,12 +372,12 @@ impl Server {
         }
         if let Some((runtime, stop, end)) = self.network.take() {
             self.service.closing.store(true, Ordering::Relaxed);
-            self.worker.notifier.notify();
+            self.worker.core.notifier.notify();
             let _ = stop.send(());
             let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
             // The last mark: no copy that was made of the database while this server ran knows it.
-            if let Err(error) = ownership::renew(&*self.worker.blobs, &self.database) {
+            if let Err(error) = ownership::renew(&*self.worker.core.blobs, &self.database) {
                 tracing::warn!(%error, "the blobs could not be marked at the end");
             }
         }
@@ -421,7 +423,7 @@ pub(crate) mod tests {
         let running = begin(config(dir.path()), Duration::from_millis(20)).unwrap();
         let copied = ownership::tests::copy(dir.path(), "state.sqlite", "copy.sqlite");
         let until = Instant::now() + Duration::from_secs(60);
-        while ownership::is_ours(&copied, &running.worker.blobs.owner().unwrap().unwrap()).unwrap() {
+        while ownership::is_ours(&copied, &running.worker.core.blobs.owner().unwrap().unwrap()).unwrap() {
             assert!(Instant::now() < until, "the mark stays");
             std::thread::sleep(Duration::from_millis(10));
         }

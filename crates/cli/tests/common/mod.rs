@@ -5,8 +5,8 @@
     reason = "helpers of tests fail like tests, and each program uses its own part"
 )]
 
-use hetal_server::tenants::{Fingerprint, TenantConfig};
 use hetal_server::Config;
+use hetal_server::tenants::{Fingerprint, TenantConfig};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

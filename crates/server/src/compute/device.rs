@@ -17,6 +17,15 @@ use hetal_cuda::{CudaBackend, Graphs};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+/// A device that a worker computes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputeDevice {
+    /// The CPU.
+    Cpu,
+    /// A GPU, by its number.
+    Gpu(usize),
+}
+
 /// What the workers compute on. It is chosen once, when the server starts: a card that fails later does not make jobs go on elsewhere
 /// in the same process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,8 +86,11 @@ impl Devices {
     }
 
     /// The card of a worker, or none where the CPU computes. Workers beyond the cards share them.
-    pub fn of_worker(&self, worker: usize) -> Option<usize> {
-        self.cards.get(worker.checked_rem(self.cards.len())?).copied()
+    pub fn of_worker(&self, worker: usize) -> ComputeDevice {
+        match worker.checked_rem(self.cards.len()) {
+            Some(index) => ComputeDevice::Gpu(self.cards[index]),
+            None => ComputeDevice::Cpu,
+        }
     }
 }
 
@@ -327,10 +339,10 @@ mod tests {
     #[test]
     fn every_worker_has_a_card() {
         let (cpu, two) = (Devices::default(), Devices { cards: vec![4, 6] });
-        assert_eq!((cpu.workers(), cpu.of_worker(0), cpu.of_worker(3)), (1, None, None));
+        assert_eq!((cpu.workers(), cpu.of_worker(0), cpu.of_worker(3)), (1, ComputeDevice::Cpu, ComputeDevice::Cpu));
         assert_eq!(
             (two.workers(), two.of_worker(0), two.of_worker(1), two.of_worker(2)),
-            (2, Some(4), Some(6), Some(4))
+            (2, ComputeDevice::Gpu(4), ComputeDevice::Gpu(6), ComputeDevice::Gpu(4))
         );
     }
 

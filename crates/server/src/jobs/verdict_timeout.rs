@@ -26,7 +26,7 @@ impl VerdictTimeouts {
         while !worker.draining.load(Ordering::Relaxed) {
             if Instant::now() < next {
                 // Woken by the bell more often, so that the server stops at once.
-                worker.notifier.wait(worker.notifier.version(), pause.min(Duration::from_secs(1)));
+                worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
                 continue;
             }
             next = Instant::now() + pause;
@@ -39,14 +39,14 @@ impl VerdictTimeouts {
     /// Ends jobs that have waited too long. One whose end fails does not keep the others alive.
     pub(crate) fn expire_overdue(&mut self, worker: &WorkerContext) -> crate::Result<()> {
         let reason = format!("no verdict came within {} seconds", self.limit.as_secs());
-        let now = (worker.clock)();
+        let now = (worker.core.clock)();
         let until = worker.lease_until(now);
-        for (id, round) in self.overdue(&worker.state.waiting(now, until)?, Instant::now()) {
-            match worker.state.expire(id, round, &reason, now, until) {
+        for (id, round) in self.overdue(&worker.core.state.waiting(now, until)?, Instant::now()) {
+            match worker.core.state.expire(id, round, &reason, now, until) {
                 Ok(Some(tenant)) => {
                     tracing::info!(job = %id, round, "job failed: no verdict came");
-                    worker.notifier.notify();
-                    clear_ended(&*worker.state, &*worker.blobs, &tenant, id);
+                    worker.core.notifier.notify();
+                    clear_ended(&*worker.core.state, &*worker.core.blobs, &tenant, id);
                 }
                 Ok(None) => {}
                 Err(error) => tracing::error!(job = %id, round, %error, "a job that waits too long could not be ended"),

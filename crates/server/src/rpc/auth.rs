@@ -47,9 +47,9 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let service = Arc::clone(&self.service);
         let peer = request.extensions().get::<Peer>().cloned();
-        let books = (Arc::clone(&service.audit), Arc::clone(&service.metrics));
+        let books = (Arc::clone(&service.audit), Arc::clone(&service.core.metrics));
         let mut audited = AuditedRequest::begin(books, request.uri().path(), peer.as_ref());
-        add(&service.metrics.requests, 1);
+        add(&service.core.metrics.requests, 1);
         let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
             audited.tenant = Some(tenant.clone());
             match &peer {

@@ -2,19 +2,17 @@
 
 pub mod auth;
 
-use crate::compute::param_registry::ParamRegistry;
-use crate::config::Config;
-use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
+use crate::context::Core;
+use crate::jobs::key_requirements::{OLD_KEYS_HINT, describe_key_error};
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::spec::JobSpec;
 use crate::jobs::validate::{RequestValidator, blob_name, check_batch_count, job_id};
 use crate::limits::admission::{Admission, AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::{ConcurrencyLimit, Permit};
-use crate::metrics::{Metrics, add};
+use crate::metrics::add;
 use crate::net::tls::Peer;
-use crate::notify::ChangeNotifier;
-use crate::store::blobs::{Blobs, Key, Namespace};
-use crate::store::state::{BlobKind, JobState, JobSummary, NewJob, Quota, State, Upload};
+use crate::store::blobs::{Key, Namespace};
+use crate::store::state::{BlobKind, JobState, JobSummary, NewJob, Quota, Upload};
 use crate::store::uploads::{Resumed, UploadProgress, Uploads};
 use crate::tenants::audit::{AuditLog, AuditSubject};
 use crate::tenants::{Tenant, Tenants};
@@ -50,30 +48,18 @@ pub const CREATE_JOBS_PER_TENANT: usize = 2;
 
 /// Everything requests work on.
 pub struct Service {
-    /// The configuration.
-    pub config: Config,
+    /// What requests and workers share.
+    pub core: Arc<Core>,
     /// Who may ask.
     pub tenants: RwLock<Tenants>,
-    /// What is accepted.
-    pub param_sets: Arc<ParamRegistry>,
-    /// What is remembered.
-    pub state: Arc<dyn State>,
-    /// Where bytes are.
-    pub blobs: Arc<dyn Blobs>,
     /// Bytes on their way.
     pub uploads: Uploads,
-    /// Rung after changes.
-    pub notifier: Arc<ChangeNotifier>,
-    /// Counted.
-    pub metrics: Arc<Metrics>,
     /// Where requests are written down.
     pub audit: Arc<AuditLog>,
     /// Connections of each tenant.
     pub connections: ConcurrencyLimit<Tenant>,
     /// Streams to each tenant.
     pub streams: ConcurrencyLimit<Tenant>,
-    /// Needs of shapes that were asked for.
-    pub key_requirements: Arc<KeyRequirementsCache>,
     /// Of requests for jobs, whose needs may take a while to find out.
     pub admission: AdmissionQueue,
     /// Of all requests, while they are worked on.
@@ -167,7 +153,7 @@ impl Hetal for Handler {
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Reply<v1::JobList> {
         let (tenant, _) = authenticated(&request)?;
         let jobs = self.run(&tenant, |service, tenant| {
-            Ok(service.state.jobs(tenant)?.iter().map(|job| service.describe(job)).collect())
+            Ok(service.core.state.jobs(tenant)?.iter().map(|job| service.describe(job)).collect())
         });
         Ok(Response::new(v1::JobList { jobs: jobs.await? }))
     }
@@ -176,7 +162,8 @@ impl Hetal for Handler {
         let (tenant, subject) = authenticated(&request)?;
         let id = job_id(&request.get_ref().id)?;
         subject.set(id);
-        let job = self.run(&tenant, move |service, tenant| Ok(service.describe(&service.state.summary(tenant, id)?)));
+        let job =
+            self.run(&tenant, move |service, tenant| Ok(service.describe(&service.core.state.summary(tenant, id)?)));
         job.await.map(Response::new)
     }
 
@@ -185,8 +172,8 @@ impl Hetal for Handler {
         let id = job_id(&request.get_ref().id)?;
         subject.set(id);
         let job = self.run(&tenant, move |service, tenant| {
-            let job = cancel_job(&*service.state, &*service.blobs, tenant, id, clock::millis())?;
-            service.notifier.notify();
+            let job = cancel_job(&*service.core.state, &*service.core.blobs, tenant, id, clock::millis())?;
+            service.core.notifier.notify();
             Ok(service.describe(&job))
         });
         job.await.map(Response::new)
@@ -196,7 +183,8 @@ impl Hetal for Handler {
         let (tenant, subject) = authenticated(&request)?;
         let id = job_id(&request.get_ref().id)?;
         subject.set(id);
-        let done = self.run(&tenant, move |service, tenant| delete_job(&*service.state, &*service.blobs, tenant, id));
+        let done = self
+            .run(&tenant, move |service, tenant| delete_job(&*service.core.state, &*service.core.blobs, tenant, id));
         done.await.map(|()| Response::new(v1::Done {}))
     }
 
@@ -206,7 +194,7 @@ impl Hetal for Handler {
         subject.set(id);
         let permit = self.0.stream(&tenant)?;
         // The job must be there before the stream begins.
-        self.run(&tenant, move |service, tenant| service.state.summary(tenant, id)).await?;
+        self.run(&tenant, move |service, tenant| service.core.state.summary(tenant, id)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
         tokio::spawn(async move {
@@ -231,8 +219,8 @@ impl Hetal for Handler {
             v1::Verdict::Unspecified => return Err(Error::invalid("that is no verdict").into()),
         };
         let done = self.run(&tenant, move |service, tenant| {
-            service.state.judge(tenant, id, message.round, verdict)?;
-            service.notifier.notify();
+            service.core.state.judge(tenant, id, message.round, verdict)?;
+            service.core.notifier.notify();
             Ok(())
         });
         done.await.map(|()| Response::new(v1::Done {}))
@@ -280,7 +268,7 @@ impl Handler {
             if data.len() > PART_BYTES {
                 return Err(Error::invalid(format!("a part of more than {PART_BYTES} bytes")).into());
             }
-            add(&self.0.metrics.received_bytes, data.len() as u64);
+            add(&self.0.core.metrics.received_bytes, data.len() as u64);
             came += data.len();
             let add = move |service: &Service, _: &Tenant| service.uploads.add(&mut writer, &data).map(|()| writer);
             writer = self.run(&tenant, add).await?;
@@ -334,7 +322,7 @@ impl Handler {
             if data.is_empty() {
                 return Ok(());
             }
-            add(&self.0.metrics.sent_bytes, data.len() as u64);
+            add(&self.0.core.metrics.sent_bytes, data.len() as u64);
             if out.send_timeout(Ok(v1::DownloadPart { data: data.into() }), self.0.idle()).await.is_err() {
                 // Nobody takes it, or not soon enough.
                 return Ok(());
@@ -350,13 +338,13 @@ impl Handler {
         mut after: u64,
         out: &mpsc::Sender<std::result::Result<v1::Event, Status>>,
     ) -> std::result::Result<(), Status> {
-        let mut notifier = self.0.notifier.subscribe();
+        let mut notifier = self.0.core.notifier.subscribe();
         let mut told = None;
         loop {
             notifier.mark_unchanged();
             let news = self.run(tenant, move |service, tenant| {
-                let events = service.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
-                Ok((service.state.summary(tenant, id)?, events))
+                let events = service.core.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
+                Ok((service.core.state.summary(tenant, id)?, events))
             });
             let (job, events) = news.await?;
             let more = events.len() == EVENTS_AT_ONCE;
@@ -404,29 +392,29 @@ impl Service {
 
     /// How long anyone is waited for.
     fn idle(&self) -> Duration {
-        Duration::from_secs(self.config.bounds.idle_seconds)
+        Duration::from_secs(self.core.config.bounds.idle_seconds)
     }
 
     /// A place among the streams of a tenant.
     fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
-        let most = self.config.bounds.streams;
+        let most = self.core.config.bounds.streams;
         let message = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
         self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { message: message() })
     }
 
     fn quota(&self) -> Quota {
-        let bounds = &self.config.bounds;
+        let bounds = &self.core.config.bounds;
         Quota { bytes: bounds.tenant_bytes, uploads: bounds.uploads, jobs: bounds.jobs, kept_jobs: bounds.kept_jobs }
     }
 
     fn offer(&self) -> v1::Offer {
-        let (limits, bounds) = (&self.config.hyperparameters, &self.config.bounds);
-        let shown = |value: f64| (!self.config.hide_hyperparameters).then_some(value);
+        let (limits, bounds) = (&self.core.config.hyperparameters, &self.core.config.bounds);
+        let shown = |value: f64| (!self.core.config.hide_hyperparameters).then_some(value);
         let set = |p: &Arc<Params>| v1::ParameterSet { id: p.id().to_vec().into(), name: p.name().to_owned() };
         v1::Offer {
             version: hetal_wire::VERSION,
             program: format!("hetal-server {}", env!("CARGO_PKG_VERSION")),
-            sets: self.param_sets.iter().map(set).collect(),
+            sets: self.core.param_sets.iter().map(set).collect(),
             defaults: Some(self.terms(&limits.defaults)),
             bounds: Some(v1::Bounds {
                 batch_least: limits.batch.0 as u32,
@@ -446,7 +434,7 @@ impl Service {
     /// What a client is told of an agreement.
     fn terms(&self, agreement: &Agreement) -> v1::Terms {
         use hetal_learn::nesterov::Momentum;
-        let hide = self.config.hide_hyperparameters;
+        let hide = self.core.config.hide_hyperparameters;
         let momentum = match agreement.momentum {
             _ if hide => v1::Momentum::Unspecified,
             Momentum::None => v1::Momentum::None,
@@ -499,7 +487,7 @@ impl Service {
             BlobKind::Batch | BlobKind::Features => Kind::SeededCiphertext,
         };
         let header = Header::parse(start, kind).map_err(Error::invalid)?;
-        self.param_sets.by_id(&header.params).map(|_| ())
+        self.core.param_sets.by_id(&header.params).map(|_| ())
     }
 
     /// Refuses more batches than there may be.
@@ -510,7 +498,7 @@ impl Service {
             Some(Classification(classification)) => classification.queries.len(),
             None => 0,
         };
-        check_batch_count(batches, self.config.bounds.batches)
+        check_batch_count(batches, self.core.config.bounds.batches)
     }
 
     /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
@@ -522,12 +510,12 @@ impl Service {
             return Err(Error::invalid(format!("a label is at most {LABEL_BYTES} bytes of text")));
         }
         let validator = RequestValidator {
-            param_sets: &self.param_sets,
-            limits: &self.config.hyperparameters,
-            hide: self.config.hide_hyperparameters,
-            state: &*self.state,
+            param_sets: &self.core.param_sets,
+            limits: &self.core.config.hyperparameters,
+            hide: self.core.config.hide_hyperparameters,
+            state: &*self.core.state,
             tenant,
-            key_requirements: &self.key_requirements,
+            key_requirements: &self.core.key_requirements,
         };
         let spec = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
@@ -544,8 +532,8 @@ impl Service {
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
         let new = NewJob { id: JobId(id), request, label: message.label.clone(), spec };
-        let job = self.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
-        self.notifier.notify();
+        let job = self.core.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
+        self.core.notifier.notify();
         Ok(self.describe(&job))
     }
 
@@ -557,8 +545,8 @@ impl Service {
         params: &Arc<Params>,
         expected: &[(KeyId, usize)],
     ) -> Result<()> {
-        let path = self.blobs.local(&Key::new(tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })?;
-        let codec = Codec::new(Arc::clone(params), self.param_sets.ring(params)?);
+        let path = self.core.blobs.local(&Key::new(tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })?;
+        let codec = Codec::new(Arc::clone(params), self.core.param_sets.ring(params)?);
         let file =
             KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(describe_key_error(&e, OLD_KEYS_HINT)))?;
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
@@ -578,13 +566,13 @@ impl Service {
 
     fn open_output(&self, tenant: &Tenant, message: &v1::DownloadRequest) -> Result<Box<dyn Read + Send>> {
         let (id, name) = (job_id(&message.job)?, blob_name(&message.blob)?);
-        self.state.summary(tenant, id)?;
+        self.core.state.summary(tenant, id)?;
         let (key, offset) = (Key::new(tenant, Namespace::Job(id), name), message.offset);
-        let size = self.blobs.len(&key)?.ok_or_else(|| key.missing())?;
+        let size = self.core.blobs.len(&key)?.ok_or_else(|| key.missing())?;
         if offset > size {
             return Err(Error::invalid(format!("output {name} has {size} bytes: none begin at {offset}")));
         }
-        self.blobs.open(&key, offset)?.ok_or_else(|| key.missing())
+        self.core.blobs.open(&key, offset)?.ok_or_else(|| key.missing())
     }
 }
 

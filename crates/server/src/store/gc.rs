@@ -5,7 +5,7 @@ use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::staging::Staging;
 use crate::store::state::State;
 use crate::tenants::Tenant;
-use crate::worker::training::Checkpoint;
+use crate::worker::checkpoint::Checkpoint;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId, v1};
 use std::collections::BTreeSet;

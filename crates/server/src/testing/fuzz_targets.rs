@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::jobs::spec::JobSpec;
 use crate::jobs::validate::row_blobs;
-use crate::worker::training::Checkpoint;
+use crate::worker::checkpoint::Checkpoint;
 use hetal_learn::Session;
 use hetal_wire::v1;
 use prost::Message;

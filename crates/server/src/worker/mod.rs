@@ -1,5 +1,8 @@
 //! Workers: threads that run jobs.
 
+pub mod attempt;
+pub mod checkpoint;
+pub mod classify;
 pub mod pool;
 pub mod retry;
 pub mod shutdown;

@@ -1,20 +1,17 @@
 //! Workers: threads that take jobs from the queue, one at a time, hold them by leases and run them.
 
-use crate::clock::Clock;
 use crate::compute::ckks::CkksExecutor;
-use crate::compute::device::{self, MemoryPlan, Timed};
-use crate::compute::param_registry::ParamRegistry;
-use crate::config::Config;
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::compute::device::{self, ComputeDevice, MemoryPlan, Timed};
+use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
-use crate::metrics::{Metrics, add};
-use crate::notify::ChangeNotifier;
-use crate::store::blobs::{Blobs, Key, Namespace};
-use crate::store::state::{Change, Claim, Job, JobState, Millis, State};
+use crate::metrics::add;
+use crate::store::blobs::{Key, Namespace};
+use crate::store::state::{Change, Claim, Job, JobState, Millis};
+use crate::worker::attempt::Attempt;
 use crate::worker::retry::{AttemptHistory, AttemptOutcome, NextState, next_state};
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
-use crate::worker::training;
+use crate::worker::{classify, training};
 use crate::{Error, Result};
 use hetal_ckks::Backend;
 use hetal_wire::v1;
@@ -38,154 +35,16 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What all workers of a server share.
 pub struct WorkerContext {
-    /// The configuration.
-    pub config: Config,
-    /// The parameter sets.
-    pub param_sets: Arc<ParamRegistry>,
-    /// What is remembered.
-    pub state: Arc<dyn State>,
-    /// Where bytes are.
-    pub blobs: Arc<dyn Blobs>,
-    /// Rung after changes.
-    pub notifier: Arc<ChangeNotifier>,
-    /// Counted.
-    pub metrics: Arc<Metrics>,
+    /// What requests and workers share.
+    pub core: Arc<Core>,
     /// The name that leases are held by.
     pub name: String,
     /// Set when workers shall stop.
     pub draining: AtomicBool,
-    /// The time of day.
-    pub clock: Clock,
-    /// Needs of shapes that were asked for.
-    pub key_requirements: Arc<KeyRequirementsCache>,
     /// Why the server has to end, once it has to.
     pub shutdown: ShutdownSignal,
     /// What a GPU said when it last failed.
     pub device_fault: Mutex<String>,
-}
-
-/// One attempt at one job: what it may read and change.
-pub struct Attempt<'a> {
-    /// The configuration.
-    pub config: &'a Config,
-    /// What is remembered.
-    pub state: &'a dyn State,
-    /// Rung after changes.
-    pub notifier: &'a ChangeNotifier,
-    /// Counted.
-    pub metrics: &'a Metrics,
-    /// The job.
-    pub job: &'a Job,
-    claim: &'a Claim,
-    draining: &'a AtomicBool,
-    cancelled: AtomicBool,
-    fenced: AtomicBool,
-    clock: &'a Clock,
-    started: Instant,
-    /// Of the time since then, what the state knows.
-    accounted: Mutex<Duration>,
-    /// When it last showed a sign of life, since it turned to its card: before that it may wait for what is not the card's.
-    last_activity: Mutex<Option<Instant>>,
-    /// Whether the card was tried.
-    started_on_device: AtomicBool,
-    /// Whether a checkpoint was written since: what came before it no longer counts.
-    checkpointed: AtomicBool,
-}
-
-impl Attempt<'_> {
-    /// Changes the job, if it is still ours.
-    pub fn commit(&self, change: Change) -> Result<()> {
-        self.touch();
-        let mut counted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
-        let spent = self.started.elapsed();
-        let change = Change { spent: spent.saturating_sub(*counted).as_millis() as u64, ..change };
-        self.state.commit(&self.claim.lease, &change, (self.clock)())?;
-        *counted = spent;
-        self.checkpointed.fetch_or(change.checkpoint.is_some(), Ordering::Relaxed);
-        self.notifier.notify();
-        Ok(())
-    }
-
-    /// Whether the job would go on from somewhere.
-    fn has_checkpoint(&self) -> bool {
-        // Where nobody can tell, there may be one.
-        self.state.job(&self.job.tenant, self.job.id).map_or(true, |job| job.checkpoint.is_some())
-    }
-
-    /// The job as far as it was, resting.
-    fn resting(&self) -> v1::Progress {
-        let known = self.state.job(&self.job.tenant, self.job.id).ok().and_then(|job| job.progress);
-        let begun = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
-        v1::Progress { resting: true, ..known.unwrap_or(begun) }
-    }
-
-    /// Tells how far the job is.
-    pub fn report(&self, progress: v1::Progress) -> Result<()> {
-        self.start_device_watch();
-        self.commit(Change { progress: Some(progress), ..Change::default() })
-    }
-
-    /// Ends the job with its results.
-    pub fn finish(&self, outputs: Vec<v1::Output>) -> Result<()> {
-        let event = Some(v1::event::What::Finished(v1::Finished { outputs }));
-        self.commit(Change { state: Some(JobState::Finished), event, release: true, ..Change::default() })
-    }
-
-    /// Whether the attempt must end: its owner's wish, the server's end, a lost lease, too much time.
-    pub fn interruption(&self) -> Result<Option<AttemptOutcome>> {
-        self.touch();
-        if self.fenced.load(Ordering::Relaxed) {
-            return Err(Error::Fenced);
-        }
-        if self.cancelled.load(Ordering::Relaxed) {
-            return Ok(Some(AttemptOutcome::Cancelled));
-        }
-        if self.draining.load(Ordering::Relaxed) {
-            return Ok(Some(AttemptOutcome::Released));
-        }
-        // Time in which the job was worked on, by a clock that cannot be set: one that can may jump.
-        let (hours, spent) = (self.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
-        if self.job.spent.saturating_add(spent) > hours.saturating_mul(3_600_000) {
-            return Err(Error::failed(format!("the job was worked on for longer than {hours} hours")));
-        }
-        Ok(None)
-    }
-
-    /// From now on silence is the card's.
-    pub fn start_device_watch(&self) {
-        *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-    }
-
-    /// Shows a sign of life.
-    fn touch(&self) {
-        let mut alive = self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
-        *alive = alive.map(|_| Instant::now());
-    }
-
-    /// Whether nothing was heard of the computation for so long that it must hang.
-    fn is_stalled(&self) -> bool {
-        let alive = *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
-        alive.is_some_and(|alive| alive.elapsed() > Duration::from_secs(self.config.stall_seconds))
-    }
-
-    /// Extends the lease until told to stop. Where a card does not answer any more, only the end of the process helps.
-    pub fn renew_lease(&self, stop: mpsc::Receiver<()>, card: Option<usize>, shutdown: &ShutdownSignal) {
-        let lease = Duration::from_secs(self.config.lease_seconds);
-        // Short enough for an owner who cancels, long enough not to matter.
-        let pause = (lease / 3).min(Duration::from_secs(2));
-        while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
-            if card.is_some() && self.is_stalled() {
-                tracing::error!(job = %self.job.id, card, "nothing came from the GPU for too long: the server ends");
-                return shutdown.trigger(ShutdownReason::GpuHung { seconds: self.config.stall_seconds });
-            }
-            match self.state.renew(&self.claim.lease, &|| (self.clock)() + lease.as_millis() as u64) {
-                Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
-                Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
-                // The next renewal may pass; if none does, the lease ends and others take over.
-                Err(error) => tracing::warn!(job = %self.job.id, %error, "a lease could not be renewed"),
-            }
-        }
-    }
 }
 
 /// How long a worker rests after its card failed so many jobs in a row.
@@ -203,7 +62,7 @@ fn panicked() -> Error {
 impl WorkerContext {
     /// When a lease ends that is given now.
     pub fn lease_until(&self, now: Millis) -> Millis {
-        now + 1000 * self.config.lease_seconds
+        now + 1000 * self.core.config.lease_seconds
     }
 
     /// Whether workers go on. A process whose card is lost can use no other.
@@ -213,20 +72,20 @@ impl WorkerContext {
 
     /// Takes jobs until the server stops, and computes them on a card, or the CPU. A job that rests does so in the queue: its worker
     /// takes the next, which may need less. Where that fails too, the worker rests as well, and leaves the queue to other cards.
-    pub fn run(&self, card: Option<usize>) {
+    pub fn run(&self, device: ComputeDevice) {
         let mut failures = 0;
         while self.accepts_work() {
-            let seen = self.notifier.version();
-            let now = (self.clock)();
-            match self.state.claim(&self.name, now, self.lease_until(now)) {
+            let seen = self.core.notifier.version();
+            let now = (self.core.clock)();
+            match self.core.state.claim(&self.name, now, self.lease_until(now)) {
                 Ok(Some(claim)) => {
-                    failures = if self.run_attempt(&claim, card) { failures + 1 } else { 0 };
+                    failures = if self.run_attempt(&claim, device) { failures + 1 } else { 0 };
                     self.pause(worker_backoff(failures));
                 }
-                Ok(None) => self.notifier.wait(seen, POLL),
+                Ok(None) => self.core.notifier.wait(seen, POLL),
                 Err(error) => {
                     tracing::error!(%error, "no job could be taken");
-                    self.notifier.wait(seen, WORKER_BACKOFF);
+                    self.core.notifier.wait(seen, WORKER_BACKOFF);
                 }
             }
         }
@@ -241,10 +100,12 @@ impl WorkerContext {
     }
 
     /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
-    fn fatal_gpu_failure(&self, claim: &Claim, card: Option<usize>, failure: &Error) -> Option<ShutdownReason> {
-        let (card, Error::Device { reason, is_full: false }) = (card?, failure) else { return None };
-        let params = self.param_sets.by_name(&claim.job.spec.training().set).ok()?;
-        let seconds = self.config.stall_seconds;
+    fn fatal_gpu_failure(&self, claim: &Claim, device: ComputeDevice, failure: &Error) -> Option<ShutdownReason> {
+        let (ComputeDevice::Gpu(card), Error::Device { reason, is_full: false }) = (device, failure) else {
+            return None;
+        };
+        let params = self.core.param_sets.by_name(&claim.job.spec.training().set).ok()?;
+        let seconds = self.core.config.stall_seconds;
         match device::run_with_timeout(seconds, move || device::check_gpu(card, &params)) {
             Timed::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
             Timed::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
@@ -258,40 +119,24 @@ impl WorkerContext {
 
     /// A desk for an attempt.
     pub fn begin_attempt<'a>(&'a self, claim: &'a Claim) -> Attempt<'a> {
-        Attempt {
-            config: &self.config,
-            state: &*self.state,
-            notifier: &self.notifier,
-            metrics: &self.metrics,
-            job: &claim.job,
-            claim,
-            draining: &self.draining,
-            cancelled: AtomicBool::new(claim.job.cancel),
-            fenced: AtomicBool::new(false),
-            clock: &self.clock,
-            started: Instant::now(),
-            accounted: Mutex::default(),
-            last_activity: Mutex::default(),
-            started_on_device: AtomicBool::new(false),
-            checkpointed: AtomicBool::new(false),
-        }
+        Attempt::new(&self.core, &self.draining, claim)
     }
 
     /// One attempt at a job. Says whether the job rests because of the card.
-    pub(crate) fn run_attempt(&self, claim: &Claim, card: Option<usize>) -> bool {
+    pub(crate) fn run_attempt(&self, claim: &Claim, device: ComputeDevice) -> bool {
         let attempt = self.begin_attempt(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
         tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
         let (stop, stopped) = mpsc::channel();
         std::thread::scope(|scope| {
             let attempt = &attempt;
-            scope.spawn(move || attempt.renew_lease(stopped, card, &self.shutdown));
+            scope.spawn(move || attempt.renew_lease(stopped, device, &self.shutdown));
             let outcome =
-                catch_unwind(AssertUnwindSafe(|| self.execute(attempt, card))).unwrap_or_else(|_| Err(panicked()));
+                catch_unwind(AssertUnwindSafe(|| self.execute(attempt, device))).unwrap_or_else(|_| Err(panicked()));
             // Before the job is in the queue again, where others of this process would take it in vain, and while it is still ours:
             // testing a card takes as long as the card does.
             attempt.touch();
-            if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal_gpu_failure(claim, card, error)) {
+            if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal_gpu_failure(claim, device, error)) {
                 self.shutdown.trigger(end);
             }
             tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
@@ -323,7 +168,8 @@ impl WorkerContext {
         let Claim { attempts, backoffs, .. } = *attempt.claim;
         let (attempts, backoffs) =
             if attempt.checkpointed.load(Ordering::Relaxed) { (1, 0) } else { (attempts, backoffs) };
-        let (max_attempts, started) = (self.config.bounds.attempts, attempt.started_on_device.load(Ordering::Relaxed));
+        let (max_attempts, started) =
+            (self.core.config.bounds.attempts, attempt.started_on_device.load(Ordering::Relaxed));
         let cancelled = attempt.cancelled.load(Ordering::Relaxed);
         let next = next_state(outcome, &AttemptHistory { attempts, max_attempts, backoffs, started, cancelled });
         self.log_failure(attempt.job, &next, outcome.as_ref().err());
@@ -341,7 +187,7 @@ impl WorkerContext {
             // Of a lost lease: the job may have ended, or be gone, before the last of what was made here was stored.
             NextState::Unchanged => {}
         }
-        clear_ended(&*self.state, &*self.blobs, &attempt.job.tenant, attempt.job.id);
+        clear_ended(&*self.core.state, &*self.core.blobs, &attempt.job.tenant, attempt.job.id);
         Ok(())
     }
 
@@ -351,14 +197,14 @@ impl WorkerContext {
         match next {
             NextState::BackOff(_) => {
                 tracing::error!(%job, %error, "the GPU failed: the job rests at its checkpoint");
-                add(&self.metrics.device_failures, 1);
+                add(&self.core.metrics.device_failures, 1);
                 if let Error::Device { reason, .. } = error {
                     self.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone_from(reason);
                 }
             }
             NextState::Requeue(_) => tracing::warn!(%job, %error, "a fault of this machine: the job is tried again"),
             NextState::End(Change { state: Some(JobState::Failed), .. }) => {
-                add(&self.metrics.failures, 1);
+                add(&self.core.metrics.failures, 1);
                 tracing::error!(%job, %error, "job failed");
             }
             NextState::End(_) | NextState::Unchanged => {}
@@ -368,27 +214,31 @@ impl WorkerContext {
     /// Why a job that was claimed is not worked on.
     pub fn check_runnable(&self, attempt: &Attempt<'_>) -> Result<Option<AttemptOutcome>> {
         let attempts = attempt.claim.attempts;
-        if attempts > self.config.bounds.attempts {
+        if attempts > self.core.config.bounds.attempts {
             return Err(Error::failed(format!("{attempts} attempts brought the job no further")));
         }
         attempt.interruption()
     }
 
-    fn execute(&self, attempt: &Attempt<'_>, card: Option<usize>) -> Result<AttemptOutcome> {
+    fn execute(&self, attempt: &Attempt<'_>, device: ComputeDevice) -> Result<AttemptOutcome> {
         if let Some(outcome) = self.check_runnable(attempt)? {
             return Ok(outcome);
         }
-        let params = self.param_sets.by_name(&attempt.job.spec.training().set)?;
+        let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
         // Before a card is opened, and before anyone is told that the job began: what has to come from a bucket may take long, or find
         // no room.
         let keys = self.local_key_file(attempt.job)?;
-        let Some(card) = card else {
-            return self.run_on(attempt, &keys, "cpu".to_owned(), (self.param_sets.ring(&params)?, None));
+        let ComputeDevice::Gpu(card) = device else {
+            return self.run_on(attempt, &keys, "cpu".to_owned(), (self.core.param_sets.ring(&params)?, None));
         };
         attempt.start_device_watch();
         let gpu = Arc::new(device::open_gpu(card, &params)?);
-        let plan =
-            device::plan_memory(&gpu, &params, (attempt.job, attempt.claim.out_of_memory), &self.key_requirements)?;
+        let plan = device::plan_memory(
+            &gpu,
+            &params,
+            (attempt.job, attempt.claim.out_of_memory),
+            &self.core.key_requirements,
+        )?;
         attempt.started_on_device.store(true, Ordering::Relaxed);
         let room = plan.map(|plan| plan.kept);
         let run = || self.run_on(attempt, &keys, gpu.describe(), (Arc::clone(&gpu), room));
@@ -402,7 +252,7 @@ impl WorkerContext {
     /// The file of a job's keys.
     fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
         let name = job.spec.training().keys;
-        self.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
+        self.core.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
     }
 
     fn run_on<B: Backend>(
@@ -412,7 +262,7 @@ impl WorkerContext {
         engine: String,
         device: (Arc<B>, Option<usize>),
     ) -> Result<AttemptOutcome> {
-        let params = self.param_sets.by_name(&attempt.job.spec.training().set)?;
+        let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
         // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
         // Unless it never began.
         if attempt.claim.backoffs == 0 || attempt.job.sequence <= 1 {
@@ -429,16 +279,16 @@ impl WorkerContext {
             let phase = v1::Phase::Preparing.into();
             attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
         };
-        let bench = CkksExecutor::new(
-            (&*self.blobs, attempt.job, keys),
+        let executor = CkksExecutor::new(
+            (&*self.core.blobs, attempt.job, keys),
             params,
             device,
-            &self.key_requirements,
+            &self.core.key_requirements,
             &mut progress,
         )?;
         match &attempt.job.spec {
-            JobSpec::Training(work) => training::train(attempt, &bench, work),
-            JobSpec::Classification(work) => training::classify(attempt, &bench, work),
+            JobSpec::Training(work) => training::train(attempt, &executor, work),
+            JobSpec::Classification(work) => classify::classify(attempt, &executor, work),
         }
     }
 }

@@ -1,46 +1,21 @@
 //! A training on the server: the session of `learn`, driven over blobs and state, and taken up again wherever it stopped.
 
 use crate::compute::executor::Executor;
-use crate::jobs::spec::{ClassificationSpec, RowBlob, TrainingSpec};
+use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::metrics::add;
 use crate::store::blobs::{Key, Namespace};
 use crate::store::state::{Change, JobState};
-use crate::worker::pool::Attempt;
+use crate::worker::attempt::Attempt;
+use crate::worker::checkpoint::Checkpoint;
 use crate::worker::retry::AttemptOutcome;
 use crate::{Error, Result};
-use hetal_learn::session::{Record, Task};
+use hetal_learn::session::Task;
 use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Where a training goes on.
-#[derive(Serialize, Deserialize)]
-pub struct Checkpoint {
-    /// The session, but for its ciphertexts.
-    pub session: Record,
-    /// Its ciphertexts, in the session's order.
-    ciphertexts: Vec<String>,
-    iterations: u64,
-    /// Validations so far.
-    round: u32,
-    /// Whether the client was asked about the last of them and its verdict has not been taken yet.
-    asked: bool,
-}
-
-impl Checkpoint {
-    /// The checkpoint in a text, and the names of its ciphertexts.
-    pub fn parse(text: &str) -> Result<(Self, Vec<BlobName>)> {
-        let broken = |e: &dyn std::fmt::Display| Error::failed(format!("the checkpoint makes no sense: {e}"));
-        let checkpoint: Self = serde_json::from_str(text).map_err(|e| broken(&e))?;
-        let names = checkpoint.ciphertexts.iter().map(|name| name.parse().map_err(|e| broken(&e)));
-        let names = names.collect::<Result<_>>()?;
-        Ok((checkpoint, names))
-    }
-}
 
 /// A training in progress.
 struct Run<'a, W: Executor> {
@@ -161,14 +136,14 @@ impl<'a, W: Executor> Run<'a, W> {
         let model = executor.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
         self.session.stepped(model).map_err(Error::failed)?;
         self.iterations += 1;
-        add(&self.attempt.metrics.iterations, 1);
-        add(&self.attempt.metrics.iteration_micros, start.elapsed().as_micros() as u64);
+        add(&self.attempt.core.metrics.iterations, 1);
+        add(&self.attempt.core.metrics.iteration_micros, start.elapsed().as_micros() as u64);
         let batches = executor.batches(uploaded.len());
         self.attempt.report(self.progress(v1::Phase::Training, index + 1, batches))?;
         self.since_checkpoint += 1;
         // At the end of an epoch the checkpoint comes with the logits.
         let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
-        if training && self.since_checkpoint >= self.attempt.config.checkpoint_every {
+        if training && self.since_checkpoint >= self.attempt.core.config.checkpoint_every {
             self.save(Change::default())?;
         }
         Ok(())
@@ -214,10 +189,10 @@ impl<'a, W: Executor> Run<'a, W> {
 
     /// Waits for the verdict: for a while here, then in the queue, where the job needs no memory.
     fn verdict(&self) -> Result<std::result::Result<Verdict, AttemptOutcome>> {
-        let until = Instant::now() + Duration::from_secs(self.attempt.config.warm_seconds);
+        let until = Instant::now() + Duration::from_secs(self.attempt.core.config.warm_seconds);
         loop {
-            let seen = self.attempt.notifier.version();
-            if let Some(verdict) = self.attempt.state.verdict(self.attempt.job.id, self.round)? {
+            let seen = self.attempt.core.notifier.version();
+            if let Some(verdict) = self.attempt.core.state.verdict(self.attempt.job.id, self.round)? {
                 return Ok(Ok(verdict));
             }
             if let Some(outcome) = self.attempt.interruption()? {
@@ -226,7 +201,7 @@ impl<'a, W: Executor> Run<'a, W> {
             if Instant::now() >= until {
                 return Ok(Err(AttemptOutcome::Waiting));
             }
-            self.attempt.notifier.wait(seen, Duration::from_millis(500));
+            self.attempt.core.notifier.wait(seen, Duration::from_millis(500));
         }
     }
 
@@ -264,7 +239,7 @@ impl<'a, W: Executor> Run<'a, W> {
         };
         let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::failed)?;
         self.attempt.commit(Change { checkpoint: Some(checkpoint), held, ..change })?;
-        add(&self.attempt.metrics.checkpoints, 1);
+        add(&self.attempt.core.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
         self.unchanged = stored.len() - self.changing_ciphertexts();
         for (old, _) in std::mem::replace(&mut self.stored, stored) {
@@ -294,27 +269,6 @@ impl<'a, W: Executor> Run<'a, W> {
     }
 }
 
-/// Logits of queries under weights that a training left.
-pub fn classify<W: Executor>(attempt: &Attempt<'_>, executor: &W, work: &ClassificationSpec) -> Result<AttemptOutcome> {
-    let circuit = executor.circuit(work.training.agreement.range)?;
-    let weights = executor.load(Namespace::Job(work.job), work.weights, executor.parts())?;
-    let weights = executor.expand(&circuit, &weights)?;
-    let mut outputs = Vec::new();
-    for (index, row_blob) in work.queries.iter().enumerate() {
-        if let Some(outcome) = attempt.interruption()? {
-            return Ok(outcome);
-        }
-        let (done, total) = (index as u64, work.queries.len() as u64);
-        let phase = v1::Phase::Classifying.into();
-        attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })?;
-        let rows = executor.rows(&circuit, row_blob)?;
-        let (blob, size) = executor.put(&[executor.logits(&circuit, &rows, &weights)?])?;
-        outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: row_blob.rows as u32 });
-    }
-    attempt.finish(outputs)?;
-    Ok(AttemptOutcome::Ended)
-}
-
 /// Batches that were prepared: the first so many are kept, the others made each time. Batches come round and round, so keeping the most
 /// recent ones would keep none that is needed next.
 struct PreparedCache<T> {
@@ -337,7 +291,7 @@ impl<T> PreparedCache<T> {
 
 /// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
 fn resident_shares<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &TrainingSpec) -> (usize, usize) {
-    let fit = executor.batch_capacity((attempt.config.prepared_gib * (1u64 << 30) as f64) as u64);
+    let fit = executor.batch_capacity((attempt.core.config.prepared_gib * (1u64 << 30) as f64) as u64);
     let (batches, validation): (&[RowBlob], &[RowBlob]) = (&training.batches, &training.validation);
     if batches.len() + validation.len() <= fit {
         return (batches.len(), validation.len());

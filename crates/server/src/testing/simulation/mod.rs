@@ -14,8 +14,11 @@ mod state;
 mod toy;
 mod world;
 
+use crate::compute::device::ComputeDevice;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::{Bounds, Config};
+use crate::context::Core;
+use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
 use crate::jobs::verdict_timeout::VerdictTimeouts;
@@ -79,17 +82,20 @@ impl Server {
         let config =
             Config { warm_seconds, stall_seconds, checkpoint_every, prepared_gib, bounds, ..Config::default() };
         let clock = Arc::clone(world);
-        let worker = WorkerContext {
+        let core = Core {
             config,
             param_sets: Arc::clone(param_sets),
             state: Arc::clone(&any),
             blobs: Arc::<LocalBlobs>::clone(&blobs),
-            notifier: Arc::new(ChangeNotifier::default()),
+            notifier: ChangeNotifier::default(),
             metrics: Arc::new(Metrics::default()),
+            key_requirements: KeyRequirementsCache::default(),
+            clock: Arc::new(move || clock.now()),
+        };
+        let worker = WorkerContext {
+            core: Arc::new(core),
             name: "local".to_owned(),
             draining: false.into(),
-            clock: Arc::new(move || clock.now()),
-            key_requirements: Arc::default(),
             shutdown: ShutdownSignal::default(),
             device_fault: Mutex::default(),
         };
@@ -654,7 +660,7 @@ fn a_checkpoint_stores_what_changed() {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
         machine.world.start(Odds::default(), None);
         let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
-        server.worker.config.checkpoint_every = 1;
+        Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = 1;
         while !machine.all_done() {
             machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.rotten));
             server.work();
@@ -674,7 +680,7 @@ fn a_checkpoint_stores_what_changed() {
                 rounds(client) * (1 + model + kept) + kept
             })
             .sum();
-        let checkpoints = server.worker.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        let checkpoints = server.worker.core.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
         assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
         assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
         // Whatever a job ended by, nothing of it is left that nobody names.
@@ -731,7 +737,7 @@ fn a_lost_card_loses_no_job() {
     let stored = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
     let before = server.state.job(tenant, id).unwrap();
     assert!(before.checkpoint.is_some() && !stored.is_empty());
-    let most = server.worker.config.bounds.attempts;
+    let most = server.worker.core.config.bounds.attempts;
     let fails = |is_full, counted| {
         let claim = || {
             let now = machine.world.now();
@@ -756,7 +762,7 @@ fn a_lost_card_loses_no_job() {
         assert_eq!(job.progress, Some(resting), "its owner is told, and how far it was");
         assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), stored);
     }
-    assert_eq!(server.worker.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
+    assert_eq!(server.worker.core.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
     assert_eq!(fails(false, most).state, JobState::Failed);
 }
 
@@ -791,7 +797,7 @@ fn a_job_begins_when_its_keys_are_here() {
     let (tenant, now) = (client.tenant.clone(), machine.world.now());
     server.blobs.delete(&Key::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
-    server.worker.run_attempt(&claim, None);
+    server.worker.run_attempt(&claim, ComputeDevice::Cpu);
     let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
     let whats: Vec<_> = events.into_iter().filter_map(|event| event.what).collect();
     assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
@@ -831,7 +837,7 @@ fn a_stopped_server_loses_no_iteration() {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
         machine.world.start(Odds::default(), None);
         let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
-        server.worker.config.checkpoint_every = u64::MAX;
+        Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = u64::MAX;
         let client = &machine.clients[0];
         while client.borrow().job.is_none() {
             client.borrow_mut().step(&server, &machine.rotten);
@@ -845,7 +851,7 @@ fn a_stopped_server_loses_no_iteration() {
         };
         visited(stop, || server.work());
         let job = server.state.truth().job(&tenant, id).unwrap();
-        let done = server.worker.metrics.iterations.load(Ordering::Relaxed);
+        let done = server.worker.core.metrics.iterations.load(Ordering::Relaxed);
         let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
         assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
         if job.state == JobState::Queued {
@@ -868,11 +874,11 @@ fn a_card_that_hangs_is_not_waited_for() {
     server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     let attempt = server.worker.begin_attempt(&claim);
-    for (card, turned, ends) in [
-        (None, false, None),
-        (Some(0), false, None),
-        (None, true, None),
-        (Some(0), true, Some(ShutdownReason::GpuHung { seconds: 0 })),
+    for (device, turned, ends) in [
+        (ComputeDevice::Cpu, false, None),
+        (ComputeDevice::Gpu(0), false, None),
+        (ComputeDevice::Cpu, true, None),
+        (ComputeDevice::Gpu(0), true, Some(ShutdownReason::GpuHung { seconds: 0 })),
     ] {
         if turned {
             attempt.start_device_watch();
@@ -880,7 +886,7 @@ fn a_card_that_hangs_is_not_waited_for() {
         let shutdown = ShutdownSignal::default();
         std::thread::scope(|scope| {
             let (working, stopped) = std::sync::mpsc::channel();
-            let watch = scope.spawn(|| attempt.renew_lease(stopped, card, &shutdown));
+            let watch = scope.spawn(|| attempt.renew_lease(stopped, device, &shutdown));
             if ends.is_none() {
                 std::thread::sleep(Duration::from_millis(2500));
                 drop(working);

@@ -6,7 +6,7 @@ use crate::store::state::{
     Change, Claim, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
 };
 use crate::tenants::Tenant;
-use crate::worker::training::Checkpoint;
+use crate::worker::checkpoint::Checkpoint;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
