@@ -29,7 +29,7 @@ struct File {
     /// Bytes that last.
     synced: usize,
     /// Whether a sync failed: the system takes what was there for written, and it is not.
-    forsaken: bool,
+    sync_failed: bool,
 }
 
 #[derive(Clone, Default)]
@@ -115,7 +115,7 @@ impl SimDisk {
     }
 
     /// Power comes back after a cut: what was not synced is there, or not, or in part.
-    pub fn cut(&self) {
+    pub fn cut_power(&self) {
         let world = &self.world;
         let mut inner = self.lock();
         let Inner { files, now, lasting, pending } = &mut *inner;
@@ -133,12 +133,12 @@ impl SimDisk {
                 // Blocks that were given to the file and never written.
                 file.data[file.synced..].fill(0);
             }
-            (file.synced, file.forsaken) = (kept, false);
+            (file.synced, file.sync_failed) = (kept, false);
         }
     }
 
     /// Turns over one bit of a file under a folder, chosen by chance; gives which.
-    pub fn rot(&self, folder: &Path) -> Option<PathBuf> {
+    pub fn corrupt_bit(&self, folder: &Path) -> Option<PathBuf> {
         let mut inner = self.lock();
         let paths: Vec<_> = inner.now.files.keys().filter(|path| path.starts_with(folder)).cloned().collect();
         let path = paths.get(self.world.below(paths.len()))?.clone();
@@ -192,8 +192,8 @@ impl AppendFile for Open {
         let mut inner = self.disk.lock();
         let file = &mut inner.files[self.file];
         match injected {
-            Injected::Success | Injected::Crash { applied: true } if !file.forsaken => file.synced = file.data.len(),
-            Injected::Failure if self.disk.world.is_alive() => file.forsaken = true,
+            Injected::Success | Injected::Crash { applied: true } if !file.sync_failed => file.synced = file.data.len(),
+            Injected::Failure if self.disk.world.is_alive() => file.sync_failed = true,
             _ => {}
         }
         if injected == Injected::Success { Ok(()) } else { Err(broken()) }
@@ -202,9 +202,9 @@ impl AppendFile for Open {
 
 /// A handle, so that open files can hold the disk.
 #[derive(Clone)]
-pub struct Handle(pub Arc<SimDisk>);
+pub struct SimDiskHandle(pub Arc<SimDisk>);
 
-impl Disk for Handle {
+impl Disk for SimDiskHandle {
     fn append(&self, path: &Path) -> io::Result<Box<dyn AppendFile>> {
         let file = self.0.operate(true, |inner| {
             if let Some(&file) = inner.now.files.get(path) {

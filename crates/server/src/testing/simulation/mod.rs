@@ -11,7 +11,7 @@
 
 mod disk;
 mod state;
-mod toy;
+mod toy_executor;
 mod world;
 
 use crate::compute::device::ComputeDevice;
@@ -34,7 +34,7 @@ use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::worker::training;
 use crate::{Error, Result};
-use disk::{Handle, SimDisk};
+use disk::{SimDisk, SimDiskHandle};
 use hetal_learn::{Limits, Verdict};
 use hetal_wire::{BlobName, JobId, v1};
 use state::SimState;
@@ -45,14 +45,14 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use toy::{Expected, Toy, expected};
-use world::{Odds, World, visited};
+use toy_executor::{Expected, ToyExecutor, expected};
+use world::{FaultRates, World, interleaved};
 
 const QUOTA: Quota = Quota { bytes: 1 << 20, uploads: 100, jobs: 10, kept_jobs: 10 };
 const LEASE: u64 = 60;
 
 /// One life of a server.
-struct Server {
+struct SimServer {
     world: Arc<World>,
     blobs: Arc<LocalBlobs>,
     state: Arc<SimState>,
@@ -65,8 +65,8 @@ fn root() -> &'static Path {
     Path::new("server")
 }
 
-impl Server {
-    fn start(world: &Arc<World>, disk: &Handle, state: &Arc<SimState>) -> Result<Self> {
+impl SimServer {
+    fn start(world: &Arc<World>, disk: &SimDiskHandle, state: &Arc<SimState>) -> Result<Self> {
         static SETS: OnceLock<Arc<ParamRegistry>> = OnceLock::new();
         let param_sets =
             SETS.get_or_init(|| Arc::new(ParamRegistry::new(&["insecure-toy11".to_owned()], true).unwrap()));
@@ -124,7 +124,7 @@ impl Server {
         let now = self.world.now();
         let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };
         let attempt = self.worker.begin_attempt(&claim);
-        let toy = Toy { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
+        let toy = ToyExecutor { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
         let JobSpec::Training(work) = &claim.job.spec else { panic!("only trainings are simulated") };
         let outcome = self.worker.check_runnable(&attempt).and_then(|refused| match refused {
             Some(outcome) => Ok(outcome),
@@ -136,7 +136,7 @@ impl Server {
 
 /// Where a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ClientStage {
     Send(usize),
     Create,
     Follow,
@@ -154,7 +154,7 @@ struct Client {
     expected: Expected,
     cancels_at: Option<u32>,
     deletes: bool,
-    at: Step,
+    stage: ClientStage,
     stream: Option<UploadWriter>,
     uploaded: BTreeSet<BlobName>,
     job: Option<JobId>,
@@ -206,7 +206,7 @@ impl Client {
             training,
             cancels_at: world.chance(150).then(|| 1 + world.below(3) as u32),
             deletes: world.chance(400),
-            at: Step::Send(0),
+            stage: ClientStage::Send(0),
             stream: None,
             uploaded: BTreeSet::new(),
             job: None,
@@ -223,23 +223,23 @@ impl Client {
     }
 
     /// One request, whose answer may be lost on the way.
-    fn step(&mut self, server: &Server, rotten: &Rotten) {
+    fn step(&mut self, server: &SimServer, corrupted: &Corrupted) {
         let lost = server.world.chance(50);
-        let done = match self.at {
-            Step::Send(file) => self.send(server, file, lost),
-            Step::Create => self.create(server, lost),
-            Step::Follow => self.follow(server, rotten, lost),
-            Step::DeleteJob => self.delete_job(server, lost),
-            Step::DeleteUpload(file) => self.delete_upload(server, file, lost),
-            Step::Done => return,
+        let done = match self.stage {
+            ClientStage::Send(file) => self.send(server, file, lost),
+            ClientStage::Create => self.create(server, lost),
+            ClientStage::Follow => self.follow(server, corrupted, lost),
+            ClientStage::DeleteJob => self.delete_job(server, lost),
+            ClientStage::DeleteUpload(file) => self.delete_upload(server, file, lost),
+            ClientStage::Done => return,
         };
         if let Err(error) = done {
             let passes = error.is_transient() || matches!(error, Error::Limit { .. } | Error::Damaged { .. });
-            assert!(passes, "client {} at {:?}: {error}", self.number, self.at);
+            assert!(passes, "client {} at {:?}: {error}", self.number, self.stage);
         }
     }
 
-    fn send(&mut self, server: &Server, file: usize, lost: bool) -> Result<()> {
+    fn send(&mut self, server: &SimServer, file: usize, lost: bool) -> Result<()> {
         let (kind, bytes) = (self.files[file].0, self.files[file].1.clone());
         let (name, size) = (name_of(&bytes), bytes.len() as u64);
         let Some(mut writer) = self.stream.take() else {
@@ -249,11 +249,11 @@ impl Client {
                 return Ok(());
             }
             if progress.complete {
-                self.acknowledged(file);
+                self.acknowledge(file);
                 return Ok(());
             }
             match server.uploads.resume(&self.tenant, name, progress.held)? {
-                Resumed::Complete(_) => self.acknowledged(file),
+                Resumed::Complete(_) => self.acknowledge(file),
                 Resumed::Partial(writer) => self.stream = Some(writer),
             }
             return Ok(());
@@ -276,17 +276,17 @@ impl Client {
             Ok(())
         })?;
         if server.world.chance(900) {
-            self.acknowledged(file);
+            self.acknowledge(file);
         }
         Ok(())
     }
 
-    fn acknowledged(&mut self, file: usize) {
+    fn acknowledge(&mut self, file: usize) {
         self.uploaded.insert(self.name(file));
-        self.at = if file + 1 < self.files.len() { Step::Send(file + 1) } else { Step::Create };
+        self.stage = if file + 1 < self.files.len() { ClientStage::Send(file + 1) } else { ClientStage::Create };
     }
 
-    fn create(&mut self, server: &Server, lost: bool) -> Result<()> {
+    fn create(&mut self, server: &SimServer, lost: bool) -> Result<()> {
         // The request's id is the client's, the job's comes from the server: another one each time.
         let mut id = [self.number; 16];
         id[1..9].copy_from_slice(&server.world.operations().to_le_bytes());
@@ -294,12 +294,12 @@ impl Client {
         let new = NewJob { id: JobId(id), request, label: String::new(), spec };
         let job = server.state.create_job(&self.tenant, &new, &QUOTA, server.world.now())?;
         if !lost {
-            (self.job, self.at) = (Some(job.id), Step::Follow);
+            (self.job, self.stage) = (Some(job.id), ClientStage::Follow);
         }
         Ok(())
     }
 
-    fn follow(&mut self, server: &Server, rotten: &Rotten, lost: bool) -> Result<()> {
+    fn follow(&mut self, server: &SimServer, corrupted: &Corrupted, lost: bool) -> Result<()> {
         let id = self.job.unwrap();
         if let Some(round) = self.question {
             return self.answer(server, id, round, lost);
@@ -309,7 +309,7 @@ impl Client {
             return Ok(());
         }
         for event in events {
-            self.hear(server, rotten, id, event.what.as_ref().unwrap())?;
+            self.handle_event(server, corrupted, id, event.what.as_ref().unwrap())?;
             assert_eq!(event.sequence, self.seen.len() as u64 + 1);
             self.seen.push(event);
             if self.question.is_some() {
@@ -317,18 +317,24 @@ impl Client {
             }
         }
         if self.end.is_some() {
-            self.at = if self.deletes { Step::DeleteJob } else { Step::Done };
+            self.stage = if self.deletes { ClientStage::DeleteJob } else { ClientStage::Done };
         }
         Ok(())
     }
 
     /// Looks at an event; fails if a blob cannot be read now.
-    fn hear(&mut self, server: &Server, rotten: &Rotten, id: JobId, what: &v1::event::What) -> Result<()> {
+    fn handle_event(
+        &mut self,
+        server: &SimServer,
+        corrupted: &Corrupted,
+        id: JobId,
+        what: &v1::event::What,
+    ) -> Result<()> {
         use v1::event::What;
         let fetch = |output: &v1::Output| {
             let name = BlobName::try_from(&output.blob[..]).unwrap();
-            match read(&*server.blobs, &Key::new(&self.tenant, Namespace::Job(id), name), toy::MOST) {
-                Err(Error::Damaged { .. }) if rotten.borrow().contains(&name) => Ok(name),
+            match read(&*server.blobs, &Key::new(&self.tenant, Namespace::Job(id), name), toy_executor::MOST) {
+                Err(Error::Damaged { .. }) if corrupted.borrow().contains(&name) => Ok(name),
                 Err(error @ (Error::NoOutput { .. } | Error::Damaged { .. })) => panic!("{error}"),
                 other => other.map(|_| name),
             }
@@ -345,7 +351,7 @@ impl Client {
                 self.end = Some(JobState::Finished);
             }
             What::Failed(f) => {
-                let named = rotten.borrow().iter().any(|name| f.reason.contains(&name.to_string()));
+                let named = corrupted.borrow().iter().any(|name| f.reason.contains(&name.to_string()));
                 assert!(named, "a job failed though nothing that it names was damaged: {}", f.reason);
                 self.end = Some(JobState::Failed);
             }
@@ -358,7 +364,7 @@ impl Client {
         Ok(())
     }
 
-    fn answer(&mut self, server: &Server, id: JobId, round: u32, lost: bool) -> Result<()> {
+    fn answer(&mut self, server: &SimServer, id: JobId, round: u32, lost: bool) -> Result<()> {
         if self.cancels_at == Some(round) {
             self.cancelled = true;
             cancel_job(&*server.state, &*server.blobs, &self.tenant, id, server.world.now())?;
@@ -376,27 +382,28 @@ impl Client {
         Ok(())
     }
 
-    fn delete_job(&mut self, server: &Server, lost: bool) -> Result<()> {
+    fn delete_job(&mut self, server: &SimServer, lost: bool) -> Result<()> {
         match delete_job(&*server.state, &*server.blobs, &self.tenant, self.job.unwrap()) {
             Ok(()) if lost => {}
             // Done by an earlier request whose answer was lost.
             Ok(()) | Err(Error::NoJob { .. }) => {
                 self.job = None;
-                self.at = Step::DeleteUpload(0);
+                self.stage = ClientStage::DeleteUpload(0);
             }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    fn delete_upload(&mut self, server: &Server, file: usize, lost: bool) -> Result<()> {
+    fn delete_upload(&mut self, server: &SimServer, file: usize, lost: bool) -> Result<()> {
         let name = self.name(file);
         // From here on it may be gone.
         self.uploaded.remove(&name);
         match server.uploads.delete(&self.tenant, name) {
             Ok(()) if lost => {}
             Ok(()) | Err(Error::NoBlob { .. }) => {
-                self.at = if file + 1 < self.files.len() { Step::DeleteUpload(file + 1) } else { Step::Done };
+                self.stage =
+                    if file + 1 < self.files.len() { ClientStage::DeleteUpload(file + 1) } else { ClientStage::Done };
             }
             Err(error) => return Err(error),
         }
@@ -404,19 +411,19 @@ impl Client {
     }
 
     /// Everything it was told is still so.
-    fn check(&self, disk: &SimDisk, state: &dyn State, rotten: &Rotten) {
+    fn check(&self, disk: &SimDisk, state: &dyn State, corrupted: &Corrupted) {
         for (_, bytes) in &self.files {
             let name = name_of(bytes);
             if self.uploaded.contains(&name) {
                 let upload = state.upload(&self.tenant, name).unwrap();
                 assert!(upload.is_some_and(|u| u.complete), "an acknowledged upload was forgotten");
                 let held = disk.contents(&path(&self.tenant, Namespace::Uploads, name));
-                let intact = held.as_ref() == Some(bytes) || held.is_some() && rotten.borrow().contains(&name);
+                let intact = held.as_ref() == Some(bytes) || held.is_some() && corrupted.borrow().contains(&name);
                 assert!(intact, "an acknowledged upload was lost");
             }
         }
         let Some(id) = self.job else { return };
-        if self.at == Step::DeleteJob {
+        if self.stage == ClientStage::DeleteJob {
             return;
         }
         state.job(&self.tenant, id).expect("an acknowledged job was lost");
@@ -432,24 +439,24 @@ fn path(tenant: &Tenant, namespace: Namespace, name: BlobName) -> PathBuf {
     root().join("blobs/tenants").join(Key::new(tenant, namespace, name).to_string())
 }
 
-type Rotten = Rc<RefCell<BTreeSet<BlobName>>>;
+type Corrupted = Rc<RefCell<BTreeSet<BlobName>>>;
 type Clients = Rc<Vec<RefCell<Client>>>;
 
 /// Everything that outlives a process.
 struct Machine {
     world: Arc<World>,
-    disk: Handle,
+    disk: SimDiskHandle,
     state: Arc<SimState>,
     clients: Clients,
-    rotten: Rotten,
+    corrupted: Corrupted,
 }
 
 /// What schedules met.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct Totals {
     lives: u64,
     cuts: u64,
-    rotten: u64,
+    corrupted: u64,
     operations: u64,
     finished: u64,
     failed: u64,
@@ -459,88 +466,92 @@ struct Tally {
 impl Machine {
     fn new(seed: u64, state: Box<dyn State>) -> Self {
         let world = Arc::new(World::new(seed));
-        let disk = Handle(Arc::new(SimDisk::new(&world, root())));
+        let disk = SimDiskHandle(Arc::new(SimDisk::new(&world, root())));
         let state = Arc::new(SimState::new(&world, state));
         let tenants = ["ann", "bob", "ann"];
         let count = 1 + world.below(tenants.len());
         let clients = (0..count).map(|n| RefCell::new(Client::new(&world, n as u8, tenants[n]))).collect();
-        Self { world, disk, state, clients: Rc::new(clients), rotten: Rotten::default() }
+        Self { world, disk, state, clients: Rc::new(clients), corrupted: Corrupted::default() }
     }
 
     fn all_done(&self) -> bool {
-        self.clients.iter().all(|c| c.borrow().at == Step::Done)
+        self.clients.iter().all(|c| c.borrow().stage == ClientStage::Done)
     }
 
     /// Lives of the server until all clients are done, the first few of them ended by force.
-    fn run(&self) -> Tally {
-        let (world, mut tally) = (&self.world, Tally::default());
+    fn run(&self) -> Totals {
+        let (world, mut totals) = (&self.world, Totals::default());
         let forced = world.below(8) as u64;
-        let mut rots = if world.chance(150) { 1 } else { 0 };
-        while !self.all_done() || tally.lives <= forced {
-            let left = (tally.lives < forced).then(|| 1 + world.below(400));
-            let odds =
-                if left.is_some() { Odds { fault: world.below(15), full: world.below(4) } } else { Odds::default() };
-            world.start(odds, left);
-            self.live(left.is_some(), &mut rots);
+        let mut corruptions_left = if world.chance(150) { 1 } else { 0 };
+        while !self.all_done() || totals.lives <= forced {
+            let left = (totals.lives < forced).then(|| 1 + world.below(400));
+            let rates = if left.is_some() {
+                FaultRates { fault: world.below(15), full: world.below(4) }
+            } else {
+                FaultRates::default()
+            };
+            world.start(rates, left);
+            self.run_process(left.is_some(), &mut corruptions_left);
             for client in self.clients.iter() {
                 client.borrow_mut().stream = None;
             }
             if world.chance(500) {
-                self.disk.0.cut();
-                tally.cuts += 1;
+                self.disk.0.cut_power();
+                totals.cuts += 1;
             }
             self.check();
-            tally.lives += 1;
+            totals.lives += 1;
         }
-        self.settle();
-        tally.rotten = self.rotten.borrow().len() as u64;
-        tally.operations = world.operations();
+        self.check_final_state();
+        totals.corrupted = self.corrupted.borrow().len() as u64;
+        totals.operations = world.operations();
         for client in self.clients.iter() {
             match client.borrow().end {
-                Some(JobState::Finished) => tally.finished += 1,
-                Some(JobState::Failed) => tally.failed += 1,
-                _ => tally.cancelled += 1,
+                Some(JobState::Finished) => totals.finished += 1,
+                Some(JobState::Failed) => totals.failed += 1,
+                _ => totals.cancelled += 1,
             }
         }
-        tally
+        totals
     }
 
     fn check(&self) {
         for client in self.clients.iter() {
-            client.borrow().check(&self.disk.0, self.state.truth(), &self.rotten);
+            client.borrow().check(&self.disk.0, self.state.without_faults(), &self.corrupted);
         }
     }
 
     /// One process, until it ends or nothing is left to do.
-    fn live(&self, forced: bool, rots: &mut usize) {
-        let Ok(server) = Server::start(&self.world, &self.disk, &self.state).map(Rc::new) else { return };
+    fn run_process(&self, forced: bool, corruptions_left: &mut usize) {
+        let Ok(server) = SimServer::start(&self.world, &self.disk, &self.state).map(Rc::new) else { return };
         for turn in 0.. {
             if !self.world.is_alive() || !forced && self.all_done() || forced && turn > 500 {
                 return;
             }
             assert!(turn < 20_000, "nothing gets done any more");
-            if *rots > 0 && self.world.chance(20) {
-                *rots -= 1;
-                self.rot();
+            if *corruptions_left > 0 && self.world.chance(20) {
+                *corruptions_left -= 1;
+                self.corrupt_bit();
             }
-            let (visitor, clients, rotten) = (Rc::clone(&server), Rc::clone(&self.clients), Rc::clone(&self.rotten));
-            visited(move || visit(&visitor, &clients, &rotten), || visit(&server, &self.clients, &self.rotten));
+            let (other, clients, corrupted) =
+                (Rc::clone(&server), Rc::clone(&self.clients), Rc::clone(&self.corrupted));
+            interleaved(move || act(&other, &clients, &corrupted), || act(&server, &self.clients, &self.corrupted));
         }
     }
 
     /// Turns over a bit of something that is kept.
-    fn rot(&self) {
-        if let Some(path) = self.disk.0.rot(&root().join("blobs/tenants")) {
+    fn corrupt_bit(&self) {
+        if let Some(path) = self.disk.0.corrupt_bit(&root().join("blobs/tenants")) {
             let name = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
-            self.rotten.borrow_mut().insert(name);
+            self.corrupted.borrow_mut().insert(name);
         }
     }
 
     /// The end: whatever is named is there after another power cut, and nothing else is.
-    fn settle(&self) {
-        self.disk.0.cut();
-        self.world.start(Odds::default(), None);
-        let server = Server::start(&self.world, &self.disk, &self.state).unwrap();
+    fn check_final_state(&self) {
+        self.disk.0.cut_power();
+        self.world.start(FaultRates::default(), None);
+        let server = SimServer::start(&self.world, &self.disk, &self.state).unwrap();
         self.check();
         let mut named = BTreeSet::new();
         for client in self.clients.iter().map(RefCell::borrow) {
@@ -564,15 +575,15 @@ impl Machine {
 }
 
 /// Someone acts: a client that is not in the middle of something, a worker, the clock.
-fn visit(server: &Server, clients: &Clients, rotten: &Rotten) {
+fn act(server: &SimServer, clients: &Clients, corrupted: &Corrupted) {
     match server.world.below(20) {
         0..=12 => {
             if let Ok(mut client) = clients[server.world.below(clients.len())].try_borrow_mut() {
-                client.step(server, rotten);
+                client.step(server, corrupted);
             }
         }
         13..=18 => server.work(),
-        _ => server.world.jump(match server.world.below(4) {
+        _ => server.world.advance_clock(match server.world.below(4) {
             0 => 1000 * LEASE as i64 + 1,
             1 => -1000 * LEASE as i64,
             2 => 366 * 24 * 3_600_000,
@@ -581,27 +592,27 @@ fn visit(server: &Server, clients: &Clients, rotten: &Rotten) {
     }
 }
 
-fn simulate(seeds: impl Iterator<Item = u64>, state: impl Fn() -> Box<dyn State>) -> Tally {
-    let mut all = Tally::default();
+fn simulate(seeds: impl Iterator<Item = u64>, state: impl Fn() -> Box<dyn State>) -> Totals {
+    let mut all = Totals::default();
     for seed in seeds {
-        let place = Place(seed);
-        let tally = Machine::new(seed, state()).run();
-        drop(place);
-        all.lives += tally.lives;
-        all.cuts += tally.cuts;
-        all.rotten += tally.rotten;
-        all.operations += tally.operations;
-        all.finished += tally.finished;
-        all.failed += tally.failed;
-        all.cancelled += tally.cancelled;
+        let guard = PrintSeedOnPanic(seed);
+        let totals = Machine::new(seed, state()).run();
+        drop(guard);
+        all.lives += totals.lives;
+        all.cuts += totals.cuts;
+        all.corrupted += totals.corrupted;
+        all.operations += totals.operations;
+        all.finished += totals.finished;
+        all.failed += totals.failed;
+        all.cancelled += totals.cancelled;
     }
     all
 }
 
 /// Says, when a schedule fails, how to see it again.
-struct Place(u64);
+struct PrintSeedOnPanic(u64);
 
-impl Drop for Place {
+impl Drop for PrintSeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("this was HETAL_SEED={}", self.0);
@@ -620,12 +631,12 @@ fn acknowledged_work_survives_thousands_of_random_faults() {
         None => 0..number("HETAL_SCHEDULES").unwrap_or(10_000),
     };
     let count = seeds.clone().count() as u64;
-    let tally = simulate(seeds, || Box::new(MemoryState::default()));
-    println!("{count} schedules: {tally:?}");
+    let totals = simulate(seeds, || Box::new(MemoryState::default()));
+    println!("{count} schedules: {totals:?}");
     if count >= 1000 {
         // The faults were there, and did not keep the work from being done.
-        assert!(tally.lives > 3 * count && tally.cuts > count && tally.rotten > count / 20, "{tally:?}");
-        assert!(tally.finished > count && tally.failed > count / 1000 && tally.cancelled > count / 20, "{tally:?}");
+        assert!(totals.lives > 3 * count && totals.cuts > count && totals.corrupted > count / 20, "{totals:?}");
+        assert!(totals.finished > count && totals.failed > count / 1000 && totals.cancelled > count / 20, "{totals:?}");
     }
 }
 
@@ -633,7 +644,7 @@ fn acknowledged_work_survives_thousands_of_random_faults() {
 #[test]
 fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
     let world = Arc::new(World::new(7));
-    let disk = Handle(Arc::new(SimDisk::new(&world, root())));
+    let disk = SimDiskHandle(Arc::new(SimDisk::new(&world, root())));
     let (staging, ann) = (root().join("staging"), Tenant::try_from("ann".to_owned()).unwrap());
     let (bytes, name) = (vec![5; 1000], name_of(&[5; 1000]));
     Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
@@ -643,7 +654,7 @@ fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
         crate::store::disk::Disk::append(&disk, &syncing).unwrap().write_all(&bytes).unwrap();
         if full {
             crate::store::disk::Disk::remove(&disk, &staging.join(format!("ann/{name}"))).unwrap();
-            world.fill();
+            world.fill_disk();
         }
         let opened = Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
         let held = opened.received(&ann, name).unwrap();
@@ -658,11 +669,11 @@ fn a_checkpoint_stores_what_changed() {
     let mut cancelled = 0;
     for seed in 0..20 {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
-        machine.world.start(Odds::default(), None);
-        let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        machine.world.start(FaultRates::default(), None);
+        let mut server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
         Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = 1;
         while !machine.all_done() {
-            machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.rotten));
+            machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.corrupted));
             server.work();
         }
         let seen = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
@@ -670,13 +681,13 @@ fn a_checkpoint_stores_what_changed() {
         };
         // Weights, lookahead and momentum for every checkpoint; for every verdict the start of the next epoch and what is kept, too;
         // logits; and at the end what is handed out.
-        let model = 3 * toy::PARTS;
+        let model = 3 * toy_executor::PARTS;
         let rounds = |client| seen(client, |what| matches!(what, v1::event::What::Validation(_)));
         let most: usize = machine
             .clients
             .iter()
             .map(|client| {
-                let kept = (client.borrow().training.agreement.patience + 1) * toy::PARTS;
+                let kept = (client.borrow().training.agreement.patience + 1) * toy_executor::PARTS;
                 rounds(client) * (1 + model + kept) + kept
             })
             .sum();
@@ -691,13 +702,13 @@ fn a_checkpoint_stores_what_changed() {
 }
 
 /// A server without faults whose jobs all wait for verdicts, without workers.
-fn waiting(seed: u64, state: Box<dyn State>) -> (Machine, Server) {
+fn server_awaiting_verdicts(seed: u64, state: Box<dyn State>) -> (Machine, SimServer) {
     let machine = Machine::new(seed, state);
-    machine.world.start(Odds::default(), None);
-    let server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    machine.world.start(FaultRates::default(), None);
+    let server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
     let asked = |client: &RefCell<Client>| client.borrow().question.is_some();
     while !machine.clients.iter().all(asked) {
-        machine.clients.iter().filter(|c| !asked(c)).for_each(|c| c.borrow_mut().step(&server, &machine.rotten));
+        machine.clients.iter().filter(|c| !asked(c)).for_each(|c| c.borrow_mut().step(&server, &machine.corrupted));
         server.work();
     }
     (machine, server)
@@ -707,13 +718,13 @@ fn waiting(seed: u64, state: Box<dyn State>) -> (Machine, Server) {
 #[test]
 fn a_worker_that_lost_its_job_leaves_nothing() {
     for deleted in [false, true] {
-        let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+        let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
         let client = machine.clients[0].borrow();
         let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
         server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
         let attempt = server.worker.begin_attempt(&claim);
-        machine.world.jump(1000 * LEASE as i64 + 1);
+        machine.world.advance_clock(1000 * LEASE as i64 + 1);
         cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
         if deleted {
             delete_job(&*server.state, &*server.blobs, tenant, id).unwrap();
@@ -730,7 +741,7 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
 /// However often memory is lacking, that does not count; a card that breaks at every attempt does.
 #[test]
 fn a_lost_card_loses_no_job() {
-    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
     let client = machine.clients[0].borrow();
     let (tenant, id) = (&client.tenant, client.job.unwrap());
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
@@ -745,7 +756,7 @@ fn a_lost_card_loses_no_job() {
         };
         if server.state.job(tenant, id).unwrap().state == JobState::Queued {
             assert_eq!(claim(), None, "it rests");
-            machine.world.jump(MAX_BACKOFF as i64);
+            machine.world.advance_clock(MAX_BACKOFF as i64);
         }
         let claim = claim().unwrap();
         let attempt = server.worker.begin_attempt(&claim);
@@ -769,7 +780,7 @@ fn a_lost_card_loses_no_job() {
 /// An owner who wants the job to end does not wait for a card that failed.
 #[test]
 fn a_lost_card_keeps_no_job_from_its_end() {
-    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
     let client = machine.clients[0].borrow();
     let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
@@ -787,12 +798,12 @@ fn a_lost_card_keeps_no_job_from_its_end() {
 #[test]
 fn a_job_begins_when_its_keys_are_here() {
     let machine = Machine::new(1, Box::new(MemoryState::default()));
-    machine.world.start(Odds::default(), None);
-    let server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    machine.world.start(FaultRates::default(), None);
+    let server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
     let mut client = machine.clients[0].borrow_mut();
     client.training.set = "insecure-toy11".to_owned();
     while client.job.is_none() {
-        client.step(&server, &machine.rotten);
+        client.step(&server, &machine.corrupted);
     }
     let (tenant, now) = (client.tenant.clone(), machine.world.now());
     server.blobs.delete(&Key::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
@@ -806,13 +817,13 @@ fn a_job_begins_when_its_keys_are_here() {
 /// However long there is no room on the disk, that costs a job nothing but time; whoever no longer wants it has its end.
 #[test]
 fn a_full_disk_loses_no_job() {
-    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
     let client = machine.clients[0].borrow();
     let (tenant, id) = (&client.tenant, client.job.unwrap());
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
     let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
     let fails = |attempt| {
-        machine.world.jump(MAX_BACKOFF as i64);
+        machine.world.advance_clock(MAX_BACKOFF as i64);
         let now = machine.world.now();
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
         assert_eq!((claim.attempts, claim.backoffs), (1, attempt));
@@ -835,22 +846,22 @@ fn a_stopped_server_loses_no_iteration() {
     let (mut after_an_epoch, mut released) = (0, 0);
     for seed in 0..200 {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
-        machine.world.start(Odds::default(), None);
-        let mut server = Server::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        machine.world.start(FaultRates::default(), None);
+        let mut server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
         Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = u64::MAX;
         let client = &machine.clients[0];
         while client.borrow().job.is_none() {
-            client.borrow_mut().step(&server, &machine.rotten);
+            client.borrow_mut().step(&server, &machine.corrupted);
         }
         let (tenant, id) = (client.borrow().tenant.clone(), client.borrow().job.unwrap());
         let server = Rc::new(server);
-        let (visitor, mut left) = (Rc::clone(&server), machine.world.below(5));
+        let (other, mut left) = (Rc::clone(&server), machine.world.below(5));
         let stop = move || {
             left = left.saturating_sub(1);
-            visitor.worker.draining.store(left == 0, Ordering::Relaxed);
+            other.worker.draining.store(left == 0, Ordering::Relaxed);
         };
-        visited(stop, || server.work());
-        let job = server.state.truth().job(&tenant, id).unwrap();
+        interleaved(stop, || server.work());
+        let job = server.state.without_faults().job(&tenant, id).unwrap();
         let done = server.worker.core.metrics.iterations.load(Ordering::Relaxed);
         let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
         assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
@@ -858,7 +869,7 @@ fn a_stopped_server_loses_no_iteration() {
             released += 1;
             after_an_epoch += u32::from(done == client.borrow().training.batches.len() as u64);
             let now = machine.world.now();
-            let claim = server.state.truth().claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+            let claim = server.state.without_faults().claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
             assert_eq!((claim.job.id, claim.attempts), (id, 1), "seed {seed}");
         }
     }
@@ -868,7 +879,7 @@ fn a_stopped_server_loses_no_iteration() {
 /// A card that does not answer ends the process; a CPU that takes long does not, nor does whatever comes before the card.
 #[test]
 fn a_card_that_hangs_is_not_waited_for() {
-    let (machine, server) = waiting(1, Box::new(MemoryState::default()));
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
     let client = machine.clients[0].borrow();
     let now = machine.world.now();
     server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
@@ -909,7 +920,7 @@ fn an_unreadable_job_keeps_no_other_waiting() {
     let dir = hetal_testkit::TempDir::new();
     let path = dir.path().join("state.sqlite");
     let seed = (0..).find(|&seed| Machine::new(seed, Box::new(MemoryState::default())).clients.len() > 1).unwrap();
-    let (machine, server) = waiting(seed, Box::new(SqliteState::open(&path).unwrap()));
+    let (machine, server) = server_awaiting_verdicts(seed, Box::new(SqliteState::open(&path).unwrap()));
     let ids: Vec<_> = machine.clients.iter().map(|client| client.borrow().job.unwrap()).collect();
     let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
     rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
@@ -924,6 +935,6 @@ fn an_unreadable_job_keeps_no_other_waiting() {
 /// The same over the state that servers really have.
 #[test]
 fn acknowledged_work_survives_in_the_database() {
-    let tally = simulate(1_000_000..1_000_100, || Box::new(SqliteState::in_memory().unwrap()));
-    println!("{tally:?}");
+    let totals = simulate(1_000_000..1_000_100, || Box::new(SqliteState::in_memory().unwrap()));
+    println!("{totals:?}");
 }

@@ -1,6 +1,6 @@
 //! A state on a machine that fails. Each change is one transaction: done or not, whatever whoever asked for it is told.
 
-use super::toy::SIZE;
+use super::toy_executor::SIZE;
 use super::world::{Injected, World};
 use crate::store::state::{
     Change, Claim, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
@@ -24,7 +24,7 @@ impl SimState {
     }
 
     /// The state itself, without faults: for those who check it.
-    pub fn truth(&self) -> &dyn State {
+    pub fn without_faults(&self) -> &dyn State {
         &*self.inner
     }
 

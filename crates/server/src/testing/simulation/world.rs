@@ -7,14 +7,14 @@ use std::sync::{Mutex, MutexGuard};
 
 thread_local! {
     /// Others who act between two operations of whoever is at work.
-    static VISITOR: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+    static OTHER_ACTOR: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
 }
 
 /// Lets others act between the operations of `work`.
-pub fn visited<T>(visitor: impl FnMut() + 'static, work: impl FnOnce() -> T) -> T {
-    VISITOR.with(|v| v.replace(Some(Box::new(visitor))));
+pub fn interleaved<T>(other: impl FnMut() + 'static, work: impl FnOnce() -> T) -> T {
+    OTHER_ACTOR.with(|v| v.replace(Some(Box::new(other))));
     let result = work();
-    VISITOR.with(|v| v.replace(None));
+    OTHER_ACTOR.with(|v| v.replace(None));
     result
 }
 
@@ -31,7 +31,7 @@ pub enum Injected {
 
 /// How likely faults are, in permille of operations.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Odds {
+pub struct FaultRates {
     /// Of an operation to fail.
     pub fault: usize,
     /// Of the disk to become full, or to have room again.
@@ -42,7 +42,7 @@ pub struct World(Mutex<Inner>);
 
 struct Inner {
     random: Random,
-    odds: Odds,
+    rates: FaultRates,
     /// Operations until the process ends.
     left: Option<usize>,
     alive: bool,
@@ -54,8 +54,8 @@ struct Inner {
 impl World {
     pub fn new(seed: u64) -> Self {
         let random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let (odds, now) = (Odds::default(), 1_000_000_000_000);
-        Self(Mutex::new(Inner { random, odds, left: None, alive: true, full: false, now, operations: 0 }))
+        let (rates, now) = (FaultRates::default(), 1_000_000_000_000);
+        Self(Mutex::new(Inner { random, rates, left: None, alive: true, full: false, now, operations: 0 }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -63,9 +63,9 @@ impl World {
     }
 
     /// A new process, which ends after so many operations if it is told to.
-    pub fn start(&self, odds: Odds, left: Option<usize>) {
+    pub fn start(&self, rates: FaultRates, left: Option<usize>) {
         let mut inner = self.lock();
-        (inner.odds, inner.left, inner.alive, inner.full) = (odds, left, true, false);
+        (inner.rates, inner.left, inner.alive, inner.full) = (rates, left, true, false);
     }
 
     pub fn is_alive(&self) -> bool {
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// From now on there is no room on the disk.
-    pub fn fill(&self) {
+    pub fn fill_disk(&self) {
         self.lock().full = true;
     }
 
@@ -90,7 +90,7 @@ impl World {
     }
 
     /// Moves the clock, forwards or back.
-    pub fn jump(&self, millis: i64) {
+    pub fn advance_clock(&self, millis: i64) {
         let mut inner = self.lock();
         inner.now = inner.now.saturating_add_signed(millis);
     }
@@ -119,7 +119,7 @@ impl World {
                 return Injected::Crash { applied: inner.random.chance(500) };
             }
         }
-        let Odds { fault, full } = inner.odds;
+        let FaultRates { fault, full } = inner.rates;
         if inner.random.chance(full) {
             inner.full = !inner.full;
         }
@@ -132,8 +132,8 @@ impl World {
             return;
         }
         // Whoever visits is not visited.
-        let Some(mut visitor) = VISITOR.with(|v| v.borrow_mut().take()) else { return };
-        visitor();
-        VISITOR.with(|v| v.replace(Some(visitor)));
+        let Some(mut other) = OTHER_ACTOR.with(|v| v.borrow_mut().take()) else { return };
+        other();
+        OTHER_ACTOR.with(|v| v.replace(Some(other)));
     }
 }

@@ -116,7 +116,7 @@ pub fn expected(training: &TrainingSpec, verdict: impl Fn(u32) -> Verdict) -> Ex
 }
 
 /// The toy at work for a server.
-pub struct Toy<'a> {
+pub struct ToyExecutor<'a> {
     pub world: &'a World,
     pub blobs: &'a dyn Blobs,
     pub job: &'a Job,
@@ -124,7 +124,7 @@ pub struct Toy<'a> {
     pub encoded: &'a Cell<usize>,
 }
 
-impl Executor for Toy<'_> {
+impl Executor for ToyExecutor<'_> {
     type Ct = Ct;
     type Circuit = f64;
     type Batch = Ct;
