@@ -24,6 +24,24 @@ pub type EngineOf<B> = Encrypted<B>;
 /// A ciphertext of a device.
 pub type Ct<B> = Sealed<<B as Backend>::Poly>;
 
+/// The job to execute, and where its data is.
+pub struct JobInput<'a> {
+    /// The blob store.
+    pub blobs: &'a dyn Blobs,
+    /// The job.
+    pub job: &'a Job,
+    /// The file of its key set.
+    pub key_file: &'a Path,
+}
+
+/// A device, and what a job may keep on it.
+pub struct DevicePlan<B> {
+    /// The device.
+    pub device: Arc<B>,
+    /// The number of prepared batches that may stay on a GPU; `None` on the CPU.
+    pub resident_batches: Option<usize>,
+}
+
 /// Everything that computes a job.
 pub struct CkksExecutor<'a, B: Backend> {
     blobs: &'a dyn Blobs,
@@ -44,12 +62,13 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
     /// kept on it. A training needs all keys: `progress` is told how many it has of how many. A classification needs few, which are read
     /// when they are first used.
     pub fn new(
-        (blobs, job, keys): (&'a dyn Blobs, &'a Job, &Path),
+        input: JobInput<'a>,
         params: Arc<Params>,
-        (device, resident_batches): (Arc<B>, Option<usize>),
+        DevicePlan { device, resident_batches }: DevicePlan<B>,
         key_requirements: &KeyRequirementsCache,
         progress: &mut dyn FnMut(usize, usize) -> Result<()>,
     ) -> Result<Self> {
+        let JobInput { blobs, job, key_file } = input;
         let training = job.spec.training();
         let circuit = training.circuit(&params)?;
         let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
@@ -61,7 +80,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
                 "a model of an earlier version is trained again, or classifies without --remote"
             }
         };
-        let file = KeySetFile::open(&codec, keys).map_err(|e| bad(&describe_key_error(&e, hint)))?;
+        let file = KeySetFile::open(&codec, key_file).map_err(|e| bad(&describe_key_error(&e, hint)))?;
         let keys = EvaluationKeys::with_source(Box::new(file));
         if let JobSpec::Training(_) = job.spec {
             let all: Vec<_> = keys.available().collect();
@@ -73,7 +92,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
-        let needs = key_requirements.find(&params, (&job.tenant, training), &circuit)?;
+        let needs = key_requirements.find(&params, &job.tenant, training, &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         Ok(Self { blobs, job, device, params, codec, resident_batches, circuit, engine })
@@ -184,7 +203,8 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         &self,
         trainer: &Self::Circuit,
         model: &Model<Ct<B>>,
-        (rows, pieces): (usize, &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>),
+        rows: usize,
+        pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
         rate: f64,
     ) -> Result<Model<Ct<B>>> {
         let mut step = trainer.begin(model, rows, rate);

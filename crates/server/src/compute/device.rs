@@ -175,12 +175,16 @@ impl MemoryPlan {
 pub fn plan_memory(
     gpu: &CudaBackend,
     params: &Arc<Params>,
-    (job, out_of_memory): (&Job, u32),
-    lists: &KeyRequirementsCache,
+    job: &Job,
+    out_of_memory: u32,
+    cache: &KeyRequirementsCache,
 ) -> Result<Option<MemoryPlan>> {
     let JobSpec::Training(training) = &job.spec else { return Ok(None) };
-    let memory = gpu.memory().map_err(|error| Error::gpu(&error))?;
-    let plan = plan(params, (&job.tenant, training, job.checkpoint.is_some()), lists, memory)?.reduced(out_of_memory);
+    let (free, total) = gpu.memory().map_err(|error| Error::gpu(&error))?;
+    let memory = GpuMemory { free, total };
+    let has_checkpoint = job.checkpoint.is_some();
+    let request = PlanRequest { tenant: &job.tenant, training, has_checkpoint };
+    let plan = plan(params, &request, cache, memory)?.reduced(out_of_memory);
     tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
     if !plan.graphs {
         gpu.use_graphs(false);
@@ -188,16 +192,32 @@ pub fn plan_memory(
     Ok(Some(plan))
 }
 
+/// Bytes of GPU memory.
+#[derive(Clone, Copy)]
+struct GpuMemory {
+    free: usize,
+    total: usize,
+}
+
+/// The training to plan.
+struct PlanRequest<'a> {
+    tenant: &'a Tenant,
+    training: &'a TrainingSpec,
+    has_checkpoint: bool,
+}
+
 /// Rehearses a training, for so many bytes of memory free and in all.
 fn plan(
     params: &Arc<Params>,
-    (tenant, training, has_begun): (&Tenant, &TrainingSpec, bool),
-    lists: &KeyRequirementsCache,
-    (free, total): (usize, usize),
+    request: &PlanRequest<'_>,
+    cache: &KeyRequirementsCache,
+    memory: GpuMemory,
 ) -> Result<MemoryPlan> {
+    let &PlanRequest { tenant, training, has_checkpoint } = request;
+    let GpuMemory { free, total } = memory;
     let circuit = training.circuit(params)?;
-    let needs = lists.find(params, (tenant, training), &circuit)?;
-    let (keys, bounds, steps) = (&needs.keys[..], &needs.bounds[..], Steps::FewKeys);
+    let required = cache.find(params, tenant, training, &circuit)?;
+    let (keys, bounds, steps) = (&required.keys[..], &required.bounds[..], Steps::FewKeys);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;
@@ -214,7 +234,7 @@ fn plan(
     let reason =
         format!("the job needs {:.2} GiB of GPU memory, {:.2} of {:.2} are free", gib(needed), gib(free), gib(total));
     // Others may give theirs back, but not more than there is. A job that has begun may have come from a larger card, and go back.
-    match needed > total && !has_begun {
+    match needed > total && !has_checkpoint {
         true => Err(Error::Failed { reason }),
         false => Err(Error::Device { reason, is_full: true }),
     }
@@ -363,9 +383,12 @@ mod tests {
         // Of each tenant his own, whoever asked before.
         let bob = Tenant::try_from("bob".to_owned()).unwrap();
         let circuit = training.circuit(&params).unwrap();
-        let needs = [&ann, &ann, &bob].map(|tenant| lists.find(&params, (tenant, &training), &circuit).unwrap());
+        let needs = [&ann, &ann, &bob].map(|tenant| lists.find(&params, tenant, &training, &circuit).unwrap());
         assert!(Arc::ptr_eq(&needs[0], &needs[1]) && !Arc::ptr_eq(&needs[0], &needs[2]));
-        let plan = |has_begun, memory| plan(&params, (&ann, &training, has_begun), &lists, memory);
+        let plan = |has_checkpoint, (free, total)| {
+            let request = PlanRequest { tenant: &ann, training: &training, has_checkpoint };
+            plan(&params, &request, &lists, GpuMemory { free, total })
+        };
         let all = MemoryPlan { kept: 7, graphs: true };
         assert_eq!(plan(false, (1 << 40, 1 << 40)), Ok(all));
         assert_eq!((all.reduced(0), all.reduced(1)), (all, MemoryPlan { kept: 3, graphs: false }));
@@ -389,7 +412,7 @@ mod tests {
         assert_eq!(plan(false, (any, any)).map(|plan| plan.graphs), Ok(false));
         assert_eq!(plan(false, (graphs, graphs)), Ok(MemoryPlan { kept: 0, graphs: true }));
         let (little, much) = (any / 2, 2 * any);
-        let refused = |has_begun, memory| plan(has_begun, memory).unwrap_err();
+        let refused = |has_checkpoint, memory| plan(has_checkpoint, memory).unwrap_err();
         assert!(
             matches!(refused(false, (little, little)), Error::Failed { reason } if reason.contains("GiB of GPU memory"))
         );

@@ -50,7 +50,8 @@ pub trait Executor {
         &self,
         circuit: &Self::Circuit,
         model: &Model<Self::Ct>,
-        batch: (usize, &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>),
+        rows: usize,
+        pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
         rate: f64,
     ) -> Result<Model<Self::Ct>>;
     /// A refresh of the momentum.

@@ -39,7 +39,14 @@ pub struct KeyRequirements {
 pub struct KeyRequirementsCache(Mutex<HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>>);
 
 /// Set, rows that are computed at once, features, classes, range: a larger batch of the same shape comes in more pieces.
-type Shape = (String, usize, usize, usize, u64);
+#[derive(PartialEq, Eq)]
+struct Shape {
+    set: String,
+    rows: usize,
+    features: usize,
+    classes: usize,
+    range_bits: u64,
+}
 
 impl KeyRequirementsCache {
     /// Of a tenant.
@@ -49,11 +56,17 @@ impl KeyRequirementsCache {
     pub fn find(
         &self,
         params: &Params,
-        (tenant, training): (&Tenant, &TrainingSpec),
+        tenant: &Tenant,
+        training: &TrainingSpec,
         circuit: &Circuit,
     ) -> Result<Arc<KeyRequirements>> {
-        let (rows, range) = (circuit.geometry().rows(), training.agreement.range.to_bits());
-        let shape = (training.set.clone(), rows, training.features, training.classes, range);
+        let shape = Shape {
+            set: training.set.clone(),
+            rows: circuit.geometry().rows(),
+            features: training.features,
+            classes: training.classes,
+            range_bits: training.agreement.range.to_bits(),
+        };
         let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>| {
             kept.get(tenant)?.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
         };

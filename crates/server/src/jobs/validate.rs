@@ -29,9 +29,19 @@ pub struct RequestValidator<'a> {
     pub key_requirements: &'a KeyRequirementsCache,
 }
 
+/// A validated training.
+pub struct ValidTraining {
+    /// What to do.
+    pub spec: TrainingSpec,
+    /// The parameter set.
+    pub params: Arc<Params>,
+    /// The keys that it needs.
+    pub requirements: Arc<KeyRequirements>,
+}
+
 impl RequestValidator<'_> {
     /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and what it needs.
-    pub fn training(&self, message: &v1::Training) -> Result<(TrainingSpec, Arc<Params>, Arc<KeyRequirements>)> {
+    pub fn training(&self, message: &v1::Training) -> Result<ValidTraining> {
         let params = self.param_sets.by_id(&message.set)?;
         let training = TrainingSpec {
             set: params.name().to_owned(),
@@ -59,10 +69,10 @@ impl RequestValidator<'_> {
             }
         }
         self.row_blobs(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
-        let needs = self.key_requirements.find(&params, (self.tenant, &training), &circuit)?;
-        let size = bytes::key_set_len(&params, &needs.keys).map_err(Error::invalid)?;
+        let requirements = self.key_requirements.find(&params, self.tenant, &training, &circuit)?;
+        let size = bytes::key_set_len(&params, &requirements.keys).map_err(Error::invalid)?;
         self.check_upload(training.keys, BlobKind::Keys, size)?;
-        Ok((training, params, needs))
+        Ok(ValidTraining { spec: training, params, requirements })
     }
 
     /// A classification that can run: its training has finished and left those weights.

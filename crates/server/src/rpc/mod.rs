@@ -6,7 +6,7 @@ use crate::context::Core;
 use crate::jobs::key_requirements::{OLD_KEYS_HINT, describe_key_error};
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::spec::JobSpec;
-use crate::jobs::validate::{RequestValidator, blob_name, check_batch_count, job_id};
+use crate::jobs::validate::{RequestValidator, ValidTraining, blob_name, check_batch_count, job_id};
 use crate::limits::admission::{Admission, AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::metrics::add;
@@ -519,10 +519,10 @@ impl Service {
         };
         let spec = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
-                let (training, params, needs) = validator.training(message)?;
+                let ValidTraining { spec, params, requirements } = validator.training(message)?;
                 admission.release_shared();
-                self.check_keys(tenant, training.keys, &params, &needs.keys)?;
-                JobSpec::Training(training)
+                self.check_keys(tenant, spec.keys, &params, &requirements.keys)?;
+                JobSpec::Training(spec)
             }
             Some(v1::create_job_request::Work::Classification(message)) => {
                 JobSpec::Classification(validator.classification(message)?)

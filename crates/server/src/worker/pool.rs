@@ -1,6 +1,6 @@
 //! Workers: threads that take jobs from the queue, one at a time, hold them by leases and run them.
 
-use crate::compute::ckks::CkksExecutor;
+use crate::compute::ckks::{CkksExecutor, DevicePlan, JobInput};
 use crate::compute::device::{self, ComputeDevice, MemoryPlan, Timed};
 use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
@@ -229,19 +229,17 @@ impl WorkerContext {
         // no room.
         let keys = self.local_key_file(attempt.job)?;
         let ComputeDevice::Gpu(card) = device else {
-            return self.run_on(attempt, &keys, "cpu".to_owned(), (self.core.param_sets.ring(&params)?, None));
+            let ring = self.core.param_sets.ring(&params)?;
+            return self.run_on(attempt, &keys, "cpu".to_owned(), DevicePlan { device: ring, resident_batches: None });
         };
         attempt.start_device_watch();
         let gpu = Arc::new(device::open_gpu(card, &params)?);
-        let plan = device::plan_memory(
-            &gpu,
-            &params,
-            (attempt.job, attempt.claim.out_of_memory),
-            &self.core.key_requirements,
-        )?;
+        let plan =
+            device::plan_memory(&gpu, &params, attempt.job, attempt.claim.out_of_memory, &self.core.key_requirements)?;
         attempt.started_on_device.store(true, Ordering::Relaxed);
-        let room = plan.map(|plan| plan.kept);
-        let run = || self.run_on(attempt, &keys, gpu.describe(), (Arc::clone(&gpu), room));
+        let resident_batches = plan.map(|plan| plan.kept);
+        let device = DevicePlan { device: Arc::clone(&gpu), resident_batches };
+        let run = || self.run_on(attempt, &keys, gpu.describe(), device);
         // Whatever broke off may have done so because the card did.
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked()));
         device::log_graphs(&gpu);
@@ -260,7 +258,7 @@ impl WorkerContext {
         attempt: &Attempt<'_>,
         keys: &Path,
         engine: String,
-        device: (Arc<B>, Option<usize>),
+        device: DevicePlan<B>,
     ) -> Result<AttemptOutcome> {
         let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
         // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
@@ -280,7 +278,7 @@ impl WorkerContext {
             attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
         };
         let executor = CkksExecutor::new(
-            (&*self.core.blobs, attempt.job, keys),
+            JobInput { blobs: &*self.core.blobs, job: attempt.job, key_file: keys },
             params,
             device,
             &self.core.key_requirements,

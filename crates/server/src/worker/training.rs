@@ -133,7 +133,7 @@ impl<'a, W: Executor> Run<'a, W> {
         let rows = uploaded[pieces.clone()].iter().map(|row_blob| row_blob.rows).sum();
         let batches = &mut self.batches;
         let mut pieces = pieces.map(|piece| batches.get(piece, || executor.batch(circuit, &uploaded[piece])));
-        let model = executor.step(circuit, self.session.model(), (rows, &mut pieces), rate)?;
+        let model = executor.step(circuit, self.session.model(), rows, &mut pieces, rate)?;
         self.session.stepped(model).map_err(Error::failed)?;
         self.iterations += 1;
         add(&self.attempt.core.metrics.iterations, 1);

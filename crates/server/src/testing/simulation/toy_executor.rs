@@ -165,7 +165,8 @@ impl Executor for ToyExecutor<'_> {
         &self,
         range: &f64,
         model: &Model<Ct>,
-        (_, pieces): (usize, &mut dyn Iterator<Item = Result<Arc<Ct>>>),
+        _rows: usize,
+        pieces: &mut dyn Iterator<Item = Result<Arc<Ct>>>,
         rate: f64,
     ) -> Result<Model<Ct>> {
         self.world.pause();
