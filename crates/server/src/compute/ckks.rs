@@ -1,4 +1,5 @@
-//! A job's workbench: keys, circuit and engine on one device, and ciphertexts in and out of blobs.
+//! The executor of real jobs: keys, circuit and engine on one device. It reads and writes
+//! ciphertexts as blobs.
 
 use crate::compute::executor::Executor;
 use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
@@ -19,9 +20,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The engine of a device.
+/// The engine on a device.
 pub type EngineOf<B> = Encrypted<B>;
-/// A ciphertext of a device.
+/// A ciphertext on a device.
 pub type Ct<B> = Sealed<<B as Backend>::Poly>;
 
 /// The job to execute, and where its data is.
@@ -42,25 +43,26 @@ pub struct DevicePlan<B> {
     pub resident_batches: Option<usize>,
 }
 
-/// Everything that computes a job.
+/// Executes one job with CKKS on one device.
 pub struct CkksExecutor<'a, B: Backend> {
     blobs: &'a dyn Blobs,
     job: &'a Job,
     device: Arc<B>,
     params: Arc<Params>,
     codec: Codec<B>,
-    /// Prepared batches that may be kept on a card, if it is one.
+    /// The number of prepared batches that may stay on the GPU. `None` on the CPU.
     resident_batches: Option<usize>,
-    /// The circuit of the job's shape.
+    /// The circuit for the job's shape.
     pub circuit: Circuit,
-    /// The engine, with the client's keys.
+    /// The engine with the client's keys.
     pub engine: EngineOf<B>,
 }
 
 impl<'a, B: Backend> CkksExecutor<'a, B> {
-    /// Reads the keys from their file and encodes the bootstrap. `device` comes with what a plan found: how many prepared batches may be
-    /// kept on it. A training needs all keys: `progress` is told how many it has of how many. A classification needs few, which are read
-    /// when they are first used.
+    /// Opens the key file and encodes the bootstrap matrices.
+    ///
+    /// A training loads all keys now and reports to `progress` how many are loaded. A
+    /// classification needs few keys and loads each on first use.
     pub fn new(
         input: JobInput<'a>,
         params: Arc<Params>,
@@ -75,7 +77,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         let bad = |e: &dyn std::fmt::Display| Error::failed(format!("upload {}: {e}", training.keys));
         let hint = match job.spec {
             JobSpec::Training(_) => OLD_KEYS_HINT,
-            // Its keys are those of its training, whatever its owner has now.
+            // A classification uses the keys of its training, even if the owner has newer keys.
             JobSpec::Classification(_) => {
                 "a model of an earlier version is trained again, or classifies without --remote"
             }
@@ -87,7 +89,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
             for (done, &(id, basis)) in all.iter().enumerate() {
                 progress(done, all.len())?;
                 keys.find(id, basis).map_err(|e| bad(&e))?;
-                // The others would be read for nothing.
+                // A failed device makes loading the remaining keys pointless.
                 device.health().map_err(Error::failed)?;
             }
         }
@@ -98,14 +100,15 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         Ok(Self { blobs, job, device, params, codec, resident_batches, circuit, engine })
     }
 
-    /// A result of the engine. Where the device failed the fault is the machine's, and the job can be taken up again.
+    /// Returns a result of the engine. If the device failed, the error is transient and the job can
+    /// be retried.
     pub fn check_device<T>(&self, result: std::result::Result<T, impl ToString>) -> Result<T> {
         let health = self.device.health();
         health.map_err(|e| Error::System { what: "the device".to_owned(), reason: e.to_string() })?;
         result.map_err(Error::failed)
     }
 
-    /// The seeded ciphertexts of an upload: exactly those of these levels.
+    /// Reads the seeded ciphertexts of an upload. Their number and levels must match `levels`.
     fn ciphertexts(&self, name: BlobName, size: u64, levels: &[usize]) -> Result<Vec<Ct<B>>> {
         let bytes = self.upload(name, size)?;
         let mut rest = &bytes[..];
@@ -147,7 +150,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.circuit.geometry().parts()
     }
 
-    /// Ciphertexts that hide nothing.
+    /// Trivial ciphertexts: the initial weights are public.
     fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Ct<B>>> {
         let geometry = self.circuit.geometry();
         let weights = initial_weights(training.classes, training.features, training.agreement.seed);
@@ -171,7 +174,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.circuit.pieces_of(batch, sent)
     }
 
-    /// Feature blocks and labels, with all row-shifted versions.
+    /// Reads feature blocks and labels, and computes all row-shifted versions.
     fn batch(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch> {
         let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
         let ledger = self.circuit.ledger();
@@ -182,7 +185,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))
     }
 
-    /// Feature blocks alone, with all row-shifted versions.
+    /// Reads feature blocks, and computes all row-shifted versions.
     fn rows(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows> {
         let size = blocks_len(&self.params, &self.circuit);
         let levels = vec![self.circuit.ledger().fresh_features(); self.circuit.geometry().blocks()];
@@ -190,7 +193,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.check_device(trainer.products().versions(&self.engine, &blocks))
     }
 
-    /// On a card, what was planned.
+    /// On a GPU the memory plan decides.
     fn batch_capacity(&self, bytes: u64) -> usize {
         let geometry = self.circuit.geometry();
         let versions = (geometry.blocks() * geometry.padded_classes()) as u64;
@@ -235,7 +238,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.engine.admit(ciphertext).map_err(Error::failed)
     }
 
-    /// Any usable level.
+    /// The size at the highest usable level.
     fn max_ciphertext_bytes(&self) -> u64 {
         ciphertext_len(&self.params, self.params.limbs(self.params.top_level()))
     }

@@ -1,4 +1,4 @@
-//! What computes: the CPU or a GPU.
+//! Compute devices: the CPU and GPUs.
 
 use crate::compute::memory_estimate::{DryRun, MemoryEstimate};
 use crate::compute::param_registry::ParamRegistry;
@@ -26,16 +26,17 @@ pub enum ComputeDevice {
     Gpu(usize),
 }
 
-/// What the workers compute on. It is chosen once, when the server starts: a card that fails later does not make jobs go on elsewhere
-/// in the same process.
+/// The devices that workers compute on. They are chosen once, when the server starts. If a GPU
+/// fails later, its jobs do not move to another device in the same process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Devices {
-    /// Numbers of the cards; none for the CPU.
+    /// GPU numbers; empty for the CPU.
     cards: Vec<usize>,
 }
 
 impl Devices {
-    /// What a configuration asks for, of what is there and works with all parameter sets.
+    /// Selects the devices that the configuration asks for. A GPU must work with every accepted
+    /// parameter set.
     pub fn detect(config: &Config, param_sets: &ParamRegistry) -> Result<Self> {
         let seconds = config.stall_seconds;
         let works = |card: usize| {
@@ -61,7 +62,7 @@ impl Devices {
         for card in all {
             match works(card) {
                 Ok(()) => cards.push(card),
-                // It was asked for.
+                // The operator asked for this GPU by number.
                 Err(error) if engine == Engine::Cuda && !wanted.is_empty() => return Err(Error::gpu(&error)),
                 Err(error) => {
                     tracing::warn!(card, %error, "a GPU is not used");
@@ -80,12 +81,12 @@ impl Devices {
         Ok(Self { cards })
     }
 
-    /// Jobs that are computed at once, unless the operator says otherwise.
+    /// The default number of workers: one for each GPU, or one for the CPU.
     pub fn workers(&self) -> usize {
         self.cards.len().max(1)
     }
 
-    /// The card of a worker, or none where the CPU computes. Workers beyond the cards share them.
+    /// The device of a worker. If there are more workers than GPUs, they share them.
     pub fn of_worker(&self, worker: usize) -> ComputeDevice {
         match worker.checked_rem(self.cards.len()) {
             Some(index) => ComputeDevice::Gpu(self.cards[index]),
@@ -98,34 +99,35 @@ fn open(card: usize, params: &Params) -> hetal_cuda::Result<CudaBackend> {
     CudaBackend::open(card, params.log_n(), params.chain(), params.special())
 }
 
-/// Opens a card and lets it compute what the CPU knows the result of.
+/// Opens a GPU and compares a short computation with the CPU's result.
 fn probe(card: usize, params: &Params) -> hetal_cuda::Result<()> {
     let (log_n, q, p) = (params.log_n(), params.chain(), params.special());
     hetal_cuda::selftest::probe(&open(card, params)?, &Ring { log_n, q, p, digit_starts: params.digit_starts() })
 }
 
-/// Whether a card works.
+/// Checks that a GPU works.
 pub fn check_gpu(card: usize, params: &Params) -> Result<()> {
     probe(card, params).map_err(|error| Error::gpu(&error))
 }
 
-/// A card with the kernels of a parameter set.
+/// Opens a GPU with the kernels of a parameter set.
 pub fn open_gpu(card: usize, params: &Params) -> Result<CudaBackend> {
     open(card, params).map_err(|error| Error::gpu(&error))
 }
 
-/// What was said in time.
+/// The result of a call with a time limit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Timed<T> {
-    /// This.
+    /// The call returned.
     Done(T),
-    /// Nothing, and nothing will be: whoever was asked broke off.
+    /// The call panicked.
     Panicked,
-    /// Nothing so far.
+    /// The call did not return in time.
     TimedOut,
 }
 
-/// Asks what may never answer, a card for example. Whoever no longer listens needs no answer: the thread that waits for one stays.
+/// Runs a call that may never return, such as a driver call, in its own thread. After a timeout
+/// that thread is abandoned.
 pub fn run_with_timeout<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> Timed<T> {
     let (answer, answers) = mpsc::channel();
     std::thread::spawn(move || _ = answer.send(work()));
@@ -136,7 +138,7 @@ pub fn run_with_timeout<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> 
     }
 }
 
-/// What a driver says about its cards, or that it says nothing.
+/// Runs a driver call with a time limit.
 fn driver_call<T: Send + 'static>(
     seconds: u64,
     work: impl FnOnce() -> hetal_cuda::Result<T> + Send + 'static,
@@ -149,29 +151,29 @@ fn driver_call<T: Send + 'static>(
     }
 }
 
-/// What a training may hold on a card.
+/// What a training may keep on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Batches that are kept prepared.
+    /// The number of batches that stay prepared.
     pub kept: usize,
-    /// Whether bootstraps are graphs, which take some room.
+    /// Whether bootstraps are recorded as CUDA graphs, which need some memory.
     pub graphs: bool,
 }
 
 impl MemoryPlan {
-    /// The plan of an attempt: all of it for the first, less after each that lacked memory.
+    /// Reduces the plan after attempts that ran out of memory.
     fn reduced(self, out_of_memory: u32) -> Self {
         Self { kept: self.kept.checked_shr(out_of_memory).unwrap_or(0), graphs: self.graphs && out_of_memory == 0 }
     }
 
-    /// Whether there is no more modest one.
+    /// Whether the plan cannot be reduced further.
     pub fn is_minimal(self) -> bool {
         self.kept == 0 && !self.graphs
     }
 }
 
-/// How many prepared batches of a job the card has room for beside everything else; none where the job keeps none.
-/// After attempts that lacked memory it is given less.
+/// Plans the GPU memory of a training; `None` for a classification. After attempts that ran out of
+/// memory the plan is smaller.
 pub fn plan_memory(
     gpu: &CudaBackend,
     params: &Arc<Params>,
@@ -206,7 +208,8 @@ struct PlanRequest<'a> {
     has_checkpoint: bool,
 }
 
-/// Rehearses a training, for so many bytes of memory free and in all.
+/// Estimates a training by dry runs, with and without CUDA graphs, and returns the largest plan
+/// that fits the free memory.
 fn plan(
     params: &Arc<Params>,
     request: &PlanRequest<'_>,
@@ -233,15 +236,18 @@ fn plan(
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
     let reason =
         format!("the job needs {:.2} GiB of GPU memory, {:.2} of {:.2} are free", gib(needed), gib(free), gib(total));
-    // Others may give theirs back, but not more than there is. A job that has begun may have come from a larger card, and go back.
+    // Other processes may free their memory, but the card does not grow. A job with a checkpoint
+    // may have come from a larger card and may return to it.
     match needed > total && !has_checkpoint {
         true => Err(Error::Failed { reason }),
         false => Err(Error::Device { reason, is_full: true }),
     }
 }
 
-/// An outcome, with a failure of the card blamed on the card. A lack of memory is the job's where the card is full of it (`held` bytes
-/// of memory were its own) and it may not go on, neither elsewhere, from a checkpoint, nor here, with a more modest plan.
+/// Attributes a failed attempt to the device or to the job.
+///
+/// Running out of memory is the job's failure only if the job itself filled the card (`held` bytes)
+/// and cannot continue, neither from a checkpoint on another card nor with a smaller plan.
 pub fn attribute_failure<T>(
     health: std::result::Result<(), Failure>,
     outcome: Result<T>,
@@ -264,10 +270,10 @@ pub fn attribute_failure<T>(
     }
 }
 
-/// The driver has one part in so many for itself, at most.
+/// The driver reserves at most one part in this many for itself.
 const DRIVER_SHARE: usize = 16;
 
-/// Tells the log how bootstraps were queued, and why not as graphs.
+/// Logs how bootstraps were queued, and why they were not recorded as graphs.
 pub fn log_graphs(gpu: &CudaBackend) {
     let Graphs { recorded, replayed, passed_over, ended, .. } = gpu.graphs();
     if let Some(reason) = ended {
@@ -323,7 +329,7 @@ mod tests {
             7
         };
         assert_eq!(run_with_timeout(0, never), Timed::TimedOut);
-        // At the start, too: it is told from one that is not there.
+        // At startup, a hung GPU is distinguished from a missing one.
         let said = driver_call(0, move || Ok(never())).unwrap_err().to_string();
         assert!(said.contains("nothing came from the GPU for 0 seconds"), "{said}");
         assert!(driver_call(60, || Ok(7)).is_ok_and(|answer| answer == 7));
@@ -380,7 +386,7 @@ mod tests {
             agreement: Limits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
         };
         let (lists, ann) = (KeyRequirementsCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
-        // Of each tenant his own, whoever asked before.
+        // The cache keeps entries of tenants apart.
         let bob = Tenant::try_from("bob".to_owned()).unwrap();
         let circuit = training.circuit(&params).unwrap();
         let needs = [&ann, &ann, &bob].map(|tenant| lists.find(&params, tenant, &training, &circuit).unwrap());
@@ -397,7 +403,7 @@ mod tests {
             [0, 1, 2, 3].map(|out_of_memory| all.reduced(out_of_memory).is_minimal()),
             [false, false, false, true]
         );
-        // The least that it is done in, with and without graphs, and what is in between.
+        // The least memory for any plan, for a plan with graphs, and for the complete plan.
         let least = |wanted: &dyn Fn(&Result<MemoryPlan>) -> bool| {
             let (mut below, mut enough) = (0, 1usize << 36);
             while enough - below > 1 << 16 {

@@ -1,5 +1,7 @@
-//! What a training needs of whatever computes it. The real one is `bench`; simulations put a toy in its place, so that everything
-//! around the computation can be driven through thousands of faults.
+//! The operations that a job needs from its device.
+//!
+//! `CkksExecutor` is the implementation for real jobs. The simulation uses a toy implementation, so
+//! that faults can be injected into everything around the computation.
 
 use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{self, Blobs, Key, Namespace};
@@ -10,42 +12,43 @@ use hetal_wire::BlobName;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Computes one job.
+/// Executes the operations of one job.
 pub trait Executor {
     /// A ciphertext.
     type Ct: Clone;
-    /// The circuit of one range.
+    /// The circuit for one range.
     type Circuit;
-    /// A batch, ready for steps.
+    /// A batch, or a piece of one, prepared for gradient steps.
     type Batch;
-    /// Rows without labels, ready to be classified.
+    /// Rows without labels, prepared for classification.
     type Rows;
-    /// Weights, ready to classify.
+    /// Weights, prepared for classification.
     type Expanded;
 
-    /// Where bytes are.
+    /// The blob store.
     fn blobs(&self) -> &dyn Blobs;
     /// The job.
     fn job(&self) -> &Job;
 
-    /// The circuit of a range.
+    /// Builds the circuit for a range.
     fn circuit(&self, range: f64) -> Result<Self::Circuit>;
-    /// Ciphertexts of a classifier.
+    /// The number of ciphertexts of a classifier.
     fn parts(&self) -> usize;
-    /// The public first weights.
+    /// The initial weights, which are public.
     fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Self::Ct>>;
-    /// How many batches `sent` uploads make up.
+    /// The number of batches in `uploaded` row blobs.
     fn batches(&self, uploaded: usize) -> usize;
-    /// Which of `sent` uploads make up a batch.
+    /// The row blobs, out of `uploaded`, that form a batch.
     fn pieces_of(&self, batch: usize, uploaded: usize) -> Range<usize>;
-    /// Prepares an uploaded batch, or piece of one.
+    /// Prepares a row blob with labels.
     fn batch(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch>;
-    /// Prepares uploaded rows.
+    /// Prepares a row blob without labels.
     fn rows(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows>;
-    /// How many prepared batches may be kept, where so many bytes of memory may hold them.
+    /// The number of prepared batches that may be kept in `bytes` bytes of memory.
     fn batch_capacity(&self, bytes: u64) -> usize;
 
-    /// A step of gradient descent on a batch of `rows` rows in pieces, of which one at a time is asked for.
+    /// One gradient step on a batch. The batch comes with its number of rows and its pieces, which
+    /// are loaded one at a time.
     fn step(
         &self,
         circuit: &Self::Circuit,
@@ -54,31 +57,31 @@ pub trait Executor {
         pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
         rate: f64,
     ) -> Result<Model<Self::Ct>>;
-    /// A refresh of the momentum.
+    /// Refreshes the momentum.
     fn refresh(&self, circuit: &Self::Circuit, model: &Model<Self::Ct>) -> Result<Model<Self::Ct>>;
-    /// Prepares weights.
+    /// Prepares weights for classification.
     fn expand(&self, circuit: &Self::Circuit, weights: &[Self::Ct]) -> Result<Self::Expanded>;
-    /// Logits of rows under weights.
+    /// Computes the logits of rows.
     fn logits(&self, circuit: &Self::Circuit, rows: &Self::Rows, weights: &Self::Expanded) -> Result<Self::Ct>;
 
-    /// The bytes of a ciphertext.
+    /// Serialises a ciphertext.
     fn encode(&self, ciphertext: &Self::Ct) -> Result<Vec<u8>>;
-    /// The ciphertext at the beginning of some bytes, which are then those after it.
+    /// Reads one ciphertext from the front of `bytes` and advances `bytes` past it.
     fn decode(&self, bytes: &mut &[u8]) -> Result<Self::Ct>;
-    /// The most bytes of a ciphertext.
+    /// The largest size of a ciphertext in bytes.
     fn max_ciphertext_bytes(&self) -> u64;
 
-    /// The bytes of an upload.
+    /// Reads an uploaded blob.
     fn upload(&self, name: BlobName, size: u64) -> Result<Vec<u8>> {
         blobs::read(self.blobs(), &Key::new(&self.job().tenant, Namespace::Uploads, name), size)
     }
 
-    /// Stores ciphertexts, one after the other in one blob, among what the job made; gives its name and size.
+    /// Stores ciphertexts as one blob of the job. Returns the blob's name and size.
     fn put(&self, ciphertexts: &[Self::Ct]) -> Result<(BlobName, u64)> {
         self.put_unless_stored(ciphertexts, |_| false)
     }
 
-    /// The same, unless a blob of that name is known to be there.
+    /// Like [`Executor::put`], but does not write a blob that is already stored.
     fn put_unless_stored(
         &self,
         ciphertexts: &[Self::Ct],
@@ -95,7 +98,7 @@ pub trait Executor {
         Ok((name, bytes.len() as u64))
     }
 
-    /// The ciphertexts in a blob on a shelf: exactly so many.
+    /// Reads exactly `count` ciphertexts from a blob.
     fn load(&self, namespace: Namespace, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
         let max_bytes = count as u64 * self.max_ciphertext_bytes();
         let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, namespace, name), max_bytes)?;
@@ -106,7 +109,7 @@ pub trait Executor {
         if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
     }
 
-    /// Removes a ciphertext from what the job made. One that stays costs room until the server starts again, and nothing else.
+    /// Deletes a blob of the job. If this fails, the next start of the server deletes the blob.
     fn delete_output(&self, name: BlobName) {
         let key = Key::new(&self.job().tenant, Namespace::Job(self.job().id), name);
         if let Err(error) = self.blobs().delete(&key) {

@@ -1,4 +1,4 @@
-//! What a training will hold on a card, found by rehearsing it without one.
+//! GPU memory of a training, found by a dry run without a GPU.
 
 use hetal_circuits::bootstrap::Steps;
 use hetal_circuits::{Bootstrapper, Encrypted, Sealed};
@@ -11,45 +11,47 @@ use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::sync::Arc;
 
-/// One part in so many is left free: long trainings leave gaps that a rehearsal of two steps does not show.
+/// One part in this many stays free. Long trainings fragment memory more than the two steps of a
+/// dry run.
 const MARGIN: usize = 32;
 
-/// Bytes of device memory.
+/// An estimate in bytes of GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryEstimate {
-    /// Keys, matrices, masks and the room that steps work in.
+    /// Keys, matrices, masks and working memory.
     pub fixed: usize,
-    /// What was sent of one batch.
+    /// One batch as uploaded.
     pub upload: usize,
-    /// The row-shifted versions of one batch and its labels.
+    /// The row-shifted versions of one batch, with its labels.
     pub versions: usize,
 }
 
-/// What to rehearse.
+/// The input of a dry run.
 pub struct DryRun<'a> {
     /// The parameter set.
     pub params: &'a Arc<Params>,
     /// Switching keys, each with its number of limbs.
     pub keys: &'a [(KeyId, usize)],
-    /// Bounds of what is bootstrapped, as powers of two.
+    /// Bounds of the bootstrapped values, as powers of two.
     pub bounds: &'a [u32],
-    /// How bootstraps rotate.
+    /// The rotation strategy of bootstraps.
     pub steps: Steps,
-    /// Whether bootstraps are graphs.
+    /// Whether bootstraps are recorded as CUDA graphs.
     pub graphs: bool,
     /// Pieces of a batch.
     pub pieces: usize,
 }
 
-/// What goes wrong in a rehearsal: the circuit does not suit the parameter set.
+/// A failed dry run: the circuit does not fit the parameter set.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 impl MemoryEstimate {
-    /// Rehearses a training: every key, two steps with versions made for each piece, a refresh and logits.
+    /// Runs a training without a GPU: all keys, two steps with versions computed for each piece, a
+    /// refresh, and logits.
     ///
     /// # Errors
     ///
-    /// What a training of this kind would fail with.
+    /// Fails as the training itself would fail.
     pub fn dry_run(
         run: &DryRun<'_>,
         trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>, Problem>,
@@ -69,7 +71,7 @@ impl MemoryEstimate {
         let held = Held::AsSent(Upload { features, labels: seal(ledger.probabilities())?, rows: g.rows() });
         let weights = (0..g.parts()).map(|_| seal(ledger.weights())).collect::<Result<_, Problem>>()?;
         let mut model = Model::new(weights, Momentum::Nesterov);
-        // From the second piece on, what the first left is there too.
+        // The second piece runs while the gradient of the first is in memory.
         let pieces = pieces.clamp(1, 2);
         for _ in 0..2 {
             let mut step = trainer.begin(&model, pieces * g.rows(), 1.0);
@@ -84,25 +86,28 @@ impl MemoryEstimate {
         Ok(Self { fixed: gpu.peak_bytes() - upload - versions, upload, versions })
     }
 
-    /// The same where batches come from a disk each time they are needed: the card holds one at a time.
+    /// The estimate for batches that are loaded from disk each time. The GPU holds one of them at a
+    /// time.
     pub fn from_disk(self) -> Self {
         Self { fixed: self.fixed + self.upload, upload: 0, ..self }
     }
 
-    /// Bytes with versions kept for `resident` of the batches, and made each time for the rest.
+    /// Total bytes if the versions of `resident` batches stay in memory and the others are computed
+    /// each time.
     pub fn bytes(&self, batches: usize, resident: usize) -> usize {
         let made = if resident < batches { self.versions } else { 0 };
         self.fixed + made + resident * self.versions + (batches - resident) * self.upload
     }
 
-    /// The most batches whose versions can be kept in `free` bytes, of which a few percent stay free; none where not even the rest fits.
+    /// The largest number of batches whose versions fit in `free` bytes, with a small margin.
+    /// `None` if even the fixed part does not fit.
     pub fn resident(&self, batches: usize, free: usize) -> Option<usize> {
         let room = free - free / MARGIN;
         (0..=batches).rev().find(|&resident| self.bytes(batches, resident) <= room)
     }
 }
 
-/// Bytes of one batch as it was sent, and with its versions.
+/// Bytes of one batch as uploaded, and with its versions.
 fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, ledger: Ledger) -> (usize, usize) {
     let ciphertexts = |count: usize, level| gpu.device_bytes_of(2 * count, params.limbs(level));
     let labels = ciphertexts(1, ledger.probabilities());
@@ -110,7 +115,7 @@ fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, ledger: Ledger)
     (upload, ciphertexts(g.blocks() * g.padded_classes(), ledger.features()) + labels)
 }
 
-/// Keys that take the room of real ones.
+/// Keys of the right size without content.
 fn placeholder_keys(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> EvaluationKeys<CudaPoly> {
     let mut keys = EvaluationKeys::default();
     for &(id, limbs) in wanted {

@@ -1,4 +1,4 @@
-//! What computes: devices, and the operations of a job on them.
+//! Devices, and the execution of a job's operations on them.
 
 pub mod ckks;
 pub mod device;

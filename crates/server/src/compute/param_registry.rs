@@ -10,11 +10,11 @@ struct Entry {
     ring: OnceLock<Arc<RnsRing>>,
 }
 
-/// The allow-list.
+/// The accepted parameter sets.
 pub struct ParamRegistry(Vec<Entry>);
 
 impl ParamRegistry {
-    /// The built-in sets of these names. Insecure ones need the operator's word.
+    /// Looks up built-in sets by name. Insecure sets must be allowed explicitly.
     pub fn new(names: &[String], allow_insecure: bool) -> Result<Self> {
         let entry = |name: &String| {
             let params = Params::named(name).map_err(|e| Error::Config { reason: e.to_string() })?;
@@ -31,12 +31,12 @@ impl ParamRegistry {
         Ok(Self(entries))
     }
 
-    /// All of them.
+    /// All accepted sets.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Params>> {
         self.0.iter().map(|entry| &entry.params)
     }
 
-    /// The set with an id that came from outside.
+    /// Looks up the set id of a request.
     pub fn by_id(&self, id: &[u8]) -> Result<Arc<Params>> {
         let known = || self.iter().map(|p| p.name().to_owned()).collect::<Vec<_>>().join(", ");
         let found = self.iter().find(|params| params.id()[..] == *id);
@@ -45,13 +45,13 @@ impl ParamRegistry {
             .ok_or_else(|| Error::invalid(format!("that parameter set is not accepted here; these are: {}", known())))
     }
 
-    /// The set of a job that was accepted earlier.
+    /// Looks up the set of an existing job.
     pub fn by_name(&self, name: &str) -> Result<Arc<Params>> {
         let found = self.iter().find(|params| params.name() == name);
         found.cloned().ok_or_else(|| Error::failed(format!("parameter set {name} is no longer accepted here")))
     }
 
-    /// The ring of a set, made when it is first asked for.
+    /// The ring of a set, built on first use.
     pub fn ring(&self, params: &Arc<Params>) -> Result<Arc<RnsRing>> {
         let entry = self.0.iter().find(|entry| entry.params.id() == params.id());
         let entry = entry.ok_or_else(|| Error::failed(format!("parameter set {} is not known", params.name())))?;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// One attempt at one job: what it may read and change.
+/// One attempt at a job: what it may read and change.
 pub struct Attempt<'a> {
     /// What requests and workers share.
     pub core: &'a Core,
@@ -25,13 +25,14 @@ pub struct Attempt<'a> {
     /// Whether the lease was lost.
     pub fenced: AtomicBool,
     started: Instant,
-    /// Of the time since then, what the state knows.
+    /// The part of the elapsed time that the state has recorded.
     accounted: Mutex<Duration>,
-    /// When it last showed a sign of life, since it turned to its card: before that it may wait for what is not the card's.
+    /// The last sign of progress on the device. `None` until the attempt starts to use the device,
+    /// because earlier steps may wait for something else.
     last_activity: Mutex<Option<Instant>>,
-    /// Whether the card was tried.
+    /// Whether the attempt has begun to compute on the device.
     pub started_on_device: AtomicBool,
-    /// Whether a checkpoint was written since: what came before it no longer counts.
+    /// Whether the attempt has written a checkpoint. Earlier attempts then no longer count.
     pub checkpointed: AtomicBool,
 }
 
@@ -53,7 +54,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Changes the job, if it is still ours.
+    /// Applies changes to the job, unless the lease was lost.
     pub fn commit(&self, change: Change) -> Result<()> {
         self.touch();
         let mut counted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,20 +67,20 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// Whether the job would go on from somewhere.
+    /// Whether the job has a checkpoint.
     pub fn has_checkpoint(&self) -> bool {
-        // Where nobody can tell, there may be one.
+        // If the state cannot be read, assume that there is one.
         self.core.state.job(&self.job.tenant, self.job.id).map_or(true, |job| job.checkpoint.is_some())
     }
 
-    /// The job as far as it was, resting.
+    /// The job's progress, marked as backing off.
     pub fn resting(&self) -> v1::Progress {
         let known = self.core.state.job(&self.job.tenant, self.job.id).ok().and_then(|job| job.progress);
         let begun = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
         v1::Progress { resting: true, ..known.unwrap_or(begun) }
     }
 
-    /// Tells how far the job is.
+    /// Reports the job's progress.
     pub fn report(&self, progress: v1::Progress) -> Result<()> {
         self.start_device_watch();
         self.commit(Change { progress: Some(progress), ..Change::default() })
@@ -91,7 +92,8 @@ impl<'a> Attempt<'a> {
         self.commit(Change { state: Some(JobState::Finished), event, release: true, ..Change::default() })
     }
 
-    /// Whether the attempt must end: its owner's wish, the server's end, a lost lease, too much time.
+    /// Whether the attempt must end: the owner cancelled, the server stops, the lease was lost, or
+    /// the job took too long.
     pub fn interruption(&self) -> Result<Option<AttemptOutcome>> {
         self.touch();
         if self.fenced.load(Ordering::Relaxed) {
@@ -103,7 +105,7 @@ impl<'a> Attempt<'a> {
         if self.draining.load(Ordering::Relaxed) {
             return Ok(Some(AttemptOutcome::Released));
         }
-        // Time in which the job was worked on, by a clock that cannot be set: one that can may jump.
+        // The time of work is measured by a monotonic clock.
         let (hours, spent) = (self.core.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
         if self.job.spent.saturating_add(spent) > hours.saturating_mul(3_600_000) {
             return Err(Error::failed(format!("the job was worked on for longer than {hours} hours")));
@@ -111,27 +113,28 @@ impl<'a> Attempt<'a> {
         Ok(None)
     }
 
-    /// From now on silence is the card's.
+    /// From now on, silence means that the device hangs.
     pub fn start_device_watch(&self) {
         *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Shows a sign of life.
+    /// Records a sign of progress.
     pub fn touch(&self) {
         let mut alive = self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
         *alive = alive.map(|_| Instant::now());
     }
 
-    /// Whether nothing was heard of the computation for so long that it must hang.
+    /// Whether the device has been silent for too long.
     fn is_stalled(&self) -> bool {
         let alive = *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
         alive.is_some_and(|alive| alive.elapsed() > Duration::from_secs(self.core.config.stall_seconds))
     }
 
-    /// Extends the lease until told to stop. Where a card does not answer any more, only the end of the process helps.
+    /// Renews the lease until told to stop. If the GPU hangs, triggers the end of the process,
+    /// because nothing else helps.
     pub fn renew_lease(&self, stop: mpsc::Receiver<()>, device: ComputeDevice, shutdown: &ShutdownSignal) {
         let lease = Duration::from_secs(self.core.config.lease_seconds);
-        // Short enough for an owner who cancels, long enough not to matter.
+        // Short enough to notice a cancellation soon.
         let pause = (lease / 3).min(Duration::from_secs(2));
         while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
             if let ComputeDevice::Gpu(card) = device
@@ -143,7 +146,8 @@ impl<'a> Attempt<'a> {
             match self.core.state.renew(&self.claim.lease, &|| (self.core.clock)() + lease.as_millis() as u64) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
                 Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
-                // The next renewal may pass; if none does, the lease ends and others take over.
+                // A later renewal may succeed. If none does, the lease ends and another worker
+                // takes over.
                 Err(error) => tracing::warn!(job = %self.job.id, %error, "a lease could not be renewed"),
             }
         }

@@ -5,22 +5,22 @@ use hetal_learn::session::Record;
 use hetal_wire::BlobName;
 use serde::{Deserialize, Serialize};
 
-/// Where a training goes on.
+/// Everything needed to resume a training.
 #[derive(Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// The session, but for its ciphertexts.
+    /// The session without its ciphertexts.
     pub session: Record,
-    /// Its ciphertexts, in the session's order.
+    /// Names of the ciphertexts, in the session's order.
     pub ciphertexts: Vec<String>,
     pub iterations: u64,
-    /// Validations so far.
+    /// Rounds so far.
     pub round: u32,
-    /// Whether the client was asked about the last of them and its verdict has not been taken yet.
+    /// Whether the last round still needs its verdict.
     pub asked: bool,
 }
 
 impl Checkpoint {
-    /// The checkpoint in a text, and the names of its ciphertexts.
+    /// Parses a checkpoint. Also returns the names of its ciphertexts.
     pub fn parse(text: &str) -> Result<(Self, Vec<BlobName>)> {
         let broken = |e: &dyn std::fmt::Display| Error::failed(format!("the checkpoint makes no sense: {e}"));
         let checkpoint: Self = serde_json::from_str(text).map_err(|e| broken(&e))?;

@@ -8,7 +8,7 @@ use crate::worker::attempt::Attempt;
 use crate::worker::retry::AttemptOutcome;
 use hetal_wire::v1;
 
-/// Logits of queries under weights that a training left.
+/// Computes the logits of queries with the weights of a training.
 pub fn classify<W: Executor>(attempt: &Attempt<'_>, executor: &W, work: &ClassificationSpec) -> Result<AttemptOutcome> {
     let circuit = executor.circuit(work.training.agreement.range)?;
     let weights = executor.load(Namespace::Job(work.job), work.weights, executor.parts())?;

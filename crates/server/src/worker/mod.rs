@@ -1,4 +1,4 @@
-//! Workers: threads that run jobs.
+//! Worker threads that run jobs.
 
 pub mod attempt;
 pub mod checkpoint;

@@ -1,4 +1,4 @@
-//! Workers: threads that take jobs from the queue, one at a time, hold them by leases and run them.
+//! Worker threads: each claims jobs from the queue, one at a time, and runs them under a lease.
 
 use crate::compute::ckks::{CkksExecutor, DevicePlan, JobInput};
 use crate::compute::device::{self, ComputeDevice, MemoryPlan, Timed};
@@ -22,32 +22,33 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often an idle worker looks for jobs that other machines queued.
+/// How often an idle worker polls for jobs that other machines queued.
 const POLL: Duration = Duration::from_secs(1);
-/// How often the reading of keys is told.
+/// How often the progress of loading keys is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a worker rests that could not ask for a job, or whose card failed two jobs in a row; each further one twice as long.
+/// The pause of a worker that could not claim a job, or whose GPU failed two jobs in a row. It
+/// doubles with each further failure.
 const WORKER_BACKOFF: Duration = Duration::from_secs(2);
-/// The longest that it rests for its card.
+/// The longest pause of a worker.
 const MAX_WORKER_BACKOFF: Duration = Duration::from_secs(60);
-/// How often it looks meanwhile whether the server stops.
+/// How often a pausing worker checks whether the server stops.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What all workers of a server share.
 pub struct WorkerContext {
     /// What requests and workers share.
     pub core: Arc<Core>,
-    /// The name that leases are held by.
+    /// The name that identifies this server's leases.
     pub name: String,
-    /// Set when workers shall stop.
+    /// Set when workers must stop.
     pub draining: AtomicBool,
-    /// Why the server has to end, once it has to.
+    /// The fatal condition that ends the server, if there is one.
     pub shutdown: ShutdownSignal,
-    /// What a GPU said when it last failed.
+    /// The last failure of a GPU.
     pub device_fault: Mutex<String>,
 }
 
-/// How long a worker rests after its card failed so many jobs in a row.
+/// The pause of a worker after its GPU failed this many jobs in a row.
 fn worker_backoff(failures: u32) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,
@@ -60,18 +61,21 @@ fn panicked() -> Error {
 }
 
 impl WorkerContext {
-    /// When a lease ends that is given now.
+    /// The end of a lease that is given now.
     pub fn lease_until(&self, now: Millis) -> Millis {
         now + 1000 * self.core.config.lease_seconds
     }
 
-    /// Whether workers go on. A process whose card is lost can use no other.
+    /// Whether workers continue. A process that lost a GPU cannot use another.
     fn accepts_work(&self) -> bool {
         !self.draining.load(Ordering::Relaxed) && self.shutdown.reason().is_none()
     }
 
-    /// Takes jobs until the server stops, and computes them on a card, or the CPU. A job that rests does so in the queue: its worker
-    /// takes the next, which may need less. Where that fails too, the worker rests as well, and leaves the queue to other cards.
+    /// Runs jobs on a device until the server stops.
+    ///
+    /// A job that backs off does so in the queue, and the worker claims the next one, which may
+    /// need less memory. If that fails on the GPU too, the worker pauses and leaves the queue to
+    /// other devices.
     pub fn run(&self, device: ComputeDevice) {
         let mut failures = 0;
         while self.accepts_work() {
@@ -91,7 +95,7 @@ impl WorkerContext {
         }
     }
 
-    /// Waits so long, or until the server stops.
+    /// Pauses, or returns early if the server stops.
     fn pause(&self, rest: Duration) {
         let begun = Instant::now();
         while self.accepts_work() && begun.elapsed() < rest {
@@ -99,7 +103,8 @@ impl WorkerContext {
         }
     }
 
-    /// Whether a card that failed is lost to this process. After some faults nothing but another process can use it.
+    /// Checks whether a failed GPU is lost to this process. After some faults only a new process
+    /// can use it.
     fn fatal_gpu_failure(&self, claim: &Claim, device: ComputeDevice, failure: &Error) -> Option<ShutdownReason> {
         let (ComputeDevice::Gpu(card), Error::Device { reason, is_full: false }) = (device, failure) else {
             return None;
@@ -109,7 +114,7 @@ impl WorkerContext {
         match device::run_with_timeout(seconds, move || device::check_gpu(card, &params)) {
             Timed::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
             Timed::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
-            // Also where the test broke off.
+            // A panic of the check counts as a failure too.
             _ => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
                 Some(ShutdownReason::GpuLost { reason: reason.clone() })
@@ -117,12 +122,12 @@ impl WorkerContext {
         }
     }
 
-    /// A desk for an attempt.
+    /// Begins an attempt.
     pub fn begin_attempt<'a>(&'a self, claim: &'a Claim) -> Attempt<'a> {
         Attempt::new(&self.core, &self.draining, claim)
     }
 
-    /// One attempt at a job. Says whether the job rests because of the card.
+    /// Runs one attempt at a job. Returns whether the job backs off because of the device.
     pub(crate) fn run_attempt(&self, claim: &Claim, device: ComputeDevice) -> bool {
         let attempt = self.begin_attempt(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
@@ -133,8 +138,9 @@ impl WorkerContext {
             scope.spawn(move || attempt.renew_lease(stopped, device, &self.shutdown));
             let outcome =
                 catch_unwind(AssertUnwindSafe(|| self.execute(attempt, device))).unwrap_or_else(|_| Err(panicked()));
-            // Before the job is in the queue again, where others of this process would take it in vain, and while it is still ours:
-            // testing a card takes as long as the card does.
+            // Checked before the job returns to the queue, where another worker of this process
+            // would claim it in vain, and while the lease is still held, because the check may take
+            // long.
             attempt.touch();
             if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal_gpu_failure(claim, device, error)) {
                 self.shutdown.trigger(end);
@@ -147,8 +153,8 @@ impl WorkerContext {
         })
     }
 
-    /// Writes down what an attempt's end means, again and again where the database does not take it: an attempt that is not written down
-    /// would count. Meanwhile the lease is kept.
+    /// Records the end of an attempt, and retries while the database fails. An attempt that is not
+    /// recorded would count. The lease is renewed meanwhile.
     fn record_end_with_retries(&self, attempt: &Attempt<'_>, next: &NextState) {
         let job = attempt.job.id;
         loop {
@@ -163,7 +169,7 @@ impl WorkerContext {
         }
     }
 
-    /// What an attempt's end means for the job. Faults are told to the operator.
+    /// Decides what happens to the job after an attempt, and logs failures.
     pub fn next_state(&self, attempt: &Attempt<'_>, outcome: &Result<AttemptOutcome>) -> NextState {
         let Claim { attempts, backoffs, .. } = *attempt.claim;
         let (attempts, backoffs) =
@@ -176,7 +182,7 @@ impl WorkerContext {
         next
     }
 
-    /// Writes it down.
+    /// Records the end of an attempt.
     pub fn record_end(&self, attempt: &Attempt<'_>, next: NextState) -> Result<()> {
         match next {
             NextState::Requeue(change) => return attempt.commit(change),
@@ -184,14 +190,15 @@ impl WorkerContext {
                 return attempt.commit(Change { progress: Some(attempt.resting()), ..change });
             }
             NextState::End(change) => attempt.commit(change)?,
-            // Of a lost lease: the job may have ended, or be gone, before the last of what was made here was stored.
+            // The lease was lost: the job may have ended, or may be deleted, before this attempt
+            // stored its last blob.
             NextState::Unchanged => {}
         }
         clear_ended(&*self.core.state, &*self.core.blobs, &attempt.job.tenant, attempt.job.id);
         Ok(())
     }
 
-    /// Tells the operator of faults.
+    /// Logs a failure and counts it.
     fn log_failure(&self, job: &Job, next: &NextState, error: Option<&Error>) {
         let (Some(error), job) = (error, job.id) else { return };
         match next {
@@ -211,7 +218,7 @@ impl WorkerContext {
         }
     }
 
-    /// Why a job that was claimed is not worked on.
+    /// Returns an outcome if a claimed job must not run.
     pub fn check_runnable(&self, attempt: &Attempt<'_>) -> Result<Option<AttemptOutcome>> {
         let attempts = attempt.claim.attempts;
         if attempts > self.core.config.bounds.attempts {
@@ -225,8 +232,8 @@ impl WorkerContext {
             return Ok(outcome);
         }
         let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
-        // Before a card is opened, and before anyone is told that the job began: what has to come from a bucket may take long, or find
-        // no room.
+        // Before the GPU is opened and before the job is reported as started: a download from a
+        // bucket may take long, or may not fit on the disk.
         let keys = self.local_key_file(attempt.job)?;
         let ComputeDevice::Gpu(card) = device else {
             let ring = self.core.param_sets.ring(&params)?;
@@ -240,14 +247,14 @@ impl WorkerContext {
         let resident_batches = plan.map(|plan| plan.kept);
         let device = DevicePlan { device: Arc::clone(&gpu), resident_batches };
         let run = || self.run_on(attempt, &keys, gpu.describe(), device);
-        // Whatever broke off may have done so because the card did.
+        // The GPU may be the cause of a panic.
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked()));
         device::log_graphs(&gpu);
         let can_continue = attempt.has_checkpoint() || !plan.is_none_or(MemoryPlan::is_minimal);
         device::attribute_failure(gpu.health(), outcome, gpu.pool_bytes(), can_continue)
     }
 
-    /// The file of a job's keys.
+    /// A local file with the job's keys.
     fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
         let name = job.spec.training().keys;
         self.core.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
@@ -261,8 +268,8 @@ impl WorkerContext {
         device: DevicePlan<B>,
     ) -> Result<AttemptOutcome> {
         let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
-        // A job that rested begins again and again, perhaps for days: its watchers see that by its progress.
-        // Unless it never began.
+        // A job that backs off starts again many times. Watchers see that from its progress, so
+        // only the first start is an event.
         if attempt.claim.backoffs == 0 || attempt.job.sequence <= 1 {
             let started = v1::Started { attempt: attempt.claim.attempts, engine };
             attempt.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;

@@ -1,69 +1,70 @@
-//! How attempts at jobs end, and what that means for the jobs.
+//! Retry policy: what happens to a job after an attempt.
 
 use crate::store::state::{Change, JobState, MAX_BACKOFF, Millis};
 use crate::{Error, Result};
 use hetal_wire::v1;
 use hetal_wire::v1::event::What;
 
-/// How long a job rests after its card failed; after the next failure twice as long, and so on.
+/// The first backoff after a failure of the device. It doubles with each further failure.
 const DEVICE_BACKOFF: Millis = 30_000;
-/// The same after a fault of the disk, the database or the bucket.
+/// The first backoff after a failure of the disk, the database or the bucket.
 const STORAGE_BACKOFF: Millis = 2_000;
 
-/// How an attempt at a job ended.
+/// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
     /// The job has ended.
     Ended,
-    /// Its owner wants it to end.
+    /// The owner cancelled the job.
     Cancelled,
-    /// It waits for a verdict, without a worker.
+    /// The job waits for a verdict and gives up its worker.
     Waiting,
-    /// This server stops; the job goes back to the queue.
+    /// The server stops, and the job returns to the queue.
     Released,
 }
 
-/// What is known of an attempt.
+/// The history of a job that decides about a retry.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptHistory {
-    /// Attempts since the last checkpoint that count, this one included.
+    /// Counted attempts since the last checkpoint, this one included.
     pub attempts: u32,
-    /// The most there may be.
+    /// The limit of counted attempts.
     pub max_attempts: u32,
-    /// Rests since the last checkpoint.
+    /// Backoffs since the last checkpoint.
     pub backoffs: u32,
-    /// Whether it had room on its card and began.
+    /// Whether the attempt fitted on the device and began to compute.
     pub started: bool,
-    /// Whether the job's owner wants it to end.
+    /// Whether the owner asked to cancel the job.
     pub cancelled: bool,
 }
 
-/// What becomes of a job after an attempt.
+/// What happens to a job after an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextState {
-    /// It has ended, or is another's.
+    /// Nothing: the job has ended, or another worker has it.
     Unchanged,
-    /// It goes back to where it waits.
+    /// The job returns to the queue, or waits for its verdict.
     Requeue(Change),
-    /// It rests until its card works again, which those who watch it are told.
+    /// The job backs off until the device works again. Watchers are told.
     BackOff(Change),
-    /// It ends.
+    /// The job ends.
     End(Change),
 }
 
-/// What the end of an attempt means for its job.
+/// Decides what happens to a job after an attempt.
 pub fn next_state(outcome: &Result<AttemptOutcome>, history: &AttemptHistory) -> NextState {
     let release = Change { release: true, ..Change::default() };
     match outcome {
         Ok(AttemptOutcome::Ended) | Err(Error::Fenced) => NextState::Unchanged,
-        // Stopping a server is not the job's doing.
+        // A stop of the server does not count against the job.
         Ok(AttemptOutcome::Released) => NextState::Requeue(Change { uncounted: true, ..release }),
         Ok(AttemptOutcome::Waiting) => NextState::Requeue(Change { state: Some(JobState::Waiting), ..release }),
         Ok(AttemptOutcome::Cancelled) => cancelled(),
-        // An owner who wants the job to end does not wait for the machine.
+        // A cancelled job does not wait for the machine to recover.
         Err(error) if error.is_transient() && history.cancelled => cancelled(),
-        // A job does not end because a card did: it rests at its checkpoint until there is one again. What lacks memory before it begins
-        // is not the job's doing; what does so later may be, and a card that works otherwise and breaks at every attempt is.
+        // A failed GPU does not fail the job: it backs off at its checkpoint. Lack of memory before
+        // the start does not count against the job. Lack of memory later counts, and so does a GPU
+        // that fails at every attempt.
         Err(error @ Error::Device { is_full, .. }) => {
             let uncounted = *is_full && !history.started;
             if !uncounted && history.attempts >= history.max_attempts {
@@ -73,7 +74,7 @@ pub fn next_state(outcome: &Result<AttemptOutcome>, history: &AttemptHistory) ->
                 (backoff_after(DEVICE_BACKOFF, history.backoffs), *is_full && history.started);
             NextState::BackOff(Change { backoff, uncounted, out_of_memory, ..release })
         }
-        // Nor does one because a disk is full or a bucket cannot be reached, however long that takes.
+        // A full disk or an unreachable bucket never fails the job.
         Err(error) if error.is_transient() => NextState::Requeue(Change {
             backoff: backoff_after(STORAGE_BACKOFF, history.backoffs),
             uncounted: true,
@@ -83,7 +84,7 @@ pub fn next_state(outcome: &Result<AttemptOutcome>, history: &AttemptHistory) ->
     }
 }
 
-/// The first rest, doubled for each that was before.
+/// The first backoff, doubled for each earlier one.
 fn backoff_after(first: Millis, backoffs: u32) -> Option<Millis> {
     Some(first.saturating_mul(1 << backoffs.min(16)).min(MAX_BACKOFF))
 }
@@ -172,7 +173,7 @@ mod tests {
         let wrong = || Error::failed("the keys are wrong");
         assert_eq!(next_state(&Err(wrong()), &FIRST), failed(&wrong()));
         assert_eq!(next_state(&Ok(AttemptOutcome::Cancelled), &FIRST), cancelled());
-        // Whoever wants an end has it; that of the computation came first.
+        // Cancellation wins over transient errors, but not over a failure of the computation.
         let unwanted = AttemptHistory { cancelled: true, ..FIRST };
         for error in storage().into_iter().chain([device(true), device(false)]) {
             assert_eq!(next_state(&Err(error), &unwanted), cancelled());

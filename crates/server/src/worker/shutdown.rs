@@ -1,27 +1,30 @@
-//! Why a server ends that nobody stopped, and whoever waits for that.
+//! Fatal conditions that shut the server down.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// Why a server ends that nobody stopped.
+/// Why a server must end although nobody stopped it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownReason {
-    /// Another server has taken the blobs. What this one did now would destroy the other's: end the process without stopping it.
+    /// Another server owns the blobs. End the process without a clean stop, which would write to
+    /// them.
     BlobsTaken,
-    /// A GPU failed, and this process cannot open it again. Another may: stop the server and start it anew.
+    /// A GPU failed, and this process cannot open it again. Stop the server and start a new
+    /// process.
     GpuLost {
-        /// What the GPU said.
+        /// The driver's message.
         reason: String,
     },
-    /// A GPU does not answer. Whoever waits for it does so for ever: end the process without stopping the server.
+    /// A GPU does not respond, and a thread waits for it for ever. End the process without a clean
+    /// stop.
     GpuHung {
-        /// For how long.
+        /// How long it has been silent.
         seconds: u64,
     },
 }
 
-/// Why a server has to end: told once, to one who waits.
+/// Signals a fatal condition to the thread that waits for it.
 #[derive(Default)]
 pub struct ShutdownSignal {
     reason: OnceLock<ShutdownReason>,
@@ -30,15 +33,15 @@ pub struct ShutdownSignal {
 }
 
 impl ShutdownSignal {
-    /// Makes it known. The first reason stays.
+    /// Signals a fatal condition. The first one is kept.
     pub fn trigger(&self, reason: ShutdownReason) {
         self.gpu_hung.fetch_or(matches!(reason, ShutdownReason::GpuHung { .. }), Ordering::Relaxed);
-        // Another reason is there already: the server ends all the same.
+        // An earlier reason stays; the server ends in any case.
         let _ = self.reason.set(reason);
         self.triggered.notify_one();
     }
 
-    /// Whether some thread waits for a card for ever.
+    /// Whether a thread waits for a hung GPU.
     pub fn gpu_hung(&self) -> bool {
         self.gpu_hung.load(Ordering::Relaxed)
     }
@@ -48,7 +51,7 @@ impl ShutdownSignal {
         self.reason.get()
     }
 
-    /// The reason, once there is one.
+    /// Waits for a reason.
     pub async fn wait(&self) -> ShutdownReason {
         loop {
             if let Some(reason) = self.reason.get() {

@@ -1,4 +1,5 @@
-//! A training on the server: the session of `learn`, driven over blobs and state, and taken up again wherever it stopped.
+//! Runs a training job: drives the session of `hetal-learn` over blobs and state, from the last
+//! checkpoint on.
 
 use crate::compute::executor::Executor;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
@@ -23,13 +24,14 @@ struct Run<'a, W: Executor> {
     executor: &'a W,
     training: &'a TrainingSpec,
     session: Session<W::Ct>,
-    /// The circuit of the range in use.
+    /// The current range and its circuit.
     circuit: (f64, W::Circuit),
     batches: PreparedCache<W::Batch>,
     validation: PreparedCache<W::Rows>,
-    /// Ciphertexts of the last checkpoint, and their bytes.
+    /// Names and sizes of the ciphertexts of the last checkpoint.
     stored: Vec<(BlobName, u64)>,
-    /// How many of its last ones no step changes, only a verdict: the start of the epoch, and the weights that are kept.
+    /// How many of the last entries of `stored` stay the same until the next verdict: the weights
+    /// at the start of the epoch, and the weights that are kept.
     unchanged: usize,
     iterations: u64,
     since_checkpoint: u64,
@@ -37,7 +39,7 @@ struct Run<'a, W: Executor> {
     asked: bool,
 }
 
-/// Trains, from the last checkpoint on.
+/// Trains from the last checkpoint on.
 pub fn train<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &TrainingSpec) -> Result<AttemptOutcome> {
     let mut run = Run::resume(attempt, executor, training)?;
     loop {
@@ -101,7 +103,7 @@ impl<'a, W: Executor> Run<'a, W> {
         Ok(run)
     }
 
-    /// Ciphertexts that every step changes: the first of a checkpoint.
+    /// The number of ciphertexts that every step changes. They come first in a checkpoint.
     fn changing_ciphertexts(&self) -> usize {
         let Model { weights, lookahead, momentum, .. } = self.session.model();
         weights.len() + [lookahead, momentum].into_iter().flatten().map(Vec::len).sum::<usize>()
@@ -141,7 +143,7 @@ impl<'a, W: Executor> Run<'a, W> {
         let batches = executor.batches(uploaded.len());
         self.attempt.report(self.progress(v1::Phase::Training, index + 1, batches))?;
         self.since_checkpoint += 1;
-        // At the end of an epoch the checkpoint comes with the logits.
+        // At the end of an epoch, the checkpoint is written together with the logits.
         let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
         if training && self.since_checkpoint >= self.attempt.core.config.checkpoint_every {
             self.save(Change::default())?;
@@ -154,8 +156,8 @@ impl<'a, W: Executor> Run<'a, W> {
         self.session.stepped(model).map_err(Error::failed)
     }
 
-    /// Computes the validation logits and asks the client about them: from then on the job waits, whatever happens to this server. Gives
-    /// why it did not, if it was interrupted.
+    /// Computes the validation logits and asks the owner for a verdict. From then on the job waits,
+    /// even if this server ends. Returns an outcome if the attempt was interrupted before.
     fn request_verdict(&mut self, epoch: usize, range: f64) -> Result<Option<AttemptOutcome>> {
         self.choose_circuit(range)?;
         let (executor, circuit, row_blobs) = (self.executor, &self.circuit.1, &self.training.validation);
@@ -187,7 +189,8 @@ impl<'a, W: Executor> Run<'a, W> {
         Ok(None)
     }
 
-    /// Waits for the verdict: for a while here, then in the queue, where the job needs no memory.
+    /// Waits for the verdict. After `warm_seconds` the job waits in the queue, where it needs no
+    /// memory.
     fn verdict(&self) -> Result<std::result::Result<Verdict, AttemptOutcome>> {
         let until = Instant::now() + Duration::from_secs(self.attempt.core.config.warm_seconds);
         loop {
@@ -208,7 +211,7 @@ impl<'a, W: Executor> Run<'a, W> {
     fn apply_verdict(&mut self, verdict: Verdict) -> Result<()> {
         self.session.judged(verdict).map_err(Error::failed)?;
         self.unchanged = 0;
-        // Repeated epochs cost as much as others and tell the server as much: they count.
+        // A repeated epoch counts: it costs as much and reveals as much as any other.
         if self.round as usize >= self.training.agreement.max_epochs {
             self.session.abort();
         }
@@ -217,18 +220,20 @@ impl<'a, W: Executor> Run<'a, W> {
         self.save(Change { state: Some(JobState::Running), event: Some(event), ..Change::default() })
     }
 
-    /// Writes a checkpoint and whatever else changes with it; then the ciphertexts of the last one that are not in this one can go.
+    /// Writes a checkpoint and everything else that changes with it. Then deletes the ciphertexts
+    /// that only the previous checkpoint named.
     fn save(&mut self, change: Change) -> Result<()> {
         let (session, ciphertexts) = self.session.checkpoint();
         let mut stored: Vec<(BlobName, u64)> = Vec::new();
         for &ciphertext in &ciphertexts[..ciphertexts.len() - self.unchanged] {
-            // What the last checkpoint names was read or written by this attempt.
+            // This attempt has read or written every blob that the last checkpoint names.
             let known = |name| self.stored.iter().chain(&stored).any(|&(there, _)| there == name);
             let put = self.executor.put_unless_stored(std::slice::from_ref(ciphertext), known)?;
             stored.push(put);
         }
         stored.extend(&self.stored[self.stored.len() - self.unchanged..]);
-        // One blob may stand for several ciphertexts: the weights at the beginning of an epoch, for example, and those to come back to.
+        // One blob may stand for several ciphertexts, for example the weights at the start of an
+        // epoch and the weights to return to.
         let held = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
         let checkpoint = Checkpoint {
             session,
@@ -250,7 +255,7 @@ impl<'a, W: Executor> Run<'a, W> {
         Ok(())
     }
 
-    /// Keeps what was done before another worker takes over.
+    /// Saves the progress before another worker takes over.
     fn interrupt(&mut self, outcome: AttemptOutcome) -> Result<AttemptOutcome> {
         if outcome == AttemptOutcome::Released && self.since_checkpoint > 0 {
             self.save(Change::default())?;
@@ -269,8 +274,8 @@ impl<'a, W: Executor> Run<'a, W> {
     }
 }
 
-/// Batches that were prepared: the first so many are kept, the others made each time. Batches come round and round, so keeping the most
-/// recent ones would keep none that is needed next.
+/// A cache of prepared batches. It keeps the first few and prepares the others each time. Batches
+/// are used in turn, so a cache of the most recent ones would never hit.
 struct PreparedCache<T> {
     kept: Vec<Option<Arc<T>>>,
 }
@@ -289,7 +294,8 @@ impl<T> PreparedCache<T> {
     }
 }
 
-/// How many batches and validation blobs are kept prepared: as many as fit, one place left for what is made each time.
+/// How many batches and validation blobs stay prepared. One place remains free for blobs that are
+/// prepared each time.
 fn resident_shares<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &TrainingSpec) -> (usize, usize) {
     let fit = executor.batch_capacity((attempt.core.config.prepared_gib * (1u64 << 30) as f64) as u64);
     let (batches, validation): (&[RowBlob], &[RowBlob]) = (&training.batches, &training.validation);
