@@ -57,11 +57,7 @@ pub trait Host {
     ) -> Result<Model<Self::Ciphertext>, Self::Error>;
 
     /// The session took the result of a step or of a refresh.
-    fn advanced(
-        &mut self,
-        session: &Session<Self::Ciphertext>,
-        action: Action,
-    ) -> Result<(), Self::Error>;
+    fn advanced(&mut self, session: &Session<Self::Ciphertext>, action: Action) -> Result<(), Self::Error>;
 
     /// Sends the validation logits of the session's weights to the owner and obtains his verdict.
     fn verdict(
@@ -91,19 +87,14 @@ pub enum Ended<I> {
 ///
 /// A repeated epoch costs as much as any other and tells the server as much, so every round counts
 /// towards the agreed number of epochs.
-pub fn drive<H: Host>(
-    session: &mut Session<H::Ciphertext>,
-    host: &mut H,
-) -> Result<Ended<H::Interruption>, H::Error> {
+pub fn drive<H: Host>(session: &mut Session<H::Ciphertext>, host: &mut H) -> Result<Ended<H::Interruption>, H::Error> {
     loop {
         if let Some(interruption) = host.interruption()? {
             return Ok(Ended::Interrupted(interruption));
         }
         let action = session.next_action();
         let model = match action {
-            Action::Step { batch, rate, range } => {
-                host.step(session, StepRequest { batch, rate, range })?
-            }
+            Action::Step { batch, rate, range } => host.step(session, StepRequest { batch, rate, range })?,
             Action::Refresh => host.refresh(session, session.range())?,
             Action::Validate { epoch, range } => {
                 match host.verdict(session, epoch, range)? {
@@ -167,10 +158,7 @@ impl<'a, E: Engine, B: Batches<E> + ?Sized, X> EngineHost<'a, E, B, X> {
 
     /// Calls a function after every step and every refresh.
     #[must_use]
-    pub fn on_advance(
-        mut self,
-        function: impl FnMut(&Session<E::Ciphertext>, Action) -> ControlFlow<()> + 'a,
-    ) -> Self {
+    pub fn on_advance(mut self, function: impl FnMut(&Session<E::Ciphertext>, Action) -> ControlFlow<()> + 'a) -> Self {
         self.on_advance = Box::new(function);
         self
     }
@@ -193,16 +181,11 @@ impl<E: Engine, B: Batches<E> + ?Sized, X: From<Error>> Host for EngineHost<'_, 
         let trainer = (self.trainer)(range)?;
         let (geometry, rows) = (trainer.products().geometry(), session.agreement().batch);
         let pieces = batches::pieces_of(geometry, rows, batch, self.batches.count());
-        let step =
-            batches::step(self.engine, trainer, session.model(), self.batches, pieces, rate, &mut |_| {});
+        let step = batches::step(self.engine, trainer, session.model(), self.batches, pieces, rate, &mut |_| {});
         Ok(step?)
     }
 
-    fn refresh(
-        &mut self,
-        session: &Session<E::Ciphertext>,
-        range: f64,
-    ) -> Result<Model<E::Ciphertext>, X> {
+    fn refresh(&mut self, session: &Session<E::Ciphertext>, range: f64) -> Result<Model<E::Ciphertext>, X> {
         Ok((self.trainer)(range)?.refresh(self.engine, session.model())?)
     }
 

@@ -12,7 +12,9 @@ use hetal_learn::nesterov::Momentum;
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Trainer};
-use hetal_learn::{Agreement, CachedBatch, Geometry, Judge, LevelPlan, Limits, Matrix, Result, RowBlob, Session, packing};
+use hetal_learn::{
+    Agreement, CachedBatch, Geometry, Judge, LevelPlan, Limits, Matrix, Result, RowBlob, Session, packing,
+};
 use hetal_ring::{Poly, RnsRing};
 use hetal_testkit::Client;
 use std::ops::ControlFlow;

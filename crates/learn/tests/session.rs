@@ -14,8 +14,8 @@ use hetal_learn::session::Action;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{Batch, Trainer};
 use hetal_learn::{
-    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Result, Session, Verdict, Wishes, batches,
-    packing,
+    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Result, Session, Verdict, Wishes,
+    batches, packing,
 };
 use std::ops::ControlFlow;
 

@@ -28,7 +28,7 @@ use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::{CachedBatch, Geometry, LevelPlan, Matrix, RowBlob, batches, judge, packing};
-use hetal_server::footprint::{Footprint, Rehearsal};
+use hetal_server::memory_estimate::{DryRun, MemoryEstimate};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -222,12 +222,12 @@ impl Job {
     }
 
     /// What it will hold on a card.
-    fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<Footprint> {
+    fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<MemoryEstimate> {
         let (needs, steps, graphs) = (self.needs(params)?, arguments.steps(), arguments.graphs());
         let keys = encrypted::keys_with_split(params, &needs, steps);
         let pieces = self.geometry.pieces(self.preset.batch);
-        let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
-        let found = Footprint::rehearse(&rehearsal, |engine| Ok(self.trainer(engine)?));
+        let dry_run = DryRun { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
+        let found = MemoryEstimate::dry_run(&dry_run, |engine| Ok(self.trainer(engine)?));
         found.map_err(|problem| Error::Rehearsal { reason: problem.to_string() })
     }
 
@@ -303,7 +303,12 @@ impl Job {
 }
 
 /// Encrypts a batch.
-fn upload<H: Harness>(harness: &H, g: &Geometry, level_plan: LevelPlan, rows: &Rows) -> Result<RowBlob<HarnessCiphertext<H>>> {
+fn upload<H: Harness>(
+    harness: &H,
+    g: &Geometry,
+    level_plan: LevelPlan,
+    rows: &Rows,
+) -> Result<RowBlob<HarnessCiphertext<H>>> {
     let features = harness.encrypt_all(&packing::features(g, &rows.features)?, level_plan.fresh_features())?;
     let labels = harness.encrypt(&packing::labels(g, &rows.labels)?, level_plan.probabilities())?;
     Ok(RowBlob { features, labels, rows: rows.features.rows() })

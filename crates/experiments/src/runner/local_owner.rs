@@ -74,7 +74,12 @@ impl LocalOwner {
     }
 
     /// An engine on a backend with the keys and bootstrapping matrices that a circuit needs.
-    pub fn engine_on<B: DeviceBackend>(&self, backend: Arc<B>, needs: &KeyRequirements, steps: BsgsSplit) -> Result<Encrypted<B>> {
+    pub fn engine_on<B: DeviceBackend>(
+        &self,
+        backend: Arc<B>,
+        needs: &KeyRequirements,
+        steps: BsgsSplit,
+    ) -> Result<Encrypted<B>> {
         let keys = self.keys_on(&*backend, &encrypted::keys_with_split(&self.params, needs, steps))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");

@@ -13,10 +13,10 @@ use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::trainer::Trainer;
 use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
+use hetal_server::authority_path;
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
-use hetal_server::tls::authority_path;
-use hetal_server::{Config, Running};
+use hetal_server::{Config, Server};
 use hetal_testkit::{Client, TempDir};
 use hetal_wire::v1;
 use std::io::{BufRead, BufReader};
@@ -220,7 +220,7 @@ pub fn config(folder: &Path) -> Config {
     }
 }
 
-pub fn address(running: &Running, token: &str) -> Address {
+pub fn address(running: &Server, token: &str) -> Address {
     Address {
         server: running.address().to_string(),
         authorities: std::fs::read(running.authority().unwrap()).unwrap(),
@@ -380,7 +380,7 @@ impl Stranger {
     }
 
     /// Talks to a server.
-    pub fn talk<T>(&self, running: &Running, call: impl AsyncFnOnce(RawClient) -> T) -> T {
+    pub fn talk<T>(&self, running: &Server, call: impl AsyncFnOnce(RawClient) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let authority = std::fs::read(running.authority().unwrap()).unwrap();
         runtime.block_on(async { call(self.connect(running.address(), &authority)).await })

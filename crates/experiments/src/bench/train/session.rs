@@ -43,7 +43,8 @@ fn train<H: Harness>(harness: &H, job: &Job, sets: &Sets, agreement: &Agreement,
     let batches: Vec<CachedBatch<_>> = pieces.enumerate().map(held).collect::<Result<_>>()?;
     let ranges = sets.validation.batches(g.rows().min(sets.validation.rows()))?;
     let validation = ranges.into_iter().map(|r| upload(harness, g, level_plan, &Rows::of(&sets.validation, r)));
-    let validation: Vec<CachedBatch<_>> = validation.map(|upload| Ok(CachedBatch::Raw(upload?))).collect::<Result<_>>()?;
+    let validation: Vec<CachedBatch<_>> =
+        validation.map(|upload| Ok(CachedBatch::Raw(upload?))).collect::<Result<_>>()?;
     bar.finish_and_clear();
     let initial = initial_weights(g.classes(), g.features(), agreement.seed);
     let first = harness.encrypt_all(&packing::weights(g, &initial)?, level_plan.weights())?;
