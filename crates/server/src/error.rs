@@ -155,6 +155,12 @@ impl Error {
     }
 }
 
+impl From<hetal_learn::Error> for Error {
+    fn from(error: hetal_learn::Error) -> Self {
+        Self::failed(error)
+    }
+}
+
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let message = error.client_message();

@@ -1,5 +1,5 @@
-//! Runs a training job: drives the session of `hetal-learn` over blobs and state, from the last
-//! checkpoint on.
+//! Runs a training job: the driver of `hetal-learn` over blobs and state, from the last checkpoint
+//! on.
 
 use crate::compute::executor::Executor;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
@@ -10,20 +10,21 @@ use crate::worker::attempt::Attempt;
 use crate::worker::checkpoint::Checkpoint;
 use crate::worker::retry::AttemptOutcome;
 use crate::{Error, Result};
+use hetal_learn::driver::{Ended, Host, StepRequest, drive};
 use hetal_learn::session::Action;
 use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A training in progress.
-struct Run<'a, W: Executor> {
+/// What surrounds a training on the server: blobs, state and an executor.
+struct JobHost<'a, W: Executor> {
     attempt: &'a Attempt<'a>,
     executor: &'a W,
     training: &'a TrainingSpec,
-    session: Session<W::Ct>,
     /// The current range and its circuit.
     circuit: (f64, W::Circuit),
     batches: PreparedCache<W::Batch>,
@@ -41,44 +42,91 @@ struct Run<'a, W: Executor> {
 
 /// Trains from the last checkpoint on.
 pub fn train<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &TrainingSpec) -> Result<AttemptOutcome> {
-    let mut run = Run::resume(attempt, executor, training)?;
-    loop {
-        if let Some(outcome) = attempt.interruption()? {
-            return run.interrupt(outcome);
-        }
-        match run.session.next_action() {
-            Action::Step { batch, rate, range } => run.step(batch, rate, range)?,
-            Action::Refresh => run.refresh()?,
-            Action::Validate { epoch, range } => {
-                if !run.asked
-                    && let Some(outcome) = run.request_verdict(epoch, range)?
-                {
-                    return run.interrupt(outcome);
-                }
-                match run.verdict()? {
-                    Ok(verdict) => run.apply_verdict(verdict)?,
-                    Err(outcome) => return Ok(outcome),
-                }
-            }
-            Action::Return => return run.finish(),
-        }
+    let mut host = JobHost::new(attempt, executor, training)?;
+    let mut session = host.session()?;
+    match drive(&mut session, &mut host)? {
+        Ended::Complete => host.finish(&session),
+        Ended::Interrupted(outcome) => host.interrupt(&session, outcome),
     }
 }
 
-impl<'a, W: Executor> Run<'a, W> {
-    fn resume(attempt: &'a Attempt<'a>, executor: &'a W, training: &'a TrainingSpec) -> Result<Self> {
+impl<W: Executor> Host for JobHost<'_, W> {
+    type Ciphertext = W::Ct;
+    type Error = Error;
+    type Interruption = AttemptOutcome;
+
+    fn interruption(&mut self) -> Result<Option<AttemptOutcome>> {
+        self.attempt.interruption()
+    }
+
+    fn step(&mut self, session: &Session<W::Ct>, request: StepRequest) -> Result<Model<W::Ct>> {
+        let start = Instant::now();
+        self.choose_circuit(request.range)?;
+        let (executor, circuit) = (self.executor, &self.circuit.1);
+        let uploaded = &self.training.batches;
+        let pieces = executor.pieces_of(request.batch, uploaded.len());
+        let rows = uploaded[pieces.clone()].iter().map(|row_blob| row_blob.rows).sum();
+        let batches = &mut self.batches;
+        let mut pieces = pieces.map(|piece| batches.get(piece, || executor.batch(circuit, &uploaded[piece])));
+        let model = executor.step(circuit, session.model(), rows, &mut pieces, request.rate)?;
+        add(&self.attempt.core.metrics.iterations, 1);
+        add(&self.attempt.core.metrics.iteration_micros, start.elapsed().as_micros() as u64);
+        Ok(model)
+    }
+
+    fn refresh(&mut self, session: &Session<W::Ct>, range: f64) -> Result<Model<W::Ct>> {
+        self.choose_circuit(range)?;
+        self.executor.refresh(&self.circuit.1, session.model())
+    }
+
+    fn advanced(&mut self, session: &Session<W::Ct>, action: Action) -> Result<()> {
+        let Action::Step { batch, .. } = action else { return Ok(()) };
+        self.iterations += 1;
+        let batches = self.executor.batches(self.training.batches.len());
+        self.attempt.report(self.progress(session, v1::Phase::Training, batch + 1, batches))?;
+        self.since_checkpoint += 1;
+        // At the end of an epoch, the checkpoint is written together with the logits.
+        let training = matches!(session.next_action(), Action::Step { .. } | Action::Refresh);
+        if training && self.since_checkpoint >= self.attempt.core.config.checkpoint_every {
+            self.save(session, Change::default())?;
+        }
+        Ok(())
+    }
+
+    fn verdict(
+        &mut self,
+        session: &Session<W::Ct>,
+        epoch: usize,
+        range: f64,
+    ) -> Result<ControlFlow<AttemptOutcome, Verdict>> {
+        if !self.asked
+            && let Some(outcome) = self.request_verdict(session, epoch, range)?
+        {
+            return Ok(ControlFlow::Break(outcome));
+        }
+        self.await_verdict()
+    }
+
+    fn rounds(&self) -> usize {
+        self.round as usize
+    }
+
+    fn judged(&mut self, session: &Session<W::Ct>) -> Result<()> {
+        self.unchanged = 0;
+        self.asked = false;
+        let event = v1::event::What::Judged(v1::Judged { round: self.round });
+        self.save(session, Change { state: Some(JobState::Running), event: Some(event), ..Change::default() })
+    }
+}
+
+impl<'a, W: Executor> JobHost<'a, W> {
+    fn new(attempt: &'a Attempt<'a>, executor: &'a W, training: &'a TrainingSpec) -> Result<Self> {
         let range = training.agreement.range;
         let (kept_batches, kept_validation) = resident_shares(attempt, executor, training);
-        let mut run = Self {
+        Ok(Self {
             attempt,
             executor,
             training,
-            session: Session::new(
-                training.agreement.clone(),
-                executor.batches(training.batches.len()),
-                executor.first_weights(training)?,
-            )
-            .map_err(Error::failed)?,
             circuit: (range, executor.circuit(range)?),
             batches: PreparedCache::new(kept_batches),
             validation: PreparedCache::new(kept_validation),
@@ -88,35 +136,35 @@ impl<'a, W: Executor> Run<'a, W> {
             since_checkpoint: 0,
             round: 0,
             asked: false,
+        })
+    }
+
+    /// The session of the last checkpoint, or a new one.
+    fn session(&mut self) -> Result<Session<W::Ct>> {
+        let (job, executor) = (self.attempt.job, self.executor);
+        let Some(text) = &job.checkpoint else {
+            let batches = executor.batches(self.training.batches.len());
+            let weights = executor.first_weights(self.training)?;
+            return Ok(Session::new(self.training.agreement.clone(), batches, weights)?);
         };
-        let Some(text) = &attempt.job.checkpoint else { return Ok(run) };
         let (checkpoint, names) = Checkpoint::parse(text)?;
         let mut ciphertexts = Vec::new();
         for name in names {
-            ciphertexts.extend(executor.load(Namespace::Job(attempt.job.id), name, 1)?);
-            let key = Key::new(&attempt.job.tenant, Namespace::Job(attempt.job.id), name);
-            run.stored.push((name, executor.blobs().len(&key)?.unwrap_or(0)));
+            ciphertexts.extend(executor.load(Namespace::Job(job.id), name, 1)?);
+            let key = Key::new(&job.tenant, Namespace::Job(job.id), name);
+            self.stored.push((name, executor.blobs().len(&key)?.unwrap_or(0)));
         }
-        run.session = Session::resume(checkpoint.session, ciphertexts).map_err(Error::failed)?;
-        run.unchanged = run.stored.len() - run.changing_ciphertexts();
-        (run.iterations, run.round, run.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
-        Ok(run)
+        let session = Session::resume(checkpoint.session, ciphertexts)?;
+        self.unchanged = self.stored.len() - changing_ciphertexts(&session);
+        (self.iterations, self.round, self.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
+        Ok(session)
     }
 
-    /// The number of ciphertexts that every step changes. They come first in a checkpoint.
-    fn changing_ciphertexts(&self) -> usize {
-        let Model { weights, lookahead, momentum, .. } = self.session.model();
-        weights.len() + [lookahead, momentum].into_iter().flatten().map(Vec::len).sum::<usize>()
-    }
-
-    fn epoch(&self) -> u32 {
-        self.session.kept().last().map_or(0, |(epoch, _)| epoch as u32) + 1
-    }
-
-    fn progress(&self, phase: v1::Phase, done: usize, total: usize) -> v1::Progress {
+    fn progress(&self, session: &Session<W::Ct>, phase: v1::Phase, done: usize, total: usize) -> v1::Progress {
         let (done, total) = (done as u64, total as u64);
         let (phase, resting) = (phase.into(), false);
-        v1::Progress { phase, done, total, epoch: self.epoch(), iterations: self.iterations, resting }
+        let epoch = session.kept().last().map_or(0, |(epoch, _)| epoch as u32) + 1;
+        v1::Progress { phase, done, total, epoch, iterations: self.iterations, resting }
     }
 
     fn choose_circuit(&mut self, range: f64) -> Result<()> {
@@ -126,48 +174,24 @@ impl<'a, W: Executor> Run<'a, W> {
         Ok(())
     }
 
-    fn step(&mut self, index: usize, rate: f64, range: f64) -> Result<()> {
-        let start = Instant::now();
-        self.choose_circuit(range)?;
-        let (executor, circuit) = (self.executor, &self.circuit.1);
-        let uploaded = &self.training.batches;
-        let pieces = executor.pieces_of(index, uploaded.len());
-        let rows = uploaded[pieces.clone()].iter().map(|row_blob| row_blob.rows).sum();
-        let batches = &mut self.batches;
-        let mut pieces = pieces.map(|piece| batches.get(piece, || executor.batch(circuit, &uploaded[piece])));
-        let model = executor.step(circuit, self.session.model(), rows, &mut pieces, rate)?;
-        self.session.stepped(model).map_err(Error::failed)?;
-        self.iterations += 1;
-        add(&self.attempt.core.metrics.iterations, 1);
-        add(&self.attempt.core.metrics.iteration_micros, start.elapsed().as_micros() as u64);
-        let batches = executor.batches(uploaded.len());
-        self.attempt.report(self.progress(v1::Phase::Training, index + 1, batches))?;
-        self.since_checkpoint += 1;
-        // At the end of an epoch, the checkpoint is written together with the logits.
-        let training = matches!(self.session.next_action(), Action::Step { .. } | Action::Refresh);
-        if training && self.since_checkpoint >= self.attempt.core.config.checkpoint_every {
-            self.save(Change::default())?;
-        }
-        Ok(())
-    }
-
-    fn refresh(&mut self) -> Result<()> {
-        let model = self.executor.refresh(&self.circuit.1, self.session.model())?;
-        self.session.stepped(model).map_err(Error::failed)
-    }
-
     /// Computes the validation logits and asks the owner for a verdict. From then on the job waits,
     /// even if this server ends. Returns an outcome if the attempt was interrupted before.
-    fn request_verdict(&mut self, epoch: usize, range: f64) -> Result<Option<AttemptOutcome>> {
+    fn request_verdict(
+        &mut self,
+        session: &Session<W::Ct>,
+        epoch: usize,
+        range: f64,
+    ) -> Result<Option<AttemptOutcome>> {
         self.choose_circuit(range)?;
         let (executor, circuit, row_blobs) = (self.executor, &self.circuit.1, &self.training.validation);
-        let expanded = executor.expand(circuit, self.session.weights())?;
+        let expanded = executor.expand(circuit, session.weights())?;
         let mut logits = Vec::new();
         for (index, row_blob) in row_blobs.iter().enumerate() {
             if let Some(outcome) = self.attempt.interruption()? {
                 return Ok(Some(outcome));
             }
-            self.attempt.report(self.progress(v1::Phase::Validating, index, row_blobs.len()))?;
+            let progress = self.progress(session, v1::Phase::Validating, index, row_blobs.len());
+            self.attempt.report(progress)?;
             let rows = self.validation.get(index, || executor.rows(circuit, row_blob))?;
             let (blob, size) = executor.put(&[executor.logits(circuit, &rows, &expanded)?])?;
             logits.push(v1::Output {
@@ -180,50 +204,39 @@ impl<'a, W: Executor> Run<'a, W> {
         self.round += 1;
         self.asked = true;
         let validation = v1::Validation { round: self.round, epoch: epoch as u32, range, logits };
-        self.save(Change {
+        let change = Change {
             state: Some(JobState::Waiting),
             round: Some(self.round),
             event: Some(v1::event::What::Validation(validation)),
             ..Change::default()
-        })?;
+        };
+        self.save(session, change)?;
         Ok(None)
     }
 
     /// Waits for the verdict. After `warm_seconds` the job waits in the queue, where it needs no
     /// memory.
-    fn verdict(&self) -> Result<std::result::Result<Verdict, AttemptOutcome>> {
+    fn await_verdict(&self) -> Result<ControlFlow<AttemptOutcome, Verdict>> {
         let until = Instant::now() + Duration::from_secs(self.attempt.core.config.warm_seconds);
         loop {
             let seen = self.attempt.core.notifier.version();
             if let Some(verdict) = self.attempt.core.state.verdict(self.attempt.job.id, self.round)? {
-                return Ok(Ok(verdict));
+                return Ok(ControlFlow::Continue(verdict));
             }
             if let Some(outcome) = self.attempt.interruption()? {
-                return Ok(Err(outcome));
+                return Ok(ControlFlow::Break(outcome));
             }
             if Instant::now() >= until {
-                return Ok(Err(AttemptOutcome::Waiting));
+                return Ok(ControlFlow::Break(AttemptOutcome::Waiting));
             }
             self.attempt.core.notifier.wait(seen, Duration::from_millis(500));
         }
     }
 
-    fn apply_verdict(&mut self, verdict: Verdict) -> Result<()> {
-        self.session.judged(verdict).map_err(Error::failed)?;
-        self.unchanged = 0;
-        // A repeated epoch counts: it costs as much and reveals as much as any other.
-        if self.round as usize >= self.training.agreement.max_epochs {
-            self.session.abort();
-        }
-        self.asked = false;
-        let event = v1::event::What::Judged(v1::Judged { round: self.round });
-        self.save(Change { state: Some(JobState::Running), event: Some(event), ..Change::default() })
-    }
-
     /// Writes a checkpoint and everything else that changes with it. Then deletes the ciphertexts
     /// that only the previous checkpoint named.
-    fn save(&mut self, change: Change) -> Result<()> {
-        let (session, ciphertexts) = self.session.checkpoint();
+    fn save(&mut self, session: &Session<W::Ct>, change: Change) -> Result<()> {
+        let (record, ciphertexts) = session.checkpoint();
         let mut stored: Vec<(BlobName, u64)> = Vec::new();
         for &ciphertext in &ciphertexts[..ciphertexts.len() - self.unchanged] {
             // This attempt has read or written every blob that the last checkpoint names.
@@ -236,7 +249,7 @@ impl<'a, W: Executor> Run<'a, W> {
         // epoch and the weights to return to.
         let held = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
         let checkpoint = Checkpoint {
-            session,
+            session: record,
             ciphertexts: stored.iter().map(|(name, _)| name.to_string()).collect(),
             iterations: self.iterations,
             round: self.round,
@@ -246,7 +259,7 @@ impl<'a, W: Executor> Run<'a, W> {
         self.attempt.commit(Change { checkpoint: Some(checkpoint), held, ..change })?;
         add(&self.attempt.core.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
-        self.unchanged = stored.len() - self.changing_ciphertexts();
+        self.unchanged = stored.len() - changing_ciphertexts(session);
         for (old, _) in std::mem::replace(&mut self.stored, stored) {
             if !self.stored.iter().any(|(name, _)| *name == old) {
                 self.executor.delete_output(old);
@@ -256,22 +269,28 @@ impl<'a, W: Executor> Run<'a, W> {
     }
 
     /// Saves the progress before another worker takes over.
-    fn interrupt(&mut self, outcome: AttemptOutcome) -> Result<AttemptOutcome> {
+    fn interrupt(&mut self, session: &Session<W::Ct>, outcome: AttemptOutcome) -> Result<AttemptOutcome> {
         if outcome == AttemptOutcome::Released && self.since_checkpoint > 0 {
-            self.save(Change::default())?;
+            self.save(session, Change::default())?;
         }
         Ok(outcome)
     }
 
-    fn finish(&mut self) -> Result<AttemptOutcome> {
+    fn finish(&self, session: &Session<W::Ct>) -> Result<AttemptOutcome> {
         let mut outputs = Vec::new();
-        for (epoch, weights) in self.session.kept() {
+        for (epoch, weights) in session.kept() {
             let (blob, size) = self.executor.put(weights)?;
             outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: 0 });
         }
         self.attempt.finish(outputs)?;
         Ok(AttemptOutcome::Ended)
     }
+}
+
+/// The number of ciphertexts that every step changes. They come first in a checkpoint.
+fn changing_ciphertexts<C: Clone>(session: &Session<C>) -> usize {
+    let Model { weights, lookahead, momentum, .. } = session.model();
+    weights.len() + [lookahead, momentum].into_iter().flatten().map(Vec::len).sum::<usize>()
 }
 
 /// A cache of prepared batches. It keeps the first few and prepares the others each time. Batches

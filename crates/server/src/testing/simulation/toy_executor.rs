@@ -6,12 +6,13 @@ use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{Blobs, name_of};
 use crate::store::state::Job;
 use crate::{Error, Result};
+use hetal_learn::driver::{Ended, Host, StepRequest, drive};
 use hetal_learn::session::Action;
 use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::BlobName;
 use std::cell::Cell;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 pub type Ct = [u8; 32];
@@ -88,31 +89,54 @@ pub struct Expected {
 pub fn expected(training: &TrainingSpec, verdict: impl Fn(u32) -> Verdict) -> Expected {
     let first = first_weights(training);
     let mut session = Session::new(training.agreement.clone(), training.batches.len(), first).unwrap();
-    let mut rounds = Vec::new();
-    loop {
-        match session.next_action() {
-            Action::Step { batch, rate, range } => {
-                let model = step(range, session.model(), &training.batches[batch].blob.0, rate);
-                session.stepped(model).unwrap();
-            }
-            Action::Refresh => {
-                let model = refresh(session.model());
-                session.stepped(model).unwrap();
-            }
-            Action::Validate { range, .. } => {
-                let of = |part: &RowBlob| name_of(&encode(&logits(range, &part.blob.0, session.weights())));
-                rounds.push(training.validation.iter().map(of).collect());
-                session.judged(verdict(rounds.len() as u32)).unwrap();
-                if rounds.len() >= training.agreement.max_epochs {
-                    session.abort();
-                }
-            }
-            Action::Return => break,
-        }
-    }
+    let mut host = MemoryHost { training, answer: verdict, logits: Vec::new() };
+    assert!(matches!(drive(&mut session, &mut host), Ok(Ended::Complete)));
     let bytes = |parts: &[Ct]| parts.iter().flat_map(encode).collect::<Vec<_>>();
     let outputs = session.kept().map(|(epoch, parts)| (epoch as u32, name_of(&bytes(parts)))).collect();
-    Expected { logits: rounds, outputs }
+    Expected { logits: host.logits, outputs }
+}
+
+/// A host without disk, state or faults.
+struct MemoryHost<'a, F> {
+    training: &'a TrainingSpec,
+    answer: F,
+    logits: Vec<Vec<BlobName>>,
+}
+
+impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
+    type Ciphertext = Ct;
+    type Error = Error;
+    type Interruption = std::convert::Infallible;
+
+    fn interruption(&mut self) -> Result<Option<Self::Interruption>> {
+        Ok(None)
+    }
+    fn step(&mut self, session: &Session<Ct>, request: StepRequest) -> Result<Model<Ct>> {
+        let batch = &self.training.batches[request.batch].blob.0;
+        Ok(step(request.range, session.model(), batch, request.rate))
+    }
+    fn refresh(&mut self, session: &Session<Ct>, _: f64) -> Result<Model<Ct>> {
+        Ok(refresh(session.model()))
+    }
+    fn advanced(&mut self, _: &Session<Ct>, _: Action) -> Result<()> {
+        Ok(())
+    }
+    fn verdict(
+        &mut self,
+        session: &Session<Ct>,
+        _: usize,
+        range: f64,
+    ) -> Result<ControlFlow<Self::Interruption, Verdict>> {
+        let of = |rows: &RowBlob| name_of(&encode(&logits(range, &rows.blob.0, session.weights())));
+        self.logits.push(self.training.validation.iter().map(of).collect());
+        Ok(ControlFlow::Continue((self.answer)(self.logits.len() as u32)))
+    }
+    fn rounds(&self) -> usize {
+        self.logits.len()
+    }
+    fn judged(&mut self, _: &Session<Ct>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The toy at work for a server.
