@@ -7,10 +7,10 @@
 //! ```
 
 use hetal::learn::{Matrix, Wishes};
-use hetal_client::files::{Labels, Table};
-use hetal_client::remote::{Address, Credentials, Remote};
-use hetal_client::training::{Options, Training};
-use hetal_client::{Labelled, Project, Task};
+use hetal_client::data::files::{Labels, Table};
+use hetal_client::rpc::{Address, Credentials, Remote};
+use hetal_client::training::{Options, TrainingRun};
+use hetal_client::{Labelled, Project, TrainingData};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -55,18 +55,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         server: format!("127.0.0.1:{}", server.address().port()),
         authorities: std::fs::read(server.authority().ok_or("the server has no certificate")?)?,
         credentials: Credentials::Token(Zeroizing::new(TOKEN.to_owned())),
-        persistence: Duration::from_secs(30),
+        retry_timeout: Duration::from_secs(30),
     };
     let mut project = Project::open(&folder.path().join("owner"), Some(&set))?;
     let remote = Remote::connect(&address)?;
-    let task = Task::new(&rows()?, None, 10.0)?;
-    println!("owner: {} rows to train on, {} to validate", task.training.rows(), task.validation.rows());
+    let data = TrainingData::new(&rows()?, None, 10.0)?;
+    println!("owner: {} rows to train on, {} to validate", data.training.rows(), data.validation.rows());
 
     // Keys are made, rows are encrypted and sent, epochs are judged, the model is decrypted.
     let mut options = Options::new("example");
     options.verdict_delay = Duration::ZERO;
     options.wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(2), ..Wishes::default() };
-    let trained = Training::open(&mut project, &remote, &task, &options, &mut |_| {})?.run(&mut |_| {})?;
+    let trained = TrainingRun::open(&mut project, &remote, &data, &options, &mut |_| {})?.run(&mut |_| {})?;
     println!("owner: sent {} bytes of keys and {} bytes of encrypted rows", trained.key_bytes, trained.row_bytes);
     println!("owner: accuracy on validation rows {:.0} %", 100.0 * trained.model.training.validation_accuracy);
     let difference = trained.difference.ok_or("the plaintext reference was not computed")?;

@@ -1,7 +1,7 @@
 //! A folder of features and labels that benchmarks read: `features_NAME.npy`, `labels_NAME.npy`.
 
 use crate::Result;
-use hetal_client::files::{self, Labels};
+use hetal_client::data::{Labels, files};
 use hetal_learn::{Dataset, Matrix};
 use std::path::Path;
 

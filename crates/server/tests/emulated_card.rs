@@ -5,10 +5,10 @@
 mod common;
 
 use common::{address, config, follow, names, owner};
-use hetal_client::remote::{Happening, Job, JobState, Phase, Progress, Remote};
+use hetal_client::rpc::{EventKind, JobInfo, JobProgress, JobState, Phase, Remote};
 use hetal_cuda::emulated;
 use hetal_server::config::Engine;
-use hetal_server::{Config, End, Running};
+use hetal_server::{Config, Server, ShutdownReason};
 use hetal_testkit::TempDir;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -18,30 +18,30 @@ use std::time::Duration;
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-fn start(folder: &Path, engine: Engine) -> (Running, Arc<Remote>) {
+fn start(folder: &Path, engine: Engine) -> (Server, Arc<Remote>) {
     let running = hetal_server::start(Config { engine, ..config(folder) }).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
     (running, Arc::new(remote))
 }
 
 /// One epoch of two batches: emulated kernels are slow.
-fn train(remote: &Remote) -> Job {
+fn train(remote: &Remote) -> JobInfo {
     let mut training = owner().upload(remote);
     training.wishes.max_epochs = Some(1);
     remote.train([1; 16], "a training", &training).unwrap()
 }
 
 /// Waits for a progress of some kind.
-fn wait(remote: &Arc<Remote>, job: &Job, wanted: fn(&Progress) -> bool) {
+fn wait(remote: &Arc<Remote>, job: &JobInfo, wanted: fn(&JobProgress) -> bool) {
     let (remote, id) = (Arc::clone(remote), job.id);
     let (seen, news) = mpsc::channel();
     // A job in the queue is watched for ever: a server that tells nothing must not keep the test.
     std::thread::spawn(move || {
         let mut watch = remote.watch(id, 0);
         while let Some(event) = watch.next_event().unwrap() {
-            match event.what {
-                Happening::Progress(progress) if wanted(&progress) => return seen.send(()).unwrap(),
-                Happening::Failed { reason } => panic!("{reason}"),
+            match event.kind {
+                EventKind::Progress(progress) if wanted(&progress) => return seen.send(()).unwrap(),
+                EventKind::Failed { reason } => panic!("{reason}"),
                 _ => {}
             }
         }
@@ -50,9 +50,9 @@ fn wait(remote: &Arc<Remote>, job: &Job, wanted: fn(&Progress) -> bool) {
     news.recv_timeout(PATIENCE).unwrap();
 }
 
-fn end_of(running: &Running) -> End {
+fn end_of(running: &Server) -> ShutdownReason {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, running.has_to_end()).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, running.fatal_condition()).await.unwrap() })
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
     wait(&remote, &job, |progress| progress.resting);
     let rests = remote.job(job.id).unwrap();
     assert_eq!((rests.state, rests.progress.map(|p| p.resting)), (JobState::Queued, Some(true)));
-    let End::CardLost { reason } = end_of(&running) else { panic!("another end") };
+    let ShutdownReason::GpuLost { reason } = end_of(&running) else { panic!("another end") };
     assert!(reason.contains("the emulated card is lost"), "{reason}");
     assert_eq!(running.device_fault(), reason);
     running.stop();
@@ -92,17 +92,17 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
     let (running, remote) = start(dir.path(), Engine::Auto);
     let mut rested = false;
     let outputs = follow(&remote, job.id, |event| {
-        rested |= matches!(event.what, Happening::Progress(Progress { resting: true, .. }));
+        rested |= matches!(event.kind, EventKind::Progress(JobProgress { resting: true, .. }));
     });
     assert!(!rested, "it goes on at once");
     assert_eq!(names(&outputs), expected);
     running.stop();
 }
 
-fn follow_to_failure(remote: &Remote, job: &Job) -> String {
+fn follow_to_failure(remote: &Remote, job: &JobInfo) -> String {
     let mut watch = remote.watch(job.id, 0);
     while let Some(event) = watch.next_event().unwrap() {
-        if let Happening::Failed { reason } = event.what {
+        if let EventKind::Failed { reason } = event.kind {
             return reason;
         }
     }

@@ -1,10 +1,10 @@
-//! A server that was given the secret key, so that it can lie as it likes: what it "computes" it encrypts itself.
+//! A server that has the secret key and can lie about everything: it encrypts its "results" itself.
 
 use hetal_ckks::Complex64;
-use hetal_client::reference::{self, Terms as ReferenceTerms};
-use hetal_client::remote::{Address, Credentials};
+use hetal_client::rpc::{Address, Credentials};
 use hetal_client::training::Round;
-use hetal_client::{Layout, Owner, Task};
+use hetal_client::training::reference_check::{self, ReferenceConfig};
+use hetal_client::{Layout, Owner, TrainingData};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::reference::logits;
 use hetal_learn::{Matrix, Verdict, packing};
@@ -27,7 +27,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What the server does that an honest one does not.
+/// What the server does that an honest server does not do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     None,
@@ -49,11 +49,11 @@ pub enum Lie {
     WeightsOfAnotherEpoch,
     NoWeights,
     StalledEvents,
-    /// Neither events nor an answer to who asks about the job.
+    /// Sends no events and does not answer requests about the job.
     StalledJob,
-    /// Its own time limit instead of events.
+    /// Reports a timeout of its own instead of events.
     LateEvents,
-    /// No lie: its GPU works, and fails.
+    /// Not a lie: its GPU fails.
     Rests,
     MoreEpochs,
     LessPatience,
@@ -65,15 +65,15 @@ pub enum Lie {
     FewerAnswers,
 }
 
-/// What the server has seen and done.
+/// What the server received and did.
 #[derive(Default)]
 pub struct Seen {
     pub lie: Option<Lie>,
-    /// Whole uploads.
+    /// Complete uploads.
     pub uploads: HashMap<Vec<u8>, Vec<u8>>,
-    /// All other requests, as they were on the wire.
+    /// All other requests, encoded as on the wire.
     pub requests: Vec<Vec<u8>>,
-    /// Round, verdict and size of the messages that depend on decrypted values.
+    /// Round, verdict and size of every message that depends on decrypted values.
     pub verdicts: Vec<(u32, v1::Verdict, usize)>,
     pub jobs: u8,
     pub cancelled: usize,
@@ -89,7 +89,7 @@ pub struct Seen {
 struct Server {
     owner: Owner,
     layout: Layout,
-    task: Task,
+    task: TrainingData,
     seen: Mutex<Seen>,
 }
 
@@ -120,7 +120,7 @@ fn defaults() -> v1::Terms {
 }
 
 impl Liar {
-    pub fn start(owner: Owner, layout: Layout, task: Task) -> Self {
+    pub fn start(owner: Owner, layout: Layout, task: TrainingData) -> Self {
         let (acceptor, authority) = certificate();
         let server = Arc::new(Server { owner, layout, task, seen: Mutex::default() });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -147,12 +147,12 @@ impl Liar {
         Self { server, authority, port, _runtime: runtime }
     }
 
-    pub fn address(&self, persistence: Duration) -> Address {
+    pub fn address(&self, retry_timeout: Duration) -> Address {
         Address {
             server: format!("127.0.0.1:{}", self.port),
             authorities: self.authority.clone(),
             credentials: Credentials::Token("any".to_owned().into()),
-            persistence,
+            retry_timeout,
         }
     }
 
@@ -176,8 +176,8 @@ impl Server {
     /// Exact weights after an epoch.
     fn weights(&self, epoch: usize) -> Matrix {
         let round = Round { verdict: Verdict::Continue, accepted: true, loss: 0.0, accuracy: 0.0, largest: 0.0 };
-        let terms = ReferenceTerms { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
-        reference::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
+        let terms = ReferenceConfig { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
+        reference_check::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
     }
 
     /// The bytes of encrypted logits of some rows, and what a lie makes of them.

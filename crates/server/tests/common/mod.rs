@@ -6,20 +6,21 @@ pub mod tap;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::bytes::{self, ciphertext_len};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphertext};
-use hetal_client::remote::{Address, BlobKind, Credentials, Happening, Remote, Training, Validation};
-use hetal_client::remote::{Batch, BlobName, Event, JobId, Output};
+use hetal_client::rpc::{Address, BlobKind, Credentials, EventKind, Remote, TrainingRequest, Validation};
+use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Action};
+use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::trainer::Trainer;
 use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
+use hetal_server::authority_path;
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
-use hetal_server::tls::authority_path;
-use hetal_server::{Config, Running};
+use hetal_server::{Config, Server};
 use hetal_testkit::{Client, TempDir};
 use hetal_wire::v1;
 use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -99,10 +100,10 @@ impl Owner {
     }
 
     /// Uploads everything and describes the training.
-    pub fn upload(&self, remote: &Remote) -> Training {
+    pub fn upload(&self, remote: &Remote) -> TrainingRequest {
         let send = |kind, name: &str| remote.upload(kind, &self.path(name), &mut |_, _| {}).unwrap().name;
-        let batch = |kind, name, rows| Batch { blob: send(kind, name), rows };
-        Training {
+        let batch = |kind, name, rows| RowBlob { blob: send(kind, name), rows };
+        TrainingRequest {
             set: *self.client.params.id(),
             features: FEATURES,
             classes: CLASSES,
@@ -172,11 +173,11 @@ impl Owner {
         let mut session = Session::new(agreement, 2, first).unwrap();
         let mut verdicts = VERDICTS.into_iter();
         let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
-        while let Action::Validate { .. } =
-            session::advance(&engine, &mut session, &batches[..], trainer, |_| true).unwrap()
-        {
-            session.judged(verdicts.next().unwrap()).unwrap();
-        }
+        let ask = |_: &Session<_>, _| -> Result<_, hetal_learn::Error> {
+            Ok(ControlFlow::Continue(verdicts.next().unwrap()))
+        };
+        let mut host = EngineHost::new(&engine, &batches[..], trainer, ask);
+        assert_eq!(drive(&mut session, &mut host).unwrap(), Ended::Complete);
         // A classifier is a blob of its ciphertexts, one after the other.
         let name = |parts: &[LeveledCiphertext<Poly>]| {
             let bytes: Vec<u8> = parts.iter().flat_map(|ct| codec.encode(ct.inner()).unwrap()).collect();
@@ -219,12 +220,12 @@ pub fn config(folder: &Path) -> Config {
     }
 }
 
-pub fn address(running: &Running, token: &str) -> Address {
+pub fn address(running: &Server, token: &str) -> Address {
     Address {
         server: running.address().to_string(),
         authorities: std::fs::read(running.authority().unwrap()).unwrap(),
         credentials: Credentials::Token(token.to_owned().into()),
-        persistence: Duration::from_secs(20),
+        retry_timeout: Duration::from_secs(20),
     }
 }
 
@@ -233,10 +234,10 @@ pub fn follow(remote: &Remote, job: JobId, mut seen: impl FnMut(&Event)) -> Vec<
     let mut watch = remote.watch(job, 0);
     while let Some(event) = watch.next_event().unwrap() {
         seen(&event);
-        match event.what {
-            Happening::Validation(validation) => judge(remote, job, &validation),
-            Happening::Finished(outputs) => return outputs,
-            Happening::Failed { reason } => panic!("{reason}"),
+        match event.kind {
+            EventKind::Validation(validation) => judge(remote, job, &validation),
+            EventKind::Finished(outputs) => return outputs,
+            EventKind::Failed { reason } => panic!("{reason}"),
             _ => {}
         }
     }
@@ -302,7 +303,7 @@ impl Process {
             server: self.address.clone(),
             authorities: std::fs::read(authority_path(&folder.join("server"))).unwrap(),
             credentials: Credentials::Token(token.to_owned().into()),
-            persistence: Duration::from_secs(120),
+            retry_timeout: Duration::from_secs(120),
         }
     }
 }
@@ -379,7 +380,7 @@ impl Stranger {
     }
 
     /// Talks to a server.
-    pub fn talk<T>(&self, running: &Running, call: impl AsyncFnOnce(RawClient) -> T) -> T {
+    pub fn talk<T>(&self, running: &Server, call: impl AsyncFnOnce(RawClient) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let authority = std::fs::read(running.authority().unwrap()).unwrap();
         runtime.block_on(async { call(self.connect(running.address(), &authority)).await })
