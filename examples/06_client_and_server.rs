@@ -7,7 +7,7 @@
 //! ```
 
 use hetal::learn::{Matrix, Wishes};
-use hetal_client::data::files::{Labels, Table};
+use hetal_client::data::{Labels, Table};
 use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::training::{Options, TrainingRun};
 use hetal_client::{Labelled, Project, TrainingData};
