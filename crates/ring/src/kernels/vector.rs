@@ -249,11 +249,12 @@ unsafe fn sub_mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64]
 
 /// An exact sum of products: a multiple of a power of two, and the rest.
 ///
-/// The high part starts at a number `base` in `[2^E, 2^(E+1))` and stays in that range, so that its unit in the last
-/// place is `2^(E-52)` throughout. Adding a product rounds it to that unit; the rounding error, at most half a unit,
-/// is what the second fused multiply-add gives, exactly, and goes to the low part. If `k` products of size `P` are
-/// added, and `P` is a multiple of the unit, the high part is within `k P` of its base (rounding is monotone), and
-/// the low part is at most `k/2` units, which must not exceed `2^53`.
+/// The high part starts at a number `base` in `[2^E, 2^(E+1))` and stays in that range, so that its
+/// unit in the last place is `2^(E-52)` throughout. Adding a product rounds it to that unit; the
+/// rounding error, at most half a unit, is what the second fused multiply-add gives, exactly, and
+/// goes to the low part. If `k` products of size `P` are added, and `P` is a multiple of the unit,
+/// the high part is within `k P` of its base (rounding is monotone), and the low part is at most
+/// `k/2` units, which must not exceed `2^53`.
 #[derive(Clone, Copy)]
 pub(crate) struct Sum<S: Simd> {
     high: S::F,
@@ -289,8 +290,8 @@ impl<S: Simd> Sum<S> {
         unsafe { S::add(self.high_mod(f, base), f.reduce(self.low)) }
     }
 
-    /// The high part modulo `q`. Its quotient has two roundings: for a sum below `2^k q` the size is
-    /// `q (1/2 + 2^(k-52))` or less, which must not exceed `2^53`.
+    /// The high part modulo `q`. Its quotient has two roundings: for a sum below `2^k q` the size
+    /// is `q (1/2 + 2^(k-52))` or less, which must not exceed `2^53`.
     #[inline(always)]
     pub(crate) unsafe fn high_mod(&self, f: &Field<S>, base: S::F) -> S::F {
         // SAFETY: the caller's.
@@ -339,7 +340,8 @@ unsafe fn dot_pair_body<S: Simd, X: Residues, Y: Residues>(
     plus: [Option<Scaled<'_>>; 2],
 ) {
     let end = out0.len() & !(TOGETHER * S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and y1 as x.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and
+    // y1 as x.
     unsafe {
         if modulus.bits() <= 50 {
             dot_pair_terms::<S, X, Y, false>(modulus, out0, out1, x, y0, y1, plus, end);
@@ -350,7 +352,8 @@ unsafe fn dot_pair_body<S: Simd, X: Residues, Y: Residues>(
     scalar::dot_pair_from(end, modulus, out0, out1, x, y0, y1, plus);
 }
 
-/// [`dot_pair_body`] with integers: half the instructions. Products of residues are below `2^102`, see [`Sum52`].
+/// [`dot_pair_body`] with integers: half the instructions. Products of residues are below `2^102`,
+/// see [`Sum52`].
 #[inline(always)]
 unsafe fn dot_pair_ifma<S: Integers52, X: Residues, Y: Residues>(
     _set: S,
@@ -395,15 +398,16 @@ unsafe fn dot_pair_ifma<S: Integers52, X: Residues, Y: Residues>(
 }
 
 /// Both sums, exactly; what is added to them is a term like any other:
-/// - `q < 2^50`: products of residues are in `[0, 2^100)`, so 8 of them from the base `2^103` stay below `2^104`, and
-///   the low part is 8 times `2^50` at most. The sum is below `8 q^2 < 2^53 q`, so the high part is below `5/2 q`.
-/// - `q < 2^51`: `x` is centred, products are below `2^101` in size, 4 of them stay within `2^103` of the base
-///   `1.5 2^104`, and the low part is 4 times `2^51` at most. The sum is below `2 q^2 < 2^52 q`, so the high part is
-///   below `3/2 q`.
+/// - `q < 2^50`: products of residues are in `[0, 2^100)`, so 8 of them from the base `2^103` stay
+///   below `2^104`, and the low part is 8 times `2^50` at most. The sum is below `8 q^2 < 2^53 q`,
+///   so the high part is below `5/2 q`.
+/// - `q < 2^51`: `x` is centred, products are below `2^101` in size, 4 of them stay within `2^103`
+///   of the base `1.5 2^104`, and the low part is 4 times `2^51` at most. The sum is below
+///   `2 q^2 < 2^52 q`, so the high part is below `3/2 q`.
 ///
-/// The low part reduced is `q/2 + 1` at most (the low part is at most the sum of the products' sizes, so `8 q^2`, and
-/// its quotient by `q` is far below `2^51`), a group is then 2 or 3 times `q` in size, and a second group comes to the
-/// first reduced: always below `2^53`.
+/// The low part reduced is `q/2 + 1` at most (the low part is at most the sum of the products'
+/// sizes, so `8 q^2`, and its quotient by `q` is far below `2^51`), a group is then 2 or 3 times
+/// `q` in size, and a second group comes to the first reduced: always below `2^53`.
 #[inline(always)]
 unsafe fn dot_pair_terms<S: Simd, X: Residues, Y: Residues, const LARGE: bool>(
     modulus: &Modulus,
@@ -485,7 +489,8 @@ unsafe fn sum_factor<S: Simd, const LARGE: bool>(modulus: &Modulus, s: u64) -> S
 #[inline(always)]
 unsafe fn add_combination_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
     let end = acc.len() & !(TOGETHER * S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of a as s.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of a as
+    // s.
     unsafe {
         if modulus.bits() <= 50 {
             combination_terms::<S, false>(modulus, &mut acc[..end], a, s);
@@ -569,8 +574,8 @@ fn combination_tail(modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64],
 
 #[inline(always)]
 unsafe fn permute_body<S: Simd>(_set: S, out: &mut [u64], a: &[u64], part: &Part<'_>) {
-    // SAFETY: the caller's features; both slices have the part's length, which is made of whole vectors, and the
-    // blocks are within it.
+    // SAFETY: the caller's features; both slices have the part's length, which is made of whole
+    // vectors, and the blocks are within it.
     unsafe {
         for (number, (source, block)) in part.blocks(S::LANES).enumerate() {
             let x = S::load_u(a.as_ptr().add(source));

@@ -1,23 +1,28 @@
-//! The transform on vectors of doubles: radix 4, depth first, signed residues that grow between reductions.
+//! The transform on vectors of doubles: radix 4, depth first, signed residues that grow between
+//! reductions.
 //!
-//! The stage of `m` blocks has the root `roots[m + b]` for block `b`. Pairs of stages are done at once on quarters of a
-//! block, with the root of the block and the two of its halves. The stages come in three groups:
+//! The stage of `m` blocks has the root `roots[m + b]` for block `b`. Pairs of stages are done at
+//! once on quarters of a block, with the root of the block and the two of its halves. The stages
+//! come in three groups:
 //!
-//! 1. Between blocks that fit in the first cache, seen as rows: a strip of columns at a time, through all these stages.
-//! 2. Inside a block, down to squares of `LANES` vectors, and the half of a square's stages that is on whole vectors.
+//! 1. Between blocks that fit in the first cache, seen as rows: a strip of columns at a time,
+//!    through all these stages.
+//! 2. Inside a block, down to squares of `LANES` vectors, and the half of a square's stages that is
+//!    on whole vectors.
 //! 3. After a transposition of a square, the other half with a root per lane.
 //!
-//! So the array goes through the caches twice. The first pass reads residues and the last writes them; in between the
-//! memory holds doubles. The inverse does the same backwards.
+//! So the array goes through the caches twice. The first pass reads residues and the last writes
+//! them; in between the memory holds doubles. The inverse does the same backwards.
 //!
 //! # Sizes
 //!
 //! In units of `q`: an integer of size `A` times a root (1/2 at most) has size `b(A)`, given with
-//! [`Field::mul_factor`], if `A` is at most 4 (`q < 2^50`) or 2 (`q < 2^51`). Sums must stay below `2^53`: 8 or 4
-//! units. Three classes of moduli differ in where they reduce a value to 1/2:
+//! [`Field::mul_factor`], if `A` is at most 4 (`q < 2^50`) or 2 (`q < 2^51`). Sums must stay below
+//! `2^53`: 8 or 4 units. Three classes of moduli differ in where they reduce a value to 1/2:
 //!
-//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + 3/128 A` and products may have any `A < 32`. Forward nothing is reduced: from
-//!   `A = 1`, `A + b(A)` is 12 at most after 17 stages. Backward one of four outputs is, see `inverse4`.
+//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + 3/128 A` and products may have any `A < 32`. Forward
+//!   nothing is reduced: from `A = 1`, `A + b(A)` is 12 at most after 17 stages. Backward one of
+//!   four outputs is, see `inverse4`.
 //! - `MEDIUM`, `q < 2^50`.
 //! - `LARGE`, `q < 2^51`.
 //!
@@ -37,11 +42,13 @@ use std::mem::MaybeUninit;
 /// Smallest degree (its logarithm) done here: a pass, and then squares of 8 by 8 at most.
 pub(super) const MIN_LOG_N: u32 = 7;
 
-/// Most elements of a block, which is taken through its stages at once: with its roots, well inside 32 KiB.
+/// Most elements of a block, which is taken through its stages at once: with its roots, well inside
+/// 32 KiB.
 const MAX_BLOCK: usize = 2048;
 /// Most blocks, at the largest degree.
 const MAX_ROWS: usize = 128;
-/// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as there are.
+/// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as
+/// there are.
 const STRIP: usize = 32;
 /// Squares of vectors done together, so that independent instructions are near each other.
 const SQUARES: usize = 2;
@@ -118,8 +125,8 @@ unsafe fn inverse_any<S: Simd>(_set: S, table: &super::NttTable, a: &mut [u64], 
     }
 }
 
-/// One transform under way, of the `n` elements at `a` seen as rows of one block each. All its methods need the
-/// features of `S`.
+/// One transform under way, of the `n` elements at `a` seen as rows of one block each. All its
+/// methods need the features of `S`.
 struct Transform<S: Simd, const CLASS: u8> {
     field: Field<S>,
     a: *mut f64,
@@ -361,7 +368,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         // SAFETY: as in `forward`.
         unsafe {
             let base = self.a.add(row * self.block);
-            // The inverse of the root of block b of m is minus that of block m - 1 - b, see `inverse4`.
+            // The inverse of the root of block b of m is minus that of block m - 1 - b, see
+            // `inverse4`.
             let mirror = self.rows - 1 - row;
             let roots = self.squares.add(mirror * self.block);
             if self.block == Self::SQUARE {
@@ -407,7 +415,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
             let mut w = [[f.factor(zero); K]; 8];
             for k in 0..S::LANES {
                 for j in 0..K {
-                    // Vectors in reverse order: then the roots of the mirrored square are in the order of the lanes.
+                    // Vectors in reverse order: then the roots of the mirrored square are in the
+                    // order of the lanes.
                     let p = base.add(j * Self::SQUARE + (S::LANES - 1 - k) * S::LANES);
                     x[k][j] = load::<S, FIRST>(p);
                     w[k][j] = f.factor(S::load(roots.add((K - 1 - j) * Self::SQUARE + k * S::LANES)));
@@ -493,8 +502,9 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         }
     }
 
-    /// The last two stages; writes residues. As [`inverse4`], with products in place of the last reductions: of the
-    /// sums of size `4 M`, which `LARGE` reduces first, and `2 b(2 M)`. The products are below 1.
+    /// The last two stages; writes residues. As [`inverse4`], with products in place of the last
+    /// reductions: of the sums of size `4 M`, which `LARGE` reduces first, and `2 b(2 M)`. The
+    /// products are below 1.
     #[inline(always)]
     unsafe fn inverse_last4(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
@@ -525,7 +535,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         }
     }
 
-    /// The last stage alone; writes residues. Sums and differences are `2 M`, and their products below 1.
+    /// The last stage alone; writes residues. Sums and differences are `2 M`, and their products
+    /// below 1.
     #[inline(always)]
     unsafe fn inverse_last2(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
@@ -544,7 +555,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
     }
 }
 
-/// Asks for what four rows have in the next strip: it is too far from row to row for the CPU to foresee.
+/// Asks for what four rows have in the next strip: it is too far from row to row for the CPU to
+/// foresee.
 #[inline(always)]
 fn prefetch_next_strip(a: Rows, row: usize, quarter: usize) {
     for k in 0..4 {

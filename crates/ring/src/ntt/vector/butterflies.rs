@@ -13,12 +13,13 @@ pub(super) unsafe fn load<S: Simd, const PLACE: u8>(p: *const f64) -> S::F {
 /// Two stages: root `w1` on the pairs (0, 2) and (1, 3), then `w2` on (0, 1) and `w3` on (2, 3).
 ///
 /// Sizes, with `M` for the inputs:
-/// - `MEDIUM` reduces `x0`: outputs are `1/2 + b(M) + b(M + b(M))`, so that `M = 2.4` gives 2.3, with products of 3.3.
-///   First come residues: from `M = 1`, unreduced, `1 + b(1) + b(1 + b(1))` is 2.4. The last pass does not reduce,
-///   and ends below 4.4.
-/// - `LARGE` reduces `x1` and, after the first stage, what `x0` became: outputs are `1/2 + b(1/2 + b(M))`, so that
-///   `M = 1.75` gives 1.5 and less, with products of 1.75 and sums of 2.8. The first pass does not reduce `x1`: from
-///   `M = 1` the products are of 1.75 and the outputs 1.5. The last pass does not reduce `x0`, and ends below 3.4.
+/// - `MEDIUM` reduces `x0`: outputs are `1/2 + b(M) + b(M + b(M))`, so that `M = 2.4` gives 2.3,
+///   with products of 3.3. First come residues: from `M = 1`, unreduced, `1 + b(1) + b(1 + b(1))`
+///   is 2.4. The last pass does not reduce, and ends below 4.4.
+/// - `LARGE` reduces `x1` and, after the first stage, what `x0` became: outputs are
+///   `1/2 + b(1/2 + b(M))`, so that `M = 1.75` gives 1.5 and less, with products of 1.75 and sums
+///   of 2.8. The first pass does not reduce `x1`: from `M = 1` the products are of 1.75 and the
+///   outputs 1.5. The last pass does not reduce `x0`, and ends below 3.4.
 #[inline(always)]
 pub(super) unsafe fn forward4<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
     f: &Field<S>,
@@ -75,9 +76,10 @@ pub(super) unsafe fn transpose<S: Simd, const K: usize>(x: &mut [[S::F; K]; 8]) 
 
 /// `log2 LANES` stages on `LANES` vectors, with roots in heap order.
 ///
-/// Eight vectors start with one stage of four products. `LARGE` reduces the other four: `1/2 + b(M)` is 1.5 at most.
-/// So does `MEDIUM` where products are rounded twice. Otherwise `b(A)` is `1/2 + 3/32 A`, and with `M = 2.3` this
-/// stage gives 3.1, then [`forward4`] has products of 3.9 and gives 2.3 or less, or 4.8 in the last pass.
+/// Eight vectors start with one stage of four products. `LARGE` reduces the other four:
+/// `1/2 + b(M)` is 1.5 at most. So does `MEDIUM` where products are rounded twice. Otherwise `b(A)`
+/// is `1/2 + 3/32 A`, and with `M = 2.3` this stage gives 3.1, then [`forward4`] has products of
+/// 3.9 and gives 2.3 or less, or 4.8 in the last pass.
 #[inline(always)]
 pub(super) unsafe fn forward_heap<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
     f: &Field<S>,
@@ -108,18 +110,20 @@ pub(super) unsafe fn forward_heap<S: Simd, const CLASS: u8, const PLACE: u8, con
     }
 }
 
-/// Two stages of the inverse: `w2` on the pairs (0, 1), `w3` on (2, 3), then `w1` on (0, 2) and (1, 3).
+/// Two stages of the inverse: `w2` on the pairs (0, 1), `w3` on (2, 3), then `w1` on (0, 2) and (1,
+/// 3).
 ///
-/// A pair `x, y` becomes `x + y` and `(x - y) / w`. The inverse of the root of block `b` of `m` is minus the root of
-/// block `m - 1 - b`, which is what is passed here: so `(y - x) w`.
+/// A pair `x, y` becomes `x + y` and `(x - y) / w`. The inverse of the root of block `b` of `m` is
+/// minus the root of block `m - 1 - b`, which is what is passed here: so `(y - x) w`.
 ///
-/// Sizes, with `M` for the inputs; residues count as `M = 1/2`, as differences of two of them, or of two sums, are:
+/// Sizes, with `M` for the inputs; residues count as `M = 1/2`, as differences of two of them, or
+/// of two sums, are:
 /// - All reduce the sum of all four.
 /// - `SMALL`: `2 b(2 M)` is the largest output, so that `M = 1.2` gives less again.
-/// - `MEDIUM` reduces the other sum too. The largest output is `b(4 M)`, so that `M = 1` gives 1 again, with products
-///   of 4.
-/// - `LARGE` reduces the difference of sums before its product as well. The largest output is `b(2 b(2 M))`, so that
-///   `M = 1` gives 1 again, with products of 2 and sums of 4.
+/// - `MEDIUM` reduces the other sum too. The largest output is `b(4 M)`, so that `M = 1` gives 1
+///   again, with products of 4.
+/// - `LARGE` reduces the difference of sums before its product as well. The largest output is
+///   `b(2 b(2 M))`, so that `M = 1` gives 1 again, with products of 2 and sums of 4.
 ///
 /// As `q` is less than the power of two, so are the sizes less than these.
 #[inline(always)]
@@ -151,7 +155,8 @@ pub(super) unsafe fn inverse4<S: Simd, const CLASS: u8, const K: usize>(
 
 /// `log2 LANES` stages of the inverse on `LANES` vectors, with the mirrored roots in heap order.
 ///
-/// Eight vectors end with one stage, which reduces its sums: products of `2 M`, outputs below `M` again.
+/// Eight vectors end with one stage, which reduces its sums: products of `2 M`, outputs below `M`
+/// again.
 #[inline(always)]
 pub(super) unsafe fn inverse_heap<S: Simd, const CLASS: u8, const K: usize>(
     f: &Field<S>,

@@ -13,8 +13,9 @@ pub(in crate::ntt) struct Roots {
     pub(super) lanes: usize,
     /// `roots[k]` for the stages before the squares: `n / lanes^2` of them.
     pub(super) upper: Vec<Line>,
-    /// For each square, `lanes` rows. Row 0 has the roots of the whole-vector stages in heap order (1, then 2 and 3,
-    /// then 4 to 7; entry 0 is unused), row `k > 0` the root `k` of the same heap for each of the square's vectors.
+    /// For each square, `lanes` rows. Row 0 has the roots of the whole-vector stages in heap order
+    /// (1, then 2 and 3, then 4 to 7; entry 0 is unused), row `k > 0` the root `k` of the same heap
+    /// for each of the square's vectors.
     pub(super) squares: Vec<Line>,
 }
 
