@@ -1,4 +1,5 @@
-//! Training on plain numbers, exactly as it would run under encryption: same layout, levels, operations.
+//! Training on plain numbers, exactly as it would run under encryption: same layout, levels,
+//! operations.
 //!
 //! ```text
 //! cargo run --release --example 05_train_in_the_clear [-- --set full]

@@ -57,7 +57,8 @@ impl<K: Eq + Hash, V> Made<K, V> {
         Self(RwLock::default())
     }
 
-    /// What there is for a key, or is now made. Where the card has no memory for it, `make_room` may help.
+    /// What there is for a key, or is now made. Where the card has no memory for it, `make_room`
+    /// may help.
     fn get(&self, key: K, make: impl Fn(&K) -> Result<V>, make_room: impl FnOnce()) -> Result<Arc<V>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(known) = known {
@@ -110,8 +111,8 @@ impl CudaBackend {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::NoGpu`], [`crate::Error::NvrtcMissing`] and the like where there is nothing to work on; [`crate::Error::Unsupported`]
-    /// for rings that the kernels are not made for.
+    /// [`crate::Error::NoGpu`], [`crate::Error::NvrtcMissing`] and the like where there is nothing
+    /// to work on; [`crate::Error::Unsupported`] for rings that the kernels are not made for.
     pub fn open(gpu: usize, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
         #[cfg(feature = "emulator")]
         if let Some((bytes, launches)) = crate::emulated::card() {
@@ -135,7 +136,8 @@ impl CudaBackend {
         Self::on(Arc::new(crate::ffi::emulator::Emulator::open(log_n, arithmetic)?), log_n, q, p)
     }
 
-    /// The ring on an emulated device that has so many bytes of memory and is lost after so many launches.
+    /// The ring on an emulated device that has so many bytes of memory and is lost after so many
+    /// launches.
     #[cfg(test)]
     pub(crate) fn emulated_with(
         log_n: u32,
@@ -147,8 +149,8 @@ impl CudaBackend {
         Self::on(Arc::new(crate::ffi::emulator::Emulator::with(log_n, Arithmetic::Fp64, bytes, launches)?), log_n, q, p)
     }
 
-    /// The ring on no device at all: everything is accounted for and nothing is computed, so that a job can be tried for
-    /// the memory it will need. What is downloaded is zero.
+    /// The ring on no device at all: everything is accounted for and nothing is computed, so that a
+    /// job can be tried for the memory it will need. What is downloaded is zero.
     ///
     /// # Errors
     ///
@@ -202,8 +204,8 @@ impl CudaBackend {
         self.pool.peak()
     }
 
-    /// Bytes of device memory that `count` polynomials of so many limbs take: what is left over at the end of each chunk is
-    /// counted in.
+    /// Bytes of device memory that `count` polynomials of so many limbs take: what is left over at
+    /// the end of each chunk is counted in.
     pub fn device_bytes_of(&self, count: usize, limbs: usize) -> usize {
         let in_a_chunk = (CHUNK / limbs.max(1)).max(1);
         (count * limbs.max(CHUNK) * self.limb_bytes()).div_ceil(in_a_chunk)
@@ -218,8 +220,8 @@ impl CudaBackend {
         self.device.memory()
     }
 
-    /// Puts pauses of random length between kernels (or no longer), so that work which does not wait for what it needs gives
-    /// wrong results.
+    /// Puts pauses of random length between kernels (or no longer), so that work which does not
+    /// wait for what it needs gives wrong results.
     pub fn shake(&self, seed: Option<u64>) {
         self.device.shake(seed);
     }
@@ -322,7 +324,8 @@ impl CudaBackend {
         self.launch(Kernel::InverseColumns, jobs.len() as usize, &args);
     }
 
-    /// Where to read and where to write a polynomial that is changed: a shared one moves to limbs of its own.
+    /// Where to read and where to write a polynomial that is changed: a shared one moves to limbs
+    /// of its own.
     fn rewrite(&self, a: &mut CudaPoly) -> (Arc<Buffer>, u64) {
         if Arc::get_mut(&mut a.buffer).is_none() || !a.buffer.is_of_this_lane() {
             let own = Arc::new(self.pool.take(a.basis.limbs()));
@@ -422,7 +425,8 @@ impl Backend for CudaBackend {
     ) -> std::result::Result<CudaPoly, E> {
         assert_eq!(degree, 1 << self.constants.log_n);
         if is_recording() {
-            // What is loaded is kept, a key, and would never arrive: an error of all work, not of the recording alone.
+            // What is loaded is kept, a key, and would never arrive: an error of all work, not of
+            // the recording alone.
             let (operation, reason) = ("loading a key", "this cannot be recorded".to_owned());
             self.health.refuse(Error::Driver { operation, reason });
         }
@@ -532,7 +536,8 @@ impl Backend for CudaBackend {
         if sides < 2 || lane() != 0 || self.health.is_broken() {
             return items.into_iter().map(work).collect();
         }
-        // Queueing is quick: one after the other from this thread. (A second thread cost more than it won.)
+        // Queueing is quick: one after the other from this thread. (A second thread cost more than
+        // it won.)
         let _one_at_a_time = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
         self.noted(self.pool.lend(|| self.device.fork(sides)));
         let _joined_at_the_end = Fork { backend: self, sides, _one_at_a_time };

@@ -43,7 +43,8 @@ fn every_operation_gives_the_cpus_bytes_at_a_toy_set() {
     }
 }
 
-/// Small, medium and large primes, in every order that matters: the widest conversions and products.
+/// Small, medium and large primes, in every order that matters: the widest conversions and
+/// products.
 #[test]
 fn every_size_of_prime_gives_the_cpus_bytes() {
     if !is_present() {
@@ -320,8 +321,8 @@ fn memory_does_not_grow_with_forks() {
     assert_eq!(gpu.pool_bytes(), held);
 }
 
-/// A card is lost in the middle of a step: the step is an error, the session stays where it was, nothing false is written,
-/// and the checkpoint from before goes on elsewhere.
+/// A card is lost in the middle of a step: the step is an error, the session stays where it was,
+/// nothing false is written, and the checkpoint from before goes on elsewhere.
 #[test]
 fn a_lost_card_loses_nothing() {
     if !is_present() {

@@ -28,8 +28,8 @@ impl CudaBackend {
         out
     }
 
-    /// What is uploaded in a fork, from a side of it or from another thread, may be used on its sides at once. What is uploaded
-    /// on lane 0 before a fork comes before all of it.
+    /// What is uploaded in a fork, from a side of it or from another thread, may be used on its
+    /// sides at once. What is uploaded on lane 0 before a fork comes before all of it.
     pub(super) fn settle_upload(&self) {
         if !self.health.is_broken() && (lane() != 0 || self.pool.is_forked()) {
             self.noted(self.device.synchronize());

@@ -23,8 +23,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is being recorded: graphs that are launched one after the other. A graph of a thousand kernels is brought to the card
-/// for a millisecond before its first one runs; while a short one runs, the next and longer one is brought.
+/// What is being recorded: graphs that are launched one after the other. A graph of a thousand
+/// kernels is brought to the card for a millisecond before its first one runs; while a short one
+/// runs, the next and longer one is brought.
 #[derive(Default)]
 struct Tape {
     is_forked: bool,
@@ -41,8 +42,8 @@ const FIRST_PART: usize = 32;
 /// Kernels that are queued between two marks.
 const BETWEEN_MARKS: usize = 256;
 
-/// Marks that may be ahead of the card. The driver queues about a thousand launches and then waits by spinning: the host's
-/// thread sleeps before that.
+/// Marks that may be ahead of the card. The driver queues about a thousand launches and then waits
+/// by spinning: the host's thread sleeps before that.
 const MARKS_AHEAD: usize = 2;
 
 /// What was queued since the last mark, and the marks that the card may not have passed.
@@ -63,7 +64,8 @@ pub(crate) struct Driver {
     driver_version: i32,
     log_n: u32,
     arithmetic: Arithmetic,
-    /// Whether a kernel may be brought to the card while the one before it is still running, which they know to wait for.
+    /// Whether a kernel may be brought to the card while the one before it is still running, which
+    /// they know to wait for.
     overlaps: bool,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -85,7 +87,8 @@ pub(crate) struct Driver {
     graphs: Mutex<BTreeMap<u64, (Vec<sys::CUgraphExec>, usize)>>,
 }
 
-// SAFETY: the handles may be used from any thread that made the context current, which every method does first.
+// SAFETY: the handles may be used from any thread that made the context current, which every method
+// does first.
 unsafe impl Send for Driver {}
 // SAFETY: as above; the driver's functions may be called from many threads at once.
 unsafe impl Sync for Driver {}
@@ -141,7 +144,8 @@ impl Driver {
             driver_version,
             log_n,
             arithmetic,
-            // The kernels wait for each other if they were compiled for this, whatever the card can do.
+            // The kernels wait for each other if they were compiled for this, whatever the card can
+            // do.
             overlaps: target.architecture >= 90,
             device,
             context,
@@ -187,7 +191,8 @@ impl Driver {
     fn load(&mut self, mut code: Vec<u8>) -> Result<()> {
         // Virtual assembly is text and ends with a zero; machine code does not mind one.
         code.push(0);
-        // SAFETY: the code came from the compiler (the cache checks that), and the context is current.
+        // SAFETY: the code came from the compiler (the cache checks that), and the context is
+        // current.
         let module =
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("loading the kernels"))?;
         let find = |kernel: &Kernel| {
@@ -274,7 +279,8 @@ impl Driver {
         if !std::mem::take(&mut tape.is_open) {
             return Ok(());
         }
-        // SAFETY: begun by `begin_part`. The graph is valid, and needed no more once it is ready to be launched.
+        // SAFETY: begun by `begin_part`. The graph is valid, and needed no more once it is ready to
+        // be launched.
         let part = unsafe {
             let graph = result::stream::end_capture(self.streams[LANES]).map_err(failed("recording"))?;
             let part = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
@@ -286,7 +292,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Counts a kernel, and begins another part where the last one is long enough and nothing is beside it.
+    /// Counts a kernel, and begins another part where the last one is long enough and nothing is
+    /// beside it.
     fn wind(&self) -> Result<()> {
         let mut tape = self.tape();
         tape.kernels += 1;
@@ -360,8 +367,9 @@ impl Driver {
             attrs: &mut overlap,
             numAttrs: u32::from(self.overlaps),
         };
-        // SAFETY: the function is of the loaded module and takes one struct of the type that is passed, which the driver
-        // copies; the addresses in it are of buffers and tables that are alive now.
+        // SAFETY: the function is of the loaded module and takes one struct of the type that is
+        // passed, which the driver copies; the addresses in it are of buffers and tables that are
+        // alive now.
         unsafe {
             let function = self.functions[kernel as usize];
             sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
@@ -411,7 +419,8 @@ impl Device for Driver {
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
-        // SAFETY: the context is current; the memory is written before it is read, or its contents do not matter.
+        // SAFETY: the context is current; the memory is written before it is read, or its contents
+        // do not matter.
         unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
                 let (free, total) = self.memory().unwrap_or_default();
@@ -423,8 +432,8 @@ impl Device for Driver {
 
     fn free(&self, address: u64) {
         if self.bind().is_ok() {
-            // SAFETY: the address came from `allocate`, and its owner gives it up. The driver waits for work that is
-            // still queued; an error here is one that the work already had.
+            // SAFETY: the address came from `allocate`, and its owner gives it up. The driver waits
+            // for work that is still queued; an error here is one that the work already had.
             _ = unsafe { result::free_sync(address) };
         }
     }
@@ -448,8 +457,8 @@ impl Device for Driver {
 
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         self.bind()?;
-        // SAFETY: both places have the bytes and are owned by polynomials that are alive now; later owners' work is
-        // queued after this.
+        // SAFETY: both places have the bytes and are owned by polynomials that are alive now; later
+        // owners' work is queued after this.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream()) }.map_err(failed("copying on the card"))
     }
 
@@ -505,7 +514,8 @@ impl Device for Driver {
         let missing = || Error::Driver { operation: "replaying a graph", reason: "no such graph".to_owned() };
         let (parts, kernels) = graphs.get(&recording).ok_or_else(missing)?;
         for &part in parts {
-            // SAFETY: it is alive as long as it is listed; so is what it reads and writes, by the caller.
+            // SAFETY: it is alive as long as it is listed; so is what it reads and writes, by the
+            // caller.
             unsafe { result::graph::launch(part, self.stream()) }.map_err(failed("replaying a graph"))?;
         }
         self.throttle(*kernels)
@@ -563,7 +573,8 @@ impl Device for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A context that failed is gone with its last user: whoever opens the card next gets another.
+        // A context that failed is gone with its last user: whoever opens the card next gets
+        // another.
         if self.bind().is_err() {
             // SAFETY: retained by `open`, used no more.
             _ = unsafe { result::primary_ctx::release(self.device) };
@@ -573,7 +584,8 @@ impl Drop for Driver {
         let graphs = std::mem::take(&mut *self.graphs.lock().unwrap_or_else(PoisonError::into_inner));
         graphs.into_values().flat_map(|(parts, _)| parts).for_each(destroy);
         let marks = std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).marks);
-        // SAFETY: everything was made by `open` or since and is used no more. Errors cannot be told to anyone.
+        // SAFETY: everything was made by `open` or since and is used no more. Errors cannot be told
+        // to anyone.
         unsafe {
             marks.into_iter().for_each(|mark| _ = result::event::destroy(mark));
             for stream in self.streams.into_iter().filter(|s| !s.is_null()) {

@@ -95,7 +95,8 @@ fn recorded_work_is_done_on_other_inputs() {
     assert_eq!(fixture.counts(), (1, 6, 0));
 }
 
-/// What a recording is read from is no place for its outputs, however little memory is left beside it.
+/// What a recording is read from is no place for its outputs, however little memory is left beside
+/// it.
 #[test]
 fn outputs_of_a_replay_are_not_where_it_is_read_from() {
     if !is_present() {
@@ -145,7 +146,8 @@ fn recordings_are_made_anew_where_their_memory_is_gone() {
     assert_eq!(fixture.counts(), (2, 5, 0));
 }
 
-/// Memory of recordings is lent where the card has no more; where it does not come back, work is done step by step.
+/// Memory of recordings is lent where the card has no more; where it does not come back, work is
+/// done step by step.
 #[test]
 fn memory_of_recordings_serves_other_work() {
     if !is_present() {

@@ -8,7 +8,8 @@ use cudarc::driver::result;
 #[cfg(not(feature = "linked"))]
 use cudarc::driver::sys;
 
-/// Functions that drivers of CUDA 12 have; without one of them cudarc would panic in the middle of work.
+/// Functions that drivers of CUDA 12 have; without one of them cudarc would panic in the middle of
+/// work.
 #[cfg(any(test, not(feature = "linked")))]
 const NEEDED: [&str; 6] = [
     "cuMemGetInfo_v2",
@@ -36,8 +37,8 @@ fn require(has: impl Fn(&'static str) -> bool) -> Result<()> {
     NEEDED.into_iter().find(|&symbol| !has(symbol)).map_or(Ok(()), |symbol| Err(Error::DriverTooOld { symbol }))
 }
 
-/// Requires that the driver's library is there and has what is needed; tells whether it can record work. Where it is linked, the program
-/// would not have started without all of it.
+/// Requires that the driver's library is there and has what is needed; tells whether it can record
+/// work. Where it is linked, the program would not have started without all of it.
 #[cfg(not(feature = "linked"))]
 pub(super) fn library() -> Result<bool> {
     // SAFETY: looking for the driver's library loads and unloads it, nothing more.

@@ -66,7 +66,8 @@ pub(super) fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> 
 pub(super) fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
     type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
     let mut milliseconds = 0.0;
-    // SAFETY: the signature is the driver's; both events are alive and the number is valid to write.
+    // SAFETY: the signature is the driver's; both events are alive and the number is valid to
+    // write.
     let result = unsafe {
         let function = sys::culib().get::<Elapsed>(b"cuEventElapsedTime").ok()?;
         function(&mut milliseconds, before, after)

@@ -8,8 +8,9 @@ use std::ffi::c_void;
 /// Bytes that are staged at once.
 pub(super) const STAGED: usize = 1 << 20;
 
-/// Memory of the host that the card reads on its own: what is uploaded is copied here first, so that it may change at once whatever
-/// the driver does with ordinary memory. One half is filled while the other is read.
+/// Memory of the host that the card reads on its own: what is uploaded is copied here first, so
+/// that it may change at once whatever the driver does with ordinary memory. One half is filled
+/// while the other is read.
 #[derive(Default)]
 pub(super) struct Staging {
     halves: Vec<(*mut c_void, sys::CUevent)>,
@@ -48,8 +49,8 @@ impl Staging {
         assert!(bytes.len() <= STAGED);
         let (memory, read) = self.halves[self.next];
         self.next = (self.next + 1) % self.halves.len();
-        // SAFETY: the half has room for the bytes, and the card has read what was in it before; `to` has as many, by the caller.
-        // The event and the stream are alive.
+        // SAFETY: the half has room for the bytes, and the card has read what was in it before;
+        // `to` has as many, by the caller. The event and the stream are alive.
         unsafe {
             result::event::synchronize(read).map_err(failed("waiting for the card"))?;
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len());
