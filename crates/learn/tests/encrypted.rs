@@ -96,7 +96,8 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
     }
 }
 
-/// A whole training to early stopping under encryption: the client's judge and the server's session end where the exact reference does.
+/// A whole training to early stopping under encryption: the client's judge and the server's session
+/// end where the exact reference does.
 #[test]
 fn encrypted_training_stops_early() {
     let (slots, rows, features, classes) = (1024, 64, 12, 3);

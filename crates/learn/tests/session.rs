@@ -1,4 +1,5 @@
-//! A whole training to early stopping on `Clear`: client and server, checkpoints, resuming, the reference.
+//! A whole training to early stopping on `Clear`: client and server, checkpoints, resuming, the
+//! reference.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -186,7 +187,8 @@ fn stops_early_at_the_twin_s_best_epoch(shape: &Shape) {
     assert!(accuracy(&folded, labels).unwrap() > 1.5 / CLASSES as f64);
 }
 
-/// Killed after every step and resumed from what was written down, a session ends with the same bits.
+/// Killed after every step and resumed from what was written down, a session ends with the same
+/// bits.
 #[test]
 fn a_killed_session_ends_with_the_same_bits() {
     SHAPES.iter().for_each(killed_it_ends_with_the_same_bits);

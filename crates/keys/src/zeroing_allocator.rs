@@ -1,16 +1,17 @@
-//! Memory that is wiped when it is given back.
+//! An allocator that wipes memory when it is freed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// The system's allocator, with every block wiped before it is given back: what a program dropped is in none of its memory, whatever
-/// type held it. For programs of the data owner: `#[global_allocator] static MEMORY: ZeroingAllocator = ZeroingAllocator;`
+/// The system's allocator, which wipes every block before it is freed. Dropped values stay nowhere
+/// in memory, whatever type held them. For programs of the data owner: `#[global_allocator] static
+/// MEMORY: ZeroingAllocator = ZeroingAllocator;`
 ///
-/// A block that grows moves, so that its old place is wiped too.
+/// A block that grows moves, so its old memory is wiped too.
 pub struct ZeroingAllocator;
 
-// SAFETY: blocks are the system's, asked for and given back with the layouts of the caller; they are written to within their size, while
-// they are still ours.
+// SAFETY: blocks come from the system's allocator and return to it with the layouts of the caller;
+// they are written within their size before they are freed.
 unsafe impl GlobalAlloc for ZeroingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's.
@@ -26,7 +27,7 @@ unsafe impl GlobalAlloc for ZeroingAllocator {
         // SAFETY: the caller's; the block has the layout's size and nobody else uses it.
         unsafe {
             block.write_bytes(0, layout.size());
-            // Bytes that nobody reads again are written nevertheless.
+            // The barrier keeps the write, although nobody reads the bytes again.
             let block = std::hint::black_box(block);
             compiler_fence(Ordering::SeqCst);
             System.dealloc(block, layout);
