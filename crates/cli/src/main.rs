@@ -58,7 +58,7 @@ enum Command {
     /// Compare an engine with a reference, byte for byte: every operation, a bootstrap, a training iteration.
     Selftest(selftest::Arguments),
     /// Turn pictures or sentences into features by a public pretrained network.
-    Extract(extract::Arguments),
+    Extract(hetal_extract_api::arguments::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -105,7 +105,7 @@ enum BenchCommand {
 
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("hetal: {error}");
             ExitCode::FAILURE
@@ -130,7 +130,7 @@ fn holds_secrets(command: &Command) -> bool {
     )
 }
 
-fn run(arguments: Arguments) -> Result<()> {
+fn run(arguments: Arguments) -> Result<ExitCode> {
     if holds_secrets(&arguments.command) {
         machine::forbid_core_dumps();
     }
@@ -166,7 +166,10 @@ fn run(arguments: Arguments) -> Result<()> {
                 print_object(&report);
             }
         }
-        Command::Extract(arguments) => extract::run(&arguments)?,
+        Command::Extract(arguments) => {
+            // Without the names of the program and of the command.
+            return extract::run(&arguments, std::env::args_os().skip(2).collect());
+        }
         Command::Reproduce(arguments) => reproduce::run(&arguments)?,
         Command::Completions(arguments) => commands::shell::completions(Arguments::command(), &arguments)?,
         Command::Man(arguments) => commands::shell::man(Arguments::command(), &arguments)?,
@@ -175,5 +178,5 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
         Command::Bench(BenchCommand::Train(arguments)) => bench::train::run(&arguments)?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 #[cfg(unix)]
 const OWNER_ONLY: u32 = 0o600;
-/// The suffix of unfinished files. Files with this suffix that a killed program left behind may be removed.
+/// The suffix of unfinished files. Files with this suffix that a killed program left behind may be
+/// removed.
 pub const UNFINISHED: &str = ".unfinished";
 
 /// A file that is written under a temporary name next to its final path.
 ///
-/// [`NewFile::finish`] syncs it and renames it to the final path. A file that is dropped before is removed.
+/// [`NewFile::finish`] syncs it and renames it to the final path. A file that is dropped before is
+/// removed.
 pub struct NewFile {
     file: File,
     temporary: PathBuf,

@@ -4,7 +4,7 @@ use crate::{Error, Result, progress};
 use hetal_client::data::ROW_NORM;
 use hetal_client::data::{Labels, Table, files};
 use hetal_client::{Labelled, TrainingData};
-use hetal_features::Manifest;
+use hetal_extract_api::Manifest;
 use std::path::{Path, PathBuf};
 
 /// Rows to learn from.

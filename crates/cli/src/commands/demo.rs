@@ -3,22 +3,23 @@
 use super::steps::Steps;
 use super::train::{carried, per_iteration};
 use super::{bytes, data, print, seconds, security};
-use crate::extract::DeviceArgument;
 use crate::machine::{self, peak_rss_gib};
-use crate::{Error, Result, extract, progress};
+use crate::{Error, Result, extract};
+use clap::ValueEnum;
 use hetal_client::data::files::{Format, parse_table};
 use hetal_client::data::{ROW_NORM, class_numbers};
 use hetal_client::layout::server_bytes;
 use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::training::{Options, Trained, TrainingRun};
 use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
-use hetal_features::dataset::{Columns, Dataset, Format as Form};
-use hetal_features::job::{Job, Output, Policy};
-use hetal_features::{Extractor, Manifest};
+use hetal_extract_api::Manifest;
+use hetal_extract_api::arguments::DeviceArgument;
+use hetal_extract_api::protocol::{Extract, Request};
 use hetal_learn::{Limits, Matrix, Wishes, judge, reference};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Running};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
@@ -102,22 +103,20 @@ impl Bundle {
 
     /// As many sentences as are bundled, through a network on this machine.
     fn from_text(arguments: &Arguments, texts: &Path, network: &Path) -> Result<Self> {
-        let mut dataset = Dataset::open(texts, &Form::detect(texts, Columns::default()), 0)?;
-        dataset.thin([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]], 0);
-        let spinner = progress::spinner("loading the model");
-        let extractor = Extractor::open_on(network, arguments.device.into())?;
-        spinner.finish_and_clear();
-        extract::say_note(&extractor);
         let folder = arguments.dir.join("features");
-        let (policy, output) = (Policy::Skip, Output::Npy);
-        let manifest = extract::with_bar(&Job {
-            extractor: &extractor,
-            dataset: &dataset,
-            seed: 0,
-            folder: &folder,
-            policy,
-            output,
-        })?;
+        let device = arguments.device.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let options: [(&str, &OsStr); 5] = [
+            ("--model", network.as_os_str()),
+            ("--data", texts.as_os_str()),
+            ("--out", folder.as_os_str()),
+            ("--device", device.as_ref()),
+            ("--bad", "skip".as_ref()),
+        ];
+        extract::carry_out(&Request::Extract(Extract {
+            arguments: options.into_iter().flat_map(|(name, value)| [name.into(), value.to_owned()]).collect(),
+            at_most: Some([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]]),
+        }))?;
+        let manifest = Manifest::read(&folder)?;
         let part = |name: &str| -> Result<Labelled> {
             let labels = folder.join(format!("labels_{name}.npy")).display().to_string();
             let rows = data::labelled(&folder.join(format!("features_{name}.npy")), Some(&labels), None)?;

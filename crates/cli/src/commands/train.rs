@@ -8,7 +8,7 @@ use super::{FOLDER, bytes, print, seconds};
 use crate::{Error, Result};
 use hetal_client::training::{IterationTime, Options, Trained, TrainingRun};
 use hetal_client::{Project, model};
-use hetal_features::Manifest;
+use hetal_extract_api::Manifest;
 use hetal_learn::Wishes;
 use hetal_learn::nesterov::Momentum;
 use serde_json::{Value, json};
