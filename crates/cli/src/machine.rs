@@ -2,71 +2,66 @@
 
 pub use hetal_experiments::process::peak_rss_gib;
 
-/// A field of `/proc/meminfo` in bytes; `None` where the system does not tell.
+/// A field of `/proc/meminfo` in bytes; `None` if the system does not report it.
 fn meminfo(field: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Memory that programs can still have.
+/// Memory that is available to programs, in bytes.
 pub fn available_memory_bytes() -> Option<u64> {
     meminfo("MemAvailable")
 }
 
-/// All memory.
+/// All memory of the machine, in bytes.
 pub fn memory_bytes() -> Option<u64> {
     meminfo("MemTotal")
 }
 
-/// Free bytes on the disk of a folder; `None` where the system does not tell.
+/// Free bytes on the file system of a folder; `None` if the system does not report them.
 #[cfg(unix)]
 pub fn free_disk_bytes(folder: &std::path::Path) -> Option<u64> {
-    let path = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(folder.as_os_str())).ok()?;
-    let mut stat: std::mem::MaybeUninit<libc::statvfs> = std::mem::MaybeUninit::uninit();
-    // SAFETY: the path ends in a zero, and the pointer is to memory of the right size.
-    if unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: the call succeeded, so it has filled the structure.
-    let stat = unsafe { stat.assume_init() };
+    let stat = rustix::fs::statvfs(folder).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Free bytes on the disk of a folder; `None` where the system does not tell.
+/// Free bytes on the file system of a folder; `None` if the system does not report them.
 #[cfg(not(unix))]
 pub fn free_disk_bytes(_folder: &std::path::Path) -> Option<u64> {
     None
 }
 
-/// No core dump of this process from now on, and no other process of its user looks into its memory: a secret key may be there.
+/// Disables core dumps of this process, whose memory may hold a secret key.
+///
+/// On Linux it also stops other processes of the same user from reading that memory.
 #[cfg(unix)]
 pub fn forbid_core_dumps() {
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure outlives the call. Lowering a limit always succeeds.
-    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
-    // Systems that hand cores to a program ignore the limit, but not this.
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    // Lowering a limit always succeeds.
+    _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    // A system that pipes core dumps to a program ignores the limit, but not this.
     #[cfg(target_os = "linux")]
-    // SAFETY: takes numbers only.
-    unsafe {
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0)
-    };
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    }
 }
 
-/// There are no core dumps here.
+/// Does nothing: this system has no core dumps.
 #[cfg(not(unix))]
 pub fn forbid_core_dumps() {}
 
 #[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use rustix::process::{DumpableBehavior, Resource, dumpable_behavior, getrlimit};
+
     #[test]
     fn a_process_that_holds_a_key_leaves_no_core() {
         super::forbid_core_dumps();
-        let mut limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-        // SAFETY: the structure outlives the call.
-        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_CORE, &raw mut limit) }, 0);
-        assert_eq!((limit.rlim_cur, limit.rlim_max), (0, 0));
-        // SAFETY: takes numbers only.
-        assert_eq!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0);
+        let limit = getrlimit(Resource::Core);
+        assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));
+        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
     }
 }

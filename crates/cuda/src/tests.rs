@@ -8,9 +8,10 @@ use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
+use hetal_learn::driver::{EngineHost, drive};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Trainer};
-use hetal_learn::{CachedBatch, Geometry, LevelPlan, Limits, RowBlob, Session, session};
+use hetal_learn::{CachedBatch, Geometry, LevelPlan, Limits, RowBlob, Session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{Client, complex_vector};
 use std::cell::Cell;
@@ -368,7 +369,9 @@ fn a_lost_card_loses_nothing() {
     let saved: Vec<Vec<u8>> = ciphertexts.iter().map(|ct| codec.encode(ct.inner()).unwrap()).collect();
 
     left.store(100, Ordering::Relaxed);
-    let lost = session::advance(&engine, &mut session, &batches[..], |_| Ok(&trainer), |_| true).unwrap_err();
+    let never = |_: &Session<_>, _| unreachable!("no epoch ends");
+    let mut host = EngineHost::new(&engine, &batches[..], |_| Ok(&trainer), never);
+    let lost: hetal_learn::Error = drive(&mut session, &mut host).unwrap_err();
     let hetal_learn::Error::Circuit(hetal_circuits::Error::Scheme(hetal_ckks::Error::Backend(found))) = lost else {
         panic!("{lost}");
     };

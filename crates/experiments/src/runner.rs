@@ -1,68 +1,77 @@
-//! Work that can be done on any engine.
+//! Runs an experiment on the engine that the user chooses.
+//!
+//! An [`Experiment`] says which keys it needs and what it does with a [`Harness`]. A [`Runner`]
+//! makes the keys, builds the engine and runs the experiment on it.
 
 pub mod engine;
 pub mod harness;
 pub mod local_owner;
 
 use crate::Result;
-use crate::runner::engine::{EngineKind, gpu};
-use crate::runner::harness::{Plain, Sealing, Setting};
-use crate::runner::local_owner::LocalOwner;
-use hetal_circuits::Engine;
+use engine::{EngineKind, open_gpu};
+use harness::{ClearHarness, EncryptedHarness, Harness};
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_ckks::Params;
 use hetal_cuda::CudaBackend;
+use local_owner::LocalOwner;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Something to do in any setting.
-pub trait Work {
-    /// What comes of it.
+/// An experiment that runs on any engine.
+pub trait Experiment {
+    /// The result.
     type Output;
-    /// The keys and bootstraps it needs.
-    fn needs(&self) -> Result<KeyRequirements>;
-    /// Does it.
-    fn run<S: Setting>(&self, setting: &S) -> Result<Self::Output>;
+
+    /// The keys and bootstraps that the experiment uses.
+    fn required_keys(&self) -> Result<KeyRequirements>;
+
+    /// Runs the experiment.
+    fn run<H: Harness>(&self, harness: &H) -> Result<Self::Output>;
 }
 
-/// Ciphertexts of a setting.
-pub type Ct<S> = <<S as Setting>::Engine as Engine>::Ciphertext;
-
-/// Which GPU, and how it bootstraps.
+/// Which GPU is used, and how it bootstraps.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Card {
-    /// Its number.
+pub struct GpuOptions {
+    /// The number of the GPU.
     pub device: usize,
-    /// How many keys its bootstraps take.
+    /// The split of bootstrapping matrices: more keys, or more work.
     pub steps: BsgsSplit,
 }
 
-/// A place to work: plain numbers, or a fresh secret with this machine's CPU or a GPU.
-pub enum Lab {
-    /// Plain numbers on the slots and levels of a set.
+/// The output of an experiment, and the time before it started.
+pub struct TimedRun<T> {
+    /// The output.
+    pub output: T,
+    /// Seconds to make the keys and to encode the bootstrapping matrices; 0 in the clear.
+    pub setup_seconds: f64,
+}
+
+/// An engine of one kind for one parameter set, with a fresh secret key where it needs one.
+pub enum Runner {
+    /// Plain numbers, with the slots and levels of a parameter set.
     Clear(Params),
-    /// On the CPU.
+    /// Ciphertexts on the CPU.
     Cpu(LocalOwner),
-    /// On a GPU.
+    /// Ciphertexts on a GPU.
     Cuda(LocalOwner, Arc<CudaBackend>, BsgsSplit),
 }
 
-impl Lab {
-    /// A place for a set: the only one where an engine is chosen.
-    pub fn open(kind: EngineKind, set: &str, card: Card) -> Result<Self> {
+impl Runner {
+    /// Opens an engine for a parameter set.
+    pub fn new(kind: EngineKind, set: &str, gpu: GpuOptions) -> Result<Self> {
         Ok(match kind {
             EngineKind::Clear => Self::Clear(Params::named(set)?),
             EngineKind::Cpu => Self::Cpu(LocalOwner::new(set)?),
             EngineKind::Cuda => {
                 let owner = LocalOwner::new(set)?;
-                let gpu = gpu(&owner.params, card.device)?;
-                Self::Cuda(owner, gpu, card.steps)
+                let backend = open_gpu(&owner.params, gpu.device)?;
+                Self::Cuda(owner, backend, gpu.steps)
             }
         })
     }
 
-    /// The GPU, where that is the place.
+    /// The GPU, if this runner uses one.
     pub fn gpu(&self) -> Option<&CudaBackend> {
         match self {
             Self::Cuda(_, gpu, _) => Some(gpu),
@@ -70,31 +79,34 @@ impl Lab {
         }
     }
 
-    /// Makes the keys some work needs and does the work.
-    pub fn run<W: Work>(&self, work: &W) -> Result<W::Output> {
-        Ok(self.run_timed(work)?.0)
+    /// Makes the keys of an experiment and runs it.
+    pub fn run<E: Experiment>(&self, experiment: &E) -> Result<E::Output> {
+        Ok(self.run_timed(experiment)?.output)
     }
 
-    /// [`Lab::run`], and the seconds that keys and matrices took.
-    pub fn run_timed<W: Work>(&self, work: &W) -> Result<(W::Output, f64)> {
+    /// Makes the keys of an experiment, runs it, and reports how long the keys took.
+    pub fn run_timed<E: Experiment>(&self, experiment: &E) -> Result<TimedRun<E::Output>> {
         let start = Instant::now();
         match self {
-            Self::Clear(params) => Ok((work.run(&Plain(Clear::new(params.slots(), params.top_level())))?, 0.0)),
+            Self::Clear(params) => {
+                let harness = ClearHarness::new(Clear::new(params.slots(), params.top_level()));
+                Ok(TimedRun { output: experiment.run(&harness)?, setup_seconds: 0.0 })
+            }
             Self::Cpu(owner) => {
-                let engine = owner.engine(&work.needs()?)?;
-                let seconds = start.elapsed().as_secs_f64();
-                Ok((work.run(&Sealing::new(owner, &engine))?, seconds))
+                let engine = owner.engine(&experiment.required_keys()?)?;
+                let setup_seconds = start.elapsed().as_secs_f64();
+                Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }
             Self::Cuda(owner, gpu, steps) => {
-                let engine = owner.engine_on(Arc::clone(gpu), &work.needs()?, *steps)?;
-                let seconds = start.elapsed().as_secs_f64();
-                Ok((work.run(&Sealing::new(owner, &engine))?, seconds))
+                let engine = owner.engine_on(Arc::clone(gpu), &experiment.required_keys()?, *steps)?;
+                let setup_seconds = start.elapsed().as_secs_f64();
+                Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }
         }
     }
 }
 
-/// Does some work in a place of its own.
-pub fn run<W: Work>(work: &W, kind: EngineKind, set: &str, card: Card) -> Result<W::Output> {
-    Lab::open(kind, set, card)?.run(work)
+/// Runs one experiment with a runner of its own.
+pub fn run<E: Experiment>(experiment: &E, kind: EngineKind, set: &str, gpu: GpuOptions) -> Result<E::Output> {
+    Runner::new(kind, set, gpu)?.run(experiment)
 }

@@ -2,7 +2,7 @@
 
 use crate::bench::ops::described;
 use crate::report::{output, progress};
-use crate::runner::engine::{Place, Processor, gpu};
+use crate::runner::engine::{DeviceBackend, Processor, open_gpu};
 use crate::runner::local_owner::LocalOwner;
 use crate::{Error, Result};
 use hetal_circuits::bootstrap::BsgsSplit;
@@ -79,7 +79,7 @@ fn test(arguments: &Arguments, set: &str) -> Result<Value> {
             (operations, journeys, name, Value::Null)
         }
         Processor::Cuda => {
-            let (card, cpu) = (gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
+            let (card, cpu) = (open_gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
             let operations = operations(&card, &cpu, &params)?;
             let mut journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
             shaken(arguments.shake, set, &card, &mut journeys)?;
@@ -132,7 +132,7 @@ fn operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &Params) -
 }
 
 /// Keys, ciphertexts, a bootstrap and a whole training iteration on a backend, all from the same seeds each time.
-fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
+fn journey<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     let owner = LocalOwner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
     let params = &owner.params;
     let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
@@ -141,7 +141,7 @@ fn journey<B: Place>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
     let needs: KeyRequirements = trainer::keys(g, level_plan, constants.clone(), 0, params.top_level())?;
     let engine = owner.engine_on(Arc::clone(backend), &needs, BsgsSplit::FewKeys)?;
     let encoder = owner.evaluator();
-    let seal = |values: &[Complex64], level| owner.seal(&engine, &encoder, values, level);
+    let seal = |values: &[Complex64], level| owner.encrypt_for(&engine, &encoder, values, level);
     let spinner = progress::spinner("a bootstrap and an iteration");
     let mut results = Results::new();
     let mut note = |name: &str, ct: &LeveledCiphertext<B::Poly>| -> Result<()> {

@@ -6,9 +6,8 @@
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
 use crate::nesterov::MomentumSchedule;
-use crate::trainer::{Model, Trainer};
-use crate::{Batches, Error, Result, batches};
-use hetal_circuits::Engine;
+use crate::trainer::Model;
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -103,6 +102,11 @@ impl<C: Clone> Session<C> {
     /// The model as it stands.
     pub fn model(&self) -> &Model<C> {
         &self.model
+    }
+
+    /// The range of the softmax in use.
+    pub fn range(&self) -> f64 {
+        self.range
     }
 
     /// The weights as they stand: those validated at the end of an epoch.
@@ -232,34 +236,6 @@ impl<C: Clone> Session<C> {
             repeats: record.repeats,
             phase: record.phase,
         })
-    }
-}
-
-/// Does steps on the pieces of batches that are held, and refreshes, until something else is to be done, which is returned. `trainer` gives the circuit of a range. After each step
-/// `rest` is called and may interrupt by returning false.
-pub fn advance<'t, E: Engine + 't>(
-    engine: &E,
-    session: &mut Session<E::Ciphertext>,
-    held: &(impl Batches<E> + ?Sized),
-    trainer: impl Fn(f64) -> Result<&'t Trainer<E>>,
-    mut rest: impl FnMut(&Session<E::Ciphertext>) -> bool,
-) -> Result<Action> {
-    loop {
-        let action = session.next_action();
-        let model = match action {
-            Action::Step { batch, rate, range } => {
-                let trainer = trainer(range)?;
-                let geometry = trainer.products().geometry();
-                let pieces = batches::pieces_of(geometry, session.agreement.batch, batch, held.count());
-                batches::step(engine, trainer, session.model(), held, pieces, rate, &mut |_| {})?
-            }
-            Action::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
-            Action::Validate { .. } | Action::Return => return Ok(action),
-        };
-        session.stepped(model)?;
-        if !rest(session) {
-            return Ok(session.next_action());
-        }
     }
 }
 

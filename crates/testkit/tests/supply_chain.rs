@@ -172,13 +172,11 @@ fn builds_are_locked() {
 }
 
 /// The files that may contain `unsafe`: kernels, foreign functions, and what asks the operating system.
-const UNSAFE: [&str; 19] = [
-    "crates/cli/src/machine.rs",
+const UNSAFE: [&str; 17] = [
     "crates/cuda/src/ffi/arguments.rs",
     "crates/cuda/src/ffi/driver.rs",
     "crates/cuda/src/ffi/emulator.rs",
     "crates/cuda/src/ffi/nvrtc.rs",
-    "crates/experiments/src/process.rs",
     "crates/features/src/kernels.rs",
     "crates/keys/src/wiping.rs",
     "crates/keys/tests/zeroised.rs",

@@ -1,8 +1,7 @@
 //! Features and labels, as named on the command line.
 
 use crate::{Error, Result, progress};
-use hetal_client::data::ROW_NORM;
-use hetal_client::data::{Labels, Table, files};
+use hetal_client::data::{Labels, ROW_NORM, Table, files};
 use hetal_client::{Labelled, TrainingData};
 use hetal_extract_api::Manifest;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::protocol::{Extract, Request};
 use hetal_learn::{Limits, Matrix, Wishes, judge, reference};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
-use hetal_server::{Config, Running};
+use hetal_server::{Config, Server};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -235,7 +235,7 @@ fn folder_bytes(folder: &Path) -> u64 {
 }
 
 /// A server in this process, with a certificate of its own and one tenant whose token no one else ever sees.
-fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Running, Address)> {
+fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Server, Address)> {
     let mut token = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *token).map_err(|e| Error::Randomness { reason: e.to_string() })?;
     let token = Zeroizing::new(token.iter().map(|b| format!("{b:02x}")).collect::<String>());
@@ -264,7 +264,7 @@ fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Running, Addres
 }
 
 /// An error of the owner's, where the server knows more about it.
-fn told(error: hetal_client::Error, server: &Running) -> Error {
+fn told(error: hetal_client::Error, server: &Server) -> Error {
     match error {
         hetal_client::Error::Resting => Error::CardFailed { reason: server.device_fault() },
         other => other.into(),

@@ -9,8 +9,8 @@ use crate::noise::BootstrapNoise;
 use crate::report::output;
 use crate::report::table::{Table, digits};
 use crate::runner::engine::EngineKind;
-use crate::runner::harness::Setting;
-use crate::runner::{Card, Work, run as run_on};
+use crate::runner::harness::Harness;
+use crate::runner::{self, Experiment, GpuOptions};
 use crate::tuning::{Choice, RATES, ROW_NORMS, Sets, choose, preset};
 use hetal_circuits::clear::{KeyRequirements, Noise};
 use hetal_circuits::{Complex64, Engine};
@@ -150,7 +150,7 @@ pub struct OperationErrors {
 impl OperationErrors {
     /// Measures them under encryption, on this machine's CPU.
     pub fn measure(set: &str) -> Result<Self> {
-        run_on(&OneOfEach, EngineKind::Cpu, set, Card::default())
+        runner::run(&OneOfEach, EngineKind::Cpu, set, GpuOptions::default())
     }
 
     /// The deviations per real coordinate of an encryption and of the worse operation, by the mean of a Rayleigh distribution.
@@ -162,25 +162,25 @@ impl OperationErrors {
 
 struct OneOfEach;
 
-impl Work for OneOfEach {
+impl Experiment for OneOfEach {
     type Output = OperationErrors;
 
-    fn needs(&self) -> Result<KeyRequirements> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         let level = LevelPlan::lowest().probabilities();
         Ok(KeyRequirements { rotations: vec![(1, level)], relinearisation: Some(level), ..KeyRequirements::default() })
     }
 
-    fn run<S: Setting>(&self, lab: &S) -> Result<OperationErrors> {
-        let engine = lab.engine();
+    fn run<H: Harness>(&self, harness: &H) -> Result<OperationErrors> {
+        let engine = harness.engine();
         let slots = engine.slots();
         let values: Vec<Complex64> = (0..slots).map(|i| Complex64::from_polar(1.0, (i * i) as f64)).collect();
-        let ct = lab.seal(&values, LevelPlan::lowest().probabilities())?;
+        let ct = harness.encrypt(&values, LevelPlan::lowest().probabilities())?;
         let mean = |got: Vec<Complex64>, expected: &dyn Fn(usize) -> Complex64| {
             got.iter().enumerate().map(|(i, v)| (v - expected(i)).norm()).sum::<f64>() / slots as f64
         };
-        let fresh = lab.open(&ct)?;
-        let rotated = lab.open(&engine.rotate(&ct, 1)?)?;
-        let squared = lab.open(&engine.square(&ct)?)?;
+        let fresh = harness.decrypt(&ct)?;
+        let rotated = harness.decrypt(&engine.rotate(&ct, 1)?)?;
+        let squared = harness.decrypt(&engine.square(&ct)?)?;
         Ok(OperationErrors {
             encryption: mean(fresh, &|i| values[i]),
             rotation: mean(rotated, &|i| values[(i + 1) % slots]),

@@ -4,8 +4,8 @@ use crate::report::output;
 use crate::report::progress;
 use crate::report::table::{Table, cell};
 use crate::runner::engine::EngineKind;
-use crate::runner::harness::{Plain, Setting};
-use crate::runner::{Card, Ct, Lab, Work};
+use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
+use crate::runner::{Experiment, GpuOptions, Runner};
 use crate::{Error, Result};
 use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
@@ -42,10 +42,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let shapes = arguments.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
     let wanted = |a: &Algorithm| arguments.algorithms.is_empty() || arguments.algorithms.contains(&a.name());
     let algorithms: Vec<_> = Algorithm::ALL.into_iter().filter(wanted).collect();
-    let lab = Lab::open(arguments.engine, &arguments.set, Card::default())?;
+    let runner = Runner::new(arguments.engine, &arguments.set, GpuOptions::default())?;
     let mut all = Vec::new();
     for shape in shapes {
-        let objects = report_in(&lab, shape, &algorithms, arguments.engine, &arguments.set)?;
+        let objects = report_in(&runner, shape, &algorithms, arguments.engine, &arguments.set)?;
         if !arguments.json {
             output::print(false, &Value::Null, &table(&objects).to_string());
         }
@@ -92,11 +92,17 @@ const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
 
 /// Every algorithm on one shape, as flat objects.
 pub fn report(shape: Shape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
-    report_in(&Lab::open(kind, set, Card::default())?, shape, &Algorithm::ALL, kind, set)
+    report_in(&Runner::new(kind, set, GpuOptions::default())?, shape, &Algorithm::ALL, kind, set)
 }
 
 /// Some algorithms on one shape, as flat objects. They share their keys.
-fn report_in(lab: &Lab, shape: Shape, algorithms: &[Algorithm], kind: EngineKind, set: &str) -> Result<Vec<Value>> {
+fn report_in(
+    runner: &Runner,
+    shape: Shape,
+    algorithms: &[Algorithm],
+    kind: EngineKind,
+    set: &str,
+) -> Result<Vec<Value>> {
     let (a, b, c) = shape;
     let params = Params::named(set)?;
     let bar = progress::bar(2 * algorithms.len() as u64);
@@ -110,7 +116,7 @@ fn report_in(lab: &Lab, shape: Shape, algorithms: &[Algorithm], kind: EngineKind
         Vec::new()
     } else {
         bar.set_message(format!("{a} x {b} x {c}: keys"));
-        lab.run(&Comparison { counted: &counted, bar: &bar })?
+        runner.run(&Comparison { counted: &counted, bar: &bar })?
     };
     bar.finish_and_clear();
     let rows: Vec<_> = counted.iter().enumerate().map(|(k, counted)| Measured::new(counted, timed.get(k))).collect();
@@ -188,9 +194,9 @@ struct Counted {
 impl Counted {
     fn new(product: Product) -> Result<Self> {
         let part = product.counted();
-        let lab = Plain(Clear::new(part.unit.slots(), part.top_level));
-        let max_error = part.run(&lab, 1)?.max_error;
-        let recorded = lab.0.op_counts();
+        let harness = ClearHarness::new(Clear::new(part.unit.slots(), part.top_level));
+        let max_error = part.run(&harness, 1)?.max_error;
+        let recorded = harness.engine().op_counts();
         let counts = Counts::from(&recorded);
         // What is counted on a part is the same for each of its entries.
         let whole = |count: u64| count / part.entries() * product.entries();
@@ -209,17 +215,17 @@ struct Comparison<'a> {
     bar: &'a ProgressBar,
 }
 
-impl Work for Comparison<'_> {
+impl Experiment for Comparison<'_> {
     type Output = Vec<Timed>;
 
-    fn needs(&self) -> Result<KeyRequirements> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         Ok(self.counted.iter().fold(KeyRequirements::default(), |all, counted| all.union(counted.keys.clone())))
     }
 
-    fn run<S: Setting>(&self, lab: &S) -> Result<Vec<Timed>> {
+    fn run<H: Harness>(&self, harness: &H) -> Result<Vec<Timed>> {
         let run = |counted: &Counted| {
             self.bar.set_message(counted.product.algorithm.name());
-            let timed = counted.product.timed().run(lab, RUNS);
+            let timed = counted.product.timed().run(harness, RUNS);
             self.bar.inc(1);
             timed
         };
@@ -289,20 +295,26 @@ impl Product {
         LEVEL.min(self.top_level)
     }
 
-    fn sealed<S: Setting>(&self, lab: &S, blocks: &Packed, level: usize) -> Result<Blocks<Ct<S>>> {
-        let rows = blocks.rows().iter().map(|row| lab.seal_all(row, level));
+    fn sealed<H: Harness>(&self, harness: &H, blocks: &Packed, level: usize) -> Result<Blocks<HarnessCiphertext<H>>> {
+        let rows = blocks.rows().iter().map(|row| harness.encrypt_all(row, level));
         Ok(Blocks::new(self.unit, rows.collect::<Result<Vec<Vec<_>>>>()?)?)
     }
 
-    fn opened<S: Setting>(&self, lab: &S, blocks: &Blocks<Ct<S>>, rows: usize, columns: usize) -> Result<Matrix> {
-        let opened = blocks.rows().iter().map(|row| lab.open_all(row));
+    fn opened<H: Harness>(
+        &self,
+        harness: &H,
+        blocks: &Blocks<HarnessCiphertext<H>>,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Matrix> {
+        let opened = blocks.rows().iter().map(|row| harness.decrypt_all(row));
         Ok(Blocks::new(self.unit, opened.collect::<Result<Vec<Vec<_>>>>()?)?.unpack(rows, columns))
     }
 
     /// Products of matrices in blocks.
-    fn blocks<S: Setting>(&self, lab: &S, runs: usize) -> Result<Timed> {
+    fn blocks<H: Harness>(&self, harness: &H, runs: usize) -> Result<Timed> {
         let (a, b, c, unit) = (self.rows, self.columns, self.classes, self.unit);
-        let (engine, x) = (lab.engine(), Self::matrix(self.rows, b, 0.1));
+        let (engine, x) = (harness.engine(), Self::matrix(self.rows, b, 0.1));
         let xs = Blocks::pack(&x, unit);
         let abt = self.algorithm.is_abt();
         let small = if abt { Self::matrix(c, b, 0.2) } else { Self::matrix(a, c, 0.3) };
@@ -314,8 +326,8 @@ impl Product {
         // A B^T has the large matrix first, A^T B second.
         let (level_x, level_small) =
             if abt { (self.level_a(), self.level_b()) } else { (self.level_b(), self.level_a()) };
-        let (xs, small_sealed) = (self.sealed(lab, &xs, level_x)?, self.sealed(lab, &packed, level_small)?);
-        let (product, seconds) = best_of(runs, lab, || match self.algorithm {
+        let (xs, small_sealed) = (self.sealed(harness, &xs, level_x)?, self.sealed(harness, &packed, level_small)?);
+        let (product, seconds) = best_of(runs, harness, || match self.algorithm {
             Algorithm::DiagAbt => diag_abt(engine, &xs, &small_sealed, c, 1.0),
             Algorithm::ColMajor => col_major(engine, &xs, &small_sealed, c),
             // The levels choose the branch.
@@ -323,15 +335,15 @@ impl Product {
             _ => row_major(engine, &small_sealed, &xs, c),
         })?;
         let exact = if abt { abt_exact(&x, &small) } else { atb_exact(&small, &x) };
-        let opened = self.opened(lab, &product, exact.rows(), exact.columns())?;
+        let opened = self.opened(harness, &product, exact.rows(), exact.columns())?;
         Ok(Timed { seconds, max_error: opened.max_difference(&exact) })
     }
 
     /// Jin et al.'s products, class by class so that few of their many ciphertexts live at a time.
-    fn columns<S: Setting>(&self, lab: &S) -> Result<Timed> {
-        let (engine, slots) = (lab.engine(), lab.engine().slots());
+    fn columns<H: Harness>(&self, harness: &H) -> Result<Timed> {
+        let (engine, slots) = (harness.engine(), harness.engine().slots());
         let x = Self::matrix(self.rows, self.columns, 0.1);
-        let seal = |columns: &[Vec<Complex64>]| lab.seal_all(columns, self.level_b());
+        let seal = |columns: &[Vec<Complex64>]| harness.encrypt_all(columns, self.level_b());
         let xs = seal(&priv_gd::pack_columns(&x, slots)?)?;
         let (mut seconds, mut max_error) = (0.0, 0.0f64);
         for class in 0..self.classes {
@@ -347,24 +359,24 @@ impl Product {
             let values = if self.algorithm.is_abt() {
                 let replicated: Vec<_> =
                     priv_gd::pack_replicated(&small, slots).iter().map(|row| seal(row)).collect::<Result<_>>()?;
-                lab.settle()?;
+                harness.synchronize()?;
                 let start = Instant::now();
                 let product = priv_gd::abt(engine, &xs, &replicated)?;
-                lab.settle()?;
+                harness.synchronize()?;
                 seconds += start.elapsed().as_secs_f64();
-                let opened = lab.open(&product[0])?;
+                let opened = harness.decrypt(&product[0])?;
                 Matrix::from_fn(self.rows, 1, |i, _| opened[i].re)
             } else {
                 let column = seal(&priv_gd::pack_columns(&small, slots)?)?;
                 // Entry by entry: all of them at once would be gigabytes.
                 let mut row = Vec::new();
                 for x in xs.chunks(8) {
-                    lab.settle()?;
+                    harness.synchronize()?;
                     let start = Instant::now();
                     let product = priv_gd::atb(engine, &column, x)?;
-                    lab.settle()?;
+                    harness.synchronize()?;
                     seconds += start.elapsed().as_secs_f64();
-                    row.extend(lab.open_all(&product[0])?.iter().map(|entry| entry[0].re));
+                    row.extend(harness.decrypt_all(&product[0])?.iter().map(|entry| entry[0].re));
                 }
                 Matrix::from_fn(1, self.columns, |_, j| row[j])
             };
@@ -377,16 +389,16 @@ impl Product {
 type Packed = Blocks<Vec<Complex64>>;
 
 /// The result of some work, and the seconds of the shortest of up to `runs` runs: long ones are not repeated.
-fn best_of<S: Setting, T, E>(runs: usize, lab: &S, work: impl Fn() -> std::result::Result<T, E>) -> Result<(T, f64)>
+fn best_of<H: Harness, T, E>(runs: usize, harness: &H, work: impl Fn() -> std::result::Result<T, E>) -> Result<(T, f64)>
 where
     Error: From<E>,
 {
     let (mut best, mut run) = (f64::INFINITY, 0);
     loop {
-        lab.settle()?;
+        harness.synchronize()?;
         let start = Instant::now();
         let result = work()?;
-        lab.settle()?;
+        harness.synchronize()?;
         let seconds = start.elapsed().as_secs_f64();
         best = best.min(seconds);
         run += 1;
@@ -398,11 +410,11 @@ where
 
 impl Product {
     /// Multiplies, blocks up to `runs` times, and compares with plain numbers.
-    fn run<S: Setting>(&self, lab: &S, runs: usize) -> Result<Timed> {
+    fn run<H: Harness>(&self, harness: &H, runs: usize) -> Result<Timed> {
         if self.level_a() < 4 {
             return Err(Error::TooFewLevels { needs: 4, has: self.level_a() });
         }
-        if self.is_column_wise() { self.columns(lab) } else { self.blocks(lab, runs) }
+        if self.is_column_wise() { self.columns(harness) } else { self.blocks(harness, runs) }
     }
 }
 

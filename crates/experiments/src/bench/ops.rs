@@ -1,10 +1,10 @@
 //! `hetal bench ops`: the figures of one parameter set.
 
 use crate::Result;
-use crate::process::{cpu_time, peak_rss_gib, time, with_threads};
+use crate::process::{Timing, cpu_time, peak_rss_gib, time, with_threads};
 use crate::report::progress;
-use crate::runner::engine::{Place, gpu};
-use crate::runner::local_owner::{LocalOwner, carried};
+use crate::runner::engine::{DeviceBackend, open_gpu};
+use crate::runner::local_owner::{LocalOwner, to_device};
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};
@@ -21,26 +21,8 @@ const OPERATION_LIMBS: usize = 13;
 /// Bootstraps of which the best is reported, for each number of threads.
 const BOOTSTRAPS: usize = 4;
 
-/// The best of several measurements.
-struct Best {
-    wall: f64,
-    cpu: f64,
-}
-
-impl Default for Best {
-    fn default() -> Self {
-        Self { wall: f64::INFINITY, cpu: f64::INFINITY }
-    }
-}
-
-impl Best {
-    fn see(&mut self, (wall, cpu): (f64, f64)) {
-        (self.wall, self.cpu) = (self.wall.min(wall), self.cpu.min(cpu));
-    }
-}
-
 /// A set with every key the figures need.
-pub struct Bench<B: Place> {
+pub struct Bench<B: DeviceBackend> {
     owner: LocalOwner,
     encoder: Evaluator<RnsRing>,
     evaluator: Evaluator<B>,
@@ -60,7 +42,7 @@ impl Bench<RnsRing> {
     }
 }
 
-impl<B: Place> Bench<B> {
+impl<B: DeviceBackend> Bench<B> {
     /// Makes keys and encodes matrices, with a bar.
     fn on(owner: LocalOwner, backend: Arc<B>, steps: BsgsSplit) -> Result<Self> {
         let start = Instant::now();
@@ -70,21 +52,21 @@ impl<B: Place> Bench<B> {
         let spinner = progress::spinner("bootstrapping matrices");
         let start = Instant::now();
         let bootstrapper = Bootstrapper::with_split(&evaluator, &[0], steps)?;
-        evaluator.backend().settle()?;
+        evaluator.backend().synchronize()?;
         spinner.finish_and_clear();
         let loading = (keys_s, start.elapsed().as_secs_f64());
         Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, loading, steps })
     }
 
     fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<B::Poly>> {
-        Ok(carried(&**self.evaluator.backend(), self.owner.encrypt(&self.encoder, values, limbs, scale)?))
+        Ok(to_device(&**self.evaluator.backend(), self.owner.encrypt(&self.encoder, values, limbs, scale)?))
     }
 
     /// Mean and largest error of one bootstrap of `values`, as log2.
     fn bootstrap_error(&self, values: &[Complex64]) -> Result<(f64, f64)> {
         let ct = self.encrypt(values, self.owner.params.limbs(0), self.owner.params.scale(0))?;
         let out = self.bootstrapper.bootstrap(&self.evaluator, &ct, 0, &self.keys)?;
-        let got = self.owner.open_from(&**self.evaluator.backend(), &out)?;
+        let got = self.owner.decrypt_from(&**self.evaluator.backend(), &out)?;
         let errors: Vec<f64> = got.iter().zip(values).map(|(a, b)| (a - b).norm()).collect();
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         Ok((mean.log2(), errors.iter().copied().fold(0.0, f64::max).log2()))
@@ -96,12 +78,12 @@ impl<B: Place> Bench<B> {
         let mut last = Instant::now();
         let mut ended = |name| {
             // A failure is seen below.
-            _ = self.evaluator.backend().settle();
+            _ = self.evaluator.backend().synchronize();
             stages.push((name, last.elapsed().as_secs_f64()));
             last = Instant::now();
         };
         self.bootstrapper.bootstrap_observed(&self.evaluator, ct, 0, &self.keys, &mut ended)?;
-        self.evaluator.backend().settle()?;
+        self.evaluator.backend().synchronize()?;
         Ok(stages)
     }
 
@@ -152,7 +134,7 @@ impl Bench<RnsRing> {
         poly.limbs_mut()[0].iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
         let table = self.owner.ring.table(poly.basis(), 0);
         let isa = self.owner.ring.isa();
-        1e6 * time(runs, || table.forward(isa, &mut poly.limbs_mut()[0])).1
+        1e6 * time(runs, || table.forward(isa, &mut poly.limbs_mut()[0])).cpu
     }
 
     /// Milliseconds of a product with relinearisation and rescale, and of a rotation, on one thread.
@@ -165,7 +147,7 @@ impl Bench<RnsRing> {
         let rotate = || self.evaluator.automorphism(&a, rotation, &self.keys);
         product()?;
         rotate()?;
-        with_threads(1, || (1e3 * time(20, product).1, 1e3 * time(20, rotate).1))
+        with_threads(1, || (1e3 * time(20, product).cpu, 1e3 * time(20, rotate).cpu))
     }
 
     /// Every figure of the set but those of other code, as one flat object. `seen` is told the seconds of each bootstrap on one
@@ -185,14 +167,14 @@ impl Bench<RnsRing> {
         step("bootstraps");
         run()?;
         // In turn, so that what else runs on the machine meets all of them.
-        let (mut one, mut two, mut all) = (Best::default(), Best::default(), Best::default());
+        let (mut one, mut two, mut all) = (Timing::LONGEST, Timing::LONGEST, Timing::LONGEST);
         for _ in 0..BOOTSTRAPS {
             let seconds = with_threads(1, || time(1, run))?;
-            seen(seconds.1);
-            one.see(seconds);
-            two.see(with_threads(2, || time(1, run))?);
+            seen(seconds.cpu);
+            one = one.min(seconds);
+            two = two.min(with_threads(2, || time(1, run))?);
             if threads > 2 {
-                all.see(with_threads(threads, || time(1, run))?);
+                all = all.min(with_threads(threads, || time(1, run))?);
             }
         }
         let wall = [one.wall, two.wall, all.wall][threads.clamp(1, 3) - 1];
@@ -281,20 +263,20 @@ impl Bench<CudaBackend> {
     }
 
     /// Seconds of one of `repeats` in a row: the best of five means.
-    fn seconds(&self, repeats: u32, run: &dyn Fn() -> Result<Ciphertext<CudaPoly>>) -> Result<Best> {
+    fn seconds(&self, repeats: u32, run: &dyn Fn() -> Result<Ciphertext<CudaPoly>>) -> Result<Timing> {
         let gpu = self.evaluator.backend();
         let repeat = |times: u32| (0..times).try_for_each(|_| run().map(drop));
         repeat(3)?;
-        let mut best = Best::default();
+        let mut best = Timing::LONGEST;
         for _ in 0..5 {
-            gpu.settle()?;
+            gpu.synchronize()?;
             let (start, cpu) = (Instant::now(), cpu_time());
             repeat(repeats)?;
             // Waiting may take the CPU's time or not: only what queueing takes is counted.
             let cpu = cpu_time() - cpu;
-            gpu.settle()?;
+            gpu.synchronize()?;
             let mean = |time: Duration| time.as_secs_f64() / f64::from(repeats);
-            best.see((mean(start.elapsed()), mean(cpu)));
+            best = best.min(Timing { wall: mean(start.elapsed()), cpu: mean(cpu) });
         }
         Ok(best)
     }
@@ -333,7 +315,7 @@ fn uniform_square(n: usize, seeds: &mut dyn SeedSource) -> Vec<Complex64> {
 /// Everything `hetal bench ops --engine cuda` prints about a set.
 pub fn report_on_gpu(set: &str, device: usize, steps: BsgsSplit) -> Result<Map<String, Value>> {
     let owner = LocalOwner::new(set)?;
-    let gpu = gpu(&owner.params, device)?;
+    let gpu = open_gpu(&owner.params, device)?;
     Bench::on(owner, gpu, steps)?.measure()
 }
 

@@ -10,8 +10,8 @@ use crate::process::{cpu_time, peak_rss_gib};
 use crate::report::table::cell;
 use crate::report::{output, progress};
 use crate::runner::engine::EngineKind;
-use crate::runner::harness::{Plain, Setting};
-use crate::runner::{Card, Ct, Lab, Work};
+use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
+use crate::runner::{Experiment, GpuOptions, Runner, TimedRun};
 use crate::tuning::preset;
 use crate::{Error, Result};
 use data::Rows;
@@ -28,7 +28,7 @@ use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Stage, Trainer};
 use hetal_learn::{CachedBatch, Geometry, LevelPlan, Matrix, RowBlob, batches, judge, packing};
-use hetal_server::footprint::{Footprint, Rehearsal};
+use hetal_server::memory_estimate::{DryRun, MemoryEstimate};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -159,8 +159,8 @@ impl Arguments {
         self.versions != VersionsKept::Remade
     }
 
-    fn card(&self) -> Card {
-        Card { device: self.device, steps: self.steps() }
+    fn card(&self) -> GpuOptions {
+        GpuOptions { device: self.device, steps: self.steps() }
     }
 }
 
@@ -222,19 +222,19 @@ impl Job {
     }
 
     /// What it will hold on a card.
-    fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<Footprint> {
+    fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<MemoryEstimate> {
         let (needs, steps, graphs) = (self.needs(params)?, arguments.steps(), arguments.graphs());
         let keys = encrypted::keys_with_split(params, &needs, steps);
         let pieces = self.geometry.pieces(self.preset.batch);
-        let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
-        let found = Footprint::rehearse(&rehearsal, |engine| Ok(self.trainer(engine)?));
+        let dry_run = DryRun { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
+        let found = MemoryEstimate::dry_run(&dry_run, |engine| Ok(self.trainer(engine)?));
         found.map_err(|problem| Error::Rehearsal { reason: problem.to_string() })
     }
 
     /// Trains; versions stay for the first `resident` pieces of batches.
-    fn run<S: Setting>(&self, setting: &S, arguments: &Arguments, resident: usize) -> Result<Outcome> {
+    fn run<H: Harness>(&self, harness: &H, arguments: &Arguments, resident: usize) -> Result<Outcome> {
         let iterations = arguments.iterations;
-        let engine = setting.engine();
+        let engine = harness.engine();
         let (g, level_plan) = (&self.geometry, self.level_plan);
         let bar = progress::bar((iterations + self.pieces() + 1) as u64);
         bar.set_message("circuit");
@@ -243,11 +243,11 @@ impl Job {
         bar.set_message("batches");
         let mut preparing = 0.0;
         let mut hold = |(k, rows): (usize, Rows)| -> Result<CachedBatch<_>> {
-            let upload = upload(setting, g, level_plan, &rows)?;
-            setting.settle()?;
+            let upload = upload(harness, g, level_plan, &rows)?;
+            harness.synchronize()?;
             let start = Instant::now();
             let held = hold(engine, &trainer, upload, k < resident)?;
-            setting.settle()?;
+            harness.synchronize()?;
             preparing += start.elapsed().as_secs_f64();
             bar.inc(1);
             Ok(held)
@@ -257,12 +257,12 @@ impl Job {
         let pieces_of = |k: usize| batches::pieces_of(g, self.preset.batch, k % self.batches.len(), held.len());
         bar.set_message("iterations");
         let initial = agreement::initial_weights(g.classes(), g.features(), 1);
-        let first = setting.seal_all(&packing::weights(g, &initial)?, level_plan.weights())?;
+        let first = harness.encrypt_all(&packing::weights(g, &initial)?, level_plan.weights())?;
         let mut model = Model::new(first, Momentum::Nesterov);
         let mut twin = ReferenceModel::new(initial, Momentum::Nesterov);
-        setting.settle()?;
+        harness.synchronize()?;
         let (start, cpu) = (Instant::now(), cpu_time());
-        // Work on a card is queued: waiting for each stage would slow it down, so its shares are those of the profiled iteration.
+        // Experiment on a card is queued: waiting for each stage would slow it down, so its shares are those of the profiled iteration.
         let mut clock = Clock::start();
         let waits = arguments.engine != EngineKind::Cuda;
         let mut refreshes = 0;
@@ -277,24 +277,24 @@ impl Job {
         }
         let queued = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         let host_cpu = (cpu_time() - cpu).as_secs_f64() / iterations.max(1) as f64;
-        setting.settle()?;
+        harness.synchronize()?;
         let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         let share = |(total, matrices): (f64, f64)| matrices / total;
         let mut matrix_share = if waits { Some(share(clock.stop()?)) } else { None };
         bar.finish_and_clear();
         if arguments.profile {
-            setting.profile(true);
+            harness.profile(true);
             let mut clock = Clock::start();
-            let mut ended = |stage| clock.ended(stage, setting.settle());
+            let mut ended = |stage| clock.ended(stage, harness.synchronize());
             batches::step(engine, &trainer, &model, &held[..], pieces_of(0), self.rate, &mut ended)?;
             matrix_share = Some(share(clock.stop()?));
         }
-        let kernels = setting.profile(false);
+        let kernels = harness.profile(false);
         for k in 0..iterations {
             let rows = &self.batches[k % self.batches.len()];
             twin.step(&rows.features, &rows.labels, self.rate, softmax::exact)?;
         }
-        let weights = packing::unpack_weights(g, &setting.open_all(&model.weights)?)?;
+        let weights = packing::unpack_weights(g, &harness.decrypt_all(&model.weights)?)?;
         let difference = weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
         let test = self.test.as_ref().map(|rows| compare(rows, &weights, twin.weights())).transpose()?;
         let preparing = (resident > 0).then(|| preparing / resident.min(held.len()) as f64);
@@ -303,9 +303,14 @@ impl Job {
 }
 
 /// Encrypts a batch.
-fn upload<S: Setting>(setting: &S, g: &Geometry, level_plan: LevelPlan, rows: &Rows) -> Result<RowBlob<Ct<S>>> {
-    let features = setting.seal_all(&packing::features(g, &rows.features)?, level_plan.fresh_features())?;
-    let labels = setting.seal(&packing::labels(g, &rows.labels)?, level_plan.probabilities())?;
+fn upload<H: Harness>(
+    harness: &H,
+    g: &Geometry,
+    level_plan: LevelPlan,
+    rows: &Rows,
+) -> Result<RowBlob<HarnessCiphertext<H>>> {
+    let features = harness.encrypt_all(&packing::features(g, &rows.features)?, level_plan.fresh_features())?;
+    let labels = harness.encrypt(&packing::labels(g, &rows.labels)?, level_plan.probabilities())?;
     Ok(RowBlob { features, labels, rows: rows.features.rows() })
 }
 
@@ -475,10 +480,10 @@ fn ours(arguments: &Arguments) -> Result<Value> {
 
 /// The operations of an iteration after the first, counted in the clear.
 fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()> {
-    let setting = Plain(Clear::new(params.slots(), params.top_level()));
-    let engine = setting.engine();
+    let harness = ClearHarness::new(Clear::new(params.slots(), params.top_level()));
+    let engine = harness.engine();
     let trainer = job.trainer(engine)?;
-    let hold = |rows: Rows| hold(engine, &trainer, upload(&setting, &job.geometry, job.level_plan, &rows)?, true);
+    let hold = |rows: Rows| hold(engine, &trainer, upload(&harness, &job.geometry, job.level_plan, &rows)?, true);
     let held: Vec<_> = job.batches[0].pieces(job.geometry.rows()).map(hold).collect::<Result<_>>()?;
     let step =
         |model: &Model<_>| batches::step(engine, &trainer, model, &held[..], 0..held.len(), job.rate, &mut |_| {});
@@ -486,7 +491,7 @@ fn count_operations(job: &Job, params: &Params, report: &mut Value) -> Result<()
         &job.geometry,
         &agreement::initial_weights(job.geometry.classes(), job.geometry.features(), 1),
     )?;
-    let model = Model::new(setting.seal_all(&first, job.level_plan.weights())?, Momentum::Nesterov);
+    let model = Model::new(harness.encrypt_all(&first, job.level_plan.weights())?, Momentum::Nesterov);
     let model = step(&model)?;
     engine.take_op_counts();
     step(&model)?;
@@ -537,21 +542,21 @@ struct Iterations<'a> {
     kept: usize,
 }
 
-impl Work for Iterations<'_> {
+impl Experiment for Iterations<'_> {
     type Output = Outcome;
 
-    fn needs(&self) -> Result<KeyRequirements> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         self.job.needs(self.params)
     }
 
-    fn run<S: Setting>(&self, setting: &S) -> Result<Outcome> {
-        self.job.run(setting, self.arguments, self.kept)
+    fn run<H: Harness>(&self, harness: &H) -> Result<Outcome> {
+        self.job.run(harness, self.arguments, self.kept)
     }
 }
 
 /// Trains on the engine that is asked for. `work` is told for how many pieces of batches versions are kept: on a GPU what fits, with `beside`
 /// more pieces.
-fn on_engine<W: Work>(
+fn on_engine<W: Experiment>(
     arguments: &Arguments,
     params: &Arc<Params>,
     job: &Job,
@@ -559,16 +564,16 @@ fn on_engine<W: Work>(
     work: impl FnOnce(usize) -> W,
     report: &mut Value,
 ) -> Result<W::Output> {
-    let lab = Lab::open(arguments.engine, &arguments.set, arguments.card())?;
+    let runner = Runner::new(arguments.engine, &arguments.set, arguments.card())?;
     let pieces = job.pieces();
-    let kept = match lab.gpu() {
+    let kept = match runner.gpu() {
         Some(gpu) => fit(arguments, gpu, params, job, pieces + beside, report)?.min(pieces),
         None if arguments.versions == VersionsKept::Remade => 0,
         None => pieces,
     };
     report["pieces_resident"] = kept.into();
-    let (outcome, seconds) = lab.run_timed(&work(kept))?;
-    if let Some(gpu) = lab.gpu() {
+    let TimedRun { output: outcome, setup_seconds: seconds } = runner.run_timed(&work(kept))?;
+    if let Some(gpu) = runner.gpu() {
         report["keys_and_matrices_s"] = seconds.into();
         report["device_peak_gib"] = (gpu.peak_bytes() as f64 / GIB).into();
         report["graphs"] = crate::bench::ops::described(&gpu.graphs());

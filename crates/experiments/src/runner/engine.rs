@@ -1,4 +1,4 @@
-//! Where the work on limbs is done, and how polynomials get there.
+//! Which engine an experiment uses, and the backends of encrypted engines.
 
 use crate::Result;
 use hetal_ckks::{Backend, Params};
@@ -6,18 +6,18 @@ use hetal_cuda::{CudaBackend, KernelTime};
 use hetal_ring::{PackedPoly, Poly, RnsRing};
 use std::sync::Arc;
 
-/// An engine to measure.
+/// An engine that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineKind {
-    /// Plain numbers, with exact counts.
+    /// Plain numbers; operations are counted.
     Clear,
-    /// Ciphertexts, on the CPU.
+    /// Ciphertexts on the CPU.
     Cpu,
-    /// Ciphertexts, on an NVIDIA GPU.
+    /// Ciphertexts on an NVIDIA GPU.
     Cuda,
 }
 
-/// What computes on ciphertexts.
+/// A processor that computes on ciphertexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Processor {
     /// The CPU.
@@ -27,7 +27,7 @@ pub enum Processor {
 }
 
 impl EngineKind {
-    /// As on the command line.
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Clear => "clear",
@@ -37,60 +37,61 @@ impl EngineKind {
     }
 }
 
-/// A backend that takes what a data owner makes on the CPU's ring.
-pub trait Place: Backend {
-    /// A polynomial of the CPU's ring, here.
-    fn bring(&self, poly: Poly) -> Self::Poly;
+/// A backend that accepts polynomials made on the CPU by a data owner.
+pub trait DeviceBackend: Backend {
+    /// Moves a polynomial from the CPU to this backend.
+    fn to_device(&self, poly: Poly) -> Self::Poly;
 
-    /// A packed polynomial of the CPU's ring, here.
-    fn bring_packed(&self, poly: PackedPoly) -> Self::Packed;
+    /// Moves a packed polynomial from the CPU to this backend.
+    fn to_device_packed(&self, poly: PackedPoly) -> Self::Packed;
 
-    /// Waits until all work is done.
+    /// Waits until all queued work is done.
     ///
     /// # Errors
     ///
-    /// A failure on the way.
-    fn settle(&self) -> Result<()>;
+    /// Returns the first failure of the queued work.
+    fn synchronize(&self) -> Result<()>;
 
-    /// Begins to time kernels (or stops), and tells what was timed before. Only a card has kernels.
+    /// Starts or stops timing kernels, and returns the times recorded so far. A CPU has none.
     fn profile(&self, _on: bool) -> Vec<KernelTime> {
         Vec::new()
     }
 }
 
-impl Place for RnsRing {
-    fn bring(&self, poly: Poly) -> Poly {
+impl DeviceBackend for RnsRing {
+    fn to_device(&self, poly: Poly) -> Poly {
         poly
     }
 
-    fn bring_packed(&self, poly: PackedPoly) -> PackedPoly {
+    fn to_device_packed(&self, poly: PackedPoly) -> PackedPoly {
         poly
     }
 
-    fn settle(&self) -> Result<()> {
+    fn synchronize(&self) -> Result<()> {
         Ok(())
     }
 }
 
-impl Place for CudaBackend {
-    fn bring(&self, poly: Poly) -> Self::Poly {
+impl DeviceBackend for CudaBackend {
+    fn to_device(&self, poly: Poly) -> Self::Poly {
         self.upload_poly(&poly)
     }
 
-    fn bring_packed(&self, poly: PackedPoly) -> Self::Packed {
+    fn to_device_packed(&self, poly: PackedPoly) -> Self::Packed {
         self.upload_packed(&poly)
     }
 
-    fn settle(&self) -> Result<()> {
-        Ok(self.synchronize()?)
+    fn synchronize(&self) -> Result<()> {
+        // The inherent method, not this one.
+        Ok(CudaBackend::synchronize(self)?)
     }
 
     fn profile(&self, on: bool) -> Vec<KernelTime> {
-        self.profile(on)
+        CudaBackend::profile(self, on)
     }
 }
 
-/// GPU number `device` with the kernels of a set.
-pub fn gpu(params: &Params, device: usize) -> Result<Arc<CudaBackend>> {
+/// Opens GPU number `device` and compiles its kernels for a parameter set.
+pub fn open_gpu(params: &Params, device: usize) -> Result<Arc<CudaBackend>> {
     Ok(Arc::new(CudaBackend::open(device, params.log_n(), params.chain(), params.special())?))
 }

@@ -1,61 +1,76 @@
-//! An engine with someone who encrypts for it and opens its results.
+//! An engine together with the key owner who encrypts its inputs and decrypts its outputs.
 
+use super::engine::DeviceBackend;
+use super::local_owner::LocalOwner;
 use crate::Result;
-use crate::runner::engine::Place;
-use crate::runner::local_owner::LocalOwner;
 use hetal_circuits::{Clear, Complex64, Encrypted, Engine};
 use hetal_ckks::Evaluator;
 use hetal_cuda::KernelTime;
 use hetal_ring::RnsRing;
 use rayon::prelude::*;
 
-/// Both sides of a training in one process.
-pub trait Setting: Sync {
-    /// The engine.
+/// The ciphertext type of a harness.
+pub type HarnessCiphertext<H> = <<H as Harness>::Engine as Engine>::Ciphertext;
+
+/// Client and server of an experiment in one process.
+pub trait Harness: Sync {
+    /// The engine that computes.
     type Engine: Engine;
 
-    /// The engine.
+    /// The engine that computes.
     fn engine(&self) -> &Self::Engine;
-    /// Encrypts at a level.
-    fn seal(&self, values: &[Complex64], level: usize) -> Result<<Self::Engine as Engine>::Ciphertext>;
-    /// Decrypts.
-    fn open(&self, ct: &<Self::Engine as Engine>::Ciphertext) -> Result<Vec<Complex64>>;
-    /// Encrypts some vectors at a level.
-    fn seal_all(&self, vectors: &[Vec<Complex64>], level: usize) -> Result<Vec<<Self::Engine as Engine>::Ciphertext>> {
-        vectors.par_iter().map(|values| self.seal(values, level)).collect()
+
+    /// Encrypts a vector at a level.
+    fn encrypt(&self, values: &[Complex64], level: usize) -> Result<HarnessCiphertext<Self>>;
+
+    /// Decrypts a ciphertext.
+    fn decrypt(&self, ct: &HarnessCiphertext<Self>) -> Result<Vec<Complex64>>;
+
+    /// Encrypts several vectors at a level, in parallel.
+    fn encrypt_all(&self, vectors: &[Vec<Complex64>], level: usize) -> Result<Vec<HarnessCiphertext<Self>>> {
+        vectors.par_iter().map(|values| self.encrypt(values, level)).collect()
     }
-    /// Decrypts some ciphertexts.
-    fn open_all(&self, cts: &[<Self::Engine as Engine>::Ciphertext]) -> Result<Vec<Vec<Complex64>>> {
-        cts.par_iter().map(|ct| self.open(ct)).collect()
+
+    /// Decrypts several ciphertexts, in parallel.
+    fn decrypt_all(&self, cts: &[HarnessCiphertext<Self>]) -> Result<Vec<Vec<Complex64>>> {
+        cts.par_iter().map(|ct| self.decrypt(ct)).collect()
     }
-    /// Waits for work that is still queued.
-    fn settle(&self) -> Result<()>;
-    /// Begins to time kernels (or stops), and tells what was timed before.
+
+    /// Waits until all queued work is done.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Starts or stops timing kernels, and returns the times recorded so far.
     fn profile(&self, on: bool) -> Vec<KernelTime>;
 }
 
-/// Plain numbers.
-pub struct Plain(
-    /// The engine.
-    pub Clear,
-);
+/// A harness on plain numbers: encryption and decryption change nothing.
+pub struct ClearHarness {
+    engine: Clear,
+}
 
-impl Setting for Plain {
+impl ClearHarness {
+    /// A harness around an engine on plain numbers.
+    pub fn new(engine: Clear) -> Self {
+        Self { engine }
+    }
+}
+
+impl Harness for ClearHarness {
     type Engine = Clear;
 
     fn engine(&self) -> &Clear {
-        &self.0
+        &self.engine
     }
 
-    fn seal(&self, values: &[Complex64], level: usize) -> Result<<Clear as Engine>::Ciphertext> {
-        Ok(self.0.fresh(values, level)?)
+    fn encrypt(&self, values: &[Complex64], level: usize) -> Result<HarnessCiphertext<Self>> {
+        Ok(self.engine.fresh(values, level)?)
     }
 
-    fn open(&self, ct: &<Clear as Engine>::Ciphertext) -> Result<Vec<Complex64>> {
-        Ok(self.0.values(ct).to_vec())
+    fn decrypt(&self, ct: &HarnessCiphertext<Self>) -> Result<Vec<Complex64>> {
+        Ok(self.engine.values(ct).to_vec())
     }
 
-    fn settle(&self) -> Result<()> {
+    fn synchronize(&self) -> Result<()> {
         Ok(())
     }
 
@@ -64,37 +79,37 @@ impl Setting for Plain {
     }
 }
 
-/// Ciphertexts on a backend.
-pub struct Sealing<'a, B: Place> {
+/// A harness on ciphertexts of a backend.
+pub struct EncryptedHarness<'a, B: DeviceBackend> {
     owner: &'a LocalOwner,
     engine: &'a Encrypted<B>,
     encoder: Evaluator<RnsRing>,
 }
 
-impl<'a, B: Place> Sealing<'a, B> {
-    /// An engine with the owner of its keys.
+impl<'a, B: DeviceBackend> EncryptedHarness<'a, B> {
+    /// A harness of an engine and the owner of its keys.
     pub fn new(owner: &'a LocalOwner, engine: &'a Encrypted<B>) -> Self {
         Self { owner, engine, encoder: owner.evaluator() }
     }
 }
 
-impl<B: Place> Setting for Sealing<'_, B> {
+impl<B: DeviceBackend> Harness for EncryptedHarness<'_, B> {
     type Engine = Encrypted<B>;
 
     fn engine(&self) -> &Encrypted<B> {
         self.engine
     }
 
-    fn seal(&self, values: &[Complex64], level: usize) -> Result<<Encrypted<B> as Engine>::Ciphertext> {
-        self.owner.seal(self.engine, &self.encoder, values, level)
+    fn encrypt(&self, values: &[Complex64], level: usize) -> Result<HarnessCiphertext<Self>> {
+        self.owner.encrypt_for(self.engine, &self.encoder, values, level)
     }
 
-    fn open(&self, ct: &<Encrypted<B> as Engine>::Ciphertext) -> Result<Vec<Complex64>> {
-        self.owner.open_from(&**self.engine.evaluator().backend(), ct.inner())
+    fn decrypt(&self, ct: &HarnessCiphertext<Self>) -> Result<Vec<Complex64>> {
+        self.owner.decrypt_from(&**self.engine.evaluator().backend(), ct.inner())
     }
 
-    fn settle(&self) -> Result<()> {
-        self.engine.evaluator().backend().settle()
+    fn synchronize(&self) -> Result<()> {
+        self.engine.evaluator().backend().synchronize()
     }
 
     fn profile(&self, on: bool) -> Vec<KernelTime> {

@@ -1,8 +1,8 @@
-//! A data owner and a server's engine in one process: what benchmarks and the self-test run on.
+//! A data owner and the engine of a server in one process.
 
+use super::engine::DeviceBackend;
 use crate::Result;
 use crate::report::progress;
-use crate::runner::engine::Place;
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
@@ -11,22 +11,22 @@ use hetal_ring::sampler::{OsSeeds, SeedSource};
 use hetal_ring::{Isa, PackedPoly, Poly, RnsRing};
 use std::sync::Arc;
 
-/// The secret and what works with it.
+/// A secret key, and engines that compute with its evaluation keys.
 pub struct LocalOwner {
     /// The parameter set.
     pub params: Arc<Params>,
-    /// Its ring.
+    /// The ring of the set.
     pub ring: Arc<RnsRing>,
     inner: hetal_client::Owner,
 }
 
 impl LocalOwner {
-    /// A fresh secret of a built-in set.
+    /// A fresh secret key of a built-in parameter set.
     pub fn new(set: &str) -> Result<Self> {
         Self::with_seeds(set, Isa::detect(), Box::new(OsSeeds))
     }
 
-    /// A secret from given seeds, with given kernels: for the self-test, which compares bytes.
+    /// A secret key from given seeds and with given kernels. The self-test compares bytes with it.
     pub(crate) fn with_seeds(set: &str, isa: Isa, seeds: Box<dyn SeedSource + Send>) -> Result<Self> {
         let params = Arc::new(Params::named(set)?);
         let ring = hetal_client::ring_with(&params, isa)?;
@@ -34,40 +34,47 @@ impl LocalOwner {
         Ok(Self { params, ring, inner })
     }
 
-    /// An evaluator of the set.
+    /// An evaluator of the parameter set.
     pub fn evaluator(&self) -> Evaluator<RnsRing> {
         self.inner.evaluator()
     }
 
-    /// Makes keys, with a bar.
+    /// Makes evaluation keys, with a progress bar.
     pub fn keys(&self, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<PackedPoly>> {
         self.keys_on(&*self.ring, wanted)
     }
 
-    /// Makes keys and brings each to a backend, with a bar: no more than one is here at a time.
-    pub fn keys_on<B: Place>(&self, backend: &B, wanted: &[(KeyId, usize)]) -> Result<EvaluationKeys<B::Packed>> {
+    /// Makes evaluation keys on a backend, with a progress bar.
+    ///
+    /// Each key moves to the backend before the next one is made, so the CPU's memory holds one.
+    pub fn keys_on<B: DeviceBackend>(
+        &self,
+        backend: &B,
+        wanted: &[(KeyId, usize)],
+    ) -> Result<EvaluationKeys<B::Packed>> {
         let bar = progress::bar(wanted.len() as u64);
         bar.set_message("keys");
         let mut keys = EvaluationKeys::default();
         let maker = self.inner.key_maker(wanted)?;
         for &wanted in wanted {
             let SwitchingKey { id, basis, seed, digits } = maker.make(wanted)?;
-            let digits = digits.into_iter().map(|(b, a)| (backend.bring_packed(b), backend.bring_packed(a))).collect();
+            let move_pair = |(b, a)| (backend.to_device_packed(b), backend.to_device_packed(a));
+            let digits = digits.into_iter().map(move_pair).collect();
             keys.insert(SwitchingKey { id, basis, seed, digits });
             bar.inc(1);
         }
-        backend.settle()?;
+        backend.synchronize()?;
         bar.finish_and_clear();
         Ok(keys)
     }
 
-    /// The engine of a circuit that needs what its run in the clear used, on the CPU.
+    /// An engine on the CPU with the keys that a circuit needs.
     pub fn engine(&self, needs: &KeyRequirements) -> Result<Encrypted<RnsRing>> {
         self.engine_on(Arc::clone(&self.ring), needs, BsgsSplit::FewKeys)
     }
 
-    /// The engine of a circuit that needs what its run in the clear used, keys and matrices on a backend.
-    pub fn engine_on<B: Place>(
+    /// An engine on a backend with the keys and bootstrapping matrices that a circuit needs.
+    pub fn engine_on<B: DeviceBackend>(
         &self,
         backend: Arc<B>,
         needs: &KeyRequirements,
@@ -81,7 +88,7 @@ impl LocalOwner {
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }
 
-    /// Encrypts a full vector with some limbs and scale.
+    /// Encrypts one value for each slot, with a number of limbs and a scale.
     pub fn encrypt(
         &self,
         evaluator: &Evaluator<RnsRing>,
@@ -92,8 +99,8 @@ impl LocalOwner {
         Ok(self.inner.encrypt(evaluator, values, limbs, scale)?)
     }
 
-    /// Encrypts a full vector for an engine, at a usable level.
-    pub fn seal<B: Place>(
+    /// Encrypts one value for each slot at a level of an engine.
+    pub fn encrypt_for<B: DeviceBackend>(
         &self,
         engine: &Encrypted<B>,
         encoder: &Evaluator<RnsRing>,
@@ -101,26 +108,28 @@ impl LocalOwner {
         level: usize,
     ) -> Result<LeveledCiphertext<B::Poly>> {
         let ct = self.encrypt(encoder, values, self.params.limbs(level), self.params.scale(level))?;
-        Ok(engine.admit(carried(&**engine.evaluator().backend(), ct))?)
+        Ok(engine.admit(to_device(&**engine.evaluator().backend(), ct))?)
     }
 
-    /// Opens a ciphertext.
-    pub fn open(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
+    /// Decrypts a ciphertext.
+    pub fn decrypt(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
         Ok(self.inner.decrypt(ct)?.expose())
     }
 
-    /// Opens a ciphertext that is on a backend.
-    pub fn open_from<B: Backend>(&self, backend: &B, ct: &Ciphertext<B::Poly>) -> Result<Vec<Complex64>> {
+    /// Decrypts a ciphertext of a backend.
+    pub fn decrypt_from<B: Backend>(&self, backend: &B, ct: &Ciphertext<B::Poly>) -> Result<Vec<Complex64>> {
         let fetch = |poly: &B::Poly| -> Result<Poly> {
             let limbs = backend.download(poly).map_err(hetal_ckks::Error::from)?;
             let limbs: Vec<&[u64]> = limbs.iter().map(Vec::as_slice).collect();
             Ok(Backend::upload(&*self.ring, B::basis(poly), &limbs))
         };
-        self.open(&Ciphertext { c0: fetch(&ct.c0)?, c1: fetch(&ct.c1)?, limbs: ct.limbs, scale: ct.scale, set: ct.set })
+        let (c0, c1) = (fetch(&ct.c0)?, fetch(&ct.c1)?);
+        self.decrypt(&Ciphertext { c0, c1, limbs: ct.limbs, scale: ct.scale, set: ct.set })
     }
 }
 
-/// A ciphertext on another backend.
-pub fn carried<B: Place>(backend: &B, ct: Ciphertext<Poly>) -> Ciphertext<B::Poly> {
-    Ciphertext { c0: backend.bring(ct.c0), c1: backend.bring(ct.c1), limbs: ct.limbs, scale: ct.scale, set: ct.set }
+/// Moves a ciphertext from the CPU to a backend.
+pub fn to_device<B: DeviceBackend>(backend: &B, ct: Ciphertext<Poly>) -> Ciphertext<B::Poly> {
+    let Ciphertext { c0, c1, limbs, scale, set } = ct;
+    Ciphertext { c0: backend.to_device(c0), c1: backend.to_device(c1), limbs, scale, set }
 }

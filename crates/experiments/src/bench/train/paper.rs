@@ -6,8 +6,8 @@ use crate::Result;
 use crate::process::peak_rss_gib;
 use crate::report::progress;
 use crate::runner::engine::EngineKind;
-use crate::runner::harness::{Plain, Setting};
-use crate::runner::{Ct, Work, run as run_on};
+use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
+use crate::runner::{self, Experiment};
 use hetal_circuits::clear::{Clear, KeyRequirements, OpKind};
 use hetal_ckks::{Complex64, Params};
 use hetal_learn::Matrix;
@@ -41,15 +41,15 @@ impl PaperJob<'_> {
         self.job.geometry.features()
     }
 
-    fn sealed<S: Setting>(&self, setting: &S, blocks: &Blocks<Vec<Complex64>>) -> Result<Blocks<Ct<S>>> {
-        let row = |row: &Vec<Vec<_>>| row.iter().map(|block| setting.seal(block, self.top_level)).collect();
+    fn sealed<H: Harness>(&self, harness: &H, blocks: &Blocks<Vec<Complex64>>) -> Result<Blocks<HarnessCiphertext<H>>> {
+        let row = |row: &Vec<Vec<_>>| row.iter().map(|block| harness.encrypt(block, self.top_level)).collect();
         Ok(Blocks::new(self.trainer.unit(), blocks.rows().iter().map(row).collect::<Result<_>>()?)?)
     }
 
-    fn batch<S: Setting>(&self, setting: &S, rows: &Rows) -> Result<PaperBatch<Ct<S>>> {
+    fn batch<H: Harness>(&self, harness: &H, rows: &Rows) -> Result<PaperBatch<HarnessCiphertext<H>>> {
         let (blocks, labels) = self.trainer.pack(&rows.features, &rows.labels)?;
-        let labels = setting.seal(&labels, self.top_level)?;
-        Ok(PaperBatch { features: self.sealed(setting, &blocks)?, labels, rows: rows.features.rows() })
+        let labels = harness.encrypt(&labels, self.top_level)?;
+        Ok(PaperBatch { features: self.sealed(harness, &blocks)?, labels, rows: rows.features.rows() })
     }
 
     fn initial(&self) -> Matrix {
@@ -66,30 +66,30 @@ impl PaperJob<'_> {
     }
 }
 
-impl Work for PaperJob<'_> {
+impl Experiment for PaperJob<'_> {
     type Output = Outcome;
 
-    fn needs(&self) -> Result<KeyRequirements> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         Ok(trainer::keys(&self.trainer, self.features(), self.top_level, self.iterations)?)
     }
 
-    fn run<S: Setting>(&self, setting: &S) -> Result<Outcome> {
-        let (engine, trainer) = (setting.engine(), &self.trainer);
-        let batches: Vec<_> = self.job.batches.iter().map(|rows| self.batch(setting, rows)).collect::<Result<_>>()?;
-        let first = self.sealed(setting, &trainer.pack_weights(&self.initial())?)?;
+    fn run<H: Harness>(&self, harness: &H) -> Result<Outcome> {
+        let (engine, trainer) = (harness.engine(), &self.trainer);
+        let batches: Vec<_> = self.job.batches.iter().map(|rows| self.batch(harness, rows)).collect::<Result<_>>()?;
+        let first = self.sealed(harness, &trainer.pack_weights(&self.initial())?)?;
         let mut model = trainer.model(first, Momentum::Nesterov);
         let bar = progress::bar(self.iterations as u64);
         bar.set_message("iterations of the paper's circuit");
-        setting.settle()?;
+        harness.synchronize()?;
         let mut clock = Clock::start();
         for k in 0..self.iterations {
-            let mut ended = |stage| clock.ended(stage, setting.settle());
+            let mut ended = |stage| clock.ended(stage, harness.synchronize());
             model = trainer.step_observed(engine, &model, &batches[k % batches.len()], self.job.rate, &mut ended)?;
             bar.inc(1);
         }
         let (total, matrices) = clock.stop()?;
         bar.finish_and_clear();
-        let row = |row: &Vec<_>| row.iter().map(|block| setting.open(block)).collect::<Result<_>>();
+        let row = |row: &Vec<_>| row.iter().map(|block| harness.decrypt(block)).collect::<Result<_>>();
         let opened: Vec<Vec<_>> = model.weights.rows().iter().map(row).collect::<Result<_>>()?;
         let weights = Blocks::new(trainer.unit(), opened)?.unpack(self.job.preset.classes, self.features() + 1);
         let exact = self.exact()?;
@@ -109,11 +109,11 @@ pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
     let trainer = PaperTrainer::new(params.slots(), preset.batch, preset.classes, LOG_WEIGHT_BOUND)?;
     let (top_level, iterations) = (params.top_level(), arguments.iterations);
     let work = PaperJob { job: &job, trainer, top_level, iterations };
-    let plain = Plain(Clear::new(params.slots(), top_level));
+    let plain = ClearHarness::new(Clear::new(params.slots(), top_level));
     let clear = work.run(&plain)?;
-    let counts = plain.0.op_counts();
+    let counts = plain.engine().op_counts();
     let outcome =
-        if kind == EngineKind::Clear { clear } else { run_on(&work, kind, &arguments.set, arguments.card())? };
+        if kind == EngineKind::Clear { clear } else { runner::run(&work, kind, &arguments.set, arguments.card())? };
     let per_iteration = |count: u64| count as f64 / iterations.max(1) as f64;
     Ok(json!({
         "shape": if arguments.is_custom() { "custom" } else { &arguments.shape },

@@ -5,16 +5,18 @@ use super::{Arguments, Job, compare, hold, on_engine, upload};
 use crate::Result;
 use crate::process::peak_rss_gib;
 use crate::report::progress;
-use crate::runner::Work;
-use crate::runner::harness::{Plain, Setting};
+use crate::runner::Experiment;
+use crate::runner::harness::{ClearHarness, Harness};
 use crate::tuning::{Follow, RATES, ROW_NORMS, Sets, Trained, choose, preset};
 use hetal_circuits::clear::{Clear, KeyRequirements, Noise};
 use hetal_ckks::Params;
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Action};
+use hetal_learn::driver::{EngineHost, drive};
+use hetal_learn::session::Action;
 use hetal_learn::softmax::Constants;
 use hetal_learn::{Agreement, CachedBatch, Geometry, LevelPlan, Matrix, Session, Wishes, packing};
 use serde_json::{Value, json};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,27 +30,27 @@ struct Run {
 }
 
 /// Trains under encryption to early stopping.
-fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement, resident: usize) -> Result<Run> {
-    let (engine, g, level_plan) = (setting.engine(), &job.geometry, job.level_plan);
+fn train<H: Harness>(harness: &H, job: &Job, sets: &Sets, agreement: &Agreement, resident: usize) -> Result<Run> {
+    let (engine, g, level_plan) = (harness.engine(), &job.geometry, job.level_plan);
     let trainer = job.trainer(engine)?;
     let bar = progress::bar((job.pieces() + 1) as u64);
     bar.set_message("batches");
     let held = |(k, rows): (usize, Rows)| {
         bar.inc(1);
-        hold(engine, &trainer, upload(setting, g, level_plan, &rows)?, k < resident)
+        hold(engine, &trainer, upload(harness, g, level_plan, &rows)?, k < resident)
     };
     let pieces = job.batches.iter().flat_map(|batch| batch.pieces(g.rows()));
     let batches: Vec<CachedBatch<_>> = pieces.enumerate().map(held).collect::<Result<_>>()?;
     let ranges = sets.validation.batches(g.rows().min(sets.validation.rows()))?;
-    let validation = ranges.into_iter().map(|r| upload(setting, g, level_plan, &Rows::of(&sets.validation, r)));
+    let validation = ranges.into_iter().map(|r| upload(harness, g, level_plan, &Rows::of(&sets.validation, r)));
     let validation: Vec<CachedBatch<_>> =
         validation.map(|upload| Ok(CachedBatch::Raw(upload?))).collect::<Result<_>>()?;
     bar.finish_and_clear();
     let initial = initial_weights(g.classes(), g.features(), agreement.seed);
-    let first = setting.seal_all(&packing::weights(g, &initial)?, level_plan.weights())?;
+    let first = harness.encrypt_all(&packing::weights(g, &initial)?, level_plan.weights())?;
     let mut session = Session::new(agreement.clone(), job.batches.len(), first)?;
     let (mut follow, mut steps, mut validating) = (Follow::new(agreement, initial), 0, 0.0);
-    setting.settle()?;
+    harness.synchronize()?;
     let start = Instant::now();
     let bar = progress::bar((agreement.max_epochs * job.batches.len()) as u64);
     bar.set_message("steps, at most");
@@ -57,30 +59,30 @@ fn train<S: Setting>(setting: &S, job: &Job, sets: &Sets, agreement: &Agreement,
         let known = range == agreement.range;
         known.then_some(&trainer).ok_or(hetal_learn::Error::NoConstants { classes: g.classes(), range })
     };
-    // Refreshes come between steps and are none.
-    let mut refreshes = false;
-    let mut rest = |session: &Session<_>| {
-        if !std::mem::replace(&mut refreshes, matches!(session.next_action(), Action::Refresh)) {
-            steps += 1;
-            bar.inc(1);
-        }
-        true
-    };
-    while let Action::Validate { .. } = session::advance(engine, &mut session, &batches[..], trainer_of, &mut rest)? {
+    let ask = |session: &Session<_>, _| -> Result<_> {
         let asked = Instant::now();
         let mut logits = Vec::new();
         for held in &validation {
             let batch = held.ready(engine, &trainer)?;
             let packed = trainer.logits(engine, &batch.versions, session.weights())?;
-            let rows = packing::unpack_logits(g, &setting.open(&packed)?, batch.rows)?;
+            let rows = packing::unpack_logits(g, &harness.decrypt(&packed)?, batch.rows)?;
             logits.extend(rows.values().iter().map(|v| v * job.constants.scale));
         }
         let logits = Matrix::new(sets.validation.rows(), g.classes(), logits)?;
-        let weights = || Ok(packing::unpack_weights(g, &setting.open_all(session.weights())?)?);
+        let weights = || Ok(packing::unpack_weights(g, &harness.decrypt_all(session.weights())?)?);
         let verdict = follow.epoch(&logits, &sets.validation, weights)?;
-        session.judged(verdict)?;
         validating += asked.elapsed().as_secs_f64();
-    }
+        Ok(ControlFlow::Continue(verdict))
+    };
+    let advanced = |_: &Session<_>, action| {
+        if let Action::Step { .. } = action {
+            steps += 1;
+            bar.inc(1);
+        }
+        ControlFlow::Continue(())
+    };
+    let host = EngineHost::new(engine, &batches[..], trainer_of, ask);
+    drive(&mut session, &mut host.on_advance(advanced))?;
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     Ok(Run { trained: follow.trained, seconds, steps, validating })
@@ -106,7 +108,7 @@ pub fn with_noise(sets: &Sets, agreement: &Agreement, noise: Noise, set: &str) -
     let params = Params::named(set)?;
     let job = job(sets, agreement, params.slots())?;
     let engine = Clear::with_noise(params.slots(), params.top_level(), noise);
-    Ok(train(&Plain(engine), &job, sets, agreement, job.pieces())?.trained)
+    Ok(train(&ClearHarness::new(engine), &job, sets, agreement, job.pieces())?.trained)
 }
 
 /// Trains and describes it as a flat object.
@@ -170,14 +172,14 @@ struct Whole<'a> {
     kept: usize,
 }
 
-impl Work for Whole<'_> {
+impl Experiment for Whole<'_> {
     type Output = Run;
 
-    fn needs(&self) -> Result<KeyRequirements> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         self.job.needs(self.params)
     }
 
-    fn run<S: Setting>(&self, setting: &S) -> Result<Run> {
-        train(setting, self.job, self.sets, self.agreement, self.kept)
+    fn run<H: Harness>(&self, harness: &H) -> Result<Run> {
+        train(harness, self.job, self.sets, self.agreement, self.kept)
     }
 }
