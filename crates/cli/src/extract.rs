@@ -1,6 +1,7 @@
 //! `hetal extract`, and every other use of the program that reads the files of others.
 //!
-//! Pictures, sentences, networks and data sets are read by `hetal-extract`, a process of its own: this one may hold the secret key.
+//! Pictures, sentences, networks and data sets are read by `hetal-extract`, a process of its own:
+//! this one may hold the secret key.
 
 use crate::{Error, Result, commands};
 use hetal_extract_api::arguments::{Arguments, Command as Listing};
@@ -36,8 +37,9 @@ fn replace(mut command: Command) -> std::io::Result<ExitCode> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Has the extractor carry out a request. Its bar and its notes appear on standard error, its error is returned. The request goes
-/// through a pipe: command lines can be seen by everyone on the machine.
+/// Has the extractor carry out a request. Its bar and its notes appear on standard error, its error
+/// is returned. The request goes through a pipe: command lines can be seen by everyone on the
+/// machine.
 pub fn carry_out(request: &Request) -> Result<()> {
     let program = program()?;
     let other = |reason: String| Error::Extractor { path: program.clone(), reason };

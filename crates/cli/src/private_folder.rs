@@ -3,7 +3,8 @@
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// A new folder among the system's temporary files, removed with what is in it when this is dropped.
+/// A new folder among the system's temporary files, removed with what is in it when this is
+/// dropped.
 pub struct PrivateFolder {
     path: PathBuf,
 }
