@@ -3,7 +3,7 @@
 use crate::kernels::{ForwardPair, median};
 use hetal_circuits::bootstrap::Steps;
 use hetal_experiments::Result;
-use hetal_experiments::bench::ops;
+use hetal_experiments::bench::ops::{self, CpuOptions};
 use serde_json::Value;
 
 /// The figures of `hetal bench ops`, and the forward transform (N = 65536, 50-bit prime) by us and by tfhe-ntt right after each
@@ -12,14 +12,15 @@ use serde_json::Value;
 pub fn report(set: &str, steps: Steps) -> Result<Value> {
     let mut pair = ForwardPair::new();
     let (mut ours, mut theirs, mut ratios, mut bootstraps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut seen = |seconds: f64| {
+    let mut on_bootstrap = |seconds: f64| {
         let (our_us, their_us) = pair.measure();
         ours.push(our_us);
         theirs.push(their_us);
         ratios.push(our_us / their_us);
         bootstraps.push(1e6 * seconds / their_us);
     };
-    let mut report = ops::report(set, 1, steps, &["peers", "--set", "small"], &mut seen)?;
+    let options = CpuOptions { set, threads: 1, steps, small_set_command: &["peers", "--set", "small"] };
+    let mut report = ops::report(&options, &mut on_bootstrap)?;
     let [ours, theirs, ratio, bootstrap] = [ours, theirs, ratios, bootstraps].map(|mut values| median(&mut values));
     let units = |microseconds: f64| microseconds / theirs;
     let figure = |name: &str| report.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);

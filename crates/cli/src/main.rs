@@ -1,12 +1,8 @@
 //! The `hetal` program.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use hetal_circuits::bootstrap::Steps;
 use hetal_cli::{Result, commands, extract, machine};
-use hetal_experiments::bench::{self, ops};
-use hetal_experiments::report::output::print_object;
-use hetal_experiments::runner::engine::Processor;
-use hetal_experiments::{params, reproduce, selftest};
+use hetal_experiments::{bench, params, reproduce, selftest};
 use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
@@ -73,26 +69,7 @@ enum Command {
 #[derive(Subcommand)]
 enum BenchCommand {
     /// Time and precision of the operations of one parameter set, bootstrapping included.
-    Ops {
-        /// The parameter set.
-        #[arg(long, default_value = "full")]
-        set: String,
-        /// Where operations run.
-        #[arg(long, value_enum, default_value = "cpu")]
-        engine: Processor,
-        /// Threads for the figure `bootstrap_wall_s` (on the CPU).
-        #[arg(long, default_value_t = 1)]
-        threads: usize,
-        /// Bootstraps with a third more keys, and faster.
-        #[arg(long)]
-        more_keys: bool,
-        /// Which GPU.
-        #[arg(long, default_value_t = 0)]
-        device: usize,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-    },
+    Ops(bench::ops::Arguments),
     /// Trainings of real features to early stopping, exactly and with the errors of encryption.
     Accuracy(bench::accuracy::Arguments),
     /// The paper's comparison of encrypted matrix products: operations and seconds.
@@ -152,20 +129,7 @@ fn run(arguments: Arguments) -> Result<()> {
             commands::print(json, &serde_json::Value::from(&table[..]), &params::text(&table));
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
-        Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
-            let steps = Steps::allowing(more_keys);
-            let report = match engine {
-                Processor::Cpu => {
-                    ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"], &mut |_| {})?
-                }
-                Processor::Cuda => ops::report_on_gpu(&set, device, steps)?,
-            };
-            if json {
-                commands::print(true, &serde_json::Value::from(report), "");
-            } else {
-                print_object(&report);
-            }
-        }
+        Command::Bench(BenchCommand::Ops(arguments)) => bench::ops::run(&arguments)?,
         Command::Extract(arguments) => extract::run(&arguments)?,
         Command::Reproduce(arguments) => reproduce::run(&arguments)?,
         Command::Completions(arguments) => commands::shell::completions(Arguments::command(), &arguments)?,

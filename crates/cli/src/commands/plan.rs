@@ -8,7 +8,7 @@ use hetal_ckks::Params;
 use hetal_client::Layout;
 use hetal_client::layout::{resident_key_bytes, server_bytes};
 use hetal_client::task::{ROW_NORM, VALIDATION_SHARE};
-use hetal_experiments::cost_model::SetMachine;
+use hetal_experiments::cost_model::CpuCostModel;
 use hetal_learn::{Limits, Plan, plan};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -114,7 +114,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     };
     let plan = Plan::new(&task, params.slots(), params.top_level())?;
     let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
-    let machine = SetMachine::measure(&arguments.set)?;
+    let machine = CpuCostModel::measure(&arguments.set)?;
     spinner.finish_and_clear();
     let prepared = (pieces + validation) * layout.version_bytes();
     let rows = pieces * layout.batch_bytes() + validation * layout.feature_bytes();

@@ -2,23 +2,23 @@
 
 use std::fmt::Write;
 
-/// A band between two lines over steps.
+/// A band between a lower and an upper line.
 pub struct Band {
-    /// What it is called.
+    /// The name in the legend.
     pub name: String,
-    /// `(low, high)` of each step.
+    /// The ends of the band at each step, as `(low, high)`.
     pub values: Vec<(f64, f64)>,
 }
 
 /// Bands over a common axis of steps.
 pub struct Plot<'a> {
-    /// What it shows.
+    /// The title.
     pub title: &'a str,
-    /// The axis of steps.
+    /// The label of the horizontal axis.
     pub steps: &'a str,
-    /// Heights with a line of their own.
+    /// Heights at which a grid line is drawn.
     pub marks: &'a [f64],
-    /// What is drawn.
+    /// The bands.
     pub bands: Vec<Band>,
 }
 
@@ -26,11 +26,11 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
 const MARGIN: f64 = 48.0;
 const COLOURS: [&str; 5] = ["#b5179e", "#2a9d4a", "#1d6fd1", "#e08a00", "#c1121f"];
-/// Points drawn of a line; longer ones are thinned.
+/// The largest number of points of a line. Longer lines are thinned.
 const POINTS: usize = 800;
 
 impl Plot<'_> {
-    /// The picture.
+    /// The plot as an SVG document.
     pub fn svg(&self) -> String {
         let all = || self.bands.iter().flat_map(|band| &band.values);
         let low = all().fold(0.0f64, |m, v| m.min(v.0)) * 1.1;
