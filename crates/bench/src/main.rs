@@ -7,7 +7,7 @@ mod bytes;
 mod kernels;
 mod peers;
 
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,8 +20,8 @@ fn main() {
         Some("ntt") => println!("{:#}", kernels::report(repetitions.unwrap_or(400))),
         Some("bytes") => println!("{:#}", bytes::report(repetitions.unwrap_or(5))),
         Some("peers") => {
-            let steps = Steps::allowing(arguments.iter().any(|a| a == "--more-keys"));
-            match peers::report(value_of("--set").unwrap_or("full"), steps) {
+            let split = BsgsSplit::allowing(arguments.iter().any(|a| a == "--more-keys"));
+            match peers::report(value_of("--set").unwrap_or("full"), split) {
                 Ok(report) => println!("{report}"),
                 Err(error) => {
                     eprintln!("hetal-bench: {error}");

@@ -1,7 +1,7 @@
 //! The operations of a parameter set beside tfhe-ntt's transform, in one run.
 
 use crate::kernels::{ForwardPair, median};
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_experiments::Result;
 use hetal_experiments::bench::ops::{self, CpuOptions};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// The figures of `hetal bench ops`, and the forward transform (N = 65536, 50-bit prime) by us and by tfhe-ntt right after each
 /// bootstrap on one thread, while the machine's clock and its other users are the same. One *NTT unit* is tfhe-ntt's time;
 /// ratios, and the unit elsewhere, are medians over the bootstraps.
-pub fn report(set: &str, steps: Steps) -> Result<Value> {
+pub fn report(set: &str, split: BsgsSplit) -> Result<Value> {
     let mut pair = ForwardPair::new();
     let (mut ours, mut theirs, mut ratios, mut bootstraps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut on_bootstrap = |seconds: f64| {
@@ -19,7 +19,7 @@ pub fn report(set: &str, steps: Steps) -> Result<Value> {
         ratios.push(our_us / their_us);
         bootstraps.push(1e6 * seconds / their_us);
     };
-    let options = CpuOptions { set, threads: 1, steps, small_set_command: &["peers", "--set", "small"] };
+    let options = CpuOptions { set, threads: 1, split, small_set_command: &["peers", "--set", "small"] };
     let mut report = ops::report(&options, &mut on_bootstrap)?;
     let [ours, theirs, ratio, bootstrap] = [ours, theirs, ratios, bootstraps].map(|mut values| median(&mut values));
     let units = |microseconds: f64| microseconds / theirs;

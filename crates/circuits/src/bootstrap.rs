@@ -20,11 +20,11 @@ mod layout;
 
 use crate::key_list::KeyList;
 use crate::{Error, Result};
+pub use dft::BsgsSplit;
 use dft::Shape;
-pub use dft::Steps;
 use eval_mod::Exponential;
 use hetal_ckks::{
-    Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Matrix, Params, ParamsLiteral, Plaintext,
+    Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, LinearTransform, Params, ParamsLiteral, Plaintext,
 };
 use layout::Layout;
 use std::collections::BTreeMap;
@@ -55,12 +55,12 @@ fn residual(params: &Params) -> Result<u32> {
 /// Everything precomputed for bootstrapping vectors of one length under one parameter set.
 pub struct Bootstrapper<B: Backend> {
     /// The slots-to-coefficients matrices but the last.
-    to_coefficients: Vec<Matrix<B::Packed>>,
+    to_coefficients: Vec<LinearTransform<B::Packed>>,
     /// The last one, which carries the scaling of each message bound `2^b`.
-    last_to_coefficients: BTreeMap<u32, Matrix<B::Packed>>,
+    last_to_coefficients: BTreeMap<u32, LinearTransform<B::Packed>>,
     /// Rotations whose sum leaves only the coefficients of the vectors' subring.
     trace: Vec<i64>,
-    to_slots: Vec<Matrix<B::Packed>>,
+    to_slots: Vec<LinearTransform<B::Packed>>,
     /// Limbs the modulus is raised to.
     raised_limbs: usize,
     exponential: Exponential,
@@ -109,12 +109,12 @@ impl<B: Backend> Bootstrapper<B> {
     /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`. Without bounds nothing is to be
     /// bootstrapped, and nothing is encoded.
     pub fn new(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
-        Self::with_steps(evaluator, log_bounds, Steps::default())
+        Self::with_split(evaluator, log_bounds, BsgsSplit::default())
     }
 
-    /// [`Bootstrapper::new`] with other rotations: it needs the keys of [`keys_with_steps`].
-    pub fn with_steps(evaluator: &Evaluator<B>, log_bounds: &[u32], steps: Steps) -> Result<Self> {
-        let layout = Layout::full(evaluator.params(), steps);
+    /// [`Bootstrapper::new`] with other rotations: it needs the keys of [`keys_with_split`].
+    pub fn with_split(evaluator: &Evaluator<B>, log_bounds: &[u32], split: BsgsSplit) -> Result<Self> {
+        let layout = Layout::full(evaluator.params(), split);
         if !log_bounds.is_empty() {
             return Self::with_layout(evaluator, &layout, log_bounds);
         }
@@ -183,7 +183,7 @@ impl<B: Backend> Bootstrapper<B> {
     /// Limbs of all encoded matrices.
     pub fn encoded_limbs(&self) -> usize {
         let matrices = self.to_coefficients.iter().chain(self.last_to_coefficients.values()).chain(&self.to_slots);
-        matrices.map(Matrix::encoded_limbs).sum()
+        matrices.map(LinearTransform::encoded_limbs).sum()
     }
 
     /// Whether it only takes vectors that repeat.
@@ -462,12 +462,12 @@ impl<B: Backend> Fold<B> {
 
 /// The keys bootstrapping needs: purpose and limbs.
 pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
-    keys_with_steps(params, Steps::default())
+    keys_with_split(params, BsgsSplit::default())
 }
 
-/// The keys of [`Bootstrapper::with_steps`].
-pub fn keys_with_steps(params: &Params, steps: Steps) -> Vec<(KeyId, usize)> {
-    keys_of(params, &Layout::full(params, steps))
+/// The keys of [`Bootstrapper::with_split`].
+pub fn keys_with_split(params: &Params, split: BsgsSplit) -> Vec<(KeyId, usize)> {
+    keys_of(params, &Layout::full(params, split))
 }
 
 /// The keys of [`Bootstrapper::sparse`].

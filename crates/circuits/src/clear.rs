@@ -1,27 +1,27 @@
 //! The engine that computes on plain numbers and keeps exact books.
 //!
 //! Levels, partners and places follow the same rules as under encryption, so a circuit that runs here has the levels it
-//! needs, and its [`Books`] say what it costs and which keys it wants.
+//! needs, and its [`OpCounts`] say what it costs and which keys it wants.
 //!
 //! ```
-//! use hetal_circuits::{Clear, Complex64, Engine, clear::Kind};
+//! use hetal_circuits::{Clear, Complex64, Engine, clear::OpKind};
 //! let engine = Clear::new(4, 3);
 //! let a = engine.fresh(&[Complex64::new(2.0, 0.0); 4], 3)?;
 //! let b = engine.square(&a)?;
 //! assert_eq!((engine.values(&b)[0].re, engine.level(&b)), (4.0, 2));
-//! assert_eq!(engine.books().count(Kind::Relinearisation), 1);
+//! assert_eq!(engine.op_counts().count(OpKind::Relinearisation), 1);
 //! # Ok::<(), hetal_circuits::Error>(())
 //! ```
 
-mod books;
 mod noise;
+mod op_counts;
 #[cfg(test)]
 mod tests;
 
 use crate::{Diagonal, Engine, Error, Multiplication, Result};
-pub use books::{Books, Keys, Kind};
 pub use noise::Noise;
 use num_complex::Complex64;
+pub use op_counts::{KeyRequirements, OpCounts, OpKind};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -66,7 +66,7 @@ pub struct Clear {
     slots: usize,
     top: usize,
     noise: Noise,
-    books: Mutex<Books>,
+    counts: Mutex<OpCounts>,
 }
 
 impl Clear {
@@ -77,7 +77,7 @@ impl Clear {
 
     /// An engine that makes the given errors.
     pub fn with_noise(slots: usize, top_level: usize, noise: Noise) -> Self {
-        Self { slots, top: top_level, noise, books: Mutex::default() }
+        Self { slots, top: top_level, noise, counts: Mutex::default() }
     }
 
     /// What a fresh encryption of `values` at a level would be.
@@ -95,18 +95,18 @@ impl Clear {
     }
 
     /// A copy of the books so far.
-    pub fn books(&self) -> Books {
-        self.ledger().clone()
+    pub fn op_counts(&self) -> OpCounts {
+        self.recorded().clone()
     }
 
     /// The books so far; new ones are opened.
-    pub fn take_books(&self) -> Books {
-        std::mem::take(&mut *self.ledger())
+    pub fn take_op_counts(&self) -> OpCounts {
+        std::mem::take(&mut *self.recorded())
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Books> {
+    fn recorded(&self) -> MutexGuard<'_, OpCounts> {
         // A panic elsewhere leaves counts behind, never a broken invariant.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check_length(&self, values: &[Complex64]) -> Result<()> {
@@ -139,9 +139,9 @@ impl Clear {
 
     /// Rotations of one ciphertext by the canonical `ks` go into the books; returns how many were key-switches.
     fn record_hoisted(&self, ks: impl IntoIterator<Item = i64>, level: usize) -> usize {
-        let mut books = self.ledger();
+        let mut counts = self.recorded();
         let switched = ks.into_iter().filter(|&k| k != 0);
-        switched.map(|k| books.record_rotation(Kind::HoistedRotation, k, level)).count()
+        switched.map(|k| counts.record_rotation(OpKind::HoistedRotation, k, level)).count()
     }
 
     /// The result of an operation that ends in `errors` rescales or key-switches, each with its own error.
@@ -160,7 +160,7 @@ impl Clear {
         if a.partner.is_some() {
             require(operation, high, low)?;
         } else if low < high {
-            self.ledger().record(Kind::Drop, high, 1);
+            self.recorded().record(OpKind::Drop, high, 1);
         }
         Ok((low, usize::from(low < high)))
     }
@@ -173,7 +173,7 @@ impl Clear {
         f: impl Fn(Complex64, Complex64) -> Complex64,
     ) -> Result<Ciphertext> {
         let (level, dropped) = self.common(operation, a, b)?;
-        self.ledger().record(Kind::Addition, level, 1);
+        self.recorded().record(OpKind::Addition, level, 1);
         let values = a.values.iter().zip(&b.values).map(|(&x, &y)| f(x, y)).collect();
         Ok(self.finish(values, level, a.partner, dropped))
     }
@@ -204,8 +204,8 @@ impl Clear {
         if terms.iter().all(|(a, b)| a.partner.is_none() && b.partner.is_none()) {
             let low = terms.iter().map(|(_, b)| b.level).fold(low, usize::min);
             let dropped = terms.iter().flat_map(|(a, b)| [a.level, b.level]).filter(|&l| l > low);
-            let mut books = self.ledger();
-            return Ok((low, dropped.map(|l| books.record(Kind::Drop, l, 1)).count()));
+            let mut counts = self.recorded();
+            return Ok((low, dropped.map(|l| counts.record(OpKind::Drop, l, 1)).count()));
         }
         for (a, b) in terms {
             if b.partner.is_some() || a.partner != Some(b.level) {
@@ -315,14 +315,14 @@ impl Engine for Clear {
 
     fn add_constant(&self, a: &Ciphertext, c: Complex64) -> Result<Ciphertext> {
         ordinary("an addition of a constant", a)?;
-        self.ledger().record(Kind::Addition, a.level, 1);
+        self.recorded().record(OpKind::Addition, a.level, 1);
         Ok(self.map(a, |v| v + c))
     }
 
     fn add_plain(&self, a: &Ciphertext, values: &[Complex64]) -> Result<Ciphertext> {
         ordinary("an addition of a plaintext", a)?;
         self.check_length(values)?;
-        self.ledger().record(Kind::Addition, a.level, 1);
+        self.recorded().record(OpKind::Addition, a.level, 1);
         let values = a.values.iter().zip(values).map(|(x, y)| x + y).collect();
         Ok(Ciphertext { values, ..*a })
     }
@@ -346,7 +346,7 @@ impl Engine for Clear {
         }
         ordinary("a level drop", a)?;
         require("a level drop", level, a.level)?;
-        self.ledger().record(Kind::Drop, a.level, 1);
+        self.recorded().record(OpKind::Drop, a.level, 1);
         Ok(self.finish(a.values.clone(), level, None, 1))
     }
 
@@ -359,11 +359,11 @@ impl Engine for Clear {
         for (a, c) in terms {
             values.iter_mut().zip(&a.values).for_each(|(s, x)| *s += c * x);
         }
-        let mut books = self.ledger();
-        books.record(Kind::ConstantProduct, at, terms.len());
-        books.record(Kind::Addition, at, terms.len() - usize::from(constant == Complex64::ZERO));
-        books.record(Kind::Rescale, at, 1);
-        drop(books);
+        let mut counts = self.recorded();
+        counts.record(OpKind::ConstantProduct, at, terms.len());
+        counts.record(OpKind::Addition, at, terms.len() - usize::from(constant == Complex64::ZERO));
+        counts.record(OpKind::Rescale, at, 1);
+        drop(counts);
         Ok(self.finish(values, at - 1, None, 1))
     }
 
@@ -391,11 +391,11 @@ impl Engine for Clear {
         for (a, p) in terms {
             values.iter_mut().zip(a.values.iter().zip(&p.values)).for_each(|(s, (x, y))| *s += x * y);
         }
-        let mut books = self.ledger();
-        books.record(Kind::PlainProduct, place.at, terms.len());
-        books.record(Kind::Addition, place.at, terms.len() - 1);
-        books.record(Kind::Rescale, place.at, 1);
-        drop(books);
+        let mut counts = self.recorded();
+        counts.record(OpKind::PlainProduct, place.at, terms.len());
+        counts.record(OpKind::Addition, place.at, terms.len() - 1);
+        counts.record(OpKind::Rescale, place.at, 1);
+        drop(counts);
         Ok(self.finish(values, place.at - 1, place.partner, 1))
     }
 
@@ -406,12 +406,12 @@ impl Engine for Clear {
         for (a, b) in terms {
             values.iter_mut().zip(a.values.iter().zip(&b.values)).for_each(|(s, (x, y))| *s += x * y);
         }
-        let mut books = self.ledger();
-        books.record(Kind::Product, at, terms.len());
-        books.record(Kind::Addition, at, terms.len() - 1);
-        books.record(Kind::Relinearisation, at, 1);
-        books.record(Kind::Rescale, at, 1);
-        drop(books);
+        let mut counts = self.recorded();
+        counts.record(OpKind::Product, at, terms.len());
+        counts.record(OpKind::Addition, at, terms.len() - 1);
+        counts.record(OpKind::Relinearisation, at, 1);
+        counts.record(OpKind::Rescale, at, 1);
+        drop(counts);
         // The error of a dropped factor comes out times the other one: here as if that were 1.
         Ok(self.finish(values, at - 1, None, 2 + dropped))
     }
@@ -421,7 +421,7 @@ impl Engine for Clear {
         if k == 0 {
             return Ok(a.clone());
         }
-        self.ledger().record_rotation(Kind::Rotation, k, a.level);
+        self.recorded().record_rotation(OpKind::Rotation, k, a.level);
         Ok(self.finish(self.rotated(&a.values, k), a.level, a.partner, 1))
     }
 
@@ -435,7 +435,7 @@ impl Engine for Clear {
     }
 
     fn conjugate(&self, a: &Ciphertext) -> Result<Ciphertext> {
-        self.ledger().record(Kind::Conjugation, a.level, 1);
+        self.recorded().record(OpKind::Conjugation, a.level, 1);
         let values = a.values.iter().map(|v| v.conj()).collect();
         Ok(self.finish(values, a.level, a.partner, 1))
     }
@@ -456,13 +456,13 @@ impl Engine for Clear {
         let place = self.common_place(matrices.iter().map(|m| (a.level, m.place)))?.ok_or(Error::Empty(NAME))?;
         let rotations: BTreeSet<i64> = matrices.iter().flat_map(|m| m.rotations()).collect();
         self.record_hoisted(rotations, a.level);
-        let mut books = self.ledger();
+        let mut counts = self.recorded();
         for matrix in matrices {
-            books.record(Kind::PlainProduct, place.at, matrix.diagonals.len());
-            books.record(Kind::Addition, place.at, matrix.diagonals.len() - 1);
-            books.record(Kind::Rescale, place.at, 1);
+            counts.record(OpKind::PlainProduct, place.at, matrix.diagonals.len());
+            counts.record(OpKind::Addition, place.at, matrix.diagonals.len() - 1);
+            counts.record(OpKind::Rescale, place.at, 1);
         }
-        drop(books);
+        drop(counts);
         let finish = |m: &&Transform| {
             let errors = 1 + m.rotations().iter().filter(|&&k| k != 0).count();
             self.finish(self.transformed(a, m), place.at - 1, place.partner, errors)
@@ -481,29 +481,29 @@ impl Engine for Clear {
             products += m.diagonals.len();
             values.iter_mut().zip(self.transformed(a, m)).for_each(|(s, x)| *s += x);
         }
-        let mut books = self.ledger();
-        books.record(Kind::PlainProduct, place.at, products);
-        books.record(Kind::Addition, place.at, products - 1);
-        books.record(Kind::Rescale, place.at, 1);
-        drop(books);
+        let mut counts = self.recorded();
+        counts.record(OpKind::PlainProduct, place.at, products);
+        counts.record(OpKind::Addition, place.at, products - 1);
+        counts.record(OpKind::Rescale, place.at, 1);
+        drop(counts);
         Ok(self.finish(values, place.at - 1, place.partner, 1 + switches))
     }
 
     fn bootstrap(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
         let bound = bound_of_bootstrap(&[a], log_bound)?;
-        self.ledger().record_bootstrap(a.level, log_bound);
+        self.recorded().record_bootstrap(a.level, log_bound);
         Ok(self.refreshed(a, self.top, self.noise.bootstrap * bound))
     }
 
     fn bootstrap_real(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
         let bound = bound_of_real_bootstrap(&[a], log_bound)?;
-        self.ledger().record_bootstrap(a.level, log_bound);
+        self.recorded().record_bootstrap(a.level, log_bound);
         Ok(self.refreshed_real(a, bound))
     }
 
     fn bootstrap_pair(&self, a: &Ciphertext, b: &Ciphertext, log_bound: u32) -> Result<(Ciphertext, Ciphertext)> {
         let bound = bound_of_real_bootstrap(&[a, b], log_bound)?;
-        self.ledger().record_bootstrap(a.level.min(b.level), log_bound);
+        self.recorded().record_bootstrap(a.level.min(b.level), log_bound);
         // As one complex vector they leave their imaginary parts in each other.
         let packed: Vec<Complex64> = a.values.iter().zip(&b.values).map(|(a, b)| a + Complex64::I * b).collect();
         let part = |part: fn(&Complex64) -> f64| {
@@ -516,8 +516,8 @@ impl Engine for Clear {
     fn bootstrap_precise(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
         bound_of_bootstrap(&[a], log_bound)?;
         require("a precise bootstrap", 1, self.top)?;
-        self.ledger().record_bootstrap(a.level, log_bound);
-        self.ledger().record_bootstrap(0, log_bound);
+        self.recorded().record_bootstrap(a.level, log_bound);
+        self.recorded().record_bootstrap(0, log_bound);
         // What a level drop, the combination and the input's own scale leave.
         Ok(self.refreshed(a, self.top - 1, 2.0 * self.noise.operation))
     }

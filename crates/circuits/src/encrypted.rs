@@ -1,10 +1,10 @@
 //! The engine on real ciphertexts, over any backend.
 
-use crate::bootstrap::Steps;
+use crate::bootstrap::BsgsSplit;
 use crate::engine::{Diagonal, Engine, Multiplication};
 use crate::key_list::KeyList;
 use crate::{Bootstrapper, Error, Result, bootstrap, clear};
-use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Matrix, Params, Pattern, Plaintext};
+use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, LinearTransform, Params, Pattern, Plaintext};
 use hetal_ring::Basis;
 use num_complex::Complex64;
 use std::collections::BTreeMap;
@@ -18,14 +18,14 @@ pub struct Encrypted<B: Backend> {
 
 /// A ciphertext of a usable level.
 #[derive(Clone)]
-pub struct Sealed<P> {
+pub struct LeveledCiphertext<P> {
     inner: Ciphertext<P>,
     level: usize,
     /// The level of the partners it was prepared for; then its scale is not the one of its level.
     partner: Option<usize>,
 }
 
-impl<P> Sealed<P> {
+impl<P> LeveledCiphertext<P> {
     /// The ciphertext of the scheme.
     pub fn inner(&self) -> &Ciphertext<P> {
         &self.inner
@@ -33,36 +33,36 @@ impl<P> Sealed<P> {
 }
 
 /// A multiplier and the place it was encoded for.
-pub struct Encoded<P> {
+pub struct EncodedVector<P> {
     plain: Plaintext<P>,
     place: Multiplication,
 }
 
 /// A matrix and the place it was encoded for.
 pub struct EncodedMatrix<P> {
-    matrix: Matrix<P>,
+    matrix: LinearTransform<P>,
     place: Multiplication,
 }
 
 /// The keys an encrypted run of a circuit needs, from what its run in the clear used, those of bootstraps included: each
 /// purpose with the limbs of its largest ciphertext.
-pub fn keys(params: &Params, circuit: &clear::Keys) -> Vec<(KeyId, usize)> {
-    keys_with_steps(params, circuit, Steps::default())
+pub fn keys(params: &Params, circuit: &clear::KeyRequirements) -> Vec<(KeyId, usize)> {
+    keys_with_split(params, circuit, BsgsSplit::default())
 }
 
 /// [`keys`] for bootstraps with other rotations.
-pub fn keys_with_steps(params: &Params, circuit: &clear::Keys, steps: Steps) -> Vec<(KeyId, usize)> {
+pub fn keys_with_split(params: &Params, circuit: &clear::KeyRequirements, split: BsgsSplit) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
     circuit.rotations.iter().for_each(|&(k, level)| list.want_rotation(k, params.limbs(level)));
     circuit.relinearisation.iter().for_each(|&level| list.want(KeyId::Relinearisation, params.limbs(level)));
     circuit.conjugation.iter().for_each(|&level| list.want_conjugation(params.limbs(level)));
     if !circuit.bounds.is_empty() {
-        bootstrap::keys_with_steps(params, steps).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
+        bootstrap::keys_with_split(params, split).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
     }
     list.into_vec()
 }
 
-type Ct<B> = Sealed<<B as Backend>::Poly>;
+type Ct<B> = LeveledCiphertext<<B as Backend>::Poly>;
 
 impl<B: Backend> Encrypted<B> {
     /// An engine with its keys and prepared bootstrap.
@@ -111,7 +111,7 @@ impl<B: Backend> Encrypted<B> {
             return Err(hetal_ckks::Error::ScaleMismatch { operation: "engine", left, right }.into());
         }
         inner.scale = scale;
-        self.healthy(Sealed { inner, level, partner })
+        self.healthy(LeveledCiphertext { inner, level, partner })
     }
 
     /// A result, unless the device behind the backend failed on the way to it: then it means nothing.
@@ -204,7 +204,7 @@ impl<B: Backend> Encrypted<B> {
 
 impl<B: Backend> Engine for Encrypted<B> {
     type Ciphertext = Ct<B>;
-    type Plaintext = Encoded<B::Poly>;
+    type Plaintext = EncodedVector<B::Poly>;
     type Pattern = Pattern<B>;
     type Transform = EncodedMatrix<B::Packed>;
 
@@ -288,10 +288,10 @@ impl<B: Backend> Engine for Encrypted<B> {
         self.sealed(inner, at - 1, None)
     }
 
-    fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<Encoded<B::Poly>> {
+    fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<EncodedVector<B::Poly>> {
         self.check_length(values)?;
         let (scale, basis) = (self.multiplier_scale(place)?, self.multiplier_basis(place));
-        self.healthy(Encoded { plain: self.evaluator.encode(values, scale, basis)?, place })
+        self.healthy(EncodedVector { plain: self.evaluator.encode(values, scale, basis)?, place })
     }
 
     fn pattern(&self, values: &[Complex64]) -> Result<Pattern<B>> {
@@ -299,12 +299,17 @@ impl<B: Backend> Engine for Encrypted<B> {
         self.healthy(self.evaluator.pattern(values)?)
     }
 
-    fn encode_pattern(&self, pattern: &Pattern<B>, factor: f64, place: Multiplication) -> Result<Encoded<B::Poly>> {
+    fn encode_pattern(
+        &self,
+        pattern: &Pattern<B>,
+        factor: f64,
+        place: Multiplication,
+    ) -> Result<EncodedVector<B::Poly>> {
         let (scale, basis) = (self.multiplier_scale(place)?, self.multiplier_basis(place));
-        self.healthy(Encoded { plain: self.evaluator.encode_pattern(pattern, factor, scale, basis)?, place })
+        self.healthy(EncodedVector { plain: self.evaluator.encode_pattern(pattern, factor, scale, basis)?, place })
     }
 
-    fn sum_of_plain_products(&self, terms: &[(&Ct<B>, &Encoded<B::Poly>)]) -> Result<Ct<B>> {
+    fn sum_of_plain_products(&self, terms: &[(&Ct<B>, &EncodedVector<B::Poly>)]) -> Result<Ct<B>> {
         let place = self.check_places("plain product", terms.iter().map(|(a, p)| (*a, p.place)))?;
         let terms: Vec<_> = terms.iter().map(|(a, p)| (&a.inner, &p.plain)).collect();
         let sum = self.evaluator.sum_of_plain_products(&terms, self.params().limbs(place.at))?;
@@ -347,13 +352,13 @@ impl<B: Backend> Engine for Encrypted<B> {
         let galois: Vec<u64> = ks.iter().map(|&k| self.evaluator.galois_of_rotation(k)).collect();
         let rotated = self.evaluator.automorphisms(&a.inner, &galois, &self.keys);
         let rotated = rotated.map_err(|error| self.with_rotation(error, ks, a.level))?;
-        let sealed = |inner| Sealed { inner, level: a.level, partner: a.partner };
+        let sealed = |inner| LeveledCiphertext { inner, level: a.level, partner: a.partner };
         self.healthy(rotated.into_iter().map(sealed).collect())
     }
 
     fn conjugate(&self, a: &Ct<B>) -> Result<Ct<B>> {
         let inner = self.evaluator.automorphism(&a.inner, self.evaluator.galois_of_conjugation(), &self.keys)?;
-        self.healthy(Sealed { inner, level: a.level, partner: a.partner })
+        self.healthy(LeveledCiphertext { inner, level: a.level, partner: a.partner })
     }
 
     fn prepare(&self, diagonals: &[Diagonal], place: Multiplication) -> Result<EncodedMatrix<B::Packed>> {

@@ -10,7 +10,7 @@ pub mod polynomial;
 
 pub use bootstrap::Bootstrapper;
 pub use clear::Clear;
-pub use encrypted::{Encoded, EncodedMatrix, Encrypted, Sealed};
+pub use encrypted::{EncodedMatrix, EncodedVector, Encrypted, LeveledCiphertext};
 pub use engine::{Diagonal, Engine, Multiplication};
 pub use error::{Error, Result};
 pub use num_complex::Complex64;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the coefficients of a polynomial multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Basis {
+pub enum PolynomialBasis {
     /// Chebyshev polynomials of the first kind `T_k`, for arguments in `[-1, 1]`.
     Chebyshev,
     /// Powers `x^k`.
@@ -24,18 +24,18 @@ type Coefficient = Vec<Complex64>;
 /// A polynomial `sum_k c_k T_k(x)` or `sum_k c_k x^k`, the same in all slots or another one in each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Polynomial {
-    basis: Basis,
+    basis: PolynomialBasis,
     coefficients: Vec<Coefficient>,
 }
 
 impl Polynomial {
     /// The same polynomial in every slot.
-    pub fn new(basis: Basis, coefficients: &[Complex64]) -> Self {
+    pub fn new(basis: PolynomialBasis, coefficients: &[Complex64]) -> Self {
         Self::trimmed(basis, coefficients.iter().map(|&c| vec![c]).collect())
     }
 
     /// The same polynomial with real coefficients in every slot.
-    pub fn real(basis: Basis, coefficients: &[f64]) -> Self {
+    pub fn real(basis: PolynomialBasis, coefficients: &[f64]) -> Self {
         Self::trimmed(basis, coefficients.iter().map(|&c| vec![Complex64::new(c, 0.0)]).collect())
     }
 
@@ -58,7 +58,7 @@ impl Polynomial {
         log2_ceil(self.degree() + 1)
     }
 
-    fn trimmed(basis: Basis, mut coefficients: Vec<Coefficient>) -> Self {
+    fn trimmed(basis: PolynomialBasis, mut coefficients: Vec<Coefficient>) -> Self {
         while coefficients.last().is_some_and(|c| is_zero(c)) {
             coefficients.pop();
         }
@@ -75,9 +75,9 @@ impl Polynomial {
         let mut rest = self.coefficients[..n].to_vec();
         for (k, c) in self.coefficients.iter().enumerate().skip(n + 1) {
             match self.basis {
-                Basis::Monomial => quotient.push(c.clone()),
+                PolynomialBasis::Monomial => quotient.push(c.clone()),
                 // T_k = 2 T_(k-n) T_n - T_|k-2n|
-                Basis::Chebyshev => {
+                PolynomialBasis::Chebyshev => {
                     quotient.push(c.iter().map(|c| 2.0 * c).collect());
                     rest[k.abs_diff(2 * n)].iter_mut().zip(c).for_each(|(r, c)| *r -= c);
                 }
@@ -89,10 +89,10 @@ impl Polynomial {
 
 /// A polynomial made ready for arguments of one level of one engine: its plan, its plaintexts.
 pub struct Evaluation<E: Engine> {
-    basis: Basis,
+    basis: PolynomialBasis,
     level: usize,
     powers: BTreeSet<usize>,
-    root: Encoded<E>,
+    root: EncodedNode<E>,
 }
 
 impl<E: Engine> Evaluation<E> {
@@ -102,7 +102,7 @@ impl<E: Engine> Evaluation<E> {
         if needs > level {
             return Err(Error::OutOfLevels { operation: "a polynomial", needs, has: level });
         }
-        let plan = Plan::cheapest(polynomial);
+        let plan = EvaluationPlan::cheapest(polynomial);
         Ok(Self { basis: polynomial.basis, level, root: plan.root.encoded(engine, level)?, powers: plan.powers })
     }
 
@@ -126,8 +126,8 @@ impl<E: Engine> Evaluation<E> {
             let (high, low) = (k.div_ceil(2), k / 2);
             let product = engine.mul(&elements[&high], &elements[&low])?;
             let element = match self.basis {
-                Basis::Monomial => product,
-                Basis::Chebyshev => {
+                PolynomialBasis::Monomial => product,
+                PolynomialBasis::Chebyshev => {
                     let twice = engine.mul_integer(&product, 2)?;
                     if high == low {
                         engine.add_constant(&twice, Complex64::new(-1.0, 0.0))?
@@ -191,7 +191,7 @@ impl Node {
         self.products.iter().map(|(_, q)| q.cost()).fold(own, |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
-    fn encoded<E: Engine>(self, engine: &E, level: usize) -> Result<Encoded<E>> {
+    fn encoded<E: Engine>(self, engine: &E, level: usize) -> Result<EncodedNode<E>> {
         let at = level - self.budget.saturating_sub(1);
         let each_alike = self.terms.iter().all(|(_, c)| c.len() == 1);
         let linear = if each_alike {
@@ -203,16 +203,16 @@ impl Node {
         };
         let encode = |(n, q): (usize, Node)| Ok((n, q.encoded(engine, level)?));
         let products = self.products.into_iter().map(encode).collect::<Result<_>>()?;
-        Ok(Encoded { products, linear, constant: self.constant })
+        Ok(EncodedNode { products, linear, constant: self.constant })
     }
 }
 
-struct Plan {
+struct EvaluationPlan {
     root: Node,
     powers: BTreeSet<usize>,
 }
 
-impl Plan {
+impl EvaluationPlan {
     /// The plan with the fewest relinearisations, and among those with the fewest products.
     fn cheapest(polynomial: &Polynomial) -> Self {
         let depth = polynomial.depth();
@@ -255,13 +255,13 @@ enum Linear<E: Engine> {
     Plaintexts(Vec<(usize, E::Plaintext)>),
 }
 
-struct Encoded<E: Engine> {
-    products: Vec<(usize, Encoded<E>)>,
+struct EncodedNode<E: Engine> {
+    products: Vec<(usize, EncodedNode<E>)>,
     linear: Linear<E>,
     constant: Coefficient,
 }
 
-impl<E: Engine> Encoded<E> {
+impl<E: Engine> EncodedNode<E> {
     /// The value less its constant; `None` if nothing else is there.
     fn evaluate(&self, engine: &E, powers: &BTreeMap<usize, E::Ciphertext>) -> Result<Option<E::Ciphertext>> {
         let linear = match &self.linear {
@@ -314,23 +314,23 @@ fn log2_ceil(k: usize) -> usize {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::clear::{Clear, Kind};
+    use crate::clear::{Clear, OpKind};
 
     const SLOTS: usize = 32;
-    const BASES: [Basis; 2] = [Basis::Chebyshev, Basis::Monomial];
+    const BASES: [PolynomialBasis; 2] = [PolynomialBasis::Chebyshev, PolynomialBasis::Monomial];
 
     fn argument(engine: &Clear, level: usize) -> crate::clear::Ciphertext {
         let x: Vec<_> = (0..SLOTS).map(|i| Complex64::new(i as f64 / 16.0 - 1.0, 0.0)).collect();
         engine.fresh(&x, level).unwrap()
     }
 
-    fn direct(basis: Basis, coefficients: &[Complex64], x: Complex64) -> Complex64 {
+    fn direct(basis: PolynomialBasis, coefficients: &[Complex64], x: Complex64) -> Complex64 {
         let (mut sum, mut t0, mut t1) = (Complex64::ZERO, Complex64::ONE, x);
         for c in coefficients {
             sum += c * t0;
             (t0, t1) = match basis {
-                Basis::Chebyshev => (t1, 2.0 * x * t1 - t0),
-                Basis::Monomial => (t1, x * t1),
+                PolynomialBasis::Chebyshev => (t1, 2.0 * x * t1 - t0),
+                PolynomialBasis::Monomial => (t1, x * t1),
             };
         }
         sum
@@ -379,7 +379,8 @@ mod tests {
         let engine = Clear::new(SLOTS, 4);
         let x = argument(&engine, 4);
         let mask: Vec<_> = (0..SLOTS).map(|i| Complex64::new((i % 3 == 0) as u8 as f64, 0.0)).collect();
-        let plain = Polynomial::real(Basis::Chebyshev, &[0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.1, 0.2, 0.3, 0.1, 0.7]);
+        let plain =
+            Polynomial::real(PolynomialBasis::Chebyshev, &[0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.1, 0.2, 0.3, 0.1, 0.7]);
         let (y, z) = (evaluate(&engine, &x, &plain).unwrap(), evaluate(&engine, &x, &plain.times(&mask)).unwrap());
         for i in 0..SLOTS {
             assert!((engine.values(&y)[i] * mask[i] - engine.values(&z)[i]).norm() < 1e-13);
@@ -410,15 +411,16 @@ mod tests {
         for (degree, expected) in [(3, 2), (7, 4), (10, 5), (15, 7), (31, 10), (62, 14)] {
             let engine = Clear::new(SLOTS, 7);
             let coefficients: Vec<_> = (0..=degree).map(|k| wave(k, 0)).collect();
-            evaluate(&engine, &argument(&engine, 7), &Polynomial::new(Basis::Chebyshev, &coefficients)).unwrap();
-            assert_eq!(engine.books().count(Kind::Relinearisation), expected, "degree {degree}");
+            evaluate(&engine, &argument(&engine, 7), &Polynomial::new(PolynomialBasis::Chebyshev, &coefficients))
+                .unwrap();
+            assert_eq!(engine.op_counts().count(OpKind::Relinearisation), expected, "degree {degree}");
         }
     }
 
     #[test]
     fn too_few_levels_is_an_error() {
         let engine = Clear::new(SLOTS, 7);
-        let polynomial = Polynomial::real(Basis::Monomial, &[1.0; 9]);
+        let polynomial = Polynomial::real(PolynomialBasis::Monomial, &[1.0; 9]);
         let short = evaluate(&engine, &argument(&engine, 3), &polynomial);
         assert_eq!(short, Err(Error::OutOfLevels { operation: "a polynomial", needs: 4, has: 3 }));
         let ready = Evaluation::new(&engine, &polynomial, 5).unwrap();

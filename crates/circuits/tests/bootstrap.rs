@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_circuits::bootstrap::{self, Steps};
+use hetal_circuits::bootstrap::{self, BsgsSplit};
 use hetal_circuits::{Bootstrapper, Error};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
 use hetal_ring::{Isa, PackedPoly, prime};
@@ -18,14 +18,14 @@ fn client_with(wanted: impl FnOnce(&Client) -> Vec<(KeyId, usize)>) -> (Client, 
 
 #[test]
 fn bootstraps_return_the_message_at_the_top_level() {
-    for steps in [Steps::FewKeys, Steps::FewOuter] {
+    for steps in [BsgsSplit::FewKeys, BsgsSplit::FewOuter] {
         bootstraps_with(steps);
     }
 }
 
-fn bootstraps_with(steps: Steps) {
-    let (client, keys) = client_with(|client| bootstrap::keys_with_steps(&client.params, steps));
-    let bootstrapper = Bootstrapper::with_steps(&client.evaluator, &[0, 2], steps).unwrap();
+fn bootstraps_with(steps: BsgsSplit) {
+    let (client, keys) = client_with(|client| bootstrap::keys_with_split(&client.params, steps));
+    let bootstrapper = Bootstrapper::with_split(&client.evaluator, &[0, 2], steps).unwrap();
     let slots = client.params.slots();
     let constant = vec![Complex64::new(0.5, -0.25); slots];
     for (name, v) in [("random", complex_vector(slots, 9)), ("constant", constant)] {

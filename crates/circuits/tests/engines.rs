@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use hetal_circuits::clear::Clear;
-use hetal_circuits::polynomial::{self, Basis, Polynomial};
+use hetal_circuits::polynomial::{self, Polynomial, PolynomialBasis};
 use hetal_circuits::{Bootstrapper, Complex64, Diagonal, Encrypted, Engine, Error, Multiplication, encrypted};
 use hetal_ckks::EvaluationKeys;
 use hetal_testkit::{Client, complex_vector, max_error};
@@ -66,7 +66,7 @@ fn circuit<E: Engine>(
     assert!(matches!(engine.add(&prepared, &b), Err(Error::Partner { .. })));
 
     let series: Vec<f64> = (0..12).map(|k| 1.0 / f64::from(k + 1)).collect();
-    let series = Polynomial::real(Basis::Chebyshev, &series);
+    let series = Polynomial::real(PolynomialBasis::Chebyshev, &series);
     let real = seal(&u.iter().map(|z| Complex64::new(z.re, 0.0)).collect::<Vec<_>>(), 6);
     note("polynomial", &polynomial::evaluate(engine, &real, &series).unwrap());
 
@@ -92,7 +92,7 @@ fn circuit<E: Engine>(
 fn encrypted_and_plain_engines_agree_on_everything() {
     let clear = Clear::new(SLOTS, TOP);
     let expected = circuit(&clear, |v, level| clear.fresh(v, level).unwrap(), |ct| clear.values(ct).to_vec());
-    let needs = clear.books().keys();
+    let needs = clear.op_counts().keys();
 
     let client = Client::new("insecure-toy11", 11);
     let mut keys = EvaluationKeys::default();

@@ -5,7 +5,7 @@ use hetal_ring::rns::BabyStep;
 use hetal_ring::{Basis, Digits, PackedPoly, Poly, RnsRing};
 
 /// An automorphism `X -> X^galois` and the polynomials of the switching key that follows it.
-pub struct Step<'a, P> {
+pub struct KeyedAutomorphism<'a, P> {
     /// The automorphism; 1 is the identity.
     pub galois: u64,
     /// Its key. The identity has none where the secret stays the same, and one where it changes.
@@ -140,7 +140,7 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         c0: &Self::Poly,
         digits: &Self::Digits,
-        steps: &[Step<'_, Self::Packed>],
+        steps: &[KeyedAutomorphism<'_, Self::Packed>],
         weights: &[Vec<Option<&Self::Packed>>],
     ) -> Vec<(Self::Poly, Self::Poly)>;
     fn divide(&self, a: Self::Poly, drop_q: usize) -> Self::Poly;
@@ -365,7 +365,7 @@ impl Backend for RnsRing {
         &self,
         c0: &Poly,
         digits: &Digits,
-        steps: &[Step<'_, PackedPoly>],
+        steps: &[KeyedAutomorphism<'_, PackedPoly>],
         weights: &[Vec<Option<&PackedPoly>>],
     ) -> Vec<(Poly, Poly)> {
         let steps: Vec<BabyStep<'_>> = steps.iter().map(|s| BabyStep { galois: s.galois, key: s.key }).collect();

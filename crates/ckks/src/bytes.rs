@@ -17,7 +17,7 @@ mod packing;
 mod params;
 mod switching_key;
 
-pub use envelope::{CHECKSUM_LEN, HEADER_LEN, Header, Kind, MAGIC, Sink, Source, VERSION};
+pub use envelope::{CHECKSUM_LEN, HEADER_LEN, Header, MAGIC, ObjectKind, Sink, Source, VERSION};
 pub use error::{FormatError, Result};
 pub use key_set::{KeySetFile, KeySetReader, KeySetWriter, MAX_KEYS, key_set_len, read_key_set, write_key_set};
 pub use objects::{ciphertext_len, seeded_ciphertext_len};
@@ -33,11 +33,11 @@ use std::sync::Arc;
 /// ```
 /// use hetal_ckks::bytes::{Codec, FormatError};
 /// use hetal_ckks::{Evaluator, Params, Plaintext};
-/// use hetal_ring::{Basis, Isa, RnsRing};
+/// use hetal_ring::Basis;
 /// use std::sync::Arc;
 ///
 /// let params = Arc::new(Params::named("insecure-toy11").unwrap());
-/// let ring = Arc::new(RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect()).unwrap());
+/// let ring = Arc::new(params.ring().unwrap());
 /// let codec = Codec::new(Arc::clone(&params), Arc::clone(&ring));
 ///
 /// let plain = Plaintext { poly: ring.zero(Basis { q: 2, p: 0 }), scale: params.scale(0) };
@@ -61,7 +61,7 @@ impl<B> Clone for Codec<B> {
 /// An object that has bytes.
 pub trait Object<B: Backend>: Sized {
     /// What it is.
-    const KIND: Kind;
+    const KIND: ObjectKind;
 
     /// Bytes of its body; refuses an object that could not be read back.
     fn body_len(&self, codec: &Codec<B>) -> Result<u64>;
@@ -126,7 +126,7 @@ impl<B: Backend> Codec<B> {
         parse_all(bytes, |rest| self.read(rest))
     }
 
-    fn header(&self, kind: Kind, body_len: u64) -> Header {
+    fn header(&self, kind: ObjectKind, body_len: u64) -> Header {
         Header { kind, params: *self.params.id(), body_len }
     }
 

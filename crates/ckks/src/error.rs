@@ -34,6 +34,16 @@ pub enum Error {
         /// Largest size that gives 128 bits.
         limit: f64,
     },
+    /// A ring whose degree or primes are not those of the parameter set it is used with.
+    #[error(
+        "parameter set {set}: the ring of degree 2^{log_n} has another degree or other primes; make it with Params::ring"
+    )]
+    WrongRing {
+        /// The set's name.
+        set: String,
+        /// Log of the ring's degree.
+        log_n: u32,
+    },
     /// Operands of different parameter sets.
     #[error("{operation}: a ciphertext of another parameter set than {set}")]
     MixedParams {

@@ -21,6 +21,11 @@ pub enum KeyId {
 }
 
 impl KeyId {
+    /// Whether such a key leads to or from the ephemeral sparse secret.
+    pub fn is_sparse(self) -> bool {
+        matches!(self, Self::ToSparse | Self::FromSparse(_))
+    }
+
     /// The primes at which the digits of such a key for `limbs` limbs begin.
     pub fn digit_starts(self, params: &Params, limbs: usize) -> &[usize] {
         // What a key from the sparse secret is applied to is small: one digit, which is the whole gadget.
@@ -79,13 +84,13 @@ pub trait KeySource<P>: Send + Sync {
 }
 
 /// A key that is in memory, or that its source has.
-struct Place<P> {
+struct KeyEntry<P> {
     basis: Basis,
     key: OnceLock<Arc<SwitchingKey<P>>>,
     loading: Mutex<()>,
 }
 
-impl<P> Place<P> {
+impl<P> KeyEntry<P> {
     fn new(basis: Basis) -> Self {
         Self { basis, key: OnceLock::new(), loading: Mutex::new(()) }
     }
@@ -94,7 +99,7 @@ impl<P> Place<P> {
 /// The keys a server works with, by purpose and size. Those of a source are loaded when they are first asked for, each
 /// once.
 pub struct EvaluationKeys<P> {
-    places: HashMap<KeyId, Vec<Place<P>>>,
+    entries: HashMap<KeyId, Vec<KeyEntry<P>>>,
     source: Option<Box<dyn KeySource<P>>>,
     version: u64,
 }
@@ -107,7 +112,7 @@ fn new_version() -> u64 {
 
 impl<P> Default for EvaluationKeys<P> {
     fn default() -> Self {
-        Self { places: HashMap::new(), source: None, version: new_version() }
+        Self { entries: HashMap::new(), source: None, version: new_version() }
     }
 }
 
@@ -116,7 +121,7 @@ impl<P> EvaluationKeys<P> {
     pub fn with_source(source: Box<dyn KeySource<P>>) -> Self {
         let mut keys = Self::default();
         for (id, basis) in source.available() {
-            keys.add_place(id, Place::new(basis));
+            keys.add_entry(id, KeyEntry::new(basis));
         }
         keys.source = Some(source);
         keys
@@ -126,13 +131,13 @@ impl<P> EvaluationKeys<P> {
     /// of two decrypts to noise.
     pub fn insert(&mut self, key: SwitchingKey<P>) {
         let (id, basis) = (key.id, key.basis);
-        self.add_place(id, Place { key: OnceLock::from(Arc::new(key)), ..Place::new(basis) });
+        self.add_entry(id, KeyEntry { key: OnceLock::from(Arc::new(key)), ..KeyEntry::new(basis) });
     }
 
-    fn add_place(&mut self, id: KeyId, place: Place<P>) {
-        let sizes = self.places.entry(id).or_default();
-        let index = sizes.partition_point(|other| other.basis.q < place.basis.q);
-        sizes.insert(index, place);
+    fn add_entry(&mut self, id: KeyId, entry: KeyEntry<P>) {
+        let sizes = self.entries.entry(id).or_default();
+        let index = sizes.partition_point(|other| other.basis.q < entry.basis.q);
+        sizes.insert(index, entry);
         self.version = new_version();
     }
 
@@ -143,31 +148,31 @@ impl<P> EvaluationKeys<P> {
 
     /// The smallest key of that purpose over at least the primes of `basis` and exactly its special primes.
     pub fn find(&self, id: KeyId, basis: Basis) -> Result<&Arc<SwitchingKey<P>>> {
-        let sizes = self.places.get(&id).map_or(&[][..], Vec::as_slice);
-        let fits = |place: &&Place<P>| place.basis.q >= basis.q && place.basis.p == basis.p;
-        let place = sizes.iter().find(fits).ok_or(Error::MissingKey { key: id, limbs: basis.q })?;
-        match place.key.get() {
+        let sizes = self.entries.get(&id).map_or(&[][..], Vec::as_slice);
+        let fits = |entry: &&KeyEntry<P>| entry.basis.q >= basis.q && entry.basis.p == basis.p;
+        let entry = sizes.iter().find(fits).ok_or(Error::MissingKey { key: id, limbs: basis.q })?;
+        match entry.key.get() {
             Some(key) => Ok(key),
-            None => self.load(id, place),
+            None => self.load(id, entry),
         }
     }
 
     /// Loads a key unless another thread just did. After a failure the next call tries again.
-    fn load<'a>(&self, id: KeyId, place: &'a Place<P>) -> Result<&'a Arc<SwitchingKey<P>>> {
-        let _one_at_a_time = place.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(key) = place.key.get() {
+    fn load<'a>(&self, id: KeyId, entry: &'a KeyEntry<P>) -> Result<&'a Arc<SwitchingKey<P>>> {
+        let _one_at_a_time = entry.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = entry.key.get() {
             return Ok(key);
         }
-        let loaded = self.source.as_ref().map_or(Ok(None), |source| source.load(id, place.basis))?;
-        let key = loaded.ok_or(Error::MissingKey { key: id, limbs: place.basis.q })?;
-        Ok(place.key.get_or_init(|| Arc::new(key)))
+        let loaded = self.source.as_ref().map_or(Ok(None), |source| source.load(id, entry.basis))?;
+        let key = loaded.ok_or(Error::MissingKey { key: id, limbs: entry.basis.q })?;
+        Ok(entry.key.get_or_init(|| Arc::new(key)))
     }
 
     /// Loads all keys that are not in memory yet.
     pub fn load_all(&self) -> Result<()> {
-        for (&id, sizes) in &self.places {
-            for place in sizes {
-                self.load(id, place)?;
+        for (&id, sizes) in &self.entries {
+            for entry in sizes {
+                self.load(id, entry)?;
             }
         }
         Ok(())
@@ -175,12 +180,12 @@ impl<P> EvaluationKeys<P> {
 
     /// All keys, in memory or not: purpose and primes.
     pub fn available(&self) -> impl Iterator<Item = (KeyId, Basis)> {
-        self.places.iter().flat_map(|(&id, sizes)| sizes.iter().map(move |place| (id, place.basis)))
+        self.entries.iter().flat_map(|(&id, sizes)| sizes.iter().map(move |entry| (id, entry.basis)))
     }
 
     /// All keys in memory.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<SwitchingKey<P>>> {
-        self.places.values().flatten().filter_map(|place| place.key.get())
+        self.entries.values().flatten().filter_map(|entry| entry.key.get())
     }
 
     /// Limbs of all keys in memory together.

@@ -3,7 +3,7 @@
 
 mod linear;
 
-pub use linear::{Giant, Matrix};
+pub use linear::{GiantStep, LinearTransform};
 
 use crate::backend::{Backend, Halves, Pair};
 use crate::encoder::rounded;
@@ -396,18 +396,23 @@ impl<B: Backend> Evaluator<B> {
 
     /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the ephemeral sparse secret: the message gains small multiples
     /// of `q0`.
-    pub fn raise_modulus(&self, a: &Ct<B>, limbs: usize, keys: &EvaluationKeys<B::Packed>) -> Result<Raised<B::Poly>> {
+    pub fn raise_modulus(
+        &self,
+        a: &Ct<B>,
+        limbs: usize,
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<RaisedCiphertext<B::Poly>> {
         let bottom = self.truncated(a, 1)?;
         let to_sparse = keys.find(KeyId::ToSparse, self.params.key_basis(1))?;
         let u = self.switch(bottom.c1, to_sparse, [Some(&bottom.c0), None]);
         let (c0, c1) = self.backend.divide_pair(u, 0, 1);
         let c0 = self.backend.raise(&c0, Self::basis(limbs));
         let c1 = self.backend.raise(&c1, KeyId::FromSparse(1).basis(&self.params, limbs));
-        Ok(Raised { c0, c1, scale: a.scale })
+        Ok(RaisedCiphertext { c0, c1, scale: a.scale })
     }
 
     /// A raised ciphertext under the secret of all others.
-    pub fn unsparsed(&self, a: Raised<B::Poly>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
+    pub fn unsparsed(&self, a: RaisedCiphertext<B::Poly>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         let basis = B::basis(&a.c1);
         let key = keys.find(KeyId::FromSparse(1), basis)?;
         let u = self.backend.inner_product_plus(&self.backend.small_digit(a.c1), &key.digits, [Some(&a.c0), None]);
@@ -418,7 +423,7 @@ impl<B: Backend> Evaluator<B> {
 
 /// A ciphertext whose modulus was raised, under the ephemeral sparse secret. Its polynomials are as small as they were modulo
 /// `q0`: the second one is its own only digit, so that a key from the sparse secret has one pair and few special primes.
-pub struct Raised<P> {
+pub struct RaisedCiphertext<P> {
     pub(crate) c0: P,
     /// Over the special primes of the keys, too.
     pub(crate) c1: P,

@@ -15,6 +15,6 @@ pub use ciphertext::{Ciphertext, Plaintext, PublicKey, SeededCiphertext, SetTag}
 pub use encoder::Encoder;
 pub use error::{Error, Result};
 pub use evaluation_key::{EvaluationKeys, KeyId, KeySource, SwitchingKey};
-pub use evaluator::{Evaluator, Giant, Matrix, Pattern, Raised};
+pub use evaluator::{Evaluator, GiantStep, LinearTransform, Pattern, RaisedCiphertext};
 pub use num_complex::Complex64;
 pub use params::{EvalMod, Params, ParamsLiteral};

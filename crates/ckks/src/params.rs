@@ -2,7 +2,7 @@
 
 use crate::security::{self, Security};
 use crate::{Error, Result, SetTag};
-use hetal_ring::{Basis, Modulus};
+use hetal_ring::{Basis, Isa, Modulus, RnsRing};
 use std::borrow::Cow;
 
 /// How the bootstrap evaluates `x mod q0`: through the complex exponential `exp(2 pi i K t)` of the centred, normalised
@@ -224,6 +224,36 @@ impl Params {
     /// The prime of limb `i` of polynomials in `basis`.
     pub fn modulus(&self, basis: Basis, i: usize) -> &Modulus {
         &self.moduli[if i < basis.q { i } else { self.chain.len() + i - basis.q }]
+    }
+
+    /// The ring of this set, with its tables, on the fastest kernels of this machine.
+    ///
+    /// ```
+    /// let params = hetal_ckks::Params::named("insecure-toy11")?;
+    /// let ring = params.ring()?;
+    /// assert_eq!(ring.degree(), params.degree());
+    /// # Ok::<(), hetal_ckks::Error>(())
+    /// ```
+    pub fn ring(&self) -> Result<RnsRing> {
+        self.ring_on(Isa::detect())
+    }
+
+    /// The ring of this set on the kernels of a given instruction set.
+    pub fn ring_on(&self, isa: Isa) -> Result<RnsRing> {
+        let ring = RnsRing::new(self.log_n(), &self.chain, self.special(), isa);
+        ring.map_err(|q| Error::Params {
+            name: self.name().to_owned(),
+            reason: format!("{q} is no prime for its ring"),
+        })
+    }
+
+    /// Fails unless `ring` has the degree and exactly the primes of this set.
+    pub fn check_ring(&self, ring: &RnsRing) -> Result<()> {
+        let basis = self.full_basis();
+        let same = ring.log_n() == self.log_n()
+            && ring.full_basis() == basis
+            && (0..basis.limbs()).all(|i| ring.modulus(basis, i).value() == self.modulus(basis, i).value());
+        if same { Ok(()) } else { Err(Error::WrongRing { set: self.name().to_owned(), log_n: ring.log_n() }) }
     }
 
     /// All primes.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use hetal_ckks::bytes::{self, HEADER_LEN, Kind, MAX_KEYS};
+use hetal_ckks::bytes::{self, HEADER_LEN, MAX_KEYS, ObjectKind};
 use hetal_testkit::allocation::{Counting, peak_of};
 use hetal_testkit::samples::{Samples, fix_checksums};
 
@@ -19,7 +19,7 @@ fn bytes_cost_no_more_memory_than_the_objects_they_are() {
 
 /// Besides the keys themselves, which are in the ring's pool, one limb of one of them is in memory.
 fn key_sets_stream(samples: &Samples) {
-    let (codec, set) = (samples.client.codec(), samples.of(Kind::KeySet));
+    let (codec, set) = (samples.client.codec(), samples.of(ObjectKind::KeySet));
     let pool = samples.client.ring.pool_bytes();
     let mut keys = None;
     let reading = peak_of(|| keys = Some(bytes::read_key_set(&codec, &mut &*set).unwrap()));
@@ -45,16 +45,16 @@ fn hostile_bytes_cost_nothing(samples: &Samples) {
         let peak = peak_of(|| assert!(samples.read(*kind, &good[..HEADER_LEN + 120]).is_err()));
         assert!(peak < 3 * SMALL, "the beginning of a {kind} costs {peak}");
     }
-    let mut set = samples.of(Kind::KeySet).to_vec();
+    let mut set = samples.of(ObjectKind::KeySet).to_vec();
     for count in [MAX_KEYS as u64, MAX_KEYS as u64 + 1, u64::MAX / 16, u64::MAX] {
         set[HEADER_LEN..HEADER_LEN + 8].copy_from_slice(&count.to_le_bytes());
-        let peak = peak_of(|| assert!(samples.read(Kind::KeySet, &set).is_err()));
+        let peak = peak_of(|| assert!(samples.read(ObjectKind::KeySet, &set).is_err()));
         assert!(peak < MAX_KEYS * 64, "a set that declares {count} keys costs {peak}");
     }
-    let mut params = samples.of(Kind::Params).to_vec();
+    let mut params = samples.of(ObjectKind::Params).to_vec();
     for field in 80..104 {
         params[field] = 0xff;
-        let peak = peak_of(|| assert!(samples.read(Kind::Params, &params).is_err()));
+        let peak = peak_of(|| assert!(samples.read(ObjectKind::Params, &params).is_err()));
         assert!(peak < SMALL, "a parameter set with huge lists costs {peak}");
     }
 }

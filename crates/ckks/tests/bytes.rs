@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use hetal_ckks::bytes::{self, Codec, FormatError, HEADER_LEN, KeySetReader, Kind, Object, VERSION};
+use hetal_ckks::bytes::{self, Codec, FormatError, HEADER_LEN, KeySetReader, Object, ObjectKind, VERSION};
 use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, SwitchingKey};
 use hetal_ring::{Basis, PackedPoly, Poly, RnsRing};
 use hetal_testkit::samples::{Samples, fix_checksums};
@@ -90,7 +90,7 @@ fn switching_keys_come_back_with_both_halves() {
 }
 
 /// The error for an object with some bytes replaced and its checksums made right again.
-fn edited(samples: &Samples, kind: Kind, at: usize, new: &[u8]) -> FormatError {
+fn edited(samples: &Samples, kind: ObjectKind, at: usize, new: &[u8]) -> FormatError {
     let mut bytes = samples.of(kind).to_vec();
     bytes[at..at + new.len()].copy_from_slice(new);
     fix_checksums(kind, &mut bytes);
@@ -101,10 +101,10 @@ fn edited(samples: &Samples, kind: Kind, at: usize, new: &[u8]) -> FormatError {
 fn every_kind_is_refused_where_another_is_expected() {
     let samples = Samples::new();
     for (kind, bytes) in &samples.bytes {
-        for expected in Kind::ALL {
+        for expected in ObjectKind::ALL {
             match samples.read(expected, bytes) {
                 Ok(_) => assert_eq!(*kind, expected),
-                Err(error) => assert_eq!(error, FormatError::Kind { found: *kind as u16, expected }),
+                Err(error) => assert_eq!(error, FormatError::ObjectKind { found: *kind as u16, expected }),
             }
         }
     }
@@ -130,10 +130,10 @@ fn every_truncation_and_every_damaged_byte_is_noticed() {
 #[test]
 fn headers_say_what_is_wrong() {
     let samples = Samples::new();
-    for kind in Kind::ALL {
+    for kind in ObjectKind::ALL {
         assert!(matches!(edited(&samples, kind, 0, b"\x89PNG\r\n\x1a\n"), FormatError::Magic { .. }));
         assert_eq!(edited(&samples, kind, 8, &[2, 0]), FormatError::Version { found: 2, known: VERSION });
-        assert_eq!(edited(&samples, kind, 10, &[99, 0]), FormatError::Kind { found: 99, expected: kind });
+        assert_eq!(edited(&samples, kind, 10, &[99, 0]), FormatError::ObjectKind { found: 99, expected: kind });
         assert_eq!(edited(&samples, kind, 13, &[1]), FormatError::Reserved { part: "the header" });
         assert!(matches!(edited(&samples, kind, 24, &[7; 32]), FormatError::Params { .. }));
         for declared in [0, 1, u64::MAX, 1 << 40] {
@@ -142,7 +142,7 @@ fn headers_say_what_is_wrong() {
         }
     }
     let toy = Client::new("insecure-toy11", 1);
-    let foreign = toy.codec().decode::<Ciphertext<_>>(samples.of(Kind::Ciphertext)).err().unwrap();
+    let foreign = toy.codec().decode::<Ciphertext<_>>(samples.of(ObjectKind::Ciphertext)).err().unwrap();
     assert!(matches!(foreign, FormatError::Params { .. }), "{foreign}");
 }
 
@@ -150,7 +150,7 @@ fn headers_say_what_is_wrong() {
 fn bodies_say_what_is_wrong() {
     let samples = Samples::new();
     let error = |kind, at: usize, new: &[u8]| edited(&samples, kind, HEADER_LEN + at, new);
-    for kind in [Kind::Plaintext, Kind::Ciphertext, Kind::SeededCiphertext, Kind::PublicKey] {
+    for kind in [ObjectKind::Plaintext, ObjectKind::Ciphertext, ObjectKind::SeededCiphertext, ObjectKind::PublicKey] {
         for limbs in [0, 3, u32::MAX] {
             assert!(
                 matches!(error(kind, 0, &limbs.to_le_bytes()), FormatError::Primes { found, .. } if found == limbs)
@@ -159,16 +159,19 @@ fn bodies_say_what_is_wrong() {
         // A possible number of primes, but not the one that the declared length is for.
         assert!(matches!(error(kind, 0, &2u32.to_le_bytes()), FormatError::Length { .. }));
     }
-    for kind in [Kind::Plaintext, Kind::Ciphertext, Kind::SeededCiphertext] {
+    for kind in [ObjectKind::Plaintext, ObjectKind::Ciphertext, ObjectKind::SeededCiphertext] {
         for scale in [0.0, -1.0, 0.5, f64::NAN, f64::INFINITY, 1e300] {
             assert!(matches!(error(kind, 8, &scale.to_le_bytes()), FormatError::Scale { .. }), "{kind} {scale}");
         }
         assert!(matches!(error(kind, 4, &9u32.to_le_bytes()), FormatError::Primes { what: "special primes", .. }));
     }
-    assert!(matches!(error(Kind::PublicKey, 4, &[1]), FormatError::Reserved { .. }));
-    for (kind, at) in
-        [(Kind::Plaintext, 16), (Kind::Ciphertext, 16), (Kind::SeededCiphertext, 48), (Kind::PublicKey, 40)]
-    {
+    assert!(matches!(error(ObjectKind::PublicKey, 4, &[1]), FormatError::Reserved { .. }));
+    for (kind, at) in [
+        (ObjectKind::Plaintext, 16),
+        (ObjectKind::Ciphertext, 16),
+        (ObjectKind::SeededCiphertext, 48),
+        (ObjectKind::PublicKey, 40),
+    ] {
         let prime = samples.client.params.chain()[0];
         let expected = FormatError::Residue { limb: 0, index: 0, prime };
         assert_eq!(error(kind, at, &[0xff; 5]), expected, "{kind}");
@@ -178,7 +181,7 @@ fn bodies_say_what_is_wrong() {
 #[test]
 fn switching_keys_say_what_is_wrong() {
     let samples = Samples::new();
-    let error = |at: usize, new: &[u8]| edited(&samples, Kind::SwitchingKey, HEADER_LEN + at, new);
+    let error = |at: usize, new: &[u8]| edited(&samples, ObjectKind::SwitchingKey, HEADER_LEN + at, new);
     for purpose in [0, 1, 3, 5, 255] {
         assert_eq!(error(0, &[purpose]), FormatError::Purpose { purpose, galois: 5 });
     }
@@ -204,8 +207,8 @@ fn switching_keys_say_what_is_wrong() {
 #[test]
 fn key_sets_say_what_is_wrong() {
     let samples = Samples::new();
-    let bytes = samples.of(Kind::KeySet);
-    let error = |at: usize, new: &[u8]| edited(&samples, Kind::KeySet, HEADER_LEN + at, new);
+    let bytes = samples.of(ObjectKind::KeySet);
+    let error = |at: usize, new: &[u8]| edited(&samples, ObjectKind::KeySet, HEADER_LEN + at, new);
     for count in [4097, u64::MAX] {
         assert!(matches!(error(0, &count.to_le_bytes()), FormatError::Count { found, .. } if found == count));
     }
@@ -217,12 +220,12 @@ fn key_sets_say_what_is_wrong() {
     assert_eq!((entry(1)[0], entry(2)[0], entry(1)[4], entry(2)[4]), (2, 3, 1, 1));
     let mut swapped = bytes.to_vec();
     swapped[HEADER_LEN + 24..HEADER_LEN + 56].copy_from_slice(&[entry(2), entry(1)].concat());
-    fix_checksums(Kind::KeySet, &mut swapped);
+    fix_checksums(ObjectKind::KeySet, &mut swapped);
     let read = bytes::read_key_set(&samples.client.codec(), &mut &swapped[..]);
     assert!(matches!(read, Err(FormatError::KeyOrder { key: KeyId::Galois(5), .. })));
     let mut damaged = bytes.to_vec();
     damaged[HEADER_LEN + 8 + 5 * 16] ^= 1;
-    assert_eq!(samples.read(Kind::KeySet, &damaged), Err(FormatError::Checksum { part: "the table" }));
+    assert_eq!(samples.read(ObjectKind::KeySet, &damaged), Err(FormatError::Checksum { part: "the table" }));
     assert!(matches!(error(8 + 5 * 16 + 32, b"x"), FormatError::Magic { .. }));
     let mut followed = bytes.to_vec();
     followed.push(0);
@@ -234,7 +237,7 @@ fn key_sets_say_what_is_wrong() {
 #[test]
 fn bytes_after_an_object_are_refused() {
     let samples = Samples::new();
-    for kind in Kind::ALL {
+    for kind in ObjectKind::ALL {
         let mut bytes = samples.of(kind).to_vec();
         bytes.extend([0; 3]);
         assert_eq!(samples.read(kind, &bytes), Err(FormatError::TrailingBytes { extra: 3 }));
@@ -244,7 +247,7 @@ fn bytes_after_an_object_are_refused() {
 #[test]
 fn a_parameter_set_that_lies_about_itself_is_refused() {
     let samples = Samples::new();
-    let error = |at: usize, new: &[u8]| edited(&samples, Kind::Params, HEADER_LEN + at, new);
+    let error = |at: usize, new: &[u8]| edited(&samples, ObjectKind::Params, HEADER_LEN + at, new);
     // One more nonzero coefficient of the secret: a valid set, but another one.
     assert!(matches!(error(8, &65u64.to_le_bytes()), FormatError::Params { .. }));
     for (at, value) in [(0, 64u64), (24, 1000), (64, 2), (72, 1), (72, u64::MAX)] {
@@ -262,7 +265,7 @@ fn a_parameter_set_that_lies_about_itself_is_refused() {
 #[test]
 fn key_sets_stream_one_key_at_a_time() {
     let samples = Samples::new();
-    let bytes = samples.of(Kind::KeySet);
+    let bytes = samples.of(ObjectKind::KeySet);
     let codec = samples.client.codec();
     let mut input = bytes;
     let mut reader = KeySetReader::new(&codec, &mut input).unwrap();

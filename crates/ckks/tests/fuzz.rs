@@ -19,7 +19,7 @@ fn hostile_bytes_give_typed_errors() {
         "Truncated",
         "Magic",
         "Version",
-        "Kind",
+        "ObjectKind",
         "Params",
         "Length",
         "TrailingBytes",

@@ -17,8 +17,8 @@ pub mod steps;
 pub mod train;
 
 use crate::{Error, Result};
+use hetal_durable::NewFile;
 pub use hetal_experiments::report::output::print;
-use hetal_keys::durable::NewFile;
 use std::io::Write;
 use std::path::Path;
 

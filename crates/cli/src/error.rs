@@ -83,9 +83,39 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// The extractor is not there.
+    #[error(
+        "{} is needed to read pictures, sentences and data sets, and was not found {looked}: build it with `{}`, or set \
+         HETAL_EXTRACT to its path",
+        hetal_extract_api::protocol::PROGRAM,
+        hetal_extract_api::BUILD_COMMAND
+    )]
+    NoExtractor {
+        /// Where it was looked for.
+        looked: String,
+    },
+    /// The extractor is another program, or of another version.
+    #[error("{} {reason} (`{}` builds hetal-extract)", .path.display(), hetal_extract_api::BUILD_COMMAND)]
+    OtherExtractor {
+        /// The program.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The extractor could not be run.
+    #[error("{}: {}", .path.display(), hetal_client::rpc::sanitize_terminal(.reason))]
+    Extractor {
+        /// The program.
+        path: std::path::PathBuf,
+        /// What happened.
+        reason: String,
+    },
     /// Features could not be extracted. Names of files are in the words, and files may come from anyone.
-    #[error("{}", hetal_client::remote::harmless(&.0.to_string()))]
-    Features(#[from] hetal_features::Error),
+    #[error("{}", hetal_client::rpc::sanitize_terminal(.0))]
+    Extraction(String),
+    /// A manifest that cannot be used.
+    #[error("{}", hetal_client::rpc::sanitize_terminal(&.0.to_string()))]
+    Manifest(#[from] hetal_extract_api::manifest::Error),
     /// Pictures or texts for a classifier that knows of no network.
     #[error(
         "model {model} was trained on features of unknown origin, so pictures and texts cannot be turned into such: train on \
@@ -95,17 +125,6 @@ pub enum Error {
         /// The classifier.
         model: String,
     },
-    /// The network of a classifier is gone.
-    #[error(
-        "{path}: no such file; the network that made the features is not there any more: say where it is with --network"
-    )]
-    NoNetwork {
-        /// What was looked for.
-        path: String,
-    },
-    /// Nowhere to keep models.
-    #[error("no folder to keep downloaded models in is known: name one with --models")]
-    NoCache,
     /// A manifest of other features.
     #[error(
         "{path}: describes features of {described} columns, {features} has {found}: give the manifest of these features"
@@ -119,14 +138,6 @@ pub enum Error {
         features: String,
         /// Their columns.
         found: usize,
-    },
-    /// A damaged picture or an empty text, where such are refused.
-    #[error("{item}: {reason}; --bad skip leaves such samples out and lists them")]
-    BadSample {
-        /// Which sample.
-        item: String,
-        /// What is wrong with it.
-        reason: String,
     },
     /// A file that cannot be used.
     #[error("{path}: {reason}")]

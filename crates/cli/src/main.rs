@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
 #[global_allocator]
-static MEMORY: hetal_keys::Wiping = hetal_keys::Wiping;
+static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
 /// Train classifiers on encrypted data.
 #[derive(Parser)]
@@ -54,7 +54,7 @@ enum Command {
     /// Compare an engine with a reference, byte for byte: every operation, a bootstrap, a training iteration.
     Selftest(selftest::Arguments),
     /// Turn pictures or sentences into features by a public pretrained network.
-    Extract(extract::Arguments),
+    Extract(hetal_extract_api::arguments::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -82,7 +82,7 @@ enum BenchCommand {
 
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("hetal: {error}");
             ExitCode::FAILURE
@@ -107,7 +107,7 @@ fn holds_secrets(command: &Command) -> bool {
     )
 }
 
-fn run(arguments: Arguments) -> Result<()> {
+fn run(arguments: Arguments) -> Result<ExitCode> {
     if holds_secrets(&arguments.command) {
         machine::forbid_core_dumps();
     }
@@ -130,7 +130,10 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Selftest(arguments) => selftest::run(&arguments)?,
         Command::Bench(BenchCommand::Ops(arguments)) => bench::ops::run(&arguments)?,
-        Command::Extract(arguments) => extract::run(&arguments)?,
+        Command::Extract(arguments) => {
+            // Without the names of the program and of the command.
+            return extract::run(&arguments, std::env::args_os().skip(2).collect());
+        }
         Command::Reproduce(arguments) => reproduce::run(&arguments)?,
         Command::Completions(arguments) => commands::shell::completions(Arguments::command(), &arguments)?,
         Command::Man(arguments) => commands::shell::man(Arguments::command(), &arguments)?,
@@ -139,5 +142,5 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
         Command::Bench(BenchCommand::Train(arguments)) => bench::train::run(&arguments)?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -4,8 +4,12 @@
 mod common;
 
 use common::{SET, Server, error, hetal, json, text};
-use hetal_client::files::{Labels, npy, npz};
-use hetal_client::{Model, export};
+use hetal_client::Model;
+use hetal_client::data::{
+    Labels,
+    files::{npy, npz},
+};
+use hetal_client::model::export;
 use hetal_testkit::TempDir;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -453,7 +457,7 @@ fn what_is_on_the_server_can_be_deleted() {
     assert_eq!((jobs(), delete(&second)["uploads_kept"].clone(), jobs()), (1, 0.into(), 0));
     // A deletion that was interrupted goes on; of a job that nobody knows there is nothing to delete.
     assert_eq!(delete(&second)["uploads_deleted"], 0);
-    assert!(error(&["delete", &"0".repeat(32), "--dir", project]).contains("no such thing"));
+    assert!(error(&["delete", &"0".repeat(32), "--dir", project]).contains("not found on"));
     // What is left says whose the folder is.
     let left: Vec<_> = files(&folder.path().join("server/blobs"));
     assert!(left.iter().all(|path| path.ends_with("owner")), "{left:?}");
@@ -506,7 +510,7 @@ fn a_project_is_looked_at_while_it_trains() {
     json(&["model", "show", "--json", "--dir", dir]);
     json(&["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind"]);
     json(&["predict", "--json", "--remote", "--dir", dir, "--features", features, "--label-column", "kind"]);
-    assert!(error(&["keys", "rotate", "--dir", dir]).contains("another hetal works in"));
+    assert!(error(&["keys", "rotate", "--dir", dir]).contains("another hetal process is using"));
     drop(held);
 
     let other = folder.path().join("other");
@@ -669,7 +673,7 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
 fn errors_say_what_to_do() {
     let folder = TempDir::new();
     let dir = folder.path().join("p");
-    assert!(error(&["predict", "--dir", text(&dir), "--features", "x.npy"]).contains("train first"));
+    assert!(error(&["predict", "--dir", text(&dir), "--features", "x.npy"]).contains("run `hetal train` first"));
     assert!(error(&["plan"]).contains("--rows"));
     let rows = folder.path().join("rows.csv");
     std::fs::write(&rows, "a,b,kind\n1,2,x\n3,oops,y\n").unwrap();

@@ -77,12 +77,45 @@ fn a_demo_from_sentences_answers_about_sentences() {
     std::fs::write(&weights, bytes).unwrap();
     let refused = asked(&["--text", "play", "--network", text(&moved)]);
     assert!(refused.contains("model.safetensors") && refused.contains("SHA-256"), "{refused}");
+    texts_are_private(folder.path(), &predict);
     let path = owner.join("models/demo.json");
     let mut model: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     model.as_object_mut().unwrap().remove("extraction");
     std::fs::write(&path, model.to_string()).unwrap();
     assert!(asked(&["--text", "play"]).contains("hetal extract"));
 }
+
+/// Other users of a machine can see command lines: texts and secrets are not there, nor in the environment.
+#[cfg(unix)]
+fn texts_are_private(folder: &Path, predict: &[&str]) {
+    use std::os::unix::fs::PermissionsExt;
+    let (program, seen) = (folder.join("extractor"), folder.join("seen"));
+    let version = hetal_extract_api::protocol::version_line();
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo '{version}' && exit\n\
+         echo \"$0 $@\" > {seen}; env >> {seen}; head -n 1 > {seen}.request; echo '{{\"Failed\":\"as told\"}}'\n",
+        seen = seen.display()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_hetal"))
+        .args(predict)
+        .args(["--text", "a private text"])
+        .env("HETAL_EXTRACT", &program)
+        .env("HETAL_TOKEN", "a secret token")
+        .env("HETAL_PASSPHRASE", "a secret passphrase")
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("as told"), "{output:?}");
+    let seen = std::fs::read_to_string(&seen).unwrap();
+    assert!(seen.starts_with(&format!("{} request\n", program.display())), "{seen}");
+    assert!(seen.contains("HETAL_EXTRACT=") && !seen.contains("private") && !seen.contains("secret"), "{seen}");
+    let request = std::fs::read_to_string(folder.join("seen.request")).unwrap();
+    assert!(request.contains("a private text") && !request.contains("secret"), "{request}");
+}
+
+#[cfg(not(unix))]
+fn texts_are_private(_: &Path, _: &[&str]) {}
 
 /// Files may come from anyone: their names do nothing to a terminal.
 #[cfg(unix)]
@@ -153,7 +186,7 @@ fn pictures_are_extracted_trained_on_and_classified() {
 
     // Labels of one's own keep their names where nobody named the manifest, and the model keeps the manifest.
     let mine = folder.path().join("mine.csv");
-    let labels = hetal_client::files::labels(Path::new(&train[1]), None).unwrap().texts();
+    let labels = hetal_client::data::files::labels(Path::new(&train[1]), None).unwrap().texts();
     std::fs::write(
         &mine,
         labels.iter().map(|label| format!("{}\n", label.parse::<i64>().unwrap() * 7)).collect::<String>(),

@@ -1,309 +1,330 @@
-//! What can go wrong on the data owner's side.
+//! Errors on the data owner's side.
 
-use crate::files::Problem;
+use crate::data::files::FileProblem;
 use std::path::PathBuf;
 
-/// The result of an operation of the data owner.
+/// The result of an operation on the data owner's side.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong on the data owner's side, and what would help.
+/// An error on the data owner's side. Every message says what happened and what to do next.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file of features or labels that cannot be used.
+    /// A file of features or labels cannot be used.
     #[error("{}: {problem}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        problem: Problem,
+        problem: FileProblem,
     },
-    /// The system failed.
-    #[error("{operation} {}: {message}", .path.display())]
+    /// A file operation failed.
+    #[error("{operation} {} failed: {message}", .path.display())]
     Io {
-        /// What was tried.
+        /// The operation, as a participle: "reading".
         operation: &'static str,
-        /// On which file.
+        /// The file or folder.
         path: PathBuf,
-        /// The system's words.
+        /// The message of the operating system.
         message: String,
     },
-    /// A folder that another program works in.
-    #[error("another hetal works in {}: wait for it or stop it, or choose another --dir", .folder.display())]
+    /// Another process holds the lock of a folder.
+    #[error("another hetal process is using {}: wait until it ends, or use another --dir", .folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
     },
-    /// A folder that is no project.
-    #[error("{} is no project folder: give the --dir of an earlier command, or train first", .folder.display())]
+    /// A folder is not a project folder.
+    #[error(
+        "{} is not a project folder: use the --dir of an earlier command, or run `hetal train` first",
+        .folder.display()
+    )]
     NoProject {
         /// The folder.
         folder: PathBuf,
     },
-    /// A project of another parameter set.
-    #[error("the project in {} has parameter set {has}, not {asked}: choose another --dir", .folder.display())]
+    /// A project uses another parameter set.
+    #[error("the project in {} uses parameter set {has}, not {asked}: use another --dir", .folder.display())]
     OtherSet {
         /// The folder.
         folder: PathBuf,
-        /// Its set.
+        /// The parameter set of the project.
         has: String,
-        /// The set asked for.
+        /// The requested parameter set.
         asked: String,
     },
-    /// A file of a newer program.
-    #[error("{} has version {found}, this program knows {known}: use a newer one", .path.display())]
+    /// A file has a format version that this program does not know.
+    #[error(
+        "{} has format version {found}, and this program reads version {known}: use a newer release of hetal",
+        .path.display()
+    )]
     NewerFile {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file.
         found: u32,
-        /// The newest known.
+        /// The newest version that this program reads.
         known: u32,
     },
-    /// A state file that cannot be understood.
+    /// A state file cannot be parsed.
     #[error("{} is damaged: {reason}", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be parsed.
         reason: String,
     },
-    /// A name that is none.
-    #[error("{name:?} is no name: take letters, digits, - and _, at most 64")]
+    /// A name cannot be used as a file name.
+    #[error("invalid name {name:?}: use 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'")]
     Name {
-        /// What was given.
+        /// The name.
         name: String,
     },
-    /// Rows without labels.
-    #[error("the features come without labels: give --labels FILE or --label-column NAME")]
+    /// Training rows have no labels.
+    #[error("the training rows have no labels: give --labels FILE or --label-column NAME")]
     NoLabels,
-    /// Rows to validate on without labels.
+    /// Validation rows have no labels.
     #[error(
-        "the rows to validate on come without labels: give --validation-labels FILE, or --label-column where it names theirs too"
+        "the validation rows have no labels: give --validation-labels FILE, or a --label-column that names \
+         their column too"
     )]
     NoValidationLabels,
-    /// Rows that cannot be used.
+    /// Rows cannot be used.
     #[error("{file}: {error}")]
     Rows {
-        /// Where they are from.
+        /// The file of the rows.
         file: String,
         /// What is wrong with them.
         error: Box<Error>,
     },
-    /// A label that no training row has.
-    #[error("row {row}: no training row has the label {label:?}")]
+    /// A label is not among the classes.
+    #[error("row {row}: no training row has the label {label:?}: correct the label, or train with rows that have it")]
     UnknownClass {
         /// The row, counted from 1.
         row: usize,
-        /// Its label.
+        /// The label.
         label: String,
     },
-    /// Nothing can be set aside for validation.
-    #[error("every class has one row only, so none can be set aside: give rows for validation, or more rows")]
+    /// No row can be set aside for validation.
+    #[error("every class has only one row, so none can be set aside for validation: give validation rows or more rows")]
     TooFewRows,
-    /// A model file that is not there.
-    #[error("there is no model {}: train one first, or give the name of another", .path.display())]
+    /// A model file does not exist.
+    #[error("model file {} not found: run `hetal train` first, or give the name of another model", .path.display())]
     NoModel {
-        /// Where it was looked for.
+        /// The expected path.
         path: PathBuf,
     },
-    /// Rows of another kind than the model was trained on.
-    #[error("rows have {found} features, the model was trained on {expected}: extract them in the same way")]
+    /// Rows have another number of features than the model.
+    #[error(
+        "the rows have {found} features, and the model was trained on {expected}: extract the features in the \
+         same way as for the training"
+    )]
     FeatureCount {
         /// Features of the rows.
         found: usize,
         /// Features of the model.
         expected: usize,
     },
-    /// A feature that is no number.
+    /// A feature is infinite or not a number.
     #[error("row {row}, column {column} of the features: {value} is not a finite number")]
     NotFinite {
         /// The row, counted from 1.
         row: usize,
         /// The column, counted from 1.
         column: usize,
-        /// What is there.
+        /// The value.
         value: f64,
     },
-    /// A training of the same name with other rows or wishes was interrupted.
+    /// An interrupted training of the same name has other rows, settings or keys.
     #[error(
-        "a training named {name} with other rows, settings or keys was interrupted: finish it with those, give this one another --name, or \
-         --replace it"
+        "an interrupted training named {name} has other rows, settings or keys: finish it with those, give this \
+         one another --name, or discard the interrupted one with --replace"
     )]
     OtherTraining {
         /// The name.
         name: String,
     },
-    /// A training was interrupted under keys that this version does not use.
+    /// An interrupted training uses keys that this version does not use.
     #[error(
-        "the training {name} was interrupted with keys of an earlier version of this program, with which it cannot go on: finish it with that \
-         version, on a server of that version, or begin it again with --replace"
+        "the interrupted training {name} uses keys of an earlier version of this program and cannot continue: \
+         finish it with that version of hetal and of the server, or start it again with --replace"
     )]
     OldKeys {
         /// The name.
         name: String,
     },
-    /// A training was interrupted under keys that are not there any more.
+    /// The keys of an interrupted training no longer exist.
     #[error(
-        "the training {name} was interrupted with keys that were replaced since, without which it cannot go on: begin it again with --replace"
+        "the interrupted training {name} uses keys that were replaced since and cannot continue: start it again \
+         with --replace"
     )]
     Stranded {
         /// The name.
         name: String,
     },
-    /// A model of this name is there.
-    #[error("there is a model named {name}: give another --name, or --replace it")]
+    /// A model of the same name exists.
+    #[error("a model named {name} exists: give another --name, or overwrite it with --replace")]
     ModelExists {
         /// The name.
         name: String,
     },
-    /// The server does not know the parameter set.
+    /// The server does not accept the parameter set of the project.
     #[error(
-        "this project's keys are of parameter set {set}, which the server does not accept; it accepts {offered}. Ask its operator to allow {set}, \
-         or train in another --dir with a set that it accepts"
+        "the server does not accept parameter set {set} of this project; it accepts {offered}. Ask its operator \
+         to allow {set}, or train in another --dir with a set that it accepts"
     )]
     SetRefused {
-        /// The set.
+        /// The parameter set of the project.
         set: String,
-        /// What it accepts.
+        /// The parameter sets that the server accepts.
         offered: String,
     },
-    /// What no honest server sends. Where it waited for a verdict it was told to stop, as it would be after any last epoch.
+    /// The server sent something that no honest server sends. If it waited for a verdict, it was
+    /// told to stop, as after any last epoch.
     #[error(
-        "the server sent what no honest server sends: {what}. Nothing more was asked of it; do not trust this server"
+        "the server sent what no honest server sends: {what}. The training has been stopped; do not trust this server"
     )]
     Hostile {
         /// What it sent.
         what: String,
     },
-    /// A training during which the server was caught.
+    /// The server of this training was found to be hostile in an earlier run.
     #[error(
-        "the server of this training sent what no honest server sends: {what}. It is not asked again: train with another server, or \
-         --replace the training if you must"
+        "the server of this training sent what no honest server sends: {what}. It is not contacted again: train \
+         with another server, or discard this training with --replace to use the same one"
     )]
     KnownHostile {
         /// What it sent.
         what: String,
     },
-    /// More verdicts by default than anyone should give.
+    /// The server's defaults ask for more verdicts than the client gives unasked.
     #[error(
-        "the server's defaults are {epochs} epochs with a patience of {patience}: each epoch tells it two bits about what is decrypted here. \
-         Ask for fewer with --epochs and --patience (at most {most_epochs} and {most_patience} are taken without a word)"
+        "the server's defaults are {epochs} epochs and a patience of {patience}, and each epoch reveals two bits \
+         about decrypted values: ask for fewer with --epochs and --patience (defaults of at most {most_epochs} and \
+         {most_patience} are accepted)"
     )]
     TooManyEpochs {
-        /// Its default.
+        /// Epochs by default.
         epochs: usize,
-        /// Its default.
+        /// Patience by default.
         patience: usize,
-        /// What is taken without a word.
+        /// The most epochs that are accepted as a default.
         most_epochs: usize,
-        /// What is taken without a word.
+        /// The largest patience that is accepted as a default.
         most_patience: usize,
     },
-    /// A name in a state file that is none.
-    #[error("the training's record is damaged: {what}. Start again with --replace")]
+    /// A state file contains an invalid name of a blob or job.
+    #[error("the record of the training is damaged: {what}. Start it again with --replace")]
     Protocol {
         /// What is wrong.
         what: String,
     },
-    /// The server gave up.
+    /// The job failed on the server.
     #[error(
-        "the server could not finish the job: {reason}. Run the command again to start anew with the rows already sent"
+        "the server could not finish the job: {reason}. Run the command again: it starts a new job with the rows \
+         already sent"
     )]
     JobFailed {
-        /// Its words.
+        /// The reason that the server gives.
         reason: String,
     },
     /// The job was cancelled.
-    #[error("the job was cancelled. Run the command again to start anew with the rows already sent")]
+    #[error("the job was cancelled. Run the command again: it starts a new job with the rows already sent")]
     JobCancelled,
     /// No epoch was accepted.
-    #[error("no epoch ended with logits in range: try a lower --rate")]
+    #[error("no epoch ended with logits in range: train again with a lower --rate")]
     NothingLearned,
-    /// The secret key's file is gone.
+    /// The file of the secret key is missing.
     #[error(
-        "the secret key of this project, {}, is gone: bring it back (`hetal keys restore FILE` from a backup), or give --fresh-keys to begin anew \
-         with another one", .path.display()
+        "the secret key of this project, {}, is missing: restore it from a backup with `hetal keys restore FILE`, \
+         or start with a new key by --fresh-keys",
+        .path.display()
     )]
     SecretLost {
-        /// Where it was.
+        /// Its path.
         path: PathBuf,
     },
-    /// No secret key was ever made.
-    #[error("this project has no secret key yet ({}): `hetal keygen` or `hetal train` makes one", .path.display())]
-    NoSecret {
-        /// Where it would be.
-        path: PathBuf,
-    },
-    /// The secret key's file holds another secret.
+    /// The project has no secret key yet.
     #[error(
-        "{} holds another secret key than this project was made with: move it away and put the right one back (`hetal keys restore FILE`)",
+        "this project has no secret key yet ({}): create one with `hetal keygen` or `hetal train`",
+        .path.display()
+    )]
+    NoSecret {
+        /// The path it will have.
+        path: PathBuf,
+    },
+    /// The file of the secret key contains another key.
+    #[error(
+        "{} contains another secret key than the one this project was created with: move it away and restore the \
+         right one with `hetal keys restore FILE`",
         .path.display()
     )]
     OtherSecret {
         /// The file.
         path: PathBuf,
     },
-    /// A backup of another secret key.
+    /// A backup contains another secret key.
     #[error(
-        "{} is the backup of another secret key than this project was made with: give the right one, or restore it in another --dir",
+        "{} is a backup of another secret key than the one this project was created with: give the right backup, \
+         or restore this one in another --dir",
         .file.display()
     )]
     OtherBackup {
         /// The backup.
         file: PathBuf,
     },
-    /// A new secret key would lie open where the old one was locked.
+    /// A new secret key would have no passphrase, although its predecessor had one.
     #[error(
-        "the secret key before this one was locked with a passphrase, so the new one is: run the command again with --passphrase-file FILE, with \
-         HETAL_PASSPHRASE set, or in a terminal"
+        "the previous secret key was locked with a passphrase, so the new one needs one too: run the command again \
+         with --passphrase-file FILE, with HETAL_PASSPHRASE set, or in a terminal"
     )]
     Unlocked,
-    /// A rotation of the keys was interrupted.
-    #[error("the keys of this project were being replaced when the program ended: run `hetal keys rotate` again first")]
+    /// A key rotation was interrupted.
+    #[error("a rotation of this project's keys was interrupted: finish it with `hetal keys rotate` first")]
     HalfRotated,
-    /// A model of another secret key.
-    #[error("model {model} was trained under another secret key than the project's of today: {help}")]
+    /// A model was trained under another secret key.
+    #[error("model {model} was trained under another secret key than the project's current one: {help}")]
     OtherKeyModel {
         /// The model.
         model: String,
         /// What to do.
         help: &'static str,
     },
-    /// More numbers than can be counted.
-    #[error("{models} models of {numbers} numbers are too many to plan for: give fewer --models")]
+    /// The number of values to publish overflows.
+    #[error("cannot plan releases for {models} models of {numbers} numbers each: give a smaller --models")]
     TooManyModels {
         /// Models.
         models: u64,
         /// Numbers of each.
         numbers: u64,
     },
-    /// The system gave no random bytes.
-    #[error("the system gives no random bytes: {reason}")]
+    /// The operating system returned no random bytes.
+    #[error("the operating system returned no random bytes: {reason}")]
     Randomness {
-        /// Its words.
+        /// Its message.
         reason: String,
     },
-    /// A model that was never compared with exact training.
+    /// A model was never compared with the plaintext reference.
     #[error(
-        "nobody knows how noisy this model is, because it was not compared with exact training: train it again without --no-check, on a server \
-         that does not hide its hyper-parameters"
+        "the noise of this model is unknown, because it was not compared with plaintext training: train it again \
+         without --no-check, on a server that does not hide its hyper-parameters"
     )]
     NoiseUnknown,
-    /// A model noisier than those for which the release was planned.
+    /// A model has more noise than the release budget covers.
     #[error(
-        "this model's noise of {noise:e} is above the {released:e} that releases under this key count on: use --fresh-keys"
+        "the noise of this model, {noise:e}, is above the {released:e} that releases under this key account for: \
+         train it again with --fresh-keys"
     )]
     Noisier {
-        /// Its bound.
+        /// The bound on its noise.
         noise: f64,
-        /// What was planned for.
+        /// The bound that the budget was planned for.
         released: f64,
     },
-    /// Another release was asked for than the first one fixed.
+    /// An export asks for other limits than the first export fixed.
     #[error(
-        "the first export under this secret key fixed what may be published under it: {numbers} numbers in all at --security {security}. \
-         Leave --models and --security out, or train again with --fresh-keys"
+        "the first export under this secret key fixed its release budget: {numbers} numbers in all at --security \
+         {security}. Leave out --models and --security, or train again with --fresh-keys"
     )]
     ReleaseFixed {
         /// Numbers in all.
@@ -311,35 +332,33 @@ pub enum Error {
         /// Bits of security.
         security: u32,
     },
-    /// The server or the way to it.
+    /// A call to the server failed.
     #[error(transparent)]
-    Remote(#[from] crate::remote::Error),
-    /// A key to or from the ephemeral secret without its partner.
-    #[error("the keys to and from the sparse secret are made together")]
-    LoneSparseKey,
-    /// A thread ended before its work did.
-    #[error("the work was interrupted")]
+    Remote(#[from] crate::rpc::Error),
+    /// A thread ended before its work was done.
+    #[error("the work was interrupted: run the command again")]
     Interrupted,
-    /// The server's GPU failed, and it was not waited for.
-    #[error("the server's GPU failed: the job rests at its last checkpoint")]
+    /// The server's GPU failed, and the caller does not want to wait.
+    #[error("the server's GPU failed: the job is paused at its last checkpoint")]
     Resting,
-    /// The scheme refused.
+    /// An operation of the CKKS scheme failed.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),
     /// The secret key is missing, damaged or unsafe.
     #[error(transparent)]
     Keys(#[from] hetal_keys::Error),
-    /// Training refused.
+    /// The learning library refused the input.
     #[error(transparent)]
     Learn(#[from] hetal_learn::Error),
 }
 
 impl Error {
-    /// What a server was caught at that no honest one does: the training ends with the word `stop`.
-    pub fn caught(&self) -> Option<String> {
+    /// What the server did that no honest server does, if this error says so. Such a training ends
+    /// with the verdict `stop`.
+    pub fn misbehaviour(&self) -> Option<String> {
         match self {
             Self::Hostile { what } => Some(what.clone()),
-            Self::Remote(error @ (crate::remote::Error::Size { .. } | crate::remote::Error::Damaged { .. })) => {
+            Self::Remote(error @ (crate::rpc::Error::Size { .. } | crate::rpc::Error::Damaged { .. })) => {
                 Some(error.to_string())
             }
             _ => None,

@@ -1,19 +1,47 @@
-//! What a training looks like from its owner's side: layout, keys, and the sizes of everything that is sent.
+//! The layout of a training: its circuit, the keys it needs, and the size of everything that is
+//! sent.
 
 use crate::Result;
-use crate::project::Shape;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params};
-use hetal_learn::{Circuit, Geometry, Ledger};
+use hetal_learn::{Circuit, Geometry, LevelPlan};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes for each coefficient that training takes beside keys and prepared batches: bootstrapping matrices, the circuit's plaintexts, work;
-/// 5.5 GiB at the degree of `full`.
+/// Bytes per coefficient that a training needs besides keys and prepared batches: bootstrapping
+/// matrices, plaintexts of the circuit and temporary values. These are 5.5 GiB at the degree of
+/// `full`.
 const BESIDE_KEYS: u64 = 88 << 10;
 
-/// The circuit of a shape under a parameter set.
+/// The inputs of a layout. Project folders store it as an array of four numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(usize, usize, usize, f64)", into = "(usize, usize, usize, f64)")]
+pub struct LayoutShape {
+    /// Rows of a batch.
+    pub batch: usize,
+    /// Features of a row.
+    pub features: usize,
+    /// Classes.
+    pub classes: usize,
+    /// The initial range of logits.
+    pub range: f64,
+}
+
+impl From<(usize, usize, usize, f64)> for LayoutShape {
+    fn from((batch, features, classes, range): (usize, usize, usize, f64)) -> Self {
+        Self { batch, features, classes, range }
+    }
+}
+
+impl From<LayoutShape> for (usize, usize, usize, f64) {
+    fn from(LayoutShape { batch, features, classes, range }: LayoutShape) -> Self {
+        (batch, features, classes, range)
+    }
+}
+
+/// The circuit of a shape with a parameter set.
 #[derive(Clone)]
 pub struct Layout {
     /// The parameter set.
@@ -23,58 +51,59 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout for batches of up to `batch` rows, whose logits lie in `[-range, range]` at first.
+    /// Creates the layout for batches of up to `batch` rows, with the initial range `range`.
     pub fn new(params: Arc<Params>, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
         let circuit = Circuit::new(params.slots(), batch, features, classes, range)?;
         Ok(Self { params, circuit, batch })
     }
 
-    /// The layout of a batch.
+    /// The geometry of a batch.
     pub fn geometry(&self) -> &Geometry {
         self.circuit.geometry()
     }
 
-    /// The levels.
-    pub fn ledger(&self) -> Ledger {
-        self.circuit.ledger()
+    /// The level plan.
+    pub fn level_plan(&self) -> LevelPlan {
+        self.circuit.level_plan()
     }
 
-    /// The rows of every piece of `rows` training rows, in the order in which they are sent.
+    /// The rows of every piece of `rows` training rows, in the order in which the pieces are sent.
     pub fn pieces(&self, rows: usize) -> Vec<Range<usize>> {
         self.circuit.pieces(rows)
     }
 
-    /// How many batches `sent` pieces make up.
+    /// The number of batches that `sent` pieces form.
     pub fn batches(&self, sent: usize) -> usize {
         self.circuit.batches(sent)
     }
 
-    /// What logits come divided by, for one of the ranges.
+    /// The factor by which the logits of a range are divided.
     pub fn scale(&self, range: f64) -> Result<f64> {
         Ok(self.circuit.scale(range)?)
     }
 
-    /// The keys the server needs, for this range and those it may be widened to.
+    /// The keys that the server needs, for this range and all wider ones.
     pub fn keys(&self) -> Result<Vec<(KeyId, usize)>> {
         Ok(encrypted::keys(&self.params, &self.circuit.keys(self.params.top_level())?))
     }
 
-    /// What a key set is made for.
+    /// The layout as text. Key sets are found by it.
     pub fn key(&self) -> String {
-        let ((_, features, classes, range), rows) = (self.shape(), self.geometry().rows());
+        let (LayoutShape { features, classes, range, .. }, rows) = (self.shape(), self.geometry().rows());
         format!("{rows} rows, {features} features, {classes} classes, range {range}")
     }
 
-    /// The file of such a key set in a project.
+    /// The file name of its key set in a project.
     pub fn key_file(&self) -> String {
-        let ((_, features, classes, range), rows) = (self.shape(), self.geometry().rows());
+        let (LayoutShape { features, classes, range, .. }, rows) = (self.shape(), self.geometry().rows());
         format!("keys-{rows}-{features}-{classes}-{range}.hetal")
     }
 
-    /// What [`Layout::new`] makes it from: rows of a batch, features, classes, range.
-    pub fn shape(&self) -> Shape {
+    /// The inputs of [`Layout::new`].
+    pub fn shape(&self) -> LayoutShape {
         let g = self.geometry();
-        (self.batch, g.features(), g.classes(), self.circuit.ranges().first().copied().unwrap_or(0.0))
+        let range = self.circuit.ranges().first().copied().unwrap_or(0.0);
+        LayoutShape { batch: self.batch, features: g.features(), classes: g.classes(), range }
     }
 
     fn limbs(&self, level: usize) -> usize {
@@ -86,41 +115,41 @@ impl Layout {
         Ok(key_set_len(&self.params, keys).map_err(hetal_ckks::Error::from)?)
     }
 
-    /// Bytes of the encrypted features of a batch, or of validation rows.
+    /// Bytes of a row blob without labels.
     pub fn feature_bytes(&self) -> u64 {
         self.geometry().blocks() as u64
-            * seeded_ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
+            * seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().fresh_features()))
     }
 
-    /// Bytes of an encrypted piece of a batch with its labels.
+    /// Bytes of a row blob with labels.
     pub fn batch_bytes(&self) -> u64 {
-        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
+        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().probabilities()))
     }
 
-    /// Bytes of an encrypted batch with its labels if both halves of every ciphertext were sent.
+    /// Bytes of a row blob with labels if both halves of every ciphertext were sent.
     pub fn unseeded_batch_bytes(&self) -> u64 {
-        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.ledger().probabilities()))
+        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.level_plan().probabilities()))
     }
 
-    /// Bytes of validation rows if both halves of every ciphertext were sent.
+    /// Bytes of a row blob without labels if both halves of every ciphertext were sent.
     pub fn unseeded_feature_bytes(&self) -> u64 {
-        self.geometry().blocks() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().fresh_features()))
+        self.geometry().blocks() as u64 * ciphertext_len(&self.params, self.limbs(self.level_plan().fresh_features()))
     }
 
-    /// Bytes of the logits of up to a batch of rows.
+    /// Bytes of the logits of one row blob.
     pub fn logit_bytes(&self) -> u64 {
-        ciphertext_len(&self.params, self.limbs(self.ledger().logits()))
+        ciphertext_len(&self.params, self.limbs(self.level_plan().logits()))
     }
 
-    /// Bytes of an encrypted classifier: its ciphertexts one after the other.
+    /// Bytes of an encrypted classifier: its parts one after the other.
     pub fn weight_bytes(&self) -> u64 {
-        self.geometry().parts() as u64 * ciphertext_len(&self.params, self.limbs(self.ledger().weights()))
+        self.geometry().parts() as u64 * ciphertext_len(&self.params, self.limbs(self.level_plan().weights()))
     }
 
-    /// Bytes of the server's memory for the row-shifted versions of one batch.
+    /// Bytes of server memory for the shifted versions of one piece.
     pub fn version_bytes(&self) -> u64 {
         let versions = (self.geometry().blocks() * self.geometry().padded_classes()) as u64;
-        versions * 2 * self.limbs(self.ledger().features()) as u64 * self.limb_bytes()
+        versions * 2 * self.limbs(self.level_plan().features()) as u64 * self.limb_bytes()
     }
 
     fn limb_bytes(&self) -> u64 {
@@ -128,13 +157,13 @@ impl Layout {
     }
 }
 
-/// Bytes of the server's memory for keys on a CPU, uniform halves included.
+/// Bytes of server memory for keys on a CPU, uniform halves included.
 pub fn resident_key_bytes(params: &Params, keys: &[(KeyId, usize)]) -> u64 {
     let limbs = |&(id, q): &(KeyId, usize)| id.total_limbs(params, q);
     (keys.iter().map(limbs).sum::<usize>() * 8 * hetal_ring::packed::words(params.degree())) as u64
 }
 
-/// Bytes that a server on a CPU takes at least to train under these keys; each batch that stays prepared comes to it.
+/// The least memory in bytes for a training with these keys on a CPU. Prepared batches come on top.
 pub fn server_bytes(params: &Params, keys: &[(KeyId, usize)]) -> u64 {
     resident_key_bytes(params, keys) + BESIDE_KEYS * params.degree() as u64
 }

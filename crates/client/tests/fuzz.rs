@@ -1,10 +1,12 @@
-//! Hostile bytes for everything a data owner's program reads: files of features and labels, its own folder, what a server says. A few
-//! seconds of them here, as many of each as `HETAL_FUZZ_RUNS` says where it is set.
+//! Hostile bytes for everything that the data owner's program reads: feature and label files, the
+//! project folder, and messages of a server. `HETAL_FUZZ_RUNS` sets the number of inputs per
+//! target.
 #![allow(clippy::unwrap_used)]
 
-use hetal_client::files::{npy, npz, safetensors};
-use hetal_client::project::{KeySet, Released, Rotation, ServerSettings};
-use hetal_client::{Project, parsers};
+use hetal_client::data::files::{npy, npz, safetensors};
+use hetal_client::layout::LayoutShape;
+use hetal_client::project::{KeySet, ReleaseBudget, Rotation, ServerSettings};
+use hetal_client::{Project, fuzz_targets};
 use hetal_testkit::TempDir;
 use hetal_testkit::allocation::Counting;
 use hetal_testkit::fuzz::{feed, runs};
@@ -15,7 +17,8 @@ use serde_json::json;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Beyond what grows with the input: a CSV reader's buffers, an inflater's window, text of an error.
+/// Memory that does not grow with the input: buffers of the CSV reader and the inflater, error
+/// texts.
 const MEMORY: usize = 256 << 10;
 
 fn names() -> Vec<String> {
@@ -31,7 +34,7 @@ fn texts() -> Vec<Vec<u8>> {
     vec![npy::write_texts(&names()), npy::write_texts(&vec!["x".to_owned(); 40])]
 }
 
-/// An archive whose one array is deflated: method, size and checksum put right in both headers.
+/// An archive with one deflated array: method, size and checksum are set in both headers.
 fn deflated() -> Vec<u8> {
     let array = npy::write_doubles(&[4, 3], &[0.0; 12]);
     let mut bytes = npz::write(&[("x", miniz_oxide::deflate::compress_to_vec(&array, 6))]);
@@ -49,9 +52,9 @@ fn archives() -> Vec<Vec<u8>> {
     vec![npz::write(&[("features", features), ("labels", labels)]), deflated()]
 }
 
-/// Arrays in an archive whose checksums fit: what is changed is read.
+/// Wraps bytes into an archive with a valid checksum, so that mutations reach the array parser.
 fn packed(bytes: &[u8]) -> bool {
-    parsers::npz(&npz::write(&[("x", bytes.to_vec())]))
+    fuzz_targets::npz(&npz::write(&[("x", bytes.to_vec())]))
 }
 
 fn tensors() -> Vec<Vec<u8>> {
@@ -64,20 +67,20 @@ fn tables() -> Vec<Vec<u8>> {
     all.map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// A file as the program writes it.
+/// A file that the program wrote.
 fn sample(bytes: &[u8]) -> Vec<Vec<u8>> {
     vec![bytes.to_vec()]
 }
 
-fn released() -> Released {
-    Released { noise: 1e-6, numbers: 10, security: 10, left: 3 }
+fn released() -> ReleaseBudget {
+    ReleaseBudget { noise: 1e-6, numbers: 10, security: 10, left: 3 }
 }
 
 fn settings() -> Vec<Vec<u8>> {
     let folder = TempDir::new();
     let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
     let fresh = std::fs::read(folder.path().join("project.json")).unwrap();
-    let shape = (32, 6, 3, 128.0);
+    let shape = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0 };
     let keys = KeySet {
         blob: "00".repeat(32),
         bytes: 1000,
@@ -158,33 +161,33 @@ fn events() -> Vec<Vec<u8>> {
 
 type Target = (&'static str, Vec<Vec<u8>>, fn(&[u8]) -> bool);
 
-/// One test, because two at a time would count each other's memory.
+/// One test for all targets, because concurrent tests would count each other's memory.
 #[test]
 fn hostile_bytes_are_refused_or_understood() {
     let targets: [Target; 14] = [
-        (".npy", arrays(), parsers::npy),
-        (".npy of texts", texts(), parsers::texts),
-        (".npz", archives(), parsers::npz),
+        (".npy", arrays(), fuzz_targets::npy),
+        (".npy of texts", texts(), fuzz_targets::texts),
+        (".npz", archives(), fuzz_targets::npz),
         (".npy in .npz", arrays(), packed),
-        (".safetensors", tensors(), parsers::safetensors),
-        ("CSV", tables(), parsers::csv),
-        ("project", settings(), parsers::settings),
-        ("retired key", retired(), parsers::retired),
-        ("training", sample(include_bytes!("samples/training.json")), parsers::training),
-        ("model", sample(include_bytes!("samples/model.json")), parsers::model),
-        ("published model", published(), parsers::published),
-        ("offer", offers(), parsers::offer),
-        ("job", jobs(), parsers::job),
-        ("event", events(), parsers::event),
+        (".safetensors", tensors(), fuzz_targets::safetensors),
+        ("CSV", tables(), fuzz_targets::csv),
+        ("project", settings(), fuzz_targets::settings),
+        ("retired key", retired(), fuzz_targets::retired),
+        ("training", sample(include_bytes!("samples/training.json")), fuzz_targets::training),
+        ("model", sample(include_bytes!("samples/model.json")), fuzz_targets::model),
+        ("published model", published(), fuzz_targets::published),
+        ("offer", offers(), fuzz_targets::offer),
+        ("job", jobs(), fuzz_targets::job),
+        ("event", events(), fuzz_targets::event),
     ];
     for (name, samples, parser) in targets {
         for (k, sample) in samples.iter().enumerate() {
-            assert!(parser(sample), "{name} {k} is right and not understood");
+            assert!(parser(sample), "{name} {k} is valid but was refused");
         }
         let runs = runs(10_000);
         let understood = feed(name, &samples, 12, runs, MEMORY, parser);
         println!("{name}: {runs} mutations, {understood} understood");
-        // Both happen, or the mutations are no test.
+        // Mutations must produce valid and invalid inputs.
         assert!(understood > 0 && understood < runs, "{name}: {understood} of {runs}");
     }
 }

@@ -1,12 +1,13 @@
-//! Servers that lie: every lie is found, ended with at most one `stop`, and explained; and what leaves the client is counted.
+//! Hostile servers. The client detects every lie, sends at most one `stop`, and explains what
+//! happened. The tests also count everything that the client sends.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod liar;
 
-use hetal_client::files::Labels;
-use hetal_client::remote::Remote;
-use hetal_client::training::{Options, Trained, Training};
-use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, Task, classification, keys};
+use hetal_client::data::Labels;
+use hetal_client::rpc::Remote;
+use hetal_client::training::{Options, Trained, TrainingRun};
+use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, TrainingData, keys, predict};
 use hetal_learn::{Matrix, Verdict, Wishes};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
@@ -17,10 +18,10 @@ use std::time::Duration;
 const SET: &str = "insecure-toy11";
 const CLASSES: [&str; 3] = ["canary-yellow", "canary-red", "canary-blue"];
 const FEATURES: usize = 6;
-/// How long silence is borne: longer than an honest answer takes on a busy machine.
-const PERSISTENCE: Duration = Duration::from_secs(1);
+/// The retry timeout: longer than an honest answer takes on a busy machine.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Three clusters.
+/// Rows of three clusters.
 fn labelled() -> Labelled {
     let mut state = 11u64;
     let mut next = || {
@@ -37,17 +38,17 @@ fn labelled() -> Labelled {
     }
 }
 
-/// An owner with keys, and a server that knows them.
+/// A project with keys, and a server that knows the secret key.
 struct Stage {
     folder: TempDir,
-    task: Task,
+    task: TrainingData,
     liar: Liar,
 }
 
 impl Stage {
     fn new() -> Self {
         let folder = TempDir::new();
-        let task = Task::new(&labelled(), None, 10.0).unwrap();
+        let task = TrainingData::new(&labelled(), None, 10.0).unwrap();
         let mut project = Project::open(&folder.path().join("p"), Some(SET)).unwrap();
         let layout = Layout::new(keys::params(&project).unwrap(), BATCH, FEATURES, 3, 128.0).unwrap();
         let owner = keys::owner(&mut project).unwrap();
@@ -62,10 +63,10 @@ impl Stage {
     }
 
     fn remote(&self) -> Remote {
-        Remote::connect(&self.liar.address(PERSISTENCE)).unwrap()
+        Remote::connect(&self.liar.address(RETRY_TIMEOUT)).unwrap()
     }
 
-    /// Trains against a server that lies.
+    /// Trains on a server that tells a lie.
     fn train(&self, lie: Lie, name: &str) -> Result<Trained> {
         self.liar.lie(lie);
         self.train_again(name)
@@ -77,7 +78,7 @@ impl Stage {
 
     fn train_with(&self, options: &Options) -> Result<Trained> {
         let (mut project, remote) = (self.project(), self.remote());
-        Training::open(&mut project, &remote, &self.task, options, &mut |_| ())?.run(&mut |_| ())
+        TrainingRun::open(&mut project, &remote, &self.task, options, &mut |_| ())?.run(&mut |_| ())
     }
 
     fn verdicts(&self) -> Vec<v1::Verdict> {
@@ -92,7 +93,7 @@ fn options(name: &str) -> Options {
     options
 }
 
-/// A server whose GPU failed is waited for, or left once that was seen to happen, as its client likes.
+/// If the server's GPU fails, the client waits or returns an error, as its options say.
 #[test]
 fn a_server_that_rests_is_waited_for_or_left() {
     let stage = Stage::new();
@@ -106,7 +107,7 @@ fn a_server_that_rests_is_waited_for_or_left() {
     assert_eq!(stage.liar.seen().jobs, 1, "it went on with the job that it had left");
 }
 
-/// A connection that breaks for more than a moment is told of, once.
+/// An interrupted connection is reported once.
 #[test]
 fn a_broken_connection_is_told_of_once() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -130,7 +131,7 @@ fn message(result: Result<Trained>) -> String {
     }
 }
 
-/// What the client says stays within two bits an epoch; nothing of the rows or the key is in it.
+/// The client sends two bits per epoch, and nothing of the rows or the key.
 #[test]
 fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
     let stage = Stage::new();
@@ -141,7 +142,7 @@ fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
     let rounds: Vec<u32> = seen.verdicts.iter().map(|(round, _, _)| *round).collect();
     assert_eq!(rounds, (1..=rounds.len() as u32).collect::<Vec<_>>(), "one verdict a round");
     assert!(seen.verdicts.iter().all(|(_, _, size)| *size == seen.verdicts[0].2), "of one size");
-    // Four words: two bits. Nothing else that was said after the first verdict depends on what was decrypted.
+    // Four verdicts are two bits. Nothing else that the client sends depends on decrypted values.
     let all = labelled();
     let secret = std::fs::read(stage.folder.path().join("p/secret.key")).unwrap();
     let mut canaries: Vec<Vec<u8>> = vec![secret[56..88].to_vec()];
@@ -161,15 +162,16 @@ fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
     }
 }
 
-/// A lie about logits ends the training at once: one `stop`, the sentence, and the same sentence the next time without a word to the server.
+/// A lie about logits ends the training with one `stop`. The next run reports the same error
+/// without contacting the server for a job.
 #[test]
 fn lies_about_logits_are_stopped() {
     let stage = Stage::new();
     let lies = [
-        (Lie::FewerLogits, "0 ciphertexts of logits where 1 belong"),
-        (Lie::MoreLogits, "2 ciphertexts of logits where 1 belong"),
+        (Lie::FewerLogits, "0 ciphertexts of logits instead of 1"),
+        (Lie::MoreLogits, "2 ciphertexts of logits instead of 1"),
         (Lie::OtherLevel, "announces"),
-        (Lie::OtherScale, "primes where"),
+        (Lie::OtherScale, "primes instead of"),
         (Lie::OtherSet, "no honest server"),
         (Lie::FlippedBit, "no honest server"),
         (Lie::OtherBytes, "damaged or replaced"),
@@ -189,10 +191,10 @@ fn lies_about_logits_are_stopped() {
         let again = stage.train_again(&name).err().unwrap();
         assert!(matches!(again, Error::KnownHostile { .. }) && again.to_string().contains(sentence), "{again}");
         assert_eq!(again.to_string().matches("no honest server").count(), 1, "{again}");
-        // Hello, and nothing more.
+        // Only `Hello` was sent.
         assert_eq!(stage.liar.seen().requests.len(), requests + 1, "{lie:?}");
     }
-    // The same address is not believed again, honest or not, until its owner says so.
+    // The server is not trusted again, honest or not, until the owner replaces the training.
     stage.liar.lie(Lie::None);
     assert!(matches!(stage.train_again("lie-0"), Err(Error::KnownHostile { .. })));
     let trained = stage.train_with(&Options { replace: true, ..options("lie-0") }).unwrap();
@@ -200,7 +202,7 @@ fn lies_about_logits_are_stopped() {
     assert_eq!(stage.verdicts().first(), Some(&v1::Verdict::Continue));
 }
 
-/// What is replaced leaves nothing of itself: neither encrypted rows nor what came back.
+/// A replaced training leaves no files: neither row blobs nor downloads.
 #[test]
 fn a_training_that_is_replaced_is_gone() {
     let stage = Stage::new();
@@ -215,7 +217,7 @@ fn a_training_that_is_replaced_is_gone() {
     stage.liar.lie(Lie::StalledDownload);
     let mut other = options("gone");
     other.wishes.max_epochs = Some(1);
-    // Other wishes are another training, which does not push this one aside, nor take its keys.
+    // A training with other wishes does not replace this one and does not take its keys.
     let key = stage.project().settings().key_id.clone();
     for fresh_keys in [false, true] {
         let refused = stage.train_with(&Options { fresh_keys, ..other.clone() });
@@ -240,15 +242,15 @@ fn a_server_that_does_not_end_is_left() {
     assert!(said.contains("round 4 after 3 of at most 3"), "{said}");
     let verdicts = stage.verdicts();
     assert_eq!((verdicts.len(), verdicts.last()), (EPOCHS + 1, Some(&v1::Verdict::Stop)), "{verdicts:?}");
-    // Told to stop and deaf to it: not another word.
+    // After the verdict stop, the client sends no other verdict.
     let path = stage.folder.path().join("p/jobs/more/job.json");
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["job"]["fault"] = serde_json::Value::Null;
     std::fs::write(&path, record.to_string()).unwrap();
     let (jobs, before) = (stage.liar.seen().jobs, verdicts.len());
     let said = message(stage.train_again("more"));
-    assert!(said.contains("after it was told to stop"), "{said}");
-    // The server may have lost the last verdict: it gets the same one again, and no other.
+    assert!(said.contains("after the verdict stop"), "{said}");
+    // The server may have lost the last verdict, so the client repeats it.
     let seen = stage.liar.seen();
     assert_eq!((seen.jobs, seen.verdicts.len()), (jobs, before + 1));
     assert_eq!(seen.verdicts[before], seen.verdicts[before - 1]);
@@ -258,8 +260,8 @@ fn a_server_that_does_not_end_is_left() {
 fn weights_must_be_those_validated() {
     let stage = Stage::new();
     for (lie, sentence) in [
-        (Lie::OtherWeights, "not those it was judged by"),
-        (Lie::WeightsOfAnotherEpoch, "not those it was judged by"),
+        (Lie::OtherWeights, "other than those that were validated"),
+        (Lie::WeightsOfAnotherEpoch, "other than those that were validated"),
         (Lie::NoWeights, "not among those returned"),
     ] {
         let name = format!("{lie:?}");
@@ -271,17 +273,18 @@ fn weights_must_be_those_validated() {
     }
 }
 
-/// Terms are what was wished for and offered, or there is no training: the job is cancelled before a verdict is due.
+/// The hyper-parameters must be those of the offer and the wishes. Otherwise the client cancels the
+/// job before the first verdict.
 #[test]
 fn other_terms_are_refused() {
     let stage = Stage::new();
     for lie in [Lie::MoreEpochs, Lie::LessPatience, Lie::OtherRate, Lie::OtherMomentum, Lie::OtherSeed, Lie::NoTerms] {
         let said = message(stage.train(lie, "terms"));
-        assert!(said.contains("terms other than those agreed on"), "{lie:?}: {said}");
+        assert!(said.contains("hyper-parameters other than those agreed on"), "{lie:?}: {said}");
         let seen = stage.liar.seen();
         assert_eq!((seen.verdicts.len(), seen.cancelled), (0, 1), "{lie:?}");
     }
-    // The next server is asked anew with the rows that are there.
+    // An honest server gets the same row blobs.
     assert!(stage.train(Lie::None, "terms").is_ok());
 }
 
@@ -289,31 +292,32 @@ fn other_terms_are_refused() {
 fn silence_is_not_waited_for_for_ever() {
     let stage = Stage::new();
     let said = message(stage.train(Lie::StalledEvents, "silent"));
-    assert!(said.contains("and nothing more"), "{said}");
-    // Who asks about the job is not kept waiting either.
+    assert!(said.contains("sends no progress"), "{said}");
+    // A request about the job times out too.
     let said = message(stage.train(Lie::StalledJob, "mute"));
-    assert!(said.contains("does not answer: nothing came for 1s"), "{said}");
+    assert!(said.contains("does not answer: nothing received for 1s"), "{said}");
     let said = message(stage.train(Lie::StalledDownload, "stalled"));
-    assert!(said.contains("does not answer: nothing came for 1s"), "{said}");
-    // A server's own limit is not ours: it is a broken stream, tried again and told in its words.
+    assert!(said.contains("does not answer: nothing received for 1s"), "{said}");
+    // A timeout that the server reports is a broken stream: it is retried and then reported.
     let said = message(stage.train(Lie::LateEvents, "late"));
     assert!(said.contains("does not answer: too slow today"), "{said}");
     assert!(stage.verdicts().is_empty());
-    // Silence is no lie: the same training goes on, here with a job that the server has lost and made again under another name.
+    // Silence is not a lie: the training continues, here with a new job for the same request.
     let first = stage.liar.seen().jobs;
     assert!(stage.train(Lie::None, "silent").is_ok());
     assert!(stage.liar.seen().jobs > first);
     assert_eq!(stage.verdicts().first(), Some(&v1::Verdict::Continue), "judged from the first round");
 }
 
-/// A server that lost the job in the middle makes another of the same request: nothing of the old one is held against it.
+/// A server that lost the job creates another one for the same request. Its rounds are judged from
+/// the first.
 #[test]
 fn another_job_is_judged_from_its_first_round() {
     let stage = Stage::new();
     let path = stage.folder.path().join("p/jobs/lost/job.json");
     let said = message(stage.train(Lie::OneRoundMore, "lost"));
     assert!(said.contains("round 4"), "{said}");
-    // As if it had been interrupted after three honest rounds.
+    // As after an interruption in round three of an honest server.
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["job"]["fault"] = serde_json::Value::Null;
     record["job"]["rounds"].as_array_mut().unwrap().pop();
@@ -323,7 +327,7 @@ fn another_job_is_judged_from_its_first_round() {
 }
 
 fn rows(stage: &Stage, model: &Model) -> Matrix {
-    // Rows as they are, of which the validation rows are the normalised form.
+    // The original rows of the normalised validation rows.
     let normalised = stage.task.validation.features();
     let all = labelled().features;
     let of = |row: usize| {
@@ -344,7 +348,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     let ask = |lie| {
         stage.liar.lie(lie);
         let remote = stage.remote();
-        classification::logits(&mut stage.project(), &remote, &model, &rows, &mut |_| ())
+        predict::remote::logits(&mut stage.project(), &remote, &model, &rows, &mut |_| ())
     };
     let uploads = stage.liar.seen().uploads.len();
     assert_eq!(ask(Lie::None).unwrap().rows(), 4);
@@ -357,12 +361,12 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
         let result = ask(lie);
         assert!(matches!(result, Err(Error::Hostile { .. })), "{lie:?}: {result:?}");
     }
-    // What the server kept is remembered here until it lets go of it.
+    // The client remembers what the server kept until it is deleted.
     assert_eq!(queries(stage.folder.path()).len(), 1, "{:?}", queries(stage.folder.path()));
     stage.liar.lie(Lie::None);
-    classification::tidy(&stage.project(), &stage.remote());
+    predict::remote::delete_leftovers(&stage.project(), &stage.remote());
     assert!(queries(stage.folder.path()).is_empty(), "{:?}", queries(stage.folder.path()));
-    // A model of another key is not asked about: what came back would be noise.
+    // A model of another key is refused: its logits would be noise.
     let mut project = stage.project();
     keys::retire(&mut project).unwrap();
     keys::owner(&mut project).unwrap();
@@ -373,7 +377,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     assert_eq!(stage.liar.seen().uploads.len(), requests);
 }
 
-/// A key set that was damaged after the server had it is not missed; where the server does not have it, none of it leaves.
+/// A damaged key set does not matter if the server has it. Otherwise the client refuses to send it.
 #[test]
 fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     let stage = Stage::new();
@@ -381,9 +385,9 @@ fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     interrupt("first");
     let project = stage.project();
     let set = project.settings().keys[0].clone();
-    let (path, name) = (project.key_file(&set), set.blob.parse::<hetal_client::remote::BlobName>().unwrap());
+    let (path, name) = (project.key_file(&set), set.blob.parse::<hetal_client::rpc::BlobName>().unwrap());
     drop(project);
-    // Those that were interrupted with it, were it gone; while it is there, none is stranded.
+    // The trainings that would be stranded without the key set.
     let stranded = || {
         let mut project = stage.project();
         let before = project.settings().keys.clone();
@@ -413,7 +417,7 @@ fn queries(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name.starts_with("query")).collect()
 }
 
-/// New keys that were wished for once are made once, however often the command is given until it ends.
+/// New keys are created once, however often the command is repeated until it finishes.
 #[test]
 fn fresh_keys_are_made_once() {
     let stage = Stage::new();
@@ -425,20 +429,20 @@ fn fresh_keys_are_made_once() {
         (result, stage.project().settings().key_id.clone())
     };
     let old = stage.project().settings().key_id.clone();
-    // Nothing was sent under the keys that are there: they are as good as new.
+    // The current keys were never sent: they are as good as new.
     let (result, key) = train(Lie::StalledDownload);
     assert!(result.is_err());
     assert_eq!(key, old);
-    // Interrupted, it goes on with them.
+    // The interrupted training continues with them.
     let (rounds, key) = train(Lie::None);
     assert_eq!(rounds.unwrap()[0].verdict, Verdict::Continue);
     assert_eq!(key, old);
-    // Ended, the next one makes new ones; interrupted, these stay.
+    // After a finished training new keys are created; after an interrupted one they are kept.
     let (_, second) = train(Lie::StalledDownload);
     assert_ne!(second, old);
     let (_, third) = train(Lie::StalledDownload);
     assert_eq!(third, second);
-    // Of a key without a name nobody knows what it was used for.
+    // The use of a key without an id is unknown.
     let mut project = stage.project();
     let unsent = |s: &mut hetal_client::project::Settings| {
         s.key_id = None;

@@ -19,7 +19,7 @@ use crate::source::Arithmetic;
 use crate::source::Kernel;
 use crate::{Error, Result};
 use hetal_ckks::Backend;
-use hetal_ckks::backend::{Failure, Halves, Pair, Step};
+use hetal_ckks::backend::{Failure, Halves, KeyedAutomorphism, Pair};
 use hetal_ring::Basis;
 use key_switch::Added;
 use recording::Recordings;
@@ -511,7 +511,7 @@ impl Backend for CudaBackend {
         &self,
         c0: &CudaPoly,
         digits: &CudaDigits,
-        steps: &[Step<'_, CudaPoly>],
+        steps: &[KeyedAutomorphism<'_, CudaPoly>],
         weights: &[Vec<Option<&CudaPoly>>],
     ) -> Vec<(CudaPoly, CudaPoly)> {
         self.sums_of_rotations(c0, digits, steps, weights)

@@ -2,7 +2,7 @@
 
 use crate::CudaBackend;
 use hetal_ckks::Backend;
-use hetal_ckks::backend::{Failure, Step};
+use hetal_ckks::backend::{Failure, KeyedAutomorphism};
 use hetal_ring::{Basis, Isa, RnsRing};
 
 /// A ring to compare two backends in.
@@ -383,11 +383,11 @@ impl<'a, B: Backend> Run<'a, B> {
             (0..7).map(|k| b.pack(self.poly(if k % 2 == 0 { basis } else { self.full() }, k))).collect();
         for (steps, rows) in [(1, 1), (8, 4), (19, 5)] {
             let mut galois = 1u64;
-            let steps: Vec<Step<'_, B::Packed>> = (0..steps)
+            let steps: Vec<KeyedAutomorphism<'_, B::Packed>> = (0..steps)
                 .map(|k| {
                     let key = (k % 5 != 0).then_some(&keys[k % 2][..]);
                     galois = galois * 5 % order;
-                    Step { galois: if key.is_some() { galois } else { 1 }, key }
+                    KeyedAutomorphism { galois: if key.is_some() { galois } else { 1 }, key }
                 })
                 .collect();
             let weight = |r: usize, k: usize| (!(r + 2 * k).is_multiple_of(7)).then(|| &weights[(r + 3 * k) % 7]);

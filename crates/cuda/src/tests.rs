@@ -10,7 +10,7 @@ use hetal_ckks::bytes::{Codec, FormatError};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Trainer};
-use hetal_learn::{Geometry, Held, Ledger, Limits, Session, Upload, session};
+use hetal_learn::{CachedBatch, Geometry, LevelPlan, Limits, RowBlob, Session, session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{Client, complex_vector};
 use std::cell::Cell;
@@ -346,10 +346,10 @@ fn a_lost_card_loses_nothing() {
         return;
     }
     let g = Geometry::new(1024, 64, 12, 3).unwrap();
-    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(3, 128.0).unwrap());
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(3, 128.0).unwrap());
     let client = Client::new("insecure-toy11", 9);
     let params = &client.params;
-    let needs = trainer::keys(g, ledger, constants.clone(), 0, params.top_level()).unwrap();
+    let needs = trainer::keys(g, level_plan, constants.clone(), 0, params.top_level()).unwrap();
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, encrypted::keys(params, &needs));
     let left = launches(usize::MAX);
@@ -359,10 +359,10 @@ fn a_lost_card_loses_nothing() {
     let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).unwrap();
     let engine = Encrypted::new(evaluator, gpu.upload_keys(&keys), bootstrapper);
     let seal = |level| engine.admit(gpu.upload_ciphertext(&client.encrypt(&complex_vector(1024, 4), level))).unwrap();
-    let trainer = Trainer::new(&engine, g, ledger, constants, 0).unwrap();
-    let features = (0..g.blocks()).map(|_| seal(ledger.fresh_features())).collect();
-    let batches = [Held::AsSent(Upload { features, labels: seal(ledger.probabilities()), rows: 64 })];
-    let mut session = Session::new(Limits::default().defaults, 1, vec![seal(ledger.weights())]).unwrap();
+    let trainer = Trainer::new(&engine, g, level_plan, constants, 0).unwrap();
+    let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect();
+    let batches = [CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.probabilities()), rows: 64 })];
+    let mut session = Session::new(Limits::default().defaults, 1, vec![seal(level_plan.weights())]).unwrap();
     let codec = Codec::new(Arc::clone(params), Arc::clone(&gpu));
     let (record, ciphertexts) = session.checkpoint();
     let saved: Vec<Vec<u8>> = ciphertexts.iter().map(|ct| codec.encode(ct.inner()).unwrap()).collect();
@@ -379,7 +379,7 @@ fn a_lost_card_loses_nothing() {
     let on_cpu = client.codec();
     let again: Vec<Ciphertext<_>> = saved.iter().map(|bytes| on_cpu.decode(bytes).unwrap()).collect();
     let resumed = Session::resume(record, again).unwrap();
-    assert_eq!(resumed.task(), session.task());
+    assert_eq!(resumed.next_action(), session.next_action());
     assert_eq!(saved[0], on_cpu.encode(&resumed.weights()[0]).unwrap());
 }
 

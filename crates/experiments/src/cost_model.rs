@@ -4,10 +4,10 @@
 //! measured costs, scaled by a short measurement of this machine.
 
 use crate::Result;
-use hetal_circuits::clear::{Keys, Kind};
+use hetal_circuits::clear::{KeyRequirements, OpKind};
 use hetal_circuits::encrypted;
 use hetal_ckks::{Params, bytes};
-use hetal_learn::plan::Machine;
+use hetal_learn::plan::CostModel;
 use hetal_ring::Basis;
 
 /// Costs of a parameter set on the CPU of this machine.
@@ -53,7 +53,7 @@ impl CpuCostModel {
     }
 
     /// Serialised bytes of all keys that a circuit needs, including those of its bootstraps.
-    pub fn key_set_bytes(&self, keys: &Keys) -> Result<u64> {
+    pub fn key_set_bytes(&self, keys: &KeyRequirements) -> Result<u64> {
         Ok(bytes::key_set_len(&self.params, &encrypted::keys(&self.params, keys)).map_err(hetal_ckks::Error::from)?)
     }
 
@@ -72,30 +72,30 @@ impl CpuCostModel {
     }
 
     /// The cost of an operation, in transforms.
-    fn transforms(&self, kind: Kind, level: usize) -> Option<f64> {
+    fn transforms(&self, kind: OpKind, level: usize) -> Option<f64> {
         let limbs = self.params.limbs(level) as f64;
         Some(match kind {
-            Kind::Rotation | Kind::Conjugation => self.scaled(ROTATION, level),
+            OpKind::Rotation | OpKind::Conjugation => self.scaled(ROTATION, level),
             // Hoisted rotations share their first half, about two thirds of the transforms.
-            Kind::HoistedRotation => self.scaled(ROTATION, level) / 2.0,
-            Kind::Relinearisation => self.scaled(MULTIPLICATION, level) - 4.0 * limbs,
+            OpKind::HoistedRotation => self.scaled(ROTATION, level) / 2.0,
+            OpKind::Relinearisation => self.scaled(MULTIPLICATION, level) - 4.0 * limbs,
             // A pointwise operation costs about an eighth of a transform for each limb.
-            Kind::Product => limbs / 2.0,
-            Kind::PlainProduct | Kind::ConstantProduct => limbs / 4.0,
-            Kind::Addition => limbs / 8.0,
-            Kind::Rescale | Kind::Drop => 4.0 * limbs,
-            Kind::Bootstrap => BOOTSTRAPS.iter().find(|(set, _)| *set == self.params.name())?.1,
+            OpKind::Product => limbs / 2.0,
+            OpKind::PlainProduct | OpKind::ConstantProduct => limbs / 4.0,
+            OpKind::Addition => limbs / 8.0,
+            OpKind::Rescale | OpKind::Drop => 4.0 * limbs,
+            OpKind::Bootstrap => BOOTSTRAPS.iter().find(|(set, _)| *set == self.params.name())?.1,
             _ => return None,
         })
     }
 }
 
-impl Machine for CpuCostModel {
+impl CostModel for CpuCostModel {
     fn ciphertext_bytes(&self, level: usize) -> u64 {
         bytes::ciphertext_len(&self.params, self.params.limbs(level))
     }
 
-    fn seconds(&self, kind: Kind, level: usize) -> Option<f64> {
+    fn seconds(&self, kind: OpKind, level: usize) -> Option<f64> {
         Some(self.transforms(kind, level)? * self.ntt_seconds / self.speedup)
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     use hetal_ckks::Complex64;
     use hetal_ckks::bytes::Codec;
     use hetal_learn::Plan;
-    use hetal_learn::plan::Task;
+    use hetal_learn::plan::Workload;
     use std::sync::Arc;
 
     /// Estimated sizes equal those of real objects.
@@ -123,7 +123,7 @@ mod tests {
             let ct = owner.encrypt(&owner.evaluator(), &values, limbs, scale).unwrap();
             assert_eq!(codec.encode(&ct).unwrap().len() as u64, machine.ciphertext_bytes(level));
         }
-        let keys = Keys { rotations: vec![(1, 5)], relinearisation: Some(7), ..Keys::default() };
+        let keys = KeyRequirements { rotations: vec![(1, 5)], relinearisation: Some(7), ..KeyRequirements::default() };
         let made = owner.keys(&encrypted::keys(&owner.params, &keys)).unwrap();
         let mut stored = Vec::new();
         bytes::write_key_set(&codec, &made, &mut stored).unwrap();
@@ -133,14 +133,15 @@ mod tests {
     /// The paper's SNIPS shape at `full` has sizes and times of the right order.
     #[test]
     fn snips_is_planned() {
-        let task = Task { rows: 13_084, validation_rows: 700, batch: 1024, features: 768, classes: 7, range: 128.0 };
+        let task =
+            Workload { rows: 13_084, validation_rows: 700, batch: 1024, features: 768, classes: 7, range: 128.0 };
         let machine = CpuCostModel::measure("full").unwrap();
         let plan = Plan::new(&task, 32768, 13).unwrap();
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let keys = gib(machine.key_set_bytes(&plan.keys).unwrap());
         assert!((2.1..4.5).contains(&keys), "{keys}");
         // Three bootstraps dominate an iteration.
-        let (iteration, bootstrap) = (plan.seconds_per_iteration(&machine), machine.seconds(Kind::Bootstrap, 0));
+        let (iteration, bootstrap) = (plan.seconds_per_iteration(&machine), machine.seconds(OpKind::Bootstrap, 0));
         let ratio = iteration.unwrap() / bootstrap.unwrap();
         assert!((3.0..6.0).contains(&ratio), "{ratio}");
     }

@@ -1,7 +1,7 @@
 //! Reads a folder of features and labels: `features_NAME.npy` and `labels_NAME.npy`.
 
 use crate::{Error, Result};
-use hetal_client::files::{self, Labels};
+use hetal_client::data::{Labels, files};
 use hetal_learn::{Dataset, Matrix};
 use std::path::Path;
 

@@ -73,16 +73,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 const HEADER: &str = "# The paper, reproduced
 
-`hetal reproduce` writes this page; do not edit it. It prints the paper's numbers next to ours. The
-folder `reproduce/` holds the results of each part, with the settings that produced them.
+`hetal reproduce` writes this page; do not edit it. It sets the paper's numbers beside ours. The
+folder `reproduce/` holds the results of each part, with the settings they were made with.
 ";
 
-const FOOTER: &str = "## What is missing
+const FOOTER: &str = "## What is not here
 
-The accuracies on MNIST, CIFAR-10 and DermaMNIST (tables `tab:transfer`, `tab:largevit`) need features
-of ViT-Base and ViT-Large, and this project does not have the weights of these networks. The table of
-iterations above includes the shapes of these data sets. The data of the paper's figures is not
-published, so only the extent of their axes can be compared.
+Accuracies on MNIST, CIFAR-10 and DermaMNIST (tables `tab:transfer`, `tab:largevit`) need features of
+ViT-Base and ViT-Large, whose weights this project does not have. Their shapes are in the table of
+iterations above. The data files of the paper's plots are not published, so only the extent of its
+axes can be compared.
 ";
 
 /// A data set of real features, and what the paper prints for its benchmark.
@@ -153,17 +153,16 @@ impl Reproduction<'_> {
         Ok(format!(
             "## Errors of softmax approximations (table `tab:softmaxerr`)
 
-Each row of the table uses {samples} uniform samples on each of the boxes `[-4, 4]^c` to
-`[-128, 128]^c`, accumulated as in the paper (which draws 100,000,000). The error of a sample is the
-error of its worst class. A dash means that there is no number or that the paper prints none.
+The table uses {samples} uniform rows on each of the boxes `[-4, 4]^c` to `[-128, 128]^c`, accumulated
+as in the paper, which drew 100,000,000. The error of a row is that of its worst class.
 
-`noise` is the standard deviation of bootstrapping errors, for each real coordinate. The smaller value
-follows from the measured mean error of a bootstrap at set `full`, 2^-25.4, which is `sqrt(pi/2)`
-deviations if the error is Gaussian. The larger value follows from the measured maximum over 32768
-slots, 2^-22.2, which is `sqrt(2 ln 32768)` deviations. The measured tails are heavier than Gaussian.
-
-`near ties` is the largest error of our softmax on samples with several classes close to the largest,
-and on corners of the box. `bound` is the bound of the paper's theorem with its best `r`.
+- `noise` is the deviation per real coordinate of the errors of bootstraps. The first value comes from
+  the measured mean of a bootstrap's error at set `full`, 2^-25.4, which is `sqrt(pi/2)` deviations if
+  the error is Gaussian. The second comes from its measured maximum over 32768 slots, 2^-22.2, which
+  would be `sqrt(2 ln 32768)` deviations; the tails are heavier than Gaussian.
+- `near ties` is our largest error on rows with classes close to the largest, and on corners.
+- `bound` is the paper's theorem with its best `r`.
+- A dash means: not a number, or nothing printed.
 
 {}",
             softmax::table(&objects)
@@ -182,14 +181,13 @@ and on corners of the box. `bound` is the bound of the paper's theorem with its 
         Ok(format!(
             "## Matrix products (tables `tab:matnum_fixed`, `tab:matmul_comp`)
 
-The algorithms for `A B^T` are PrivGD-ABT, ColMajor and DiagABT, those for `A^T B` are PrivGD-ATB,
-RowMajor and DiagATB. Both matrices are at level 12; in the branch `A<B`, `A` is at level 11. A run on
-plain numbers counts the operations. \"as printed\" compares the counts with the paper's corrected
-table.
+`A B^T` (PrivGD-ABT, ColMajor, DiagABT) and `A^T B` (PrivGD-ATB, RowMajor, DiagATB), with both
+matrices at level 12 (in the branch `A<B`, `A` at 11).
 
-Seconds are those of engine `{}`, including the encoding of masks; there are none for `clear`. A star
-marks seconds that are measured on 64 columns and scaled. \"over Diag\" is the ratio to the diagonal
-algorithm. The paper's seconds are those of an A40; its PrivGD seconds are estimates.
+- Counts come from a run on plain numbers; \"as printed\" compares them with the corrected table.
+- Seconds are those of engine `{}` (a dash for `clear`) and include the encoding of masks.
+- A star means: measured on 64 columns and scaled.
+- The paper's seconds are those of an A40; its PrivGD rows are estimates.
 
 {}",
             kind.name(),
@@ -236,10 +234,10 @@ algorithm. The paper's seconds are those of an A40; its PrivGD seconds are estim
         Ok(format!(
             "## Iterations (tables `tab:transfer`, `tab:largevit`, `tab:hyperparam`: the shapes)
 
-The numbers are means of {iterations} iterations on random features. The paper's circuit bootstraps as
-late as its levels allow, which needs fewer bootstraps than the paper's own figures. The numbers of our
-circuit do not include refreshes of the momentum (one bootstrap in about 30 iterations) and the
-row-shifted versions of a batch (computed once). Seconds are those of engine `{}`.
+The table gives means of {iterations} iterations on random features. The paper's circuit bootstraps as
+late as its levels allow, which favours it over its own figures. Our figures leave out refreshes of
+the momentum (one bootstrap in about 30 iterations) and the row-shifted versions of a batch (made
+once). Seconds are those of engine `{}`.
 
 {}",
             kind.name(),
@@ -254,10 +252,10 @@ row-shifted versions of a batch (computed once). Seconds are those of engine `{}
         let mut text = String::from(
             "## Encrypted and plain training (table `tab:transfer`)
 
-Trainings use all rows and a patience of 3. Plain training chooses the row length and the learning rate:
-the smallest validation loss wins. Test rows are used once, after that choice. \"With noise\" is our
-circuit on plain numbers with simulated errors of set `full`: those of bootstraps as above, those of
-other operations as measured in the same run.
+All rows, patience 3. Row length and rate are those with the least loss on validation rows among those
+tried, with exact training. Test rows were looked at once, afterwards. \"With noise\" is our circuit on
+plain numbers with the errors measured at set `full`: of bootstraps as above, of other operations as
+measured in that run.
 
 ",
         );

@@ -10,8 +10,8 @@ pub mod local_owner;
 use crate::Result;
 use engine::{EngineKind, open_gpu};
 use harness::{ClearHarness, EncryptedHarness, Harness};
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_ckks::Params;
 use hetal_cuda::CudaBackend;
 use local_owner::LocalOwner;
@@ -24,7 +24,7 @@ pub trait Experiment {
     type Output;
 
     /// The keys and bootstraps that the experiment uses.
-    fn required_keys(&self) -> Result<Keys>;
+    fn required_keys(&self) -> Result<KeyRequirements>;
 
     /// Runs the experiment.
     fn run<H: Harness>(&self, harness: &H) -> Result<Self::Output>;
@@ -36,7 +36,7 @@ pub struct GpuOptions {
     /// The number of the GPU.
     pub device: usize,
     /// The split of bootstrapping matrices: more keys, or more work.
-    pub steps: Steps,
+    pub split: BsgsSplit,
 }
 
 /// The output of an experiment, and the time before it started.
@@ -54,7 +54,7 @@ pub enum Runner {
     /// Ciphertexts on the CPU.
     Cpu(LocalOwner),
     /// Ciphertexts on a GPU.
-    Cuda(LocalOwner, Arc<CudaBackend>, Steps),
+    Cuda(LocalOwner, Arc<CudaBackend>, BsgsSplit),
 }
 
 impl Runner {
@@ -66,7 +66,7 @@ impl Runner {
             EngineKind::Cuda => {
                 let owner = LocalOwner::new(set)?;
                 let backend = open_gpu(&owner.params, gpu.device)?;
-                Self::Cuda(owner, backend, gpu.steps)
+                Self::Cuda(owner, backend, gpu.split)
             }
         })
     }
@@ -97,8 +97,8 @@ impl Runner {
                 let setup_seconds = start.elapsed().as_secs_f64();
                 Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }
-            Self::Cuda(owner, gpu, steps) => {
-                let engine = owner.engine_on(Arc::clone(gpu), &experiment.required_keys()?, *steps)?;
+            Self::Cuda(owner, gpu, split) => {
+                let engine = owner.engine_on(Arc::clone(gpu), &experiment.required_keys()?, *split)?;
                 let setup_seconds = start.elapsed().as_secs_f64();
                 Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }

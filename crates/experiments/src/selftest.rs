@@ -6,9 +6,9 @@ use crate::report::{output, progress};
 use crate::runner::engine::{DeviceBackend, Processor, open_gpu};
 use crate::runner::local_owner::LocalOwner;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::Keys;
-use hetal_circuits::{Complex64, Encrypted, Engine, Sealed};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::KeyRequirements;
+use hetal_circuits::{Complex64, Encrypted, Engine, LeveledCiphertext};
 use hetal_ckks::{Backend, Evaluator, Params};
 use hetal_client::ring_with;
 use hetal_cuda::CudaBackend;
@@ -16,7 +16,7 @@ use hetal_cuda::selftest::{Ring, compare, hashes};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Batch, Model, Trainer};
-use hetal_learn::{Geometry, Ledger, Matrix, packing};
+use hetal_learn::{Geometry, LevelPlan, Matrix, packing};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Isa, RnsRing};
 use serde_json::{Value, json};
@@ -157,7 +157,7 @@ fn compare_operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &P
 fn circuit_results<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Vec<HashedResult>> {
     let owner = LocalOwner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
     let circuit = Circuit::new(&owner.params)?;
-    let engine = owner.engine_on(Arc::clone(backend), &circuit.required_keys(&owner.params)?, Steps::FewKeys)?;
+    let engine = owner.engine_on(Arc::clone(backend), &circuit.required_keys(&owner.params)?, BsgsSplit::FewKeys)?;
     let spinner = progress::spinner("a bootstrap and an iteration");
     let encoder = owner.evaluator();
     let mut run = CircuitRun { owner: &owner, engine: &engine, encoder, circuit, results: Vec::new() };
@@ -170,7 +170,7 @@ fn circuit_results<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> R
 /// The training circuit that the self-test runs.
 struct Circuit {
     geometry: Geometry,
-    ledger: Ledger,
+    level_plan: LevelPlan,
     constants: Constants,
     rows: usize,
 }
@@ -180,14 +180,14 @@ impl Circuit {
         let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
         Ok(Self {
             geometry: Geometry::new(params.slots(), rows, features, classes)?,
-            ledger: Ledger::lowest(),
+            level_plan: LevelPlan::lowest(),
             constants: Constants::built_in(classes, 128.0)?,
             rows,
         })
     }
 
-    fn required_keys(&self, params: &Params) -> Result<Keys> {
-        Ok(trainer::keys(self.geometry, self.ledger, self.constants.clone(), 0, params.top_level())?)
+    fn required_keys(&self, params: &Params) -> Result<KeyRequirements> {
+        Ok(trainer::keys(self.geometry, self.level_plan, self.constants.clone(), 0, params.top_level())?)
     }
 }
 
@@ -206,12 +206,12 @@ struct CircuitRun<'a, B: DeviceBackend> {
 }
 
 impl<B: DeviceBackend> CircuitRun<'_, B> {
-    fn encrypt(&self, values: &[Complex64], level: usize) -> Result<Sealed<B::Poly>> {
+    fn encrypt(&self, values: &[Complex64], level: usize) -> Result<LeveledCiphertext<B::Poly>> {
         self.owner.encrypt_for(self.engine, &self.encoder, values, level)
     }
 
     /// Hashes both halves of a ciphertext.
-    fn record(&mut self, name: &str, ct: &Sealed<B::Poly>) -> Result<()> {
+    fn record(&mut self, name: &str, ct: &LeveledCiphertext<B::Poly>) -> Result<()> {
         let backend = self.engine.evaluator().backend();
         for (half, poly) in [("c0", &ct.inner().c0), ("c1", &ct.inner().c1)] {
             let limbs = hashes(&**backend, poly).map_err(hetal_ckks::Error::from)?;
@@ -220,7 +220,7 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
         Ok(())
     }
 
-    fn record_all(&mut self, name: &str, cts: &[Sealed<B::Poly>]) -> Result<()> {
+    fn record_all(&mut self, name: &str, cts: &[LeveledCiphertext<B::Poly>]) -> Result<()> {
         cts.iter().try_for_each(|ct| self.record(name, ct))
     }
 
@@ -241,8 +241,8 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
 
     /// The first iteration has no momentum. In the third one a GPU replays everything it records.
     fn iterations(&mut self) -> Result<()> {
-        let (engine, Circuit { geometry, ledger, constants, .. }) = (self.engine, &self.circuit);
-        let trainer = Trainer::new(engine, *geometry, *ledger, constants.clone(), 0)?;
+        let (engine, Circuit { geometry, level_plan, constants, .. }) = (self.engine, &self.circuit);
+        let trainer = Trainer::new(engine, *geometry, *level_plan, constants.clone(), 0)?;
         let batch = self.batch(&trainer)?;
         for (k, version) in batch.versions.iter().flatten().enumerate() {
             self.record(&format!("version {k} of the features"), version)?;
@@ -259,24 +259,24 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
         self.record_all("momentum refreshed", refreshed.momentum.as_deref().unwrap_or_default())
     }
 
-    fn batch(&self, trainer: &Trainer<Encrypted<B>>) -> Result<Batch<Sealed<B::Poly>>> {
-        let Circuit { geometry, ledger, rows, .. } = &self.circuit;
+    fn batch(&self, trainer: &Trainer<Encrypted<B>>) -> Result<Batch<LeveledCiphertext<B::Poly>>> {
+        let Circuit { geometry, level_plan, rows, .. } = &self.circuit;
         let (features, classes) = (geometry.features(), geometry.classes());
         let entry = |i: usize, j: usize| fixed_value(31 * i + j, 11.0) / (features as f64).sqrt();
         let blocks = packing::features(geometry, &Matrix::from_fn(*rows, features, entry))?;
-        let blocks = blocks.iter().map(|block| self.encrypt(block, ledger.fresh_features()));
+        let blocks = blocks.iter().map(|block| self.encrypt(block, level_plan.fresh_features()));
         let blocks: Vec<_> = blocks.collect::<Result<_>>()?;
         let labels: Vec<usize> = (0..*rows).map(|i| i * i % classes).collect();
-        let labels = self.encrypt(&packing::labels(geometry, &labels)?, ledger.probabilities())?;
+        let labels = self.encrypt(&packing::labels(geometry, &labels)?, level_plan.probabilities())?;
         Ok(trainer.batch(self.engine, &blocks, labels, *rows)?)
     }
 
-    fn initial_model(&self) -> Result<Model<Sealed<B::Poly>>> {
-        let Circuit { geometry, ledger, .. } = &self.circuit;
+    fn initial_model(&self) -> Result<Model<LeveledCiphertext<B::Poly>>> {
+        let Circuit { geometry, level_plan, .. } = &self.circuit;
         let entry = |k: usize, j: usize| fixed_value(97 * k + j, 13.0) / 20.0;
         let weights = Matrix::from_fn(geometry.classes(), geometry.features() + 1, entry);
         let parts = packing::weights(geometry, &weights)?;
-        let parts = parts.iter().map(|part| self.encrypt(part, ledger.weights())).collect::<Result<_>>()?;
+        let parts = parts.iter().map(|part| self.encrypt(part, level_plan.weights())).collect::<Result<_>>()?;
         Ok(Model::new(parts, Momentum::Nesterov))
     }
 }

@@ -5,8 +5,8 @@ use crate::report::progress;
 use crate::{Error, Result};
 use hetal_learn::agreement::{PRESETS, Preset, initial_weights};
 use hetal_learn::judge::NEAR_THE_END;
+use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax;
-use hetal_learn::twin::{self, Twin};
 use hetal_learn::{Agreement, Dataset, Judge, Limits, Matrix, Normalisation, Verdict, Wishes};
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -97,15 +97,15 @@ pub struct TrainingResult {
 pub fn train_plain(splits: &DataSplits, agreement: &Agreement) -> Result<TrainingResult> {
     let (train, validation) = (&splits.train, &splits.validation);
     let initial = initial_weights(train.classes(), train.features().columns(), agreement.seed);
-    let mut twin = Twin::new(initial.clone(), agreement.momentum);
+    let mut reference = ReferenceModel::new(initial.clone(), agreement.momentum);
     let mut stopping = EarlyStopping::new(agreement, initial);
     for _ in 0..agreement.max_epochs {
         for r in train.batches(agreement.batch)? {
             let (x, labels) = (train.features().slice(r.clone()), &train.labels()[r]);
-            stopping.result.ranges.push(twin.step(&x, labels, agreement.rate, softmax::exact)?);
+            stopping.result.ranges.push(reference.step(&x, labels, agreement.rate, softmax::exact)?);
         }
-        let logits = twin::logits(validation.features(), twin.weights())?;
-        if stopping.end_epoch(&logits, validation, || Ok(twin.weights().clone()))? == Verdict::Stop {
+        let logits = reference::logits(validation.features(), reference.weights())?;
+        if stopping.end_epoch(&logits, validation, || Ok(reference.weights().clone()))? == Verdict::Stop {
             break;
         }
     }

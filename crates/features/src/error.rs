@@ -97,8 +97,8 @@ pub enum Error {
     Tokenizer(String),
     /// A card is asked for, and this program knows of none.
     #[error(
-        "this program was built without NVIDIA cards for networks: build it with the feature features-cuda (docs/features.md), \
-         or take --device cpu"
+        "this program was built without support for NVIDIA cards: build it with `cargo build --release -p hetal-features \
+         --features cuda --bin hetal-extract` (docs/features.md), or take --device cpu"
     )]
     NoCuda,
     /// A card is asked for, and none can be used.
@@ -136,5 +136,11 @@ impl Error {
 
     pub(crate) fn dataset(path: &Path, reason: impl Into<String>) -> Self {
         Self::Dataset { path: path.to_owned(), reason: reason.into() }
+    }
+}
+
+impl From<hetal_extract_api::manifest::Error> for Error {
+    fn from(error: hetal_extract_api::manifest::Error) -> Self {
+        Self::File { path: error.path, reason: error.reason }
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::weights::hexadecimal;
 use crate::{Error, Result, config, disk};
+use hetal_extract_api::catalogue;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -35,7 +37,7 @@ const FILES: [(&str, bool); 9] = [
 ];
 
 /// A model, pinned: these bytes and no others.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pin {
     /// `owner/name`.
     pub name: String,
@@ -77,6 +79,8 @@ impl Pin {
 pub struct Hub {
     /// Its address, without a slash at the end.
     pub address: String,
+    /// Sent to the hub, and to no other host it redirects to, over TLS or to this machine.
+    pub token: Option<String>,
     /// Models that have been downloaded.
     pub cache: PathBuf,
     /// How long it may be silent: `PATIENCE`, usually.
@@ -112,11 +116,11 @@ impl Hub {
     /// it is used as it was then. Weights that come are held to their pin here, weights that are there by `Extractor::pinned`, which
     /// reads them anyway.
     pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(Step)) -> Result<PathBuf> {
-        let folder = self.cache.join(pin.name.replace('/', "--")).join(&pin.revision);
+        let folder = self.folder(pin);
         // Weights come last: with them is everything that the version which fetched them knew of.
         let was_whole = folder.join(WEIGHTS).is_file();
         let mut in_vain = false;
-        for (file, needed) in FILES {
+        for (file, needed) in files(pin) {
             // A hub that does not answer is not waited for again.
             if in_vain && !needed {
                 continue;
@@ -130,6 +134,11 @@ impl Hub {
             }
         }
         Ok(folder)
+    }
+
+    /// Where a model is kept.
+    fn folder(&self, pin: &Pin) -> PathBuf {
+        self.cache.join(pin.name.replace('/', "--")).join(&pin.revision)
     }
 
     /// One of the files, unless it is known already.
@@ -176,11 +185,19 @@ impl Hub {
         let address = self.link(pin, file);
         let failed = |reason: String| Error::Download {
             address: address.clone(),
-            reason: format!("{reason}; without a network, download the model elsewhere and give its folder"),
+            reason: format!("{reason}; {}", self.by_hand(pin)),
         };
-        let response = match self.agent().get(&address).call() {
+        let mut request = self.agent().get(&address);
+        if let Some(token) = self.token.as_ref().filter(|_| is_private(&self.address)) {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let response = match request.call() {
             Ok(response) => response,
             Err(ureq::Error::StatusCode(404)) => return Ok(false),
+            Err(ureq::Error::StatusCode(status @ (401 | 403))) => {
+                let reason = format!("the hub refuses it ({status}): a gated or private model needs HF_TOKEN");
+                return Err(Error::Download { address, reason });
+            }
             Err(error) => return Err(failed(error.to_string())),
         };
         let most = if file == WEIGHTS { MAX_WEIGHTS } else { config::MAX_BYTES };
@@ -217,9 +234,56 @@ impl Hub {
         let config = ureq::Agent::config_builder()
             .timeout_resolve(Some(self.patience))
             .timeout_connect(Some(self.patience))
-            .timeout_recv_response(Some(self.patience));
+            .timeout_recv_response(Some(self.patience))
+            .redirect_auth_headers(ureq::config::RedirectAuthHeaders::SameHost);
         config.build().into()
     }
+
+    /// What to do on a machine without a network.
+    fn by_hand(&self, pin: &Pin) -> String {
+        let Pin { name, revision, .. } = pin;
+        let list: Vec<&str> = files(pin).into_iter().map(|(file, _)| file).collect();
+        let which = if catalogue::files(name, revision).is_some() { "" } else { "those of " };
+        format!(
+            "without a network: download {which}{} from {}/{name}/tree/{revision} on another machine and put them into {} \
+             (files of a folder into that folder), or anywhere and give its folder with --model",
+            list.join(", "),
+            self.address,
+            self.folder(pin).display()
+        )
+    }
+}
+
+/// The files a model may consist of, and whether it must. Of a model of the catalogue they are known, so that no others are asked for.
+fn files(pin: &Pin) -> Vec<(&'static str, bool)> {
+    match catalogue::files(&pin.name, &pin.revision) {
+        Some(known) => known.iter().map(|file| (*file, true)).collect(),
+        None => FILES.to_vec(),
+    }
+}
+
+/// Whether what is sent to an address stays between this machine and the one it names.
+fn is_private(address: &str) -> bool {
+    let here = |host: &str| {
+        let rest = address.strip_prefix("http://").and_then(|rest| rest.strip_prefix(host));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/']))
+    };
+    address.starts_with("https://") || ["127.0.0.1", "localhost", "[::1]"].into_iter().any(here)
+}
+
+/// The folder of a pinned model in the cache of Hugging Face's own programs (`hub`), if all of it is there. Programs that load a
+/// model download only some of its files, and a missing file can change features: the copy is used if it holds every file, or if each
+/// missing one is known not to exist.
+pub fn snapshot(hub: &Path, pin: &Pin) -> Option<PathBuf> {
+    let model = hub.join(format!("models--{}", pin.name.replace('/', "--")));
+    let folder = model.join("snapshots").join(&pin.revision);
+    let absent = model.join(".no_exist").join(&pin.revision);
+    // Only a download of the whole repository brings this file.
+    let is_whole = folder.join(".gitattributes").exists();
+    let known = |(file, needed): (&str, bool)| {
+        folder.join(file).is_file() || (!needed && (is_whole || absent.join(file).exists()))
+    };
+    files(pin).into_iter().all(known).then_some(folder)
 }
 
 /// The mark of a file that a model does not have, in the file's place.

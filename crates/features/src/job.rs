@@ -23,6 +23,9 @@ const PICTURES: usize = 32;
 /// Though not on a card.
 const CARD_PICTURES: usize = 512;
 
+/// Samples that are hashed between two signs of progress.
+const HASHED: usize = 1000;
+
 /// What happens to a sample that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
@@ -57,6 +60,21 @@ pub struct Job<'a> {
     pub output: Output,
 }
 
+/// What hears which samples an extraction is working on, so that an extraction that dies can be explained.
+pub trait Watch: Sync {
+    /// A sample is being read; samples are read in parallel.
+    fn begin(&self, _index: usize, _name: &str) {}
+    /// It has been read, or could not be.
+    fn end(&self, _index: usize) {}
+    /// All samples of a chunk have been read and go through the network.
+    fn network(&self, _first: &str, _last: &str) {}
+    /// The extraction makes progress that is not counted in samples.
+    fn alive(&self) {}
+}
+
+/// Nobody watches.
+impl Watch for () {}
+
 /// A sample that can go through the network.
 enum Ready {
     Text(Tokens),
@@ -77,14 +95,19 @@ struct State {
 
 impl Job<'_> {
     /// Runs, or goes on; `progress` hears how many samples are done.
-    pub fn run(&self, mut progress: impl FnMut(usize)) -> Result<Manifest> {
+    pub fn run(&self, progress: impl FnMut(usize)) -> Result<Manifest> {
+        self.run_watched(progress, &())
+    }
+
+    /// Runs, or goes on; `progress` hears how many samples are done, `watch` which of them are being worked on.
+    pub fn run_watched(&self, mut progress: impl FnMut(usize), watch: &dyn Watch) -> Result<Manifest> {
         if self.extractor.reads_text() != self.dataset.is_text() {
             let kind = |text: bool| if text { "texts" } else { "pictures" };
             return Err(Error::Kind { reads: kind(self.extractor.reads_text()), holds: kind(self.dataset.is_text()) });
         }
         let samples: Vec<&Sample> = self.dataset.samples().collect();
         let _lock = self.lock()?;
-        let hash = self.samples_hash();
+        let hash = self.samples_hash(watch);
         if let Some(manifest) = self.finished(&hash) {
             self.tidy(&hash)?;
             progress(samples.len());
@@ -99,7 +122,7 @@ impl Job<'_> {
         };
         while state.done < samples.len() {
             let end = (state.done + chunk).min(samples.len());
-            let vectors = self.chunk(&mut state, &samples[..end], &mut progress)?;
+            let vectors = self.chunk(&mut state, &samples[..end], &mut progress, watch)?;
             let columns = self.extractor.identity().columns;
             if let Some(odd) = vectors.iter().find(|vector| vector.len() != columns) {
                 let reason = format!("it gives {} features for one input and {columns} for another", odd.len());
@@ -181,11 +204,14 @@ impl Job<'_> {
     }
 
     /// Over part, name, class and content of each sample; of pictures' files, their size stands for the content.
-    fn samples_hash(&self) -> String {
+    fn samples_hash(&self, watch: &dyn Watch) -> String {
         let mut hash = Sha256::new();
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len()).to_le_bytes();
         for (part, samples) in PARTS.iter().zip(&self.dataset.parts) {
-            for sample in samples {
+            for (index, sample) in samples.iter().enumerate() {
+                if index % HASHED == 0 {
+                    watch.alive();
+                }
                 hash.update(format!("{part}\0{}\0{}\0", sample.name, self.dataset.classes[sample.label]));
                 match &sample.source {
                     Source::Text(text) => hash.update(text),
@@ -239,14 +265,18 @@ impl Job<'_> {
     }
 
     /// The vectors of the samples from `state.done` on; `progress` hears how many samples are done.
-    fn chunk(&self, state: &mut State, samples: &[&Sample], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
+    fn chunk(
+        &self,
+        state: &mut State,
+        samples: &[&Sample],
+        progress: &mut dyn FnMut(usize),
+        watch: &dyn Watch,
+    ) -> Result<Vec<Vec<f32>>> {
         let first = state.done;
-        let together: Vec<&[&Sample]> = samples[first..].chunk_by(|a, b| a.shares_picture(b)).collect();
-        let ready = |samples: &[&Sample]| -> Vec<Result<Ready>> {
-            let contents = Sample::read_together(samples).into_iter();
-            contents.zip(samples).map(|(content, sample)| self.ready(sample, content?)).collect()
-        };
-        let read: Vec<Result<Ready>> = together.into_par_iter().flat_map_iter(ready).collect();
+        let read = self.read_chunk(samples, first, watch);
+        if let (Some(first), Some(last)) = (samples.get(first), samples.last()) {
+            watch.network(&first.name, &last.name);
+        }
         let (mut texts, mut pictures): (Vec<Tokens>, Vec<Picture>) = (vec![], vec![]);
         for (index, ready) in read.into_iter().enumerate() {
             match ready {
@@ -265,6 +295,21 @@ impl Job<'_> {
             true => self.extractor.extract_tokens(&texts, &mut |rows| progress(first + rows)),
             false => self.extractor.extract_fitted(&pictures, &mut |rows| progress(first + rows)),
         }
+    }
+
+    /// The samples from `first` on, read in parallel; regions of one picture are read together.
+    fn read_chunk(&self, samples: &[&Sample], first: usize, watch: &dyn Watch) -> Vec<Result<Ready>> {
+        let numbered: Vec<(usize, &Sample)> = samples.iter().copied().enumerate().skip(first).collect();
+        let together: Vec<&[(usize, &Sample)]> = numbered.chunk_by(|(_, a), (_, b)| a.shares_picture(b)).collect();
+        let ready = |group: &[(usize, &Sample)]| -> Vec<Result<Ready>> {
+            group.iter().for_each(|(index, sample)| watch.begin(*index, &sample.name));
+            let samples: Vec<&Sample> = group.iter().map(|(_, sample)| *sample).collect();
+            let contents = Sample::read_together(&samples).into_iter();
+            let ready = contents.zip(samples).map(|(content, sample)| self.ready(sample, content?)).collect();
+            group.iter().for_each(|(index, _)| watch.end(*index));
+            ready
+        };
+        together.into_par_iter().flat_map_iter(ready).collect()
     }
 
     /// A sample as the network takes it. Pictures are made small here, so that no more large ones are in memory than threads

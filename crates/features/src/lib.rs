@@ -28,4 +28,5 @@ mod weights;
 pub use error::{Error, Result};
 pub use manifest::Manifest;
 pub use model::Extractor;
+pub use npy::write_rows;
 pub use weights::sha256;

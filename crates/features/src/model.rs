@@ -1,6 +1,7 @@
 //! Models: found on disk, recognised by their configuration.
 
 use crate::device::Place;
+use crate::manifest::Identity;
 use crate::picture::{Picture, PicturePreprocessing};
 use crate::sentence::{Family, NOTHING, SentenceModel, SentencePreprocessing, Tokens};
 use crate::vision::VisionModel;
@@ -9,7 +10,6 @@ use crate::{Error, Result, config};
 use candle_core::Device;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Files that decide what is done before and after a network.
@@ -33,32 +33,6 @@ pub enum Preprocessing {
     Sentence(SentencePreprocessing),
     /// Of pictures.
     Picture(PicturePreprocessing),
-}
-
-/// Which network made features: enough to find it again and to refuse another.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Identity {
-    /// Where the user had it: a path or a name on the hub.
-    pub source: String,
-    /// The hub's revision, where it came from there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revision: Option<String>,
-    /// Its family.
-    pub architecture: String,
-    /// Columns of its features.
-    pub columns: usize,
-    /// SHA-256 of each of its files.
-    pub files: BTreeMap<String, String>,
-    /// What surrounds it.
-    pub preprocessing: Preprocessing,
-}
-
-impl Identity {
-    /// A file of an earlier identity, with its hash, that is another now. Files that only this one knows of are no difference: earlier
-    /// versions did not look at all of them, and what they change shows in the preprocessing.
-    pub(crate) fn changed<'a>(&self, earlier: &'a Self) -> Option<(&'a String, &'a String)> {
-        earlier.files.iter().find(|(name, hash)| self.files.get(*name) != Some(hash))
-    }
 }
 
 enum Network {

@@ -67,6 +67,12 @@ impl Array {
     }
 }
 
+/// Writes rows of numbers as an `.npy` file that its owner alone may read.
+pub fn write_rows(path: &Path, columns: usize, rows: &[Vec<f32>]) -> Result<()> {
+    let bytes = rows.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+    Array::of_rows(columns, bytes).write(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,5 +45,5 @@ pub fn weights(bytes: &[u8]) -> bool {
 
 /// A manifest, as a classifier carries it.
 pub fn manifest(bytes: &[u8]) -> bool {
-    parsed(bytes, |value: serde_json::Value| Manifest::carried(&value, Path::new("")))
+    parsed(bytes, |value: serde_json::Value| Ok(Manifest::carried(&value, Path::new(""))?))
 }

@@ -53,7 +53,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     let (address, asked) = serve(there.path().to_owned());
-    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
     let mut bytes = 0;
     let count = |step: Step| match step {
         Step::Coming { done, .. } => bytes = bytes.max(done),
@@ -100,7 +100,7 @@ fn a_copy_that_lacks_files_is_made_whole() {
     let pin = model(there.path());
     std::fs::write(there.path().join("tokenizer_config.json"), r#"{"model_max_length": 5}"#).unwrap();
     let (address, asked) = serve(there.path().to_owned());
-    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
     let folder = here.path().join("owner--small").join(REVISION);
     std::fs::create_dir_all(&folder).unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {
@@ -118,7 +118,7 @@ fn a_copy_that_lacks_files_is_made_whole() {
     assert!(after.iter().all(|name| !name.ends_with(".part")), "{after:?}");
     assert!(after.contains(&"modules.json.absent".to_owned()), "{after:?}");
     let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let alone = Hub { address: nobody, cache: here.path().to_owned(), patience: PATIENCE };
+    let alone = Hub { address: nobody, token: None, cache: here.path().to_owned(), patience: PATIENCE };
     assert_eq!(alone.fetch(&pin, |_| {}).unwrap(), folder);
     assert_eq!(names(&folder), after);
 }
@@ -129,7 +129,7 @@ fn a_copy_without_a_hub_is_used_as_it_was() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let hub = Hub { address: nobody, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address: nobody, token: None, cache: here.path().to_owned(), patience: PATIENCE };
     let folder = here.path().join("owner--small").join(REVISION);
     std::fs::create_dir_all(&folder).unwrap();
     for file in ["config.json", "tokenizer.json"] {
@@ -174,7 +174,7 @@ fn a_model_is_fetched_by_one_at_a_time() {
     let mut other = std::fs::File::create(&part).unwrap();
     other.lock().unwrap();
     other.write_all(b"{\"half\":").unwrap();
-    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
     let heard = Mutex::new(Vec::new());
     let hear = |step: Step| {
         if let Step::Waiting(file) = step {
@@ -202,7 +202,7 @@ fn other_bytes_than_pinned_are_refused() {
     let mut pin = model(there.path());
     pin.sha256 = "0".repeat(64);
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
-    let hub = Hub { address, cache, patience: PATIENCE };
+    let hub = Hub { address, token: None, cache, patience: PATIENCE };
     let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
     assert!(error.contains("SHA-256"), "{error}");
     assert!(names(here.path()).iter().all(|name| !name.contains("model.safetensors")), "{:?}", names(here.path()));
@@ -214,11 +214,11 @@ fn what_cannot_be_had_is_said() {
     let pin = model(there.path());
     std::fs::remove_file(there.path().join("model.safetensors")).unwrap();
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
-    let hub = Hub { address, cache, patience: PATIENCE };
+    let hub = Hub { address, token: None, cache, patience: PATIENCE };
     assert!(hub.fetch(&pin, |_| {}).unwrap_err().to_string().contains("no model.safetensors"));
     // A port nobody listens on any more.
     let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let hub = Hub { address, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
     let error = hub.fetch(&pin, |_| {}).unwrap_err();
     assert!(matches!(&error, Error::Download { reason, .. } if reason.contains("give its folder")), "{error}");
     for (name, revision) in [("small", REVISION), ("../x/y", REVISION), ("owner/..", REVISION), ("owner/small", "main")]
@@ -252,9 +252,53 @@ fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
         drop(streams);
     });
     let cache = here.path().to_owned();
-    let hub = Hub { address, cache, patience: std::time::Duration::from_millis(300) };
+    let hub = Hub { address, token: None, cache, patience: std::time::Duration::from_millis(300) };
     for expected in ["timeout", "nothing came for", "more than"] {
         let error = hub.fetch(&pin, |_| {}).unwrap_err();
         assert!(matches!(&error, Error::Download { reason, .. } if reason.contains(expected)), "{expected}: {error}");
     }
+}
+
+/// Answers every request on one address in the same way; returns the address and the heads of the requests.
+fn answer_all(host: &str, answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind((host, 0)).unwrap();
+    let address = format!("http://{host}:{}", listener.local_addr().unwrap().port());
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let log = heads.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            log.lock().unwrap().push(head.join("\n").to_lowercase());
+            stream.write_all(answer.as_bytes()).ok();
+        }
+    });
+    (address, heads)
+}
+
+/// A token is for the hub alone: not for a host it redirects to, not over an open line, and in no message.
+#[test]
+fn a_token_is_sent_to_the_hub_alone() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pin = model(there.path());
+    let refusal = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let (elsewhere, heard_elsewhere) = answer_all("localhost", refusal.to_owned());
+    let redirect =
+        format!("HTTP/1.1 302 Found\r\nLocation: {elsewhere}/x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let (address, heard) = answer_all("127.0.0.1", redirect);
+    let token = Some("a-secret-token".to_owned());
+    let hub = Hub { address, token: token.clone(), cache: here.path().to_owned(), patience: PATIENCE };
+    let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("401") && error.contains("HF_TOKEN") && !error.contains("a-secret"), "{error}");
+    let (heard, heard_elsewhere) = (heard.lock().unwrap(), heard_elsewhere.lock().unwrap());
+    assert!(heard[0].contains("authorization: bearer a-secret-token"), "{heard:?}");
+    assert!(heard_elsewhere.len() == 1 && !heard_elsewhere[0].contains("secret"), "{heard_elsewhere:?}");
+
+    // The address of this machine by a name that does not say so.
+    let (address, heard) = answer_all("localhost", refusal.to_owned());
+    let address = address.replace("localhost", "LOCALHOST");
+    let hub = Hub { address, token, cache: here.path().to_owned(), patience: PATIENCE };
+    hub.fetch(&pin, |_| {}).unwrap_err();
+    assert!(heard.lock().unwrap().iter().all(|head| !head.contains("secret")), "{heard:?}");
 }

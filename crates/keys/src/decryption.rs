@@ -28,6 +28,7 @@ impl Decryptor {
         if ct.set != self.params.tag() {
             return Err(Error::MixedParams { operation: "decryption", set: self.params.name().to_owned() });
         }
+        self.params.check_ring(&self.ring)?;
         let coefficients = Zeroizing::new(self.coefficients(secret, ct));
         Ok(Private::new(self.encoder.decode(&coefficients, self.params.slots())?))
     }

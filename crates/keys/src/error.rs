@@ -133,6 +133,11 @@ pub enum Error {
         /// Exact ones.
         expected: usize,
     },
+    /// Keys to the ephemeral sparse secret without keys from it, or the reverse.
+    #[error(
+        "keys to and from the sparse secret are made together: ask for both kinds, because the ephemeral secret is not kept"
+    )]
+    LoneSparseKey,
     /// The scheme refused.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),

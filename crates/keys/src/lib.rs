@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod decryption;
-pub mod durable;
 mod encryption;
 mod error;
 mod passphrase;
@@ -19,5 +18,5 @@ pub use passphrase::Passphrase;
 pub use private::{Private, Wipe};
 pub use release::{Release, ReleasePolicy, estimate_noise, noise_bound};
 pub use secret::SecretKey;
-pub use switching::{Ephemeral, KeyGenerator};
-pub use wiping::Wiping;
+pub use switching::{EphemeralSecret, KeyGenerator};
+pub use wiping::ZeroingAllocator;

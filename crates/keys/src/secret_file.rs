@@ -1,10 +1,10 @@
 //! The secret key in a file that only its owner can read. `docs/formats.md` has the bytes.
 
-use crate::durable::{NewFile, create_new};
 use crate::passphrase::{SEAL_LEN, Seal, TAG_LEN};
 use crate::{Error, Passphrase, Result, SecretKey};
 use hetal_ckks::Params;
 use hetal_ckks::bytes::FormatError;
+use hetal_durable::{NewFile, create_new};
 use hetal_ring::sampler::OsSeeds;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

@@ -1,20 +1,37 @@
 //! Switching keys.
 
-use crate::SecretKey;
 use crate::secret::SecretPoly;
-use hetal_ckks::{KeyId, Params, Result, SwitchingKey, security};
+use crate::{Error, SecretKey};
+use hetal_ckks::{EvaluationKeys, KeyId, Params, Result, SwitchingKey, security};
 use hetal_ring::sampler::{Domain, Gaussian, Seed, SeedSource};
 use hetal_ring::{Basis, Modulus, PackedPoly, Poly, RnsRing, automorphism, kernels};
 use std::sync::Arc;
 use zeroize::Zeroize;
 
 /// A sparse secret that ciphertexts are under while their modulus is raised. It is forgotten once the keys to and from it are made.
-pub struct Ephemeral(SecretKey);
+pub struct EphemeralSecret(SecretKey);
 
-impl Ephemeral {
+impl EphemeralSecret {
     /// A fresh one.
     pub fn new(params: &Params, seeds: &mut dyn SeedSource) -> Self {
         Self(SecretKey::sparse(params, seeds))
+    }
+
+    /// The ephemeral secret that a set of keys needs: `None` if no key is to or from it.
+    ///
+    /// Keys in only one direction are refused. The secret is not kept, so the other direction could
+    /// never be made.
+    pub fn for_keys(
+        params: &Params,
+        wanted: &[(KeyId, usize)],
+        seeds: &mut dyn SeedSource,
+    ) -> crate::Result<Option<Self>> {
+        let to = wanted.iter().any(|(id, _)| *id == KeyId::ToSparse);
+        let from = wanted.iter().any(|(id, _)| matches!(id, KeyId::FromSparse(_)));
+        if to != from {
+            return Err(Error::LoneSparseKey);
+        }
+        Ok(to.then(|| Self::new(params, seeds)))
     }
 }
 
@@ -29,6 +46,42 @@ impl KeyGenerator {
     /// A generator for a parameter set.
     pub fn new(params: Arc<Params>, ring: Arc<RnsRing>) -> Self {
         Self { params, ring, gaussian: Gaussian::new() }
+    }
+
+    /// Makes all keys of a set: each purpose with the limbs of the largest ciphertext it serves.
+    ///
+    /// `hetal_circuits::encrypted::keys` lists what a circuit needs.
+    pub fn generate(
+        &self,
+        secret: &SecretKey,
+        wanted: &[(KeyId, usize)],
+        seeds: &mut dyn SeedSource,
+    ) -> crate::Result<EvaluationKeys<PackedPoly>> {
+        let ephemeral = EphemeralSecret::for_keys(&self.params, wanted, seeds)?;
+        let mut keys = EvaluationKeys::default();
+        for &key in wanted {
+            keys.insert(self.make(secret, key, ephemeral.as_ref(), seeds)?);
+        }
+        Ok(keys)
+    }
+
+    /// Makes one key for ciphertexts of up to `limbs` limbs. Keys to and from the sparse secret need
+    /// `ephemeral`, the same one for all keys of a set.
+    pub fn make(
+        &self,
+        secret: &SecretKey,
+        (id, limbs): (KeyId, usize),
+        ephemeral: Option<&EphemeralSecret>,
+        seeds: &mut dyn SeedSource,
+    ) -> crate::Result<SwitchingKey<PackedPoly>> {
+        self.params.check_ring(&self.ring)?;
+        let ephemeral = ephemeral.ok_or(Error::LoneSparseKey);
+        Ok(match id {
+            KeyId::Relinearisation => self.relinearisation(secret, limbs, seeds)?,
+            KeyId::Galois(galois) => self.galois(secret, galois, limbs, seeds)?,
+            KeyId::ToSparse => self.to_sparse(secret, ephemeral?, seeds)?,
+            KeyId::FromSparse(galois) => self.from_sparse(secret, ephemeral?, galois, seeds)?,
+        })
     }
 
     /// The key that follows a product, for ciphertexts of up to `limbs` limbs.
@@ -77,7 +130,7 @@ impl KeyGenerator {
     pub fn to_sparse(
         &self,
         secret: &SecretKey,
-        ephemeral: &Ephemeral,
+        ephemeral: &EphemeralSecret,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<PackedPoly>> {
         let id = KeyId::ToSparse;
@@ -92,7 +145,7 @@ impl KeyGenerator {
     pub fn from_sparse(
         &self,
         secret: &SecretKey,
-        ephemeral: &Ephemeral,
+        ephemeral: &EphemeralSecret,
         galois: u64,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<PackedPoly>> {

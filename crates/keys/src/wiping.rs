@@ -4,14 +4,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The system's allocator, with every block wiped before it is given back: what a program dropped is in none of its memory, whatever
-/// type held it. For programs of the data owner: `#[global_allocator] static MEMORY: Wiping = Wiping;`
+/// type held it. For programs of the data owner: `#[global_allocator] static MEMORY: ZeroingAllocator = ZeroingAllocator;`
 ///
 /// A block that grows moves, so that its old place is wiped too.
-pub struct Wiping;
+pub struct ZeroingAllocator;
 
 // SAFETY: blocks are the system's, asked for and given back with the layouts of the caller; they are written to within their size, while
 // they are still ours.
-unsafe impl GlobalAlloc for Wiping {
+unsafe impl GlobalAlloc for ZeroingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's.
         unsafe { System.alloc(layout) }

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_ckks::{Complex64, Params};
-use hetal_keys::{Decryptor, Encryptor, Ephemeral, KeyGenerator, Passphrase, Private, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{self, SeedSource, TestSeeds};
-use hetal_ring::{Basis, Isa, RnsRing, automorphism};
+use hetal_ring::{Basis, RnsRing, automorphism};
 use hetal_testkit::TempDir;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -91,7 +91,7 @@ fn patterns(params: &Params, packed: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn ring(params: &Params) -> RnsRing {
-    RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect()).unwrap()
+    params.ring().unwrap()
 }
 
 /// Everything an owner does with a secret.
@@ -110,7 +110,7 @@ fn use_secret(params: &Arc<Params>, folder: &TempDir, round: usize) {
     let generator = KeyGenerator::new(Arc::clone(params), Arc::clone(&ring));
     drop(generator.relinearisation(&secret, 3, &mut seeds).unwrap());
     drop(generator.galois(&secret, GALOIS, 3, &mut seeds).unwrap());
-    let ephemeral = Ephemeral::new(params, &mut TestSeeds::insecure(EPHEMERAL));
+    let ephemeral = EphemeralSecret::new(params, &mut TestSeeds::insecure(EPHEMERAL));
     drop(generator.to_sparse(&secret, &ephemeral, &mut seeds).unwrap());
     drop(generator.from_sparse(&secret, &ephemeral, GALOIS, &mut seeds).unwrap());
     let evaluator = hetal_ckks::Evaluator::new(Arc::clone(params), Arc::clone(&ring));

@@ -30,9 +30,9 @@ pub struct Agreement {
 
 impl Agreement {
     /// What the client is told: everything, but hidden rates.
-    pub fn published(&self) -> Published {
+    pub fn published(&self) -> PublishedAgreement {
         let shown = |rate: f64| (!self.rate_hidden).then_some(rate);
-        Published {
+        PublishedAgreement {
             batch: self.batch,
             rate: shown(self.rate),
             lowering: shown(self.lowering),
@@ -47,7 +47,7 @@ impl Agreement {
 
 /// An agreement as the client and the model's manifest have it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Published {
+pub struct PublishedAgreement {
     /// Rows of a batch.
     pub batch: usize,
     /// The first learning rate; `None`: hidden.
@@ -66,9 +66,9 @@ pub struct Published {
     pub seed: u64,
 }
 
-impl Published {
-    /// The rate a plain twin would need, or why there can be none.
-    pub fn twin_rate(&self) -> Result<f64> {
+impl PublishedAgreement {
+    /// The rate a plain reference would need, or why there can be none.
+    pub fn reference_rate(&self) -> Result<f64> {
         self.rate.ok_or(Error::RateHidden)
     }
 }
@@ -252,13 +252,13 @@ mod tests {
     fn a_hidden_rate_stays_hidden() {
         let open = Limits::default();
         let published = open.agree(&Wishes::default()).unwrap().published();
-        assert_eq!(published.twin_rate(), Ok(open.defaults.rate));
+        assert_eq!(published.reference_rate(), Ok(open.defaults.rate));
         let hidden = Limits { hide_rate: true, ..open };
         let agreement = hidden.agree(&Wishes::default()).unwrap();
         let published = agreement.published();
         assert_eq!((agreement.rate, published.rate, published.lowering), (1.0, None, None));
         assert_eq!(
-            published.twin_rate().unwrap_err().to_string().split(':').next(),
+            published.reference_rate().unwrap_err().to_string().split(':').next(),
             Some("the operator hides the learning rates")
         );
         let manifest = serde_json::to_string(&published).unwrap();

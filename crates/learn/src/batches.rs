@@ -24,7 +24,7 @@ pub fn pieces_of(g: &Geometry, batch: usize, number: usize, sent: usize) -> Rang
 
 /// A batch, or a piece of one, as it was sent.
 #[derive(Clone, Debug)]
-pub struct Upload<C> {
+pub struct RowBlob<C> {
     /// Its blocks of features.
     pub features: Vec<C>,
     /// The labels.
@@ -35,19 +35,19 @@ pub struct Upload<C> {
 
 /// A batch on the server.
 #[derive(Clone, Debug)]
-pub enum Held<C> {
+pub enum CachedBatch<C> {
     /// With its versions, which stay.
-    Ready(Batch<C>),
+    Prepared(Batch<C>),
     /// Without: they are made for each step and then forgotten.
-    AsSent(Upload<C>),
+    Raw(RowBlob<C>),
 }
 
-impl<C: Clone + Send + Sync> Held<C> {
+impl<C: Clone + Send + Sync> CachedBatch<C> {
     /// The batch with its versions.
     pub fn ready<E: Engine<Ciphertext = C>>(&self, engine: &E, trainer: &Trainer<E>) -> Result<Cow<'_, Batch<C>>> {
         match self {
-            Self::Ready(batch) => Ok(Cow::Borrowed(batch)),
-            Self::AsSent(Upload { features, labels, rows }) => {
+            Self::Prepared(batch) => Ok(Cow::Borrowed(batch)),
+            Self::Raw(RowBlob { features, labels, rows }) => {
                 Ok(Cow::Owned(trainer.batch(engine, features, labels.clone(), *rows)?))
             }
         }
@@ -78,15 +78,15 @@ impl<E: Engine> Batches<E> for [Batch<E::Ciphertext>] {
     }
 }
 
-impl<E: Engine> Batches<E> for [Held<E::Ciphertext>] {
+impl<E: Engine> Batches<E> for [CachedBatch<E::Ciphertext>] {
     fn count(&self) -> usize {
         self.len()
     }
 
     fn rows(&self, number: usize) -> Result<usize> {
         match self.get(number).ok_or_else(|| unknown(number))? {
-            Held::Ready(batch) => Ok(batch.rows),
-            Held::AsSent(upload) => Ok(upload.rows),
+            CachedBatch::Prepared(batch) => Ok(batch.rows),
+            CachedBatch::Raw(upload) => Ok(upload.rows),
         }
     }
 

@@ -3,9 +3,9 @@
 use crate::judge::RANGES;
 use crate::softmax::Constants;
 use crate::trainer::{self, Trainer};
-use crate::{Geometry, Ledger, Result, batches};
+use crate::{Geometry, LevelPlan, Result, batches};
 use hetal_circuits::Engine;
-use hetal_circuits::clear::Keys;
+use hetal_circuits::clear::KeyRequirements;
 use std::ops::Range;
 
 /// Bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`. Steps of the real data sets stay below 1; values
@@ -23,7 +23,7 @@ pub const LOG_MOMENTUM_BOUND: u32 = 2;
 pub struct Circuit {
     batch: usize,
     geometry: Geometry,
-    ledger: Ledger,
+    level_plan: LevelPlan,
     ranges: Vec<f64>,
 }
 
@@ -35,7 +35,7 @@ impl Circuit {
         if ranges.first() != Some(&range) {
             return Err(crate::Error::NoConstants { classes, range });
         }
-        Ok(Self { batch, geometry, ledger: Ledger::lowest(), ranges })
+        Ok(Self { batch, geometry, level_plan: LevelPlan::lowest(), ranges })
     }
 
     /// The layout.
@@ -59,8 +59,8 @@ impl Circuit {
     }
 
     /// The levels.
-    pub fn ledger(&self) -> Ledger {
-        self.ledger
+    pub fn level_plan(&self) -> LevelPlan {
+        self.level_plan
     }
 
     /// The range of logits it begins with, and those it can be widened to.
@@ -79,14 +79,14 @@ impl Circuit {
 
     /// Encodes the circuit of one range.
     pub fn trainer<E: Engine>(&self, engine: &E, range: f64) -> Result<Trainer<E>> {
-        Trainer::new(engine, self.geometry, self.ledger, self.constants(range)?, LOG_MOMENTUM_BOUND)
+        Trainer::new(engine, self.geometry, self.level_plan, self.constants(range)?, LOG_MOMENTUM_BOUND)
     }
 
     /// The switching keys of the whole training, those inside bootstraps apart, on an engine of `top_level` levels.
-    pub fn keys(&self, top_level: usize) -> Result<Keys> {
+    pub fn keys(&self, top_level: usize) -> Result<KeyRequirements> {
         // A circuit begins with the first of its ranges, and has one.
         let range = self.ranges.first().copied().unwrap_or(f64::NAN);
-        trainer::keys_of_session(self.geometry, self.ledger, range, LOG_MOMENTUM_BOUND, top_level)
+        trainer::keys_of_session(self.geometry, self.level_plan, range, LOG_MOMENTUM_BOUND, top_level)
     }
 }
 
@@ -101,7 +101,8 @@ mod tests {
         let all = circuit.keys(13).unwrap();
         for &range in circuit.ranges() {
             let constants = circuit.constants(range).unwrap();
-            let keys = trainer::keys(*circuit.geometry(), circuit.ledger(), constants, LOG_MOMENTUM_BOUND, 13).unwrap();
+            let keys =
+                trainer::keys(*circuit.geometry(), circuit.level_plan(), constants, LOG_MOMENTUM_BOUND, 13).unwrap();
             assert!(keys.bounds.iter().all(|b| all.bounds.contains(b)));
             assert!(keys.rotations.iter().all(|(k, level)| all.rotations.iter().any(|(l, m)| k == l && m >= level)));
             assert!(keys.relinearisation <= all.relinearisation && keys.conjugation <= all.conjugation);

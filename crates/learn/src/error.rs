@@ -96,7 +96,7 @@ pub enum Error {
         limit: f64,
     },
     /// The rate schedule was not published.
-    #[error("the operator hides the learning rates: a plain twin of this training cannot be computed")]
+    #[error("the operator hides the learning rates: a plain reference of this training cannot be computed")]
     RateHidden,
     /// A row longer than the guard allows after normalisation; its largest feature is named.
     #[error(

@@ -15,18 +15,18 @@ pub enum Momentum {
 
 /// Where the sequence of `lambda_t` stands.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pace {
+pub struct MomentumSchedule {
     momentum: Momentum,
     lambda: f64,
 }
 
-impl Pace {
-    /// The pace of step 1.
+impl MomentumSchedule {
+    /// The schedule of step 1.
     pub fn new(momentum: Momentum) -> Self {
         Self { momentum, lambda: 1.0 }
     }
 
-    /// `beta_t` of the current step (0 in the first), and the pace of the next.
+    /// `beta_t` of the current step (0 in the first), and the schedule of the next.
     pub fn advance(self) -> (f64, Self) {
         let next = (1.0 + libm::sqrt(1.0 + 4.0 * self.lambda * self.lambda)) / 2.0;
         match self.momentum {
@@ -43,10 +43,10 @@ mod tests {
     /// `log2(1 / prod beta_t)` after 2, 3, 10 and 52 steps, as in the design.
     #[test]
     fn products_of_beta_fall_slowly() {
-        let (mut pace, mut product) = (Pace::new(Momentum::Nesterov), 1.0);
+        let (mut schedule, mut product) = (MomentumSchedule::new(Momentum::Nesterov), 1.0);
         for t in 1..=52 {
-            let (beta, next) = pace.advance();
-            pace = next;
+            let (beta, next) = schedule.advance();
+            schedule = next;
             assert_eq!(beta == 0.0, t == 1);
             if t > 1 {
                 product *= beta;
@@ -64,6 +64,6 @@ mod tests {
 
     #[test]
     fn plain_descent_has_no_momentum() {
-        assert_eq!(Pace::new(Momentum::None).advance(), (0.0, Pace::new(Momentum::None)));
+        assert_eq!(MomentumSchedule::new(Momentum::None).advance(), (0.0, MomentumSchedule::new(Momentum::None)));
     }
 }

@@ -95,7 +95,7 @@ fn largest(row: &[f64]) -> usize {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::twin;
+    use crate::reference;
 
     fn features() -> Matrix {
         Matrix::from_fn(6, 4, |i, j| libm::sin((7 * i + 3 * j) as f64) * 20.0 + 5.0 * j as f64)
@@ -117,8 +117,8 @@ mod tests {
         let x = features();
         let normalisation = Normalisation::fit(&x, 3.0).unwrap();
         let w = Matrix::from_fn(3, 5, |k, h| libm::cos((2 * k + 5 * h) as f64));
-        let before = twin::logits(&normalisation.apply(&x).unwrap(), &w).unwrap();
-        let after = twin::logits(&x, &normalisation.fold(&w).unwrap()).unwrap();
+        let before = reference::logits(&normalisation.apply(&x).unwrap(), &w).unwrap();
+        let after = reference::logits(&x, &normalisation.fold(&w).unwrap()).unwrap();
         assert!(before.max_difference(&after) < 1e-12);
         let back = normalisation.unfold(&normalisation.fold(&w).unwrap()).unwrap();
         assert!(back.max_difference(&w) < 1e-12);

@@ -3,21 +3,21 @@
 use crate::circuit::LOG_MOMENTUM_BOUND;
 use crate::softmax::Constants;
 use crate::trainer::{Model, Trainer};
-use crate::{Geometry, Ledger, Result, batches, nesterov::Momentum};
+use crate::{Geometry, LevelPlan, Result, batches, nesterov::Momentum};
 use hetal_circuits::Complex64;
-use hetal_circuits::clear::{Books, Clear, Keys, Kind};
+use hetal_circuits::clear::{Clear, KeyRequirements, OpCounts, OpKind};
 
 /// What a plan must know about a parameter set and a machine.
-pub trait Machine {
+pub trait CostModel {
     /// Bytes of a ciphertext of a level, as it is sent and stored.
     fn ciphertext_bytes(&self, level: usize) -> u64;
     /// Seconds of one operation at a level; `None` where it was not measured.
-    fn seconds(&self, kind: Kind, level: usize) -> Option<f64>;
+    fn seconds(&self, kind: OpKind, level: usize) -> Option<f64>;
 }
 
 /// What a training needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Task {
+pub struct Workload {
     /// Rows to train on.
     pub rows: usize,
     /// Rows to validate on.
@@ -38,7 +38,7 @@ pub struct Plan {
     /// The layout.
     pub geometry: Geometry,
     /// The levels.
-    pub ledger: Ledger,
+    pub level_plan: LevelPlan,
     /// The softmax, with its expected error.
     pub constants: Constants,
     /// Iterations of an epoch.
@@ -46,65 +46,66 @@ pub struct Plan {
     /// Pieces that all batches are sent in.
     pub pieces: usize,
     /// Operations of preparing one piece of a batch (once per upload).
-    pub preparation: Books,
+    pub preparation: OpCounts,
     /// Operations of one iteration, refreshes apart. A refresh bootstraps [`Geometry::parts`] ciphertexts.
-    pub iteration: Books,
+    pub iteration: OpCounts,
     /// Operations of repeating a classifier over all rows, for validation logits (once per epoch).
-    pub expansion: Books,
+    pub expansion: OpCounts,
     /// Operations of one batch's validation logits (once per epoch).
-    pub validation: Books,
+    pub validation: OpCounts,
     /// Keys of the whole training, those of every range it may be widened to included, those inside bootstraps apart.
-    pub keys: Keys,
+    pub keys: KeyRequirements,
     /// Batches of validation rows.
     pub validation_batches: usize,
 }
 
 impl Plan {
     /// Plans a training on an engine of `slots` slots and `top_level` levels, by doing every part once in the clear.
-    pub fn new(task: &Task, slots: usize, top_level: usize) -> Result<Self> {
-        let geometry = Geometry::new(slots, task.batch, task.features, task.classes)?;
-        let (ledger, constants) = (Ledger::lowest(), Constants::built_in(task.classes, task.range)?);
+    pub fn new(workload: &Workload, slots: usize, top_level: usize) -> Result<Self> {
+        let geometry = Geometry::new(slots, workload.batch, workload.features, workload.classes)?;
+        let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(workload.classes, workload.range)?);
         let engine = Clear::new(slots, top_level);
-        let trainer = Trainer::new(&engine, geometry, ledger, constants.clone(), LOG_MOMENTUM_BOUND)?;
+        let trainer = Trainer::new(&engine, geometry, level_plan, constants.clone(), LOG_MOMENTUM_BOUND)?;
         let zeros = vec![Complex64::ZERO; slots];
         let fresh = |level| engine.fresh(&zeros, level);
-        let features = vec![fresh(ledger.fresh_features())?; geometry.blocks()];
-        let batch = trainer.batch(&engine, &features, fresh(ledger.probabilities())?, geometry.rows())?;
-        let preparation = engine.take_books();
+        let features = vec![fresh(level_plan.fresh_features())?; geometry.blocks()];
+        let batch = trainer.batch(&engine, &features, fresh(level_plan.probabilities())?, geometry.rows())?;
+        let preparation = engine.take_op_counts();
         // The first step has no momentum; the second is like all others.
-        let weights = vec![fresh(ledger.weights())?; geometry.parts()];
+        let weights = vec![fresh(level_plan.weights())?; geometry.parts()];
         let first = trainer.step(&engine, &Model::new(weights, Momentum::Nesterov), &batch, 1.0)?;
-        engine.take_books();
-        let pieces = geometry.pieces(task.batch);
+        engine.take_op_counts();
+        let pieces = geometry.pieces(workload.batch);
         let mut step = trainer.begin(&first, pieces * geometry.rows(), 1.0);
         for _ in 0..pieces {
             step.add(&engine, &batch, &mut |_| {})?;
         }
         let second = step.finish(&engine, &mut |_| {})?;
-        let iteration = engine.take_books();
+        let iteration = engine.take_op_counts();
         let expanded = trainer.products().expand(&engine, &second.weights)?;
-        let expansion = engine.take_books();
+        let expansion = engine.take_op_counts();
         trainer.products().logits(&engine, &batch.versions, &expanded)?;
-        let validation = engine.take_books();
-        let keys = crate::trainer::keys_of_session(geometry, ledger, task.range, LOG_MOMENTUM_BOUND, top_level)?;
+        let validation = engine.take_op_counts();
+        let keys =
+            crate::trainer::keys_of_session(geometry, level_plan, workload.range, LOG_MOMENTUM_BOUND, top_level)?;
         Ok(Self {
             geometry,
-            ledger,
+            level_plan,
             constants,
-            batches: task.rows.div_ceil(task.batch),
-            pieces: batches::pieces(&geometry, task.rows, task.batch).len(),
+            batches: workload.rows.div_ceil(workload.batch),
+            pieces: batches::pieces(&geometry, workload.rows, workload.batch).len(),
             preparation,
             iteration,
             expansion,
             validation,
             keys,
-            validation_batches: task.validation_rows.div_ceil(geometry.rows()),
+            validation_batches: workload.validation_rows.div_ceil(geometry.rows()),
         })
     }
 
     /// Bootstraps of an iteration.
     pub fn bootstraps(&self) -> u64 {
-        self.iteration.count(Kind::Bootstrap)
+        self.iteration.count(OpKind::Bootstrap)
     }
 
     /// Key-switches of an iteration outside bootstraps.
@@ -113,28 +114,28 @@ impl Plan {
     }
 
     /// Bytes of the validation logits the client gets after each epoch.
-    pub fn validation_bytes(&self, machine: &impl Machine) -> u64 {
-        self.validation_batches as u64 * machine.ciphertext_bytes(self.ledger.logits())
+    pub fn validation_bytes(&self, machine: &impl CostModel) -> u64 {
+        self.validation_batches as u64 * machine.ciphertext_bytes(self.level_plan.logits())
     }
 
     /// Bytes of an encrypted classifier.
-    pub fn classifier_bytes(&self, machine: &impl Machine) -> u64 {
-        self.geometry.parts() as u64 * machine.ciphertext_bytes(self.ledger.weights())
+    pub fn classifier_bytes(&self, machine: &impl CostModel) -> u64 {
+        self.geometry.parts() as u64 * machine.ciphertext_bytes(self.level_plan.weights())
     }
 
     /// Seconds of an iteration by the machine's measured operations; `None` if one of them was not measured.
-    pub fn seconds_per_iteration(&self, machine: &impl Machine) -> Option<f64> {
+    pub fn seconds_per_iteration(&self, machine: &impl CostModel) -> Option<f64> {
         seconds(&self.iteration, machine)
     }
 
     /// Seconds of an epoch's validation logits, the preparation of their rows not counted; `None` if an operation was not measured.
-    pub fn seconds_of_validation(&self, machine: &impl Machine) -> Option<f64> {
+    pub fn seconds_of_validation(&self, machine: &impl CostModel) -> Option<f64> {
         Some(seconds(&self.expansion, machine)? + self.validation_batches as f64 * seconds(&self.validation, machine)?)
     }
 }
 
-fn seconds(books: &Books, machine: &impl Machine) -> Option<f64> {
-    books.entries().map(|(kind, level, n)| Some(machine.seconds(kind, level)? * n as f64)).sum()
+fn seconds(counts: &OpCounts, machine: &impl CostModel) -> Option<f64> {
+    counts.entries().map(|(kind, level, n)| Some(machine.seconds(kind, level)? * n as f64)).sum()
 }
 
 #[cfg(test)]
@@ -143,19 +144,19 @@ mod tests {
     use super::*;
 
     /// The paper's machine: seconds of its operations, 8-byte residues of 2^16 coefficients, 4 limbs at level 0.
-    struct PaperMachine;
+    struct PaperCosts;
 
-    impl Machine for PaperMachine {
+    impl CostModel for PaperCosts {
         fn ciphertext_bytes(&self, level: usize) -> u64 {
             2 * 65536 * 8 * (level as u64 + 4)
         }
 
-        fn seconds(&self, kind: Kind, _: usize) -> Option<f64> {
+        fn seconds(&self, kind: OpKind, _: usize) -> Option<f64> {
             Some(match kind {
-                Kind::Addition | Kind::Drop | Kind::Rescale => 0.085e-3,
-                Kind::PlainProduct | Kind::ConstantProduct => 0.9e-3,
-                Kind::Product => 0.4e-3,
-                Kind::Bootstrap => 0.159,
+                OpKind::Addition | OpKind::Drop | OpKind::Rescale => 0.085e-3,
+                OpKind::PlainProduct | OpKind::ConstantProduct => 0.9e-3,
+                OpKind::Product => 0.4e-3,
+                OpKind::Bootstrap => 0.159,
                 _ => 1.2e-3,
             })
         }
@@ -163,14 +164,15 @@ mod tests {
 
     #[test]
     fn mnist_is_planned() {
-        let task = Task { rows: 52_000, validation_rows: 8000, batch: 1024, features: 768, classes: 10, range: 128.0 };
-        let plan = Plan::new(&task, 32768, 13).unwrap();
+        let workload =
+            Workload { rows: 52_000, validation_rows: 8000, batch: 1024, features: 768, classes: 10, range: 128.0 };
+        let plan = Plan::new(&workload, 32768, 13).unwrap();
         assert_eq!((plan.batches, plan.validation_batches, plan.bootstraps()), (51, 8, 3));
         assert_eq!(plan.key_switches(), 277);
         // 12 blocks and 15 shifts of two rotations each.
         assert_eq!(plan.preparation.key_switches(), 12 * 15 * 2);
         assert!(plan.constants.error < 1e-5);
-        let machine = PaperMachine;
+        let machine = PaperCosts;
         assert_eq!(plan.validation_bytes(&machine), 8 * (4 << 20));
         let seconds = plan.seconds_per_iteration(&machine).unwrap();
         assert!(seconds > 0.5 && seconds < 1.6, "{seconds}");
@@ -180,11 +182,12 @@ mod tests {
     /// 128 classes of 768 features: two ciphertexts of weights. The fourth bootstrap is the softmax's, which is deeper for more classes.
     #[test]
     fn a_classifier_of_two_ciphertexts_is_planned() {
-        let task = Task { rows: 2560, validation_rows: 256, batch: 256, features: 768, classes: 128, range: 128.0 };
-        let plan = Plan::new(&task, 32768, 13).unwrap();
+        let workload =
+            Workload { rows: 2560, validation_rows: 256, batch: 256, features: 768, classes: 128, range: 128.0 };
+        let plan = Plan::new(&workload, 32768, 13).unwrap();
         assert_eq!((plan.geometry.parts(), plan.bootstraps()), (2, 4));
-        assert_eq!(plan.classifier_bytes(&PaperMachine), 14 << 20);
-        let larger = Plan::new(&Task { batch: 512, ..task }, 32768, 13).unwrap();
+        assert_eq!(plan.classifier_bytes(&PaperCosts), 14 << 20);
+        let larger = Plan::new(&Workload { batch: 512, ..workload }, 32768, 13).unwrap();
         assert_eq!((larger.batches, larger.pieces, larger.bootstraps()), (5, 10, 8));
         // Both pieces meet a classifier that is repeated over the rows once.
         assert_eq!(larger.key_switches() + plan.expansion.key_switches(), 2 * plan.key_switches());

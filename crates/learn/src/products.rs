@@ -1,7 +1,7 @@
 //! The matrix products of an iteration: logits `X W^T` and gradients `D^T X`, on a classifier held in few ciphertexts.
 
 use crate::packing::mask;
-use crate::{Error, Geometry, Ledger, Result};
+use crate::{Error, Geometry, LevelPlan, Result};
 use hetal_circuits::{Diagonal, Engine, Multiplication};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,10 @@ pub struct Expanded<C> {
     bias: C,
 }
 
-/// The masks of the products for one geometry, one ledger and one scale of the logits, encoded once.
+/// The masks of the products for one geometry, one level_plan and one scale of the logits, encoded once.
 pub struct Products<E: Engine> {
     geometry: Geometry,
-    ledger: Ledger,
+    level_plan: LevelPlan,
     shifts: Vec<E::Transform>,
     groups: Vec<E::Plaintext>,
     bias_groups: Vec<E::Plaintext>,
@@ -38,7 +38,7 @@ type Unskews<E> = Vec<Vec<(i64, <E as Engine>::Pattern)>>;
 
 impl<E: Engine> Products<E> {
     /// Encodes the masks. The logits come out divided by `scale`.
-    pub fn new(engine: &E, geometry: Geometry, ledger: Ledger, scale: f64) -> Result<Self> {
+    pub fn new(engine: &E, geometry: Geometry, level_plan: LevelPlan, scale: f64) -> Result<Self> {
         let g = &geometry;
         if engine.slots() != g.slots() {
             return Err(hetal_circuits::Error::SlotCount { got: g.slots(), slots: engine.slots() }.into());
@@ -51,18 +51,18 @@ impl<E: Engine> Products<E> {
             Ok((0..g.window()).map(group).collect::<hetal_circuits::Result<_>>()?)
         };
         let all = g.columns();
-        let shift = |k| engine.prepare(&shift(g, k), Multiplication::at(ledger.fresh_features()));
-        let skew = |k| engine.prepare(&skew(g, k, half), Multiplication::at(ledger.partial_logits()));
+        let shift = |k| engine.prepare(&shift(g, k), Multiplication::at(level_plan.fresh_features()));
+        let skew = |k| engine.prepare(&skew(g, k, half), Multiplication::at(level_plan.partial_logits()));
         Ok(Self {
             shifts: (1..class_count).map(shift).collect::<hetal_circuits::Result<_>>()?,
-            groups: groups(Multiplication::for_partner(ledger.weights(), ledger.features()), all)?,
-            bias_groups: groups(at_one_below(ledger.weights()), 1)?,
+            groups: groups(Multiplication::for_partner(level_plan.weights(), level_plan.features()), all)?,
+            bias_groups: groups(at_one_below(level_plan.weights()), 1)?,
             skews: (0..class_count).map(skew).collect::<hetal_circuits::Result<_>>()?,
-            compact_groups: groups(Multiplication::at(ledger.gradient()), all)?,
-            compact_bias_groups: groups(Multiplication::at(ledger.gradient()), 1)?,
+            compact_groups: groups(Multiplication::at(level_plan.gradient()), all)?,
+            compact_bias_groups: groups(Multiplication::at(level_plan.gradient()), 1)?,
             unskews: Mutex::default(),
             geometry,
-            ledger,
+            level_plan,
         })
     }
 
@@ -72,16 +72,16 @@ impl<E: Engine> Products<E> {
     }
 
     /// The levels.
-    pub fn ledger(&self) -> Ledger {
-        self.ledger
+    pub fn level_plan(&self) -> LevelPlan {
+        self.level_plan
     }
 
     /// All row-shifted versions of freshly encrypted feature blocks.
     pub fn versions(&self, engine: &E, features: &[E::Ciphertext]) -> Result<Versions<E::Ciphertext>> {
         let shifts: Vec<_> = self.shifts.iter().collect();
         let versions = |block: &E::Ciphertext| -> Result<Vec<E::Ciphertext>> {
-            let block = engine.drop_to(block, self.ledger.fresh_features())?;
-            let mut all = vec![engine.drop_to(&block, self.ledger.features())?];
+            let block = engine.drop_to(block, self.level_plan.fresh_features())?;
+            let mut all = vec![engine.drop_to(&block, self.level_plan.features())?];
             all.extend(engine.transform_many(&block, &shifts)?);
             Ok(all)
         };
@@ -102,7 +102,7 @@ impl<E: Engine> Products<E> {
     /// The blocks of one part, the bias among them where it is there.
     fn expand_part(&self, engine: &E, part: usize, weights: &E::Ciphertext) -> Result<Vec<E::Ciphertext>> {
         let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
-        let weights = engine.drop_to(weights, self.ledger.weights())?;
+        let weights = engine.drop_to(weights, self.level_plan.weights())?;
         let rotations: Vec<i64> = self.offsets(part).map(|d| self.group_rotation(d)).collect();
         let rotated = engine.rotate_many(&weights, &rotations)?;
         let block = |(group, block): (usize, usize)| -> Result<E::Ciphertext> {
@@ -150,7 +150,7 @@ impl<E: Engine> Products<E> {
         factor: f64,
     ) -> Result<Vec<E::Ciphertext>> {
         self.check_versions(versions)?;
-        let differences = engine.drop_to(differences, self.ledger.probabilities())?;
+        let differences = engine.drop_to(differences, self.level_plan.probabilities())?;
         let (shifted, bias) = self.shifted_differences(engine, &differences, rows, factor)?;
         let window = self.geometry.window();
         // The bias has no features.
@@ -176,7 +176,7 @@ impl<E: Engine> Products<E> {
         let unskews = self.unskews(engine, rows)?;
         let rotations: Vec<i64> = unskews.iter().flatten().map(|(rotation, _)| *rotation).collect();
         let rotated = engine.rotate_many(differences, &rotations)?;
-        let level = self.ledger.probabilities();
+        let level = self.level_plan.probabilities();
         let encode = |part: &[(i64, E::Pattern)], place| -> hetal_circuits::Result<Vec<E::Plaintext>> {
             part.iter().map(|(_, pattern)| engine.encode_pattern(pattern, factor, place)).collect()
         };
@@ -184,7 +184,7 @@ impl<E: Engine> Products<E> {
         let mut shifted = Vec::new();
         for part in unskews.iter() {
             let (terms, others) = rest.split_at(part.len());
-            let masks = encode(part, Multiplication::for_partner(level, self.ledger.features()))?;
+            let masks = encode(part, Multiplication::for_partner(level, self.level_plan.features()))?;
             shifted.push(engine.sum_of_plain_products(&terms.iter().zip(&masks).collect::<Vec<_>>())?);
             rest = others;
         }

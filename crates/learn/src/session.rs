@@ -1,11 +1,11 @@
 //! Training as a state machine without input or output.
 //!
-//! A session says what is to be done next ([`Session::task`]); whoever drives it does that with an engine, a network or a disk, and
+//! A session says what is to be done next ([`Session::next_action`]); whoever drives it does that with an engine, a network or a disk, and
 //! tells it what came of it. Every state can be written down ([`Session::checkpoint`]) and taken up again.
 
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
-use crate::nesterov::Pace;
+use crate::nesterov::MomentumSchedule;
 use crate::trainer::{Model, Trainer};
 use crate::{Batches, Error, Result, batches};
 use hetal_circuits::Engine;
@@ -17,7 +17,7 @@ pub const MOST_REPEATS: usize = 8;
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Task {
+pub enum Action {
     /// A step on a batch, at a rate, with the softmax of a range; answered by [`Session::stepped`].
     Step {
         /// The batch.
@@ -117,16 +117,16 @@ impl<C: Clone> Session<C> {
     }
 
     /// What is to be done next.
-    pub fn task(&self) -> Task {
+    pub fn next_action(&self) -> Action {
         match self.phase {
-            Phase::Training if self.model.needs_refresh() => Task::Refresh,
-            Phase::Training => Task::Step { batch: self.batch, rate: self.rate, range: self.range },
-            Phase::Judging => Task::Validate { epoch: self.epoch + 1, range: self.range },
-            Phase::Finished => Task::Return,
+            Phase::Training if self.model.needs_refresh() => Action::Refresh,
+            Phase::Training => Action::Step { batch: self.batch, rate: self.rate, range: self.range },
+            Phase::Judging => Action::Validate { epoch: self.epoch + 1, range: self.range },
+            Phase::Finished => Action::Return,
         }
     }
 
-    /// The model after the step or the refresh that [`Session::task`] asked for.
+    /// The model after the step or the refresh that [`Session::next_action`] asked for.
     pub fn stepped(&mut self, model: Model<C>) -> Result<()> {
         self.expect(Phase::Training, "a step")?;
         let refresh = self.model.needs_refresh();
@@ -188,8 +188,8 @@ impl<C: Clone> Session<C> {
     }
 
     /// Everything needed to go on later: a record to write down, and the ciphertexts it names, in order.
-    pub fn checkpoint(&self) -> (Record, Vec<&C>) {
-        let record = Record {
+    pub fn checkpoint(&self) -> (CheckpointRecord, Vec<&C>) {
+        let record = CheckpointRecord {
             agreement: self.agreement.clone(),
             batches: self.batches,
             parts: self.model.weights.len(),
@@ -208,7 +208,7 @@ impl<C: Clone> Session<C> {
     }
 
     /// The session of a checkpoint.
-    pub fn resume(record: Record, ciphertexts: Vec<C>) -> Result<Self> {
+    pub fn resume(record: CheckpointRecord, ciphertexts: Vec<C>) -> Result<Self> {
         let vectors = record.model.vectors() + record.epoch_start.vectors() + record.kept.len();
         let expected = vectors.saturating_mul(record.parts);
         let mismatch = Error::Checkpoint { got: ciphertexts.len(), expected };
@@ -243,29 +243,29 @@ pub fn advance<'t, E: Engine + 't>(
     held: &(impl Batches<E> + ?Sized),
     trainer: impl Fn(f64) -> Result<&'t Trainer<E>>,
     mut rest: impl FnMut(&Session<E::Ciphertext>) -> bool,
-) -> Result<Task> {
+) -> Result<Action> {
     loop {
-        let task = session.task();
-        let model = match task {
-            Task::Step { batch, rate, range } => {
+        let action = session.next_action();
+        let model = match action {
+            Action::Step { batch, rate, range } => {
                 let trainer = trainer(range)?;
                 let geometry = trainer.products().geometry();
                 let pieces = batches::pieces_of(geometry, session.agreement.batch, batch, held.count());
                 batches::step(engine, trainer, session.model(), held, pieces, rate, &mut |_| {})?
             }
-            Task::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
-            Task::Validate { .. } | Task::Return => return Ok(task),
+            Action::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
+            Action::Validate { .. } | Action::Return => return Ok(action),
         };
         session.stepped(model)?;
         if !rest(session) {
-            return Ok(session.task());
+            return Ok(session.next_action());
         }
     }
 }
 
 /// The plain part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct CheckpointRecord {
     agreement: Agreement,
     batches: usize,
     /// Ciphertexts of a classifier. Left out where there is one, as in records from before there were more.
@@ -296,13 +296,15 @@ struct ModelRecord {
     lookahead: bool,
     momentum: bool,
     scale: f64,
-    pace: Pace,
+    /// The state of the momentum schedule.
+    #[serde(rename = "pace")]
+    schedule: MomentumSchedule,
 }
 
 impl ModelRecord {
     fn of<C>(model: &Model<C>) -> Self {
         let (lookahead, momentum) = (model.lookahead.is_some(), model.momentum.is_some());
-        Self { lookahead, momentum, scale: model.scale, pace: model.pace }
+        Self { lookahead, momentum, scale: model.scale, schedule: model.schedule }
     }
 
     fn vectors(&self) -> usize {
@@ -314,7 +316,7 @@ impl ModelRecord {
         let weights = vector();
         let lookahead = self.lookahead.then(&mut vector);
         let momentum = self.momentum.then(&mut vector);
-        Model { weights, lookahead, momentum, scale: self.scale, pace: self.pace }
+        Model { weights, lookahead, momentum, scale: self.scale, schedule: self.schedule }
     }
 }
 
@@ -335,7 +337,7 @@ mod tests {
     }
 
     fn epoch(session: &mut Session<u32>) {
-        while let Task::Step { .. } | Task::Refresh = session.task() {
+        while let Action::Step { .. } | Action::Refresh = session.next_action() {
             let model = session.model().clone();
             let weights = model.weights.iter().map(|w| w + 1).collect();
             session.stepped(Model { weights, ..model }).unwrap();
@@ -345,15 +347,15 @@ mod tests {
     #[test]
     fn epochs_alternate_with_verdicts() {
         let mut s = session(1, 3);
-        assert_eq!(s.task(), Task::Step { batch: 0, rate: 1.0, range: 128.0 });
+        assert_eq!(s.next_action(), Action::Step { batch: 0, rate: 1.0, range: 128.0 });
         epoch(&mut s);
-        assert_eq!(s.task(), Task::Validate { epoch: 1, range: 128.0 });
+        assert_eq!(s.next_action(), Action::Validate { epoch: 1, range: 128.0 });
         for _ in 0..2 {
             s.judged(Verdict::Continue).unwrap();
             epoch(&mut s);
         }
         s.judged(Verdict::Continue).unwrap();
-        assert_eq!(s.task(), Task::Return);
+        assert_eq!(s.next_action(), Action::Return);
         assert_eq!(s.kept().collect::<Vec<_>>(), [(2, &[4, 104][..]), (3, &[6, 106])]);
     }
 
@@ -362,18 +364,21 @@ mod tests {
         let mut s = session(3, 10);
         epoch(&mut s);
         s.judged(Verdict::Stop).unwrap();
-        assert_eq!((s.task(), s.kept().count()), (Task::Return, 1));
+        assert_eq!((s.next_action(), s.kept().count()), (Action::Return, 1));
     }
 
     #[test]
     fn an_abort_is_a_stop() {
         let mut at_once = session(3, 10);
         at_once.abort();
-        assert_eq!((at_once.task(), at_once.kept().count()), (Task::Return, 0));
+        assert_eq!((at_once.next_action(), at_once.kept().count()), (Action::Return, 0));
         let mut waiting = session(3, 10);
         epoch(&mut waiting);
         waiting.abort();
-        assert_eq!((waiting.task(), waiting.kept().collect::<Vec<_>>()), (Task::Return, vec![(1, &[2, 102][..])]));
+        assert_eq!(
+            (waiting.next_action(), waiting.kept().collect::<Vec<_>>()),
+            (Action::Return, vec![(1, &[2, 102][..])])
+        );
         waiting.abort();
         assert_eq!(waiting.kept().count(), 1);
     }
@@ -383,7 +388,7 @@ mod tests {
         for verdict in [Verdict::LowerRate, Verdict::WidenRange] {
             let mut s = session(3, 10);
             let mut rounds = 0;
-            while s.task() != Task::Return {
+            while s.next_action() != Action::Return {
                 epoch(&mut s);
                 s.judged(verdict).unwrap();
                 rounds += 1;
@@ -403,11 +408,11 @@ mod tests {
                 epoch(&mut s);
                 let logits = crate::Matrix::from_fn(1, 2, |_, k| if k == 0 { quality } else { 0.0 });
                 s.judged(judge.judge(&logits, &labels).unwrap().verdict).unwrap();
-                if s.task() == Task::Return {
+                if s.next_action() == Action::Return {
                     break;
                 }
             }
-            assert_eq!((s.task(), judge.best_epoch()), (Task::Return, Some(2)));
+            assert_eq!((s.next_action(), judge.best_epoch()), (Action::Return, Some(2)));
             assert!(s.kept().any(|(epoch, _)| epoch == 2), "patience {patience}");
         }
     }
@@ -419,11 +424,11 @@ mod tests {
         s.judged(Verdict::Continue).unwrap();
         epoch(&mut s);
         s.judged(Verdict::LowerRate).unwrap();
-        assert_eq!((s.weights(), s.task()), (&[2, 102][..], Task::Step { batch: 0, rate: 0.5, range: 128.0 }));
+        assert_eq!((s.weights(), s.next_action()), (&[2, 102][..], Action::Step { batch: 0, rate: 0.5, range: 128.0 }));
         epoch(&mut s);
-        assert_eq!(s.task(), Task::Validate { epoch: 2, range: 128.0 });
+        assert_eq!(s.next_action(), Action::Validate { epoch: 2, range: 128.0 });
         s.judged(Verdict::WidenRange).unwrap();
-        assert_eq!(s.task(), Task::Step { batch: 0, rate: 0.5, range: 512.0 });
+        assert_eq!(s.next_action(), Action::Step { batch: 0, rate: 0.5, range: 512.0 });
         assert_eq!(s.kept().collect::<Vec<_>>(), [(1, &[2, 102][..])]);
     }
 

@@ -10,7 +10,7 @@ pub mod search;
 pub mod sharpen;
 
 pub use baselines::Method;
-pub use constants::{Constants, Step};
+pub use constants::{Constants, SoftmaxStep};
 pub use schedule::Schedule;
 pub use sharpen::Sharpen;
 

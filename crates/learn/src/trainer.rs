@@ -1,10 +1,10 @@
 //! One iteration of encrypted training: logits, softmax, gradient, step.
 
-use crate::nesterov::{Momentum, Pace};
+use crate::nesterov::{Momentum, MomentumSchedule};
 use crate::products::{Expanded, Products, Versions};
 use crate::softmax::{Constants, Sharpen};
-use crate::{Error, Geometry, Ledger, Result};
-use hetal_circuits::clear::{Clear, Keys};
+use crate::{Error, Geometry, LevelPlan, Result};
+use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
 
 /// A batch on the server, or a piece of one ([`Geometry::pieces`]).
@@ -31,13 +31,13 @@ pub struct Model<C> {
     /// The product of all `beta_t` since the last refresh (`B`).
     pub scale: f64,
     /// Where the sequence of `beta_t` stands.
-    pub pace: Pace,
+    pub schedule: MomentumSchedule,
 }
 
 impl<C> Model<C> {
     /// A model before its first step.
     pub fn new(weights: Vec<C>, momentum: Momentum) -> Self {
-        Self { weights, lookahead: None, momentum: None, scale: 1.0, pace: Pace::new(momentum) }
+        Self { weights, lookahead: None, momentum: None, scale: 1.0, schedule: MomentumSchedule::new(momentum) }
     }
 
     /// Whether the momentum should be refreshed before the next step.
@@ -81,13 +81,13 @@ impl<E: Engine> Trainer<E> {
     pub fn new(
         engine: &E,
         geometry: Geometry,
-        ledger: Ledger,
+        level_plan: LevelPlan,
         constants: Constants,
         log_momentum_bound: u32,
     ) -> Result<Self> {
         let scale = constants.scale;
-        let softmax = Sharpen::new(engine, constants, &geometry, ledger.probabilities())?;
-        let products = Products::new(engine, geometry, ledger, scale)?;
+        let softmax = Sharpen::new(engine, constants, &geometry, level_plan.probabilities())?;
+        let products = Products::new(engine, geometry, level_plan, scale)?;
         Ok(Self { products, softmax, log_momentum_bound })
     }
 
@@ -152,9 +152,9 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// A step on a batch of `rows` rows, which come piece by piece.
-    pub fn begin<'a>(&'a self, model: &'a Model<E::Ciphertext>, rows: usize, rate: f64) -> Step<'a, E> {
+    pub fn begin<'a>(&'a self, model: &'a Model<E::Ciphertext>, rows: usize, rate: f64) -> GradientStep<'a, E> {
         let factor = rate / (rows as f64 * model.scale);
-        Step { trainer: self, model, factor, rows_left: rows, expanded: None, gradient: None }
+        GradientStep { trainer: self, model, factor, rows_left: rows, expanded: None, gradient: None }
     }
 
     /// `factor` times the gradient of a piece with those logits.
@@ -181,7 +181,7 @@ impl<E: Engine> Trainer<E> {
         model: &Model<E::Ciphertext>,
         gradient: &[E::Ciphertext],
     ) -> Result<Model<E::Ciphertext>> {
-        let (beta, pace) = model.pace.advance();
+        let (beta, schedule) = model.schedule.advance();
         let momentum: Vec<_> = match &model.momentum {
             Some(momentum) => each(momentum, gradient, |n, g| engine.sub(n, g))?,
             None => gradient.iter().map(|g| engine.neg(g)).collect::<hetal_circuits::Result<_>>()?,
@@ -191,10 +191,10 @@ impl<E: Engine> Trainer<E> {
         };
         let weights = moved(&model.weights, model.scale)?;
         if beta == 0.0 {
-            return Ok(Model { weights, lookahead: None, momentum: None, scale: model.scale, pace });
+            return Ok(Model { weights, lookahead: None, momentum: None, scale: model.scale, schedule });
         }
         let lookahead = Some(moved(&weights, beta * model.scale)?);
-        Ok(Model { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, pace })
+        Ok(Model { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, schedule })
     }
 
     /// The same model with `scale` 1: one bootstrap of the momentum for each part. The weights lose no levels and need none.
@@ -206,7 +206,7 @@ impl<E: Engine> Trainer<E> {
             let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
             // Two features a slot: the momentum is not real.
             let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
-            engine.drop_to(&fresh, self.products.ledger().momentum())
+            engine.drop_to(&fresh, self.products.level_plan().momentum())
         };
         let momentum = momentum.iter().map(fresh).collect::<hetal_circuits::Result<_>>()?;
         Ok(Model { momentum: Some(momentum), scale: 1.0, ..model.clone() })
@@ -214,7 +214,7 @@ impl<E: Engine> Trainer<E> {
 }
 
 /// A step that has met some pieces of its batch.
-pub struct Step<'a, E: Engine> {
+pub struct GradientStep<'a, E: Engine> {
     trainer: &'a Trainer<E>,
     model: &'a Model<E::Ciphertext>,
     factor: f64,
@@ -224,7 +224,7 @@ pub struct Step<'a, E: Engine> {
     gradient: Option<Vec<E::Ciphertext>>,
 }
 
-impl<E: Engine> Step<'_, E> {
+impl<E: Engine> GradientStep<'_, E> {
     /// Adds the gradient of a piece; `ended` is told each stage as it ends.
     pub fn add(&mut self, engine: &E, piece: &Batch<E::Ciphertext>, ended: &mut dyn FnMut(Stage)) -> Result<()> {
         let logits = self.logits(engine, piece)?;
@@ -273,41 +273,41 @@ fn each<C>(a: &[C], b: &[C], join: impl Fn(&C, &C) -> hetal_circuits::Result<C>)
 /// clear. The same for all rows, rates and values.
 pub fn keys(
     geometry: Geometry,
-    ledger: Ledger,
+    level_plan: LevelPlan,
     constants: Constants,
     log_momentum_bound: u32,
     top_level: usize,
-) -> Result<Keys> {
+) -> Result<KeyRequirements> {
     let engine = Clear::new(geometry.slots(), top_level);
-    let trainer = Trainer::new(&engine, geometry, ledger, constants, log_momentum_bound)?;
+    let trainer = Trainer::new(&engine, geometry, level_plan, constants, log_momentum_bound)?;
     let zeros = vec![Complex64::ZERO; geometry.slots()];
     let fresh = |level| engine.fresh(&zeros, level);
-    let features = vec![fresh(ledger.fresh_features())?; geometry.blocks()];
-    let batch = trainer.batch(&engine, &features, fresh(ledger.probabilities())?, geometry.rows())?;
-    let mut model = Model::new(vec![fresh(ledger.weights())?; geometry.parts()], Momentum::Nesterov);
+    let features = vec![fresh(level_plan.fresh_features())?; geometry.blocks()];
+    let batch = trainer.batch(&engine, &features, fresh(level_plan.probabilities())?, geometry.rows())?;
+    let mut model = Model::new(vec![fresh(level_plan.weights())?; geometry.parts()], Momentum::Nesterov);
     for _ in 0..2 {
         model = trainer.step(&engine, &model, &batch, 1.0)?;
     }
     trainer.refresh(&engine, &model)?;
-    Ok(engine.books().keys())
+    Ok(engine.op_counts().keys())
 }
 
 /// The keys of [`keys`] for a session that starts with a range and may be widened to every larger one ([`crate::judge::RANGES`]).
 pub fn keys_of_session(
     geometry: Geometry,
-    ledger: Ledger,
+    level_plan: LevelPlan,
     range: f64,
     log_momentum_bound: u32,
     top_level: usize,
-) -> Result<Keys> {
+) -> Result<KeyRequirements> {
     let mut ranges = vec![range];
     while let Some(wider) = ranges.last().and_then(|&range| crate::judge::wider(range)) {
         ranges.push(wider);
     }
-    let mut all = Keys::default();
+    let mut all = KeyRequirements::default();
     for range in ranges {
         let constants = Constants::built_in(geometry.classes(), range)?;
-        all = all.union(keys(geometry, ledger, constants, log_momentum_bound, top_level)?);
+        all = all.union(keys(geometry, level_plan, constants, log_momentum_bound, top_level)?);
     }
     Ok(all)
 }

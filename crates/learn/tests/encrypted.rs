@@ -4,15 +4,15 @@
 mod common;
 
 use common::Random;
-use hetal_circuits::{Bootstrapper, Encrypted, Engine, Sealed, encrypted};
+use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext, encrypted};
 use hetal_ckks::{Complex64, EvaluationKeys};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::session::{self, Task};
+use hetal_learn::reference::{self, ReferenceModel};
+use hetal_learn::session::{self, Action};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Trainer};
-use hetal_learn::twin::{self, Twin};
-use hetal_learn::{Agreement, Geometry, Held, Judge, Ledger, Limits, Matrix, Session, Upload, packing};
+use hetal_learn::{Agreement, CachedBatch, Geometry, Judge, LevelPlan, Limits, Matrix, RowBlob, Session, packing};
 use hetal_ring::{Poly, RnsRing};
 use hetal_testkit::Client;
 
@@ -25,9 +25,10 @@ struct Parties {
 const LOG_MOMENTUM_BOUND: u32 = 0;
 
 impl Parties {
-    fn new(set: &str, g: Geometry, ledger: Ledger, constants: &Constants) -> Self {
+    fn new(set: &str, g: Geometry, level_plan: LevelPlan, constants: &Constants) -> Self {
         let client = Client::new(set, 7);
-        let needs = trainer::keys(g, ledger, constants.clone(), LOG_MOMENTUM_BOUND, client.params.top_level()).unwrap();
+        let needs =
+            trainer::keys(g, level_plan, constants.clone(), LOG_MOMENTUM_BOUND, client.params.top_level()).unwrap();
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
         let evaluator = Client::new(set, 7).evaluator;
@@ -35,12 +36,12 @@ impl Parties {
         Self { client, engine: Encrypted::new(evaluator, keys, bootstrapper) }
     }
 
-    fn encrypt(&self, values: &[Complex64], level: usize) -> Sealed<Poly> {
+    fn encrypt(&self, values: &[Complex64], level: usize) -> LeveledCiphertext<Poly> {
         self.engine.admit(self.client.encrypt(values, level)).unwrap()
     }
 
-    fn encrypt_weights(&self, g: &Geometry, ledger: Ledger, weights: &Matrix) -> Vec<Sealed<Poly>> {
-        packing::weights(g, weights).unwrap().iter().map(|part| self.encrypt(part, ledger.weights())).collect()
+    fn encrypt_weights(&self, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> Vec<LeveledCiphertext<Poly>> {
+        packing::weights(g, weights).unwrap().iter().map(|part| self.encrypt(part, level_plan.weights())).collect()
     }
 }
 
@@ -55,15 +56,15 @@ fn a_classifier_of_several_ciphertexts_follows_exact_training() {
     iterate(32, 29, 400, 12, 4);
 }
 
-/// Three steps and a refresh under encryption, beside the twin.
+/// Three steps and a refresh under encryption, beside the reference.
 fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usize) {
     let (slots, steps) = (1024, 3);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
     assert_eq!(g.parts(), parts);
-    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0).unwrap());
-    let parties = Parties::new("insecure-toy11", g, ledger, &constants);
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 128.0).unwrap());
+    let parties = Parties::new("insecure-toy11", g, level_plan, &constants);
     let engine = &parties.engine;
-    let trainer = Trainer::new(engine, g, ledger, constants, LOG_MOMENTUM_BOUND).unwrap();
+    let trainer = Trainer::new(engine, g, level_plan, constants, LOG_MOMENTUM_BOUND).unwrap();
     let mut random = Random(5);
     let (x, labels) = random.clusters(used, features, classes);
     let initial = random.matrix(classes, features + 1, 0.01);
@@ -71,13 +72,13 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
     let blocks: Vec<_> = packing::features(&g, &x)
         .unwrap()
         .iter()
-        .map(|block| parties.encrypt(block, ledger.fresh_features()))
+        .map(|block| parties.encrypt(block, level_plan.fresh_features()))
         .collect();
-    let sealed_labels = parties.encrypt(&packing::labels(&g, &labels).unwrap(), ledger.probabilities());
+    let sealed_labels = parties.encrypt(&packing::labels(&g, &labels).unwrap(), level_plan.probabilities());
     let batch = trainer.batch(engine, &blocks, sealed_labels, used).unwrap();
-    let start = parties.encrypt_weights(&g, ledger, &initial);
+    let start = parties.encrypt_weights(&g, level_plan, &initial);
     let mut model = Model::new(start, Momentum::Nesterov);
-    let mut exact = Twin::new(initial, Momentum::Nesterov);
+    let mut exact = ReferenceModel::new(initial, Momentum::Nesterov);
     for step in 1..=steps {
         model = trainer.step(engine, &model, &batch, 1.0).unwrap();
         if step == 2 {
@@ -88,39 +89,39 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
         let error = weights.max_difference(exact.weights()) / exact.weights().max_magnitude();
         println!("step {step}: relative difference of weights {error:.2e}");
         assert!(error < 1e-4, "step {step}: {error:e}");
-        assert!(model.weights.iter().all(|part| engine.level(part) == ledger.weights()));
+        assert!(model.weights.iter().all(|part| engine.level(part) == level_plan.weights()));
     }
 }
 
-/// A whole training to early stopping under encryption: the client's judge and the server's session end where the exact twin does.
+/// A whole training to early stopping under encryption: the client's judge and the server's session end where the exact reference does.
 #[test]
 fn encrypted_training_stops_early() {
     let (slots, rows, features, classes) = (1024, 64, 12, 3);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
-    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0).unwrap());
-    let parties = Parties::new("insecure-toy11", g, ledger, &constants);
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 128.0).unwrap());
+    let parties = Parties::new("insecure-toy11", g, level_plan, &constants);
     let (engine, scale) = (&parties.engine, constants.scale);
-    let trainer = Trainer::new(engine, g, ledger, constants, LOG_MOMENTUM_BOUND).unwrap();
+    let trainer = Trainer::new(engine, g, level_plan, constants, LOG_MOMENTUM_BOUND).unwrap();
     let (x, labels) = Random(21).clusters(180, features, classes);
     let upload = |r: std::ops::Range<usize>| {
         let blocks = packing::features(&g, &x.slice(r.clone())).unwrap();
-        let blocks: Vec<_> = blocks.iter().map(|b| parties.encrypt(b, ledger.fresh_features())).collect();
+        let blocks: Vec<_> = blocks.iter().map(|b| parties.encrypt(b, level_plan.fresh_features())).collect();
         let packed = packing::labels(&g, &labels[r.clone()]).unwrap();
-        Upload { features: blocks, labels: parties.encrypt(&packed, ledger.probabilities()), rows: r.len() }
+        RowBlob { features: blocks, labels: parties.encrypt(&packed, level_plan.probabilities()), rows: r.len() }
     };
-    let ready = |u: Upload<_>| trainer.batch(engine, &u.features, u.labels, u.rows).unwrap();
+    let ready = |u: RowBlob<_>| trainer.batch(engine, &u.features, u.labels, u.rows).unwrap();
     // The last batch of training rows is shorter, and its versions are made again in every epoch.
-    let batches = [Held::Ready(ready(upload(0..64))), Held::AsSent(upload(64..120))];
+    let batches = [CachedBatch::Prepared(ready(upload(0..64))), CachedBatch::Raw(upload(64..120))];
     let validation = ready(upload(120..180));
     let (patience, rate) = (1, 4.0);
     let agreement = Agreement { batch: 64, rate, patience, max_epochs: 12, ..Limits::default().defaults };
     let initial = initial_weights(classes, features, agreement.seed);
-    let first = parties.encrypt_weights(&g, ledger, &initial);
+    let first = parties.encrypt_weights(&g, level_plan, &initial);
     let mut session = Session::new(agreement.clone(), batches.len(), first).unwrap();
     let mut judges = [Judge::new(patience, 128.0, 0), Judge::new(patience, 128.0, 0)];
-    let mut exact = Twin::new(initial, agreement.momentum);
+    let mut exact = ReferenceModel::new(initial, agreement.momentum);
     let mut history = Vec::new();
-    while let Task::Validate { epoch, .. } =
+    while let Action::Validate { epoch, .. } =
         session::advance(engine, &mut session, &batches[..], |_| Ok(&trainer), |_| true).unwrap()
     {
         let sealed = trainer.logits(engine, &validation.versions, session.weights()).unwrap();
@@ -131,7 +132,7 @@ fn encrypted_training_stops_early() {
             exact.step(&x.slice(r.clone()), &labels[r], rate, softmax::exact).unwrap();
         }
         history.push(exact.weights().clone());
-        let plain = twin::logits(&x.slice(120..180), exact.weights()).unwrap();
+        let plain = reference::logits(&x.slice(120..180), exact.weights()).unwrap();
         let expected = judges[1].judge(&plain, &labels[120..]).unwrap();
         assert_eq!((judgement.verdict, judgement.accuracy), (expected.verdict, expected.accuracy), "epoch {epoch}");
         session.judged(judgement.verdict).unwrap();
@@ -143,7 +144,7 @@ fn encrypted_training_stops_early() {
     assert!(difference < 1e-4 * history[best - 1].max_magnitude(), "{difference:e}");
 }
 
-fn opened(parties: &Parties, g: &Geometry, weights: &[Sealed<Poly>]) -> Matrix {
+fn opened(parties: &Parties, g: &Geometry, weights: &[LeveledCiphertext<Poly>]) -> Matrix {
     let parts: Vec<_> = weights.iter().map(|part| parties.client.decrypt(part.inner())).collect();
     packing::unpack_weights(g, &parts).unwrap()
 }

@@ -29,7 +29,7 @@ impl Product {
         let fresh = |m: &Blocks<Vec<Complex64>>, level| m.map(|block| Ok(clear.fresh(block, level)?)).unwrap();
         let plain: Blocks<Ciphertext> =
             multiply.run(&clear, &fresh(&self.a, self.levels.0), &fresh(&self.b, self.levels.1)).unwrap();
-        let needs = clear.books().keys();
+        let needs = clear.op_counts().keys();
         assert!(needs.bounds.is_empty());
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));

@@ -4,13 +4,13 @@
 mod common;
 
 use common::{Random, decrypt_weights, encrypt_batch, encrypt_model};
-use hetal_circuits::clear::{Kind, Noise};
+use hetal_circuits::clear::{Noise, OpKind};
 use hetal_circuits::{Clear, Complex64, Engine};
 use hetal_learn::nesterov::Momentum;
+use hetal_learn::reference::ReferenceModel;
 use hetal_learn::softmax::{self, Constants, Sharpen};
 use hetal_learn::trainer::{self, Trainer};
-use hetal_learn::twin::Twin;
-use hetal_learn::{Geometry, Ledger};
+use hetal_learn::{Geometry, LevelPlan};
 
 const TOP: usize = 13;
 
@@ -23,19 +23,19 @@ struct Differences {
     alike: f64,
 }
 
-/// `steps` steps on `Clear` and in the twins, on one batch of `used` rows.
+/// `steps` steps on `Clear` and in the references, on one batch of `used` rows.
 fn train(engine: &Clear, rows: usize, used: usize, features: usize, classes: usize, steps: usize) -> Differences {
     let g = Geometry::new(engine.slots(), rows, features, classes).unwrap();
-    let (ledger, constants) = (Ledger::lowest(), Constants::built_in(classes, 128.0).unwrap());
-    let trainer = Trainer::new(engine, g, ledger, constants.clone(), 4).unwrap();
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 128.0).unwrap());
+    let trainer = Trainer::new(engine, g, level_plan, constants.clone(), 4).unwrap();
     let mut random = Random(5);
     let (x, labels) = random.clusters(used, features, classes);
     let batch = encrypt_batch(engine, &trainer, &x, &labels);
     let initial = random.matrix(classes, features + 1, 0.01);
-    let mut model = encrypt_model(engine, &g, ledger, &initial);
-    let mut exact = Twin::new(initial.clone(), Momentum::Nesterov);
-    let mut alike = Twin::new(initial, Momentum::Nesterov);
-    engine.take_books();
+    let mut model = encrypt_model(engine, &g, level_plan, &initial);
+    let mut exact = ReferenceModel::new(initial.clone(), Momentum::Nesterov);
+    let mut alike = ReferenceModel::new(initial, Momentum::Nesterov);
+    engine.take_op_counts();
     for _ in 0..steps {
         model = trainer.step(engine, &model, &batch, 1.0).unwrap();
         if model.needs_refresh() {
@@ -45,7 +45,8 @@ fn train(engine: &Clear, rows: usize, used: usize, features: usize, classes: usi
         alike.step(&x, &labels, 1.0, |row| constants.evaluate(row)).unwrap();
     }
     let weights = decrypt_weights(engine, &g, &model.weights);
-    let difference = |twin: &Twin| weights.max_difference(twin.weights()) / twin.weights().max_magnitude();
+    let difference =
+        |reference: &ReferenceModel| weights.max_difference(reference.weights()) / reference.weights().max_magnitude();
     Differences { exact: difference(&exact), alike: difference(&alike) }
 }
 
@@ -84,7 +85,7 @@ fn refreshes_do_not_disturb_the_momentum() {
     let engine = Clear::new(1024, TOP);
     let d = train(&engine, 64, 64, 12, 3, 80);
     assert!(d.exact < 1e-6 && d.alike < 1e-9, "{d:?}");
-    assert_eq!(engine.books().count(Kind::Bootstrap), 3 * 80 + 1);
+    assert_eq!(engine.op_counts().count(OpKind::Bootstrap), 3 * 80 + 1);
 }
 
 #[test]
@@ -118,24 +119,24 @@ fn paper_shapes_cost_what_the_design_says() {
         let engine = Clear::new(32768, TOP);
         let d = train(&engine, rows, rows - 5, 768, classes, 1);
         assert!(d.exact < 1e-6 && d.alike < 1e-9, "{name}: {d:?}");
-        let iteration = engine.take_books();
+        let iteration = engine.take_op_counts();
         let g = Geometry::new(32768, rows, 768, classes).unwrap();
         let constants = Constants::built_in(classes, 128.0).unwrap();
-        let alone = Sharpen::new(&engine, constants, &g, Ledger::DEPTH).unwrap();
+        let alone = Sharpen::new(&engine, constants, &g, LevelPlan::DEPTH).unwrap();
         alone.evaluate(&engine, &engine.fresh(&vec![Complex64::ZERO; 32768], 0).unwrap()).unwrap();
-        let alone = engine.take_books();
-        assert_eq!((alone.key_switches(), alone.count(Kind::Bootstrap)), (softmax, 3), "{name}");
+        let alone = engine.take_op_counts();
+        assert_eq!((alone.key_switches(), alone.count(OpKind::Bootstrap)), (softmax, 3), "{name}");
         assert_eq!(iteration.key_switches(), matrices + softmax, "{name}");
-        assert_eq!(iteration.count(Kind::Product) - alone.count(Kind::Product), products, "{name}");
-        assert_eq!(iteration.count(Kind::Bootstrap), 3, "{name}");
+        assert_eq!(iteration.count(OpKind::Product) - alone.count(OpKind::Product), products, "{name}");
+        assert_eq!(iteration.count(OpKind::Bootstrap), 3, "{name}");
     }
 }
 
 #[test]
 fn keys_are_those_an_iteration_uses() {
     let g = Geometry::new(2048, 64, 30, 5).unwrap();
-    let keys = trainer::keys(g, Ledger::lowest(), Constants::built_in(5, 128.0).unwrap(), 3, TOP).unwrap();
-    assert_eq!(keys.conjugation, Some(Ledger::lowest().momentum()));
+    let keys = trainer::keys(g, LevelPlan::lowest(), Constants::built_in(5, 128.0).unwrap(), 3, TOP).unwrap();
+    assert_eq!(keys.conjugation, Some(LevelPlan::lowest().momentum()));
     assert!(keys.relinearisation.unwrap() <= TOP);
     assert!(keys.rotations.iter().all(|&(k, level)| 0 < k && k < 2048 && level <= TOP));
     assert!(keys.rotations.len() > 20);
@@ -146,10 +147,10 @@ fn keys_are_those_an_iteration_uses() {
 /// The keys of a session serve every range it may be widened to, and no more levels than one of them asks for.
 #[test]
 fn keys_of_a_session_serve_every_range() {
-    let (g, ledger) = (Geometry::new(2048, 64, 30, 5).unwrap(), Ledger::lowest());
-    let all = trainer::keys_of_session(g, ledger, 32.0, 3, TOP).unwrap();
+    let (g, level_plan) = (Geometry::new(2048, 64, 30, 5).unwrap(), LevelPlan::lowest());
+    let all = trainer::keys_of_session(g, level_plan, 32.0, 3, TOP).unwrap();
     let each: Vec<_> = [32.0, 128.0, 512.0]
-        .map(|range| trainer::keys(g, ledger, Constants::built_in(5, range).unwrap(), 3, TOP).unwrap())
+        .map(|range| trainer::keys(g, level_plan, Constants::built_in(5, range).unwrap(), 3, TOP).unwrap())
         .into();
     for &(rotation, level) in &all.rotations {
         let levels = each.iter().flat_map(|keys| &keys.rotations).filter(|(k, _)| *k == rotation);
@@ -160,5 +161,5 @@ fn keys_of_a_session_serve_every_range() {
         assert!(keys.relinearisation <= all.relinearisation && keys.bounds.iter().all(|b| all.bounds.contains(b)));
     }
     // Widening alone asks for less than starting narrow.
-    assert_eq!(trainer::keys_of_session(g, ledger, 512.0, 3, TOP).unwrap(), each[2]);
+    assert_eq!(trainer::keys_of_session(g, level_plan, 512.0, 3, TOP).unwrap(), each[2]);
 }

@@ -4,15 +4,15 @@
 mod common;
 
 use common::Random;
-use hetal_circuits::clear::{Ciphertext, Kind};
+use hetal_circuits::clear::{Ciphertext, OpKind};
 use hetal_circuits::{Clear, Engine};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
 use hetal_learn::paper::softmax::PaperSoftmax;
 use hetal_learn::paper::trainer::PaperBatch;
 use hetal_learn::paper::{Blocks, Branch, PaperTrainer, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
+use hetal_learn::reference::ReferenceModel;
 use hetal_learn::softmax::Method;
-use hetal_learn::twin::Twin;
 use hetal_learn::{Error, Matrix};
 
 const LEVEL: usize = 12;
@@ -36,7 +36,7 @@ fn product_of_transposed(a: &Matrix, b: &Matrix) -> Matrix {
 
 /// Takes the books and compares them with the paper's corrected table.
 fn check_counts(engine: &Clear, algorithm: Algorithm, shape: Shape) {
-    assert_eq!(Some(Counts::from(&engine.take_books())), algorithm.printed(shape), "{algorithm:?} {shape:?}");
+    assert_eq!(Some(Counts::from(&engine.take_op_counts())), algorithm.printed(shape), "{algorithm:?} {shape:?}");
 }
 
 #[test]
@@ -143,12 +143,12 @@ fn privgd_is_exact_and_costs_what_the_table_says() {
         .collect();
     let logits = priv_gd::abt(&engine, &columns(&x), &replicated).unwrap();
     let products = (b * c) as u64;
-    assert_eq!(Counts::from(&engine.take_books()), Counts { cmult: 0, mult: products, rot: 0 });
+    assert_eq!(Counts::from(&engine.take_op_counts()), Counts { cmult: 0, mult: products, rot: 0 });
     let exact = transposed_product(&x, &w);
     let got = Matrix::from_fn(a, c, |i, k| engine.values(&logits[k])[i].re);
     assert!(got.max_difference(&exact) < 1e-12);
     let gradient = priv_gd::atb(&engine, &columns(&d), &columns(&x)).unwrap();
-    assert_eq!(Counts::from(&engine.take_books()), Counts { cmult: 0, mult: products, rot: 5 * products });
+    assert_eq!(Counts::from(&engine.take_op_counts()), Counts { cmult: 0, mult: products, rot: 5 * products });
     // At 32768 slots a sum takes 15 rotations: the table's numbers.
     for (a, b, c) in SHAPES {
         let products = (b * c) as u64;
@@ -185,9 +185,9 @@ fn asoftmax_on_ciphertexts_is_the_plain_one() {
             let deep = Clear::new(1024, softmax.depth());
             let encrypted = deep.fresh(&packed.rows()[0][0], softmax.depth()).unwrap();
             assert_eq!(deep.level(&softmax.evaluate(&deep, &encrypted).unwrap()), 0);
-            assert_eq!(deep.books().count(Kind::Bootstrap), 0);
+            assert_eq!(deep.op_counts().count(OpKind::Bootstrap), 0);
         }
-        println!("{classes} classes: {} bootstraps", engine.books().count(Kind::Bootstrap));
+        println!("{classes} classes: {} bootstraps", engine.op_counts().count(OpKind::Bootstrap));
     }
 }
 
@@ -218,14 +218,14 @@ fn paper_training(engine: &Clear, rows: usize, used: usize, features: usize, cla
     let initial = random.matrix(classes, features + 1, 0.1);
     let weights = encrypt(engine, &trainer.pack_weights(&initial).unwrap(), LEVEL);
     let mut model = trainer.model(weights, Momentum::Nesterov);
-    let mut twin = Twin::new(initial, Momentum::Nesterov);
-    engine.take_books();
+    let mut reference = ReferenceModel::new(initial, Momentum::Nesterov);
+    engine.take_op_counts();
     for _ in 0..steps {
         model = trainer.step(engine, &model, &batch, 0.5).unwrap();
-        twin.step(&x, &labels, 0.5, |row| Method::PaperPrecise.evaluate(row)).unwrap();
+        reference.step(&x, &labels, 0.5, |row| Method::PaperPrecise.evaluate(row)).unwrap();
     }
     let weights = decrypt(engine, &model.weights, classes, features + 1);
-    weights.max_difference(twin.weights())
+    weights.max_difference(reference.weights())
 }
 
 #[test]
@@ -244,8 +244,8 @@ fn the_paper_s_iteration_bootstraps_often() {
     let steps = 4;
     let difference = paper_training(&engine, 512, 500, 768, 3, steps as usize);
     assert!(difference < 1e-9, "{difference:e}");
-    let books = engine.books();
-    let (bootstraps, switches) = (books.count(Kind::Bootstrap) / steps, books.key_switches() / steps);
+    let counts = engine.op_counts();
+    let (bootstraps, switches) = (counts.count(OpKind::Bootstrap) / steps, counts.key_switches() / steps);
     assert!((9..40).contains(&bootstraps) && (300..600).contains(&switches), "{bootstraps}, {switches}");
 }
 
@@ -263,6 +263,6 @@ fn the_paper_s_iteration_takes_the_levels_it_says() {
         let weights = encrypt(&engine, &trainer.pack_weights(&Matrix::zeros(classes, 13)).unwrap(), top);
         let model = trainer.model(weights, Momentum::Nesterov);
         let model = trainer.step(&engine, &model, &batch, 0.5).unwrap();
-        assert_eq!((engine.books().count(Kind::Bootstrap), engine.level(&model.lookahead.rows()[0][0])), (0, 0));
+        assert_eq!((engine.op_counts().count(OpKind::Bootstrap), engine.level(&model.lookahead.rows()[0][0])), (0, 0));
     }
 }

@@ -7,7 +7,7 @@ use common::{Random, decrypt_weights, encrypt_weights};
 use hetal_circuits::clear::Ciphertext;
 use hetal_circuits::{Clear, Engine};
 use hetal_learn::products::Products;
-use hetal_learn::{Error, Geometry, Ledger, Matrix, packing, twin};
+use hetal_learn::{Error, Geometry, LevelPlan, Matrix, packing, reference};
 
 struct Bench {
     engine: Clear,
@@ -19,9 +19,9 @@ struct Bench {
 fn bench(slots: usize, rows: usize, used: usize, features: usize, classes: usize, scale: f64) -> Bench {
     let engine = Clear::new(slots, 13);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
-    let products = Products::new(&engine, g, Ledger::lowest(), scale).unwrap();
+    let products = Products::new(&engine, g, LevelPlan::lowest(), scale).unwrap();
     let x = Random(features as u64).matrix(used, features, 1.0);
-    let level = products.ledger().fresh_features();
+    let level = products.level_plan().fresh_features();
     let blocks: Vec<_> = packing::features(&g, &x).unwrap().iter().map(|b| engine.fresh(b, level).unwrap()).collect();
     let versions = products.versions(&engine, &blocks).unwrap();
     Bench { engine, products, x, versions }
@@ -61,11 +61,11 @@ fn logits_are_x_times_w_transposed() {
         let b = bench(slots, rows, rows - 3, features, classes, 8.0);
         let g = *b.products.geometry();
         let w = Random(7).matrix(classes, features + 1, 1.0);
-        let packed = encrypt_weights(&b.engine, &g, b.products.ledger(), &w);
+        let packed = encrypt_weights(&b.engine, &g, b.products.level_plan(), &w);
         let expanded = b.products.expand(&b.engine, &packed).unwrap();
         let logits = b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
         assert_eq!(b.engine.level(&logits), 0);
-        let expected = twin::logits(&b.x, &w).unwrap();
+        let expected = reference::logits(&b.x, &w).unwrap();
         for (slot, value) in b.engine.values(&logits).iter().enumerate() {
             let (j, i) = g.place(slot);
             let k = g.class(j, i);
@@ -92,11 +92,11 @@ fn gradients_are_d_transposed_times_x() {
         // Differences with rubbish in padded rows and classes.
         let slots: Vec<_> =
             (0..g.slots()).map(|s| g.place(s)).map(|(j, i)| d[(i % rows, g.class(j, i))].into()).collect();
-        let packed = b.engine.fresh(&slots, b.products.ledger().probabilities()).unwrap();
+        let packed = b.engine.fresh(&slots, b.products.level_plan().probabilities()).unwrap();
         let gradient = b.products.gradient(&b.engine, &b.versions, &packed, used, 0.25).unwrap();
-        assert!(gradient.iter().all(|part| b.engine.level(part) == b.products.ledger().momentum()));
+        assert!(gradient.iter().all(|part| b.engine.level(part) == b.products.level_plan().momentum()));
         let real = Matrix::from_fn(used, classes, |i, k| 0.25 * d[(i, k)]);
-        let expected = packing::weights(&g, &twin::gradient(&b.x, &real).unwrap()).unwrap();
+        let expected = packing::weights(&g, &reference::gradient(&b.x, &real).unwrap()).unwrap();
         assert_eq!(gradient.len(), expected.len());
         let slots = gradient.iter().flat_map(|part| b.engine.values(part)).zip(expected.iter().flatten());
         for (slot, (value, exact)) in slots.enumerate() {
@@ -120,15 +120,15 @@ proptest::proptest! {
                 let k = g.class(j, i);
                 if i < rows && k < classes { d[(i, k)].into() } else { 0.0.into() }
             }).collect();
-            let packed = b.engine.fresh(&packed, b.products.ledger().probabilities()).unwrap();
+            let packed = b.engine.fresh(&packed, b.products.level_plan().probabilities()).unwrap();
             let gradient = b.products.gradient(&b.engine, &b.versions, &packed, rows, 1.0).unwrap();
             let weights = decrypt_weights(&b.engine, &g, &gradient);
-            let exact = twin::gradient(&b.x, &d).unwrap();
+            let exact = reference::gradient(&b.x, &d).unwrap();
             proptest::prop_assert!(weights.max_difference(&exact) < 1e-10);
             let expanded = b.products.expand(&b.engine, &gradient).unwrap();
             let logits = b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
             let logits = packing::unpack_logits(&g, b.engine.values(&logits), rows).unwrap();
-            proptest::prop_assert!(logits.max_difference(&twin::logits(&b.x, &exact).unwrap()) < 1e-9);
+            proptest::prop_assert!(logits.max_difference(&reference::logits(&b.x, &exact).unwrap()) < 1e-9);
         }
     }
 }
@@ -158,5 +158,5 @@ fn wrong_shapes_are_errors() {
     let d = b.versions[0][0].clone();
     let missing = b.products.gradient(&b.engine, &b.versions[1..].to_vec(), &d, 64, 1.0);
     assert!(matches!(missing, Err(Error::Shape { .. })));
-    assert!(Products::new(&Clear::new(2048, 13), *g, Ledger::lowest(), 1.0).is_err());
+    assert!(Products::new(&Clear::new(2048, 13), *g, LevelPlan::lowest(), 1.0).is_err());
 }

@@ -1,4 +1,4 @@
-//! A whole training to early stopping on `Clear`: client and server, checkpoints, resuming, the twin.
+//! A whole training to early stopping on `Clear`: client and server, checkpoints, resuming, the reference.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,12 +8,12 @@ use hetal_circuits::Clear;
 use hetal_circuits::clear::{Ciphertext, Noise};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::judge::accuracy;
-use hetal_learn::session::{self, Task};
+use hetal_learn::reference::{self, ReferenceModel};
+use hetal_learn::session::{self, Action};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{Batch, Trainer};
-use hetal_learn::twin::{self, Twin};
 use hetal_learn::{
-    Agreement, Dataset, Geometry, Judge, Ledger, Limits, Matrix, Normalisation, Session, Verdict, Wishes, batches,
+    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Session, Verdict, Wishes, batches,
     packing,
 };
 
@@ -79,7 +79,7 @@ fn server(client: &Client, &Shape { slots, batch, parts, pieces, .. }: &Shape) -
     let g = Geometry::new(slots, batch, 20, CLASSES).unwrap();
     assert_eq!((g.parts(), g.pieces(batch)), (parts, pieces));
     let constants = Constants::built_in(CLASSES, 128.0).unwrap();
-    let trainer = Trainer::new(&engine, g, Ledger::lowest(), constants, 2).unwrap();
+    let trainer = Trainer::new(&engine, g, LevelPlan::lowest(), constants, 2).unwrap();
     let upload = |set: &Dataset| -> Vec<Batch<Ciphertext>> {
         let ranges = batches::pieces(&g, set.rows(), batch).into_iter();
         let batch = |r: std::ops::Range<usize>| {
@@ -95,7 +95,7 @@ impl Server {
     fn session(&self, agreement: Agreement) -> Session<Ciphertext> {
         let g = self.trainer.products().geometry();
         let initial = initial_weights(CLASSES, 20, agreement.seed);
-        let weights = encrypt_weights(&self.engine, g, Ledger::lowest(), &initial);
+        let weights = encrypt_weights(&self.engine, g, LevelPlan::lowest(), &initial);
         let steps = self.rows.div_ceil(agreement.batch);
         Session::new(agreement, steps, weights).unwrap()
     }
@@ -125,11 +125,11 @@ impl Server {
             match session::advance(&self.engine, session, &self.batches[..], |_| Ok(&self.trainer), &mut between)
                 .unwrap()
             {
-                Task::Validate { .. } => {
+                Action::Validate { .. } => {
                     let judgement = judge.judge(&self.validation_logits(session), labels).unwrap();
                     session.judged(judgement.verdict).unwrap();
                 }
-                Task::Return => return true,
+                Action::Return => return true,
                 _ => return false,
             }
         }
@@ -137,19 +137,19 @@ impl Server {
 }
 
 /// The same protocol in the clear, exactly: the best weights and their epoch.
-fn twin(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
-    let mut twin = Twin::new(initial_weights(CLASSES, 20, agreement.seed), agreement.momentum);
+fn reference(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
+    let mut reference = ReferenceModel::new(initial_weights(CLASSES, 20, agreement.seed), agreement.momentum);
     let mut judge = Judge::new(agreement.patience, agreement.range, 3);
     let mut best = (Matrix::zeros(0, 0), 0);
     for epoch in 1..=agreement.max_epochs {
         for r in client.training.batches(agreement.batch).unwrap() {
             let x = client.training.features().slice(r.clone());
-            twin.step(&x, &client.training.labels()[r], agreement.rate, softmax::exact).unwrap();
+            reference.step(&x, &client.training.labels()[r], agreement.rate, softmax::exact).unwrap();
         }
-        let logits = twin::logits(client.validation.features(), twin.weights()).unwrap();
+        let logits = reference::logits(client.validation.features(), reference.weights()).unwrap();
         let verdict = judge.judge(&logits, client.validation.labels()).unwrap().verdict;
         if judge.best_epoch() == Some(epoch) {
-            best = (twin.weights().clone(), epoch);
+            best = (reference.weights().clone(), epoch);
         }
         if verdict == Verdict::Stop {
             break;
@@ -169,7 +169,7 @@ fn stops_early_at_the_twin_s_best_epoch(shape: &Shape) {
     let mut session = server.session(agreement.clone());
     let mut judge = Judge::new(agreement.patience, agreement.range, 3);
     assert!(server.run(&mut session, &mut judge, client.validation.labels(), |_| true));
-    let (exact, best) = twin(&client, &agreement);
+    let (exact, best) = reference(&client, &agreement);
     assert_eq!(judge.best_epoch(), Some(best));
     assert!(best > 1 && best < agreement.max_epochs, "{best}");
     // Not told which, the server returns them all; the client finds the best among them.
@@ -179,8 +179,8 @@ fn stops_early_at_the_twin_s_best_epoch(shape: &Shape) {
     assert!(weights.max_difference(&exact) < 1e-4 * exact.max_magnitude());
     // Folded weights work on features as they are.
     let (raw, labels) = (client.raw_validation.features(), client.validation.labels());
-    let folded = twin::logits(raw, &client.normalisation.fold(&weights).unwrap()).unwrap();
-    let normalised = twin::logits(client.validation.features(), &weights).unwrap();
+    let folded = reference::logits(raw, &client.normalisation.fold(&weights).unwrap()).unwrap();
+    let normalised = reference::logits(client.validation.features(), &weights).unwrap();
     assert_eq!(accuracy(&folded, labels).unwrap(), accuracy(&normalised, labels).unwrap());
     assert!(accuracy(&folded, labels).unwrap() > 1.5 / CLASSES as f64);
 }

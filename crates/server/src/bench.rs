@@ -5,7 +5,7 @@ use crate::state::Job;
 use crate::work::{KeyLists, OLD_KEYS, Part, Training, Work, bad_keys, blocks_len, labels_len};
 use crate::workshop::Workshop;
 use crate::{Error, Result};
-use hetal_circuits::{Bootstrapper, Encrypted, Engine, Sealed};
+use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext};
 use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params, SeededCiphertext};
 use hetal_learn::agreement::initial_weights;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The engine of a device.
 pub type EngineOf<B> = Encrypted<B>;
 /// A ciphertext of a device.
-pub type Ct<B> = Sealed<<B as Backend>::Poly>;
+pub type Ct<B> = LeveledCiphertext<<B as Backend>::Poly>;
 
 /// Everything that computes a job.
 pub struct Bench<'a, B: Backend> {
@@ -130,7 +130,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
         let geometry = self.circuit.geometry();
         let weights = initial_weights(training.classes, training.features, training.agreement.seed);
         let parts = packing::weights(geometry, &weights).map_err(Error::work)?;
-        let level = self.circuit.ledger().weights();
+        let level = self.circuit.level_plan().weights();
         let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
         let basis = Basis { q: limbs, p: 0 };
         let part = |slots: &Vec<_>| {
@@ -152,9 +152,9 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     /// Feature blocks and labels, with all row-shifted versions.
     fn batch(&self, trainer: &Self::Circuit, part: &Part) -> Result<Self::Batch> {
         let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
-        let ledger = self.circuit.ledger();
-        let mut levels = vec![ledger.fresh_features(); self.circuit.geometry().blocks()];
-        levels.push(ledger.probabilities());
+        let level_plan = self.circuit.level_plan();
+        let mut levels = vec![level_plan.fresh_features(); self.circuit.geometry().blocks()];
+        levels.push(level_plan.probabilities());
         let mut blocks = self.ciphertexts(part.blob, size, &levels)?;
         let labels = blocks.pop().ok_or_else(|| Error::work("a batch without labels"))?;
         self.sound(trainer.batch(&self.engine, &blocks, labels, part.rows))
@@ -163,7 +163,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     /// Feature blocks alone, with all row-shifted versions.
     fn rows(&self, trainer: &Self::Circuit, part: &Part) -> Result<Self::Rows> {
         let size = blocks_len(&self.params, &self.circuit);
-        let levels = vec![self.circuit.ledger().fresh_features(); self.circuit.geometry().blocks()];
+        let levels = vec![self.circuit.level_plan().fresh_features(); self.circuit.geometry().blocks()];
         let blocks = self.ciphertexts(part.blob, size, &levels)?;
         self.sound(trainer.products().versions(&self.engine, &blocks))
     }
@@ -172,7 +172,7 @@ impl<B: Backend> Workshop for Bench<'_, B> {
     fn room(&self, bytes: u64) -> usize {
         let geometry = self.circuit.geometry();
         let versions = (geometry.blocks() * geometry.padded_classes()) as u64;
-        let limbs = self.params.limbs(self.circuit.ledger().features()) as u64;
+        let limbs = self.params.limbs(self.circuit.level_plan().features()) as u64;
         let batch = versions * 2 * limbs * self.params.degree() as u64 * 8;
         self.room.unwrap_or_else(|| usize::try_from(bytes / batch.max(1)).unwrap_or(usize::MAX))
     }

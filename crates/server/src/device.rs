@@ -8,7 +8,7 @@ use crate::tenants::Tenant;
 use crate::work::{KeyLists, Training, Work};
 use crate::{Error, Result};
 use hetal_circuits::Encrypted;
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_ckks::Params;
 use hetal_ckks::backend::Failure;
 use hetal_cuda::selftest::Ring;
@@ -184,7 +184,7 @@ fn plan(
 ) -> Result<Plan> {
     let circuit = training.circuit(params)?;
     let needs = lists.find(params, (tenant, training), &circuit)?;
-    let (keys, bounds, steps) = (&needs.keys[..], &needs.bounds[..], Steps::FewKeys);
+    let (keys, bounds, steps) = (&needs.keys[..], &needs.bounds[..], BsgsSplit::FewKeys);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;

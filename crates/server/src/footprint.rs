@@ -1,12 +1,12 @@
 //! What a training will hold on a card, found by rehearsing it without one.
 
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::{Bootstrapper, Encrypted, Sealed};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::trainer::{Model, Trainer};
-use hetal_learn::{Geometry, Held, Ledger, Upload};
+use hetal_learn::{CachedBatch, Geometry, LevelPlan, RowBlob};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Rehearsal<'a> {
     /// Bounds of what is bootstrapped, as powers of two.
     pub bounds: &'a [u32],
     /// How bootstraps rotate.
-    pub steps: Steps,
+    pub steps: BsgsSplit,
     /// Whether bootstraps are graphs.
     pub graphs: bool,
     /// Pieces of a batch.
@@ -60,14 +60,14 @@ impl Footprint {
             gpu.use_graphs(false);
         }
         let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
-        let bootstrapper = Bootstrapper::with_steps(&evaluator, bounds, steps)?;
+        let bootstrapper = Bootstrapper::with_split(&evaluator, bounds, steps)?;
         let engine = Encrypted::new(evaluator, imitations(&gpu, params, keys), bootstrapper);
         let trainer = trainer(&engine)?;
-        let (g, ledger) = (*trainer.products().geometry(), trainer.products().ledger());
+        let (g, level_plan) = (*trainer.products().geometry(), trainer.products().level_plan());
         let seal = |level| sealed(&engine, params, level);
-        let features = (0..g.blocks()).map(|_| seal(ledger.fresh_features())).collect::<Result<_, Problem>>()?;
-        let held = Held::AsSent(Upload { features, labels: seal(ledger.probabilities())?, rows: g.rows() });
-        let weights = (0..g.parts()).map(|_| seal(ledger.weights())).collect::<Result<_, Problem>>()?;
+        let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect::<Result<_, Problem>>()?;
+        let held = CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.probabilities())?, rows: g.rows() });
+        let weights = (0..g.parts()).map(|_| seal(level_plan.weights())).collect::<Result<_, Problem>>()?;
         let mut model = Model::new(weights, Momentum::Nesterov);
         // From the second piece on, what the first left is there too.
         let pieces = pieces.clamp(1, 2);
@@ -80,7 +80,7 @@ impl Footprint {
         }
         model = trainer.refresh(&engine, &model)?;
         trainer.logits(&engine, &held.ready(&engine, &trainer)?.versions, &model.weights)?;
-        let (upload, versions) = batch_bytes(&gpu, params, &g, ledger);
+        let (upload, versions) = batch_bytes(&gpu, params, &g, level_plan);
         Ok(Self { fixed: gpu.peak_bytes() - upload - versions, upload, versions })
     }
 
@@ -103,11 +103,11 @@ impl Footprint {
 }
 
 /// Bytes of one batch as it was sent, and with its versions.
-fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, ledger: Ledger) -> (usize, usize) {
+fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, level_plan: LevelPlan) -> (usize, usize) {
     let ciphertexts = |count: usize, level| gpu.device_bytes_of(2 * count, params.limbs(level));
-    let labels = ciphertexts(1, ledger.probabilities());
-    let upload = ciphertexts(g.blocks(), ledger.fresh_features()) + labels;
-    (upload, ciphertexts(g.blocks() * g.padded_classes(), ledger.features()) + labels)
+    let labels = ciphertexts(1, level_plan.probabilities());
+    let upload = ciphertexts(g.blocks(), level_plan.fresh_features()) + labels;
+    (upload, ciphertexts(g.blocks() * g.padded_classes(), level_plan.features()) + labels)
 }
 
 /// Keys that take the room of real ones.
@@ -121,7 +121,11 @@ fn imitations(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)]) -> 
     keys
 }
 
-fn sealed(engine: &Encrypted<CudaBackend>, params: &Params, level: usize) -> Result<Sealed<CudaPoly>, Problem> {
+fn sealed(
+    engine: &Encrypted<CudaBackend>,
+    params: &Params,
+    level: usize,
+) -> Result<LeveledCiphertext<CudaPoly>, Problem> {
     let (limbs, gpu) = (params.limbs(level), engine.evaluator().backend());
     let half = || gpu.zero(Basis { q: limbs, p: 0 });
     Ok(engine.admit(Ciphertext { c0: half(), c1: half(), limbs, scale: params.scale(level), set: params.tag() })?)

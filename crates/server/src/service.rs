@@ -15,7 +15,7 @@ use crate::turns::{Lines, Turn, Turns};
 use crate::uploads::{Begun, Extent, Uploads};
 use crate::work::{Checker, KeyLists, OLD_KEYS, Work, bad_keys, blob_name, check_count, job_id};
 use crate::{Error, Result, clock};
-use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, Kind};
+use hetal_ckks::bytes::{Codec, HEADER_LEN, Header, KeySetFile, ObjectKind};
 use hetal_ckks::{KeyId, KeySource, Params};
 use hetal_learn::{Agreement, Verdict};
 use hetal_wire::v1::hetal_server::Hetal;
@@ -491,8 +491,8 @@ impl Service {
     /// Looks at how an upload begins: an object of its kind and of an accepted parameter set.
     fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
         let kind = match upload.kind {
-            BlobKind::Keys => Kind::KeySet,
-            BlobKind::Batch | BlobKind::Features => Kind::SeededCiphertext,
+            BlobKind::Keys => ObjectKind::KeySet,
+            BlobKind::Batch | BlobKind::Features => ObjectKind::SeededCiphertext,
         };
         let header = Header::parse(start, kind).map_err(Error::invalid)?;
         self.sets.by_id(&header.params).map(|_| ())

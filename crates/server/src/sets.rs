@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use hetal_ckks::Params;
-use hetal_ring::{Isa, RnsRing};
+use hetal_ring::RnsRing;
 use std::sync::{Arc, OnceLock};
 
 struct Entry {
@@ -58,8 +58,7 @@ impl Sets {
         if let Some(ring) = entry.ring.get() {
             return Ok(Arc::clone(ring));
         }
-        let ring = RnsRing::new(params.log_n(), params.chain(), params.special(), Isa::detect());
-        let ring = ring.map_err(|q| Error::work(format!("{q} is no prime for the ring of {}", params.name())))?;
+        let ring = params.ring().map_err(|error| Error::work(error.to_string()))?;
         Ok(Arc::clone(entry.ring.get_or_init(|| Arc::new(ring))))
     }
 }

@@ -8,7 +8,7 @@ use crate::work::{Classification, Part, Training};
 use crate::worker::Desk;
 use crate::workshop::Workshop;
 use crate::{Error, Result};
-use hetal_learn::session::{Record, Task};
+use hetal_learn::session::{Action, CheckpointRecord};
 use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 #[derive(Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The session, but for its ciphertexts.
-    pub session: Record,
+    pub session: CheckpointRecord,
     /// Its ciphertexts, in the session's order.
     ciphertexts: Vec<String>,
     iterations: u64,
@@ -69,10 +69,10 @@ pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> Res
         if let Some(outcome) = desk.interruption()? {
             return run.interrupt(outcome);
         }
-        match run.session.task() {
-            Task::Step { batch, rate, range } => run.step(batch, rate, range)?,
-            Task::Refresh => run.refresh()?,
-            Task::Validate { epoch, range } => {
+        match run.session.next_action() {
+            Action::Step { batch, rate, range } => run.step(batch, rate, range)?,
+            Action::Refresh => run.refresh()?,
+            Action::Validate { epoch, range } => {
                 if !run.asked
                     && let Some(outcome) = run.ask(epoch, range)?
                 {
@@ -83,7 +83,7 @@ pub fn train<W: Workshop>(desk: &Desk<'_>, shop: &W, training: &Training) -> Res
                     Err(outcome) => return Ok(outcome),
                 }
             }
-            Task::Return => return run.finish(),
+            Action::Return => return run.finish(),
         }
     }
 }
@@ -167,7 +167,7 @@ impl<'a, W: Workshop> Run<'a, W> {
         self.desk.report(self.progress(v1::Phase::Training, index + 1, batches))?;
         self.since_checkpoint += 1;
         // At the end of an epoch the checkpoint comes with the logits.
-        let training = matches!(self.session.task(), Task::Step { .. } | Task::Refresh);
+        let training = matches!(self.session.next_action(), Action::Step { .. } | Action::Refresh);
         if training && self.since_checkpoint >= self.desk.config.checkpoint_every {
             self.save(Change::default())?;
         }

@@ -318,13 +318,13 @@ pub fn check_count(batches: usize, most: usize) -> Result<()> {
 
 /// Bytes of a blob of feature blocks.
 pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
-    let limbs = params.limbs(circuit.ledger().fresh_features());
+    let limbs = params.limbs(circuit.level_plan().fresh_features());
     circuit.geometry().blocks() as u64 * seeded_ciphertext_len(params, limbs)
 }
 
 /// Bytes of the labels behind the feature blocks of a batch.
 pub fn labels_len(params: &Params, circuit: &Circuit) -> u64 {
-    seeded_ciphertext_len(params, params.limbs(circuit.ledger().probabilities()))
+    seeded_ciphertext_len(params, params.limbs(circuit.level_plan().probabilities()))
 }
 
 /// A blob's name in a message.

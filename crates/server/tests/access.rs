@@ -5,7 +5,7 @@ mod common;
 
 use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
 use hetal_ckks::bytes::{KeySetReader, KeySetWriter};
-use hetal_client::remote::{Address, Batch, BlobKind, Credentials, Error, Remote};
+use hetal_client::rpc::{Address, BlobKind, Credentials, Error, Remote, RowBlob};
 use hetal_learn::Wishes;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
 use hetal_server::{Config, Running, start};
@@ -25,7 +25,7 @@ fn server(folder: &Path) -> Running {
 }
 
 fn quickly(running: &Running, token: &str) -> Address {
-    Address { persistence: Duration::from_secs(5), ..address(running, token) }
+    Address { retry_timeout: Duration::from_secs(5), ..address(running, token) }
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn tenants_do_not_see_each_other() {
         Err(Error::NotFound { sentence, .. }) => sentence.replace(&id.to_string(), "ID"),
         other => panic!("{other:?}"),
     };
-    assert_eq!(sentence(job.id), sentence(hetal_client::remote::JobId([9; 16])));
+    assert_eq!(sentence(job.id), sentence(hetal_client::rpc::JobId([9; 16])));
     ann.cancel(job.id).unwrap();
 }
 
@@ -183,7 +183,7 @@ fn nonsense_is_refused_before_it_costs_anything() {
     foreign[24] ^= 1;
     assert!(refused(upload(BlobKind::Batch, &foreign).err()));
     let mut training = owner.upload(&remote);
-    let attempt = |change: &dyn Fn(&mut hetal_client::remote::Training)| {
+    let attempt = |change: &dyn Fn(&mut hetal_client::rpc::TrainingRequest)| {
         let mut changed = training.clone();
         change(&mut changed);
         remote.train([3; 16], "", &changed).err()
@@ -219,12 +219,12 @@ fn nonsense_is_refused_before_it_costs_anything() {
     let mut damaged = batch.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let blob = upload(BlobKind::Batch, &damaged).unwrap().name;
-    training.batches[1] = Batch { blob, rows: 50 };
+    training.batches[1] = RowBlob { blob, rows: 50 };
     let job = remote.train([4; 16], "", &training).unwrap();
     let mut watch = remote.watch(job.id, 0);
     let last = std::iter::from_fn(|| watch.next_event().unwrap()).last().unwrap();
     assert!(
-        matches!(&last.what, hetal_client::remote::Happening::Failed { reason } if reason.contains("checksum")),
+        matches!(&last.kind, hetal_client::rpc::EventKind::Failed { reason } if reason.contains("checksum")),
         "{last:?}"
     );
 }
@@ -281,7 +281,7 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
     let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
     let mut watch = remote.watch(job.id, 0);
     let output = loop {
-        if let hetal_client::remote::Happening::Validation(validation) = watch.next_event().unwrap().unwrap().what {
+        if let hetal_client::rpc::EventKind::Validation(validation) = watch.next_event().unwrap().unwrap().kind {
             break validation.logits[0];
         }
     };
@@ -489,7 +489,7 @@ fn a_stop_ends_the_streams() {
     let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
     let mut watch = remote.watch(job.id, 0);
     // From then on it waits, and there is nothing to do.
-    while !matches!(watch.next_event().unwrap().unwrap().what, hetal_client::remote::Happening::Validation(_)) {}
+    while !matches!(watch.next_event().unwrap().unwrap().kind, hetal_client::rpc::EventKind::Validation(_)) {}
     let (begun, begins) = std::sync::mpsc::channel();
     let (server, authority) = (running.address(), std::fs::read(running.authority().unwrap()).unwrap());
     let watcher = std::thread::spawn(move || {
@@ -533,7 +533,7 @@ fn a_verdict_that_does_not_come_ends_the_job() {
     let mut watch = remote.watch(job.id, 0);
     let last = std::iter::from_fn(|| watch.next_event().unwrap()).last().unwrap();
     assert!(
-        matches!(&last.what, hetal_client::remote::Happening::Failed { reason } if reason.contains("no verdict")),
+        matches!(&last.kind, hetal_client::rpc::EventKind::Failed { reason } if reason.contains("no verdict")),
         "{last:?}"
     );
 }
@@ -544,7 +544,7 @@ fn requests_are_written_down() {
     let dir = TempDir::new();
     let running = server(dir.path());
     let remote = Remote::connect(&quickly(&running, TOKEN)).unwrap();
-    let unknown = hetal_client::remote::JobId([9; 16]);
+    let unknown = hetal_client::rpc::JobId([9; 16]);
     assert!(remote.job(unknown).is_err());
     assert!(Remote::connect(&quickly(&running, "wrong token")).is_err());
     let (text, lines) = log(dir.path(), "audit.log");
@@ -692,7 +692,7 @@ fn a_tenant_who_leaves_is_gone() {
     let training = owner.upload(&ann);
     let job = ann.train([1; 16], "a label", &training).unwrap();
     let mut watch = ann.watch(job.id, 0);
-    while !matches!(watch.next_event().unwrap().unwrap().what, hetal_client::remote::Happening::Validation(_)) {}
+    while !matches!(watch.next_event().unwrap().unwrap().kind, hetal_client::rpc::EventKind::Validation(_)) {}
     drop(watch);
     let name = "ann".to_owned().try_into().unwrap();
     // Not while the server runs.

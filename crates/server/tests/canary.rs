@@ -6,9 +6,10 @@ mod common;
 
 use common::{Process, TOKEN, tap::Tap};
 use hetal_ckks::Params;
-use hetal_client::remote::{Address, Credentials, Remote};
-use hetal_client::training::{Options, Training};
-use hetal_client::{Labelled, Owner, Project, Task, files, keys, task};
+use hetal_client::data::files;
+use hetal_client::rpc::{Address, Credentials, Remote};
+use hetal_client::training::{Options, TrainingRun};
+use hetal_client::{Labelled, Owner, Project, TrainingData, data, keys};
 use hetal_learn::Wishes;
 use hetal_ring::Basis;
 use hetal_server::tls::authority_path;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 /// As the program of the data owner has it.
 #[global_allocator]
-static MEMORY: hetal_keys::Wiping = hetal_keys::Wiping;
+static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
 const SET: &str = "insecure-toy11";
 const FOLDER: &str = "HETAL_CANARY_FOLDER";
@@ -41,7 +42,7 @@ fn the_owner() {
         server: read("address"),
         authorities: read("authority.pem").into_bytes(),
         credentials: Credentials::Token(read("token").into()),
-        persistence: Duration::from_secs(20),
+        retry_timeout: Duration::from_secs(20),
     };
     let remote = Remote::connect(&address).unwrap();
     let mut project = Project::open(&folder.join("project"), Some(SET)).unwrap();
@@ -50,7 +51,7 @@ fn the_owner() {
     options.wishes = Wishes { batch: Some(64), max_epochs: Some(2), patience: Some(2), ..Wishes::default() };
     options.verdict_delay = Duration::ZERO;
     let trained =
-        Training::open(&mut project, &remote, &task, &options, &mut |_| ()).unwrap().run(&mut |_| ()).unwrap();
+        TrainingRun::open(&mut project, &remote, &task, &options, &mut |_| ()).unwrap().run(&mut |_| ()).unwrap();
     let owner = keys::existing_owner(&mut project).unwrap();
     pause("held");
     drop((owner, trained, task, project, remote, address, options));
@@ -109,9 +110,9 @@ fn write_rows(path: &Path, random: &mut Random) -> Vec<String> {
     names
 }
 
-fn learned_from(rows: &Path) -> Task {
+fn learned_from(rows: &Path) -> TrainingData {
     let table = files::table(rows, Some("kind")).unwrap();
-    Task::new(&Labelled::new(table, None).unwrap(), None, task::ROW_NORM).unwrap()
+    TrainingData::new(&Labelled::new(table, None).unwrap(), None, data::ROW_NORM).unwrap()
 }
 
 /// Feature values as the file has them and as they are encrypted.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Process, TOKEN, judge, names, owner};
-use hetal_client::remote::{BlobKind, Happening, Phase, Remote};
+use hetal_client::rpc::{BlobKind, EventKind, Phase, Remote};
 use hetal_testkit::{Random, SetOnDrop, TempDir, Watchdog};
 use std::cell::RefCell;
 use std::path::Path;
@@ -61,14 +61,14 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     let mut watch = remote.watch(job.id, 0);
     let (mut last_iteration, mut last_round, mut attempts) = (0, 0, 0);
     let outputs = loop {
-        match watch.next_event().unwrap().unwrap().what {
-            Happening::Started { .. } => attempts += 1,
-            Happening::Progress(p) if p.phase == Phase::Training && p.iterations > last_iteration => {
+        match watch.next_event().unwrap().unwrap().kind {
+            EventKind::Started { .. } => attempts += 1,
+            EventKind::Progress(p) if p.phase == Phase::Training && p.iterations > last_iteration => {
                 last_iteration = p.iterations;
                 kills += 1;
                 kill_and_start(&mut process.borrow_mut(), dir.path());
             }
-            Happening::Validation(validation) => {
+            EventKind::Validation(validation) => {
                 if validation.round == 2 && last_round < 2 {
                     kills += 1;
                     kill_and_start(&mut process.borrow_mut(), dir.path());
@@ -76,8 +76,8 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
                 last_round = validation.round;
                 judge(&remote, job.id, &validation);
             }
-            Happening::Finished(outputs) => break outputs,
-            Happening::Failed { reason } => panic!("{reason}"),
+            EventKind::Finished(outputs) => break outputs,
+            EventKind::Failed { reason } => panic!("{reason}"),
             _ => {}
         }
     };
@@ -119,7 +119,7 @@ fn killed_at_random_moments(kills: usize, seed: u64) {
         let job = remote.train([1; 16], "", &training).unwrap();
         allowed.store(share(1), Ordering::SeqCst);
         let outputs = common::follow(&remote, job.id, |event| {
-            if let Happening::Validation(validation) = &event.what {
+            if let EventKind::Validation(validation) = &event.kind {
                 println!("epoch {} trained: {} kills", validation.round, done.load(Ordering::SeqCst));
                 while done.load(Ordering::SeqCst) < share(validation.round as usize) {
                     std::thread::sleep(Duration::from_millis(10));
@@ -154,7 +154,7 @@ fn a_terminated_server_drains() {
     let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
     let mut watch = remote.watch(job.id, 0);
     loop {
-        if let Happening::Progress(p) = watch.next_event().unwrap().unwrap().what
+        if let EventKind::Progress(p) = watch.next_event().unwrap().unwrap().kind
             && p.iterations == 1
         {
             break;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Process, Stranger, names, owner, wishes};
-use hetal_client::remote::{BlobName, Happening, Remote, Training};
+use hetal_client::rpc::{BlobName, EventKind, Remote, TrainingRequest};
 use hetal_learn::{Verdict, Wishes};
 use hetal_server::tenants::Fingerprint;
 use hetal_server::tls::authority_path;
@@ -46,7 +46,7 @@ fn tables() -> String {
 }
 
 /// A training of one epoch of one batch.
-fn training(remote: &Remote) -> Training {
+fn training(remote: &Remote) -> TrainingRequest {
     let mut training = owner().upload(remote);
     training.batches.truncate(1);
     training.wishes = Wishes { max_epochs: Some(1), ..wishes() };
@@ -64,17 +64,17 @@ fn metric(address: SocketAddr, name: &str) -> u64 {
 }
 
 /// Trains; gives the weights' names and how many iterations the server did meanwhile, for everyone.
-fn train(remote: &Remote, training: &Training, metrics: SocketAddr) -> (Vec<(usize, BlobName)>, u64) {
+fn train(remote: &Remote, training: &TrainingRequest, metrics: SocketAddr) -> (Vec<(usize, BlobName)>, u64) {
     let before = metric(metrics, "hetal_iterations_total");
     let job = remote.train([7; 16], "", training).unwrap();
     let mut watch = remote.watch(job.id, 0);
     loop {
-        match watch.next_event().unwrap().unwrap().what {
-            Happening::Validation(v) => remote.judge_after(job.id, &v, Verdict::Stop, Duration::ZERO).unwrap(),
-            Happening::Finished(outputs) => {
+        match watch.next_event().unwrap().unwrap().kind {
+            EventKind::Validation(v) => remote.judge_after(job.id, &v, Verdict::Stop, Duration::ZERO).unwrap(),
+            EventKind::Finished(outputs) => {
                 return (names(&outputs), metric(metrics, "hetal_iterations_total") - before);
             }
-            Happening::Failed { reason } => panic!("{reason}"),
+            EventKind::Failed { reason } => panic!("{reason}"),
             _ => {}
         }
     }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{address, config, follow, names, owner};
-use hetal_client::remote::{Happening, Job, JobState, Phase, Progress, Remote};
+use hetal_client::rpc::{EventKind, JobInfo, JobProgress, JobState, Phase, Remote};
 use hetal_cuda::emulated;
 use hetal_server::config::Engine;
 use hetal_server::{Config, End, Running};
@@ -25,23 +25,23 @@ fn start(folder: &Path, engine: Engine) -> (Running, Arc<Remote>) {
 }
 
 /// One epoch of two batches: emulated kernels are slow.
-fn train(remote: &Remote) -> Job {
+fn train(remote: &Remote) -> JobInfo {
     let mut training = owner().upload(remote);
     training.wishes.max_epochs = Some(1);
     remote.train([1; 16], "a training", &training).unwrap()
 }
 
 /// Waits for a progress of some kind.
-fn wait(remote: &Arc<Remote>, job: &Job, wanted: fn(&Progress) -> bool) {
+fn wait(remote: &Arc<Remote>, job: &JobInfo, wanted: fn(&JobProgress) -> bool) {
     let (remote, id) = (Arc::clone(remote), job.id);
     let (seen, news) = mpsc::channel();
     // A job in the queue is watched for ever: a server that tells nothing must not keep the test.
     std::thread::spawn(move || {
         let mut watch = remote.watch(id, 0);
         while let Some(event) = watch.next_event().unwrap() {
-            match event.what {
-                Happening::Progress(progress) if wanted(&progress) => return seen.send(()).unwrap(),
-                Happening::Failed { reason } => panic!("{reason}"),
+            match event.kind {
+                EventKind::Progress(progress) if wanted(&progress) => return seen.send(()).unwrap(),
+                EventKind::Failed { reason } => panic!("{reason}"),
                 _ => {}
             }
         }
@@ -92,17 +92,17 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
     let (running, remote) = start(dir.path(), Engine::Auto);
     let mut rested = false;
     let outputs = follow(&remote, job.id, |event| {
-        rested |= matches!(event.what, Happening::Progress(Progress { resting: true, .. }));
+        rested |= matches!(event.kind, EventKind::Progress(JobProgress { resting: true, .. }));
     });
     assert!(!rested, "it goes on at once");
     assert_eq!(names(&outputs), expected);
     running.stop();
 }
 
-fn follow_to_failure(remote: &Remote, job: &Job) -> String {
+fn follow_to_failure(remote: &Remote, job: &JobInfo) -> String {
     let mut watch = remote.watch(job.id, 0);
     while let Some(event) = watch.next_event().unwrap() {
-        if let Happening::Failed { reason } = event.what {
+        if let EventKind::Failed { reason } = event.kind {
             return reason;
         }
     }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
-use hetal_client::remote::{Batch, BlobKind, Happening, Remote, Training};
+use hetal_client::rpc::{BlobKind, EventKind, Remote, RowBlob, TrainingRequest};
 use hetal_server::tenants::TenantConfig;
 use hetal_server::{Config, start};
 use hetal_testkit::TempDir;
@@ -59,8 +59,8 @@ impl Target {
     }
 }
 
-fn message(training: &Training) -> v1::Training {
-    let rows = |batch: &Batch| v1::Rows { blob: batch.blob.to_vec().into(), rows: batch.rows as u32 };
+fn message(training: &TrainingRequest) -> v1::Training {
+    let rows = |batch: &RowBlob| v1::Rows { blob: batch.blob.to_vec().into(), rows: batch.rows as u32 };
     v1::Training {
         set: training.set.to_vec().into(),
         features: training.features as u32,
@@ -163,7 +163,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
     let job = ann.train([1; 16], "", &training).unwrap();
     let mut watch = ann.watch(job.id, 0);
     let output = loop {
-        if let Happening::Validation(validation) = watch.next_event().unwrap().unwrap().what {
+        if let EventKind::Validation(validation) = watch.next_event().unwrap().unwrap().kind {
             break validation.logits[0].blob;
         }
     };

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{VALIDATION, address, config, follow, judge, names, owner};
-use hetal_client::remote::{BlobKind, Classification, Happening, JobState, Phase, Remote};
-use hetal_learn::twin;
+use hetal_client::rpc::{BlobKind, ClassificationRequest, EventKind, JobState, Phase, Remote};
+use hetal_learn::reference;
 use hetal_learn::{Matrix, packing};
 use hetal_testkit::TempDir;
 
@@ -26,7 +26,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     assert_eq!(job.terms.as_ref().unwrap().max_epochs, 6);
     let mut steps = Vec::new();
     let outputs = follow(&remote, job.id, |event| {
-        if let Happening::Progress(progress) = event.what
+        if let EventKind::Progress(progress) = event.kind
             && progress.phase == Phase::Training
         {
             steps.push((progress.epoch, progress.done));
@@ -42,13 +42,13 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     let weights = owner.client.codec().decode(&std::fs::read(&weights_path).unwrap()).unwrap();
     let weights = packing::unpack_weights(owner.circuit.geometry(), &[owner.client.decrypt(&weights)]).unwrap();
     let queries = training.validation.clone();
-    let query = Classification { job: job.id, weights: outputs[1].blob, queries };
+    let query = ClassificationRequest { job: job.id, weights: outputs[1].blob, queries };
     let query = remote.classify([2; 16], "queries", &query).unwrap();
     let logits = follow(&remote, query.id, |_| {});
     let path = dir.path().join("logits");
     remote.download(query.id, &logits[0], owner.logits_len(), &path, &mut |_, _| {}).unwrap();
     let found = owner.open_logits(&path, VALIDATION, 128.0);
-    let expected = twin::logits(&validation_rows(), &weights).unwrap();
+    let expected = reference::logits(&validation_rows(), &weights).unwrap();
     let error = found.max_difference(&expected);
     assert!(error < 1e-3, "{error}");
     assert!(expected.max_magnitude() > 0.1);
@@ -89,10 +89,10 @@ fn a_stopped_server_goes_on_where_it_was() {
     let mut rounds = 0;
     let last = loop {
         let event = watch.next_event().unwrap().unwrap();
-        match event.what {
+        match event.kind {
             // Stopped in the middle of epoch 2.
-            Happening::Progress(p) if p.phase == Phase::Training && p.iterations == 3 => break event.sequence,
-            Happening::Validation(validation) => {
+            EventKind::Progress(p) if p.phase == Phase::Training && p.iterations == 3 => break event.sequence,
+            EventKind::Validation(validation) => {
                 rounds += 1;
                 judge(&remote, job.id, &validation);
             }
@@ -107,18 +107,18 @@ fn a_stopped_server_goes_on_where_it_was() {
     // Nothing that was told is told again: events go on after the last, and none is missed (or the watch fails).
     let mut watch = remote.watch(job.id, last);
     let next = std::iter::from_fn(|| watch.next_event().unwrap()).find(|event| event.sequence != last).unwrap();
-    assert!(next.sequence == last + 1 && matches!(next.what, Happening::Started { attempt: _, .. }));
+    assert!(next.sequence == last + 1 && matches!(next.kind, EventKind::Started { attempt: _, .. }));
     drop(watch);
     let mut attempts = 0;
     let outputs = {
         let mut watch = remote.watch(job.id, 0);
         loop {
             let event = watch.next_event().unwrap().unwrap();
-            match event.what {
-                Happening::Started { .. } => attempts += 1,
+            match event.kind {
+                EventKind::Started { .. } => attempts += 1,
                 // The first round has been judged; the same word again does no harm.
-                Happening::Validation(validation) => judge(&remote, job.id, &validation),
-                Happening::Finished(outputs) => break outputs,
+                EventKind::Validation(validation) => judge(&remote, job.id, &validation),
+                EventKind::Finished(outputs) => break outputs,
                 _ => {}
             }
         }
@@ -136,12 +136,12 @@ fn a_cancelled_job_ends_and_stays_ended() {
     let job = remote.train([1; 16], "", &training).unwrap();
     let mut watch = remote.watch(job.id, 0);
     loop {
-        match watch.next_event().unwrap().unwrap().what {
-            Happening::Validation(_) => {
+        match watch.next_event().unwrap().unwrap().kind {
+            EventKind::Validation(_) => {
                 remote.cancel(job.id).unwrap();
             }
-            Happening::Cancelled => break,
-            Happening::Finished(_) | Happening::Failed { .. } => panic!("not cancelled"),
+            EventKind::Cancelled => break,
+            EventKind::Finished(_) | EventKind::Failed { .. } => panic!("not cancelled"),
             _ => {}
         }
     }

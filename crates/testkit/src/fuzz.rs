@@ -5,11 +5,11 @@
 use crate::allocation::peak_of;
 use crate::random::Random;
 use crate::samples::{Samples, fix_checksums};
-use hetal_ckks::bytes::{FormatError, HEADER_LEN, Kind};
+use hetal_ckks::bytes::{FormatError, HEADER_LEN, ObjectKind};
 use std::collections::BTreeMap;
 
 /// Feeds bytes to the decoder of a kind. What it understands must be what it would write: one meaning, one form.
-pub fn fuzz_one(samples: &Samples, kind: Kind, bytes: &[u8]) -> Result<(), FormatError> {
+pub fn fuzz_one(samples: &Samples, kind: ObjectKind, bytes: &[u8]) -> Result<(), FormatError> {
     let rewritten = samples.read(kind, bytes)?;
     assert!(rewritten == bytes, "two forms of one {kind}");
     Ok(())
@@ -21,7 +21,7 @@ pub type Tally = BTreeMap<String, usize>;
 /// Feeds `runs` mutations to every decoder. The same seed gives the same bytes.
 pub fn run(samples: &Samples, seed: u64, runs: usize) -> Tally {
     let mut tally = Tally::new();
-    for kind in Kind::ALL {
+    for kind in ObjectKind::ALL {
         let mut random = Random(seed ^ (kind as u64) << 56);
         for run in 0..runs {
             let place = Place { seed, kind, run };
@@ -40,7 +40,7 @@ pub fn run(samples: &Samples, seed: u64, runs: usize) -> Tally {
 /// Says, when a decoder panics, how to see it again.
 struct Place {
     seed: u64,
-    kind: Kind,
+    kind: ObjectKind,
     run: usize,
 }
 
@@ -59,7 +59,7 @@ fn variant(error: &FormatError) -> String {
 }
 
 /// An object of a kind with one to three changes, and mostly with checksums that fit them.
-fn mutated(samples: &Samples, kind: Kind, random: &mut Random) -> Vec<u8> {
+fn mutated(samples: &Samples, kind: ObjectKind, random: &mut Random) -> Vec<u8> {
     let mut bytes = samples.of(kind).to_vec();
     for _ in 0..=random.below(3) {
         mutate(samples, &mut bytes, random);

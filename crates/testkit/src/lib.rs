@@ -16,7 +16,7 @@ pub use watchdog::{SetOnDrop, Watchdog};
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};
 use hetal_ckks::{PublicKey, SeededCiphertext};
-use hetal_keys::{Decryptor, Encryptor, Ephemeral, KeyGenerator, SecretKey};
+use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, SecretKey};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing, prime};
 
@@ -40,7 +40,7 @@ pub struct Client {
     decryptor: Decryptor,
     seeds: Mutex<TestSeeds>,
     /// Drawn with the first key to or from it: those of all sets belong together.
-    ephemeral: OnceLock<Ephemeral>,
+    ephemeral: OnceLock<EphemeralSecret>,
 }
 
 impl Client {
@@ -57,7 +57,7 @@ impl Client {
     /// A client of any set.
     pub fn of(params: Params, label: u64, isa: Isa) -> Self {
         let params = Arc::new(params);
-        let ring = Arc::new(RnsRing::new(params.log_n(), params.chain(), params.special(), isa).unwrap());
+        let ring = Arc::new(params.ring_on(isa).unwrap());
         let mut seeds = TestSeeds::insecure(label);
         Self {
             evaluator: Evaluator::new(Arc::clone(&params), Arc::clone(&ring)),
@@ -115,20 +115,14 @@ impl Client {
     /// Adds the keys `(purpose, limbs)` to `keys`.
     pub fn add_keys(&self, keys: &mut EvaluationKeys<PackedPoly>, wanted: impl IntoIterator<Item = (KeyId, usize)>) {
         let seeds = &mut *self.seeds.lock().unwrap();
-        let (generator, secret) = (&self.generator, &self.secret);
         for (id, limbs) in wanted {
-            let key = match id {
-                KeyId::Relinearisation => generator.relinearisation(secret, limbs, seeds),
-                KeyId::Galois(galois) => generator.galois(secret, galois, limbs, seeds),
-                KeyId::ToSparse => generator.to_sparse(secret, self.ephemeral(seeds), seeds),
-                KeyId::FromSparse(galois) => generator.from_sparse(secret, self.ephemeral(seeds), galois, seeds),
-            };
-            keys.insert(key.unwrap());
+            let ephemeral = id.is_sparse().then(|| self.ephemeral(seeds));
+            keys.insert(self.generator.make(&self.secret, (id, limbs), ephemeral, seeds).unwrap());
         }
     }
 
-    fn ephemeral(&self, seeds: &mut TestSeeds) -> &Ephemeral {
-        self.ephemeral.get_or_init(|| Ephemeral::new(&self.params, seeds))
+    fn ephemeral(&self, seeds: &mut TestSeeds) -> &EphemeralSecret {
+        self.ephemeral.get_or_init(|| EphemeralSecret::new(&self.params, seeds))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Client, complex_vector, tiny_params_of_two_kinds};
 use hetal_ckks::bytes::{
-    self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Kind, Object, Result,
+    self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Object, ObjectKind, Result,
 };
 use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
@@ -12,7 +12,7 @@ pub struct Samples {
     /// Whose they are.
     pub client: Client,
     /// Their bytes.
-    pub bytes: Vec<(Kind, Vec<u8>)>,
+    pub bytes: Vec<(ObjectKind, Vec<u8>)>,
 }
 
 impl Samples {
@@ -30,34 +30,34 @@ impl Samples {
         let mut set = Vec::new();
         bytes::write_key_set(&codec, &keys, &mut set).unwrap();
         let bytes = vec![
-            (Kind::Params, client.params.to_bytes().unwrap()),
-            (Kind::Plaintext, codec.encode(&plain).unwrap()),
-            (Kind::Ciphertext, codec.encode(&client.encrypt(&values, 0)).unwrap()),
-            (Kind::SeededCiphertext, codec.encode(&client.encrypt_seeded(&values, 0)).unwrap()),
-            (Kind::PublicKey, codec.encode(&client.public_key(1)).unwrap()),
-            (Kind::SwitchingKey, codec.encode(&**key).unwrap()),
-            (Kind::KeySet, set),
+            (ObjectKind::Params, client.params.to_bytes().unwrap()),
+            (ObjectKind::Plaintext, codec.encode(&plain).unwrap()),
+            (ObjectKind::Ciphertext, codec.encode(&client.encrypt(&values, 0)).unwrap()),
+            (ObjectKind::SeededCiphertext, codec.encode(&client.encrypt_seeded(&values, 0)).unwrap()),
+            (ObjectKind::PublicKey, codec.encode(&client.public_key(1)).unwrap()),
+            (ObjectKind::SwitchingKey, codec.encode(&**key).unwrap()),
+            (ObjectKind::KeySet, set),
         ];
         Self { client, bytes }
     }
 
     /// The object of a kind.
-    pub fn of(&self, kind: Kind) -> &[u8] {
+    pub fn of(&self, kind: ObjectKind) -> &[u8] {
         let sample = self.bytes.iter().find(|(k, _)| *k == kind);
         &sample.unwrap().1
     }
 
     /// Reads bytes as an object of a kind and writes it again.
-    pub fn read(&self, kind: Kind, bytes: &[u8]) -> Result<Vec<u8>> {
+    pub fn read(&self, kind: ObjectKind, bytes: &[u8]) -> Result<Vec<u8>> {
         let codec = &self.client.codec();
         match kind {
-            Kind::Params => Params::from_bytes(bytes)?.to_bytes(),
-            Kind::Plaintext => rewritten::<Plaintext<Poly>>(codec, bytes),
-            Kind::Ciphertext => rewritten::<Ciphertext<Poly>>(codec, bytes),
-            Kind::SeededCiphertext => rewritten::<SeededCiphertext<Poly>>(codec, bytes),
-            Kind::PublicKey => rewritten::<PublicKey<Poly>>(codec, bytes),
-            Kind::SwitchingKey => rewritten::<SwitchingKey<PackedPoly>>(codec, bytes),
-            Kind::KeySet => rewritten_set(codec, bytes),
+            ObjectKind::Params => Params::from_bytes(bytes)?.to_bytes(),
+            ObjectKind::Plaintext => rewritten::<Plaintext<Poly>>(codec, bytes),
+            ObjectKind::Ciphertext => rewritten::<Ciphertext<Poly>>(codec, bytes),
+            ObjectKind::SeededCiphertext => rewritten::<SeededCiphertext<Poly>>(codec, bytes),
+            ObjectKind::PublicKey => rewritten::<PublicKey<Poly>>(codec, bytes),
+            ObjectKind::SwitchingKey => rewritten::<SwitchingKey<PackedPoly>>(codec, bytes),
+            ObjectKind::KeySet => rewritten_set(codec, bytes),
         }
     }
 }
@@ -81,9 +81,9 @@ fn rewritten_set(codec: &Codec<RnsRing>, bytes: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Makes the checksums of an object right again, as far as its lengths allow: what comes after is then reached.
-pub fn fix_checksums(kind: Kind, bytes: &mut [u8]) {
+pub fn fix_checksums(kind: ObjectKind, bytes: &mut [u8]) {
     let Some(end) = bytes.len().checked_sub(CHECKSUM_LEN) else { return };
-    let checksum = if kind == Kind::KeySet { fix_set(&mut bytes[..end]) } else { blake3::hash(&bytes[..end]) };
+    let checksum = if kind == ObjectKind::KeySet { fix_set(&mut bytes[..end]) } else { blake3::hash(&bytes[..end]) };
     bytes[end..].copy_from_slice(checksum.as_bytes());
 }
 
@@ -104,7 +104,7 @@ fn fix_set(content: &mut [u8]) -> blake3::Hash {
     hasher.update(&content[..at]);
     while let Some(len) = word(content, at + 16).and_then(|len| len.checked_add(HEADER_LEN + CHECKSUM_LEN)) {
         let Some(key) = at.checked_add(len).and_then(|end| content.get_mut(at..end)) else { break };
-        fix_checksums(Kind::SwitchingKey, key);
+        fix_checksums(ObjectKind::SwitchingKey, key);
         hasher.update(&key[len - CHECKSUM_LEN..]);
         at += len;
     }

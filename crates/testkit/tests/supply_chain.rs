@@ -121,11 +121,27 @@ fn exceptions_are_not_in_the_product() {
     let deny = deny();
     for exception in deny["licenses"]["exceptions"].as_array().unwrap() {
         let name = exception["name"].as_str().unwrap();
-        for product in ["hetal-cli", "hetal-server"] {
+        for product in ["hetal-cli", "hetal-features", "hetal-server"] {
             let tree =
                 cargo(&["tree", "--locked", "--offline", "-e", "normal,build", "--prefix", "none", "-p", product]);
             assert!(!tree.lines().any(|line| line.split(' ').next() == Some(name)), "{product} links {name}");
         }
+    }
+}
+
+/// The program that holds the secret key reads no pictures, sentences, networks or Parquet tables: `hetal-extract` does.
+#[test]
+fn hetal_does_not_link_what_reads_the_files_of_others() {
+    let tree = |package| cargo(&["tree", "--locked", "--offline", "-e", "normal", "--prefix", "none", "-p", package]);
+    let has = |tree: &str, name: &str| tree.lines().any(|line| line.starts_with(name));
+    let (hetal, extractor) = (tree("hetal-cli"), tree("hetal-features"));
+    for name in ["candle-core ", "tract-onnx ", "tokenizers ", "png ", "zune-jpeg ", "snap "] {
+        assert!(has(&extractor, name), "hetal-extract links {name}");
+        assert!(!has(&hetal, name), "hetal links {name}");
+    }
+    assert!(has(&hetal, "hetal-extract-api ") && !has(&hetal, "hetal-features "));
+    for name in ["hetal-keys ", "hetal-client "] {
+        assert!(!has(&extractor, name), "hetal-extract links {name}");
     }
 }
 

@@ -1,31 +1,31 @@
-//! What jobs do, as both ends know it.
+//! The states of a job.
 
 use crate::v1;
 
-/// What a job is doing.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// In the queue.
+    /// It waits in the queue.
     Queued,
-    /// Computed by a worker.
+    /// A worker computes it.
     Running,
-    /// Waiting for a verdict.
+    /// It waits for a verdict.
     Waiting,
-    /// Done.
+    /// It ended well.
     Finished,
-    /// Ended with an error.
+    /// It ended with an error.
     Failed,
-    /// Ended by its owner.
+    /// Its owner cancelled it.
     Cancelled,
 }
 
 impl JobState {
-    /// Whether nothing more will happen.
+    /// Returns whether the job has ended.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Finished | Self::Failed | Self::Cancelled)
     }
 
-    /// The state a message names, if it names one.
+    /// Converts the state in a message; `None` if it is unspecified.
     pub fn parse(message: v1::JobState) -> Option<Self> {
         Some(match message {
             v1::JobState::Unspecified => return None,

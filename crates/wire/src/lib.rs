@@ -6,32 +6,33 @@ mod names;
 pub use job_state::JobState;
 pub use names::{BlobName, JobId, NameError};
 
-/// The messages and the service, as `proto/hetal.proto` describes them.
+/// The messages and the service of `proto/hetal.proto`.
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::panic)]
 pub mod v1 {
     tonic::include_proto!("hetal.v1");
 }
 
-/// The version of the protocol that this program speaks. It rises whenever the other end could not use what it is sent, in messages or in
-/// blobs: version 2 has key sets with keys from the sparse secret.
+/// The protocol version of this program. It rises whenever the other end could not use a message or
+/// a blob. Since version 2, key sets contain keys from the sparse secret.
 pub const VERSION: u32 = 2;
-/// The metadata entry of every request that names the version it speaks.
+/// The metadata entry of every request with its protocol version.
 pub const VERSION_ENTRY: &str = "hetal-protocol";
 /// Bytes of a blob in one message of a stream.
 pub const PART_BYTES: usize = 256 << 10;
-/// Most bytes of any message: a part with its frame, or a job with thousands of batches.
+/// The most bytes of a message: a part of a blob, or a job with thousands of row blobs.
 pub const MESSAGE_BYTES: usize = 1 << 20;
-/// Most bytes of a label or of a program's name.
+/// The most bytes of a label or of the name of a program.
 pub const LABEL_BYTES: usize = 64;
 
-/// Whether both ends can talk, and the sentence that says why not: one that an older or newer client can show as it is.
+/// Agrees on a protocol version with a client. The error is a sentence that a client of any version
+/// can print.
 pub fn negotiate(oldest: u32, newest: u32) -> Result<u32, String> {
     if (oldest..=newest).contains(&VERSION) {
         return Ok(VERSION);
     }
     let what = if newest < VERSION { "update the client" } else { "ask the server's operator to update it" };
     Err(format!(
-        "the client speaks versions {oldest} to {newest} of the protocol, this server version {VERSION}: {what}"
+        "the client speaks protocol versions {oldest} to {newest}, and this server speaks version {VERSION}: {what}"
     ))
 }
 

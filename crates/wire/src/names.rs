@@ -1,11 +1,11 @@
-//! Names of blobs and jobs.
+//! Names of blobs and ids of jobs.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A name that is none.
+/// A text or byte string that is not a valid name or id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a {what} is {bytes} bytes ({} hexadecimal digits), not {found:?}", 2 * .bytes)]
+#[error("invalid {what} {found:?}: it must have {bytes} bytes, as text {} hexadecimal digits", 2 * .bytes)]
 pub struct NameError {
     what: &'static str,
     bytes: usize,
@@ -19,7 +19,7 @@ macro_rules! name {
         pub struct $name(pub [u8; $bytes]);
 
         impl $name {
-            /// Its bytes, as messages hold them.
+            /// Its bytes, as in messages.
             pub fn to_vec(self) -> Vec<u8> {
                 self.0.to_vec()
             }
@@ -67,11 +67,11 @@ macro_rules! name {
 
 name!(
     /// The name of a blob: the BLAKE3 hash of its bytes.
-    BlobName, 32, "blob's name"
+    BlobName, 32, "blob name"
 );
 name!(
-    /// The name of a job: random.
-    JobId, 16, "job's id"
+    /// The id of a job: random bytes.
+    JobId, 16, "job id"
 );
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The map between coefficients and slots, as a product of a few sparse matrices.
 
 use crate::Result;
-use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, Matrix};
+use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, LinearTransform};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
@@ -10,7 +10,7 @@ pub(super) struct Shape {
     n: i64,
     lengths: Vec<usize>,
     inverse: bool,
-    steps: Steps,
+    split: BsgsSplit,
     /// Whether it is applied to a raised ciphertext, whose inner rotations have keys of a fifth of others' size, and share no digits that had to be made.
     pub(super) raised: bool,
 }
@@ -18,7 +18,7 @@ pub(super) struct Shape {
 /// How a rotation is made of an inner and an outer one. Inner ones share their digits, outer ones each cost a whole key-switch. The
 /// matrix of a raised ciphertext has its own, whatever is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Steps {
+pub enum BsgsSplit {
     /// As many inner as outer ones, or twice as many: fewest keys.
     #[default]
     FewKeys,
@@ -26,7 +26,7 @@ pub enum Steps {
     FewOuter,
 }
 
-impl Steps {
+impl BsgsSplit {
     /// What a user who allows `more_keys` or not gets.
     pub fn allowing(more_keys: bool) -> Self {
         if more_keys { Self::FewOuter } else { Self::FewKeys }
@@ -35,8 +35,8 @@ impl Steps {
 
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short ones first from
 /// (bit-reversed) coefficients to slots, long ones first for the inverse.
-pub(super) fn shapes(n: usize, count: usize, inverse: bool, steps: Steps) -> Vec<Shape> {
-    shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, steps)
+pub(super) fn shapes(n: usize, count: usize, inverse: bool, split: BsgsSplit) -> Vec<Shape> {
+    shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, split)
 }
 
 /// `all` butterflies in `count` groups as equal as they can be, larger ones first.
@@ -47,7 +47,7 @@ fn equal_sizes(all: usize, count: usize) -> Vec<usize> {
 /// The inverse's [`shapes`], of which the first is for a raised ciphertext: it has more butterflies than the others, so that
 /// these have fewer outer rotations. (At `full` 7, 4 and 4 instead of 5 each: 9 outer rotations instead of 17.) Where there are as
 /// many matrices as butterflies, each has one.
-pub(super) fn shapes_of_raised(n: usize, count: usize, steps: Steps) -> Vec<Shape> {
+pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<Shape> {
     if count == 0 {
         return Vec::new();
     }
@@ -57,19 +57,19 @@ pub(super) fn shapes_of_raised(n: usize, count: usize, steps: Steps) -> Vec<Shap
         0 => equal_sizes(all, count),
         _ => iter::once(all - later * (count - 1)).chain(iter::repeat_n(later, count - 1)).collect(),
     };
-    let mut shapes = shapes_of_sizes(n, sizes, true, steps);
+    let mut shapes = shapes_of_sizes(n, sizes, true, split);
     shapes.iter_mut().take(1).for_each(|shape| shape.raised = true);
     shapes
 }
 
-fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, steps: Steps) -> Vec<Shape> {
+fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit) -> Vec<Shape> {
     let mut lengths: Vec<usize> = (1..=n.ilog2()).map(|k| 1 << k).collect();
     if inverse {
         lengths.reverse();
     }
     let mut lengths = lengths.into_iter();
     let shape =
-        |size| Shape { n: n as i64, lengths: lengths.by_ref().take(size).collect(), inverse, steps, raised: false };
+        |size| Shape { n: n as i64, lengths: lengths.by_ref().take(size).collect(), inverse, split, raised: false };
     sizes.into_iter().map(shape).collect()
 }
 
@@ -106,10 +106,10 @@ impl Shape {
     /// whose keys have a fifth of others' size, are twice as many, but at most a quarter of the diagonals.
     fn baby(&self, rotation: i64) -> i64 {
         let log_diagonals = self.log_diagonals();
-        let log_inner = match (self.raised, self.steps) {
+        let log_inner = match (self.raised, self.split) {
             (true, _) => log_diagonals.saturating_sub(2).min(log_diagonals.div_ceil(2) + 1),
-            (false, Steps::FewKeys) => log_diagonals.div_ceil(2),
-            (false, Steps::FewOuter) => log_diagonals.div_ceil(2) + 1,
+            (false, BsgsSplit::FewKeys) => log_diagonals.div_ceil(2),
+            (false, BsgsSplit::FewOuter) => log_diagonals.div_ceil(2) + 1,
         };
         rotation.rem_euclid(self.stride() << log_inner)
     }
@@ -152,7 +152,7 @@ impl Shape {
         factor: f64,
         limbs: usize,
         split: bool,
-    ) -> Result<Matrix<B::Packed>> {
+    ) -> Result<LinearTransform<B::Packed>> {
         let mut diagonals = self.diagonals(evaluator.encoder());
         diagonals.values_mut().flatten().for_each(|z| *z *= factor);
         if split {
@@ -183,11 +183,11 @@ mod tests {
     fn groups_invert_each_other_and_stay_sparse() {
         let encoder = Encoder::new(11);
         let x: Vec<Complex64> = (0..1024).map(|k| Complex64::new(f64::from(k % 7), f64::from(k % 5))).collect();
-        let there = shapes(1024, 3, false, Steps::FewKeys).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
-        let back = shapes(1024, 3, true, Steps::FewKeys).iter().fold(there, |x, g| apply(g, &encoder, &x));
+        let there = shapes(1024, 3, false, BsgsSplit::FewKeys).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
+        let back = shapes(1024, 3, true, BsgsSplit::FewKeys).iter().fold(there, |x, g| apply(g, &encoder, &x));
         assert!(back.iter().zip(&x).all(|(a, b)| (a - b).norm() < 1e-9));
-        let there = shapes(1024, 3, false, Steps::FewKeys).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
-        let back = shapes_of_raised(1024, 3, Steps::FewKeys).iter().fold(there, |x, g| apply(g, &encoder, &x));
+        let there = shapes(1024, 3, false, BsgsSplit::FewKeys).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
+        let back = shapes_of_raised(1024, 3, BsgsSplit::FewKeys).iter().fold(there, |x, g| apply(g, &encoder, &x));
         assert!(back.iter().zip(&x).all(|(a, b)| (a - b).norm() < 1e-9));
     }
 
@@ -202,7 +202,7 @@ mod tests {
             };
             shapes.iter().map(count).collect()
         };
-        let (few_keys, few_outer) = (Steps::FewKeys, Steps::FewOuter);
+        let (few_keys, few_outer) = (BsgsSplit::FewKeys, BsgsSplit::FewOuter);
         assert_eq!(counts(shapes(slots, 3, true, few_keys)), [(false, 8, 4), (false, 8, 8), (false, 8, 8)]);
         assert_eq!(counts(shapes_of_raised(slots, 3, few_keys)), [(true, 32, 4), (false, 8, 4), (false, 8, 4)]);
         assert_eq!(counts(shapes_of_raised(slots, 3, few_outer)), [(true, 32, 4), (false, 16, 2), (false, 16, 2)]);
@@ -216,9 +216,10 @@ mod tests {
     #[test]
     fn no_matrix_is_an_identity_while_there_are_butterflies() {
         for (log_n, count) in (1..=16).flat_map(|log_n| (1..=20).map(move |count| (log_n, count))) {
-            for shapes in
-                [shapes(1 << log_n, count, true, Steps::FewKeys), shapes_of_raised(1 << log_n, count, Steps::FewKeys)]
-            {
+            for shapes in [
+                shapes(1 << log_n, count, true, BsgsSplit::FewKeys),
+                shapes_of_raised(1 << log_n, count, BsgsSplit::FewKeys),
+            ] {
                 let sizes: Vec<usize> = shapes.iter().map(|shape| shape.lengths.len()).collect();
                 assert_eq!((sizes.len(), sizes.iter().sum::<usize>()), (count, log_n), "{log_n} in {count}: {sizes:?}");
                 assert_eq!(

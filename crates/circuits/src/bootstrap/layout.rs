@@ -1,6 +1,6 @@
 //! Which matrices a bootstrap has, and at how many limbs each is applied.
 
-use super::dft::{self, Shape, Steps};
+use super::dft::{self, BsgsSplit, Shape};
 use crate::{Error, Result};
 use hetal_ckks::Params;
 
@@ -23,9 +23,9 @@ const FEWEST_SLOTS: usize = 16;
 
 impl Layout {
     /// For all slots.
-    pub(super) fn full(params: &Params, steps: Steps) -> Self {
+    pub(super) fn full(params: &Params, split: BsgsSplit) -> Self {
         let stages = params.literal().coeffs_to_slots.len();
-        Self::new(params, params.slots(), stages, params.chain().len(), steps)
+        Self::new(params, params.slots(), stages, params.chain().len(), split)
     }
 
     /// For vectors that repeat after `slots` slots. Shorter vectors need fewer matrices: a prime of theirs then serves to
@@ -42,16 +42,16 @@ impl Layout {
         let most_butterflies = params.slots().ilog2().div_ceil(all);
         let stages = slots.ilog2().div_ceil(most_butterflies) as usize;
         let wanted = params.limbs(params.top_level()) + 1 + params.literal().eval_mod_primes.len() + stages;
-        Ok(Self::new(params, slots, stages, wanted.min(params.chain().len()), Steps::FewKeys))
+        Ok(Self::new(params, slots, stages, wanted.min(params.chain().len()), BsgsSplit::FewKeys))
     }
 
-    fn new(params: &Params, slots: usize, stages: usize, raised_limbs: usize, steps: Steps) -> Self {
-        let to_coefficients = dft::shapes(slots, params.literal().slots_to_coeffs.len(), false, steps);
+    fn new(params: &Params, slots: usize, stages: usize, raised_limbs: usize, split: BsgsSplit) -> Self {
+        let to_coefficients = dft::shapes(slots, params.literal().slots_to_coeffs.len(), false, split);
         let with_limbs = |shapes: Vec<Shape>, from: usize| shapes.into_iter().zip((0..=from).rev()).collect();
         let to_slots = if slots == params.slots() {
-            dft::shapes_of_raised(slots, stages, steps)
+            dft::shapes_of_raised(slots, stages, split)
         } else {
-            dft::shapes(slots, stages, true, steps)
+            dft::shapes(slots, stages, true, split)
         };
         let doublings = std::iter::successors(Some(slots), |r| Some(2 * r));
         Self {

@@ -38,9 +38,9 @@ fn sums_lower_the_higher_operand() {
     assert_eq!((e.level(&sum), e.values(&sum)[3]), (2, c(6.0, -3.0)));
     let zero = e.sub(&b, &a).unwrap();
     assert!(e.values(&zero).iter().all(|v| *v == Complex64::ZERO));
-    let books = e.books();
-    assert_eq!((books.count(Kind::Drop), books.count_at(Kind::Drop, 4)), (2, 2));
-    assert_eq!(books.count_at(Kind::Addition, 2), 2);
+    let counts = e.op_counts();
+    assert_eq!((counts.count(OpKind::Drop), counts.count_at(OpKind::Drop, 4)), (2, 2));
+    assert_eq!(counts.count_at(OpKind::Addition, 2), 2);
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn exact_operations_cost_no_level() {
         assert_eq!(e.values(&e.mul_i(&a, power).unwrap())[3], c(3.0, -1.5) * Complex64::I.powu(power));
     }
     assert_eq!(e.add_plain(&a, &a.values[1..]), Err(Error::SlotCount { got: 7, slots: 8 }));
-    assert_eq!(e.books().count(Kind::Addition), 2);
-    assert_eq!(e.books().key_switches(), 0);
+    assert_eq!(e.op_counts().count(OpKind::Addition), 2);
+    assert_eq!(e.op_counts().key_switches(), 0);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn drop_to_only_goes_down() {
     assert_eq!(e.level(&e.drop_to(&a, 1).unwrap()), 1);
     assert!(matches!(e.drop_to(&a, 4), Err(Error::OutOfLevels { needs: 4, has: 3, .. })));
     e.drop_to(&a, 3).unwrap();
-    assert_eq!(e.books().count(Kind::Drop), 1);
+    assert_eq!(e.op_counts().count(OpKind::Drop), 1);
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn linear_combination_happens_at_the_lowest_level() {
     assert_eq!((e.level(&r), e.values(&r)[2]), (0, c(4.0, -2.0) + c(1.0, 2.0) + 1.0));
     assert!(matches!(e.mul_constant(&r, c(1.0, 0.0)), Err(Error::OutOfLevels { needs: 1, has: 0, .. })));
     assert_eq!(e.linear_combination(&[], c(1.0, 0.0)), Err(Error::Empty("a linear combination")));
-    let books = e.books();
-    assert_eq!(books.count_at(Kind::ConstantProduct, 1), 2);
-    assert_eq!((books.count(Kind::Rescale), books.count(Kind::Drop), books.count(Kind::Addition)), (1, 0, 2));
+    let counts = e.op_counts();
+    assert_eq!(counts.count_at(OpKind::ConstantProduct, 1), 2);
+    assert_eq!((counts.count(OpKind::Rescale), counts.count(OpKind::Drop), counts.count(OpKind::Addition)), (1, 0, 2));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn plaintexts_work_only_where_they_were_encoded_for() {
     let mixed = e.sum_of_plain_products(&[(&a, &p), (&a, &other)]);
     assert_eq!(mixed, Err(Error::WrongPlaintext { encoded: Multiplication::at(4), used: place }));
     assert_eq!(e.sum_of_plain_products(&[]), Err(Error::Empty("a sum of plain products")));
-    assert_eq!((e.books().count_at(Kind::PlainProduct, 2), e.books().count_at(Kind::Rescale, 2)), (1, 1));
+    assert_eq!((e.op_counts().count_at(OpKind::PlainProduct, 2), e.op_counts().count_at(OpKind::Rescale, 2)), (1, 1));
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn products_share_one_relinearisation() {
     let (a, b) = (ramp(&e, 4), ramp(&e, 3));
     let r = e.sum_of_products(&[(&a, &a), (&a, &b)]).unwrap();
     assert_eq!((e.level(&r), e.values(&r)[2]), (2, 2.0 * c(2.0, -1.0) * c(2.0, -1.0)));
-    let books = e.books();
-    assert_eq!((books.count_at(Kind::Product, 3), books.count_at(Kind::Relinearisation, 3)), (2, 1));
-    assert_eq!((books.count(Kind::Rescale), books.count(Kind::Drop), books.key_switches()), (1, 3, 1));
+    let counts = e.op_counts();
+    assert_eq!((counts.count_at(OpKind::Product, 3), counts.count_at(OpKind::Relinearisation, 3)), (2, 1));
+    assert_eq!((counts.count(OpKind::Rescale), counts.count(OpKind::Drop), counts.key_switches()), (1, 3, 1));
     let zero = ramp(&e, 0);
     assert!(matches!(e.mul(&zero, &a), Err(Error::OutOfLevels { needs: 1, has: 0, .. })));
     assert_eq!(e.sum_of_products(&[]), Err(Error::Empty("a sum of products")));
@@ -135,7 +135,7 @@ fn prepared_operands_meet_their_partners_only() {
     assert_eq!(p.partner(), Some(4));
     let r = e.sum_of_products(&[(&p, &x), (&p, &x)]).unwrap();
     assert_eq!((e.level(&r), r.partner(), e.values(&r)[2]), (1, None, 2.0 * c(2.0, -1.0) * c(2.0, -1.0)));
-    assert_eq!(e.books().count(Kind::Drop), 0);
+    assert_eq!(e.op_counts().count(OpKind::Drop), 0);
     let partner = |r: Result<Ciphertext>| assert!(matches!(r, Err(Error::Partner { .. })), "{r:?}");
     partner(e.mul(&p, &low));
     partner(e.mul(&x, &p));
@@ -168,15 +168,15 @@ fn rotations_move_left_and_are_booked_with_their_keys() {
     assert_eq!(e.values(&many[2])[0], c(7.0, -3.5));
     assert_eq!(e.values(&e.conjugate(&b).unwrap())[2], c(2.0, 1.0));
     e.square(&b).unwrap();
-    let books = e.books();
-    assert_eq!((books.count_at(Kind::Rotation, 4), books.count_at(Kind::Rotation, 2)), (1, 1));
-    assert_eq!((books.count(Kind::HoistedRotation), books.count(Kind::Conjugation)), (2, 1));
-    assert_eq!(books.key_switches(), 6);
+    let counts = e.op_counts();
+    assert_eq!((counts.count_at(OpKind::Rotation, 4), counts.count_at(OpKind::Rotation, 2)), (1, 1));
+    assert_eq!((counts.count(OpKind::HoistedRotation), counts.count(OpKind::Conjugation)), (2, 1));
+    assert_eq!(counts.key_switches(), 6);
     let rotations = vec![(1, 2), (3, 4), (7, 2)];
-    let keys = Keys { rotations, relinearisation: Some(2), conjugation: Some(2), bounds: Vec::new() };
-    assert_eq!(books.keys(), keys);
-    assert_eq!(e.take_books(), books);
-    assert_eq!(e.books(), Books::default());
+    let keys = KeyRequirements { rotations, relinearisation: Some(2), conjugation: Some(2), bounds: Vec::new() };
+    assert_eq!(counts.keys(), keys);
+    assert_eq!(e.take_op_counts(), counts);
+    assert_eq!(e.op_counts(), OpCounts::default());
 }
 
 #[test]
@@ -188,14 +188,14 @@ fn transforms_multiply_by_diagonals() {
     let n = e.prepare(&[diagonal(9, 1.0)], Multiplication::at(3)).unwrap();
     let out = e.transform_many(&a, &[&m, &n]).unwrap();
     assert_eq!((e.values(&out[0])[2].re, e.values(&out[1])[2].re, e.level(&out[0])), (132.0, 3.0, 2));
-    let books = e.take_books();
-    assert_eq!((books.count_at(Kind::HoistedRotation, 3), books.count(Kind::PlainProduct)), (2, 4));
-    assert_eq!((books.count(Kind::Rescale), books.count(Kind::Addition)), (2, 2));
+    let counts = e.take_op_counts();
+    assert_eq!((counts.count_at(OpKind::HoistedRotation, 3), counts.count(OpKind::PlainProduct)), (2, 4));
+    assert_eq!((counts.count(OpKind::Rescale), counts.count(OpKind::Addition)), (2, 2));
     let sum = e.sum_of_transforms(&[(&a, &m), (&a, &n)]).unwrap();
     assert_eq!((e.values(&sum)[2].re, e.level(&sum)), (135.0, 2));
-    let books = e.take_books();
+    let counts = e.take_op_counts();
     assert_eq!(
-        (books.count(Kind::HoistedRotation), books.count(Kind::Rescale), books.count(Kind::Addition)),
+        (counts.count(OpKind::HoistedRotation), counts.count(OpKind::Rescale), counts.count(OpKind::Addition)),
         (3, 1, 3)
     );
 }
@@ -232,8 +232,8 @@ fn bootstrap_refuses_what_would_come_back_wrong() {
     values[3].im = f64::NAN;
     let nan = e.fresh(&values, 0).unwrap();
     assert!(matches!(e.bootstrap(&nan, 2), Err(Error::OutOfRange { slot: 3, .. })));
-    assert_eq!(e.books().count_at(Kind::Bootstrap, 0), 1);
-    assert_eq!(e.books().keys().bounds, [3]);
+    assert_eq!(e.op_counts().count_at(OpKind::Bootstrap, 0), 1);
+    assert_eq!(e.op_counts().keys().bounds, [3]);
 }
 
 /// Encryptions, drops, and the drops inside sums and products have errors; what costs nothing has none.

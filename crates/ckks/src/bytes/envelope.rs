@@ -15,7 +15,7 @@ pub const CHECKSUM_LEN: usize = 32;
 /// What an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A parameter set.
     Params = 1,
     /// A plaintext.
@@ -32,7 +32,7 @@ pub enum Kind {
     KeySet = 7,
 }
 
-impl Kind {
+impl ObjectKind {
     /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Params,
@@ -45,7 +45,7 @@ impl Kind {
     ];
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Params => "parameter set",
@@ -63,7 +63,7 @@ impl std::fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What it is.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// The parameter set it belongs to.
     pub params: [u8; 32],
     /// Bytes between the header and the checksum.
@@ -83,7 +83,7 @@ impl Header {
     }
 
     /// The header of an object that should be of kind `expected`.
-    pub fn parse(bytes: &[u8; HEADER_LEN], expected: Kind) -> Result<Self> {
+    pub fn parse(bytes: &[u8; HEADER_LEN], expected: ObjectKind) -> Result<Self> {
         let mut fields = Fields(bytes);
         let magic = fields.take();
         if magic != MAGIC {
@@ -95,7 +95,7 @@ impl Header {
         }
         let kind = u16::from_le_bytes(fields.take());
         if kind != expected as u16 {
-            return Err(FormatError::Kind { found: kind, expected });
+            return Err(FormatError::ObjectKind { found: kind, expected });
         }
         fields.zeros::<4>("the header")?;
         let body_len = fields.u64();
@@ -155,7 +155,7 @@ pub struct Source<'a, R> {
 
 impl<'a, R: Read> Source<'a, R> {
     /// Reads a header.
-    pub(super) fn open(input: &'a mut R, expected: Kind) -> Result<Self> {
+    pub(super) fn open(input: &'a mut R, expected: ObjectKind) -> Result<Self> {
         let mut bytes = [0; HEADER_LEN];
         read_exact(input, &mut bytes, "a header")?;
         let header = Header::parse(&bytes, expected)?;

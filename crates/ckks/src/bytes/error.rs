@@ -1,6 +1,6 @@
 //! What can be wrong with bytes.
 
-use super::Kind;
+use super::ObjectKind;
 use crate::KeyId;
 
 /// The result of reading or writing bytes.
@@ -43,11 +43,11 @@ pub enum FormatError {
     },
     /// An object of another kind than the one asked for.
     #[error("the object is of kind {found}, not a {expected}")]
-    Kind {
+    ObjectKind {
         /// The number found.
         found: u16,
         /// The kind asked for.
-        expected: Kind,
+        expected: ObjectKind,
     },
     /// An object of another parameter set.
     #[error("the object belongs to parameter set {}, not to {}", short(.found), short(.expected))]

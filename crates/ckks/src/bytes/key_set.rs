@@ -5,7 +5,7 @@
 
 use super::envelope::read_exact;
 use super::switching_key::KeyName;
-use super::{CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, Kind, Result, Sink, Source, total_len};
+use super::{CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, ObjectKind, Result, Sink, Source, total_len};
 use crate::{Backend, EvaluationKeys, KeyId, KeySource, Params, SwitchingKey};
 use hetal_ring::Basis;
 use std::collections::{HashMap, HashSet};
@@ -67,7 +67,7 @@ impl<'a, B: Backend, W: Write> KeySetWriter<'a, B, W> {
     /// Writes the table of the keys `(purpose, limbs)` that will follow in this order.
     pub fn new(codec: &Codec<B>, keys: &[(KeyId, usize)], out: &'a mut W) -> Result<Self> {
         let mut names = names(&codec.params, keys)?;
-        let mut sink = Sink::open(out, &codec.header(Kind::KeySet, body_len(&codec.params, &names)))?;
+        let mut sink = Sink::open(out, &codec.header(ObjectKind::KeySet, body_len(&codec.params, &names)))?;
         sink.bytes(&(names.len() as u64).to_le_bytes())?;
         names.iter().try_for_each(|name| sink.bytes(&name.to_bytes()))?;
         let checksum = sink.checksum_so_far();
@@ -105,7 +105,7 @@ pub struct KeySetReader<'a, B, R> {
 impl<'a, B: Backend, R: Read> KeySetReader<'a, B, R> {
     /// Reads the table.
     pub fn new(codec: &Codec<B>, input: &'a mut R) -> Result<Self> {
-        let mut source = Source::open(input, Kind::KeySet)?;
+        let mut source = Source::open(input, ObjectKind::KeySet)?;
         let mut expected = read_table(codec, &mut source)?;
         expected.reverse();
         Ok(Self { codec: codec.clone(), source, expected })
@@ -196,7 +196,7 @@ impl<B: Backend> KeySetFile<B> {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();
         let mut buffered = BufReader::new(&mut file);
-        let mut source = Source::open(&mut buffered, Kind::KeySet)?;
+        let mut source = Source::open(&mut buffered, ObjectKind::KeySet)?;
         let names = read_table(codec, &mut source)?;
         let expected = total_len(body_len(&codec.params, &names));
         if len != expected {

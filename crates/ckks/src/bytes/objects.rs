@@ -1,7 +1,7 @@
 //! Plaintexts, ciphertexts and public keys.
 
 use super::envelope::Fields;
-use super::{Codec, Kind, Object, Result, Sink, Source, in_range, poly_len, total_len};
+use super::{Codec, Object, ObjectKind, Result, Sink, Source, in_range, poly_len, total_len};
 use crate::{Backend, Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
@@ -41,7 +41,7 @@ impl Preamble {
 }
 
 impl<B: Backend> Object<B> for Plaintext<B::Poly> {
-    const KIND: Kind = Kind::Plaintext;
+    const KIND: ObjectKind = ObjectKind::Plaintext;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         let basis = Preamble { basis: B::basis(&self.poly), scale: self.scale }.checked(codec)?.basis;
@@ -79,7 +79,7 @@ pub fn seeded_ciphertext_len(params: &Params, limbs: usize) -> u64 {
 }
 
 impl<B: Backend> Object<B> for Ciphertext<B::Poly> {
-    const KIND: Kind = Kind::Ciphertext;
+    const KIND: ObjectKind = ObjectKind::Ciphertext;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         let basis = Preamble { basis: B::basis(&self.c0), scale: self.scale }.checked(codec)?.basis;
@@ -101,7 +101,7 @@ impl<B: Backend> Object<B> for Ciphertext<B::Poly> {
 }
 
 impl<B: Backend> Object<B> for SeededCiphertext<B::Poly> {
-    const KIND: Kind = Kind::SeededCiphertext;
+    const KIND: ObjectKind = ObjectKind::SeededCiphertext;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         let basis = Preamble { basis: B::basis(&self.c0), scale: self.scale }.checked(codec)?.basis;
@@ -126,7 +126,7 @@ impl<B: Backend> Object<B> for SeededCiphertext<B::Poly> {
 const PUBLIC_KEY_FIXED: usize = 40;
 
 impl<B: Backend> Object<B> for PublicKey<B::Poly> {
-    const KIND: Kind = Kind::PublicKey;
+    const KIND: ObjectKind = ObjectKind::PublicKey;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         Ok(PUBLIC_KEY_FIXED as u64 + codec.poly_len(B::basis(&self.b)))

@@ -1,7 +1,7 @@
 //! Switching keys: the names of their purposes, and their halves that are not seeds.
 
 use super::envelope::Fields;
-use super::{Codec, FormatError, Kind, Object, Result, Sink, Source, in_range, poly_len, total_len};
+use super::{Codec, FormatError, Object, ObjectKind, Result, Sink, Source, in_range, poly_len, total_len};
 use crate::{Backend, KeyId, Params, SwitchingKey};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
@@ -87,7 +87,7 @@ impl KeyName {
 const FIXED: usize = KeyName::LEN + 8 + 32;
 
 impl<B: Backend> Object<B> for SwitchingKey<B::Packed> {
-    const KIND: Kind = Kind::SwitchingKey;
+    const KIND: ObjectKind = ObjectKind::SwitchingKey;
 
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         let name = KeyName::new(&codec.params, self.id, self.basis.q)?;

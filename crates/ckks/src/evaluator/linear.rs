@@ -1,7 +1,7 @@
 //! Matrices on slots: sums of rotations weighted by encoded diagonals, divided by the special primes once.
 
-use super::{Ct, Evaluator, Raised};
-use crate::backend::{Backend, Step};
+use super::{Ct, Evaluator, RaisedCiphertext};
+use crate::backend::{Backend, KeyedAutomorphism};
 use crate::{Ciphertext, Error, EvaluationKeys, KeyId, Result, SwitchingKey};
 use hetal_ring::Basis;
 use num_complex::Complex64;
@@ -13,10 +13,10 @@ const GIANTS_OF_A_PART: usize = 2;
 
 /// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`: inner rotations `b` (baby steps) share the digits of `x`, each
 /// outer one `g` (giant step) is a key-switch of its own.
-pub struct Matrix<P> {
+pub struct LinearTransform<P> {
     /// Rotations of the input.
     babies: Vec<i64>,
-    giants: Vec<Giant<P>>,
+    giants: Vec<GiantStep<P>>,
     /// The primes of its diagonals.
     basis: Basis,
     /// The scale of its diagonals.
@@ -24,13 +24,13 @@ pub struct Matrix<P> {
 }
 
 /// The part of a matrix under one outer rotation.
-pub struct Giant<P> {
+pub struct GiantStep<P> {
     rotation: i64,
     /// One weight per baby step.
     weights: Vec<Option<P>>,
 }
 
-impl<P> Matrix<P> {
+impl<P> LinearTransform<P> {
     /// Every rotation it needs a Galois key for, unless it is for a raised ciphertext: inner ones, and the identity, then come with
     /// keys from the sparse secret.
     pub fn rotations(&self) -> BTreeSet<i64> {
@@ -68,7 +68,7 @@ impl<B: Backend> Evaluator<B> {
         split: impl Fn(i64) -> i64,
         scale: f64,
         basis: Basis,
-    ) -> Result<Matrix<B::Packed>> {
+    ) -> Result<LinearTransform<B::Packed>> {
         let slots = self.params().slots() as i64;
         let babies: BTreeSet<i64> = diagonals.keys().map(|&r| split(r)).collect();
         let babies: Vec<i64> = babies.into_iter().collect();
@@ -84,15 +84,15 @@ impl<B: Backend> Evaluator<B> {
             let place = babies.partition_point(|&b| b < baby);
             weights[place] = Some(self.backend().pack(self.encode(&turned, scale, basis)?.poly));
         }
-        let giants = giants.into_iter().map(|(rotation, weights)| Giant { rotation, weights }).collect();
-        Ok(Matrix { babies, giants, basis, scale })
+        let giants = giants.into_iter().map(|(rotation, weights)| GiantStep { rotation, weights }).collect();
+        Ok(LinearTransform { babies, giants, basis, scale })
     }
 
     /// `P M a`, over the matrix's primes.
     fn transformed(
         &self,
         a: &Ct<B>,
-        matrix: &Matrix<B::Packed>,
+        matrix: &LinearTransform<B::Packed>,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Option<(B::Poly, B::Poly)>> {
         let sums = self.row_sums(a, &matrix.babies, matrix.basis, &matrix.rows(), keys)?;
@@ -125,8 +125,8 @@ impl<B: Backend> Evaluator<B> {
     /// others: inner rotations are from the sparse one, of one digit each.
     pub fn transform_raised(
         &self,
-        a: Raised<B::Poly>,
-        matrix: &Matrix<B::Packed>,
+        a: RaisedCiphertext<B::Poly>,
+        matrix: &LinearTransform<B::Packed>,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let (basis, scale) = (B::basis(&a.c1), a.scale * matrix.scale);
@@ -139,7 +139,8 @@ impl<B: Backend> Evaluator<B> {
         };
         let chosen: Vec<(u64, &Arc<SwitchingKey<B::Packed>>)> =
             matrix.babies.iter().map(find).collect::<Result<_>>()?;
-        let steps: Vec<_> = chosen.iter().map(|&(galois, key)| Step { galois, key: Some(&key.digits[..]) }).collect();
+        let steps: Vec<_> =
+            chosen.iter().map(|&(galois, key)| KeyedAutomorphism { galois, key: Some(&key.digits[..]) }).collect();
         let sums = self.backend().rotation_sums(&a.c0, &self.backend().small_digit(a.c1), &steps, &matrix.rows());
         let (mut out, mut turned) = (None, None);
         for (giant, sum) in matrix.giants.iter().zip(sums) {
@@ -184,7 +185,7 @@ impl<B: Backend> Evaluator<B> {
     /// The sum of `P rot_g(v)` for outer rotations `g` of `P v`.
     fn sum_of_giants(
         &self,
-        giants: Vec<(&Giant<B::Packed>, (B::Poly, B::Poly))>,
+        giants: Vec<(&GiantStep<B::Packed>, (B::Poly, B::Poly))>,
         basis: Basis,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Option<(B::Poly, B::Poly)>> {
@@ -221,8 +222,8 @@ impl<B: Backend> Evaluator<B> {
                 galois => Ok((galois, Some(keys.find(KeyId::Galois(galois), basis)?))),
             })
             .collect::<Result<_>>()?;
-        let steps: Vec<Step<'_, B::Packed>> =
-            chosen.iter().map(|&(galois, key)| Step { galois, key: key.map(|k| &k.digits[..]) }).collect();
+        let steps: Vec<KeyedAutomorphism<'_, B::Packed>> =
+            chosen.iter().map(|&(galois, key)| KeyedAutomorphism { galois, key: key.map(|k| &k.digits[..]) }).collect();
         let c1 = self.backend().copy_truncated(&a.c1, Self::basis(basis.q));
         let digits = self.backend().decompose_for_one_use(c1, self.params().digit_starts(), basis.p);
         Ok(self.backend().rotation_sums(&a.c0, &digits, &steps, rows))
@@ -231,7 +232,7 @@ impl<B: Backend> Evaluator<B> {
     /// `sum_k M_k a_k`, rescaled. All matrices have one basis; all products have one scale.
     pub fn sum_of_transforms(
         &self,
-        terms: &[(&Ct<B>, &Matrix<B::Packed>)],
+        terms: &[(&Ct<B>, &LinearTransform<B::Packed>)],
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let Some((first, matrix)) = terms.first() else { return Err(Error::Empty("sum of transforms")) };
@@ -256,7 +257,7 @@ impl<B: Backend> Evaluator<B> {
     pub fn transform_many(
         &self,
         a: &Ct<B>,
-        matrices: &[&Matrix<B::Packed>],
+        matrices: &[&LinearTransform<B::Packed>],
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Vec<Ct<B>>> {
         let Some(first) = matrices.first() else { return Ok(Vec::new()) };

@@ -3,14 +3,14 @@
 use super::{warn_if_others_enter, warn_if_others_read};
 use crate::{Error, Result, progress};
 use hetal_client::project::ServerSettings;
-use hetal_client::remote::{Address, Credentials, Remote};
-use hetal_client::{Project, classification};
+use hetal_client::rpc::{Address, Credentials, Remote};
+use hetal_client::{Project, predict};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// How long a broken connection is tried again: a server that is started again within this is not missed.
-const PERSISTENCE: Duration = Duration::from_secs(300);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 /// The environment variable that may hold a token.
 const TOKEN: &str = "HETAL_TOKEN";
 
@@ -53,7 +53,7 @@ impl Connection {
             server: settings.address.clone(),
             authorities: read(&settings.authority)?,
             credentials: self.credentials(&settings, std::env::var(TOKEN).ok().map(Zeroizing::new))?,
-            persistence: PERSISTENCE,
+            retry_timeout: RETRY_TIMEOUT,
         };
         let spinner = progress::spinner(format!("connecting to {}", settings.address));
         let remote = Remote::connect(&address).map_err(hetal_client::Error::from);
@@ -68,7 +68,7 @@ impl Connection {
                 updated => updated?,
             }
         }
-        classification::tidy(project, &remote);
+        predict::remote::delete_leftovers(project, &remote);
         Ok(remote)
     }
 

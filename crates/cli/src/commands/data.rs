@@ -1,10 +1,9 @@
 //! Features and labels, as named on the command line.
 
 use crate::{Error, Result, progress};
-use hetal_client::files::{self, Labels, Table};
-use hetal_client::task::ROW_NORM;
-use hetal_client::{Labelled, Task};
-use hetal_features::Manifest;
+use hetal_client::data::{Labels, ROW_NORM, Table, files};
+use hetal_client::{Labelled, TrainingData};
+use hetal_extract_api::Manifest;
 use std::path::{Path, PathBuf};
 
 /// Rows to learn from.
@@ -36,7 +35,7 @@ pub struct Data {
 
 impl Data {
     /// Reads, splits and normalises the rows; with them, how they were made, where that is known.
-    pub fn read(&self) -> Result<(Task, Option<Manifest>)> {
+    pub fn read(&self) -> Result<(TrainingData, Option<Manifest>)> {
         let training = labelled(&self.features, self.labels.as_deref(), self.label_column.as_deref())?;
         let manifest = self.extraction(training.features.columns())?;
         let validation = self.validation.as_deref();
@@ -54,7 +53,7 @@ impl Data {
             (Some(rows), Some(features)) => Some(named(rows, features, self.validation_labels.as_deref())?),
             _ => None,
         };
-        Ok((Task::new(&training, validation.as_ref(), self.row_norm)?, manifest))
+        Ok((TrainingData::new(&training, validation.as_ref(), self.row_norm)?, manifest))
     }
 
     /// The manifest that was given or lies beside the features; one that speaks of other features is refused, or left alone

@@ -3,22 +3,23 @@
 use super::steps::Steps;
 use super::train::{carried, per_iteration};
 use super::{bytes, data, print, seconds, security};
-use crate::extract::DeviceArgument;
 use crate::machine::{self, peak_rss_gib};
-use crate::{Error, Result, extract, progress};
-use hetal_client::files::{Format, parse_table};
+use crate::{Error, Result, extract};
+use clap::ValueEnum;
+use hetal_client::data::files::{Format, parse_table};
+use hetal_client::data::{ROW_NORM, class_numbers};
 use hetal_client::layout::server_bytes;
-use hetal_client::remote::{Address, Credentials, Remote};
-use hetal_client::task::ROW_NORM;
-use hetal_client::training::{Options, Trained, Training};
-use hetal_client::{Labelled, Layout, Project, Task, keys, task};
-use hetal_features::dataset::{Columns, Dataset, Format as Form};
-use hetal_features::job::{Job, Output, Policy};
-use hetal_features::{Extractor, Manifest};
-use hetal_learn::{Limits, Matrix, Wishes, judge, twin};
+use hetal_client::rpc::{Address, Credentials, Remote};
+use hetal_client::training::{Options, Trained, TrainingRun};
+use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
+use hetal_extract_api::Manifest;
+use hetal_extract_api::arguments::DeviceArgument;
+use hetal_extract_api::protocol::{Extract, Request};
+use hetal_learn::{Limits, Matrix, Wishes, judge, reference};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Running};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
@@ -86,7 +87,7 @@ pub struct Arguments {
 
 /// The rows of the demo.
 struct Bundle {
-    task: Task,
+    task: TrainingData,
     test: Labelled,
     /// How they were made, where that was here.
     manifest: Option<Manifest>,
@@ -102,28 +103,26 @@ impl Bundle {
 
     /// As many sentences as are bundled, through a network on this machine.
     fn from_text(arguments: &Arguments, texts: &Path, network: &Path) -> Result<Self> {
-        let mut dataset = Dataset::open(texts, &Form::detect(texts, Columns::default()), 0)?;
-        dataset.thin([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]], 0);
-        let spinner = progress::spinner("loading the model");
-        let extractor = Extractor::open_on(network, arguments.device.into())?;
-        spinner.finish_and_clear();
-        extract::say_note(&extractor);
         let folder = arguments.dir.join("features");
-        let (policy, output) = (Policy::Skip, Output::Npy);
-        let manifest = extract::with_bar(&Job {
-            extractor: &extractor,
-            dataset: &dataset,
-            seed: 0,
-            folder: &folder,
-            policy,
-            output,
-        })?;
+        let device = arguments.device.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let options: [(&str, &OsStr); 5] = [
+            ("--model", network.as_os_str()),
+            ("--data", texts.as_os_str()),
+            ("--out", folder.as_os_str()),
+            ("--device", device.as_ref()),
+            ("--bad", "skip".as_ref()),
+        ];
+        extract::carry_out(&Request::Extract(Extract {
+            arguments: options.into_iter().flat_map(|(name, value)| [name.into(), value.to_owned()]).collect(),
+            at_most: Some([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]]),
+        }))?;
+        let manifest = Manifest::read(&folder)?;
         let part = |name: &str| -> Result<Labelled> {
             let labels = folder.join(format!("labels_{name}.npy")).display().to_string();
             let rows = data::labelled(&folder.join(format!("features_{name}.npy")), Some(&labels), None)?;
             Ok(data::named(rows, Some(&manifest))?.first(usize::MAX, arguments.columns.unwrap_or(usize::MAX)))
         };
-        let task = Task::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
+        let task = TrainingData::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
         Ok(Self { task, test: part("test")?, manifest: Some(manifest) })
     }
 
@@ -135,7 +134,11 @@ impl Bundle {
             Ok(all.first(rows.unwrap_or(usize::MAX), columns.unwrap_or(usize::MAX)))
         };
         let (train, validation) = (part(TRAIN, rows)?, part(VALIDATION, None)?);
-        Ok(Self { task: Task::new(&train, Some(&validation), ROW_NORM)?, test: part(TEST, None)?, manifest: None })
+        Ok(Self {
+            task: TrainingData::new(&train, Some(&validation), ROW_NORM)?,
+            test: part(TEST, None)?,
+            manifest: None,
+        })
     }
 }
 
@@ -171,7 +174,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         options.verdict_delay = Duration::from_millis(ms);
     }
     let mut show = |step| steps.show(step);
-    let trained = Training::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show);
+    let trained = TrainingRun::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show);
     drop(steps);
     let trained = trained.map_err(|error| told(error, &server))?;
     server.stop();
@@ -186,13 +189,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn layout(project: &Project, task: &Task, batch: usize) -> Result<Layout> {
+fn layout(project: &Project, task: &TrainingData, batch: usize) -> Result<Layout> {
     let range = Limits::default().defaults.range;
     Ok(Layout::new(keys::params(project)?, batch, task.features(), task.classes.len(), range)?)
 }
 
 /// Checks that there is room on the disk, and says how many GiB of prepared batches the server may keep.
-fn room(arguments: &Arguments, project: &Project, layout: &Layout, task: &Task, steps: &mut Steps) -> Result<f64> {
+fn room(
+    arguments: &Arguments,
+    project: &Project,
+    layout: &Layout,
+    task: &TrainingData,
+    steps: &mut Steps,
+) -> Result<f64> {
     let keys = layout.keys()?;
     let batches = layout.pieces(task.training.rows()).len() as u64;
     let validation = task.validation.rows().div_ceil(layout.geometry().rows()) as u64;
@@ -250,8 +259,8 @@ fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Running, Addres
     let authorities = std::fs::read(&authority)
         .map_err(|e| Error::File { path: authority.display().to_string(), reason: e.to_string() })?;
     let server = format!("127.0.0.1:{}", running.address().port());
-    let persistence = Duration::from_secs(30);
-    Ok((running, Address { server, authorities, credentials: Credentials::Token(token), persistence }))
+    let retry_timeout = Duration::from_secs(30);
+    Ok((running, Address { server, authorities, credentials: Credentials::Token(token), retry_timeout }))
 }
 
 /// An error of the owner's, where the server knows more about it.
@@ -264,13 +273,13 @@ fn told(error: hetal_client::Error, server: &Running) -> Error {
 
 /// Shares of the test rows that the decrypted model and exact training get right.
 fn accuracies(trained: &Trained, bundle: &Bundle) -> Result<(f64, Option<f64>)> {
-    let labels = task::numbers(&bundle.test.labels, &bundle.task.classes)?;
+    let labels = class_numbers(&bundle.test.labels, &bundle.task.classes)?;
     let ours = judge::accuracy(&trained.model.logits(&bundle.test.features)?, &labels)?;
     let theirs = |weights: &Matrix| -> Result<f64> {
         let folded = bundle.task.normalisation.fold(weights)?;
-        Ok(judge::accuracy(&twin::logits(&bundle.test.features, &folded)?, &labels)?)
+        Ok(judge::accuracy(&reference::logits(&bundle.test.features, &folded)?, &labels)?)
     };
-    Ok((ours, trained.twin.as_ref().map(theirs).transpose()?))
+    Ok((ours, trained.reference.as_ref().map(theirs).transpose()?))
 }
 
 fn report(trained: &Trained, ours: f64, theirs: Option<f64>, security_bits: f64, wall: f64) -> Value {

@@ -1,19 +1,15 @@
 //! What is to be classified: pictures, texts or features, as named on the command line.
 
 use super::data::names;
-use crate::extract::DeviceArgument;
-use crate::{Error, Result, extract, progress};
+use crate::private_folder::PrivateFolder;
+use crate::{Error, Result, extract};
 use hetal_client::Model;
-use hetal_client::files::{self, Labels};
-use hetal_client::remote::harmless;
-use hetal_features::picture::Picture;
-use hetal_features::sentence::Reading;
-use hetal_features::{Extractor, Manifest};
+use hetal_client::data::{Labels, files};
+use hetal_extract_api::Manifest;
+use hetal_extract_api::arguments::DeviceArgument;
+use hetal_extract_api::protocol::{Encode, Request};
 use hetal_learn::Matrix;
 use std::path::{Path, PathBuf};
-
-/// Pictures or texts that go through the network between two steps of the bar.
-const CHUNK: usize = 8;
 
 /// Pictures, texts or features.
 #[derive(clap::Args, Debug)]
@@ -62,16 +58,34 @@ impl Inputs {
             return Ok(Rows { names: None, features, labels });
         }
         let manifest = manifest(model, path)?.ok_or_else(|| Error::NoExtraction { model: model.name.clone() })?;
-        let extractor = extract::reopen(&manifest, self.network.as_deref(), self.models.as_deref(), self.device)?;
-        let rows = if self.text.is_empty() {
-            in_chunks(&self.pictures, |paths| pictures(&extractor, paths))?
-        } else {
-            in_chunks(&self.text, |texts| sentences(&extractor, texts))?
-        };
         let names = self.pictures.iter().map(|path| path.display().to_string()).chain(self.text.iter().cloned());
-        let columns = extractor.identity().columns;
-        let features = Matrix::from_fn(rows.len(), columns, |i, h| f64::from(rows[i][h]));
-        Ok(Rows { names: Some(names.collect()), features, labels: None })
+        let names: Vec<String> = names.collect();
+        let features = self.encoded(manifest, names.len())?;
+        Ok(Rows { names: Some(names), features, labels: None })
+    }
+
+    /// Features of pictures or texts, which another process reads.
+    fn encoded(&self, manifest: Manifest, rows: usize) -> Result<Matrix> {
+        let (columns, folder) = (manifest.model.columns, PrivateFolder::new()?);
+        let out = folder.path().join("features.npy");
+        extract::carry_out(&Request::Encode(Encode {
+            manifest,
+            pictures: self.pictures.iter().map(|path| path.clone().into_os_string()).collect(),
+            texts: self.text.clone(),
+            network: self.network.clone().map(PathBuf::into_os_string),
+            models: self.models.clone().map(PathBuf::into_os_string),
+            device: self.device,
+            out: out.clone().into_os_string(),
+        }))?;
+        let features = files::features(&out)?;
+        match (features.rows(), features.columns()) == (rows, columns) {
+            true => Ok(features),
+            false => Err(Error::Extraction(format!(
+                "the extractor made {} rows of {} numbers, {rows} rows of {columns} were asked for",
+                features.rows(),
+                features.columns()
+            ))),
+        }
     }
 }
 
@@ -86,33 +100,4 @@ pub fn truth(labels: Labels, model: &Model, path: &Path) -> Result<Labels> {
         return Ok(labels);
     }
     names(labels, manifest(model, path)?.as_ref())
-}
-
-fn in_chunks<T>(inputs: &[T], extract: impl Fn(&[T]) -> Result<Vec<Vec<f32>>>) -> Result<Vec<Vec<f32>>> {
-    let bar = progress::bar(inputs.len() as u64).with_message("extracting features");
-    let mut rows = Vec::with_capacity(inputs.len());
-    for chunk in inputs.chunks(CHUNK) {
-        rows.extend(extract(chunk)?);
-        bar.inc(chunk.len() as u64);
-    }
-    bar.finish_and_clear();
-    Ok(rows)
-}
-
-fn pictures(extractor: &Extractor, paths: &[PathBuf]) -> Result<Vec<Vec<f32>>> {
-    let pictures = paths.iter().map(|path| Ok(extractor.fitted(&Picture::open(path)?)));
-    Ok(extractor.extract_pictures(&pictures.collect::<hetal_features::Result<Vec<_>>>()?)?)
-}
-
-fn sentences(extractor: &Extractor, texts: &[String]) -> Result<Vec<Vec<f32>>> {
-    for text in texts {
-        if text.trim().is_empty() {
-            return Err(Error::File { path: "--text".to_owned(), reason: "the text is empty".to_owned() });
-        }
-        if extractor.tokens(text)?.reading == Reading::Beginning {
-            let beginning = harmless(&text.chars().take(40).collect::<String>());
-            eprintln!("note: a text is longer than the network reads, its end does not count: {beginning}...");
-        }
-    }
-    Ok(extractor.extract_texts(&texts.iter().map(|text| text.trim()).collect::<Vec<_>>())?)
 }

@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::{FOLDER, print};
 use crate::{Error, Result};
 use hetal_client::Project;
-use hetal_client::remote::{Job, JobId, JobState};
+use hetal_client::rpc::{JobId, JobInfo, JobState};
 use hetal_client::training::{self, Deleted};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub struct OneArguments {
 
 /// Lists jobs.
 pub fn list(arguments: &Arguments) -> Result<()> {
-    let mut project = Project::look(&arguments.dir)?;
+    let mut project = Project::open_without_lock(&arguments.dir)?;
     let remote = arguments.connection.connect(&mut project)?;
     let jobs = remote.jobs().map_err(hetal_client::Error::from)?;
     let text: String = jobs.iter().map(|job| line(job) + "\n").collect();
@@ -85,10 +85,10 @@ fn job_id(text: &str) -> Result<JobId> {
 
 fn one(
     arguments: &OneArguments,
-    call: impl FnOnce(&hetal_client::remote::Remote, JobId) -> hetal_client::remote::Result<Job>,
+    call: impl FnOnce(&hetal_client::rpc::Remote, JobId) -> hetal_client::rpc::Result<JobInfo>,
 ) -> Result<()> {
     let id = job_id(&arguments.job)?;
-    let mut project = Project::look(&arguments.common.dir)?;
+    let mut project = Project::open_without_lock(&arguments.common.dir)?;
     let remote = arguments.common.connection.connect(&mut project)?;
     let job = call(&remote, id).map_err(hetal_client::Error::from)?;
     print(arguments.common.json, &value(&job), &line(&job));
@@ -114,7 +114,7 @@ fn word(state: JobState) -> &'static str {
     }
 }
 
-fn value(job: &Job) -> Value {
+fn value(job: &JobInfo) -> Value {
     json!({
         "job": job.id.to_string(),
         "label": job.label,
@@ -129,11 +129,11 @@ fn value(job: &Job) -> Value {
 }
 
 /// Whether it waits for the server's GPU to work again.
-fn rests(job: &Job) -> bool {
+fn rests(job: &JobInfo) -> bool {
     job.state == JobState::Queued && job.progress.as_ref().is_some_and(|p| p.resting)
 }
 
-fn line(job: &Job) -> String {
+fn line(job: &JobInfo) -> String {
     let progress =
         job.progress.as_ref().map_or_else(String::new, |p| format!(", epoch {}, {} iterations", p.epoch, p.iterations));
     let reason = match job.reason.as_str() {

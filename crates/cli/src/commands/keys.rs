@@ -4,7 +4,7 @@ use super::passphrase::PassphraseSource;
 use super::steps::Steps;
 use super::{FOLDER, print};
 use crate::Result;
-use hetal_client::training::Step;
+use hetal_client::training::ProgressEvent;
 use hetal_client::{Project, keys};
 use serde_json::json;
 use std::path::PathBuf;
@@ -113,7 +113,7 @@ fn rotate(arguments: &Arguments) -> Result<()> {
     let mut steps = Steps::new();
     let mut names = Vec::new();
     let (before, owner) = keys::rotate(&mut project, &mut |step| {
-        if let Step::Stranded(stranded) = &step {
+        if let ProgressEvent::Stranded(stranded) = &step {
             names.clone_from(stranded);
         }
         steps.show(step);

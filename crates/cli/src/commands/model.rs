@@ -3,7 +3,7 @@
 use super::train::ordinal;
 use super::{FOLDER, print, write_public};
 use crate::Result;
-use hetal_client::export::{self, Format};
+use hetal_client::model::export::{self, Format, ReleaseLimits};
 use hetal_client::{Model, Project};
 use serde_json::json;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ pub fn run(command: &Command) -> Result<()> {
 }
 
 fn show(arguments: &ShowArguments) -> Result<()> {
-    let project = Project::look(&arguments.dir)?;
+    let project = Project::open_without_lock(&arguments.dir)?;
     let model = Model::load(&project.model(&arguments.model)?)?;
     let training = &model.training;
     let value =
@@ -100,8 +100,8 @@ fn show(arguments: &ShowArguments) -> Result<()> {
 fn write(arguments: &ExportArguments) -> Result<()> {
     let mut project = Project::existing(&arguments.show.dir)?;
     let model = Model::load(&project.model(&arguments.show.model)?)?;
-    let policy = arguments.models.zip(arguments.security);
-    let (published, _) = export::publish(&mut project, &model, policy)?;
+    let limits = arguments.models.zip(arguments.security).map(|(models, security)| ReleaseLimits { models, security });
+    let (published, _) = export::publish(&mut project, &model, limits)?;
     let format = match arguments.format {
         FormatArgument::Safetensors => Format::Safetensors,
         FormatArgument::Npz => Format::Npz,

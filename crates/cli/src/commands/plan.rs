@@ -6,8 +6,8 @@ use super::{bytes, print, seconds, security};
 use crate::{Error, Result, progress};
 use hetal_ckks::Params;
 use hetal_client::Layout;
+use hetal_client::data::{ROW_NORM, VALIDATION_SHARE};
 use hetal_client::layout::{resident_key_bytes, server_bytes};
-use hetal_client::task::{ROW_NORM, VALIDATION_SHARE};
 use hetal_experiments::cost_model::CpuCostModel;
 use hetal_learn::{Limits, Plan, plan};
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let batch = agreement.batch.min(shape.rows.max(1));
     let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
     let keys = layout.keys()?;
-    let task = plan::Task {
+    let task = plan::Workload {
         rows: shape.rows,
         validation_rows: shape.validation,
         batch,

@@ -8,8 +8,9 @@ use super::steps::Steps;
 use super::train::likeliest;
 use super::{FOLDER, print, write_private};
 use crate::Result;
-use hetal_client::remote::harmless;
-use hetal_client::{Evaluation, Model, Project, classification, task};
+use hetal_client::data::class_numbers;
+use hetal_client::rpc::sanitize_terminal;
+use hetal_client::{Evaluation, Model, Project, predict};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -56,7 +57,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let mut project = Project::look(&arguments.dir)?;
+    let mut project = Project::open_without_lock(&arguments.dir)?;
     let path = project.model(&arguments.model)?;
     let model = Model::load(&path)?;
     let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref(), arguments.labels.is_some())?;
@@ -69,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         arguments.passphrase.unlock(&mut project)?;
         let remote = arguments.connection.connect(&mut project)?;
         let mut steps = Steps::new();
-        classification::logits(&mut project, &remote, &model, &rows.features, &mut |step| steps.show(step))?
+        predict::remote::logits(&mut project, &remote, &model, &rows.features, &mut |step| steps.show(step))?
     } else {
         model.logits(&rows.features)?
     };
@@ -78,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         predictions.iter_mut().for_each(|(_, probability)| *probability = (DIGITS * *probability).round() / DIGITS);
     }
     let evaluation = match &truth {
-        Some(truth) => Some(Evaluation::new(&logits, &task::numbers(truth, &model.classes)?, &model.classes)?),
+        Some(truth) => Some(Evaluation::new(&logits, &class_numbers(truth, &model.classes)?, &model.classes)?),
         None => None,
     };
     let lines = |shown: &dyn Fn(&str) -> String| -> String {
@@ -105,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (Some(evaluation), _) => evaluation.text(),
         (None, Some(path)) => format!("{} rows classified: {}", predictions.len(), path.display()),
         // Names of files may come from anyone, and a terminal does what they say.
-        (None, None) => lines(&harmless),
+        (None, None) => lines(&sanitize_terminal),
     };
     print(arguments.json, &value, &text);
     Ok(())

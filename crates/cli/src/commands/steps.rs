@@ -2,8 +2,8 @@
 
 use super::bytes;
 use crate::progress;
-use hetal_client::remote::Phase;
-use hetal_client::training::{Round, Step};
+use hetal_client::rpc::Phase;
+use hetal_client::training::{ProgressEvent, Round};
 use hetal_learn::Verdict;
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
@@ -29,20 +29,24 @@ impl Steps {
     }
 
     /// Shows a step.
-    pub fn show(&mut self, step: Step) {
+    pub fn show(&mut self, step: ProgressEvent) {
         match step {
-            Step::Comparing => self.bar("looking at the key set", 0, 1),
-            Step::Keys(done, all) => self.bar("making keys", done as u64, all as u64),
-            Step::Stranded(names) => names.iter().for_each(|name| self.line(&stranded(name))),
-            Step::Encrypting(done, all) => self.bar("encrypting rows", done as u64, all as u64),
-            Step::SendingKeys(done, all) => self.bar(&format!("sending keys ({})", bytes(all)), done >> 20, all >> 20),
-            Step::SendingRows(done, all) => self.bar(&format!("sending rows ({})", bytes(all)), done >> 20, all >> 20),
-            Step::Queued => self.line("in the server's queue"),
-            Step::Started(engine) => self.line(&format!("the server computes on: {engine}")),
-            Step::Working(progress) if progress.resting => self.line(
+            ProgressEvent::Comparing => self.bar("looking at the key set", 0, 1),
+            ProgressEvent::Keys { done, total } => self.bar("making keys", done as u64, total as u64),
+            ProgressEvent::Stranded(names) => names.iter().for_each(|name| self.line(&stranded(name))),
+            ProgressEvent::Encrypting { done, total } => self.bar("encrypting rows", done as u64, total as u64),
+            ProgressEvent::SendingKeys { sent, total } => {
+                self.bar(&format!("sending keys ({})", bytes(total)), sent >> 20, total >> 20)
+            }
+            ProgressEvent::SendingRows { sent, total } => {
+                self.bar(&format!("sending rows ({})", bytes(total)), sent >> 20, total >> 20)
+            }
+            ProgressEvent::Queued => self.line("in the server's queue"),
+            ProgressEvent::Started(engine) => self.line(&format!("the server computes on: {engine}")),
+            ProgressEvent::Working(progress) if progress.resting => self.line(
                 "the server's GPU failed or lacks memory: the job rests at its last checkpoint and goes on when it works again",
             ),
-            Step::Working(progress) => {
+            ProgressEvent::Working(progress) => {
                 let name = match progress.phase {
                     Phase::Preparing => "server: preparing".to_owned(),
                     Phase::Training => format!("server: training, epoch {}", progress.epoch),
@@ -51,8 +55,8 @@ impl Steps {
                 };
                 self.bar(&name, progress.done, progress.total);
             }
-            Step::Judged(number, round) => self.judged(number, &round),
-            Step::Checking => self.line("exact training on this machine, to compare with"),
+            ProgressEvent::Judged { number, round } => self.judged(number, &round),
+            ProgressEvent::Checking => self.line("exact training on this machine, to compare with"),
         }
     }
 

@@ -6,9 +6,9 @@ use super::passphrase::Lock;
 use super::steps::Steps;
 use super::{FOLDER, bytes, print, seconds};
 use crate::{Error, Result};
-use hetal_client::training::{Options, Trained, Training};
+use hetal_client::training::{IterationTime, Options, Trained, TrainingRun};
 use hetal_client::{Project, model};
-use hetal_features::Manifest;
+use hetal_extract_api::Manifest;
 use hetal_learn::Wishes;
 use hetal_learn::nesterov::Momentum;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut steps = Steps::new();
     let mut show = |step| steps.show(step);
-    let training = Training::open(&mut project, &remote, &task, &options, &mut show)?;
+    let training = TrainingRun::open(&mut project, &remote, &task, &options, &mut show)?;
     let trained = training.run(&mut show)?;
     drop(steps);
     print(arguments.json, &report(&trained), &text(&trained));
@@ -129,8 +129,8 @@ pub fn report(trained: &Trained) -> Value {
         "twin_relative_difference": trained.difference,
         "key_bytes": trained.key_bytes,
         "upload_bytes": trained.row_bytes,
-        "sent_key_bytes": trained.sent.0,
-        "sent_row_bytes": trained.sent.1,
+        "sent_key_bytes": trained.sent.keys,
+        "sent_row_bytes": trained.sent.rows,
         "wall_s": trained.seconds.all,
         "seconds_per_iteration": per_iteration(trained),
         "job": training.job,
@@ -139,7 +139,7 @@ pub fn report(trained: &Trained) -> Value {
 
 /// Seconds of an iteration as the client saw them.
 pub fn per_iteration(trained: &Trained) -> Option<f64> {
-    let (seconds, count) = trained.seconds.iterations;
+    let IterationTime { seconds, count } = trained.seconds.iterations;
     (count > 0).then(|| seconds / count as f64)
 }
 
@@ -169,8 +169,8 @@ pub fn text(trained: &Trained) -> String {
     };
     text += &format!(
         "sent: keys {}, rows {}; took {}\n",
-        bytes(trained.sent.0),
-        bytes(trained.sent.1),
+        bytes(trained.sent.keys),
+        bytes(trained.sent.rows),
         seconds(trained.seconds.all)
     );
     text + &format!(

@@ -1,50 +1,55 @@
-//! The end of a training: weights that are those validated, compared with exact training, saved.
+//! The end of a training: the weights are checked against the validated logits, compared with the
+//! plaintext reference, and saved as a model.
 
 use super::record::JobRecord;
-use super::{Round, Step, Trained, Training};
+use super::reference_check;
+use super::{ProgressEvent, Round, Trained, TrainingRun};
 use crate::model::Provenance;
 use crate::project::{self, remove_if_there};
-use crate::remote::{Job, Output};
-use crate::{Error, Model, Result, reference};
+use crate::rpc::{JobInfo, Output};
+use crate::{Error, Model, Result};
 use hetal_keys::noise_bound;
-use hetal_learn::{Judge, Matrix, twin};
+use hetal_learn::reference::logits;
+use hetal_learn::{Judge, Matrix};
 use serde::{Deserialize, Serialize};
 
-/// The encrypted weights on their way.
+/// The file of the downloaded weights.
 const WEIGHTS: &str = "weights.ct";
-/// Logits of the best epoch so far: the weights that come back must give these.
+/// The file of the validation logits of the best epoch. Its weights must give the same logits.
 pub(super) const BEST: &str = "best.json";
-/// So many of them are kept.
+/// The most logits that are kept.
 const BEST_LOGITS: usize = 1 << 16;
-/// Logits of decrypted weights may differ from decrypted logits by this, and by this share of the largest.
-const TOLERANCE: (f64, f64) = (0.02, 1e-3);
+/// The logits of the decrypted weights may differ from the decrypted logits by this.
+const ABSOLUTE_TOLERANCE: f64 = 0.02;
+/// They may also differ by this share of the largest logit.
+const RELATIVE_TOLERANCE: f64 = 1e-3;
 
-/// What an epoch was judged by.
+/// The logits by which the best epoch was judged.
 #[derive(Serialize, Deserialize)]
-struct Best {
+struct BestEpoch {
     epoch: usize,
     logits: Vec<f64>,
 }
 
-impl Training<'_> {
+impl TrainingRun<'_> {
     /// Decrypts the weights of the best epoch and saves the model.
     pub(super) fn finish(
         mut self,
-        job: &Job,
+        job: &JobInfo,
         outputs: &[Output],
-        report: &mut (dyn FnMut(Step) + Send),
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Trained> {
         let record = self.job_record()?.clone();
         let best = record.judge.as_ref().and_then(Judge::best_epoch).ok_or(Error::NothingLearned)?;
         let validated = self.validated(job, outputs, &record.rounds, best);
-        let (output, weights, round) = self.remember_fault(validated)?;
-        let twin = self.twin(&record, best, report)?;
-        let difference = twin.as_ref().map(|twin| weights.max_difference(twin));
+        let (output, weights, round) = self.record_fault(validated)?;
+        let reference = self.reference(&record, best, report)?;
+        let difference = reference.as_ref().map(|reference| weights.max_difference(reference));
         let training = self.provenance(job, &record, &output, best, round);
         let noise = difference.map(noise_bound);
-        let normalisation = self.task.normalisation.clone();
+        let normalisation = self.data.normalisation.clone();
         let mut model =
-            Model::new(&self.options.name, self.task.classes.clone(), &weights, normalisation, noise, training)?;
+            Model::new(&self.options.name, self.data.classes.clone(), &weights, normalisation, noise, training)?;
         model.extraction.clone_from(&self.options.extraction);
         let place = self.project.model(&self.options.name)?;
         model.save(&place)?;
@@ -54,11 +59,11 @@ impl Training<'_> {
         self.save()?;
         let keys = self.key_set()?;
         Ok(Trained {
-            difference: difference.zip(twin.as_ref()).map(|(d, twin)| d / twin.max_magnitude()),
+            difference: difference.zip(reference.as_ref()).map(|(d, reference)| d / reference.max_magnitude()),
             model,
             path: place,
             rounds: record.rounds,
-            twin,
+            reference,
             key_bytes: keys.bytes,
             row_bytes: self.record.row_bytes(),
             sent: self.record.sent,
@@ -67,10 +72,11 @@ impl Training<'_> {
         })
     }
 
-    /// The weights of the best epoch, which must be those whose logits were judged.
+    /// Decrypts the weights of the best epoch and checks that they give the logits that were
+    /// judged.
     fn validated(
         &self,
-        job: &Job,
+        job: &JobInfo,
         outputs: &[Output],
         rounds: &[Round],
         best: usize,
@@ -83,41 +89,48 @@ impl Training<'_> {
         let round = rounds.iter().filter(|round| round.accepted).nth(best - 1);
         let round = round.copied().ok_or(Error::NothingLearned)?;
         let path = self.folder.join(BEST);
-        let judged: Best = project::read(&path)?
-            .ok_or_else(|| Error::Damaged { path: path.clone(), reason: "it is gone".to_owned() })?;
-        let logits = twin::logits(self.task.validation.features(), &weights)?;
-        let near = TOLERANCE.0 + TOLERANCE.1 * round.largest;
-        // Not a number is not close either.
+        let judged: BestEpoch = project::read(&path)?.ok_or_else(|| Error::Damaged {
+            path: path.clone(),
+            reason: "the file is missing; start the training again with --replace".to_owned(),
+        })?;
+        let logits = logits(self.data.validation.features(), &weights)?;
+        let near = ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * round.largest;
+        // This comparison also fails for NaN.
         let same = |(a, b): (&f64, &f64)| (a - b).abs() <= near;
         if judged.epoch == best && judged.logits.iter().zip(logits.values()).all(same) {
             return Ok((*output, weights, round));
         }
         Err(Error::hostile(
-            "weights that are not those it was judged by: they give other logits for the validation rows",
+            "weights other than those that were validated: they give other logits for the validation rows",
         ))
     }
 
-    /// Keeps what an epoch was judged by, until there is a better one.
-    pub(super) fn remember_best(&self, epoch: usize, logits: &Matrix) -> Result<()> {
+    /// Saves the logits of the best epoch so far.
+    pub(super) fn save_best(&self, epoch: usize, logits: &Matrix) -> Result<()> {
         let logits = logits.values().iter().take(BEST_LOGITS).copied().collect();
-        project::write(&self.folder.join(BEST), &Best { epoch, logits })
+        project::write(&self.folder.join(BEST), &BestEpoch { epoch, logits })
     }
 
-    fn twin(&self, record: &JobRecord, best: usize, report: &mut (dyn FnMut(Step) + Send)) -> Result<Option<Matrix>> {
+    fn reference(
+        &self,
+        record: &JobRecord,
+        best: usize,
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
+    ) -> Result<Option<Matrix>> {
         if !self.options.check {
             return Ok(None);
         }
         let terms = &record.terms;
         let told = (terms.rate, terms.lowering, terms.momentum, terms.seed);
         let (Some(rate), Some(lowering), Some(momentum), Some(seed)) = told else { return Ok(None) };
-        report(Step::Checking);
-        let terms = reference::Terms { batch: terms.batch, rate, lowering, momentum, seed };
-        reference::train(self.task, &terms, &record.rounds, best)
+        report(ProgressEvent::Checking);
+        let terms = reference_check::ReferenceConfig { batch: terms.batch, rate, lowering, momentum, seed };
+        reference_check::train(self.data, &terms, &record.rounds, best)
     }
 
     fn provenance(
         &self,
-        job: &Job,
+        job: &JobInfo,
         record: &JobRecord,
         output: &Output,
         best_epoch: usize,
@@ -126,8 +139,8 @@ impl Training<'_> {
         let terms = &record.terms;
         Provenance {
             set: self.layout.params.name().to_owned(),
-            rows: self.task.training.rows(),
-            validation_rows: self.task.validation.rows(),
+            rows: self.data.training.rows(),
+            validation_rows: self.data.validation.rows(),
             batch: terms.batch,
             rate: terms.rate,
             patience: terms.patience,

@@ -1,12 +1,13 @@
-//! A training as it is on disk.
+//! The record of a training on disk.
 
 use super::finish::BEST;
-use super::{Options, Round, Seconds, Step, expected_terms};
-use crate::owner::hex;
+use super::hyper_parameters::expected_hyper_parameters;
+use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
+use crate::ciphertexts::{RowBlobFile, RowBlobWriter, row_blobs};
+use crate::keys::hex;
 use crate::project::{KeySet, io, remove_if_there};
-use crate::remote::{Job, JobId, Remote, Terms};
-use crate::uploads::{self, Upload};
-use crate::{Error, Layout, Owner, Result, Task};
+use crate::rpc::{HyperParameters, JobId, JobInfo, Remote};
+use crate::{Error, Layout, Owner, Result, TrainingData};
 use hetal_learn::judge::wider;
 use hetal_learn::{Judge, Verdict, Wishes};
 use serde::{Deserialize, Serialize};
@@ -15,63 +16,74 @@ use std::time::Instant;
 
 const VERSION: u32 = 2;
 
-/// A training as it is on disk.
+/// The record of a training.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct TrainingRecord {
     version: u32,
-    /// The rows it is about.
+    /// The hash of the training data.
     fingerprint: String,
     layout: String,
     pub keys: String,
     pub wishes: Wishes,
-    pub batches: Vec<Upload>,
-    pub validation: Vec<Upload>,
-    /// The job on a server, once it was asked for.
+    pub batches: Vec<RowBlobFile>,
+    pub validation: Vec<RowBlobFile>,
+    /// The job on a server, if it was requested.
     pub job: Option<JobRecord>,
-    /// Payload bytes that really left: keys and rows.
-    pub sent: (u64, u64),
+    /// Payload bytes that were sent.
+    pub sent: SentBytes,
     pub seconds: Seconds,
-    /// Whether it began with new keys because it was told to.
+    /// Whether new keys were created for it.
     #[serde(default)]
     pub fresh_keys: bool,
     pub finished: bool,
 }
 
-/// A job that was asked for, and what was said about it.
+/// A requested job and its rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct JobRecord {
     pub server: String,
-    /// Names the wish for a job, so that asking twice makes one.
+    /// The id of the request: repeating it creates no second job.
     pub request: String,
-    /// What was agreed on.
+    /// The agreed hyper-parameters.
     #[serde(default)]
-    pub terms: Terms,
+    pub terms: HyperParameters,
     pub id: Option<String>,
     pub judge: Option<Judge>,
     pub range: f64,
     pub rounds: Vec<Round>,
-    /// What the server was caught at.
+    /// The misbehaviour of the server, if there was any.
     #[serde(default)]
     pub fault: Option<String>,
 }
 
 impl JobRecord {
-    pub fn new(server: &str, request: [u8; 16], terms: Terms) -> Self {
-        let (server, request, range) = (server.to_owned(), hex(&request), terms.range);
-        Self { server, request, terms, id: None, judge: None, range, rounds: Vec::new(), fault: None }
+    pub fn new(server: &str, request: [u8; 16], terms: HyperParameters) -> Self {
+        Self {
+            server: server.to_owned(),
+            request: hex(&request),
+            range: terms.range,
+            terms,
+            id: None,
+            judge: None,
+            rounds: Vec::new(),
+            fault: None,
+        }
     }
 
-    /// Takes a job's name. Of another job than before nothing is known: its rounds are judged from the first.
-    pub fn belongs_to(&mut self, job: &Job) {
+    /// Records the id of the job. The rounds of another job than before are judged from the first
+    /// one.
+    pub fn assign_job(&mut self, job: &JobInfo) {
         let id = job.id.to_string();
         if self.id.as_ref().is_some_and(|known| *known != id) {
-            (self.judge, self.range, self.rounds) = (None, self.terms.range, Vec::new());
+            self.judge = None;
+            self.range = self.terms.range;
+            self.rounds.clear();
         }
         self.id = Some(id);
     }
 
-    /// Takes a round.
-    pub fn judged(&mut self, round: Round) {
+    /// Records a round.
+    pub fn add_round(&mut self, round: Round) {
         if round.verdict == Verdict::WidenRange {
             self.range = wider(self.range).unwrap_or(self.range);
         }
@@ -79,103 +91,110 @@ impl JobRecord {
     }
 }
 
-impl Record {
-    /// Encrypts all rows: they are on disk before the first of them leaves.
+impl TrainingRecord {
+    /// Encrypts all rows. They are on disk before the first of them is sent.
     pub fn begin(
         owner: &Owner,
         layout: &Layout,
-        task: &Task,
+        data: &TrainingData,
         keys: &KeySet,
         wishes: Wishes,
         folder: &Path,
-        report: &mut (dyn FnMut(Step) + Send),
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Self> {
         let start = Instant::now();
-        let training = layout.pieces(task.training.rows());
-        let validation = uploads::ranges(task.validation.rows(), layout.geometry().rows());
+        let training = layout.pieces(data.training.rows());
+        let validation = row_blobs::ranges(data.validation.rows(), layout.geometry().rows());
         let all = training.len() + validation.len();
+        let writer = RowBlobWriter { owner, layout, folder };
         let mut done = 0;
-        let mut encrypt = |set, rows, with_labels, name: &str| -> Result<Upload> {
-            report(Step::Encrypting(done, all));
+        let mut encrypt = |set, rows, with_labels, name: &str| -> Result<RowBlobFile> {
+            report(ProgressEvent::Encrypting { done, total: all });
             let file = format!("{name}-{done:04}.ct");
             done += 1;
-            uploads::encrypt(owner, layout, set, rows, with_labels, folder, file)
+            writer.write(set, rows, with_labels, file)
         };
-        let batches = training.into_iter().map(|r| encrypt(&task.training, r, true, "batch")).collect::<Result<_>>()?;
+        let batches = training.into_iter().map(|r| encrypt(&data.training, r, true, "batch")).collect::<Result<_>>()?;
         let validation =
-            validation.into_iter().map(|r| encrypt(&task.validation, r, false, "validation")).collect::<Result<_>>()?;
-        report(Step::Encrypting(all, all));
+            validation.into_iter().map(|r| encrypt(&data.validation, r, false, "validation")).collect::<Result<_>>()?;
+        report(ProgressEvent::Encrypting { done: all, total: all });
         Ok(Self {
             version: VERSION,
-            fingerprint: task.fingerprint(),
+            fingerprint: data.fingerprint(),
             layout: layout.key(),
             keys: keys.blob.clone(),
             wishes,
             batches,
             validation,
             job: None,
-            sent: (0, 0),
+            sent: SentBytes::default(),
             seconds: Seconds { encrypting: start.elapsed().as_secs_f64(), ..Seconds::default() },
             fresh_keys: false,
             finished: false,
         })
     }
 
-    /// Whether it is about these rows and wishes, under whatever keys.
-    pub fn is_about(&self, task: &Task, layout: &Layout, wishes: &Wishes) -> bool {
+    /// Returns whether the record has these rows, this layout and these wishes, whatever its keys
+    /// are.
+    pub fn matches(&self, data: &TrainingData, layout: &Layout, wishes: &Wishes) -> bool {
         self.version == VERSION
             && self.layout == layout.key()
             && self.wishes == *wishes
-            && self.fingerprint == task.fingerprint()
+            && self.fingerprint == data.fingerprint()
     }
 
-    /// The training as it goes on. One that has ended begins again with the rows that are encrypted already; one whose server was caught
-    /// goes on with another server only, or where its owner says so.
-    pub fn taken_up(mut self, remote: &Remote, options: &Options) -> Result<Self> {
+    /// Resumes the training. A finished training starts again with the rows that are encrypted
+    /// already. If its server was hostile, a training continues only with another server, or with
+    /// `replace`.
+    pub fn resume(mut self, remote: &Remote, options: &Options) -> Result<Self> {
         if self.finished {
             let seconds = Seconds { encrypting: self.seconds.encrypting, ..Seconds::default() };
-            return Ok(Self { job: None, sent: (0, 0), seconds, finished: false, ..self });
+            return Ok(Self { job: None, sent: SentBytes::default(), seconds, finished: false, ..self });
         }
         let Some(job) = &mut self.job else { return Ok(self) };
         let moved = job.server != remote.server();
         match &job.fault {
             Some(_) if moved || options.replace => self.job = None,
             Some(what) => return Err(Error::KnownHostile { what: what.clone() }),
-            // The same server under another address knows the request; to another one it is a new one, on its own terms.
+            // The same server under another address knows the request. To another server it is new,
+            // with hyper-parameters of its own.
             None if moved => {
                 job.server = remote.server().to_owned();
-                job.terms = expected_terms(&self.wishes, remote.offer())?;
+                job.terms = expected_hyper_parameters(&self.wishes, remote.offer())?;
             }
             None => {}
         }
         Ok(self)
     }
 
-    /// Whether it can go on with the rows that were encrypted: they are on disk, or a job was asked for, which no one does before the server
-    /// has them all. `thoroughly` compares every byte: what is to be replaced is not taken at its word.
+    /// Returns whether the training can continue with its row blobs: they are intact, or the job
+    /// was requested, which happens only after the server has all of them. With `thoroughly`, every
+    /// byte is compared.
     pub fn can_be_sent(&self, folder: &Path, thoroughly: bool) -> bool {
         let is_there = self.job.is_some() && !self.finished && !thoroughly;
-        is_there || self.batches.iter().chain(&self.validation).all(|u| uploads::is_whole(folder, u, thoroughly))
+        is_there || self.batches.iter().chain(&self.validation).all(|b| row_blobs::is_whole(folder, b, thoroughly))
     }
 
     pub fn row_bytes(&self) -> u64 {
-        self.batches.iter().chain(&self.validation).map(|upload| upload.bytes).sum()
+        self.batches.iter().chain(&self.validation).map(|row_blob| row_blob.bytes).sum()
     }
 }
 
-/// Ends the job of a training that is replaced, and removes its files: what is on disk never says that others are there.
-pub(super) fn give_up(record: Option<Record>, remote: &Remote, folder: &Path) -> Result<()> {
-    if let Some(Record { job: Some(JobRecord { id: Some(id), .. }), finished: false, .. }) = &record
+/// Cancels the job of a training that is replaced and removes its files. The record is removed
+/// first, so that it never names missing files.
+pub(super) fn discard(record: Option<TrainingRecord>, remote: &Remote, folder: &Path) -> Result<()> {
+    if let Some(TrainingRecord { job: Some(JobRecord { id: Some(id), .. }), finished: false, .. }) = &record
         && let Ok(id) = id.parse::<JobId>()
     {
-        // It may be gone already, or another server's, to whom its name says nothing; if it is not, it ends by its own limits.
+        // The job may be deleted, or belong to another server. Otherwise the limits of the server
+        // end it.
         let _ = remote.cancel(id);
     }
     remove_if_there(&folder.join("job.json"))?;
     for entry in std::fs::read_dir(folder).map_err(|e| io("reading", folder, &e))? {
         let path = entry.map_err(|e| io("reading", folder, &e))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Encrypted rows; logits and weights, whole or on their way; what the best epoch was judged by.
+        // Row blobs, logits and weights, complete or not, and the logits of the best epoch.
         if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
             remove_if_there(&path)?;
         }

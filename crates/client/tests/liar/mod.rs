@@ -1,12 +1,13 @@
-//! A server that was given the secret key, so that it can lie as it likes: what it "computes" it encrypts itself.
+//! A server that has the secret key and can lie about everything: it encrypts its "results" itself.
 
 use hetal_ckks::Complex64;
-use hetal_client::reference::{self, Terms as ReferenceTerms};
-use hetal_client::remote::{Address, Credentials};
+use hetal_client::rpc::{Address, Credentials};
 use hetal_client::training::Round;
-use hetal_client::{Layout, Owner, Task};
+use hetal_client::training::reference_check::{self, ReferenceConfig};
+use hetal_client::{Layout, Owner, TrainingData};
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Matrix, Verdict, packing, twin};
+use hetal_learn::reference::logits;
+use hetal_learn::{Matrix, Verdict, packing};
 use hetal_wire::v1::hetal_server::{Hetal, HetalServer};
 use hetal_wire::v1::{self, event::What};
 use prost::Message;
@@ -26,7 +27,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What the server does that an honest one does not.
+/// What the server does that an honest server does not do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     None,
@@ -48,11 +49,11 @@ pub enum Lie {
     WeightsOfAnotherEpoch,
     NoWeights,
     StalledEvents,
-    /// Neither events nor an answer to who asks about the job.
+    /// Sends no events and does not answer requests about the job.
     StalledJob,
-    /// Its own time limit instead of events.
+    /// Reports a timeout of its own instead of events.
     LateEvents,
-    /// No lie: its GPU works, and fails.
+    /// Not a lie: its GPU fails.
     Rests,
     MoreEpochs,
     LessPatience,
@@ -64,15 +65,15 @@ pub enum Lie {
     FewerAnswers,
 }
 
-/// What the server has seen and done.
+/// What the server received and did.
 #[derive(Default)]
 pub struct Seen {
     pub lie: Option<Lie>,
-    /// Whole uploads.
+    /// Complete uploads.
     pub uploads: HashMap<Vec<u8>, Vec<u8>>,
-    /// All other requests, as they were on the wire.
+    /// All other requests, encoded as on the wire.
     pub requests: Vec<Vec<u8>>,
-    /// Round, verdict and size of the messages that depend on decrypted values.
+    /// Round, verdict and size of every message that depends on decrypted values.
     pub verdicts: Vec<(u32, v1::Verdict, usize)>,
     pub jobs: u8,
     pub cancelled: usize,
@@ -88,7 +89,7 @@ pub struct Seen {
 struct Server {
     owner: Owner,
     layout: Layout,
-    task: Task,
+    task: TrainingData,
     seen: Mutex<Seen>,
 }
 
@@ -119,7 +120,7 @@ fn defaults() -> v1::Terms {
 }
 
 impl Liar {
-    pub fn start(owner: Owner, layout: Layout, task: Task) -> Self {
+    pub fn start(owner: Owner, layout: Layout, task: TrainingData) -> Self {
         let (acceptor, authority) = certificate();
         let server = Arc::new(Server { owner, layout, task, seen: Mutex::default() });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -146,12 +147,12 @@ impl Liar {
         Self { server, authority, port, _runtime: runtime }
     }
 
-    pub fn address(&self, persistence: Duration) -> Address {
+    pub fn address(&self, retry_timeout: Duration) -> Address {
         Address {
             server: format!("127.0.0.1:{}", self.port),
             authorities: self.authority.clone(),
             credentials: Credentials::Token("any".to_owned().into()),
-            persistence,
+            retry_timeout,
         }
     }
 
@@ -175,14 +176,14 @@ impl Server {
     /// Exact weights after an epoch.
     fn weights(&self, epoch: usize) -> Matrix {
         let round = Round { verdict: Verdict::Continue, accepted: true, loss: 0.0, accuracy: 0.0, largest: 0.0 };
-        let terms = ReferenceTerms { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
-        reference::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
+        let terms = ReferenceConfig { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
+        reference_check::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
     }
 
     /// The bytes of encrypted logits of some rows, and what a lie makes of them.
     fn logits(&self, features: &Matrix, weights: &Matrix, lie: Lie) -> Vec<u8> {
-        let (g, level) = (self.layout.geometry(), self.layout.ledger().logits());
-        let exact = twin::logits(features, weights).unwrap();
+        let (g, level) = (self.layout.geometry(), self.layout.level_plan().logits());
+        let exact = logits(features, weights).unwrap();
         let factor = if lie == Lie::AbsurdLogits { 1e7 } else { 1.0 } / self.layout.scale(RANGE).unwrap();
         let mut slots = vec![Complex64::ZERO; g.slots()];
         let c = g.padded_classes();
@@ -229,7 +230,7 @@ impl Server {
     }
 
     fn finished(&self, seen: &mut Seen, last: usize) -> What {
-        let (g, level) = (self.layout.geometry(), self.layout.ledger().weights());
+        let (g, level) = (self.layout.geometry(), self.layout.level_plan().weights());
         let lie = seen.lie.unwrap_or(Lie::None);
         let epochs = if lie == Lie::NoWeights { 0..0 } else { 1..last + 1 };
         let outputs = epochs.map(|epoch| {

@@ -5,7 +5,7 @@ use crate::ffi::arguments::{DigitsArgs, InnerProductArgs, KeyArgs, RotatedArgs, 
 use crate::memory::{Buffer, Table};
 use crate::plan::Conversion;
 use crate::source::{Kernel, MAX_DIGITS, MAX_ROWS, MAX_SOURCES, MAX_STEPS};
-use hetal_ckks::backend::Step;
+use hetal_ckks::backend::KeyedAutomorphism;
 use hetal_ring::{Basis, automorphism, digit_ranges};
 use std::ops::Range;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl CudaBackend {
         &self,
         c0: &CudaPoly,
         digits: &CudaDigits,
-        steps: &[Step<'_, CudaPoly>],
+        steps: &[KeyedAutomorphism<'_, CudaPoly>],
         weights: &[Vec<Option<&CudaPoly>>],
     ) -> Vec<(CudaPoly, CudaPoly)> {
         let basis = digits.basis;
@@ -167,7 +167,7 @@ impl CudaBackend {
         &self,
         c0: &CudaPoly,
         digits: &CudaDigits,
-        steps: &[Step<'_, CudaPoly>],
+        steps: &[KeyedAutomorphism<'_, CudaPoly>],
         products: &Table,
         rotated: &Buffer,
         limbs: Range<usize>,

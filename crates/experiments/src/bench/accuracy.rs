@@ -13,10 +13,10 @@ use crate::runner::engine::EngineKind;
 use crate::runner::harness::Harness;
 use crate::runner::{self, Experiment, GpuOptions};
 use crate::tuning::{DataSplits, GridSearch, RATES, ROW_NORMS, Trial, grid_search, preset};
-use hetal_circuits::clear::{Keys, Noise};
+use hetal_circuits::clear::{KeyRequirements, Noise};
 use hetal_circuits::{Complex64, Engine};
 use hetal_learn::judge::accuracy;
-use hetal_learn::{Ledger, Matrix, Wishes, twin};
+use hetal_learn::{LevelPlan, Matrix, Wishes, reference};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -75,8 +75,9 @@ pub fn report(data: &DataSplits, search: &GridSearch, set: &str, errors: Operati
     let agreement = data.agreement(&Wishes { rate: Some(*rate), ..Wishes::default() })?;
     let noisy = train::train_with_noise(&splits, &agreement, noise, set)?;
     let test = &splits.test;
-    let tested =
-        |weights: &Matrix| -> Result<f64> { Ok(accuracy(&twin::logits(test.features(), weights)?, test.labels())?) };
+    let tested = |weights: &Matrix| -> Result<f64> {
+        Ok(accuracy(&reference::logits(test.features(), weights)?, test.labels())?)
+    };
     let (exact_accuracy, noisy_accuracy) = (tested(&exact.weights)?, tested(&noisy.weights)?);
     Ok(json!({
         "data": data.name,
@@ -174,16 +175,16 @@ struct MeasureErrors;
 impl Experiment for MeasureErrors {
     type Output = OperationErrors;
 
-    fn required_keys(&self) -> Result<Keys> {
-        let level = Ledger::lowest().probabilities();
-        Ok(Keys { rotations: vec![(1, level)], relinearisation: Some(level), ..Keys::default() })
+    fn required_keys(&self) -> Result<KeyRequirements> {
+        let level = LevelPlan::lowest().probabilities();
+        Ok(KeyRequirements { rotations: vec![(1, level)], relinearisation: Some(level), ..KeyRequirements::default() })
     }
 
     fn run<H: Harness>(&self, harness: &H) -> Result<OperationErrors> {
         let engine = harness.engine();
         let slots = engine.slots();
         let values: Vec<Complex64> = (0..slots).map(|i| Complex64::from_polar(1.0, (i * i) as f64)).collect();
-        let ct = harness.encrypt(&values, Ledger::lowest().probabilities())?;
+        let ct = harness.encrypt(&values, LevelPlan::lowest().probabilities())?;
         let mean = |got: Vec<Complex64>, expected: &dyn Fn(usize) -> Complex64| {
             got.iter().enumerate().map(|(i, v)| (v - expected(i)).norm()).sum::<f64>() / slots as f64
         };

@@ -7,7 +7,7 @@ use crate::runner::engine::EngineKind;
 use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
 use crate::runner::{Experiment, GpuOptions, Runner};
 use crate::{Error, Result};
-use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
 use hetal_ckks::Params;
 use hetal_learn::Matrix;
@@ -191,7 +191,7 @@ impl Measured {
 struct Counted {
     product: Product,
     counts: Counts,
-    keys: Keys,
+    keys: KeyRequirements,
     max_error: f64,
 }
 
@@ -200,8 +200,8 @@ impl Counted {
         let part = product.counted();
         let harness = ClearHarness::new(Clear::new(part.unit.slots(), part.top_level));
         let max_error = part.run(&harness, 1)?.max_error;
-        let books = harness.engine().books();
-        let counts = Counts::from(&books);
+        let recorded = harness.engine().op_counts();
+        let counts = Counts::from(&recorded);
         // Every entry takes the same number of operations.
         let whole = |count: u64| count / part.entries() * product.entries();
         let counts = if part.entries() == product.entries() {
@@ -209,7 +209,7 @@ impl Counted {
         } else {
             Counts { cmult: whole(counts.cmult), mult: whole(counts.mult), rot: whole(counts.rot) }
         };
-        Ok(Self { product, counts, keys: books.keys(), max_error })
+        Ok(Self { product, counts, keys: recorded.keys(), max_error })
     }
 }
 
@@ -222,8 +222,8 @@ struct Comparison<'a> {
 impl Experiment for Comparison<'_> {
     type Output = Vec<Timed>;
 
-    fn required_keys(&self) -> Result<Keys> {
-        Ok(self.counted.iter().fold(Keys::default(), |all, counted| all.union(counted.keys.clone())))
+    fn required_keys(&self) -> Result<KeyRequirements> {
+        Ok(self.counted.iter().fold(KeyRequirements::default(), |all, counted| all.union(counted.keys.clone())))
     }
 
     fn run<H: Harness>(&self, harness: &H) -> Result<Vec<Timed>> {

@@ -7,7 +7,7 @@ use crate::report::progress;
 use crate::runner::engine::{DeviceBackend, Processor, open_gpu};
 use crate::runner::local_owner::{LocalOwner, to_device};
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};
 use hetal_cuda::{CudaBackend, CudaPoly, Graphs};
@@ -48,14 +48,14 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let steps = Steps::allowing(arguments.more_keys);
+    let split = BsgsSplit::allowing(arguments.more_keys);
     let report = match arguments.engine {
         Processor::Cpu => {
             let small_set_command = &["bench", "ops", "--set", "small", "--json"];
-            let options = CpuOptions { set: &arguments.set, threads: arguments.threads, steps, small_set_command };
+            let options = CpuOptions { set: &arguments.set, threads: arguments.threads, split, small_set_command };
             report(&options, &mut |_| {})?
         }
-        Processor::Cuda => report_on_gpu(&arguments.set, arguments.device, steps)?,
+        Processor::Cuda => report_on_gpu(&arguments.set, arguments.device, split)?,
     };
     if arguments.json {
         print(true, &Value::from(report), "");
@@ -72,7 +72,7 @@ pub struct CpuOptions<'a> {
     /// The threads for `bootstrap_wall_s`.
     pub threads: usize,
     /// The split of bootstrapping matrices: more keys, or more work.
-    pub steps: Steps,
+    pub split: BsgsSplit,
     /// Arguments of this program that print the report of the set `small` as JSON.
     pub small_set_command: &'a [&'a str],
 }
@@ -83,7 +83,7 @@ pub struct CpuOptions<'a> {
 /// For `full`, the report includes figures `small_*` of the set `small`. A second process measures
 /// them, because memory is measured for a process.
 pub fn report(options: &CpuOptions<'_>, on_bootstrap: &mut dyn FnMut(f64)) -> Result<Map<String, Value>> {
-    let mut report = OpsBench::new(options.set, options.steps)?.measure(options.threads, on_bootstrap)?;
+    let mut report = OpsBench::new(options.set, options.split)?.measure(options.threads, on_bootstrap)?;
     if options.set == "full" {
         let small = run_small_set(options.small_set_command)?;
         for (ours, theirs) in [("small_bootstrap_cpu_s", "bootstrap_cpu_s"), ("small_peak_rss_gib", "peak_rss_gib")] {
@@ -107,10 +107,10 @@ fn run_small_set(arguments: &[&str]) -> Result<Value> {
 }
 
 /// Measures a parameter set on a GPU.
-pub fn report_on_gpu(set: &str, device: usize, steps: Steps) -> Result<Map<String, Value>> {
+pub fn report_on_gpu(set: &str, device: usize, split: BsgsSplit) -> Result<Map<String, Value>> {
     let owner = LocalOwner::new(set)?;
     let gpu = open_gpu(&owner.params, device)?;
-    OpsBench::on(owner, gpu, steps)?.measure()
+    OpsBench::on(owner, gpu, split)?.measure()
 }
 
 /// A parameter set with the keys and matrices that the measurements need.
@@ -121,7 +121,7 @@ struct OpsBench<B: DeviceBackend> {
     keys: EvaluationKeys<B::Packed>,
     bootstrapper: Bootstrapper<B>,
     setup: SetupTimes,
-    steps: Steps,
+    split: BsgsSplit,
 }
 
 /// Seconds before the first measurement.
@@ -141,27 +141,27 @@ struct OperationTimes {
 }
 
 impl OpsBench<RnsRing> {
-    fn new(set: &str, steps: Steps) -> Result<Self> {
+    fn new(set: &str, split: BsgsSplit) -> Result<Self> {
         let owner = LocalOwner::new(set)?;
         let ring = Arc::clone(&owner.ring);
-        Self::on(owner, ring, steps)
+        Self::on(owner, ring, split)
     }
 }
 
 impl<B: DeviceBackend> OpsBench<B> {
     /// Makes keys and encodes matrices on a backend, with a progress bar.
-    fn on(owner: LocalOwner, backend: Arc<B>, steps: Steps) -> Result<Self> {
+    fn on(owner: LocalOwner, backend: Arc<B>, split: BsgsSplit) -> Result<Self> {
         let start = Instant::now();
-        let keys = owner.keys_on(&*backend, &bootstrap::keys_with_steps(&owner.params, steps))?;
+        let keys = owner.keys_on(&*backend, &bootstrap::keys_with_split(&owner.params, split))?;
         let keys_s = start.elapsed().as_secs_f64();
         let evaluator = Evaluator::new(Arc::clone(&owner.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
         let start = Instant::now();
-        let bootstrapper = Bootstrapper::with_steps(&evaluator, &[0], steps)?;
+        let bootstrapper = Bootstrapper::with_split(&evaluator, &[0], split)?;
         evaluator.backend().synchronize()?;
         spinner.finish_and_clear();
         let setup = SetupTimes { keys_s, matrices_s: start.elapsed().as_secs_f64() };
-        Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, setup, steps })
+        Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, setup, split })
     }
 
     fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<B::Poly>> {
@@ -201,7 +201,7 @@ impl<B: DeviceBackend> OpsBench<B> {
         let constant = self.bootstrap_error(&vec![Complex64::new(0.7, -0.3); params.slots()])?;
         let repeated: Vec<Complex64> = (0..params.slots()).map(|i| values[i % 64]).collect();
         let replicated = self.bootstrap_error(&repeated)?;
-        let wanted = bootstrap::keys_with_steps(params, self.steps);
+        let wanted = bootstrap::keys_with_split(params, self.split);
         let keys_bytes = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
         let gib = |limbs: usize| (limbs * self.evaluator.backend().packed_limb_bytes()) as f64 / f64::from(1 << 30);
         let report = json!({

@@ -6,7 +6,7 @@ use crate::report::output::print_table;
 use crate::report::progress;
 use crate::report::table::{Table, cell};
 use hetal_ckks::Params;
-use hetal_learn::Ledger;
+use hetal_learn::LevelPlan;
 use hetal_learn::softmax::baselines::theorem_bound;
 use hetal_learn::softmax::measure::{BOXES, Candidate, Errors, Sampler, cumulative};
 use hetal_learn::softmax::{Constants, Method, Schedule};
@@ -147,7 +147,7 @@ pub fn report(samples: usize) -> Result<Vec<Value>> {
         bar.set_message(format!("softmax of {} classes", part.classes));
         let constants = Constants::built_in(part.classes, RANGE)?;
         let top = Params::named(SET)?.top_level();
-        let schedule = Schedule::new(&constants, top, Ledger::lowest().probabilities())?;
+        let schedule = Schedule::new(&constants, top, LevelPlan::lowest().probabilities())?;
         let mut candidates: Vec<Candidate> = METHODS.iter().cloned().map(Candidate::Clean).collect();
         candidates.push(Candidate::Clean(Method::Sharpen(constants.clone())));
         for sigma in [noise.typical, noise.pessimistic] {

@@ -23,7 +23,7 @@ use crate::runner::engine::EngineKind;
 use device_memory::EngineRun;
 use hetal_ckks::Params;
 use hetal_cuda::KernelTime;
-use hetal_learn::Ledger;
+use hetal_learn::LevelPlan;
 use iterations::{Iterations, count_operations};
 use serde_json::{Value, json};
 use setup::TrainingSetup;
@@ -104,7 +104,7 @@ fn report_ours(arguments: &Arguments) -> Result<Value> {
     count_operations(&setup, &params, &mut report)?;
     report["refreshes"] = results.refreshes.into();
     report["seconds_per_iteration"] = results.timing.wall.into();
-    report["levels_per_iteration"] = (setup.constants.depth() + Ledger::DEPTH).into();
+    report["levels_per_iteration"] = (setup.constants.depth() + LevelPlan::DEPTH).into();
     report["matrix_products_share"] = results.matrix_share.into();
     report["validation_bytes_per_epoch"] = setup.validation_bytes(&params).into();
     report["queued_s_per_iteration"] = results.timing.queued.into();

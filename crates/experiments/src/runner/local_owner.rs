@@ -3,9 +3,9 @@
 use super::engine::DeviceBackend;
 use crate::Result;
 use crate::report::progress;
-use hetal_circuits::bootstrap::Steps;
-use hetal_circuits::clear::Keys;
-use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
+use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::clear::KeyRequirements;
+use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_ring::sampler::{OsSeeds, SeedSource};
 use hetal_ring::{Isa, PackedPoly, Poly, RnsRing};
@@ -69,16 +69,21 @@ impl LocalOwner {
     }
 
     /// An engine on the CPU with the keys that a circuit needs.
-    pub fn engine(&self, needs: &Keys) -> Result<Encrypted<RnsRing>> {
-        self.engine_on(Arc::clone(&self.ring), needs, Steps::FewKeys)
+    pub fn engine(&self, needs: &KeyRequirements) -> Result<Encrypted<RnsRing>> {
+        self.engine_on(Arc::clone(&self.ring), needs, BsgsSplit::FewKeys)
     }
 
     /// An engine on a backend with the keys and bootstrapping matrices that a circuit needs.
-    pub fn engine_on<B: DeviceBackend>(&self, backend: Arc<B>, needs: &Keys, steps: Steps) -> Result<Encrypted<B>> {
-        let keys = self.keys_on(&*backend, &encrypted::keys_with_steps(&self.params, needs, steps))?;
+    pub fn engine_on<B: DeviceBackend>(
+        &self,
+        backend: Arc<B>,
+        needs: &KeyRequirements,
+        split: BsgsSplit,
+    ) -> Result<Encrypted<B>> {
+        let keys = self.keys_on(&*backend, &encrypted::keys_with_split(&self.params, needs, split))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
-        let bootstrapper = Bootstrapper::with_steps(&evaluator, &needs.bounds, steps)?;
+        let bootstrapper = Bootstrapper::with_split(&evaluator, &needs.bounds, split)?;
         spinner.finish_and_clear();
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }
@@ -101,14 +106,14 @@ impl LocalOwner {
         encoder: &Evaluator<RnsRing>,
         values: &[Complex64],
         level: usize,
-    ) -> Result<Sealed<B::Poly>> {
+    ) -> Result<LeveledCiphertext<B::Poly>> {
         let ct = self.encrypt(encoder, values, self.params.limbs(level), self.params.scale(level))?;
         Ok(engine.admit(to_device(&**engine.evaluator().backend(), ct))?)
     }
 
     /// Decrypts a ciphertext.
     pub fn decrypt(&self, ct: &Ciphertext<Poly>) -> Result<Vec<Complex64>> {
-        Ok(self.inner.open(ct)?.expose())
+        Ok(self.inner.decrypt(ct)?.expose())
     }
 
     /// Decrypts a ciphertext of a backend.

@@ -1,7 +1,7 @@
 //! How many operations the matrix products take: as run, and as the paper's corrected table prints them.
 
 use super::Branch;
-use hetal_circuits::clear::{Books, Kind};
+use hetal_circuits::clear::{OpCounts, OpKind};
 
 /// An algorithm of the paper's comparison of matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,12 +32,12 @@ pub struct Counts {
     pub rot: u64,
 }
 
-impl From<&Books> for Counts {
-    fn from(books: &Books) -> Self {
+impl From<&OpCounts> for Counts {
+    fn from(counts: &OpCounts) -> Self {
         Self {
-            cmult: books.count(Kind::PlainProduct) + books.count(Kind::ConstantProduct),
-            mult: books.count(Kind::Product),
-            rot: books.count(Kind::Rotation) + books.count(Kind::HoistedRotation),
+            cmult: counts.count(OpKind::PlainProduct) + counts.count(OpKind::ConstantProduct),
+            mult: counts.count(OpKind::Product),
+            rot: counts.count(OpKind::Rotation) + counts.count(OpKind::HoistedRotation),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::blocks::{Kit, Mask, Unit};
 use crate::softmax::baselines::{EXPONENTIAL_9, Extension, INVERSE, SIGN_F, SIGN_G, paper_levels};
 use crate::{Error, Result};
-use hetal_circuits::polynomial::{Basis, Polynomial, evaluate};
+use hetal_circuits::polynomial::{Polynomial, PolynomialBasis, evaluate};
 use hetal_circuits::{Complex64, Engine};
 
 /// The paper's softmax of `c` classes in blocks whose columns repeat with period `c'`.
@@ -73,7 +73,7 @@ impl<E: Engine> Run<'_, E> {
     fn odd(&self, x: &E::Ciphertext, coefficients: &[f64; 4]) -> Result<E::Ciphertext> {
         let all: Vec<f64> = coefficients.iter().flat_map(|&c| [0.0, c]).collect();
         let x = self.with_levels(x, 3, LOG_NARROW)?;
-        Ok(evaluate(self.kit.engine, &x, &Polynomial::real(Basis::Monomial, &all))?)
+        Ok(evaluate(self.kit.engine, &x, &Polynomial::real(PolynomialBasis::Monomial, &all))?)
     }
 
     /// The approximate maximum of each row's classes, in all columns, by a tournament of comparisons.
@@ -129,7 +129,7 @@ impl<E: Engine> Run<'_, E> {
         }
         let (k3, k5) = extension.correction();
         let x = self.with_levels(&x, 3, LOG_EXPONENTIAL)?;
-        Ok(evaluate(engine, &x, &Polynomial::real(Basis::Monomial, &[0.0, 1.0, 0.0, k3, 0.0, -k5]))?)
+        Ok(evaluate(engine, &x, &Polynomial::real(PolynomialBasis::Monomial, &[0.0, 1.0, 0.0, k3, 0.0, -k5]))?)
     }
 
     /// `exp(x)` on `[-8, 8]` in the first tile, 0 elsewhere.
@@ -137,7 +137,7 @@ impl<E: Engine> Run<'_, E> {
         let (engine, classes) = (self.kit.engine, self.softmax.classes);
         let x = self.with_levels(&x, 4, LOG_EXPONENTIAL)?;
         let scaled: Vec<f64> = EXPONENTIAL_9.iter().enumerate().map(|(k, c)| libm::ldexp(*c, -3 * k as i32)).collect();
-        let mut value = evaluate(engine, &x, &Polynomial::real(Basis::Monomial, &scaled))?;
+        let mut value = evaluate(engine, &x, &Polynomial::real(PolynomialBasis::Monomial, &scaled))?;
         for _ in 0..3 {
             value = engine.square(&self.with_levels(&value, 1, LOG_EXPONENTIAL)?)?;
         }

@@ -3,14 +3,14 @@
 use super::blocks::{Blocks, Unit};
 use super::softmax::PaperSoftmax;
 use super::{diag_abt, diag_atb};
-use crate::nesterov::{Momentum, Pace};
+use crate::nesterov::{Momentum, MomentumSchedule};
 use crate::trainer::Stage;
 use crate::{Error, Matrix, Result};
-use hetal_circuits::clear::{Clear, Keys};
+use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
 
 /// The switching keys and bootstraps of some iterations, found by running them in the clear.
-pub fn keys(trainer: &PaperTrainer, features: usize, top_level: usize, iterations: usize) -> Result<Keys> {
+pub fn keys(trainer: &PaperTrainer, features: usize, top_level: usize, iterations: usize) -> Result<KeyRequirements> {
     let engine = Clear::new(trainer.unit.slots(), top_level);
     let zeros = vec![Complex64::ZERO; trainer.unit.slots()];
     let weights = trainer.pack_weights(&Matrix::zeros(trainer.classes, features + 1))?;
@@ -22,7 +22,7 @@ pub fn keys(trainer: &PaperTrainer, features: usize, top_level: usize, iteration
     for _ in 0..iterations {
         model = trainer.step(&engine, &model, &batch, 1.0)?;
     }
-    Ok(engine.books().keys())
+    Ok(engine.op_counts().keys())
 }
 
 /// The paper's circuit for batches of one block of rows.
@@ -53,7 +53,7 @@ pub struct PaperModel<C> {
     /// `V`, where the next gradient is taken.
     pub lookahead: Blocks<C>,
     /// Where the sequence of `beta_t` stands.
-    pub pace: Pace,
+    pub schedule: MomentumSchedule,
 }
 
 /// Levels of the weights before an iteration: `DiagABT` takes three.
@@ -97,7 +97,7 @@ impl PaperTrainer {
 
     /// A model before its first step.
     pub fn model<C: Clone>(&self, weights: Blocks<C>, momentum: Momentum) -> PaperModel<C> {
-        PaperModel { lookahead: weights.clone(), weights, pace: Pace::new(momentum) }
+        PaperModel { lookahead: weights.clone(), weights, schedule: MomentumSchedule::new(momentum) }
     }
 
     /// One step; weights are bootstrapped when they have too few levels left for the next.
@@ -147,7 +147,7 @@ impl PaperTrainer {
         lookahead: &Blocks<E::Ciphertext>,
         gradient: &Blocks<E::Ciphertext>,
     ) -> Result<PaperModel<E::Ciphertext>> {
-        let (beta, pace) = model.pace.advance();
+        let (beta, schedule) = model.schedule.advance();
         let weights = zipped(lookahead, gradient, |v, g| Ok(engine.sub(v, g)?))?;
         let weights = self.with_levels(engine, &weights, 1)?;
         let before = self.with_levels(engine, &model.weights, 1)?;
@@ -155,7 +155,7 @@ impl PaperTrainer {
         let lookahead = zipped(&weights, &before, |new, old| {
             Ok(engine.linear_combination(&[(new, real(1.0 + beta)), (old, real(-beta))], Complex64::ZERO)?)
         })?;
-        Ok(PaperModel { weights, lookahead, pace })
+        Ok(PaperModel { weights, lookahead, schedule })
     }
 
     fn with_levels<E: Engine>(

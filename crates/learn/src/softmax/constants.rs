@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// One step; `s` is the sum of `p` over the classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Step {
+pub enum SoftmaxStep {
     /// `p <- p (a - s)`. One level.
     Normalise(f64),
     /// `p <- p^2`. One level.
@@ -20,18 +20,18 @@ pub enum Step {
     Sharpen(Vec<[f64; 2]>),
 }
 
-impl Step {
+impl SoftmaxStep {
     /// The levels the step takes.
     pub fn depth(&self) -> usize {
         match self {
-            Step::Normalise(_) | Step::Square => 1,
-            Step::Sharpen(quadratics) => (quadratics.len() + 1).next_power_of_two().ilog2() as usize + 1,
+            SoftmaxStep::Normalise(_) | SoftmaxStep::Square => 1,
+            SoftmaxStep::Sharpen(quadratics) => (quadratics.len() + 1).next_power_of_two().ilog2() as usize + 1,
         }
     }
 
     /// Whether the step looks at the sum of the classes.
     pub fn needs_sum(&self) -> bool {
-        !matches!(self, Step::Square)
+        !matches!(self, SoftmaxStep::Square)
     }
 }
 
@@ -49,7 +49,7 @@ pub struct Constants {
     /// Chebyshev coefficients of the first `p` in `t`.
     pub exponential: Vec<f64>,
     /// The steps.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SoftmaxStep>,
     /// The largest sum of the classes before each step, and at the end.
     pub bounds: Vec<f64>,
 }
@@ -89,10 +89,10 @@ impl Constants {
         if self.bounds.len() != self.steps.len() + 1 || !self.bounds.iter().all(|&b| b > 0.0 && b.is_finite()) {
             return fail("a positive bound is needed before each step and at the end");
         }
-        let sound = |step: &Step| match step {
-            Step::Normalise(a) => a.is_finite(),
-            Step::Square => true,
-            Step::Sharpen(q) => matches!(q.len(), 1 | 3) && q.iter().flatten().all(finite),
+        let sound = |step: &SoftmaxStep| match step {
+            SoftmaxStep::Normalise(a) => a.is_finite(),
+            SoftmaxStep::Square => true,
+            SoftmaxStep::Sharpen(q) => matches!(q.len(), 1 | 3) && q.iter().flatten().all(finite),
         };
         if !(self.scale > 0.0 && self.exponential.iter().all(finite) && self.steps.iter().all(sound)) {
             return fail("a number is not finite or a step has neither one nor three quadratics");
@@ -107,7 +107,7 @@ impl Constants {
 
     /// All levels of the approximation.
     pub fn depth(&self) -> usize {
-        self.exponential_depth() + self.steps.iter().map(Step::depth).sum::<usize>()
+        self.exponential_depth() + self.steps.iter().map(SoftmaxStep::depth).sum::<usize>()
     }
 
     /// `ceil(log2)` of the largest value before a step, at least 0: what a bootstrap there must bear.
@@ -148,12 +148,12 @@ impl Constants {
 }
 
 /// One step on plain numbers.
-pub(crate) fn apply<T: Number>(step: &Step, p: &mut [T]) {
+pub(crate) fn apply<T: Number>(step: &SoftmaxStep, p: &mut [T]) {
     let s = sum(p);
     match step {
-        Step::Normalise(a) => p.iter_mut().for_each(|p| *p = *p * (T::from(*a) - s)),
-        Step::Square => p.iter_mut().for_each(|p| *p = *p * *p),
-        Step::Sharpen(quadratics) => {
+        SoftmaxStep::Normalise(a) => p.iter_mut().for_each(|p| *p = *p * (T::from(*a) - s)),
+        SoftmaxStep::Square => p.iter_mut().for_each(|p| *p = *p * *p),
+        SoftmaxStep::Sharpen(quadratics) => {
             let factor = quadratics.iter().fold(T::from(1.0), |f, &[b, g]| f * (s * s + s * b + g));
             p.iter_mut().for_each(|p| *p = *p * *p * factor);
         }
@@ -220,7 +220,7 @@ mod tests {
             Constants { steps: Vec::new(), ..good.clone() },
             Constants { scale: 0.0, ..good.clone() },
             Constants { bounds: vec![1.0], ..good.clone() },
-            Constants { steps: vec![Step::Sharpen(vec![[1.0, 1.0]; 2]); good.steps.len()], ..good.clone() },
+            Constants { steps: vec![SoftmaxStep::Sharpen(vec![[1.0, 1.0]; 2]); good.steps.len()], ..good.clone() },
         ];
         for constants in broken {
             assert!(matches!(constants.checked(), Err(Error::Constants(_))));

@@ -1,16 +1,16 @@
 //! The search for the constants of normalise-and-sharpen.
 //!
 //! What a step does to the worst-case ratio `R` of the sum of the classes (largest over smallest, over all rows in range) is
-//! known: [`Step::Normalise`] divides it by almost 4, squaring makes it `c R^2`, sharpening `c (1 + d) / (1 - d)` with `d` the
+//! known: [`SoftmaxStep::Normalise`] divides it by almost 4, squaring makes it `c R^2`, sharpening `c (1 + d) / (1 - d)` with `d` the
 //! minimax error of a polynomial near `1/s^2` on a range of ratio `R`. After `k` squarings the exponent has grown `2^k`-fold,
 //! and `R` must be near 1. A dynamic program over (squarings, bootstraps, level) keeps the sequences that are not beaten in
 //! ratio, noise and cost; smaller ratios are always better, so nothing good is lost but by rounding.
 
-use super::constants::{Constants, Step, chebyshev};
+use super::constants::{Constants, SoftmaxStep, chebyshev};
 use super::measure::Sampler;
 use super::remez::{Fit, minimax};
 use crate::{Error, Result};
-use hetal_circuits::polynomial::{Basis, Polynomial, evaluate};
+use hetal_circuits::polynomial::{Polynomial, PolynomialBasis, evaluate};
 use hetal_circuits::{Clear, Complex64};
 use std::collections::HashMap;
 
@@ -90,11 +90,11 @@ impl Start {
 
 /// Key-switches of a polynomial, counted by evaluating it in the clear.
 fn relinearisations(coefficients: &[f64]) -> usize {
-    let polynomial = Polynomial::real(Basis::Chebyshev, coefficients);
+    let polynomial = Polynomial::real(PolynomialBasis::Chebyshev, coefficients);
     let engine = Clear::new(1, polynomial.depth());
     let zero = engine.fresh(&[Complex64::ZERO], polynomial.depth());
     let _ = zero.and_then(|zero| evaluate(&engine, &zero, &polynomial));
-    engine.books().key_switches() as usize
+    engine.op_counts().key_switches() as usize
 }
 
 /// Reaches from 1 to 5, with the lowest degree that is good enough.
@@ -304,7 +304,7 @@ fn unbeaten(mut labels: Vec<Label>) -> Vec<Label> {
 
 /// One step on the interval `[1/R, 1]`: its constants there, its largest sum there, and its degree in `p`.
 struct Piece {
-    step: Step,
+    step: SoftmaxStep,
     largest: f64,
     degree: i32,
 }
@@ -319,11 +319,11 @@ fn build(target: &Target, start: &Start, moves: &[Move]) -> Constants {
             Move::Bootstrap => continue,
             Move::Normalise => {
                 let a = 1.0 + 1.0 / ratio;
-                (Piece { step: Step::Normalise(a), largest: a * a / 4.0, degree: 2 }, normalised(ratio))
+                (Piece { step: SoftmaxStep::Normalise(a), largest: a * a / 4.0, degree: 2 }, normalised(ratio))
             }
             Move::Square => {
                 let next = classes * ratio * ratio * STEP_MARGIN * STEP_MARGIN;
-                (Piece { step: Step::Square, largest: STEP_MARGIN, degree: 2 }, next)
+                (Piece { step: SoftmaxStep::Square, largest: STEP_MARGIN, degree: 2 }, next)
             }
             Move::Sharpen(quadratics) => sharpener(*quadratics, ratio, classes),
         };
@@ -350,16 +350,16 @@ fn sharpener(quadratics: usize, ratio: f64, classes: f64) -> (Piece, f64) {
     let next = classes * (1.0 + fit.error) / (1.0 - fit.error) * STEP_MARGIN * STEP_MARGIN;
     let (factors, leading) = monic_quadratics(&fit.coefficients, ratio);
     let largest = (1.0 + fit.error) / leading * STEP_MARGIN;
-    (Piece { step: Step::Sharpen(factors), largest, degree: 2 + 2 * quadratics as i32 }, next)
+    (Piece { step: SoftmaxStep::Sharpen(factors), largest, degree: 2 + 2 * quadratics as i32 }, next)
 }
 
 /// A step for sums up to `bound` instead of 1.
-fn scaled(step: Step, bound: f64) -> Step {
+fn scaled(step: SoftmaxStep, bound: f64) -> SoftmaxStep {
     match step {
-        Step::Normalise(a) => Step::Normalise(a * bound),
-        Step::Square => Step::Square,
-        Step::Sharpen(quadratics) => {
-            Step::Sharpen(quadratics.into_iter().map(|[b, g]| [b * bound, g * bound * bound]).collect())
+        SoftmaxStep::Normalise(a) => SoftmaxStep::Normalise(a * bound),
+        SoftmaxStep::Square => SoftmaxStep::Square,
+        SoftmaxStep::Sharpen(quadratics) => {
+            SoftmaxStep::Sharpen(quadratics.into_iter().map(|[b, g]| [b * bound, g * bound * bound]).collect())
         }
     }
 }

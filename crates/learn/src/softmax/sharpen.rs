@@ -1,8 +1,8 @@
 //! Normalise-and-sharpen on ciphertexts.
 
-use super::{Constants, Schedule, Step};
+use super::{Constants, Schedule, SoftmaxStep};
 use crate::{Geometry, Result, packing::mask};
-use hetal_circuits::polynomial::{Basis, Evaluation, Polynomial};
+use hetal_circuits::polynomial::{Evaluation, Polynomial, PolynomialBasis};
 use hetal_circuits::{Complex64, Engine};
 
 /// The softmax of logits packed as in [`Geometry`], with its bootstraps.
@@ -25,7 +25,7 @@ impl<E: Engine> Sharpen<E> {
         let schedule = Schedule::new(&constants, engine.top_level(), end)?;
         // Padded classes start at 0 and stay there: no step makes something of nothing.
         let real = mask(geometry, 1.0, |j, i| geometry.class(j, i) < geometry.classes());
-        let polynomial = Polynomial::real(Basis::Chebyshev, &constants.exponential).times(&real);
+        let polynomial = Polynomial::real(PolynomialBasis::Chebyshev, &constants.exponential).times(&real);
         let exponential = Evaluation::new(engine, &polynomial, engine.top_level())?;
         let (rows, padded_classes) = (geometry.rows(), geometry.padded_classes());
         Ok(Self { constants, schedule, exponential, rows, padded_classes, end })
@@ -59,30 +59,30 @@ impl<E: Engine> Sharpen<E> {
 
     /// Whether step `j` uses a sum that the step before it can hand over.
     fn wants_sum(&self, j: usize) -> bool {
-        self.constants.steps.get(j).is_some_and(Step::needs_sum) && !self.schedule.cuts().contains(&j)
+        self.constants.steps.get(j).is_some_and(SoftmaxStep::needs_sum) && !self.schedule.cuts().contains(&j)
     }
 
     fn step(
         &self,
         engine: &E,
-        step: &Step,
+        step: &SoftmaxStep,
         p: E::Ciphertext,
         sum: Option<E::Ciphertext>,
         sum_wanted: bool,
     ) -> Result<(E::Ciphertext, Option<E::Ciphertext>)> {
-        if *step == Step::Square {
+        if *step == SoftmaxStep::Square {
             return Ok((engine.square(&p)?, None));
         }
         let sum = sum.map_or_else(|| self.class_sum(engine, &p), Ok)?;
         match step {
-            Step::Normalise(a) => {
+            SoftmaxStep::Normalise(a) => {
                 let factor = engine.add_constant(&engine.neg(&sum)?, real(*a))?;
                 // s (a - s) is one product; summing p again would be log2 c' rotations.
                 let next = if sum_wanted { Some(engine.mul(&sum, &factor)?) } else { None };
                 Ok((engine.mul(&p, &factor)?, next))
             }
-            Step::Sharpen(quadratics) => Ok((self.sharpen(engine, &p, &sum, quadratics)?, None)),
-            Step::Square => Ok((engine.square(&p)?, None)),
+            SoftmaxStep::Sharpen(quadratics) => Ok((self.sharpen(engine, &p, &sum, quadratics)?, None)),
+            SoftmaxStep::Square => Ok((engine.square(&p)?, None)),
         }
     }
 

@@ -4,7 +4,7 @@
 use hetal_circuits::Clear;
 use hetal_circuits::clear::Ciphertext;
 use hetal_learn::trainer::{Batch, Model, Trainer};
-use hetal_learn::{Geometry, Ledger, Matrix, nesterov::Momentum, packing};
+use hetal_learn::{Geometry, LevelPlan, Matrix, nesterov::Momentum, packing};
 
 /// A small deterministic generator (SplitMix64).
 pub struct Random(pub u64);
@@ -41,22 +41,22 @@ impl Random {
 }
 
 pub fn encrypt_batch(engine: &Clear, trainer: &Trainer<Clear>, x: &Matrix, labels: &[usize]) -> Batch<Ciphertext> {
-    let (g, ledger) = (trainer.products().geometry(), trainer.products().ledger());
+    let (g, level_plan) = (trainer.products().geometry(), trainer.products().level_plan());
     let features: Vec<_> = packing::features(g, x)
         .unwrap()
         .iter()
-        .map(|block| engine.fresh(block, ledger.fresh_features()).unwrap())
+        .map(|block| engine.fresh(block, level_plan.fresh_features()).unwrap())
         .collect();
-    let labels = engine.fresh(&packing::labels(g, labels).unwrap(), ledger.probabilities()).unwrap();
+    let labels = engine.fresh(&packing::labels(g, labels).unwrap(), level_plan.probabilities()).unwrap();
     trainer.batch(engine, &features, labels, x.rows()).unwrap()
 }
 
-pub fn encrypt_model(engine: &Clear, g: &Geometry, ledger: Ledger, weights: &Matrix) -> Model<Ciphertext> {
-    Model::new(encrypt_weights(engine, g, ledger, weights), Momentum::Nesterov)
+pub fn encrypt_model(engine: &Clear, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> Model<Ciphertext> {
+    Model::new(encrypt_weights(engine, g, level_plan, weights), Momentum::Nesterov)
 }
 
-pub fn encrypt_weights(engine: &Clear, g: &Geometry, ledger: Ledger, weights: &Matrix) -> Vec<Ciphertext> {
-    packing::weights(g, weights).unwrap().iter().map(|part| engine.fresh(part, ledger.weights()).unwrap()).collect()
+pub fn encrypt_weights(engine: &Clear, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> Vec<Ciphertext> {
+    packing::weights(g, weights).unwrap().iter().map(|part| engine.fresh(part, level_plan.weights()).unwrap()).collect()
 }
 
 pub fn decrypt_weights(engine: &Clear, g: &Geometry, weights: &[Ciphertext]) -> Matrix {

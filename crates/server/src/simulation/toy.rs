@@ -6,7 +6,7 @@ use crate::state::Job;
 use crate::work::{Part, Training};
 use crate::workshop::Workshop;
 use crate::{Error, Result};
-use hetal_learn::session::Task;
+use hetal_learn::session::Action;
 use hetal_learn::trainer::Model;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::BlobName;
@@ -61,7 +61,7 @@ fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
         momentum: Some(parts_of("momentum", &all)),
         // A refresh after every other step.
         scale: model.scale / 100.0,
-        pace: model.pace,
+        schedule: model.schedule,
     }
 }
 
@@ -90,16 +90,16 @@ pub fn expected(training: &Training, verdict: impl Fn(u32) -> Verdict) -> Expect
     let mut session = Session::new(training.agreement.clone(), training.batches.len(), first).unwrap();
     let mut rounds = Vec::new();
     loop {
-        match session.task() {
-            Task::Step { batch, rate, range } => {
+        match session.next_action() {
+            Action::Step { batch, rate, range } => {
                 let model = step(range, session.model(), &training.batches[batch].blob.0, rate);
                 session.stepped(model).unwrap();
             }
-            Task::Refresh => {
+            Action::Refresh => {
                 let model = refresh(session.model());
                 session.stepped(model).unwrap();
             }
-            Task::Validate { range, .. } => {
+            Action::Validate { range, .. } => {
                 let of = |part: &Part| name_of(&encode(&logits(range, &part.blob.0, session.weights())));
                 rounds.push(training.validation.iter().map(of).collect());
                 session.judged(verdict(rounds.len() as u32)).unwrap();
@@ -107,7 +107,7 @@ pub fn expected(training: &Training, verdict: impl Fn(u32) -> Verdict) -> Expect
                     session.abort();
                 }
             }
-            Task::Return => break,
+            Action::Return => break,
         }
     }
     let bytes = |parts: &[Ct]| parts.iter().flat_map(encode).collect::<Vec<_>>();

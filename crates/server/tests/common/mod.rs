@@ -3,13 +3,13 @@
 
 pub mod tap;
 
-use hetal_circuits::{Bootstrapper, Encrypted, Sealed, encrypted};
+use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::bytes::{self, ciphertext_len};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphertext};
-use hetal_client::remote::{Address, BlobKind, Credentials, Happening, Remote, Training, Validation};
-use hetal_client::remote::{Batch, BlobName, Event, JobId, Output};
+use hetal_client::rpc::{Address, BlobKind, Credentials, EventKind, Remote, TrainingRequest, Validation};
+use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Task};
+use hetal_learn::session::{self, Action};
 use hetal_learn::trainer::Trainer;
 use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
@@ -86,23 +86,23 @@ impl Owner {
     }
 
     fn write_batch(&self, name: &str, x: &Matrix, labels: Option<&[usize]>) {
-        let (g, ledger, codec) = (self.circuit.geometry(), self.circuit.ledger(), self.client.codec());
+        let (g, level_plan, codec) = (self.circuit.geometry(), self.circuit.level_plan(), self.client.codec());
         let mut bytes = Vec::new();
         for block in packing::features(g, x).unwrap() {
-            codec.write(&self.client.encrypt_seeded(&block, ledger.fresh_features()), &mut bytes).unwrap();
+            codec.write(&self.client.encrypt_seeded(&block, level_plan.fresh_features()), &mut bytes).unwrap();
         }
         if let Some(labels) = labels {
             let labels = packing::labels(g, labels).unwrap();
-            codec.write(&self.client.encrypt_seeded(&labels, ledger.probabilities()), &mut bytes).unwrap();
+            codec.write(&self.client.encrypt_seeded(&labels, level_plan.probabilities()), &mut bytes).unwrap();
         }
         std::fs::write(self.path(name), bytes).unwrap();
     }
 
     /// Uploads everything and describes the training.
-    pub fn upload(&self, remote: &Remote) -> Training {
+    pub fn upload(&self, remote: &Remote) -> TrainingRequest {
         let send = |kind, name: &str| remote.upload(kind, &self.path(name), &mut |_, _| {}).unwrap().name;
-        let batch = |kind, name, rows| Batch { blob: send(kind, name), rows };
-        Training {
+        let batch = |kind, name, rows| RowBlob { blob: send(kind, name), rows };
+        TrainingRequest {
             set: *self.client.params.id(),
             features: FEATURES,
             classes: CLASSES,
@@ -118,12 +118,12 @@ impl Owner {
 
     pub fn logits_len(&self) -> u64 {
         let params = &self.client.params;
-        ciphertext_len(params, params.limbs(self.circuit.ledger().logits()))
+        ciphertext_len(params, params.limbs(self.circuit.level_plan().logits()))
     }
 
     pub fn weights_len(&self) -> u64 {
         let params = &self.client.params;
-        ciphertext_len(params, params.limbs(self.circuit.ledger().weights()))
+        ciphertext_len(params, params.limbs(self.circuit.level_plan().weights()))
     }
 
     /// Decrypted logits in a downloaded file.
@@ -149,7 +149,7 @@ impl Owner {
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         let trainers: Vec<(f64, Trainer<Encrypted<RnsRing>>)> =
             self.circuit.ranges().iter().map(|&r| (r, self.circuit.trainer(&engine, r).unwrap())).collect();
-        let load = |name: &str| -> Vec<Sealed<Poly>> {
+        let load = |name: &str| -> Vec<LeveledCiphertext<Poly>> {
             let bytes = std::fs::read(self.path(name)).unwrap();
             let mut rest = &bytes[..];
             let mut all = Vec::new();
@@ -172,21 +172,21 @@ impl Owner {
         let mut session = Session::new(agreement, 2, first).unwrap();
         let mut verdicts = VERDICTS.into_iter();
         let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
-        while let Task::Validate { .. } =
+        while let Action::Validate { .. } =
             session::advance(&engine, &mut session, &batches[..], trainer, |_| true).unwrap()
         {
             session.judged(verdicts.next().unwrap()).unwrap();
         }
         // A classifier is a blob of its ciphertexts, one after the other.
-        let name = |parts: &[Sealed<Poly>]| {
+        let name = |parts: &[LeveledCiphertext<Poly>]| {
             let bytes: Vec<u8> = parts.iter().flat_map(|ct| codec.encode(ct.inner()).unwrap()).collect();
             BlobName(*blake3::hash(&bytes).as_bytes())
         };
         session.kept().map(|(epoch, weights)| (epoch, name(weights))).collect()
     }
 
-    fn trivial(&self, engine: &Encrypted<RnsRing>, slots: &[Complex64]) -> Sealed<Poly> {
-        let (params, level) = (&self.client.params, self.circuit.ledger().weights());
+    fn trivial(&self, engine: &Encrypted<RnsRing>, slots: &[Complex64]) -> LeveledCiphertext<Poly> {
+        let (params, level) = (&self.client.params, self.circuit.level_plan().weights());
         let basis = Basis { q: params.limbs(level), p: 0 };
         let c0 = engine.evaluator().encode(slots, params.scale(level), basis).unwrap().poly;
         let c1 = self.client.ring.zero(basis);
@@ -224,7 +224,7 @@ pub fn address(running: &Running, token: &str) -> Address {
         server: running.address().to_string(),
         authorities: std::fs::read(running.authority().unwrap()).unwrap(),
         credentials: Credentials::Token(token.to_owned().into()),
-        persistence: Duration::from_secs(20),
+        retry_timeout: Duration::from_secs(20),
     }
 }
 
@@ -233,10 +233,10 @@ pub fn follow(remote: &Remote, job: JobId, mut seen: impl FnMut(&Event)) -> Vec<
     let mut watch = remote.watch(job, 0);
     while let Some(event) = watch.next_event().unwrap() {
         seen(&event);
-        match event.what {
-            Happening::Validation(validation) => judge(remote, job, &validation),
-            Happening::Finished(outputs) => return outputs,
-            Happening::Failed { reason } => panic!("{reason}"),
+        match event.kind {
+            EventKind::Validation(validation) => judge(remote, job, &validation),
+            EventKind::Finished(outputs) => return outputs,
+            EventKind::Failed { reason } => panic!("{reason}"),
             _ => {}
         }
     }
@@ -302,7 +302,7 @@ impl Process {
             server: self.address.clone(),
             authorities: std::fs::read(authority_path(&folder.join("server"))).unwrap(),
             credentials: Credentials::Token(token.to_owned().into()),
-            persistence: Duration::from_secs(120),
+            retry_timeout: Duration::from_secs(120),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::runner::GpuOptions;
 use crate::runner::engine::EngineKind;
 use crate::tuning::preset;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::Steps;
+use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_learn::agreement::Preset;
 use std::path::PathBuf;
 
@@ -132,8 +132,8 @@ impl Arguments {
     }
 
     /// The split of bootstrapping matrices.
-    pub(super) fn steps(&self) -> Steps {
-        Steps::allowing(self.more_keys)
+    pub(super) fn split(&self) -> BsgsSplit {
+        BsgsSplit::allowing(self.more_keys)
     }
 
     /// Whether bootstraps are recorded as graphs.
@@ -145,6 +145,6 @@ impl Arguments {
     }
 
     pub(super) fn gpu_options(&self) -> GpuOptions {
-        GpuOptions { device: self.device, steps: self.steps() }
+        GpuOptions { device: self.device, split: self.split() }
     }
 }

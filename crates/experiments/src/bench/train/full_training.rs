@@ -12,13 +12,13 @@ use crate::report::progress;
 use crate::runner::Experiment;
 use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
 use crate::tuning::{DataSplits, EarlyStopping, RATES, ROW_NORMS, TrainingResult, Trial, grid_search, preset};
-use hetal_circuits::clear::{Clear, Keys, Noise};
+use hetal_circuits::clear::{Clear, KeyRequirements, Noise};
 use hetal_ckks::Params;
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Task};
+use hetal_learn::session::{self, Action};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::Trainer;
-use hetal_learn::{Agreement, Geometry, Held, Ledger, Matrix, Session, Wishes, packing};
+use hetal_learn::{Agreement, CachedBatch, Geometry, LevelPlan, Matrix, Session, Wishes, packing};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,14 +46,14 @@ struct TimedTraining {
 
 /// Encrypted rows of a training.
 struct EncryptedRows<C> {
-    training: Vec<Held<C>>,
-    validation: Vec<Held<C>>,
+    training: Vec<CachedBatch<C>>,
+    validation: Vec<CachedBatch<C>>,
 }
 
 impl Experiment for FullTraining<'_> {
     type Output = TimedTraining;
 
-    fn required_keys(&self) -> Result<Keys> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         self.setup.required_keys(self.params)
     }
 
@@ -63,14 +63,14 @@ impl Experiment for FullTraining<'_> {
         let trainer = setup.trainer(engine)?;
         let rows = self.encrypt_rows(harness, &trainer)?;
         let initial = initial_weights(g.classes(), g.features(), agreement.seed);
-        let first = harness.encrypt_all(&packing::weights(g, &initial)?, setup.ledger.weights())?;
+        let first = harness.encrypt_all(&packing::weights(g, &initial)?, setup.level_plan.weights())?;
         let mut session = Session::new(agreement.clone(), setup.batches.len(), first)?;
         let (mut stopping, mut steps, mut validating) = (EarlyStopping::new(agreement, initial), 0, 0.0);
         harness.synchronize()?;
         let start = Instant::now();
         let bar = progress::bar((agreement.max_epochs * setup.batches.len()) as u64);
         bar.set_message("steps, at most");
-        // Keys and circuit serve one range only.
+        // KeyRequirements and circuit serve one range only.
         let trainer_of = |range: f64| {
             let known = range == agreement.range;
             known.then_some(&trainer).ok_or(hetal_learn::Error::NoConstants { classes: g.classes(), range })
@@ -78,14 +78,15 @@ impl Experiment for FullTraining<'_> {
         // A refresh comes between two steps and does not count as one.
         let mut refreshes = false;
         let mut count_step = |session: &Session<_>| {
-            if !std::mem::replace(&mut refreshes, matches!(session.task(), Task::Refresh)) {
+            if !std::mem::replace(&mut refreshes, matches!(session.next_action(), Action::Refresh)) {
                 steps += 1;
                 bar.inc(1);
             }
             true
         };
         let batches = &rows.training[..];
-        while let Task::Validate { .. } = session::advance(engine, &mut session, batches, trainer_of, &mut count_step)?
+        while let Action::Validate { .. } =
+            session::advance(engine, &mut session, batches, trainer_of, &mut count_step)?
         {
             let validation_start = Instant::now();
             let logits = self.validation_logits(harness, &trainer, &rows.validation, session.weights())?;
@@ -114,11 +115,11 @@ impl FullTraining<'_> {
         let mut rows = EncryptedRows { training: Vec::new(), validation: Vec::new() };
         for (k, piece) in setup.batches.iter().flat_map(|batch| batch.pieces(piece_rows)).enumerate() {
             bar.inc(1);
-            let upload = setup.encrypt_rows(harness, &piece)?;
-            rows.training.push(prepare(harness.engine(), trainer, upload, k < self.resident)?);
+            let blob = setup.encrypt_rows(harness, &piece)?;
+            rows.training.push(prepare(harness.engine(), trainer, blob, k < self.resident)?);
         }
         for range in validation.batches(piece_rows.min(validation.rows()))? {
-            rows.validation.push(Held::AsSent(setup.encrypt_rows(harness, &Rows::of(validation, range))?));
+            rows.validation.push(CachedBatch::Raw(setup.encrypt_rows(harness, &Rows::of(validation, range))?));
         }
         bar.finish_and_clear();
         Ok(rows)
@@ -129,7 +130,7 @@ impl FullTraining<'_> {
         &self,
         harness: &H,
         trainer: &Trainer<H::Engine>,
-        validation: &[Held<HarnessCiphertext<H>>],
+        validation: &[CachedBatch<HarnessCiphertext<H>>],
         weights: &[HarnessCiphertext<H>],
     ) -> Result<Matrix> {
         let g = &self.setup.geometry;
@@ -151,7 +152,7 @@ fn training_setup(splits: &DataSplits, agreement: &Agreement, slots: usize) -> R
     Ok(TrainingSetup {
         preset: *splits.preset,
         geometry: Geometry::new(slots, agreement.batch, features, classes)?,
-        ledger: Ledger::lowest(),
+        level_plan: LevelPlan::lowest(),
         constants: Constants::built_in(classes, agreement.range)?,
         rate: agreement.rate,
         batches: ranges.into_iter().map(|r| Rows::of(&splits.train, r)).collect(),

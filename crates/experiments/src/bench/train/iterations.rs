@@ -10,14 +10,14 @@ use crate::report::progress;
 use crate::runner::Experiment;
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
-use hetal_circuits::clear::{Clear, Keys, Kind};
+use hetal_circuits::clear::{Clear, KeyRequirements, OpKind};
 use hetal_ckks::Params;
 use hetal_cuda::KernelTime;
 use hetal_learn::nesterov::Momentum;
+use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax;
 use hetal_learn::trainer::{Model, Trainer};
-use hetal_learn::twin::{self, Twin};
-use hetal_learn::{Held, Matrix, batches, judge, packing};
+use hetal_learn::{CachedBatch, Matrix, batches, judge, packing};
 use indicatif::ProgressBar;
 use serde_json::Value;
 use std::ops::Range;
@@ -60,7 +60,7 @@ pub(super) struct IterationTiming {
 
 /// The encrypted pieces of all batches.
 struct PreparedPieces<C> {
-    pieces: Vec<Held<C>>,
+    pieces: Vec<CachedBatch<C>>,
     /// Seconds to prepare all of them.
     seconds: f64,
 }
@@ -76,7 +76,7 @@ struct TrainedModel<C> {
 impl Experiment for Iterations<'_> {
     type Output = IterationResults;
 
-    fn required_keys(&self) -> Result<Keys> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         self.setup.required_keys(self.params)
     }
 
@@ -121,10 +121,10 @@ impl Iterations<'_> {
         let mut prepared = PreparedPieces { pieces: Vec::new(), seconds: 0.0 };
         let rows = self.setup.batches.iter().flat_map(|batch| batch.pieces(self.setup.geometry.rows()));
         for (k, rows) in rows.enumerate() {
-            let upload = self.setup.encrypt_rows(harness, &rows)?;
+            let blob = self.setup.encrypt_rows(harness, &rows)?;
             harness.synchronize()?;
             let start = Instant::now();
-            prepared.pieces.push(prepare(harness.engine(), trainer, upload, k < self.resident)?);
+            prepared.pieces.push(prepare(harness.engine(), trainer, blob, k < self.resident)?);
             harness.synchronize()?;
             prepared.seconds += start.elapsed().as_secs_f64();
             bar.inc(1);
@@ -142,7 +142,7 @@ impl Iterations<'_> {
         &self,
         harness: &H,
         trainer: &Trainer<H::Engine>,
-        pieces: &[Held<HarnessCiphertext<H>>],
+        pieces: &[CachedBatch<HarnessCiphertext<H>>],
         bar: &ProgressBar,
     ) -> Result<TrainedModel<HarnessCiphertext<H>>> {
         bar.set_message("iterations");
@@ -179,7 +179,7 @@ impl Iterations<'_> {
         &self,
         harness: &H,
         trainer: &Trainer<H::Engine>,
-        pieces: &[Held<HarnessCiphertext<H>>],
+        pieces: &[CachedBatch<HarnessCiphertext<H>>],
         model: &Model<HarnessCiphertext<H>>,
     ) -> Result<f64> {
         harness.profile(true);
@@ -192,12 +192,12 @@ impl Iterations<'_> {
 
     /// The weights after the same iterations on plain numbers.
     fn train_plain(&self) -> Result<Matrix> {
-        let mut twin = Twin::new(self.setup.initial_weights(), Momentum::Nesterov);
+        let mut reference = ReferenceModel::new(self.setup.initial_weights(), Momentum::Nesterov);
         for k in 0..self.arguments.iterations {
             let rows = &self.setup.batches[k % self.setup.batches.len()];
-            twin.step(&rows.features, &rows.labels, self.setup.rate, softmax::exact)?;
+            reference.step(&rows.features, &rows.labels, self.setup.rate, softmax::exact)?;
         }
-        Ok(twin.weights().clone())
+        Ok(reference.weights().clone())
     }
 }
 
@@ -211,7 +211,7 @@ pub(super) struct Comparison {
 
 /// Compares two classifiers on test rows.
 pub(super) fn compare(rows: &Rows, weights: &Matrix, plain: &Matrix) -> Result<Comparison> {
-    let (ours, theirs) = (twin::logits(&rows.features, weights)?, twin::logits(&rows.features, plain)?);
+    let (ours, theirs) = (reference::logits(&rows.features, weights)?, reference::logits(&rows.features, plain)?);
     let count = rows.features.rows();
     let different = (0..count).filter(|&i| judge::predicted(ours.row(i)) != judge::predicted(theirs.row(i))).count();
     Ok(Comparison {
@@ -232,12 +232,12 @@ pub(super) fn count_operations(setup: &TrainingSetup, params: &Params, report: &
         batches::step(engine, &trainer, model, &pieces[..], 0..pieces.len(), setup.rate, &mut |_| {})
     };
     let model = step(&setup.initial_model(&harness)?)?;
-    engine.take_books();
+    engine.take_op_counts();
     step(&model)?;
-    let books = engine.take_books();
-    report["bootstraps_per_iteration"] = books.count(Kind::Bootstrap).into();
-    report["key_switches_per_iteration"] = books.key_switches().into();
-    report["relinearisations_per_iteration"] = books.count(Kind::Relinearisation).into();
-    report["products_per_iteration"] = books.count(Kind::Product).into();
+    let counts = engine.take_op_counts();
+    report["bootstraps_per_iteration"] = counts.count(OpKind::Bootstrap).into();
+    report["key_switches_per_iteration"] = counts.key_switches().into();
+    report["relinearisations_per_iteration"] = counts.count(OpKind::Relinearisation).into();
+    report["products_per_iteration"] = counts.count(OpKind::Product).into();
     Ok(())
 }

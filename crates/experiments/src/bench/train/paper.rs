@@ -11,15 +11,15 @@ use crate::report::progress;
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
 use crate::runner::{self, Experiment};
-use hetal_circuits::clear::{Clear, Keys, Kind};
+use hetal_circuits::clear::{Clear, KeyRequirements, OpKind};
 use hetal_ckks::{Complex64, Params};
 use hetal_learn::Matrix;
 use hetal_learn::agreement;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::paper::trainer::{self, PaperBatch};
 use hetal_learn::paper::{Blocks, PaperTrainer};
+use hetal_learn::reference::ReferenceModel;
 use hetal_learn::softmax;
-use hetal_learn::twin::Twin;
 use serde_json::{Value, json};
 
 /// log2 of the bound of the weights when they are bootstrapped.
@@ -65,19 +65,19 @@ impl PaperIterations<'_> {
 
     /// The weights after the same iterations without encryption.
     fn exact(&self) -> Result<Matrix> {
-        let mut twin = Twin::new(self.initial(), Momentum::Nesterov);
+        let mut reference = ReferenceModel::new(self.initial(), Momentum::Nesterov);
         for k in 0..self.iterations {
             let rows = &self.setup.batches[k % self.setup.batches.len()];
-            twin.step(&rows.features, &rows.labels, self.setup.rate, softmax::exact)?;
+            reference.step(&rows.features, &rows.labels, self.setup.rate, softmax::exact)?;
         }
-        Ok(twin.weights().clone())
+        Ok(reference.weights().clone())
     }
 }
 
 impl Experiment for PaperIterations<'_> {
     type Output = PaperResults;
 
-    fn required_keys(&self) -> Result<Keys> {
+    fn required_keys(&self) -> Result<KeyRequirements> {
         Ok(trainer::keys(&self.trainer, self.features(), self.top_level, self.iterations)?)
     }
 
@@ -122,7 +122,7 @@ pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
     let experiment = PaperIterations { setup: &setup, trainer, top_level, iterations };
     let plain = ClearHarness::new(Clear::new(params.slots(), top_level));
     let clear = experiment.run(&plain)?;
-    let books = plain.engine().books();
+    let counts = plain.engine().op_counts();
     let outcome = if kind == EngineKind::Clear {
         clear
     } else {
@@ -139,11 +139,11 @@ pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
         "classes": preset.classes,
         "batches": setup.batches.len(),
         "iterations": iterations,
-        "bootstraps_per_iteration": per_iteration(books.count(Kind::Bootstrap)),
+        "bootstraps_per_iteration": per_iteration(counts.count(OpKind::Bootstrap)),
         "refreshes": 0,
-        "key_switches_per_iteration": per_iteration(books.key_switches()),
-        "relinearisations_per_iteration": per_iteration(books.count(Kind::Relinearisation)),
-        "products_per_iteration": per_iteration(books.count(Kind::Product)),
+        "key_switches_per_iteration": per_iteration(counts.key_switches()),
+        "relinearisations_per_iteration": per_iteration(counts.count(OpKind::Relinearisation)),
+        "products_per_iteration": per_iteration(counts.count(OpKind::Product)),
         "levels_per_iteration": trainer.levels(),
         "seconds_per_iteration": outcome.seconds,
         "matrix_products_share": outcome.matrix_share,

@@ -4,7 +4,7 @@ use super::arguments::Arguments;
 use super::data::{self, Rows};
 use crate::runner::harness::{Harness, HarnessCiphertext};
 use crate::{Error, Result};
-use hetal_circuits::clear::Keys;
+use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Engine, encrypted};
 use hetal_ckks::{Params, bytes};
 use hetal_learn::agreement::{self, Preset};
@@ -12,7 +12,7 @@ use hetal_learn::circuit::LOG_MOMENTUM_BOUND;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Model, Trainer};
-use hetal_learn::{Geometry, Held, Ledger, Matrix, Upload, packing};
+use hetal_learn::{CachedBatch, Geometry, LevelPlan, Matrix, RowBlob, packing};
 use hetal_server::footprint::{Footprint, Rehearsal};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const RANGE: f64 = 128.0;
 pub(super) struct TrainingSetup {
     pub(super) preset: Preset,
     pub(super) geometry: Geometry,
-    pub(super) ledger: Ledger,
+    pub(super) level_plan: LevelPlan,
     pub(super) constants: Constants,
     pub(super) rate: f64,
     pub(super) batches: Vec<Rows>,
@@ -42,7 +42,7 @@ impl TrainingSetup {
         Ok(Self {
             preset,
             geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
-            ledger: Ledger::lowest(),
+            level_plan: LevelPlan::lowest(),
             constants: Constants::built_in(preset.classes, RANGE)?,
             rate: arguments.rate.unwrap_or(preset.rate),
             batches,
@@ -56,21 +56,21 @@ impl TrainingSetup {
     }
 
     /// The keys and bootstraps that the circuit uses.
-    pub(super) fn required_keys(&self, params: &Params) -> Result<Keys> {
+    pub(super) fn required_keys(&self, params: &Params) -> Result<KeyRequirements> {
         let constants = self.constants.clone();
-        Ok(trainer::keys(self.geometry, self.ledger, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
+        Ok(trainer::keys(self.geometry, self.level_plan, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
     }
 
     pub(super) fn trainer<E: Engine>(&self, engine: &E) -> Result<Trainer<E>> {
-        Ok(Trainer::new(engine, self.geometry, self.ledger, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
+        Ok(Trainer::new(engine, self.geometry, self.level_plan, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
     }
 
     /// The device memory of the training, by a dry run.
     pub(super) fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<Footprint> {
-        let (needs, steps, graphs) = (self.required_keys(params)?, arguments.steps(), arguments.graphs());
-        let keys = encrypted::keys_with_steps(params, &needs, steps);
+        let (needs, split, graphs) = (self.required_keys(params)?, arguments.split(), arguments.graphs());
+        let keys = encrypted::keys_with_split(params, &needs, split);
         let pieces = self.geometry.pieces(self.preset.batch);
-        let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps, graphs, pieces };
+        let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps: split, graphs, pieces };
         let found = Footprint::rehearse(&rehearsal, |engine| Ok(self.trainer(engine)?));
         found.map_err(|problem| Error::MemoryEstimate { reason: problem.to_string() })
     }
@@ -83,15 +83,15 @@ impl TrainingSetup {
     /// The encrypted model before the first iteration.
     pub(super) fn initial_model<H: Harness>(&self, harness: &H) -> Result<Model<HarnessCiphertext<H>>> {
         let parts = packing::weights(&self.geometry, &self.initial_weights())?;
-        Ok(Model::new(harness.encrypt_all(&parts, self.ledger.weights())?, Momentum::Nesterov))
+        Ok(Model::new(harness.encrypt_all(&parts, self.level_plan.weights())?, Momentum::Nesterov))
     }
 
     /// Encrypts the rows of one piece.
-    pub(super) fn encrypt_rows<H: Harness>(&self, harness: &H, rows: &Rows) -> Result<Upload<HarnessCiphertext<H>>> {
-        let (g, ledger) = (&self.geometry, self.ledger);
-        let features = harness.encrypt_all(&packing::features(g, &rows.features)?, ledger.fresh_features())?;
-        let labels = harness.encrypt(&packing::labels(g, &rows.labels)?, ledger.probabilities())?;
-        Ok(Upload { features, labels, rows: rows.features.rows() })
+    pub(super) fn encrypt_rows<H: Harness>(&self, harness: &H, rows: &Rows) -> Result<RowBlob<HarnessCiphertext<H>>> {
+        let (g, level_plan) = (&self.geometry, self.level_plan);
+        let features = harness.encrypt_all(&packing::features(g, &rows.features)?, level_plan.fresh_features())?;
+        let labels = harness.encrypt(&packing::labels(g, &rows.labels)?, level_plan.probabilities())?;
+        Ok(RowBlob { features, labels, rows: rows.features.rows() })
     }
 
     /// Bytes of the encrypted validation logits of one epoch, for the paper's validation rows.
@@ -105,11 +105,11 @@ impl TrainingSetup {
 pub(super) fn prepare<E: Engine>(
     engine: &E,
     trainer: &Trainer<E>,
-    upload: Upload<E::Ciphertext>,
+    blob: RowBlob<E::Ciphertext>,
     resident: bool,
-) -> Result<Held<E::Ciphertext>> {
+) -> Result<CachedBatch<E::Ciphertext>> {
     if !resident {
-        return Ok(Held::AsSent(upload));
+        return Ok(CachedBatch::Raw(blob));
     }
-    Ok(Held::Ready(trainer.batch(engine, &upload.features, upload.labels, upload.rows)?))
+    Ok(CachedBatch::Prepared(trainer.batch(engine, &blob.features, blob.labels, blob.rows)?))
 }

@@ -1,0 +1,7 @@
+//! Ciphertexts on disk: row blobs for a server, and the outputs that it computed.
+
+mod outputs;
+pub(crate) mod row_blobs;
+
+pub(crate) use outputs::Outputs;
+pub(crate) use row_blobs::{RowBlobFile, RowBlobWriter};

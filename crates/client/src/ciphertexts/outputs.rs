@@ -1,0 +1,74 @@
+//! Ciphertexts that a server computed: downloaded, checked and decrypted.
+
+use crate::project::{io, remove_if_there};
+use crate::rpc::{JobId, Output, Remote};
+use crate::{Error, Layout, Owner, Result};
+use hetal_ckks::{Ciphertext, Complex64};
+use hetal_learn::{Matrix, packing};
+use hetal_ring::Poly;
+use std::path::Path;
+
+/// No training produces logits beyond this multiple of their range.
+const ABSURD: f64 = 1000.0;
+
+/// The outputs of one job.
+pub(crate) struct Outputs<'a> {
+    pub remote: &'a Remote,
+    pub job: JobId,
+    pub owner: &'a Owner,
+    pub layout: &'a Layout,
+    /// The folder for downloads.
+    pub folder: &'a Path,
+}
+
+impl Outputs<'_> {
+    /// Decrypts logits. `rows` gives the rows of each ciphertext, and `range` determines their
+    /// scale.
+    pub fn logits(&self, outputs: &[Output], rows: &[usize], range: f64) -> Result<Matrix> {
+        if outputs.len() != rows.len() {
+            let (got, expected) = (outputs.len(), rows.len());
+            return Err(Error::hostile(format!("{got} ciphertexts of logits instead of {expected}")));
+        }
+        let scale = self.layout.scale(range)?;
+        let path = self.folder.join("logits.ct");
+        let mut values = Vec::new();
+        for (output, &rows) in outputs.iter().zip(rows) {
+            let all = self.fetch(output, self.layout.logit_bytes(), self.layout.level_plan().logits(), &path)?;
+            remove_if_there(&path)?;
+            let [ct] = &all[..] else { return Err(Error::hostile("a blob of logits that is not one ciphertext")) };
+            let logits = packing::unpack_logits(self.layout.geometry(), self.owner.decrypt(ct)?.peek(), rows)?;
+            values.extend(logits.values().iter().map(|t| scale * t));
+        }
+        let largest = values.iter().fold(0.0, |m: f64, v| if v.is_nan() { f64::INFINITY } else { m.max(v.abs()) });
+        if largest > ABSURD * range {
+            return Err(Error::hostile(format!("logits far beyond their range of {range}")));
+        }
+        Ok(Matrix::new(rows.iter().sum(), self.layout.geometry().classes(), values)?)
+    }
+
+    /// Decrypts the weights of an epoch, for normalised features. The file is kept: a training that
+    /// is killed now does not download it again.
+    pub fn weights(&self, output: &Output, path: &Path) -> Result<Matrix> {
+        let parts = self.fetch(output, self.layout.weight_bytes(), self.layout.level_plan().weights(), path)?;
+        let parts: Vec<_> = parts.iter().map(|ct| self.owner.decrypt(ct)).collect::<Result<_>>()?;
+        let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
+        // The size of the blob was checked, so the number of parts is right.
+        Ok(packing::unpack_weights(self.layout.geometry(), &slots)?)
+    }
+
+    /// Downloads a blob of concatenated ciphertexts and checks their level and scale.
+    fn fetch(&self, output: &Output, size: u64, level: usize, path: &Path) -> Result<Vec<Ciphertext<Poly>>> {
+        self.remote.download(self.job, output, size, path, &mut |_, _| ())?;
+        let bytes = std::fs::read(path).map_err(|e| io("reading", path, &e))?;
+        let (codec, mut rest, mut all) = (self.owner.codec(), &bytes[..], Vec::new());
+        let (limbs, scale) = (self.owner.params.limbs(level), self.owner.params.scale(level));
+        while !rest.is_empty() {
+            let ct: Ciphertext<Poly> = codec.read(&mut rest).map_err(|e| Error::hostile(e.to_string()))?;
+            if ct.limbs != limbs || (ct.scale / scale - 1.0).abs() > 1e-9 {
+                return Err(Error::hostile(format!("a ciphertext of {} primes instead of {limbs}", ct.limbs)));
+            }
+            all.push(ct);
+        }
+        Ok(all)
+    }
+}

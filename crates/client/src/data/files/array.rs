@@ -1,0 +1,200 @@
+//! Arrays of numbers or texts, common to all formats.
+
+use super::{FileProblem, Labels, Parsed};
+use hetal_learn::Matrix;
+
+/// The values of an array.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Floating-point numbers of any width.
+    Floats(Vec<f64>),
+    /// Integers of any width.
+    Integers(Vec<i64>),
+    /// Texts.
+    Texts(Vec<String>),
+}
+
+/// An array in row-major order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+    /// Its values, as many as the product of the dimensions.
+    pub values: Values,
+}
+
+impl Array {
+    /// Converts the array to a matrix of features.
+    pub fn matrix(&self, name: &str) -> Parsed<Matrix> {
+        let [rows, columns] = self.shape[..] else {
+            let must = "2 (rows and features)";
+            return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
+        };
+        let values = match &self.values {
+            Values::Floats(values) => values.clone(),
+            Values::Integers(values) => values.iter().map(|&x| x as f64).collect(),
+            Values::Texts(_) => {
+                return Err(FileProblem::Kind { array: name.to_owned(), found: "texts".to_owned(), must: "numbers" });
+            }
+        };
+        Matrix::new(rows, columns, values).map_err(|e| FileProblem::format("array", e.to_string()))
+    }
+
+    /// The memory of its values in bytes.
+    pub(super) fn memory(&self) -> usize {
+        match &self.values {
+            Values::Floats(values) => 8 * values.len(),
+            Values::Integers(values) => 8 * values.len(),
+            Values::Texts(values) => values.iter().map(|text| size_of::<String>() + text.capacity()).sum(),
+        }
+    }
+
+    /// Converts the array to labels: one dimension of integers or texts. A second dimension of
+    /// length 1 is allowed.
+    pub fn labels(&self, name: &str) -> Parsed<Labels> {
+        if !matches!(self.shape[..], [_] | [_, 1]) {
+            let must = "1 (one label per row)";
+            return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
+        }
+        match &self.values {
+            Values::Integers(values) => Ok(Labels::Numbers(values.clone())),
+            Values::Texts(values) => match values.iter().position(String::is_empty) {
+                Some(row) => Err(FileProblem::NoLabel { row: row + 1, column: name.to_owned() }),
+                None => Ok(Labels::Names(values.clone())),
+            },
+            Values::Floats(values) => whole(values).map(Labels::Numbers).ok_or_else(|| FileProblem::Kind {
+                array: name.to_owned(),
+                found: "fractions".to_owned(),
+                must: "integers or names",
+            }),
+        }
+    }
+}
+
+/// Converts integers that were saved as floats.
+fn whole(values: &[f64]) -> Option<Vec<i64>> {
+    let limit = (1u64 << 53) as f64;
+    values.iter().map(|&x| (x.fract() == 0.0 && x.abs() <= limit).then_some(x as i64)).collect()
+}
+
+/// The encoding of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    Half,
+    Bfloat,
+    Single,
+    Double,
+    /// A signed integer of this many bytes.
+    Signed(usize),
+    /// An unsigned integer of this many bytes.
+    Unsigned(usize),
+    /// A text of this many code points of four bytes each.
+    Text(usize),
+}
+
+impl Element {
+    pub(super) fn width(self) -> Option<usize> {
+        match self {
+            Self::Half | Self::Bfloat => Some(2),
+            Self::Single => Some(4),
+            Self::Double => Some(8),
+            Self::Signed(width) | Self::Unsigned(width) => Some(width),
+            Self::Text(length) => length.checked_mul(4),
+        }
+    }
+
+    /// The most memory of a value in bytes.
+    pub(super) fn memory(self) -> Option<usize> {
+        match self {
+            // A character has at most four bytes in UTF-8.
+            Self::Text(length) => length.checked_mul(4)?.checked_add(size_of::<String>()),
+            _ => Some(8),
+        }
+    }
+
+    /// Decodes the values of `bytes`, which must match the shape.
+    pub(super) fn array(self, format: &'static str, shape: Vec<usize>, bytes: &[u8]) -> Parsed<Array> {
+        let wrong =
+            || FileProblem::format(format, format!("{} bytes of values do not match the shape {shape:?}", bytes.len()));
+        let width = self.width().ok_or_else(wrong)?;
+        let expected = shape.iter().try_fold(width, |product, &n| product.checked_mul(n)).ok_or_else(wrong)?;
+        if width == 0 || expected != bytes.len() {
+            return Err(wrong());
+        }
+        let floats = |f: fn(&[u8]) -> f64| Values::Floats(bytes.chunks_exact(width).map(f).collect());
+        let values = match self {
+            Self::Half => floats(|b| half(u16::from_le_bytes(fixed(b)))),
+            Self::Bfloat => floats(|b| f32::from_bits(u32::from(u16::from_le_bytes(fixed(b))) << 16).into()),
+            Self::Single => floats(|b| f32::from_le_bytes(fixed(b)).into()),
+            Self::Double => floats(|b| f64::from_le_bytes(fixed(b))),
+            Self::Signed(_) => Values::Integers(bytes.chunks_exact(width).map(signed).collect()),
+            Self::Unsigned(_) => Values::Integers(
+                bytes.chunks_exact(width).map(unsigned).collect::<Option<_>>().ok_or(FileProblem::Kind {
+                    array: "the array".to_owned(),
+                    found: "integers of 2^63 or more".to_owned(),
+                    must: "smaller ones",
+                })?,
+            ),
+            Self::Text(_) => {
+                Values::Texts(bytes.chunks_exact(width).map(text).collect::<Option<_>>().ok_or_else(wrong)?)
+            }
+        };
+        Ok(Array { shape, values })
+    }
+}
+
+/// The first `N` bytes, padded with zeros.
+fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    std::array::from_fn(|k| bytes.get(k).copied().unwrap_or(0))
+}
+
+fn signed(bytes: &[u8]) -> i64 {
+    let shift = 64 - 8 * bytes.len().min(8);
+    (i64::from_le_bytes(fixed(bytes)) << shift) >> shift
+}
+
+fn unsigned(bytes: &[u8]) -> Option<i64> {
+    i64::try_from(u64::from_le_bytes(fixed(bytes))).ok()
+}
+
+/// Decodes code points and drops trailing zeros.
+fn text(bytes: &[u8]) -> Option<String> {
+    let text: String =
+        bytes.chunks_exact(4).map(|b| char::from_u32(u32::from_le_bytes(fixed(b)))).collect::<Option<_>>()?;
+    Some(text.trim_end_matches('\0').to_owned())
+}
+
+/// Converts an IEEE half-precision float.
+fn half(bits: u16) -> f64 {
+    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    sign * match exponent {
+        0 => fraction * 2f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1024.0 + fraction) * 2f64.powi(exponent - 25),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves() {
+        for (bits, value) in
+            [(0, 0.0), (0x3C00, 1.0), (0xC000, -2.0), (0x3555, 0.333251953125), (1, 2f64.powi(-24)), (0x7BFF, 65504.0)]
+        {
+            assert_eq!(half(bits), value);
+        }
+        assert!(half(0x7C00).is_infinite() && half(0x7E00).is_nan());
+    }
+
+    #[test]
+    fn integers_keep_their_sign() {
+        assert_eq!(signed(&[0xFF]), -1);
+        assert_eq!(signed(&[0xFE, 0xFF, 0xFF, 0xFF]), -2);
+        assert_eq!(unsigned(&[0xFF]), Some(255));
+        assert_eq!(unsigned(&[0xFF; 8]), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! The NumPy format `.npy`: one array.
+
+use super::array::Element;
+use super::{Array, FileProblem, Parsed};
+
+const FORMAT: &str = "NumPy (.npy)";
+const MAGIC: &[u8] = b"\x93NUMPY";
+/// The longest header that is read.
+const MAX_HEADER: usize = 1 << 16;
+/// The most dimensions of an array.
+const MAX_DIMENSIONS: usize = 8;
+
+fn no(reason: &str) -> FileProblem {
+    FileProblem::format(FORMAT, reason)
+}
+
+/// Parses a file.
+pub fn parse(bytes: &[u8]) -> Parsed<Array> {
+    parse_within(bytes, usize::MAX)
+}
+
+/// Parses a file whose values may use at most `room` bytes of memory. A value of one byte in the
+/// file takes eight bytes in memory, and a text of one character even more.
+pub(super) fn parse_within(bytes: &[u8], room: usize) -> Parsed<Array> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| no("it does not start with the magic bytes"))?;
+    let (length, rest) = match rest {
+        [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
+        [2 | 3, _, a, b, c, d, rest @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
+        [1..=3, ..] => return Err(no("it ends within its header")),
+        _ => return Err(no("its version is not 1, 2 or 3")),
+    };
+    if length > MAX_HEADER {
+        return Err(no("its header is too long"));
+    }
+    let (header, body) = rest.split_at_checked(length).ok_or_else(|| no("it ends within its header"))?;
+    let header = std::str::from_utf8(header).map_err(|_| no("its header is not text"))?;
+    if !field(header, "'fortran_order':")?.starts_with("False") {
+        return Err(no("it is in Fortran order: save numpy.ascontiguousarray(array) instead"));
+    }
+    let description =
+        field(header, "'descr':")?.split('\'').nth(1).ok_or_else(|| no("record arrays are not supported"))?;
+    let (element, shape) = (element(description)?, shape(field(header, "'shape':")?)?);
+    let values = element.memory().and_then(|one| shape.iter().try_fold(one, |product, &n| product.checked_mul(n)));
+    if values.is_none_or(|bytes| bytes > room) {
+        return Err(no("its values need too much memory"));
+    }
+    element.array(FORMAT, shape, body)
+}
+
+fn field<'a>(header: &'a str, name: &str) -> Parsed<&'a str> {
+    let (_, value) = header.split_once(name).ok_or_else(|| no("a field of its header is missing"))?;
+    Ok(value.trim_start())
+}
+
+fn shape(text: &str) -> Parsed<Vec<usize>> {
+    let wrong = || no("its shape cannot be parsed");
+    let (inside, _) = text.strip_prefix('(').and_then(|t| t.split_once(')')).ok_or_else(wrong)?;
+    let numbers = inside.split(',').map(str::trim).filter(|n| !n.is_empty());
+    let shape: Vec<usize> = numbers.map(|n| n.parse().map_err(|_| wrong())).collect::<Parsed<_>>()?;
+    if shape.len() > MAX_DIMENSIONS { Err(wrong()) } else { Ok(shape) }
+}
+
+fn element(description: &str) -> Parsed<Element> {
+    Ok(match description {
+        "<f2" => Element::Half,
+        "<f4" => Element::Single,
+        "<f8" => Element::Double,
+        "|i1" => Element::Signed(1),
+        "<i2" => Element::Signed(2),
+        "<i4" => Element::Signed(4),
+        "<i8" => Element::Signed(8),
+        "|u1" | "|b1" => Element::Unsigned(1),
+        "<u2" => Element::Unsigned(2),
+        "<u4" => Element::Unsigned(4),
+        "<u8" => Element::Unsigned(8),
+        other => match other.strip_prefix("<U").and_then(|n| n.parse().ok()) {
+            Some(length) => Element::Text(length),
+            None => {
+                let must = "floats (<f2, <f4, <f8), integers or texts";
+                return Err(FileProblem::Kind { array: "the array".to_owned(), found: other.to_owned(), must });
+            }
+        },
+    })
+}
+
+/// Encodes an array of doubles.
+pub fn write_doubles(shape: &[usize], values: &[f64]) -> Vec<u8> {
+    write("<f8", shape, values.iter().flat_map(|x| x.to_le_bytes()))
+}
+
+/// Encodes an array of integers.
+pub fn write_integers(shape: &[usize], values: &[i64]) -> Vec<u8> {
+    write("<i8", shape, values.iter().flat_map(|x| x.to_le_bytes()))
+}
+
+/// Encodes a one-dimensional array of texts.
+pub fn write_texts(texts: &[String]) -> Vec<u8> {
+    let longest = texts.iter().map(|t| t.chars().count()).max().unwrap_or(0).max(1);
+    let padded = texts.iter().flat_map(|t| t.chars().map(u32::from).chain(std::iter::repeat(0)).take(longest));
+    write(&format!("<U{longest}"), &[texts.len()], padded.flat_map(u32::to_le_bytes))
+}
+
+fn write(kind: &str, shape: &[usize], values: impl Iterator<Item = u8>) -> Vec<u8> {
+    let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
+    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", shape.trim_end());
+    // The values start at a multiple of 64 bytes, after a line feed.
+    let start = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64);
+    let padding = start - MAGIC.len() - 4 - header.len() - 1;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend([1, 0]);
+    bytes.extend(((header.len() + padding + 1) as u16).to_le_bytes());
+    bytes.extend(header.bytes().chain(std::iter::repeat_n(b' ', padding)).chain([b'\n']));
+    bytes.extend(values);
+    bytes
+}

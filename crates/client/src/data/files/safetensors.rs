@@ -1,0 +1,86 @@
+//! The safetensors format: a JSON header that describes arrays, then their bytes.
+
+use super::array::Element;
+use super::{Array, FileProblem, Parsed};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const FORMAT: &str = "safetensors";
+/// The longest header that is read. The header of a large language model has about 100 KB.
+const MAX_HEADER: usize = 16 << 20;
+
+fn no(reason: impl Into<String>) -> FileProblem {
+    FileProblem::format(FORMAT, reason)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Tensor {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: (usize, usize),
+}
+
+/// Parses a file into arrays and their names, ordered by name. Arrays of unknown types are skipped.
+pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(|| no("it is too short"))?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if length > MAX_HEADER {
+        return Err(no("its header is too long"));
+    }
+    let (header, data) = rest.split_at_checked(length).ok_or_else(|| no("it ends within its header"))?;
+    let header: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(header).map_err(|e| no(format!("its header: {e}")))?;
+    let mut arrays = Vec::new();
+    // Arrays that share bytes could need far more memory than the file has bytes.
+    let mut room = data.len();
+    for (name, value) in header {
+        if name == "__metadata__" {
+            continue;
+        }
+        let tensor: Tensor = serde_json::from_value(value).map_err(|e| no(format!("array {name}: {e}")))?;
+        let Some(element) = element(&tensor.dtype) else { continue };
+        let (start, end) = tensor.data_offsets;
+        let values = data.get(start..end).ok_or_else(|| no(format!("array {name} is outside the file")))?;
+        room = room.checked_sub(values.len()).ok_or_else(|| no(format!("array {name} shares bytes with others")))?;
+        arrays.push((name, element.array(FORMAT, tensor.shape, values)?));
+    }
+    Ok(arrays)
+}
+
+fn element(name: &str) -> Option<Element> {
+    Some(match name {
+        "F16" => Element::Half,
+        "BF16" => Element::Bfloat,
+        "F32" => Element::Single,
+        "F64" => Element::Double,
+        "I8" => Element::Signed(1),
+        "I16" => Element::Signed(2),
+        "I32" => Element::Signed(4),
+        "I64" => Element::Signed(8),
+        "U8" | "BOOL" => Element::Unsigned(1),
+        "U16" => Element::Unsigned(2),
+        "U32" => Element::Unsigned(4),
+        "U64" => Element::Unsigned(8),
+        _ => return None,
+    })
+}
+
+/// Encodes arrays of doubles with metadata.
+pub fn write(arrays: &[(&str, &[usize], &[f64])], metadata: &BTreeMap<String, String>) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_owned(), serde_json::json!(metadata));
+    let mut data = Vec::new();
+    for (name, shape, values) in arrays {
+        let start = data.len();
+        data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+        let tensor = Tensor { dtype: "F64".to_owned(), shape: shape.to_vec(), data_offsets: (start, data.len()) };
+        header.insert((*name).to_owned(), serde_json::json!(tensor));
+    }
+    let mut text = serde_json::Value::Object(header).to_string();
+    // The values start at a multiple of eight bytes.
+    text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text.bytes());
+    bytes.extend(data);
+    bytes
+}

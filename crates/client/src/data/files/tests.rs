@@ -1,0 +1,182 @@
+use super::*;
+
+fn npy(kind: &str, shape: &str, body: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn three_numbers() -> Vec<u8> {
+    [1.5f32, -2.0, 0.25].iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+#[test]
+fn npy_arrays_parse_or_say_why_not() {
+    let good = npy("<f4", "1, 3", &three_numbers());
+    assert_eq!(parse_table(Format::Npy, &good, None).unwrap().features.values(), [1.5, -2.0, 0.25]);
+    for cut in 0..good.len() {
+        assert!(npy::parse(&good[..cut]).is_err(), "cut at {cut}");
+    }
+    assert!(npy::parse(&npy("<f4", "99999999999, 99999999999", &three_numbers())).is_err());
+    assert!(matches!(npy::parse(&npy("|O", "3", &three_numbers())), Err(FileProblem::Kind { .. })));
+    assert!(matches!(npy::parse(&npy("<U0", "3", &[])), Err(FileProblem::Format { .. })));
+    let flat = parse_table(Format::Npy, &npy("<f4", "3,", &three_numbers()), None);
+    assert!(matches!(flat, Err(FileProblem::Dimensions { found: 1, .. })));
+    let labels = parse_labels(Format::Npy, &npy("|i1", "3,", &[0, 255, 2]), None).unwrap();
+    assert_eq!(labels, Labels::Numbers(vec![0, -1, 2]));
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let names = vec!["jazz".to_owned(), "été".to_owned()];
+    assert_eq!(npy::parse(&npy::write_texts(&names)).unwrap().values, Values::Texts(names.clone()));
+    let doubles = npy::write_doubles(&[2, 2], &[1.0, f64::MIN_POSITIVE, -3.5, 1e300]);
+    assert_eq!(doubles.len() % 64, 32);
+    let archive = npz::write(&[("features", doubles), ("labels", npy::write_texts(&names))]);
+    let table = parse_table(Format::Npz, &archive, None).unwrap();
+    assert_eq!(table.features.values(), [1.0, f64::MIN_POSITIVE, -3.5, 1e300]);
+    assert_eq!(table.labels, Some(Labels::Names(names)));
+    for cut in 0..archive.len() {
+        assert!(npz::parse(&archive[..cut]).is_err(), "cut at {cut}");
+    }
+    let mut damaged = archive;
+    damaged[120] ^= 1;
+    assert!(npz::parse(&damaged).is_err());
+}
+
+#[test]
+fn safetensors_files_are_those_of_the_crate() {
+    let metadata = [("classes".to_owned(), "a,b".to_owned())].into();
+    let values = [0.5, -1.0, 2.0, 1e-30];
+    let bytes = safetensors::write(&[("features", &[2, 2], &values), ("y", &[2], &[0.0, 1.0])], &metadata);
+    let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(theirs.tensor("features").unwrap().shape(), [2, 2]);
+    let table = parse_table(Format::Safetensors, &bytes, None).unwrap();
+    assert_eq!(table.features.values(), values);
+    assert_eq!(table.labels, Some(Labels::Numbers(vec![0, 1])));
+    // Their writer, our reader, half precision.
+    let halves: Vec<u8> = [0x3C00u16, 0xC000].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let view = ::safetensors::tensor::TensorView::new(::safetensors::Dtype::F16, vec![1, 2], &halves).unwrap();
+    let bytes = ::safetensors::serialize([("x", view)], None).unwrap();
+    assert_eq!(parse_table(Format::Safetensors, &bytes, None).unwrap().features.values(), [1.0, -2.0]);
+}
+
+#[test]
+fn tables_of_text_name_the_place() {
+    let good = b"a,b,kind\n1,2.5,cat\n-3,4e-1,\"dog, big\"\n";
+    let table = parse_table(Format::Csv, good, Some("kind")).unwrap();
+    assert_eq!((table.features.rows(), table.features.values()), (2, &[1.0, 2.5, -3.0, 0.4][..]));
+    assert_eq!(table.labels, Some(Labels::Names(vec!["cat".into(), "dog, big".into()])));
+    let without = parse_table(Format::Csv, b"1,2,7\n3,4,8\n", Some("3")).unwrap();
+    assert_eq!(without.labels, Some(Labels::Numbers(vec![7, 8])));
+    let wrong = parse_table(Format::Csv, b"a,b\n1,2\n3,x\n", None).unwrap_err();
+    assert_eq!(wrong, FileProblem::NotANumber { row: 2, column: "b".into(), text: "x".into() });
+    let ragged = parse_table(Format::Csv, b"1,2\n3\n", None).unwrap_err();
+    assert_eq!(ragged, FileProblem::Ragged { row: 2, found: 1, expected: 2 });
+    let missing = parse_table(Format::Csv, good, Some("colour")).unwrap_err().to_string();
+    assert!(missing.contains("a, b, kind"), "{missing}");
+    assert_eq!(parse_table(Format::Csv, b"", None).unwrap_err(), FileProblem::Empty);
+    let wide = vec!["1"; MAX_COLUMNS + 2].join(",");
+    assert!(matches!(parse_table(Format::Csv, wide.as_bytes(), None), Err(FileProblem::Format { .. })));
+    assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", None).unwrap().texts(), ["cat", "dog"]);
+    assert_eq!(parse_labels(Format::Csv, b"label\n1\n0\n", None).unwrap(), Labels::Numbers(vec![1, 0]));
+}
+
+/// A header may contain numbers: pandas numbers columns that have no name.
+#[test]
+fn headings_may_hold_numbers() {
+    let rows = |text: &str, label| parse_table(Format::Csv, text.as_bytes(), label).unwrap().features.rows();
+    assert_eq!(rows("0,1,2,kind\n0.5,0.6,0.7,cat\n", Some("kind")), 1, "the label is named in it");
+    assert_eq!(rows("0,kind\n0.5,cat\n", Some("kind")), 1);
+    assert_eq!(rows("0,1,2\n0.5,0.6,0.7\n", None), 1, "it counts columns");
+    assert_eq!(rows("0,1,2,3\n0.5,0.6,0.7,9\n", Some("3")), 1);
+    assert_eq!(rows("width,2,7\n0.5,0.6,0.7\n", None), 1, "a word stands above a number");
+    // A column that counts the rows is not a feature.
+    let index = parse_table(Format::Csv, b",0,1,kind\n0,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind"));
+    assert!(index.unwrap_err().to_string().contains("index=False"));
+    assert_eq!(rows(",0,1,kind\n7,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind")), 2);
+    // A row is not a header because its label is a word and the next label is a number.
+    assert_eq!(rows("1,2,3\n4,5,6\n", Some("3")), 2);
+    assert_eq!(rows("0,1\n1,0\n", None), 2);
+    assert_eq!(rows("0.5,0.6,other\n0.5,0.6,7\n", Some("3")), 2);
+    let missing = parse_table(Format::Csv, b"NA,2,3\n1,2,3\n", None).unwrap_err();
+    assert!(matches!(missing, FileProblem::NotANumber { row: 1, .. }), "{missing}");
+    // A row with a damaged number is not a header if its other numbers cannot name columns.
+    for text in ["<0.1", "-", ".", "#N/A", "12%"] {
+        let rows = format!("5.1,{text},0.2\n4.9,0.3,0.2\n");
+        let damaged = parse_table(Format::Csv, rows.as_bytes(), None).unwrap_err();
+        assert_eq!(damaged, FileProblem::NotANumber { row: 1, column: "2".into(), text: text.into() });
+    }
+    for (text, mark) in [("a;b;kind\n1,5;2;cat\n", "semicolons"), ("1\t2\n3\t4\n", "tabs")] {
+        let said = parse_table(Format::Csv, text.as_bytes(), None).unwrap_err().to_string();
+        assert!(said.contains(mark), "{said}");
+    }
+}
+
+#[test]
+fn labels_are_there_and_are_those_asked_for() {
+    let missing = FileProblem::NoLabel { row: 2, column: "kind".into() };
+    assert_eq!(parse_table(Format::Csv, b"a,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
+    assert_eq!(parse_labels(Format::Csv, b"id,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
+    let empty = npy::write_texts(&["cat".to_owned(), String::new()]);
+    assert!(matches!(parse_labels(Format::Npy, &empty, None), Err(FileProblem::NoLabel { row: 2, .. })));
+    // Without a header, rows are counted from the first line.
+    for (text, row) in [(&b"\"\"\ncat\ndog\n"[..], 1), (b"cat\n\"\"\ndog\n", 2)] {
+        let missing = FileProblem::NoLabel { row, column: "1".into() };
+        assert_eq!(parse_labels(Format::Csv, text, None).unwrap_err(), missing);
+    }
+    // A header that was asked for is not a label.
+    assert_eq!(parse_labels(Format::Csv, b"kind\ncat\ndog\n", Some("kind")).unwrap().texts(), ["cat", "dog"]);
+    assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", Some("1")).unwrap().texts(), ["cat", "dog"]);
+    // An array is taken for labels by its name only, and ignored if labels are given elsewhere.
+    let rows = npy::write_doubles(&[2, 1], &[1.0, 2.0]);
+    let numbers = npy::write_doubles(&[2], &[0.25, 0.75]);
+    let index = npz::write(&[("x", rows.clone()), ("weight", numbers.clone())]);
+    assert_eq!(parse_table(Format::Npz, &index, None).unwrap().labels, None);
+    let bad = npz::write(&[("x", rows), ("y", numbers)]);
+    assert!(parse_table(Format::Npz, &bad, None).is_err());
+    assert_eq!(parse_features(Format::Npz, &bad).unwrap().values(), [1.0, 2.0]);
+}
+
+const MAX_COLUMNS: usize = hetal_learn::geometry::MAX_FEATURES;
+
+#[test]
+fn classes_are_the_distinct_labels_in_order() {
+    assert_eq!(Labels::Numbers(vec![10, 2, 10, -1]).classes(), ["-1", "2", "10"]);
+    assert_eq!(Labels::Names(vec!["b".into(), "a".into(), "b".into()]).classes(), ["a", "b"]);
+}
+
+#[test]
+fn names_behind_a_hash() {
+    assert_eq!(split_name("d.npz#y"), ("d.npz".into(), Some("y".to_owned())));
+    assert_eq!(split_name("d.npy"), ("d.npy".into(), None));
+    assert!(matches!(kind(Path::new("d.txt")), Err(Error::File { problem: FileProblem::Extension, .. })));
+}
+
+/// A small file must not need much memory: arrays that share bytes, and bytes that become words.
+#[test]
+fn memory_bombs_are_refused() {
+    let header = |count: usize, end: usize| -> String {
+        let one = |k| format!("\"a{k}\":{{\"dtype\":\"U8\",\"shape\":[{end}],\"data_offsets\":[0,{end}]}}");
+        format!("{{{}}}", (0..count).map(one).collect::<Vec<_>>().join(","))
+    };
+    let file = |header: String, data: usize| {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.bytes());
+        bytes.resize(bytes.len() + data, 1);
+        bytes
+    };
+    assert!(safetensors::parse(&file(header(1, 100), 100)).is_ok());
+    let shared = safetensors::parse(&file(header(2, 100), 100));
+    assert!(shared.is_err_and(|e| e.to_string().contains("shares bytes")));
+    let content = npy("|u1", "1000,", &[7; 1000]);
+    assert!(npy::parse_within(&content, 8000).is_ok());
+    assert!(npy::parse_within(&content, 7999).is_err(), "a thousand bytes are eight thousand here");
+    let letters = npy("<U1", "1000,", &b"x\0\0\0".repeat(1000));
+    let taken = 1000 * (size_of::<String>() + 4);
+    assert!(npy::parse_within(&letters, taken).is_ok_and(|array| array.memory() <= taken));
+    assert!(npy::parse_within(&letters, taken - 1).is_err(), "a letter is a text here");
+}

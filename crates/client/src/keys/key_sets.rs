@@ -1,0 +1,116 @@
+//! Key sets: the files of switching keys that a server gets, one for each layout.
+
+use super::Owner;
+use crate::project::{KeySet, io, remove_if_there};
+use crate::training::ProgressEvent;
+use crate::{Layout, Project, Result, rpc};
+use hetal_ckks::KeyId;
+use hetal_ckks::bytes::KeySetReader;
+use hetal_durable::NewFile;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Instant;
+
+/// Compares the key set of a layout with its hash, and removes it if it is damaged. It can be
+/// generated again.
+pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
+    let Some(keys) = project.settings().keys.iter().find(|keys| keys.layout == layout.key()) else { return Ok(()) };
+    let path = project.key_file(keys);
+    if path.exists() && rpc::digest_file(&path)?.name.to_string() != keys.blob {
+        remove_if_there(&path)?;
+    }
+    Ok(())
+}
+
+/// Returns whether a key set contains other keys than this version of the program needs, by its
+/// length and by the list at the start of its file.
+pub(crate) fn is_of_another_version(project: &Project, owner: &Owner, layout: &Layout, keys: &KeySet) -> Result<bool> {
+    let wanted = layout.keys()?;
+    let lists_others =
+        || listed(owner, &project.key_file(keys)).is_some_and(|listed| listed != wanted.iter().copied().collect());
+    Ok(keys.bytes != layout.key_bytes(&wanted)? || lists_others())
+}
+
+/// Reads the list of keys at the start of a file: a few KiB.
+fn listed(owner: &Owner, path: &Path) -> Option<BTreeSet<(KeyId, usize)>> {
+    let mut file = std::io::BufReader::new(std::fs::File::open(path).ok()?);
+    Some(KeySetReader::new(&owner.codec(), &mut file).ok()?.remaining().collect())
+}
+
+/// Ensures that a project has the key set of a layout. A set of another version of this program, or
+/// of the wrong length, is generated again. Other damage is found by [`check_set`] or when the set
+/// is sent.
+pub fn ensure_set(
+    project: &mut Project,
+    owner: &Owner,
+    layout: &Layout,
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
+) -> Result<KeySet> {
+    let known = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
+    if let Some(keys) = &known
+        && project.key_file(keys).metadata().is_ok_and(|m| m.len() == keys.bytes)
+        && !is_of_another_version(project, owner, layout, keys)?
+    {
+        return Ok(keys.clone());
+    }
+    let wanted = layout.keys()?;
+    let file = known.as_ref().map_or_else(|| layout.key_file(), |keys| keys.file.clone());
+    // A server may have seen the previous keys of this layout.
+    let sent = known.is_some_and(|keys| keys.sent);
+    let path = project.root().join(&file);
+    let start = Instant::now();
+    let mut out = HashedFile::create(&path)?;
+    let mut made = 0;
+    owner.write_keys(&wanted, &mut out, || {
+        made += 1;
+        report(ProgressEvent::Keys { done: made, total: wanted.len() });
+    })?;
+    let (blob, bytes) = out.finish(&path)?;
+    let keys = KeySet {
+        blob,
+        bytes,
+        layout: layout.key(),
+        shape: Some(layout.shape()),
+        file,
+        seconds: start.elapsed().as_secs_f64(),
+        sent,
+    };
+    project.update(|settings| {
+        settings.keys.retain(|other| other.layout != keys.layout);
+        settings.keys.push(keys.clone());
+    })?;
+    Ok(keys)
+}
+
+/// Hashes a file while it is written.
+struct HashedFile {
+    file: std::io::BufWriter<NewFile>,
+    hasher: blake3::Hasher,
+    bytes: u64,
+}
+
+impl HashedFile {
+    fn create(path: &Path) -> Result<Self> {
+        let file = NewFile::create(path).map_err(|e| io("creating", path, &e))?;
+        Ok(Self { file: std::io::BufWriter::with_capacity(1 << 20, file), hasher: blake3::Hasher::new(), bytes: 0 })
+    }
+
+    fn finish(self, path: &Path) -> Result<(String, u64)> {
+        let file = self.file.into_inner().map_err(|e| io("writing", path, e.error()))?;
+        file.finish().map_err(|e| io("writing", path, &e))?;
+        Ok((self.hasher.finalize().to_hex().to_string(), self.bytes))
+    }
+}
+
+impl std::io::Write for HashedFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}

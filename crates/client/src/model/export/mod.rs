@@ -1,0 +1,322 @@
+//! Export of models that may be published.
+//!
+//! The server has ciphertexts of the weights, so their exact decryptions would reveal the secret
+//! key. An export goes through [`hetal_keys::Release`], which adds noise that hides the noise of
+//! the decryption. The noise is added once, and all formats contain the same released numbers.
+
+mod onnx;
+
+use crate::data::files::{npy, npz, safetensors};
+use crate::project::ReleaseBudget;
+use crate::{Error, Model, Project, Result, model, project};
+use hetal_keys::{Private, Release, ReleasePolicy};
+use hetal_learn::Matrix;
+use hetal_ring::sampler::OsSeeds;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::path::PathBuf;
+
+pub use onnx::{read_gemm, write as write_onnx};
+
+/// The models that may be published under a secret key, by default.
+pub const MODELS: u64 = 4;
+/// The bits of security of a release, by default: what it reveals raises the chances of an attack
+/// on the secret key by at most 2 to the minus this.
+pub const SECURITY: u32 = 10;
+/// The standard deviation that a release may add to a logit of the longest training row.
+const LOGIT_ERROR: f64 = 2.0;
+
+/// How many models may be published under a secret key, and at which security. The first export
+/// fixes both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReleaseLimits {
+    /// Models of the size of the first one.
+    pub models: u64,
+    /// Bits of security.
+    pub security: u32,
+}
+
+impl Default for ReleaseLimits {
+    fn default() -> Self {
+        Self { models: MODELS, security: SECURITY }
+    }
+}
+
+/// An export format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `weights` (classes x features), `bias`, class names in the metadata.
+    Safetensors,
+    /// `coef`, `intercept`, `classes` as NumPy arrays.
+    Npz,
+    /// An ONNX graph from features to probabilities.
+    Onnx,
+    /// JSON with the fields of scikit-learn's `LogisticRegression`.
+    Sklearn,
+}
+
+/// A classifier that may be published.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// The names of the classes.
+    pub classes: Vec<String>,
+    /// A weight for each class and feature.
+    pub weights: Vec<Vec<f64>>,
+    /// A bias for each class.
+    pub bias: Vec<f64>,
+    /// Standard deviation of the noise added to each weight for normalised features.
+    pub sigma: f64,
+    /// Bits of security of the release.
+    pub security: u32,
+    /// BLAKE3 hash of the exact weights.
+    source: String,
+}
+
+/// Publishes a model. The first call adds noise and counts the released numbers; later calls return
+/// the same numbers.
+pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimits>) -> Result<(Published, PathBuf)> {
+    let path = project.model(&model.name)?.with_extension("released");
+    let source = fingerprint(model);
+    if let Some(published) = project::read::<Published>(&path)?
+        && published.source == source
+    {
+        let is_current = model.training.key_id == project.settings().key_id;
+        match project.settings().released.filter(|_| is_current) {
+            Some(state) => require_same(limits, model, state)?,
+            None => require_security(limits, model, published.security)?,
+        }
+        return Ok((published, path));
+    }
+    // The budget belongs to one key, so a model of another key must not be counted with it.
+    if model.training.key_id.is_none() || model.training.key_id != project.settings().key_id {
+        let help = "export it in a project that has its key, or train it again";
+        return Err(Error::OtherKeyModel { model: model.name.clone(), help });
+    }
+    let noise = model.noise.ok_or(Error::NoiseUnknown)?;
+    let normalised = model.normalisation.unfold(&model.matrix())?;
+    let numbers = normalised.values().len() as u64;
+    let row_norm = model.normalisation.row_norm().max(1.0);
+    let state = match project.settings().released {
+        Some(state) => state,
+        None => {
+            let ReleaseLimits { models, security } = limits.unwrap_or_default();
+            let all = models.max(1).checked_mul(numbers);
+            let numbers = all.ok_or(Error::TooManyModels { models, numbers })?;
+            ReleaseBudget { noise, numbers, security, left: numbers }
+        }
+    };
+    if noise > state.noise {
+        return Err(Error::Noisier { noise, released: state.noise });
+    }
+    let ReleaseBudget { noise, numbers: all, security, .. } = state;
+    let error = LOGIT_ERROR / row_norm;
+    let mut release = Release::new(ReleasePolicy { noise, numbers: all, security, error })?;
+    let left =
+        state.left.checked_sub(numbers).ok_or(hetal_keys::Error::Exhausted { wanted: numbers, left: state.left })?;
+    require_same(limits, model, state)?;
+    let values = release.publish(&Private::new(normalised.values().to_vec()), &mut OsSeeds)?;
+    // The budget is reduced before the numbers are written, so that a kill cannot make a release
+    // free.
+    project.update(|settings| settings.released = Some(ReleaseBudget { left, ..state }))?;
+    let folded = model.normalisation.fold(&Matrix::new(normalised.rows(), normalised.columns(), values)?)?;
+    let features = folded.columns() - 1;
+    let published = Published {
+        classes: model.classes.clone(),
+        weights: (0..folded.rows()).map(|k| folded.row(k)[..features].to_vec()).collect(),
+        bias: (0..folded.rows()).map(|k| folded[(k, features)]).collect(),
+        sigma: release.sigma(),
+        security: state.security,
+        source,
+    };
+    project::write(&path, &published)?;
+    Ok((published, path))
+}
+
+fn numbers_of(model: &Model) -> u64 {
+    (model.classes.len() * (model.features() + 1)) as u64
+}
+
+/// Checks that the requested limits, if any, are those of the budget.
+fn require_same(limits: Option<ReleaseLimits>, model: &Model, state: ReleaseBudget) -> Result<()> {
+    let ReleaseBudget { numbers, security, .. } = state;
+    let same = |wanted: ReleaseLimits| {
+        wanted.security == security && wanted.models.max(1).checked_mul(numbers_of(model)) == Some(numbers)
+    };
+    if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers, security }) }
+}
+
+/// Checks the requested security of a model of an old key, whose number of models is unknown.
+fn require_security(limits: Option<ReleaseLimits>, model: &Model, security: u32) -> Result<()> {
+    let same = |wanted: ReleaseLimits| wanted.security == security;
+    if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers: numbers_of(model), security }) }
+}
+
+fn fingerprint(model: &Model) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for x in model.weights.iter().flatten().chain(&model.bias) {
+        hasher.update(&x.to_le_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+impl Published {
+    /// The weights as a matrix (classes x features + 1), the bias last.
+    pub fn matrix(&self) -> Matrix {
+        model::matrix(&self.weights, &self.bias)
+    }
+
+    /// Encodes the model in a format.
+    pub fn bytes(&self, format: Format) -> Vec<u8> {
+        let (classes, features) = (self.classes.len(), self.weights.first().map_or(0, Vec::len));
+        let flat: Vec<f64> = self.weights.iter().flatten().copied().collect();
+        match format {
+            Format::Safetensors => {
+                let names = serde_json::Value::from(self.classes.clone()).to_string();
+                let metadata = [("classes".to_owned(), names), ("format".to_owned(), "hetal".to_owned())].into();
+                let arrays: [(&str, &[usize], &[f64]); 2] =
+                    [("weights", &[classes, features], &flat), ("bias", &[classes], &self.bias)];
+                safetensors::write(&arrays, &metadata)
+            }
+            Format::Npz => {
+                let (coef, intercept) = self.sklearn();
+                let coef_flat: Vec<f64> = coef.concat();
+                npz::write(&[
+                    ("coef", npy::write_doubles(&[coef.len(), features], &coef_flat)),
+                    ("intercept", npy::write_doubles(&[intercept.len()], &intercept)),
+                    ("classes", npy::write_texts(&self.classes)),
+                ])
+            }
+            Format::Onnx => onnx::write(&self.classes, &self.weights, &self.bias),
+            Format::Sklearn => {
+                let (coef, intercept) = self.sklearn();
+                let value = json!({ "coef": coef, "intercept": intercept, "classes": self.classes });
+                value.to_string().into_bytes()
+            }
+        }
+    }
+
+    /// Coefficients and intercepts of scikit-learn: for two classes only their difference.
+    fn sklearn(&self) -> (Vec<Vec<f64>>, Vec<f64>) {
+        match (&self.weights[..], &self.bias[..]) {
+            ([no, yes], [b_no, b_yes]) => (vec![yes.iter().zip(no).map(|(a, b)| a - b).collect()], vec![b_yes - b_no]),
+            _ => (self.weights.clone(), self.bias.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tests::model;
+    use hetal_testkit::TempDir;
+
+    fn published(folder: &TempDir) -> (Project, Model, Published) {
+        let mut project = Project::open(&folder.path().join("p"), Some("insecure-toy11")).unwrap();
+        let model = model();
+        project.adopt_key("22".to_owned(), None).unwrap();
+        let (published, _) = publish(&mut project, &model, None).unwrap();
+        (project, model, published)
+    }
+
+    #[test]
+    fn what_is_published_is_flooded_once_and_counted() {
+        let folder = TempDir::new();
+        let (mut project, model, first) = published(&folder);
+        let difference = first.matrix().max_difference(&model.matrix());
+        assert!(difference > 0.0 && difference < 0.1, "{difference}");
+        let again = publish(&mut project, &model, None).unwrap().0;
+        // The first export fixed the limits: other ones are refused.
+        assert_eq!(publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0, again);
+        for (models, security) in [(MODELS, SECURITY + 1), (MODELS + 1, SECURITY)] {
+            let limits = ReleaseLimits { models, security };
+            let refused = publish(&mut project, &model, Some(limits));
+            assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{limits:?}");
+        }
+        assert_eq!(again, first, "a second export publishes nothing new");
+        let released = project.settings().released.unwrap();
+        assert_eq!((released.numbers, released.left), (60, 45));
+        for k in 0..4 {
+            let mut other = model.clone();
+            (other.name, other.bias[0]) = (format!("m{k}"), k as f64);
+            let result = publish(&mut project, &other, None);
+            assert_eq!(result.is_ok(), k < 3, "{k}: {result:?}");
+        }
+        let mut noisier = model.clone();
+        (noisier.noise, noisier.bias[0]) = (Some(1e-3), 0.5);
+        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::Noisier { .. })));
+        noisier.noise = None;
+        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::NoiseUnknown)));
+    }
+
+    #[test]
+    fn what_cannot_be_released_costs_nothing() {
+        let folder = TempDir::new();
+        let (mut project, model, _) = published(&folder);
+        let before = project.settings().released;
+        let mut huge = model.clone();
+        huge.bias[0] = 1e200;
+        let result = publish(&mut project, &huge, None);
+        assert!(matches!(result, Err(Error::Keys(hetal_keys::Error::NotReleasable { .. }))), "{result:?}");
+        assert_eq!(project.settings().released, before);
+        let mut fresh = Project::open(&folder.path().join("q"), Some("insecure-toy11")).unwrap();
+        fresh.adopt_key("22".to_owned(), None).unwrap();
+        let many = publish(&mut fresh, &model, Some(ReleaseLimits { models: u64::MAX, security: 10 }));
+        assert!(matches!(many, Err(Error::TooManyModels { .. })), "{many:?}");
+    }
+
+    /// New keys have their own budget; a model of old keys must not be counted with it.
+    #[test]
+    fn a_model_of_another_key_is_not_published() {
+        let folder = TempDir::new();
+        let (mut project, model, first) = published(&folder);
+        project.retire_keys().unwrap();
+        project.adopt_key("33".to_owned(), None).unwrap();
+        assert_eq!(publish(&mut project, &model, None).unwrap().0, first, "published numbers are not secret");
+        assert_eq!(
+            publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0,
+            first,
+            "with the same options"
+        );
+        let refused = publish(&mut project, &model, Some(ReleaseLimits { models: MODELS, security: SECURITY + 1 }));
+        assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{refused:?}");
+        let mut other = model.clone();
+        (other.name, other.bias[0]) = ("other".to_owned(), 0.5);
+        let refused = publish(&mut project, &other, None);
+        assert!(matches!(refused, Err(Error::OtherKeyModel { .. })), "{refused:?}");
+        other.training.key_id = None;
+        assert!(matches!(publish(&mut project, &other, None), Err(Error::OtherKeyModel { .. })));
+        // The old key comes back with its remaining budget.
+        project.adopt_key("22".to_owned(), None).unwrap();
+        assert_eq!(project.settings().released.map(|r| r.left), Some(45));
+    }
+
+    #[test]
+    fn every_format_holds_the_same_numbers() {
+        let folder = TempDir::new();
+        let (_, _, published) = published(&folder);
+        let flat: Vec<f64> = published.weights.concat();
+        let bytes = published.bytes(Format::Safetensors);
+        let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let weights = theirs.tensor("weights").unwrap();
+        let values: Vec<f64> =
+            weights.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!((weights.shape(), values), (&[3, 4][..], flat.clone()));
+        let arrays = npz::parse(&published.bytes(Format::Npz)).unwrap();
+        assert_eq!(arrays[0].1.matrix("coef").unwrap().values(), flat);
+        assert_eq!(arrays[2].1.labels("classes").unwrap().texts(), published.classes);
+        let (weights, bias, classes) = read_gemm(&published.bytes(Format::Onnx)).unwrap();
+        let single = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<_>>();
+        assert_eq!((weights, bias, classes), (single(&flat), single(&published.bias), published.classes.clone()));
+        let json: serde_json::Value = serde_json::from_slice(&published.bytes(Format::Sklearn)).unwrap();
+        assert_eq!(json["coef"][2][3].as_f64().unwrap(), published.weights[2][3]);
+        let two = Published {
+            classes: vec!["a".into(), "b".into()],
+            weights: published.weights[..2].to_vec(),
+            bias: published.bias[..2].to_vec(),
+            ..published
+        };
+        let (coef, intercept) = two.sklearn();
+        assert_eq!((coef.len(), intercept.len()), (1, 1));
+        assert_eq!(coef[0][0], two.weights[1][0] - two.weights[0][0]);
+    }
+}

@@ -1,0 +1,252 @@
+//! The model file: a decrypted classifier and its provenance.
+
+pub mod export;
+
+use crate::{Error, Result, project};
+use hetal_learn::{Matrix, Normalisation, reference, softmax};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+const FORMAT: &str = "hetal-model";
+const VERSION: u32 = 1;
+const NOTICE: &str = "PRIVATE: these are exact decryptions. Together with the ciphertexts that the server \
+                      holds they give the secret key away. Publish a model only as `hetal model export` writes it.";
+
+/// A classifier for features without normalisation. Its weights are private, so `Debug` omits them.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    format: String,
+    version: u32,
+    notice: String,
+    /// Its name in the project.
+    pub name: String,
+    /// The names of the classes.
+    pub classes: Vec<String>,
+    /// A weight for each class and feature, with the normalisation folded in.
+    pub weights: Vec<Vec<f64>>,
+    /// A bias for each class.
+    pub bias: Vec<f64>,
+    /// The normalisation of the features in training.
+    pub normalisation: Normalisation,
+    /// A bound on the noise of each decrypted weight: four times the largest difference to the
+    /// plaintext reference, or `None` without a reference.
+    pub noise: Option<f64>,
+    /// How it was trained.
+    pub training: Provenance,
+    /// The manifest of the feature extraction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extraction: Option<serde_json::Value>,
+}
+
+/// How a classifier was trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The parameter set.
+    pub set: String,
+    /// Training rows.
+    pub rows: usize,
+    /// Validation rows.
+    pub validation_rows: usize,
+    /// Rows of a batch.
+    pub batch: usize,
+    /// The initial learning rate, unless the server hides it.
+    pub rate: Option<f64>,
+    /// Epochs without improvement before the training stopped.
+    pub patience: usize,
+    /// The most rounds.
+    pub max_epochs: usize,
+    /// The initial range of logits.
+    pub range: f64,
+    /// Accepted epochs.
+    pub epochs: usize,
+    /// The epoch whose weights these are.
+    pub best_epoch: usize,
+    /// Iterations, repeated ones included.
+    pub iterations: u64,
+    /// Loss on the validation rows.
+    pub validation_loss: f64,
+    /// Share of correct validation rows.
+    pub validation_accuracy: f64,
+    /// The server that trained it.
+    pub server: String,
+    /// The id of the job on the server.
+    pub job: String,
+    /// The name of the blob of the encrypted weights on the server.
+    pub weights: String,
+    /// The id of the secret key it was trained under.
+    #[serde(default)]
+    pub key_id: Option<String>,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shape = (self.classes.len(), self.features());
+        f.debug_struct("Model").field("name", &self.name).field("shape", &shape).finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    /// Creates a model from weights for normalised features (classes x features + 1).
+    pub fn new(
+        name: &str,
+        classes: Vec<String>,
+        normalised: &Matrix,
+        normalisation: Normalisation,
+        noise: Option<f64>,
+        training: Provenance,
+    ) -> Result<Self> {
+        let folded = normalisation.fold(normalised)?;
+        let features = folded.columns() - 1;
+        Ok(Self {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            notice: NOTICE.to_owned(),
+            name: name.to_owned(),
+            classes,
+            weights: (0..folded.rows()).map(|k| folded.row(k)[..features].to_vec()).collect(),
+            bias: (0..folded.rows()).map(|k| folded[(k, features)]).collect(),
+            normalisation,
+            noise,
+            training,
+            extraction: None,
+        })
+    }
+
+    /// Reads a model file.
+    pub fn load(path: &Path) -> Result<Self> {
+        let model: Self = project::read(path)?.ok_or_else(|| Error::NoModel { path: path.to_owned() })?;
+        if model.version != VERSION {
+            return Err(Error::NewerFile { path: path.to_owned(), found: model.version, known: VERSION });
+        }
+        if !model.is_whole() {
+            return Err(Error::Damaged {
+                path: path.to_owned(),
+                reason: "its format, classes, weights and biases do not match".to_owned(),
+            });
+        }
+        Ok(model)
+    }
+
+    /// Returns whether format, classes, weights and biases match.
+    pub(crate) fn is_whole(&self) -> bool {
+        let features = self.features();
+        self.format == FORMAT
+            && features > 0
+            && self.classes.len() == self.weights.len()
+            && self.classes.len() == self.bias.len()
+            && self.weights.iter().all(|row| row.len() == features)
+            && self.weights.iter().flatten().chain(&self.bias).all(|w| w.is_finite())
+    }
+
+    /// Writes the model file, readable for its owner only.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        project::write(path, self)
+    }
+
+    /// The number of features of a row.
+    pub fn features(&self) -> usize {
+        self.weights.first().map_or(0, Vec::len)
+    }
+
+    /// The weights as a matrix (classes x features + 1), the bias last.
+    pub fn matrix(&self) -> Matrix {
+        matrix(&self.weights, &self.bias)
+    }
+
+    /// Computes the logits of rows.
+    pub fn logits(&self, features: &Matrix) -> Result<Matrix> {
+        if features.columns() != self.features() {
+            return Err(Error::FeatureCount { found: features.columns(), expected: self.features() });
+        }
+        require_finite(features)?;
+        Ok(reference::logits(features, &self.matrix())?)
+    }
+}
+
+/// Refuses features that are not finite. The error names the first one, counted as in files.
+pub(crate) fn require_finite(features: &Matrix) -> Result<()> {
+    let columns = features.columns().max(1);
+    match features.values().iter().position(|x| !x.is_finite()) {
+        Some(k) => Err(Error::NotFinite { row: k / columns + 1, column: k % columns + 1, value: features.values()[k] }),
+        None => Ok(()),
+    }
+}
+
+/// Computes the softmax of each row.
+pub fn probabilities(logits: &Matrix) -> Matrix {
+    let mut probabilities = logits.clone();
+    (0..logits.rows()).for_each(|i| softmax::exact(probabilities.row_mut(i)));
+    probabilities
+}
+
+/// Combines weights and biases into one matrix, the bias last.
+pub(crate) fn matrix(weights: &[Vec<f64>], bias: &[f64]) -> Matrix {
+    let features = weights.first().map_or(0, Vec::len);
+    let value = |k: usize, h: usize| if h == features { bias[k] } else { weights[k][h] };
+    Matrix::from_fn(bias.len(), features + 1, value)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    pub(crate) fn model() -> Model {
+        let features = Matrix::from_fn(9, 4, |i, j| libm::sin((i * 5 + j * 3) as f64) * 3.0 + j as f64);
+        let normalisation = Normalisation::fit(&features, 10.0).unwrap();
+        let weights = Matrix::from_fn(3, 5, |k, h| libm::cos((2 * k + 7 * h) as f64));
+        let training = Provenance {
+            set: "insecure-toy11".to_owned(),
+            rows: 9,
+            validation_rows: 3,
+            batch: 8,
+            rate: Some(1.0),
+            patience: 3,
+            max_epochs: 5,
+            range: 128.0,
+            epochs: 2,
+            best_epoch: 1,
+            iterations: 4,
+            validation_loss: 0.5,
+            validation_accuracy: 0.75,
+            server: "localhost:1".to_owned(),
+            job: "00".to_owned(),
+            weights: "11".to_owned(),
+            key_id: Some("22".to_owned()),
+        };
+        let classes = ["red", "green", "blue"].map(str::to_owned).to_vec();
+        Model::new("m", classes, &weights, normalisation, Some(1e-7), training).unwrap()
+    }
+
+    #[test]
+    fn a_model_comes_back_to_the_last_bit_and_is_its_owner_s() {
+        let folder = TempDir::new();
+        let path = folder.path().join("m.json");
+        let model = model();
+        model.save(&path).unwrap();
+        assert_eq!(Model::load(&path).unwrap(), model);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("PRIVATE"));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let mut broken = model.clone();
+        broken.bias.pop();
+        broken.save(&path).unwrap();
+        assert!(matches!(Model::load(&path), Err(Error::Damaged { .. })));
+        assert!(matches!(Model::load(&folder.path().join("x")), Err(Error::NoModel { .. })));
+        assert!(matches!(model.logits(&Matrix::zeros(1, 3)), Err(Error::FeatureCount { found: 3, expected: 4 })));
+        let mut rows = Matrix::zeros(3, 4);
+        rows[(1, 2)] = f64::NAN;
+        let error = model.logits(&rows).unwrap_err().to_string();
+        assert!(error.contains("row 2, column 3"), "{error}");
+    }
+
+    #[test]
+    fn weights_are_not_printed() {
+        let model = model();
+        let printed = format!("{model:?}");
+        assert!(printed.contains("(3, 4)") && !printed.contains(&model.weights[0][0].to_string()), "{printed}");
+    }
+}

@@ -1,0 +1,175 @@
+//! Classification on a server: it sees neither the rows nor the weights.
+
+use crate::ciphertexts::row_blobs::{self, blob};
+use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter};
+use crate::keys::{hex, random_name};
+use crate::model::require_finite;
+use crate::rpc::{BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
+use crate::training::ProgressEvent;
+use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, rpc};
+use hetal_learn::{Dataset, Matrix};
+use hetal_wire::JobId;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::path::PathBuf;
+
+/// Computes logits of rows with the encrypted weights that a training left on the server.
+pub fn logits(
+    project: &mut Project,
+    remote: &Remote,
+    model: &Model,
+    features: &Matrix,
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
+) -> Result<Matrix> {
+    if features.columns() != model.features() {
+        return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
+    }
+    require_finite(features)?;
+    let owner = keys::existing_owner(project)?;
+    if model.training.key_id != Some(owner.key_id()) {
+        let help = "predict without --remote, use the project it was trained in, or train it again";
+        return Err(Error::OtherKeyModel { model: model.name.clone(), help });
+    }
+    let training = &model.training;
+    // Queries use the circuit that the training started with.
+    let layout =
+        Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
+    let request = random_name()?;
+    let leftovers = QueryLeftovers { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
+    let (folder, _lock) = locked_folder(project, &leftovers.label)?;
+    let mut query = Query { remote, owner, layout, model, request, folder, leftovers, job: None };
+    let logits = query.ask(features, report);
+    let is_there = !matches!(logits, Err(Error::Remote(rpc::Error::Unreachable { .. } | rpc::Error::Late { .. })));
+    if is_there && query.leftovers.delete_from(remote, query.job.as_slice()) {
+        let _ = std::fs::remove_dir_all(&query.folder);
+    }
+    logits
+}
+
+/// Creates and locks the folder of a query. It gets its final name after it is locked, so that
+/// [`delete_leftovers`] never deletes the folder of a running query.
+fn locked_folder(project: &Project, label: &str) -> Result<(PathBuf, File)> {
+    let begun = project.job(&format!("{UNLOCKED_PREFIX}{label}"))?;
+    let lock = project::lock(&begun)?;
+    let folder = begun.with_file_name(format!("{QUERY_PREFIX}{label}"));
+    std::fs::rename(&begun, &folder).map_err(|e| project::io("moving", &begun, &e))?;
+    Ok((folder, lock))
+}
+
+/// Deletes what interrupted queries left in this project and on this server. Leftovers on another
+/// server, or of a job that is still being cancelled, stay for a later command.
+pub fn delete_leftovers(project: &Project, remote: &Remote) {
+    for entry in std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        let is_query = entry.file_name().to_string_lossy().starts_with(QUERY_PREFIX) && folder.join("lock").exists();
+        // The folder of a running query is locked.
+        let Some(_lock) = is_query.then(|| project::lock(&folder).ok()).flatten() else { continue };
+        if let Ok(Some(leftovers)) = project::read::<QueryLeftovers>(&folder.join(LEFTOVERS)) {
+            let jobs = if leftovers.server == remote.server() { remote.jobs().ok() } else { None };
+            let Some(jobs) = jobs else { continue };
+            let its: Vec<_> = jobs.iter().filter(|job| job.label == leftovers.label).map(|job| job.id).collect();
+            if !leftovers.delete_from(remote, &its) {
+                continue;
+            }
+        }
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+}
+
+/// The prefix of the folders of queries.
+const QUERY_PREFIX: &str = "query-";
+/// The prefix of such a folder before it is locked.
+const UNLOCKED_PREFIX: &str = "begun-";
+/// The file that lists what a query leaves on the server. It is written before the first upload.
+const LEFTOVERS: &str = "query.json";
+
+#[derive(Serialize, Deserialize)]
+struct QueryLeftovers {
+    server: String,
+    /// The label of its job.
+    label: String,
+    blobs: Vec<String>,
+}
+
+impl QueryLeftovers {
+    /// Deletes jobs and uploads from the server, and returns whether nothing is left. A running job
+    /// is deleted only some time after it was cancelled. A failure is not an error: the server has
+    /// seen these ciphertexts anyway.
+    fn delete_from(&self, remote: &Remote, jobs: &[JobId]) -> bool {
+        let ended = |&job: &JobId| {
+            // This fails if the job has ended.
+            let _ = remote.cancel(job);
+            is_gone(&remote.delete(job))
+        };
+        // Uploads can be deleted only after the jobs that use them.
+        jobs.iter().all(ended)
+            && self.blobs.iter().filter_map(|name| blob(name).ok()).all(|name| is_gone(&remote.delete_upload(name)))
+    }
+}
+
+fn is_gone(deleted: &rpc::Result<()>) -> bool {
+    matches!(deleted, Ok(()) | Err(rpc::Error::NotFound { .. }))
+}
+
+/// A query. What it leaves on the server is deleted at its end, or by the next command that
+/// connects.
+struct Query<'a> {
+    remote: &'a Remote,
+    owner: Owner,
+    layout: Layout,
+    model: &'a Model,
+    request: [u8; 16],
+    folder: PathBuf,
+    leftovers: QueryLeftovers,
+    job: Option<JobId>,
+}
+
+impl Query<'_> {
+    fn ask(&mut self, features: &Matrix, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Matrix> {
+        let normalised = self.model.normalisation.apply(features)?;
+        // Labels are not sent, but a data set needs them.
+        let rows = normalised.rows();
+        let set = Dataset::new(normalised, vec![0; rows], self.model.classes.len())?;
+        let ranges = row_blobs::ranges(rows, self.layout.geometry().rows());
+        let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
+        let mut row_blobs = Vec::new();
+        for (k, range) in ranges.iter().enumerate() {
+            report(ProgressEvent::Encrypting { done: k, total: ranges.len() });
+            row_blobs.push(writer.write(&set, range.clone(), false, format!("query-{k:04}.ct"))?);
+        }
+        self.leftovers.blobs = row_blobs.iter().map(|row_blob| row_blob.blob.clone()).collect();
+        project::write(&self.folder.join(LEFTOVERS), &self.leftovers)?;
+        for row_blob in &row_blobs {
+            let mut progress = |held, all| report(ProgressEvent::SendingRows { sent: held, total: all });
+            let path = self.folder.join(&row_blob.file);
+            self.remote.upload_exactly(BlobKind::Features, &path, row_blob.digest()?, &mut progress)?;
+        }
+        let queries = row_blobs.iter().map(RowBlobFile::reference).collect::<Result<_>>()?;
+        let training = &self.model.training;
+        let id = training
+            .job
+            .parse()
+            .map_err(|_| Error::Protocol { what: "the job id of the model is invalid".to_owned() })?;
+        let wish = ClassificationRequest { job: id, weights: blob(&training.weights)?, queries };
+        let job = self.remote.classify(self.request, &self.leftovers.label, &wish)?;
+        self.job = Some(job.id);
+        let outputs = self.wait(&job, report)?;
+        let rows: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
+        let Self { remote, owner, layout, folder, .. } = &*self;
+        Outputs { remote, job: job.id, owner, layout, folder }.logits(&outputs, &rows, training.range)
+    }
+
+    fn wait(&self, job: &JobInfo, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Vec<Output>> {
+        let mut watch = self.remote.watch(job.id, 0);
+        while let Some(Event { kind, .. }) = watch.next_event()? {
+            match kind {
+                EventKind::Finished(outputs) => return Ok(outputs),
+                EventKind::Progress(progress) => report(ProgressEvent::Working(progress)),
+                EventKind::Failed { reason } => return Err(Error::JobFailed { reason }),
+                EventKind::Cancelled => return Err(Error::JobCancelled),
+                _ => {}
+            }
+        }
+        Err(rpc::Error::Cut { job: job.id }.into())
+    }
+}

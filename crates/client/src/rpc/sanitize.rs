@@ -1,0 +1,61 @@
+//! Text from a server or from file names, made safe to print in a terminal.
+
+/// The most characters of a text from a server.
+const MAX_CHARACTERS: usize = 500;
+
+/// Shortens a text from a server and makes it safe to print: it must not overwrite what this
+/// program prints.
+pub(super) fn sanitize_server_text(text: &str) -> String {
+    sanitize_terminal(&text.chars().take(MAX_CHARACTERS).collect::<String>())
+}
+
+/// Replaces control characters and characters that change the writing direction, so that a text
+/// cannot move the cursor of a terminal, set its clipboard or reorder letters.
+pub fn sanitize_terminal(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() || changes_direction(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Returns whether a character changes the writing direction.
+fn changes_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::{Error, Event, EventKind, JobInfo, Offer};
+    use hetal_wire::v1;
+    use tonic::{Code, Status};
+
+    #[test]
+    fn a_server_s_words_do_nothing_to_a_terminal() {
+        let bad = "no room\r\x1b]52;c;cm0gLXJm\x07\x1b[2Aall is well\u{202e}\u{9b}1m";
+        let good = "no room\u{fffd}\u{fffd}]52;c;cm0gLXJm\u{fffd}\u{fffd}[2Aall is well\u{fffd}\u{fffd}1m";
+        assert_eq!(sanitize_server_text(bad), good);
+        assert_eq!(sanitize_server_text("Zürich: 3 × 4 µs"), "Zürich: 3 × 4 µs");
+        assert_eq!(sanitize_server_text(&"x".repeat(10_000)).len(), MAX_CHARACTERS);
+        for code in [Code::NotFound, Code::ResourceExhausted, Code::Internal, Code::InvalidArgument] {
+            let said = Error::of("here", Status::new(code, bad)).to_string();
+            assert!(said.contains(good), "{code:?}: {said:?}");
+        }
+        for status in [Status::deadline_exceeded(bad), Status::unavailable(bad), Status::unauthenticated(bad)] {
+            let said = Error::of("here", status).to_string();
+            assert!(!said.contains(['\x1b', '\u{202e}', '\r']), "{said:?}");
+        }
+        let failed = v1::event::What::Failed(v1::Failed { reason: bad.to_owned() });
+        let event = Event::parse(v1::Event { sequence: 1, what: Some(failed) }).unwrap();
+        assert!(matches!(event.kind, EventKind::Failed { reason } if reason == good));
+        let state = v1::JobState::Failed.into();
+        let (id, label) = (vec![1; 16].into(), bad.to_owned());
+        let job = v1::Job { id, state, label, reason: bad.to_owned(), ..v1::Job::default() };
+        let job = JobInfo::parse(job).unwrap();
+        assert_eq!((job.label.as_str(), job.reason.as_str()), (good, good));
+        let set = v1::ParameterSet { id: vec![7; 32].into(), name: bad.to_owned() };
+        let defaults = v1::Terms { batch: 8, patience: 1, max_epochs: 1, range: 128.0, ..v1::Terms::default() };
+        let (defaults, bounds) = (Some(defaults), Some(v1::Bounds::default()));
+        let offer =
+            v1::Offer { version: hetal_wire::VERSION, program: bad.to_owned(), sets: vec![set], defaults, bounds };
+        let offer = Offer::parse(offer).unwrap();
+        assert_eq!((offer.program.as_str(), offer.sets[0].name.as_str()), (good, good));
+    }
+}

@@ -1,0 +1,102 @@
+//! The hyper-parameters that client and server agree on.
+
+use super::Options;
+use crate::data::TrainingData;
+use crate::rpc::{HyperParameters, Offer};
+use crate::{Error, Layout, Project, Result, keys};
+use hetal_learn::Wishes;
+
+/// The most epochs that are accepted as a server's default: every epoch reveals two bits.
+const MOST_EPOCHS: usize = 200;
+/// The largest patience that is accepted as a server's default.
+const MOST_PATIENCE: usize = 20;
+
+/// The rows of a batch: the requested number or the server's default, but at most all rows.
+pub fn batch_rows(wishes: &Wishes, offer: &Offer, rows: usize) -> usize {
+    wishes.batch.unwrap_or(offer.defaults.batch).min(rows)
+}
+
+/// The hyper-parameters that follow from an offer and the owner's wishes. The server must answer
+/// with these.
+pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer) -> Result<HyperParameters> {
+    let defaults = &offer.defaults;
+    let terms = HyperParameters {
+        batch: wishes.batch.unwrap_or(defaults.batch),
+        patience: wishes.patience.unwrap_or(defaults.patience),
+        max_epochs: wishes.max_epochs.unwrap_or(defaults.max_epochs),
+        // A hidden hyper-parameter stays hidden.
+        rate: defaults.rate.map(|rate| wishes.rate.unwrap_or(rate)),
+        momentum: defaults.momentum.map(|momentum| wishes.momentum.unwrap_or(momentum)),
+        ..defaults.clone()
+    };
+    let unasked = |wish: Option<usize>, value: usize, most: usize| wish.is_none() && value > most;
+    if unasked(wishes.max_epochs, terms.max_epochs, MOST_EPOCHS)
+        || unasked(wishes.patience, terms.patience, MOST_PATIENCE)
+    {
+        let (epochs, patience) = (terms.max_epochs, terms.patience);
+        return Err(Error::TooManyEpochs { epochs, patience, most_epochs: MOST_EPOCHS, most_patience: MOST_PATIENCE });
+    }
+    Ok(terms)
+}
+
+/// The layout of the training, and the wishes with the number of rows of a batch.
+pub(super) fn agree_on_layout(
+    project: &Project,
+    offer: &Offer,
+    data: &TrainingData,
+    options: &Options,
+) -> Result<(Layout, Wishes)> {
+    let params = keys::params(project)?;
+    if !offer.accepts(params.id()) {
+        let offered = offer.sets.iter().map(|set| set.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::SetRefused { set: params.name().to_owned(), offered });
+    }
+    let batch = batch_rows(&options.wishes, offer, data.training.rows());
+    let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
+    expected_hyper_parameters(&wishes, offer)?;
+    let layout = Layout::new(params, batch, data.features(), data.classes.len(), offer.defaults.range)?;
+    Ok((layout, wishes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hetal_learn::nesterov::Momentum;
+
+    fn offer() -> Offer {
+        let defaults = HyperParameters {
+            batch: 1024,
+            patience: 3,
+            max_epochs: 50,
+            range: 128.0,
+            rate: Some(1.0),
+            lowering: Some(0.5),
+            momentum: Some(Momentum::Nesterov),
+            seed: Some(0),
+        };
+        Offer { defaults, ..Offer::default() }
+    }
+
+    #[test]
+    fn terms_are_the_offer_with_the_wishes() {
+        let wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(7), ..Wishes::default() };
+        let terms = expected_hyper_parameters(&wishes, &offer()).unwrap();
+        let expected = HyperParameters { batch: 64, rate: Some(2.0), max_epochs: 7, ..offer().defaults };
+        assert_eq!(terms, expected);
+        let mut hiding = offer();
+        (hiding.defaults.rate, hiding.defaults.momentum) = (None, None);
+        assert_eq!(expected_hyper_parameters(&wishes, &hiding).unwrap().rate, None);
+    }
+
+    #[test]
+    fn endless_defaults_are_not_taken_without_a_word() {
+        let mut endless = offer();
+        endless.defaults.max_epochs = 100_000;
+        let refused = expected_hyper_parameters(&Wishes::default(), &endless);
+        assert!(matches!(refused, Err(Error::TooManyEpochs { epochs: 100_000, .. })), "{refused:?}");
+        let asked = Wishes { max_epochs: Some(1000), ..Wishes::default() };
+        assert_eq!(expected_hyper_parameters(&asked, &endless).unwrap().max_epochs, 1000);
+        endless.defaults = HyperParameters { patience: 1000, ..offer().defaults };
+        assert!(expected_hyper_parameters(&Wishes::default(), &endless).is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! A training, from the first key to the decrypted classifier.
+//!
+//! Every step is on disk before the next one starts, so that a training that was killed continues
+//! where it stopped.
+//!
+//! ```text
+//! options, hyper_parameters   what the owner asks for, and what client and server agree on
+//! record                      the state on disk: row blobs, the job, the verdicts
+//! follow                      events as they arrive, and a verdict for every round
+//! finish                      weights, checked against validated logits and plaintext reference
+//! delete                      removes a job and its uploads from a server
+//! reference_check             the same training without encryption
+//! progress                    progress events and results
+//! ```
+
+mod delete;
+mod finish;
+mod follow;
+mod hyper_parameters;
+mod options;
+mod progress;
+mod record;
+pub mod reference_check;
+
+pub use delete::{Deleted, delete};
+pub use hyper_parameters::batch_rows;
+pub use options::Options;
+pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trained};
+
+use crate::ciphertexts::RowBlobFile;
+use crate::ciphertexts::row_blobs::{self, blob};
+use crate::keys::random_name;
+use crate::project::{self, KeySet};
+use crate::rpc::{BlobDigest, BlobKind, JobId, JobInfo, Remote};
+use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, rpc};
+use hetal_keys::secret_file;
+use hetal_learn::Judge;
+use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
+use record::{JobRecord, TrainingRecord};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// The most epochs that are repeated with a lower rate or a wider range.
+const REPEATS: usize = 3;
+/// A training in progress.
+pub struct TrainingRun<'a> {
+    project: &'a mut Project,
+    remote: &'a Remote,
+    data: &'a TrainingData,
+    options: &'a Options,
+    layout: Layout,
+    owner: Owner,
+    folder: PathBuf,
+    record: TrainingRecord,
+    began: Instant,
+}
+
+impl<'a> TrainingRun<'a> {
+    /// Starts a training, or resumes the interrupted one of the same name.
+    pub fn open(
+        project: &'a mut Project,
+        remote: &'a Remote,
+        data: &'a TrainingData,
+        options: &'a Options,
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
+    ) -> Result<Self> {
+        let began = Instant::now();
+        let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
+        let folder = project.job(&options.name)?;
+        let before = existing_record(&folder, options)?;
+        // Check this before keys are created or retired.
+        keys::require_no_rotation(project)?;
+        let going_on = before.as_ref().is_some_and(|record| !record.finished);
+        if !options.replace && !going_on && project.model(&options.name)?.exists() {
+            return Err(Error::ModelExists { name: options.name.clone() });
+        }
+        let retire = must_retire_keys(project, options, before.as_ref());
+        let same = before.as_ref().is_some_and(|record| !retire && record.matches(data, &layout, &wishes));
+        if going_on && !same && !options.replace {
+            return Err(Error::OtherTraining { name: options.name.clone() });
+        }
+        let sets = project.settings().keys.clone();
+        if retire {
+            keys::retire(project)?;
+        }
+        let owner = keys::owner(project)?;
+        let keys = match &before {
+            Some(record) if going_on && !options.replace => {
+                kept_key_set(project, &owner, &layout, record, &options.name)?
+            }
+            _ => key_set_for_new_training(project, &owner, &layout, options, report)?,
+        };
+        let stranded: Vec<_> = stranded(project, &sets).into_iter().filter(|name| *name != options.name).collect();
+        if !stranded.is_empty() {
+            report(ProgressEvent::Stranded(stranded));
+        }
+        let fitting =
+            |record: &TrainingRecord| record.keys == keys.blob && record.can_be_sent(&folder, options.replace);
+        let record = match before {
+            Some(record) if same && fitting(&record) => record.resume(remote, options)?,
+            before => {
+                record::discard(before, remote, &folder)?;
+                let mut record = TrainingRecord::begin(&owner, &layout, data, &keys, wishes, &folder, report)?;
+                record.fresh_keys = options.fresh_keys;
+                record
+            }
+        };
+        let mut training = Self { project, remote, data, options, layout, owner, folder, record, began };
+        training.save()?;
+        Ok(training)
+    }
+
+    fn save(&mut self) -> Result<()> {
+        self.record.seconds.all += self.began.elapsed().as_secs_f64();
+        self.began = Instant::now();
+        project::write(&self.folder.join("job.json"), &self.record)
+    }
+
+    /// Uploads what the server does not have, follows the job, judges its epochs and decrypts the
+    /// result.
+    pub fn run(mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
+        self.send(report)?;
+        let job = self.job()?;
+        let start = Instant::now();
+        let outcome = self.follow(&job, report);
+        self.record.seconds.training += start.elapsed().as_secs_f64();
+        self.save()?;
+        let outputs = self.record_fault(outcome)?;
+        self.finish(&job, &outputs, report)
+    }
+
+    fn send(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+        let start = Instant::now();
+        let keys = self.key_set()?;
+        if !keys.sent {
+            // Record this before the first byte leaves: a key set that a server may have seen is
+            // not new any more.
+            let sent = |keys: &&mut KeySet| keys.blob == self.record.keys;
+            self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
+        }
+        let path = self.project.key_file(&keys);
+        let digest = BlobDigest { name: blob(&keys.blob)?, size: keys.bytes };
+        let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
+        self.record.sent.keys += self.remote.upload_exactly(BlobKind::Keys, &path, digest, &mut progress)?.sent;
+        let all = self.record.row_bytes();
+        let mut before = 0;
+        let (batches, validation) = (self.record.batches.clone(), self.record.validation.clone());
+        let kinds =
+            batches.iter().map(|b| (BlobKind::Batch, b)).chain(validation.iter().map(|b| (BlobKind::Features, b)));
+        for (kind, row_blob) in kinds {
+            let path = row_blobs::path(&self.folder, row_blob)?;
+            let mut progress = |held, _| report(ProgressEvent::SendingRows { sent: before + held, total: all });
+            let sent = self.remote.upload_exactly(kind, &path, row_blob.digest()?, &mut progress)?;
+            self.record.sent.rows += sent.sent;
+            before += row_blob.bytes;
+        }
+        self.record.seconds.sending += start.elapsed().as_secs_f64();
+        self.save()
+    }
+
+    /// Requests the job, or finds the one that was requested before.
+    fn job(&mut self) -> Result<JobInfo> {
+        if self.record.job.is_none() {
+            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer())?;
+            self.record.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
+            // The request is on disk before it is sent, so that a repeated request makes no second
+            // job.
+            self.save()?;
+        }
+        let request = self.job_record()?.request.parse::<JobId>();
+        let request = request.map_err(|e| Error::Protocol { what: e.to_string() })?.0;
+        let training = rpc::TrainingRequest {
+            set: *self.layout.params.id(),
+            features: self.data.features(),
+            classes: self.data.classes.len(),
+            keys: blob(&self.record.keys)?,
+            batches: self.record.batches.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
+            validation: self.record.validation.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
+            wishes: self.record.wishes.clone(),
+        };
+        let job = self.remote.train(request, &self.options.name, &training)?;
+        let record = self.job_record()?;
+        if job.terms.as_ref() != Some(&record.terms) {
+            let fault = Error::hostile(format!("hyper-parameters other than those agreed on: {:?}", job.terms));
+            self.record.job = None;
+            self.save()?;
+            // The job is useless, whether or not the server cancels it.
+            let _ = self.remote.cancel(job.id);
+            return Err(fault);
+        }
+        record.assign_job(&job);
+        record.judge.get_or_insert_with(|| Judge::new(record.terms.patience, record.terms.range, REPEATS));
+        self.save()?;
+        Ok(job)
+    }
+
+    /// The key set of this training.
+    fn key_set(&self) -> Result<KeySet> {
+        self.project.settings().key_set(&self.record.keys).cloned().ok_or(Error::Interrupted)
+    }
+
+    fn job_record(&mut self) -> Result<&mut JobRecord> {
+        self.record.job.as_mut().ok_or(Error::Interrupted)
+    }
+
+    /// Records the misbehaviour of the server, so that the next run does not trust it.
+    fn record_fault<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        if let Err(error) = &outcome
+            && let Some(what) = error.misbehaviour()
+            && let Ok(record) = self.job_record()
+        {
+            record.fault = Some(what);
+            self.save()?;
+        }
+        outcome
+    }
+}
+
+/// Reads the record of the training. A damaged record is ignored if the training may be replaced.
+fn existing_record(folder: &Path, options: &Options) -> Result<Option<TrainingRecord>> {
+    let path = folder.join("job.json");
+    match project::read::<TrainingRecord>(&path) {
+        Err(Error::Damaged { .. }) if options.replace => Ok(None),
+        Err(Error::Damaged { path, reason }) => {
+            Err(Error::Damaged { path, reason: format!("{reason}. Start the training again with --replace") })
+        }
+        record => record,
+    }
+}
+
+/// The key set that an interrupted training continues with. It is not generated again, because the
+/// training cannot continue with other keys. If the server has it, its file is not needed.
+fn kept_key_set(
+    project: &Project,
+    owner: &Owner,
+    layout: &Layout,
+    record: &TrainingRecord,
+    name: &str,
+) -> Result<KeySet> {
+    let keys = project.settings().key_set(&record.keys).cloned();
+    let keys = keys.ok_or_else(|| Error::Stranded { name: name.to_owned() })?;
+    if keys::is_of_another_version(project, owner, layout, &keys)? {
+        return Err(Error::OldKeys { name: name.to_owned() });
+    }
+    Ok(keys)
+}
+
+/// The key set for a new training.
+fn key_set_for_new_training(
+    project: &mut Project,
+    owner: &Owner,
+    layout: &Layout,
+    options: &Options,
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
+) -> Result<KeySet> {
+    if options.replace {
+        report(ProgressEvent::Comparing);
+        keys::check_set(project, layout)?;
+    }
+    keys::ensure_set(project, owner, layout, report)
+}
+
+/// The names of interrupted trainings whose key set was among those `before` and no longer exists.
+pub fn stranded(project: &Project, before: &[KeySet]) -> Vec<String> {
+    let settings = project.settings();
+    let gone = |keys: &str| settings.key_set(keys).is_none() && before.iter().any(|set| set.blob == keys);
+    let waits = |(_, record): &(String, TrainingRecord)| !record.finished && gone(&record.keys);
+    records(project).into_iter().filter(waits).map(|(name, _)| name).collect()
+}
+
+/// The records of all trainings, ordered by name. Damaged records are skipped.
+fn records(project: &Project) -> Vec<(String, TrainingRecord)> {
+    let folders = std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten();
+    let record = |folder: std::fs::DirEntry| {
+        let record = project::read::<TrainingRecord>(&folder.path().join("job.json")).ok().flatten()?;
+        Some((folder.file_name().into_string().ok()?, record))
+    };
+    let mut all: Vec<_> = folders.filter_map(record).collect();
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    all
+}
+
+/// Returns whether bytes are a valid record of a training.
+pub(crate) fn parse(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<TrainingRecord>(bytes).is_ok()
+}
+
+/// Returns whether the keys must be replaced: new keys are wanted, and the current ones were used
+/// and not created for this training.
+fn must_retire_keys(project: &Project, options: &Options, before: Option<&TrainingRecord>) -> bool {
+    // A passphrase is wanted, and the current key has none.
+    let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
+    let made_for_this = |record: &TrainingRecord| {
+        record.fresh_keys && !record.finished && project.settings().key_set(&record.keys).is_some()
+    };
+    options.fresh_keys && (open || keys::are_used(project) && !before.is_some_and(made_for_this))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    /// An interrupted training keeps the keys that were created for it, unless a passphrase is
+    /// wanted and the key has none.
+    #[test]
+    fn a_wish_for_a_lock_is_not_forgotten() {
+        let folder = TempDir::new();
+        let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
+        keys::owner(&mut project).unwrap();
+        let mut record: TrainingRecord =
+            serde_json::from_slice(include_bytes!("../../tests/samples/training.json")).unwrap();
+        record.fresh_keys = true;
+        let (blob, layout, file) = (record.keys.clone(), "32 rows".to_owned(), "keys.hetal".to_owned());
+        let set = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
+        project.update(|s| s.keys = vec![set]).unwrap();
+        let mut options = Options::new("model");
+        assert!(!must_retire_keys(&project, &options, Some(&record)));
+        options.fresh_keys = true;
+        assert!(!must_retire_keys(&project, &options, Some(&record)), "made for this");
+        assert!(must_retire_keys(&project, &options, None), "a server has seen them");
+        project.set_passphrase(Some(hetal_keys::Passphrase::new("a b c".to_owned().into()).unwrap()));
+        assert!(must_retire_keys(&project, &options, Some(&record)), "the key is open");
+    }
+}

@@ -1,0 +1,43 @@
+//! Options of a training.
+
+use crate::rpc;
+use hetal_learn::Wishes;
+use std::time::Duration;
+
+/// Options of a training.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name of the training and of its model.
+    pub name: String,
+    /// The hyper-parameters to ask the server for.
+    pub wishes: Wishes,
+    /// Whether to compare the result with the plaintext reference.
+    pub check: bool,
+    /// Whether an existing model or training of this name may be replaced.
+    pub replace: bool,
+    /// Whether to use new keys instead of keys that were used before.
+    pub fresh_keys: bool,
+    /// The time between the arrival of logits and the verdict.
+    pub verdict_delay: Duration,
+    /// Whether to return an error when the server's GPU fails, instead of waiting until it works
+    /// again.
+    pub leave_resting: bool,
+    /// The manifest of the feature extraction, which is stored in the model file.
+    pub extraction: Option<serde_json::Value>,
+}
+
+impl Options {
+    /// The default options for a training of this name.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            wishes: Wishes::default(),
+            check: true,
+            replace: false,
+            fresh_keys: false,
+            verdict_delay: rpc::VERDICT_DELAY,
+            leave_resting: false,
+            extraction: None,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Progress events and results of a training.
+
+use crate::Model;
+use crate::rpc::JobProgress;
+use hetal_learn::{Matrix, Verdict};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A progress event of a training, for progress bars.
+#[derive(Clone, Debug)]
+pub enum ProgressEvent {
+    /// The existing key set is compared with its hash, which takes as long as reading it.
+    Comparing,
+    /// Keys are generated.
+    Keys {
+        /// Generated keys.
+        done: usize,
+        /// All keys.
+        total: usize,
+    },
+    /// These interrupted trainings used a key set that was replaced. They can only start again.
+    Stranded(Vec<String>),
+    /// Rows are encrypted.
+    Encrypting {
+        /// Encrypted pieces.
+        done: usize,
+        /// All pieces.
+        total: usize,
+    },
+    /// The key set is uploaded.
+    SendingKeys {
+        /// Bytes that the server has.
+        sent: u64,
+        /// All bytes.
+        total: u64,
+    },
+    /// Row blobs are uploaded.
+    SendingRows {
+        /// Bytes that the server has.
+        sent: u64,
+        /// All bytes.
+        total: u64,
+    },
+    /// The server queued the job.
+    Queued,
+    /// The server started the job on this engine.
+    Started(String),
+    /// The server reported progress.
+    Working(JobProgress),
+    /// A round was judged.
+    Judged {
+        /// The number of the round, counted from 1 over all runs of the training.
+        number: usize,
+        /// The round.
+        round: Round,
+    },
+    /// The plaintext reference is computed on this machine.
+    Checking,
+}
+
+/// A judged round.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Whether its weights count: the logits were in range, and the server was honest.
+    #[serde(default)]
+    pub accepted: bool,
+    /// Mean cross-entropy on the validation rows.
+    pub loss: f64,
+    /// Share of correct validation rows.
+    pub accuracy: f64,
+    /// The largest absolute logit.
+    pub largest: f64,
+}
+
+/// The time of a training in seconds, summed over all its runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// Encrypting rows.
+    pub encrypting: f64,
+    /// Sending keys and rows.
+    pub sending: f64,
+    /// Following the job, verdicts included.
+    pub training: f64,
+    /// The part of it for iterations whose start and end were observed.
+    pub iterations: IterationTime,
+    /// Everything together.
+    pub all: f64,
+}
+
+/// The time of observed iterations. Project folders store it as an array of two numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(f64, u64)", into = "(f64, u64)")]
+pub struct IterationTime {
+    /// Seconds of all of them.
+    pub seconds: f64,
+    /// The number of iterations.
+    pub count: u64,
+}
+
+impl From<(f64, u64)> for IterationTime {
+    fn from((seconds, count): (f64, u64)) -> Self {
+        Self { seconds, count }
+    }
+}
+
+impl From<IterationTime> for (f64, u64) {
+    fn from(IterationTime { seconds, count }: IterationTime) -> Self {
+        (seconds, count)
+    }
+}
+
+/// Payload bytes that were sent. Project folders store it as an array of two numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u64, u64)", into = "(u64, u64)")]
+pub struct SentBytes {
+    /// Bytes of key sets.
+    pub keys: u64,
+    /// Bytes of row blobs.
+    pub rows: u64,
+}
+
+impl From<(u64, u64)> for SentBytes {
+    fn from((keys, rows): (u64, u64)) -> Self {
+        Self { keys, rows }
+    }
+}
+
+impl From<SentBytes> for (u64, u64) {
+    fn from(SentBytes { keys, rows }: SentBytes) -> Self {
+        (keys, rows)
+    }
+}
+
+/// The result of a training.
+pub struct Trained {
+    /// The classifier.
+    pub model: Model,
+    /// The path of its model file.
+    pub path: PathBuf,
+    /// All judged rounds.
+    pub rounds: Vec<Round>,
+    /// The weights of the plaintext reference for normalised features, unless the server hides
+    /// hyper-parameters.
+    pub reference: Option<Matrix>,
+    /// The largest difference to the weights of the reference, relative to its largest weight.
+    pub difference: Option<f64>,
+    /// Bytes of the key set.
+    pub key_bytes: u64,
+    /// Bytes of all row blobs.
+    pub row_bytes: u64,
+    /// Payload bytes that were sent: fewer if the server had some of them.
+    pub sent: SentBytes,
+    /// The time of the training.
+    pub seconds: Seconds,
+    /// The seconds that the generation of the key set took.
+    pub key_seconds: f64,
+}

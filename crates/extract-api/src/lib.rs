@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+
+pub mod arguments;
+pub mod catalogue;
+pub mod manifest;
+pub mod protocol;
+mod sanitize;
+
+pub use manifest::{Manifest, ManifestOf};
+pub use sanitize::sanitize_terminal;
+
+/// The version of both programs.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The command that builds the extractor.
+pub const BUILD_COMMAND: &str = "cargo build --release --bin hetal-extract";

@@ -1,0 +1,53 @@
+//! One request of `hetal`: read from standard input, answered on standard output.
+
+use crate::error::{Error, Result};
+use crate::events::{EncodeTask, Task};
+use crate::limits::Limits;
+use crate::{Program, extract, model, parent, supervisor};
+use clap::Parser;
+use hetal_extract_api::arguments::STALL_SECONDS;
+use hetal_extract_api::protocol::{Encode, Extract, PROGRAM, Reply, Request};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Carries out the request.
+pub fn run() -> ExitCode {
+    let reply = match read().and_then(carry_out) {
+        Ok(()) => Reply::Done,
+        Err(error) => Reply::Failed(error.to_string()),
+    };
+    let line = serde_json::to_string(&reply).unwrap_or_default();
+    match writeln!(std::io::stdout(), "{line}") {
+        Ok(()) => ExitCode::SUCCESS,
+        // Nobody is there to be told.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn read() -> Result<Request> {
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line).map_err(|error| Error::Arguments(format!("request: {error}")));
+    read?;
+    let request = serde_json::from_str(&line).map_err(|error| Error::Arguments(format!("request: {error}")))?;
+    parent::end_with_parent();
+    Ok(request)
+}
+
+fn carry_out(request: Request) -> Result<()> {
+    match request {
+        Request::Encode(request) => encode(request),
+        Request::Extract(Extract { arguments, at_most }) => {
+            let line = std::iter::once(OsString::from(PROGRAM)).chain(arguments.iter().cloned());
+            let program = Program::try_parse_from(line).map_err(|error| Error::Arguments(error.to_string()))?;
+            extract(&program.arguments, arguments, at_most).map(drop)
+        }
+    }
+}
+
+fn encode(request: Encode) -> Result<()> {
+    let folder = model::folder_again(&request)?;
+    let task = Task::Encode(EncodeTask { request, folder });
+    supervisor::supervise(task, Limits::new(None), Duration::from_secs(STALL_SECONDS))
+}

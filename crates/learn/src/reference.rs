@@ -1,0 +1,80 @@
+//! The same training in the clear: what an encrypted run is compared with.
+
+use crate::nesterov::{Momentum, MomentumSchedule};
+use crate::{Matrix, Result};
+
+/// A classifier in plain training (classes x features + 1, the bias in the last column).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReferenceModel {
+    weights: Matrix,
+    lookahead: Matrix,
+    schedule: MomentumSchedule,
+}
+
+impl ReferenceModel {
+    /// A reference before its first step.
+    pub fn new(weights: Matrix, momentum: Momentum) -> Self {
+        Self { lookahead: weights.clone(), weights, schedule: MomentumSchedule::new(momentum) }
+    }
+
+    /// The weights `W`.
+    pub fn weights(&self) -> &Matrix {
+        &self.weights
+    }
+
+    /// `V`, where the next gradient is taken.
+    pub fn lookahead(&self) -> &Matrix {
+        &self.lookahead
+    }
+
+    /// One step `W' = V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a batch, with any row softmax. Returns the
+    /// smallest and the largest logit the softmax met.
+    pub fn step(
+        &mut self,
+        x: &Matrix,
+        labels: &[usize],
+        rate: f64,
+        softmax: impl Fn(&mut [f64]),
+    ) -> Result<(f64, f64)> {
+        let mut differences = logits(x, &self.lookahead)?;
+        let range = differences.values().iter().fold((0.0f64, 0.0f64), |(low, high), &v| (low.min(v), high.max(v)));
+        for (i, &label) in labels.iter().enumerate().take(differences.rows()) {
+            let row = differences.row_mut(i);
+            softmax(row);
+            if let Some(p) = row.get_mut(label) {
+                *p -= 1.0;
+            }
+        }
+        let gradient = gradient(x, &differences)?;
+        let factor = rate / x.rows().max(1) as f64;
+        let (beta, schedule) = self.schedule.advance();
+        self.schedule = schedule;
+        let (rows, columns) = (self.weights.rows(), self.weights.columns());
+        let weights = Matrix::from_fn(rows, columns, |k, h| self.lookahead[(k, h)] - factor * gradient[(k, h)]);
+        self.lookahead =
+            Matrix::from_fn(rows, columns, |k, h| weights[(k, h)] + beta * (weights[(k, h)] - self.weights[(k, h)]));
+        self.weights = weights;
+        Ok(range)
+    }
+}
+
+/// `[X 1] W^T`: rows x classes.
+pub fn logits(x: &Matrix, weights: &Matrix) -> Result<Matrix> {
+    x.require("a matrix of features", usize::MAX, weights.columns().saturating_sub(1))?;
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let bias = |k: usize| weights.row(k).last().copied().unwrap_or(0.0);
+    Ok(Matrix::from_fn(x.rows(), weights.rows(), |i, k| dot(x.row(i), weights.row(k)) + bias(k)))
+}
+
+/// `D^T [X 1]`: classes x features + 1.
+pub fn gradient(x: &Matrix, differences: &Matrix) -> Result<Matrix> {
+    differences.require("a matrix of differences", x.rows(), differences.columns())?;
+    let mut gradient = Matrix::zeros(differences.columns(), x.columns() + 1);
+    for i in 0..differences.rows() {
+        for (k, &d) in differences.row(i).iter().enumerate() {
+            let features = x.row(i).iter().chain(std::iter::once(&1.0));
+            gradient.row_mut(k).iter_mut().zip(features).for_each(|(g, x)| *g += d * x);
+        }
+    }
+    Ok(gradient)
+}
