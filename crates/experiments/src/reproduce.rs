@@ -1,7 +1,7 @@
 //! `hetal reproduce`: writes the tables and figures of the paper again, into one document.
 //!
-//! Each part stores its results as JSON next to the document. The next run uses stored results whose
-//! settings are the same, so an interrupted run continues with the part that is missing.
+//! Each part stores its results as JSON next to the document. The next run uses stored results with
+//! the same settings, so an interrupted run continues with the part that is missing.
 
 use crate::bench::train::{self, Circuit};
 use crate::bench::{accuracy, matmul, softmax};

@@ -253,7 +253,7 @@ impl OpsBench<RnsRing> {
         })
     }
 
-    /// Measures everything on the CPU. Calls `on_bootstrap` right after each bootstrap on one thread.
+    /// Measures everything on the CPU. Calls `on_bootstrap` after each bootstrap on one thread.
     fn measure(&self, threads: usize, on_bootstrap: &mut dyn FnMut(f64)) -> Result<Map<String, Value>> {
         let bar = progress::bar(3);
         let step = |message: &'static str| {
