@@ -1,8 +1,8 @@
 //! The `hetal` program.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use hetal_cli::{Result, commands, extract, machine};
-use hetal_experiments::{bench, params, reproduce, selftest};
+use hetal_cli::{Result, commands, machine};
+use hetal_experiments::{reproduce, selftest};
 use std::process::ExitCode;
 
 /// What was read, decrypted or typed is not left behind in memory.
@@ -46,38 +46,20 @@ enum Command {
     /// What this machine can do: CPU, GPU, memory, disk, the sets that fit.
     Doctor(commands::doctor::Arguments),
     /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
-    Params {
-        /// Print an array of JSON objects.
-        #[arg(long)]
-        json: bool,
-    },
+    Params(commands::params::Arguments),
     /// Compare an engine with a reference, byte for byte: every operation, a bootstrap, a training iteration.
     Selftest(selftest::Arguments),
     /// Turn pictures or sentences into features by a public pretrained network.
     Extract(hetal_extract_api::arguments::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
-    Bench(BenchCommand),
+    Bench(commands::bench::Command),
     /// Write the paper's tables and figures again, with its numbers beside ours.
     Reproduce(reproduce::Arguments),
     /// Print the completion script of a shell: bash, zsh or fish.
     Completions(commands::shell::CompletionsArguments),
     /// Write the manual pages of this program into a folder.
     Man(commands::shell::ManArguments),
-}
-
-#[derive(Subcommand)]
-enum BenchCommand {
-    /// Time and precision of the operations of one parameter set, bootstrapping included.
-    Ops(bench::ops::Arguments),
-    /// Trainings of real features to early stopping, exactly and with the errors of encryption.
-    Accuracy(bench::accuracy::Arguments),
-    /// The paper's comparison of encrypted matrix products: operations and seconds.
-    Matmul(bench::matmul::Arguments),
-    /// The paper's table of softmax errors, measured again, and our softmax beside it.
-    Softmax(bench::softmax::Arguments),
-    /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
-    Train(bench::train::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -124,23 +106,16 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,
         Command::Delete(arguments) => commands::jobs::delete(&arguments)?,
         Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
-        Command::Params { json } => {
-            let table = params::table()?;
-            commands::print(json, &serde_json::Value::from(&table[..]), &params::text(&table));
-        }
+        Command::Params(arguments) => commands::params::run(&arguments)?,
         Command::Selftest(arguments) => selftest::run(&arguments)?,
-        Command::Bench(BenchCommand::Ops(arguments)) => bench::ops::run(&arguments)?,
+        Command::Bench(command) => commands::bench::run(&command)?,
         Command::Extract(arguments) => {
             // Without the names of the program and of the command.
-            return extract::run(&arguments, std::env::args_os().skip(2).collect());
+            return commands::extract::run(&arguments, std::env::args_os().skip(2).collect());
         }
         Command::Reproduce(arguments) => reproduce::run(&arguments)?,
         Command::Completions(arguments) => commands::shell::completions(Arguments::command(), &arguments)?,
         Command::Man(arguments) => commands::shell::man(Arguments::command(), &arguments)?,
-        Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
-        Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
-        Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
-        Command::Bench(BenchCommand::Train(arguments)) => bench::train::run(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,12 @@
 //! `hetal demo`: both parties on one machine, at full security, on real sentences.
 
-use super::steps::Steps;
 use super::train::{carried, per_iteration};
-use super::{bytes, data, print, seconds, security};
+use crate::args::data;
 use crate::machine::{self, peak_rss_gib};
-use crate::{Error, Result, extract};
+use crate::ui::format::{bytes, seconds, security};
+use crate::ui::output::print;
+use crate::ui::progress::Steps;
+use crate::{Error, Result, extractor};
 use clap::ValueEnum;
 use hetal_client::data::files::{Format, parse_table};
 use hetal_client::data::{ROW_NORM, class_numbers};
@@ -112,7 +114,7 @@ impl Bundle {
             ("--device", device.as_ref()),
             ("--bad", "skip".as_ref()),
         ];
-        extract::carry_out(&Request::Extract(Extract {
+        extractor::carry_out(&Request::Extract(Extract {
             arguments: options.into_iter().flat_map(|(name, value)| [name.into(), value.to_owned()]).collect(),
             at_most: Some([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]]),
         }))?;

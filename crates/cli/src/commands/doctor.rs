@@ -1,8 +1,10 @@
 //! `hetal doctor`: what this machine can do.
 
-use super::{bytes, print, security};
+use crate::Result;
 use crate::machine::{available_memory_bytes, free_disk_bytes, memory_bytes};
-use crate::{Result, progress};
+use crate::ui::format::{bytes, security};
+use crate::ui::output::print;
+use crate::ui::progress;
 use hetal_circuits::bootstrap;
 use hetal_ckks::Params;
 use hetal_ckks::params::BUILT_IN;

@@ -1,7 +1,8 @@
 //! `hetal jobs`, `hetal status`, `hetal cancel` and `hetal delete`: what the server does for us.
 
-use super::connection::Connection;
-use super::{FOLDER, print};
+use crate::args::FOLDER;
+use crate::args::connection::Connection;
+use crate::ui::output::print;
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_client::rpc::{JobId, JobInfo, JobState};

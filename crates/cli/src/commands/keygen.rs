@@ -1,9 +1,12 @@
 //! `hetal keygen`: the secret key and the key set of a project, before there are rows.
 
-use super::passphrase::Lock;
-use super::steps::{Steps, stranded};
-use super::{FOLDER, bytes, print, seconds, security, warn_if_others_enter};
-use crate::{Result, progress};
+use crate::Result;
+use crate::args::FOLDER;
+use crate::args::passphrase::Lock;
+use crate::ui::format::{bytes, seconds, security};
+use crate::ui::output::{print, warn_if_others_enter};
+use crate::ui::progress;
+use crate::ui::progress::{Steps, stranded};
 use hetal_client::{Layout, Project, keys, training};
 use hetal_learn::Limits;
 use serde_json::json;

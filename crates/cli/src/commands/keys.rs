@@ -1,9 +1,10 @@
 //! `hetal keys`: the secret key backed up, brought back, replaced.
 
-use super::passphrase::PassphraseSource;
-use super::steps::Steps;
-use super::{FOLDER, print};
 use crate::Result;
+use crate::args::FOLDER;
+use crate::args::passphrase::PassphraseSource;
+use crate::ui::output::print;
+use crate::ui::progress::Steps;
 use hetal_client::training::ProgressEvent;
 use hetal_client::{Project, keys};
 use serde_json::json;

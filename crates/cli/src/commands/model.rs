@@ -1,8 +1,9 @@
 //! `hetal model`: what a model is, and what may be published of it.
 
-use super::train::ordinal;
-use super::{FOLDER, print, write_public};
 use crate::Result;
+use crate::args::FOLDER;
+use crate::ui::format::ordinal;
+use crate::ui::output::{print, write_public};
 use hetal_client::model::export::{self, Format, ReleaseLimits};
 use hetal_client::{Model, Project};
 use serde_json::json;

@@ -1,9 +1,11 @@
 //! `hetal plan`: what a training will take, before anything is encrypted.
 
-use super::data::Data;
-use super::train::WishArguments;
-use super::{bytes, print, seconds, security};
-use crate::{Error, Result, progress};
+use crate::args::data::Data;
+use crate::args::hyper_parameters::WishArguments;
+use crate::ui::format::{bytes, seconds, security};
+use crate::ui::output::print;
+use crate::ui::progress;
+use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_client::Layout;
 use hetal_client::data::{ROW_NORM, VALIDATION_SHARE};

@@ -1,13 +1,14 @@
 //! `hetal predict`: classes of rows, on this machine or encrypted on the server.
 
-use super::connection::Connection;
-use super::data::labels;
-use super::inputs::{self, Inputs};
-use super::passphrase::PassphraseSource;
-use super::steps::Steps;
 use super::train::likeliest;
-use super::{FOLDER, print, write_private};
 use crate::Result;
+use crate::args::FOLDER;
+use crate::args::connection::Connection;
+use crate::args::data::labels;
+use crate::args::inputs::{self, Inputs};
+use crate::args::passphrase::PassphraseSource;
+use crate::ui::output::{print, write_private};
+use crate::ui::progress::Steps;
 use hetal_client::data::class_numbers;
 use hetal_client::rpc::sanitize_terminal;
 use hetal_client::{Evaluation, Model, Project, predict};

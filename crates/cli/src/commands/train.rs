@@ -1,16 +1,17 @@
 //! `hetal train`: a classifier from features that the server cannot read.
 
-use super::connection::Connection;
-use super::data::Data;
-use super::passphrase::Lock;
-use super::steps::Steps;
-use super::{FOLDER, bytes, print, seconds};
+use crate::args::FOLDER;
+use crate::args::connection::Connection;
+use crate::args::data::Data;
+use crate::args::hyper_parameters::WishArguments;
+use crate::args::passphrase::Lock;
+use crate::ui::format::{bytes, ordinal, seconds};
+use crate::ui::output::print;
+use crate::ui::progress::Steps;
 use crate::{Error, Result};
 use hetal_client::training::{IterationTime, Options, Trained, TrainingRun};
 use hetal_client::{Project, model};
 use hetal_extract_api::Manifest;
-use hetal_learn::Wishes;
-use hetal_learn::nesterov::Momentum;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -53,34 +54,6 @@ pub struct Arguments {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Hyper-parameters to ask the server for; it has defaults for all.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct WishArguments {
-    /// Rows of a batch.
-    #[arg(long, value_name = "ROWS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub batch: Option<usize>,
-    /// The learning rate.
-    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub rate: Option<f64>,
-    /// Epochs without improvement before training stops.
-    #[arg(long, value_name = "EPOCHS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub patience: Option<usize>,
-    /// The most epochs.
-    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub epochs: Option<usize>,
-    /// Plain gradient descent instead of Nesterov's momentum.
-    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub no_momentum: bool,
-}
-
-impl WishArguments {
-    /// As the server understands them.
-    pub fn wishes(&self) -> Wishes {
-        let momentum = self.no_momentum.then_some(Momentum::None);
-        Wishes { batch: self.batch, rate: self.rate, momentum, patience: self.patience, max_epochs: self.epochs }
-    }
 }
 
 /// Runs the command.
@@ -187,17 +160,6 @@ fn inputs(trained: &Trained) -> &'static str {
         Some(what) if what.get("sentence").is_some() => "--text TEXT",
         Some(_) => "PICTURE",
         None => "--features FILE",
-    }
-}
-
-/// What makes a number one of an order.
-pub fn ordinal(n: usize) -> &'static str {
-    match (n % 10, n % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
     }
 }
 

@@ -1,7 +1,8 @@
 //! Where the server is, on the command line or as it was last time.
 
-use super::{warn_if_others_enter, warn_if_others_read};
-use crate::{Error, Result, progress};
+use crate::ui::output::{warn_if_others_enter, warn_if_others_read};
+use crate::ui::progress;
+use crate::{Error, Result};
 use hetal_client::project::ServerSettings;
 use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::{Project, predict};

@@ -2,7 +2,7 @@
 
 use super::data::names;
 use crate::private_folder::PrivateFolder;
-use crate::{Error, Result, extract};
+use crate::{Error, Result, extractor};
 use hetal_client::Model;
 use hetal_client::data::{Labels, files};
 use hetal_extract_api::Manifest;
@@ -68,7 +68,7 @@ impl Inputs {
     fn encoded(&self, manifest: Manifest, rows: usize) -> Result<Matrix> {
         let (columns, folder) = (manifest.model.columns, PrivateFolder::new()?);
         let out = folder.path().join("features.npy");
-        extract::carry_out(&Request::Encode(Encode {
+        extractor::carry_out(&Request::Encode(Encode {
             manifest,
             pictures: self.pictures.iter().map(|path| path.clone().into_os_string()).collect(),
             texts: self.text.clone(),

@@ -1,9 +1,9 @@
 //! A training on the terminal: bars with the time left, or lines where there is no terminal.
 
-use super::bytes;
-use crate::progress;
+use crate::ui::format::bytes;
 use hetal_client::rpc::Phase;
 use hetal_client::training::{ProgressEvent, Round};
+pub use hetal_experiments::report::progress::{bar, spinner};
 use hetal_learn::Verdict;
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
@@ -85,7 +85,7 @@ impl Steps {
             self.clear();
             self.stage = name.to_owned();
             if self.terminal {
-                let bar = progress::bar(all);
+                let bar = bar(all);
                 bar.set_message(name.to_owned());
                 self.bar = Some(bar);
             } else {

@@ -1,6 +1,7 @@
 //! Features and labels, as named on the command line.
 
-use crate::{Error, Result, progress};
+use crate::ui::progress;
+use crate::{Error, Result};
 use hetal_client::data::{Labels, ROW_NORM, Table, files};
 use hetal_client::{Labelled, TrainingData};
 use hetal_extract_api::Manifest;

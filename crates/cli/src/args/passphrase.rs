@@ -1,6 +1,6 @@
 //! The passphrase of a secret key: from a file, the environment or the terminal.
 
-use super::warn_if_others_read;
+use crate::ui::output::warn_if_others_read;
 use crate::{Error, Result};
 use hetal_client::{Project, keys};
 use hetal_keys::{Passphrase, secret_file};

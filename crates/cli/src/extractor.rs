@@ -2,39 +2,11 @@
 //!
 //! Pictures, sentences, networks and data sets are read by `hetal-extract`, a process of its own: this one may hold the secret key.
 
-use crate::{Error, Result, commands};
-use hetal_extract_api::arguments::{Arguments, Command as Listing};
-use hetal_extract_api::catalogue;
+use crate::{Error, Result};
 use hetal_extract_api::protocol::{self, PROGRAM, REQUEST, Reply, Request, SECRETS};
-use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-
-/// Runs `hetal extract`: `given` are its arguments as they came.
-pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
-    if let Some(Listing::Models { json }) = &arguments.command {
-        commands::print(*json, &catalogue::json(), &catalogue::text());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let program = program()?;
-    let mut command = command(&program);
-    command.args(given);
-    replace(command).map_err(|error| failed(&program, error))
-}
-
-/// Goes on as the other program, so that signals and the exit status are its own.
-#[cfg(unix)]
-fn replace(mut command: Command) -> std::io::Result<ExitCode> {
-    Err(std::os::unix::process::CommandExt::exec(&mut command))
-}
-
-/// Runs the other program and ends as it does.
-#[cfg(not(unix))]
-fn replace(mut command: Command) -> std::io::Result<ExitCode> {
-    let code = command.status()?.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
-}
+use std::process::{Command, Stdio};
 
 /// Has the extractor carry out a request. Its bar and its notes appear on standard error, its error is returned. The request goes
 /// through a pipe: command lines can be seen by everyone on the machine.
@@ -66,7 +38,7 @@ pub fn carry_out(request: &Request) -> Result<()> {
 }
 
 /// The program, without anything secret in its environment.
-fn command(program: &Path) -> Command {
+pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     SECRETS.iter().for_each(|name| {
         command.env_remove(name);
@@ -74,12 +46,12 @@ fn command(program: &Path) -> Command {
     command
 }
 
-fn failed(program: &Path, error: std::io::Error) -> Error {
+pub(crate) fn failed(program: &Path, error: std::io::Error) -> Error {
     Error::Extractor { path: program.to_owned(), reason: format!("cannot be run: {error}") }
 }
 
 /// The extractor: where `HETAL_EXTRACT` says, beside this program, or on the path; of this version.
-fn program() -> Result<PathBuf> {
+pub(crate) fn program() -> Result<PathBuf> {
     let program = found()?;
     let output = command(&program).arg("--version").stdin(Stdio::null()).output();
     let output = output.map_err(|error| failed(&program, error))?;
