@@ -6,5 +6,5 @@ pub mod hyper_parameters;
 pub mod inputs;
 pub mod passphrase;
 
-/// Where the data owner's files are, unless told otherwise.
-pub const FOLDER: &str = "hetal-project";
+/// The default project folder.
+pub const PROJECT_FOLDER: &str = "hetal-project";

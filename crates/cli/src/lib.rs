@@ -1,4 +1,9 @@
-//! What the `hetal` program does, as a library: the program itself only reads its arguments.
+//! The commands of the `hetal` program as a library.
+//!
+//! - `commands`: one module for each command
+//! - `args`: arguments that several commands share
+//! - `ui`: progress, formats, output
+//! - `extractor`: the program `hetal-extract`, which reads pictures, sentences and data sets
 
 pub mod args;
 pub mod commands;

@@ -6,15 +6,15 @@ use hetal_experiments::bench;
 /// Benchmarks.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Time and precision of the operations of one parameter set, bootstrapping included.
+    /// Measure time and precision of the operations of one parameter set, including bootstraps.
     Ops(bench::ops::Arguments),
-    /// Trainings of real features to early stopping, exactly and with the errors of encryption.
+    /// Train on real features to early stopping, with and without the errors of encryption.
     Accuracy(bench::accuracy::Arguments),
-    /// The paper's comparison of encrypted matrix products: operations and seconds.
+    /// Count and time the encrypted matrix products that the paper compares.
     Matmul(bench::matmul::Arguments),
-    /// The paper's table of softmax errors, measured again, and our softmax beside it.
+    /// Measure the softmax errors of the paper's table and of our softmax.
     Softmax(bench::softmax::Arguments),
-    /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
+    /// Compare encrypted training with plain training, on random or real features.
     Train(bench::train::Arguments),
 }
 

@@ -8,7 +8,7 @@ use hetal_extract_api::catalogue;
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
-/// Runs `hetal extract`: `given` are its arguments as they came.
+/// Runs `hetal extract`. `given` are its unparsed arguments.
 pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
     if let Some(Listing::Models { json }) = &arguments.command {
         print(*json, &catalogue::json(), &catalogue::text());
@@ -20,13 +20,13 @@ pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
     replace(command).map_err(|error| failed(&program, error))
 }
 
-/// Goes on as the other program, so that signals and the exit status are its own.
+/// Replaces this process by the other program, which then receives signals and sets the exit status.
 #[cfg(unix)]
 fn replace(mut command: Command) -> std::io::Result<ExitCode> {
     Err(std::os::unix::process::CommandExt::exec(&mut command))
 }
 
-/// Runs the other program and ends as it does.
+/// Runs the other program and returns its exit status.
 #[cfg(not(unix))]
 fn replace(mut command: Command) -> std::io::Result<ExitCode> {
     let code = command.status()?.code().and_then(|code| u8::try_from(code).ok());

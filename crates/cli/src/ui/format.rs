@@ -1,6 +1,6 @@
-//! Numbers for people.
+//! Formats numbers for people.
 
-/// Bytes for people.
+/// Formats a number of bytes.
 pub fn bytes(count: u64) -> String {
     let count = count as f64;
     match count {
@@ -11,7 +11,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Seconds for people.
+/// Formats a duration.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 5400.0 => format!("{:.1} h", s / 3600.0),
@@ -21,7 +21,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Security for people.
+/// Formats the security of a parameter set.
 pub fn security(params: &hetal_ckks::Params) -> String {
     let security = params.security();
     if security.bits() > 0.0 {
@@ -31,7 +31,7 @@ pub fn security(params: &hetal_ckks::Params) -> String {
     }
 }
 
-/// What makes a number one of an order.
+/// The suffix of an ordinal number.
 pub fn ordinal(n: usize) -> &'static str {
     match (n % 10, n % 100) {
         (_, 11..=13) => "th",

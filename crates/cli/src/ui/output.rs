@@ -1,4 +1,4 @@
-//! Results on standard output, files, and warnings.
+//! Results on standard output and in files, and warnings about permissions.
 
 use crate::{Error, Result};
 use hetal_durable::NewFile;
@@ -6,29 +6,29 @@ pub use hetal_experiments::report::output::print;
 use std::io::Write;
 use std::path::Path;
 
-/// Writes a file for its owner's eyes, whole or not at all.
+/// Writes a file atomically; only its owner can read it.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     write(path, NewFile::create, bytes)
 }
 
-/// Writes a file that others may read, whole or not at all.
+/// Writes a file atomically; others can read it.
 pub fn write_public(path: &Path, bytes: &[u8]) -> Result<()> {
     write(path, NewFile::create_public, bytes)
 }
 
-/// Puts a new file in the place of an old one; a terminal, a pipe or another device is written to instead of being replaced.
+/// Replaces a file by a new one. Writes into a terminal, a pipe or another device instead.
 fn write(path: &Path, create: fn(&Path) -> std::io::Result<NewFile>, bytes: &[u8]) -> Result<()> {
     let write = || {
         if path.metadata().is_ok_and(|there| !there.is_file()) {
             return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
         }
-        // A link stays one.
+        // A symbolic link stays: its target is replaced.
         create(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?.finish_with(bytes)
     };
     write().map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })
 }
 
-/// Says so where a secret lies open.
+/// Warns if others can read a file with a secret.
 pub fn warn_if_others_read(what: &str, file: &Path) {
     #[cfg(unix)]
     if let Ok(metadata) = std::fs::metadata(file)
@@ -39,12 +39,12 @@ pub fn warn_if_others_read(what: &str, file: &Path) {
     }
 }
 
-/// Says so where others can look into a folder of secrets that was there before this program.
+/// Warns if others can read the project folder.
 pub fn warn_if_others_enter(folder: &Path) {
     #[cfg(unix)]
     if let Ok(metadata) = std::fs::metadata(folder)
         && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
     {
-        eprintln!("warning: others can look into the project folder {}: run chmod 700 on it", folder.display());
+        eprintln!("warning: others can read the project folder {}: run chmod 700 on it", folder.display());
     }
 }
