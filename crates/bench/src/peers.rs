@@ -1,4 +1,4 @@
-//! The operations of a parameter set beside tfhe-ntt's transform, in one run.
+//! The operations of a parameter set and the transform of tfhe-ntt, measured in one run.
 
 use crate::kernels::{ForwardPair, median};
 use hetal_circuits::bootstrap::BsgsSplit;
@@ -6,9 +6,11 @@ use hetal_experiments::Result;
 use hetal_experiments::bench::ops::{self, CpuOptions};
 use serde_json::Value;
 
-/// The figures of `hetal bench ops`, and the forward transform (N = 65536, 50-bit prime) by us and by tfhe-ntt right after each
-/// bootstrap on one thread, while the machine's clock and its other users are the same. One *NTT unit* is tfhe-ntt's time;
-/// ratios, and the unit elsewhere, are medians over the bootstraps.
+/// Measures `hetal bench ops` and, after each bootstrap on one thread, the forward transforms
+/// (N = 65536, 50-bit prime) of hetal and of tfhe-ntt.
+///
+/// Clock rate and load of the machine are then the same for all three. One *NTT unit* is the time of
+/// tfhe-ntt's transform. Ratios and units are medians over the bootstraps.
 pub fn report(set: &str, split: BsgsSplit) -> Result<Value> {
     let mut pair = ForwardPair::new();
     let (mut ours, mut theirs, mut ratios, mut bootstraps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -48,7 +48,7 @@ impl Data {
             .transpose()
             .map_err(with_validation_options)?;
         let named = |rows: Labelled, features: &Path, labels: Option<&str>| {
-            // A manifest that was not named on the command line applies only to labels written with it.
+            // A manifest that was not named applies only to the labels written with it.
             let applies = self.manifest.is_some() || written_with_manifest(features, labels);
             named(rows, manifest.as_ref().filter(|_| applies))
         };

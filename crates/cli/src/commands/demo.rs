@@ -75,8 +75,8 @@ pub struct Arguments {
     /// Milliseconds between logits and verdict.
     #[arg(long, hide = true)]
     pub verdict_delay_ms: Option<u64>,
-    /// Use sentences instead of the bundled features: a folder with SNIPS, or any table or folder of
-    /// texts with labels.
+    /// Use sentences instead of the bundled features: a folder with SNIPS, or any table or folder
+    /// of texts with labels.
     #[arg(long, value_name = "DIR", requires = "network")]
     pub from_text: Option<PathBuf>,
     /// With --from-text: the network that encodes the sentences (a folder with config.json and

@@ -20,7 +20,7 @@ pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
     replace(command).map_err(|error| failed(&program, error))
 }
 
-/// Replaces this process by the other program, which then receives signals and sets the exit status.
+/// Replaces this process by the other program, which receives signals and sets the exit status.
 #[cfg(unix)]
 fn replace(mut command: Command) -> std::io::Result<ExitCode> {
     Err(std::os::unix::process::CommandExt::exec(&mut command))

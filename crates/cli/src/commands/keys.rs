@@ -17,8 +17,8 @@ pub enum Command {
     Backup(FileArguments),
     /// Restore the secret key from a backup.
     Restore(FileArguments),
-    /// Make a new secret key and new key sets; the old secret key moves to the folder `old`. Run the
-    /// same command again to continue after an interruption.
+    /// Make a new secret key and new key sets; the old secret key moves to the folder `old`. Run
+    /// the same command again to continue after an interruption.
     Rotate(Arguments),
 }
 
