@@ -9,8 +9,8 @@ use serde_json::Value;
 /// Measures `hetal bench ops` and, after each bootstrap on one thread, the forward transforms
 /// (N = 65536, 50-bit prime) of hetal and of tfhe-ntt.
 ///
-/// Clock rate and load of the machine are then the same for all three. One *NTT unit* is the time of
-/// tfhe-ntt's transform. Ratios and units are medians over the bootstraps.
+/// Clock rate and load of the machine are then the same for all three. One *NTT unit* is the time
+/// of tfhe-ntt's transform. Ratios and units are medians over the bootstraps.
 pub fn report(set: &str, split: BsgsSplit) -> Result<Value> {
     let mut pair = ForwardPair::new();
     let (mut ours, mut theirs, mut ratios, mut bootstraps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

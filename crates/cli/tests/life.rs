@@ -269,8 +269,8 @@ fn what_is_no_file_is_written_to() {
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
 }
 
-/// Without the learning rate there is no comparison with plaintext training. The output says why, and
-/// the model, whose noise is unknown, is not published.
+/// Without the learning rate there is no comparison with plaintext training. The output says why,
+/// and the model, whose noise is unknown, is not published.
 #[test]
 fn hidden_rates_leave_no_twin_and_no_export() {
     let folder = TempDir::new();
@@ -336,8 +336,8 @@ fn wait_until(child: &mut Child, what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// A client that is killed at every stage of a training resumes. Rows are encrypted once, and there is
-/// one job.
+/// A client that is killed at every stage of a training resumes. Rows are encrypted once, and there
+/// is one job.
 #[test]
 fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
     let folder = TempDir::new();
@@ -384,8 +384,8 @@ fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
     assert_eq!(json(&["jobs", "--json", "--dir", text(&dir)]).as_array().unwrap().len(), 1);
 }
 
-/// An interrupted training keeps its key set. If the server has the key set, its file is not needed.
-/// A key set of an earlier version is not replaced silently.
+/// An interrupted training keeps its key set. If the server has the key set, its file is not
+/// needed. A key set of an earlier version is not replaced silently.
 #[test]
 fn an_interrupted_training_keeps_its_key_set() {
     let folder = TempDir::new();
@@ -440,8 +440,8 @@ fn an_interrupted_training_keeps_its_key_set() {
     assert_eq!(rotated["interrupted_trainings"], serde_json::json!(["fourth"]), "{rotated}");
 }
 
-/// Deleting a job deletes its uploads that no other job uses. The next command deletes what a killed
-/// query left behind.
+/// Deleting a job deletes its uploads that no other job uses. The next command deletes what a
+/// killed query left behind.
 #[test]
 fn what_is_on_the_server_can_be_deleted() {
     let folder = TempDir::new();
