@@ -1,4 +1,4 @@
-//! Bootstrapping: a ciphertext that has run out of levels becomes one of the same message with all of them.
+//! Bootstrapping: a ciphertext at level 0 becomes one of the same message at the top level.
 //!
 //! ```text
 //! level 0 ── slots to coefficients ──> q0 ── raise the modulus ──> whole chain, message + q0 I
@@ -7,12 +7,14 @@
 //!         ── theta = Im(4/3 z - z^2/6) + O(theta^5) ──> top level
 //! ```
 //!
-//! Slots-to-coefficients comes first, on few limbs: its rounding is then not amplified by the last linear map, and it is
-//! nearly free. The modulus is raised under an ephemeral sparse secret, so that `|I| < K` but with probability 2^-86, and the first
-//! matrix to slots leads back from it: its inner rotations take cheap keys ([`Evaluator::transform_raised`]).
+//! Slots-to-coefficients comes first, on few limbs. It is nearly free there, and the last linear
+//! map does not amplify its rounding. The modulus is raised under an ephemeral sparse secret, so
+//! that `|I| < K` except with probability 2^-86. The first coefficients-to-slots matrix leads back
+//! to the ordinary secret: its inner rotations use cheap keys ([`Evaluator::transform_raised`]).
 //!
-//! A vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients, so both halves fit one ciphertext
-//! of `2n` slots: one exponential instead of two, and smaller matrices.
+//! A vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients. Both
+//! halves fit one ciphertext of `2n` slots, so that one exponential suffices and the matrices are
+//! smaller.
 
 mod dft;
 mod eval_mod;
@@ -32,14 +34,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Ct<B> = Ciphertext<<B as Backend>::Poly>;
 
-/// Larger bounds leave no bit of a message: bootstraps are precise to some 2^-25 of the bound.
+/// The largest bound. Bootstraps are precise to some 2^-25 of the bound, so larger bounds leave no
+/// bit of a message.
 const LARGEST_LOG_BOUND: u32 = 24;
 
-/// By how many bits what a bootstrap missed is enlarged before it is bootstrapped too, for the chains of these sets. The largest
-/// errors seen are 2^-22.7 of the bound for `full`, 2^-13.9 for `small`: so enlarged they stay within it, with bits to spare.
+/// Bits by which the error of a bootstrap is enlarged before it is bootstrapped too, for the chains
+/// of these sets. The largest measured errors are 2^-22.7 of the bound for `full` and 2^-13.9 for
+/// `small`: enlarged, they stay within the bound with a margin.
 const RESIDUALS: [(&str, u32); 2] = [("full", 16), ("small", 10)];
 
-/// The bits of [`RESIDUALS`], in rings up to those that were measured: smaller ones have smaller errors.
+/// The bits of [`RESIDUALS`], for rings up to the measured degree: smaller rings have smaller
+/// errors.
 fn residual(params: &Params) -> Result<u32> {
     let found = params.literal();
     for (name, bits) in RESIDUALS {
@@ -54,9 +59,9 @@ fn residual(params: &Params) -> Result<u32> {
 
 /// Everything precomputed for bootstrapping vectors of one length under one parameter set.
 pub struct Bootstrapper<B: Backend> {
-    /// The slots-to-coefficients matrices but the last.
+    /// The slots-to-coefficients matrices except the last.
     to_coefficients: Vec<LinearTransform<B::Packed>>,
-    /// The last one, which carries the scaling of each message bound `2^b`.
+    /// The last matrix for each message bound `2^b`, which includes the scaling of the bound.
     last_to_coefficients: BTreeMap<u32, LinearTransform<B::Packed>>,
     /// Rotations whose sum leaves only the coefficients of the vectors' subring.
     trace: Vec<i64>,
@@ -69,7 +74,7 @@ pub struct Bootstrapper<B: Backend> {
     routines: Routines<B>,
 }
 
-/// What a bootstrap makes of its ciphertexts.
+/// The form of the message of a bootstrap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
     Complex,
@@ -77,7 +82,7 @@ enum Form {
     Pair,
 }
 
-/// The backend's memory of bootstraps, for each form and bound: of those with the keys of one version.
+/// The routines of the backend for each form and bound, valid for one version of the keys.
 struct Routines<B: Backend>(Mutex<BTreeMap<(Form, u32), (u64, Arc<B::Routine>)>>);
 
 impl<B: Backend> Default for Routines<B> {
@@ -97,7 +102,7 @@ impl<B: Backend> Routines<B> {
     }
 }
 
-/// How the two halves of a vector that repeats, side by side in twice its slots, become one again.
+/// Joins the two halves of a vector that repeats, which lie side by side in twice its slots.
 struct Fold<B: Backend> {
     slots: i64,
     /// 1 on the real half, `i` on the imaginary one.
@@ -106,13 +111,14 @@ struct Fold<B: Backend> {
 }
 
 impl<B: Backend> Bootstrapper<B> {
-    /// Encodes the matrices, for messages bounded by `2^b` for each `b` of `log_bounds`. Without bounds nothing is to be
-    /// bootstrapped, and nothing is encoded.
+    /// Encodes the matrices for messages bounded by `2^b` for each `b` of `log_bounds`. Without
+    /// bounds nothing is encoded.
     pub fn new(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
         Self::with_split(evaluator, log_bounds, BsgsSplit::default())
     }
 
-    /// [`Bootstrapper::new`] with other rotations: it needs the keys of [`keys_with_split`].
+    /// [`Bootstrapper::new`] with another split of the rotations. It needs the keys of
+    /// [`keys_with_split`].
     pub fn with_split(evaluator: &Evaluator<B>, log_bounds: &[u32], split: BsgsSplit) -> Result<Self> {
         let layout = Layout::full(evaluator.params(), split);
         if !log_bounds.is_empty() {
@@ -130,7 +136,8 @@ impl<B: Backend> Bootstrapper<B> {
         })
     }
 
-    /// For vectors that repeat after `slots` slots: see [`Bootstrapper::level`] for what is left of the levels.
+    /// For vectors that repeat after `slots` slots. [`Bootstrapper::level`] gives the level of the
+    /// results.
     pub fn sparse(evaluator: &Evaluator<B>, slots: usize, log_bounds: &[u32]) -> Result<Self> {
         Self::with_layout(evaluator, &Layout::sparse(evaluator.params(), slots)?, log_bounds)
     }
@@ -145,7 +152,8 @@ impl<B: Backend> Bootstrapper<B> {
             layout.to_coefficients.split_last().ok_or_else(|| Error::NoBootstrap { set: params.name().to_owned() })?;
         let to_coefficients =
             first.iter().map(|(shape, limbs)| shape.encode(evaluator, 1.0, *limbs, false)).collect::<Result<_>>()?;
-        // Brings a message of the lowest level's scale, divided by its bound, to q0 over the message ratio.
+        // Brings a message of the lowest level's scale, divided by its bound, to q0 over the
+        // message ratio.
         let target = literal.q0 as f64 / f64::from(1u32 << literal.log_message_ratio);
         let last_to_coefficients = log_bounds
             .iter()
@@ -154,7 +162,8 @@ impl<B: Backend> Bootstrapper<B> {
                 Ok((b, last.0.encode(evaluator, factor, last.1, false)?))
             })
             .collect::<Result<_>>()?;
-        // t = x / (q0 K), the halves are sums with the conjugate, and a trace multiplies by its terms: spread over the matrices.
+        // The matrices share the factor of t = x / (q0 K), of the sums with the conjugate (halves),
+        // and of the terms of the trace.
         let terms = (1u64 << layout.trace.len()) as f64;
         let stages = layout.to_slots.len();
         let log_weights: f64 = layout.to_slots.iter().map(|(shape, _)| shape.log_weight()).sum();
@@ -186,19 +195,20 @@ impl<B: Backend> Bootstrapper<B> {
         matrices.map(LinearTransform::encoded_limbs).sum()
     }
 
-    /// Whether it only takes vectors that repeat.
+    /// Whether it takes only vectors that repeat.
     pub fn is_sparse(&self) -> bool {
         self.fold.is_some()
     }
 
-    /// The level of its results: the highest, or one less where the two halves of a vector that repeats had to be put
-    /// together with a usable prime.
+    /// The level of its results: the highest, or one less if joining the two halves of a vector
+    /// that repeats takes a usable prime.
     pub fn level(&self, params: &Params) -> usize {
         let limbs = self.fold.as_ref().map_or(usize::MAX, |fold| fold.limbs - 1);
         params.level(limbs).unwrap_or(params.top_level())
     }
 
-    /// The message of `a` (level 0, real and imaginary parts at most `2^log_bound`) at the top level.
+    /// The message of `a` (level 0, real and imaginary parts at most `2^log_bound`) at the top
+    /// level.
     pub fn bootstrap(
         &self,
         evaluator: &Evaluator<B>,
@@ -211,7 +221,8 @@ impl<B: Backend> Bootstrapper<B> {
         Ok(out)
     }
 
-    /// [`Bootstrapper::bootstrap`], which names each stage as it ends: for profiles.
+    /// [`Bootstrapper::bootstrap`] that calls `ended` with the name of each stage when it ends, for
+    /// profiles.
     pub fn bootstrap_observed(
         &self,
         evaluator: &Evaluator<B>,
@@ -232,8 +243,8 @@ impl<B: Backend> Bootstrapper<B> {
         self.times_bound(evaluator, out, log_bound)
     }
 
-    /// [`Bootstrapper::bootstrap`] of a vector of real numbers, which needs one exponential instead of two. Imaginary parts are
-    /// lost.
+    /// [`Bootstrapper::bootstrap`] of a vector of real numbers, with one exponential instead of
+    /// two. Imaginary parts are lost.
     pub fn bootstrap_real(
         &self,
         evaluator: &Evaluator<B>,
@@ -253,7 +264,7 @@ impl<B: Backend> Bootstrapper<B> {
         Ok(out)
     }
 
-    /// Two vectors of real numbers through one bootstrap.
+    /// Bootstraps two vectors of real numbers at once.
     pub fn bootstrap_pair(
         &self,
         evaluator: &Evaluator<B>,
@@ -278,8 +289,8 @@ impl<B: Backend> Bootstrapper<B> {
         Ok((a, b))
     }
 
-    /// `work` on ciphertexts of the lowest level, as a routine of the backend: the matrices are this bootstrapper's, the keys
-    /// are told by their version.
+    /// Runs `work` on ciphertexts of the lowest level as a routine of the backend. The matrices
+    /// belong to this bootstrapper; the version identifies the keys.
     fn repeated<const COUNT: usize>(
         &self,
         evaluator: &Evaluator<B>,
@@ -293,11 +304,11 @@ impl<B: Backend> Bootstrapper<B> {
         let mut polys = Vec::with_capacity(2 * COUNT);
         for a in inputs {
             let bottom = evaluator.truncated(a, params.limbs(0))?;
-            // The matrices turn this scale, and no other, into the one the series expects.
+            // The matrices expect exactly this scale.
             evaluator.require_scale("bootstrap", &bottom, params.scale(0))?;
             polys.extend([bottom.c0, bottom.c1]);
         }
-        // The scale of what comes in and what goes out is that of its level, whatever the message.
+        // Inputs and outputs have the scale of their level.
         let ciphertexts = |polys: Vec<B::Poly>, scale: f64| -> Result<[Ct<B>; COUNT]> {
             let mut polys = polys.into_iter();
             let mut next = || polys.next().ok_or(Error::Empty("bootstrap"));
@@ -316,9 +327,9 @@ impl<B: Backend> Bootstrapper<B> {
         ciphertexts(out, params.scale(self.level(params)))
     }
 
-    /// [`Bootstrapper::bootstrap`], then once more of what it missed, which is `2^residual` times larger by then. The result is
-    /// as precise as its scale allows, one level below [`Bootstrapper::level`]. Only for the chains of `full`
-    /// and `small`.
+    /// [`Bootstrapper::bootstrap`], followed by a bootstrap of its error, enlarged by `2^residual`.
+    /// The result is as precise as its scale allows, one level below [`Bootstrapper::level`]. Only
+    /// the chains of `full` and `small` support it.
     pub fn bootstrap_precise(
         &self,
         evaluator: &Evaluator<B>,
@@ -381,7 +392,8 @@ impl<B: Backend> Bootstrapper<B> {
         Ok(z)
     }
 
-    /// A ciphertext modulo `q0` whose coefficients are the slots of `a` (bit-reversed), at `q0` over the message ratio.
+    /// A ciphertext modulo `q0` whose coefficients are the slots of `a` (bit-reversed), at `q0`
+    /// over the message ratio.
     fn slots_to_coefficients(
         &self,
         evaluator: &Evaluator<B>,
@@ -395,7 +407,7 @@ impl<B: Backend> Bootstrapper<B> {
             .get(&log_bound)
             .ok_or(Error::NoSuchBound { log_bound, prepared: self.last_to_coefficients.keys().copied().collect() })?;
         let mut ct = evaluator.truncated(a, params.limbs(0))?;
-        // The matrices turn this scale, and no other, into the one the series expects.
+        // The matrices expect exactly this scale.
         evaluator.require_scale("bootstrap", &ct, params.scale(0))?;
         for matrix in self.to_coefficients.iter().chain([last]) {
             ct = evaluator.sum_of_transforms(&[(&ct, matrix)], keys)?;
@@ -427,7 +439,7 @@ impl<B: Backend> Bootstrapper<B> {
         Ok((re, im))
     }
 
-    /// The message of a result for messages divided by their bound, at the scale of its level.
+    /// Multiplies a result by the message bound and sets the scale of its level.
     fn times_bound(&self, evaluator: &Evaluator<B>, mut out: Ct<B>, log_bound: u32) -> Result<Ct<B>> {
         if log_bound > 0 {
             evaluator.mul_integer_assign(&mut out, 1 << log_bound)?;
@@ -441,7 +453,7 @@ impl<B: Backend> Fold<B> {
     fn new(evaluator: &Evaluator<B>, layout: &Layout) -> Result<Self> {
         let params = evaluator.params();
         let limbs = layout.after_exponential(params);
-        // The exponential ends at the top level's scale, wherever it ends.
+        // The exponential ends at the scale of the top level.
         let target = params.scale(params.level(limbs - 1).unwrap_or(params.top_level()));
         let scale = evaluator.last_prime(limbs) * target / params.scale(params.top_level());
         let mut units = vec![Complex64::ONE; 2 * layout.slots];
@@ -460,7 +472,7 @@ impl<B: Backend> Fold<B> {
     }
 }
 
-/// The keys bootstrapping needs: purpose and limbs.
+/// The keys that bootstrapping needs: purpose and limbs.
 pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
     keys_with_split(params, BsgsSplit::default())
 }

@@ -1,7 +1,7 @@
-//! The engine that computes on plain numbers and keeps exact books.
+//! The engine on plain numbers, which counts operations.
 //!
-//! Levels, partners and places follow the same rules as under encryption, so a circuit that runs here has the levels it
-//! needs, and its [`OpCounts`] say what it costs and which keys it wants.
+//! Levels, partners and encodings follow the same rules as under encryption. A circuit that runs
+//! here has the levels it needs, and its [`OpCounts`] say what it costs and which keys it needs.
 //!
 //! ```
 //! use hetal_circuits::{Clear, Complex64, Engine, clear::OpKind};
@@ -40,14 +40,14 @@ impl Ciphertext {
     }
 }
 
-/// A vector bound to the place it was encoded for.
+/// A vector encoded for one [`Multiplication`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plaintext {
     values: Vec<Complex64>,
     place: Multiplication,
 }
 
-/// A matrix bound to the place it was encoded for.
+/// A matrix encoded for one [`Multiplication`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transform {
     diagonals: Vec<Diagonal>,
@@ -60,7 +60,7 @@ impl Transform {
     }
 }
 
-/// Arithmetic on plain `f64` slots with the rules and the books of encrypted arithmetic.
+/// Arithmetic on plain `f64` slots with the rules and the operation counts of encrypted arithmetic.
 #[derive(Debug)]
 pub struct Clear {
     slots: usize,
@@ -75,12 +75,12 @@ impl Clear {
         Self::with_noise(slots, top_level, Noise::default())
     }
 
-    /// An engine that makes the given errors.
+    /// An engine that adds the given noise.
     pub fn with_noise(slots: usize, top_level: usize, noise: Noise) -> Self {
         Self { slots, top: top_level, noise, counts: Mutex::default() }
     }
 
-    /// What a fresh encryption of `values` at a level would be.
+    /// A vector at a level, as a fresh encryption would be.
     pub fn fresh(&self, values: &[Complex64], level: usize) -> Result<Ciphertext> {
         self.check_length(values)?;
         self.check_level(level)?;
@@ -89,23 +89,23 @@ impl Clear {
         Ok(Ciphertext { values, level, partner: None })
     }
 
-    /// What a decryption would give.
+    /// The values, as a decryption would give them.
     pub fn values<'a>(&self, a: &'a Ciphertext) -> &'a [Complex64] {
         &a.values
     }
 
-    /// A copy of the books so far.
+    /// The operation counts so far.
     pub fn op_counts(&self) -> OpCounts {
         self.recorded().clone()
     }
 
-    /// The books so far; new ones are opened.
+    /// The operation counts so far, which are reset.
     pub fn take_op_counts(&self) -> OpCounts {
         std::mem::take(&mut *self.recorded())
     }
 
     fn recorded(&self) -> MutexGuard<'_, OpCounts> {
-        // A panic elsewhere leaves counts behind, never a broken invariant.
+        // A panic in another thread leaves incomplete counts and no broken invariant.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl Clear {
 
     fn check_place(&self, place: Multiplication) -> Result<()> {
         self.check_level(place.operand)?;
-        // A prepared result must still be multiplied, which takes a level more.
+        // A prepared result is still to be multiplied, which takes one more level.
         require("a plain multiplication", if place.partner.is_some() { 2 } else { 1 }, place.at)?;
         require("a plain multiplication", place.at, place.operand)?;
         match place.partner {
@@ -137,21 +137,24 @@ impl Clear {
         [tail, head].concat()
     }
 
-    /// Rotations of one ciphertext by the canonical `ks` go into the books; returns how many were key-switches.
+    /// Records rotations of one ciphertext by the canonical `ks`; returns how many were
+    /// key-switches.
     fn record_hoisted(&self, ks: impl IntoIterator<Item = i64>, level: usize) -> usize {
         let mut counts = self.recorded();
         let switched = ks.into_iter().filter(|&k| k != 0);
         switched.map(|k| counts.record_rotation(OpKind::HoistedRotation, k, level)).count()
     }
 
-    /// The result of an operation that ends in `errors` rescales or key-switches, each with its own error.
+    /// The result of an operation that ends in `errors` rescales or key-switches, each with its own
+    /// error.
     fn finish(&self, mut values: Vec<Complex64>, level: usize, partner: Option<usize>, errors: usize) -> Ciphertext {
         let sigma = self.noise.operation * libm::sqrt(errors as f64);
         noise::disturb(&mut values, sigma, self.noise.seed);
         Ciphertext { values, level, partner }
     }
 
-    /// The common level of two operands of a sum, and how many had to be dropped to it. Prepared ones only meet their like.
+    /// The common level of two operands of a sum, and how many had to be dropped to it. A prepared
+    /// operand needs one prepared for the same partners.
     fn common(&self, operation: &'static str, a: &Ciphertext, b: &Ciphertext) -> Result<(usize, usize)> {
         if a.partner != b.partner {
             return Err(Error::Partner { operation, prepared: a.partner.or(b.partner), needs: None });
@@ -253,7 +256,7 @@ fn ordinary(operation: &'static str, a: &Ciphertext) -> Result<()> {
     }
 }
 
-/// Imaginary parts up to this share of the bound are noise of vectors of real numbers.
+/// Imaginary parts up to this share of the bound count as noise of real vectors.
 const REAL_ENOUGH: f64 = 1e-3;
 
 /// The bound itself, if all values lie in it.
@@ -263,7 +266,7 @@ fn bound_of_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f64> {
     let magnitude = |v: &Complex64| v.re.abs().max(v.im.abs());
     for a in vectors {
         ordinary(NAME, a)?;
-        // Written so that a NaN is beyond the bound too.
+        // The comparison also refuses NaN.
         if let Some(slot) = a.values.iter().position(|v| v.is_nan() || magnitude(v) > bound) {
             return Err(Error::OutOfRange { operation: NAME, slot, value: magnitude(&a.values[slot]), bound });
         }
@@ -412,7 +415,8 @@ impl Engine for Clear {
         counts.record(OpKind::Relinearisation, at, 1);
         counts.record(OpKind::Rescale, at, 1);
         drop(counts);
-        // The error of a dropped factor comes out times the other one: here as if that were 1.
+        // The error of a dropped factor is multiplied by the other factor, which is taken as 1
+        // here.
         Ok(self.finish(values, at - 1, None, 2 + dropped))
     }
 
@@ -504,7 +508,7 @@ impl Engine for Clear {
     fn bootstrap_pair(&self, a: &Ciphertext, b: &Ciphertext, log_bound: u32) -> Result<(Ciphertext, Ciphertext)> {
         let bound = bound_of_real_bootstrap(&[a, b], log_bound)?;
         self.recorded().record_bootstrap(a.level.min(b.level), log_bound);
-        // As one complex vector they leave their imaginary parts in each other.
+        // Combined in one complex vector, each leaves its imaginary part in the other.
         let packed: Vec<Complex64> = a.values.iter().zip(&b.values).map(|(a, b)| a + Complex64::I * b).collect();
         let part = |part: fn(&Complex64) -> f64| {
             let values = packed.iter().map(|z| Complex64::new(part(z), 0.0)).collect();
@@ -518,7 +522,7 @@ impl Engine for Clear {
         require("a precise bootstrap", 1, self.top)?;
         self.recorded().record_bootstrap(a.level, log_bound);
         self.recorded().record_bootstrap(0, log_bound);
-        // What a level drop, the combination and the input's own scale leave.
+        // Errors of a level drop, the combination and the scale of the input.
         Ok(self.refreshed(a, self.top - 1, 2.0 * self.noise.operation))
     }
 }

@@ -1,4 +1,4 @@
-//! The engine on real ciphertexts, over any backend.
+//! The engine on ciphertexts, over any backend.
 
 use crate::bootstrap::BsgsSplit;
 use crate::engine::{Diagonal, Engine, Multiplication};
@@ -9,48 +9,68 @@ use hetal_ring::Basis;
 use num_complex::Complex64;
 use std::collections::BTreeMap;
 
-/// Homomorphic arithmetic under evaluation keys: the server's engine.
+/// Homomorphic arithmetic with evaluation keys: the engine of a server.
 pub struct Encrypted<B: Backend> {
     evaluator: Evaluator<B>,
     keys: EvaluationKeys<B::Packed>,
     bootstrapper: Bootstrapper<B>,
 }
 
-/// A ciphertext of a usable level.
+/// A ciphertext with its level.
 #[derive(Clone)]
 pub struct LeveledCiphertext<P> {
     inner: Ciphertext<P>,
     level: usize,
-    /// The level of the partners it was prepared for; then its scale is not the one of its level.
+    /// The level of the partners it was prepared for. If set, the scale is not the one of the
+    /// level.
     partner: Option<usize>,
 }
 
 impl<P> LeveledCiphertext<P> {
+    /// Takes a ciphertext of the scheme that has the limbs and the scale of a usable level.
+    pub fn new(params: &Params, inner: Ciphertext<P>) -> Result<Self> {
+        let (limbs, top) = (inner.limbs, params.top_level());
+        let no_level = Error::NoSuchLevel { level: limbs.saturating_sub(params.limbs(0)), top };
+        let level = params.level(limbs).ok_or(no_level)?;
+        Self::with_scale(inner, level, None, params.scale(level))
+    }
+
+    /// Wraps a ciphertext whose scale is `scale`, up to rounding in the last bits of a double.
+    fn with_scale(mut inner: Ciphertext<P>, level: usize, partner: Option<usize>, scale: f64) -> Result<Self> {
+        if (inner.scale / scale - 1.0).abs() > 1e-11 {
+            let (left, right) = (libm::log2(inner.scale), libm::log2(scale));
+            return Err(hetal_ckks::Error::ScaleMismatch { operation: "engine", left, right }.into());
+        }
+        inner.scale = scale;
+        Ok(Self { inner, level, partner })
+    }
+
     /// The ciphertext of the scheme.
     pub fn inner(&self) -> &Ciphertext<P> {
         &self.inner
     }
 }
 
-/// A multiplier and the place it was encoded for.
+/// A vector encoded for one [`Multiplication`].
 pub struct EncodedVector<P> {
     plain: Plaintext<P>,
     place: Multiplication,
 }
 
-/// A matrix and the place it was encoded for.
+/// A matrix encoded for one [`Multiplication`].
 pub struct EncodedMatrix<P> {
     matrix: LinearTransform<P>,
     place: Multiplication,
 }
 
-/// The keys an encrypted run of a circuit needs, from what its run in the clear used, those of bootstraps included: each
-/// purpose with the limbs of its largest ciphertext.
+/// The keys that an encrypted run of a circuit needs, those of its bootstraps included: each
+/// purpose with the limbs of its largest ciphertext. `circuit` comes from a dry run on
+/// [`crate::Clear`].
 pub fn keys(params: &Params, circuit: &clear::KeyRequirements) -> Vec<(KeyId, usize)> {
     keys_with_split(params, circuit, BsgsSplit::default())
 }
 
-/// [`keys`] for bootstraps with other rotations.
+/// [`keys`] for bootstraps with another split into baby and giant steps.
 pub fn keys_with_split(params: &Params, circuit: &clear::KeyRequirements, split: BsgsSplit) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
     circuit.rotations.iter().for_each(|&(k, level)| list.want_rotation(k, params.limbs(level)));
@@ -65,7 +85,7 @@ pub fn keys_with_split(params: &Params, circuit: &clear::KeyRequirements, split:
 type Ct<B> = LeveledCiphertext<<B as Backend>::Poly>;
 
 impl<B: Backend> Encrypted<B> {
-    /// An engine with its keys and prepared bootstrap.
+    /// An engine with evaluation keys and a prepared bootstrap.
     pub fn new(evaluator: Evaluator<B>, keys: EvaluationKeys<B::Packed>, bootstrapper: Bootstrapper<B>) -> Self {
         Self { evaluator, keys, bootstrapper }
     }
@@ -75,22 +95,17 @@ impl<B: Backend> Encrypted<B> {
         &self.evaluator
     }
 
-    /// Takes a ciphertext of the scheme that has a usable level and that level's scale.
+    /// Takes a ciphertext of the scheme: see [`LeveledCiphertext::new`].
     pub fn admit(&self, inner: Ciphertext<B::Poly>) -> Result<Ct<B>> {
-        let params = self.params();
-        let level = params.level(inner.limbs).ok_or(Error::NoSuchLevel {
-            level: inner.limbs.saturating_sub(params.limbs(0)),
-            top: params.top_level(),
-        })?;
-        self.sealed(inner, level, None)
+        self.healthy(LeveledCiphertext::new(self.params(), inner)?)
     }
 
     fn params(&self) -> &Params {
         self.evaluator.params()
     }
 
-    /// The scale of a ciphertext of level `level` prepared for `partner`: times the partner's and over the next prime it
-    /// is the scale of the level below.
+    /// The scale of a ciphertext of level `level` prepared for `partner`. Times the scale of the
+    /// partner and divided by the next prime, it is the scale of the level below.
     fn scale(&self, level: usize, partner: Option<usize>) -> f64 {
         let params = self.params();
         match partner {
@@ -103,24 +118,18 @@ impl<B: Backend> Encrypted<B> {
         }
     }
 
-    /// Wraps a result, whose scale is right but for rounding in the last bits of a double.
-    fn sealed(&self, mut inner: Ciphertext<B::Poly>, level: usize, partner: Option<usize>) -> Result<Ct<B>> {
-        let scale = self.scale(level, partner);
-        if (inner.scale / scale - 1.0).abs() > 1e-11 {
-            let (left, right) = (libm::log2(inner.scale), libm::log2(scale));
-            return Err(hetal_ckks::Error::ScaleMismatch { operation: "engine", left, right }.into());
-        }
-        inner.scale = scale;
-        self.healthy(LeveledCiphertext { inner, level, partner })
+    /// Wraps the result of an operation.
+    fn sealed(&self, inner: Ciphertext<B::Poly>, level: usize, partner: Option<usize>) -> Result<Ct<B>> {
+        self.healthy(LeveledCiphertext::with_scale(inner, level, partner, self.scale(level, partner))?)
     }
 
-    /// A result, unless the device behind the backend failed on the way to it: then it means nothing.
+    /// Fails if the device behind the backend failed: then the result is invalid.
     fn healthy<T>(&self, result: T) -> Result<T> {
         self.evaluator.backend().health().map_err(hetal_ckks::Error::from)?;
         Ok(result)
     }
 
-    /// What a bootstrap begins with.
+    /// The operand of a bootstrap, at level 0.
     fn bottom(&self, a: &Ct<B>) -> Result<Ct<B>> {
         if self.bootstrapper.is_sparse() { Err(Error::SparseEngine) } else { self.drop_to(a, 0) }
     }
@@ -149,7 +158,7 @@ impl<B: Backend> Encrypted<B> {
         if let Some(&level) = [Some(place.operand), place.partner].iter().flatten().find(|&&l| l > top) {
             return Err(Error::NoSuchLevel { level, top });
         }
-        // A prepared result must still be multiplied, which takes a level more.
+        // A prepared result is still to be multiplied, which takes one more level.
         let needs = if place.partner.is_some() { 2 } else { 1 };
         Self::needs_level("plain multiplication", needs, place.at)?;
         Self::needs_level("plain multiplication", place.at, place.operand)?;
@@ -166,7 +175,8 @@ impl<B: Backend> Encrypted<B> {
         if got == slots { Ok(()) } else { Err(Error::SlotCount { got, slots }) }
     }
 
-    /// Checks that operands have the level their multiplier was encoded for, and that all results can be added.
+    /// Checks that operands have the level their multiplier was encoded for, and that all results
+    /// can be added.
     fn check_places<'a>(
         &self,
         operation: &'static str,

@@ -1,27 +1,34 @@
-//! The machine every circuit is written for.
+//! The interface that circuits are written against.
 //!
-//! An engine works on vectors of `slots` complex numbers, hidden in ciphertexts. A ciphertext has a *level*: the number of
-//! multiplications that can still follow. [`Engine::bootstrap`] brings it back to [`Engine::top_level`]. Scales never
-//! show: a ciphertext of level `l` always has the one scale of that level, with a single exception that is explicit in the
-//! types. An operand may be *prepared for a partner* of a higher level ([`Multiplication::partner`]), so that the partner
-//! (a static, expensive-to-adjust ciphertext) can be truncated for free in [`Engine::sum_of_products`].
+//! An engine works on vectors of `slots` complex numbers in ciphertexts. A ciphertext has a
+//! *level*: the number of multiplications that can still follow. [`Engine::bootstrap`] brings it
+//! back to [`Engine::top_level`].
+//!
+//! Scales are not visible: a ciphertext of level `l` always has the scale of that level, with one
+//! exception that is explicit in the types. An operand may be *prepared for a partner* of a higher
+//! level ([`Multiplication::partner`]). Then the partner, a static ciphertext that is expensive to
+//! adjust, is truncated for free in [`Engine::sum_of_products`].
 
 use crate::Result;
 use num_complex::Complex64;
 
-/// Where a plaintext multiplier is used. Encoding depends on it, so plaintexts are prepared for one place.
+/// The multiplication that a plaintext is encoded for. The encoding depends on it, so a plaintext
+/// serves only that multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Multiplication {
     /// Level of the ciphertext that is multiplied.
     pub operand: usize,
-    /// Level at which the multiplication happens (the operand is truncated to it): `1 <= at <= operand`. The result has level `at - 1`.
+    /// Level of the multiplication, to which the operand is truncated: `1 <= at <= operand`. The
+    /// result has level `at - 1`.
     pub at: usize,
-    /// `Some(l)`: the result is only to be added to its like and to meet partners of level `l` in a sum of products.
+    /// `Some(l)`: the result can only be added to results of the same kind and multiplied by
+    /// partners of level `l` in a sum of products.
     pub partner: Option<usize>,
 }
 
 impl Multiplication {
-    /// The ordinary case: a ciphertext of level `level` to an ordinary one of level `level - 1`.
+    /// The ordinary case: from a ciphertext of level `level` to an ordinary one of level
+    /// `level - 1`.
     pub fn at(level: usize) -> Self {
         Self { operand: level, at: level, partner: None }
     }
@@ -32,7 +39,8 @@ impl Multiplication {
     }
 }
 
-/// One generalised diagonal of a matrix: `values * rotate(x, rotation)` is its contribution to `M x`.
+/// One generalised diagonal of a matrix: `values * rotate(x, rotation)` is its contribution to
+/// `M x`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagonal {
     /// Slots to rotate left by (negative: right) before multiplying.
@@ -43,20 +51,21 @@ pub struct Diagonal {
 
 /// Homomorphic arithmetic on vectors of complex slots.
 ///
-/// Binary operations take operands of different levels and lower the higher one. What consumes a level says so; what
-/// needs a key-switch (the expensive step) says so too.
+/// Binary operations accept operands of different levels and lower the higher one. The
+/// documentation of each operation says whether it consumes a level and whether it needs a
+/// key-switch, which is the expensive step.
 pub trait Engine: Sync {
     /// A vector of slots with a level.
     type Ciphertext: Clone + Send + Sync;
     /// A vector encoded for one [`Multiplication`].
     type Plaintext: Send + Sync;
-    /// A vector to be encoded many times, each time with another factor.
+    /// A vector that is encoded many times with different factors.
     type Pattern: Send + Sync;
     /// A matrix encoded for one [`Multiplication`].
     type Transform: Send + Sync;
 
-    /// The same work on things that do not depend on each other, perhaps on some of them at the same time. Results keep
-    /// their order; of errors the first counts.
+    /// Applies `work` to independent items, possibly at the same time. Results keep the order of
+    /// the items; the first error is returned.
     fn concurrently<T: Send, R: Send, F: Send>(
         &self,
         items: Vec<T>,
@@ -89,7 +98,8 @@ pub trait Engine: Sync {
     /// `a` at a lower level. No key-switch.
     fn drop_to(&self, a: &Self::Ciphertext, level: usize) -> Result<Self::Ciphertext>;
 
-    /// `sum_k c_k a_k + constant`, at the lowest operand's level `at`; the result has level `at - 1`. One rescale, no key-switch.
+    /// `sum_k c_k a_k + constant`, at the lowest operand's level `at`; the result has level
+    /// `at - 1`. One rescale, no key-switch.
     fn linear_combination(
         &self,
         terms: &[(&Self::Ciphertext, Complex64)],
@@ -102,20 +112,22 @@ pub trait Engine: Sync {
 
     /// Encodes a multiplier.
     fn encode(&self, values: &[Complex64], place: Multiplication) -> Result<Self::Plaintext>;
-    /// Prepares a multiplier to be encoded with factors that are not known yet.
+    /// Prepares a multiplier for factors that are not known yet.
     fn pattern(&self, values: &[Complex64]) -> Result<Self::Pattern>;
     /// Encodes `factor` times a multiplier.
     fn encode_pattern(&self, pattern: &Self::Pattern, factor: f64, place: Multiplication) -> Result<Self::Plaintext>;
-    /// `sum_k a_k * p_k`, slot by slot; all plaintexts are encoded for the same `at` and `partner`. One level, one rescale, no key-switch.
+    /// `sum_k a_k * p_k`, slot by slot; all plaintexts are encoded for the same `at` and `partner`.
+    /// One level, one rescale, no key-switch.
     fn sum_of_plain_products(&self, terms: &[(&Self::Ciphertext, &Self::Plaintext)]) -> Result<Self::Ciphertext>;
     /// `a * p`, slot by slot. One level, no key-switch.
     fn mul_plain(&self, a: &Self::Ciphertext, p: &Self::Plaintext) -> Result<Self::Ciphertext> {
         self.sum_of_plain_products(&[(a, p)])
     }
 
-    /// `sum_k a_k * b_k`, slot by slot, with one relinearisation (key-switch) and one rescale. One level below the lowest
-    /// `a_k`. Either all operands are ordinary (and are lowered to the lowest level among them), or every `a_k` was prepared
-    /// for partners of the level of `b_k`, which is then truncated for free.
+    /// `sum_k a_k * b_k`, slot by slot, with one relinearisation (key-switch) and one rescale. One
+    /// level below the lowest `a_k`. Either all operands are ordinary (and are lowered to the
+    /// lowest level among them), or every `a_k` was prepared for partners of the level of `b_k`,
+    /// which is then truncated for free.
     fn sum_of_products(&self, terms: &[(&Self::Ciphertext, &Self::Ciphertext)]) -> Result<Self::Ciphertext>;
     /// `a * b`, slot by slot. One level, one key-switch.
     fn mul(&self, a: &Self::Ciphertext, b: &Self::Ciphertext) -> Result<Self::Ciphertext> {
@@ -135,19 +147,22 @@ pub trait Engine: Sync {
 
     /// Encodes a matrix given by its nonzero diagonals.
     fn prepare(&self, diagonals: &[Diagonal], place: Multiplication) -> Result<Self::Transform>;
-    /// `M_k a` for each of several matrices of one place, sharing rotations. One level; one key-switch per distinct rotation.
+    /// `M_k a` for each of several matrices of one place, sharing rotations. One level; one
+    /// key-switch per distinct rotation.
     fn transform_many(&self, a: &Self::Ciphertext, matrices: &[&Self::Transform]) -> Result<Vec<Self::Ciphertext>>;
-    /// `sum_k M_k a_k`, with one rescale; all matrices have the same `at` and `partner`. One level; one key-switch per rotation.
+    /// `sum_k M_k a_k`, with one rescale; all matrices have the same `at` and `partner`. One level;
+    /// one key-switch per rotation.
     fn sum_of_transforms(&self, terms: &[(&Self::Ciphertext, &Self::Transform)]) -> Result<Self::Ciphertext>;
 
-    /// The same slots at [`Engine::top_level`]. Real and imaginary parts are at most `2^log_bound` in magnitude: it is the
-    /// caller's duty to make sure, larger values come back wrong.
+    /// The same slots at [`Engine::top_level`]. Real and imaginary parts must be at most
+    /// `2^log_bound` in magnitude. The caller is responsible: larger values come back wrong.
     fn bootstrap(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
 
-    /// [`Engine::bootstrap`] of a vector of real numbers, a quarter cheaper. Imaginary parts, which are noise then, are lost.
+    /// [`Engine::bootstrap`] of a vector of real numbers, a quarter cheaper. Imaginary parts, which
+    /// are noise, are lost.
     fn bootstrap_real(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
 
-    /// `(a, b)` at [`Engine::top_level`], for vectors of real numbers: both go through one bootstrap.
+    /// `(a, b)` at [`Engine::top_level`], for two vectors of real numbers in one bootstrap.
     fn bootstrap_pair(
         &self,
         a: &Self::Ciphertext,
@@ -155,7 +170,8 @@ pub trait Engine: Sync {
         log_bound: u32,
     ) -> Result<(Self::Ciphertext, Self::Ciphertext)>;
 
-    /// [`Engine::bootstrap`] twice, the second time of what the first one missed, to the precision of the scale itself. The
-    /// result is one level below the top. Under encryption only sets of which it is known how far a bootstrap is off have it.
+    /// [`Engine::bootstrap`] followed by a bootstrap of its error, to the precision of the scale.
+    /// The result is one level below the top. Under encryption it needs a set whose bootstrap error
+    /// was measured.
     fn bootstrap_precise(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
 }

@@ -1,9 +1,9 @@
-//! What can go wrong in a circuit.
+//! Errors of circuits.
 
 /// The result of a circuit operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in a circuit, and what would help.
+/// An error of a circuit. The message says what to do about it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,7 +33,7 @@ pub enum Error {
         /// The slots there are.
         slots: usize,
     },
-    /// An operand prepared for a product with a partner of one level met something else.
+    /// An operand prepared for partners of one level met another operand.
     #[error("{operation}: an operand was prepared for a partner of level {prepared:?}, this needs {needs:?}")]
     Partner {
         /// What was asked for.
@@ -85,7 +85,7 @@ pub enum Error {
         /// Its name.
         set: String,
     },
-    /// A parameter set of which it is not known how far a bootstrap is off.
+    /// A parameter set whose bootstrap error was never measured.
     #[error(
         "the set {set} has no precise bootstrap: how far a plain one is off was measured for the chains of full and small \
          only; use a plain one, or a set of one of these chains"
@@ -94,7 +94,7 @@ pub enum Error {
         /// Its name.
         set: String,
     },
-    /// Vectors of a length no sparse bootstrap is made for.
+    /// A length that a sparse bootstrap does not support.
     #[error("vectors of {slots} slots have no bootstrap of their own: it takes a power of two from {fewest} to {most}")]
     NoSparseBootstrap {
         /// The length asked for.
@@ -104,7 +104,7 @@ pub enum Error {
         /// The longest length.
         most: usize,
     },
-    /// A message bound that no circuit needs.
+    /// A message bound above the largest one.
     #[error("messages up to 2^{log_bound} cannot be bootstrapped: the largest bound is 2^{largest}")]
     BoundTooLarge {
         /// The bound asked for.
@@ -115,13 +115,13 @@ pub enum Error {
     /// An engine whose bootstrap only takes vectors that repeat.
     #[error("the engine's bootstrap was made for vectors that repeat: use Bootstrapper::new")]
     SparseEngine,
-    /// Two real vectors in a bootstrap that has only one half.
+    /// Two real vectors in a sparse bootstrap, which takes one.
     #[error("a sparse bootstrap takes one complex vector: pack two real ones as real and imaginary parts")]
     SparsePair,
-    /// The scheme refused.
+    /// An error of the scheme.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),
-    /// An operation on nothing.
+    /// An operation without operands.
     #[error("{0} of no operands")]
     Empty(&'static str),
 }

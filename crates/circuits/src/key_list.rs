@@ -1,10 +1,11 @@
-//! The keys a circuit needs, collected.
+//! Collects the keys that a circuit needs.
 
 use hetal_ckks::{KeyId, Params};
 use hetal_ring::automorphism;
 use std::collections::BTreeMap;
 
-/// Purposes, each with the limbs of the largest ciphertext it is for; apart for every number of special primes.
+/// Purposes, each with the limbs of its largest ciphertext, separately for every number of special
+/// primes.
 pub(crate) struct KeyList<'a> {
     params: &'a Params,
     wanted: BTreeMap<(KeyId, usize), usize>,

@@ -1,15 +1,16 @@
-//! Polynomials of ciphertexts, in the least possible depth.
+//! Evaluation of polynomials at ciphertexts, in the least depth.
 //!
-//! A polynomial `p` of degree `d < 2^m` is split as `p = q T_n + r` with `n` the largest power of two up to `d`
-//! (Paterson and Stockmeyer): the quotient gets one level less than `p`, the remainder is split again by smaller powers,
-//! and all products of one split share a relinearisation. Quotients of quotients end in linear combinations of low
-//! basis elements, so the whole takes `ceil(log2(d + 1))` levels, the least there is.
+//! A polynomial `p` of degree `d < 2^m` is split as `p = q T_n + r`, with `n` the largest power of
+//! two up to `d` (Paterson and Stockmeyer). The quotient has one level less than `p`, the remainder
+//! is split again by smaller powers, and all products of one split share a relinearisation.
+//! Quotients of quotients end in linear combinations of low basis elements. The evaluation takes
+//! `ceil(log2(d + 1))` levels, which is the least possible.
 
 use crate::{Engine, Error, Multiplication, Result};
 use num_complex::Complex64;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the coefficients of a polynomial multiply.
+/// The basis of a polynomial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolynomialBasis {
     /// Chebyshev polynomials of the first kind `T_k`, for arguments in `[-1, 1]`.
@@ -21,7 +22,8 @@ pub enum PolynomialBasis {
 /// One number for all slots (one entry), or one for each (as many entries as slots).
 type Coefficient = Vec<Complex64>;
 
-/// A polynomial `sum_k c_k T_k(x)` or `sum_k c_k x^k`, the same in all slots or another one in each.
+/// A polynomial `sum_k c_k T_k(x)` or `sum_k c_k x^k`, the same in all slots or another one in
+/// each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Polynomial {
     basis: PolynomialBasis,
@@ -39,7 +41,8 @@ impl Polynomial {
         Self::trimmed(basis, coefficients.iter().map(|&c| vec![Complex64::new(c, 0.0)]).collect())
     }
 
-    /// `factors[slot] * self` in each slot: with factors 0 and 1, the polynomial in some slots and 0 in the others.
+    /// `factors[slot] * self` in each slot: with factors 0 and 1, the polynomial in some slots and
+    /// 0 in the others.
     pub fn times(&self, factors: &[Complex64]) -> Self {
         let scaled = |c: &Coefficient| match c.as_slice() {
             [one] => factors.iter().map(|f| f * one).collect(),
@@ -87,7 +90,7 @@ impl Polynomial {
     }
 }
 
-/// A polynomial made ready for arguments of one level of one engine: its plan, its plaintexts.
+/// A polynomial prepared for arguments of one level: its evaluation plan and its plaintexts.
 pub struct Evaluation<E: Engine> {
     basis: PolynomialBasis,
     level: usize,
@@ -96,7 +99,8 @@ pub struct Evaluation<E: Engine> {
 }
 
 impl<E: Engine> Evaluation<E> {
-    /// Plans the evaluation at arguments of the given level, and encodes what depends on the slot.
+    /// Plans the evaluation at arguments of the given level and encodes the coefficients that
+    /// depend on the slot.
     pub fn new(engine: &E, polynomial: &Polynomial, level: usize) -> Result<Self> {
         let needs = polynomial.depth();
         if needs > level {
@@ -142,8 +146,8 @@ impl<E: Engine> Evaluation<E> {
     }
 }
 
-/// The polynomial at `x`, `ceil(log2(degree + 1))` levels below `x`. Where the coefficients depend on the slot and many
-/// arguments have one level, an [`Evaluation`] saves encoding them again.
+/// The polynomial at `x`, `ceil(log2(degree + 1))` levels below `x`. For coefficients that depend
+/// on the slot, an [`Evaluation`] saves encoding them for every argument.
 pub fn evaluate<E: Engine>(engine: &E, x: &E::Ciphertext, polynomial: &Polynomial) -> Result<E::Ciphertext> {
     Evaluation::new(engine, polynomial, engine.level(x))?.evaluate(engine, x)
 }
@@ -405,7 +409,8 @@ mod tests {
         }
     }
 
-    /// 5 key-switches for degree 10 (the exponential of the softmax), 14 for degree 62 (the sine of a bootstrap).
+    /// 5 key-switches for degree 10 (the exponential of the softmax), 14 for degree 62 (the sine of
+    /// a bootstrap).
     #[test]
     fn relinearisations_are_few() {
         for (degree, expected) in [(3, 2), (7, 4), (10, 5), (15, 7), (31, 10), (62, 14)] {

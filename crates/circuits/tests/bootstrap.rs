@@ -43,8 +43,8 @@ fn bootstraps_with(steps: BsgsSplit) {
     }
 }
 
-/// The built-in sets have three matrices to slots. Others may have one, or one for each butterfly; how far these are off is not known
-/// beforehand, so that they have no precise bootstrap.
+/// The built-in sets have three matrices to slots. Others may have one, or one for each butterfly;
+/// how far these are off is not known beforehand, so that they have no precise bootstrap.
 #[test]
 fn other_numbers_of_matrices_bootstrap_too() {
     let full = Params::named("full").unwrap().literal().clone();

@@ -1,5 +1,5 @@
-//! Every operation of the `Engine` trait, once, on the plain engine and under encryption: same values, same levels, same
-//! errors.
+//! Every operation of the `Engine` trait, once, on the plain engine and under encryption: same
+//! values, same levels, same errors.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

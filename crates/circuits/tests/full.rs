@@ -1,4 +1,5 @@
-//! One bootstrap at full security. Alone in its file: it needs 10 GiB, and files of tests run one after the other.
+//! One bootstrap at full security. Alone in its file: it needs 10 GiB, and files of tests run one
+//! after the other.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,7 +1,8 @@
-//! Known answers: fixed seeds give these bytes, on every instruction set this machine has and with one thread or two.
+//! Known answers: fixed seeds give these bytes, on every instruction set this machine has and with
+//! one thread or two.
 //!
-//! A change of the scheme (parameters, order of random streams, rounding, the bootstrap's matrices) changes answers; a
-//! change for speed must not. The failing test prints the new table.
+//! A change of the scheme (parameters, order of random streams, rounding, the bootstrap's matrices)
+//! changes answers; a change for speed must not. The failing test prints the new table.
 
 #![allow(clippy::unwrap_used)]
 

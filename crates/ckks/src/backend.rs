@@ -1,80 +1,115 @@
-//! The work on limbs that the scheme is built from. The CPU's is [`RnsRing`]; a GPU implements the same trait and gives the
+//! The arithmetic on limbs that the scheme is built from.
+//!
+//! [`Backend`] is the boundary between the scheme and the hardware. Everything above it, from
+//! [`crate::Evaluator`] to training, is written once over this trait. [`RnsRing`] implements it for
+//! the CPU, `hetal_cuda::CudaBackend` for an NVIDIA GPU. For the same inputs all backends give the
 //! same bytes.
+//!
+//! ```text
+//! circuits, training
+//!        │
+//!    Evaluator ── scales, limbs, keys
+//!        │
+//!     Backend  ── polynomials modulo primes: add, multiply, transform, convert bases
+//!     ┌──┴───────────┐
+//!  RnsRing        CudaBackend
+//! ```
 
 use hetal_ring::rns::BabyStep;
 use hetal_ring::{Basis, Digits, PackedPoly, Poly, RnsRing};
 
-/// An automorphism `X -> X^galois` and the polynomials of the switching key that follows it.
+/// An automorphism `X -> X^galois` and the switching key that follows it.
 pub struct KeyedAutomorphism<'a, P> {
-    /// The automorphism; 1 is the identity.
+    /// The exponent of the automorphism; 1 is the identity.
     pub galois: u64,
-    /// Its key. The identity has none where the secret stays the same, and one where it changes.
+    /// The digits of the switching key. The identity has a key only if it changes the secret.
     pub key: Option<&'a [(P, P)]>,
 }
 
-/// Two polynomials of one ciphertext.
+/// The two polynomials of a ciphertext.
 pub type Pair<'a, P> = (&'a P, &'a P);
 
-/// Constants `x + y X^(n/2)`, one pair of residues for each limb: see [`RnsRing::mul_halves_assign`].
+/// Constants `x + y X^(n/2)`, one pair of residues for each limb: see
+/// [`RnsRing::mul_halves_assign`].
 pub type Halves = Vec<(u64, u64)>;
 
-/// Why a backend cannot go on. Nothing it gave since is valid; what left it before is.
+/// Why a backend stopped. Results since the failure are invalid; data that left the backend before
+/// it is valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// No room.
+    /// The device has no memory left.
     #[error("out of device memory: {needed} bytes more are needed, {free} of {total} are free")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes that were requested.
         needed: usize,
         /// Bytes free on the device.
         free: usize,
         /// Bytes of the device.
         total: usize,
     },
-    /// The device refused or was lost.
+    /// The device reported an error or was lost.
     #[error("the device failed in {operation}: {reason}; what was saved before can be taken up on a working one")]
     Device {
-        /// What was asked of it.
+        /// The operation that failed.
         operation: &'static str,
-        /// Its words.
+        /// The error of the device.
         reason: String,
     },
 }
 
-/// Exact arithmetic on polynomials in residue form. See the methods of [`RnsRing`] of the same names for definitions.
-#[allow(missing_docs)]
+/// Exact arithmetic on polynomials modulo many primes.
+///
+/// A polynomial ([`Backend::Poly`]) has one limb for each prime of its [`Basis`]: the first `q`
+/// primes of the chain, then the first `p` special primes. Limbs hold values of the polynomial (the
+/// NTT domain), so products are products of entries. All operations are exact.
+///
+/// Operations return before their work is done if the backend queues work, as a GPU does. They
+/// report no errors. [`Backend::health`] reports the first failure, and everything that leaves the
+/// backend is checked against it.
 pub trait Backend: Send + Sync + 'static {
+    /// A polynomial modulo the primes of a [`Basis`], in the NTT domain.
     type Poly: Clone + Send + Sync;
-    /// Polynomials that are only read, keys and matrices, in as little memory as they can be used from.
+    /// A polynomial that is only read: a part of a key or a diagonal of a matrix. It takes as
+    /// little memory as the backend can compute from.
     type Packed: Send + Sync;
+    /// The digits of a polynomial, each raised to the chain and special primes of a key-switch.
     type Digits: Send + Sync;
-    /// Real coefficients, kept where the work is done.
+    /// Real coefficients, stored where the backend computes.
     type Reals: Send + Sync;
-    /// What is remembered of work that is done again and again: see [`Backend::repeat`].
+    /// What the backend remembers about repeated work: see [`Backend::repeat`].
     type Routine: Default + Send + Sync;
 
-    /// The first failure, if there was one. Operations only queue work, so none of them returns one: they do nothing once
-    /// something failed, and whoever uses them looks here at the end of each step. What leaves a backend is checked.
+    /// The first failure, if there was one. After a failure operations do nothing; callers check at
+    /// the end of each step.
     fn health(&self) -> Result<(), Failure> {
         Ok(())
     }
+
+    // Polynomials and their limbs.
+
+    /// The primes of a polynomial.
     fn basis(poly: &Self::Poly) -> Basis;
+    /// The zero polynomial modulo the primes of `basis`.
     fn zero(&self, basis: Basis) -> Self::Poly;
+    /// A copy modulo the primes of `basis`, which are among those of `a`.
     fn copy_truncated(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
+    /// Drops the limbs of `a` that are not in `basis`.
     fn truncate(&self, a: &mut Self::Poly, basis: Basis);
-    /// Residues of signed coefficients below 2^62.
+    /// The polynomial of signed coefficients below 2^62 in size.
     fn lift(&self, basis: Basis, coefficients: &[i64]) -> Self::Poly;
-    /// Keeps the coefficients of a polynomial, one for each power.
+    /// Stores real coefficients, one for each power of `X`, for [`Backend::lift_scaled`].
     fn keep(&self, coefficients: &[f64]) -> Self::Reals;
-    /// [`Backend::lift`] of the coefficients times `factor`, rounded to even.
+    /// [`Backend::lift`] of the coefficients times `factor`, rounded to nearest, ties to even.
     fn lift_scaled(&self, basis: Basis, coefficients: &Self::Reals, factor: f64) -> Self::Poly;
-    /// From limbs on the host, each residue below its prime.
+    /// Copies limbs from the host. Each residue is below its prime.
     fn upload(&self, basis: Basis, limbs: &[&[u64]]) -> Self::Poly;
-    /// To limbs on the host.
+    /// Copies the limbs to the host.
     fn download(&self, a: &Self::Poly) -> Result<Vec<Vec<u64>>, Failure>;
-    /// From limbs of `degree` residues that `fill(i, limb)` writes one after the other. Called while keys are loaded, with
-    /// a lock held: neither this nor `fill` may wait for a task of a thread pool.
+    /// Reads a polynomial limb by limb: `fill(i, limb)` writes limb `i`, of `degree` residues.
+    ///
+    /// Key loading calls this with a lock held, so neither this function nor `fill` may wait for a
+    /// task of a thread pool.
     fn try_from_limbs<E>(
         &self,
         degree: usize,
@@ -85,7 +120,7 @@ pub trait Backend: Send + Sync + 'static {
         limbs.iter_mut().enumerate().try_for_each(|(i, limb)| fill(i, limb))?;
         Ok(self.upload(basis, &limbs.iter().map(Vec::as_slice).collect::<Vec<_>>()))
     }
-    /// Shows the limbs one after the other.
+    /// Writes a polynomial limb by limb: calls `see(i, limb)` for each limb in order.
     fn try_for_each_limb<E: From<Failure>>(
         &self,
         a: &Self::Poly,
@@ -94,32 +129,60 @@ pub trait Backend: Send + Sync + 'static {
         self.download(a)?.iter().enumerate().try_for_each(|(i, limb)| see(i, limb))
     }
 
-    /// Packs a polynomial. Called while keys are loaded, see [`Backend::try_from_limbs`].
+    // Packed polynomials.
+
+    /// Packs a polynomial. Key loading calls this with a lock held: see
+    /// [`Backend::try_from_limbs`].
     fn pack(&self, a: Self::Poly) -> Self::Packed;
+    /// The polynomial that was packed.
     fn unpack(&self, a: &Self::Packed) -> Self::Poly;
-    /// Bytes of a limb of what is packed.
+    /// Bytes of one limb of a packed polynomial.
     fn packed_limb_bytes(&self) -> usize;
 
+    // Arithmetic, entry by entry.
+
+    /// `a += b`. `b` has at least the limbs of `a`.
     fn add_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
+    /// `a -= b`. `b` has at least the limbs of `a`.
     fn sub_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
+    /// `a = -a`.
     fn neg_assign(&self, a: &mut Self::Poly);
+    /// `a b` modulo the primes of `basis`, which both operands have.
     fn mul(&self, a: &Self::Poly, b: &Self::Poly, basis: Basis) -> Self::Poly;
+    /// `acc += a b`.
     fn mul_add_assign(&self, acc: &mut Self::Poly, a: &Self::Poly, b: &Self::Poly);
+    /// `a *= x + y X^(n/2)`, with one pair of values for each limb: the values of the constant at
+    /// the two halves of the entries.
     fn mul_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
+    /// `acc += sum_k c_k a_k` for constants as in [`Backend::mul_halves_assign`].
     fn add_products_with_halves(&self, acc: &mut Self::Poly, terms: &[(&Self::Poly, Halves)]);
+    /// `a += x + y X^(n/2)`, with constants as in [`Backend::mul_halves_assign`].
     fn add_halves_assign(&self, a: &mut Self::Poly, halves: &[(u64, u64)]);
+    /// `a += P b` for `b` over the chain alone, where `P` is the product of the special primes of
+    /// `a`.
     fn add_lifted_assign(&self, a: &mut Self::Poly, b: &Self::Poly);
+    /// `a(X^galois)`, for an odd exponent.
     fn automorphism(&self, a: &Self::Poly, galois: u64) -> Self::Poly;
+    /// `sum_k (a0 b0, a0 b1 + a1 b0, a1 b1)` for pairs `(a0, a1)` and `(b0, b1)`: products of
+    /// ciphertexts before relinearisation.
     fn tensor_sum(&self, terms: &[(Pair<'_, Self::Poly>, Pair<'_, Self::Poly>)], basis: Basis) -> [Self::Poly; 3];
 
+    // Changes of basis and key-switching.
+
+    /// The polynomial with the centred coefficients of `a`, which is modulo `q0` alone, modulo the
+    /// primes of `basis`.
     fn raise(&self, a: &Self::Poly, basis: Basis) -> Self::Poly;
+    /// The digits of `a`, each raised to all primes of `a` and the first `p` special primes. A
+    /// digit is the part of `a` modulo the primes from one of `digit_starts` to the next.
     fn decompose(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits;
-    /// [`Backend::decompose`] for digits that are used once.
+    /// [`Backend::decompose`] for digits that are used once. A backend may keep less of them.
     fn decompose_for_one_use(&self, a: Self::Poly, digit_starts: &[usize], p: usize) -> Self::Digits {
         self.decompose(a, digit_starts, p)
     }
-    /// A polynomial over the chain and special primes, with small coefficients, as its own only digit.
+    /// A polynomial over the chain and special primes, with small coefficients, as its only digit.
     fn small_digit(&self, a: Self::Poly) -> Self::Digits;
+    /// `sum_j d_j key_j` over both halves of a switching key: the first part of a key-switch. The
+    /// result is over the special primes too.
     fn inner_product(&self, digits: &Self::Digits, key: &[(Self::Packed, Self::Packed)]) -> (Self::Poly, Self::Poly);
     /// [`Backend::inner_product`] plus `P (c0, c1)`, each of them if given.
     fn inner_product_plus(
@@ -136,6 +199,9 @@ pub trait Backend: Send + Sync + 'static {
         }
         (u0, u1)
     }
+    /// `P sum_k w_k rot_k(c0, c1)` for each row `w` of `weights`, where `rot_k` is an automorphism
+    /// of `steps` with its key-switch. All rotations share the digits of `c1`. A weight of `None`
+    /// is zero.
     fn rotation_sums(
         &self,
         c0: &Self::Poly,
@@ -143,23 +209,28 @@ pub trait Backend: Send + Sync + 'static {
         steps: &[KeyedAutomorphism<'_, Self::Packed>],
         weights: &[Vec<Option<&Self::Packed>>],
     ) -> Vec<(Self::Poly, Self::Poly)>;
+    /// `a` divided by its special primes and by the last `drop_q` primes of its chain, rounded.
     fn divide(&self, a: Self::Poly, drop_q: usize) -> Self::Poly;
 
-    // Compositions of the above that a backend may do at once.
+    // Compositions of the operations above that a backend may fuse.
 
-    /// How many computations may go on at the same time: a sum of many parts is worth as many partial sums.
+    /// How many computations can usefully run at the same time. A long sum is worth as many partial
+    /// sums.
     fn lanes(&self) -> usize {
         1
     }
 
-    /// The same work on things that do not depend on each other, on some of them at the same time. Results keep their order.
+    /// Applies `work` to independent items, some of them at the same time. Results keep the order
+    /// of the items.
     fn concurrently<T: Send, R: Send>(&self, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
         items.into_iter().map(work).collect()
     }
 
-    /// `work` on `inputs`, as before on others of the same shapes. A backend may remember how it was done and do the same again
-    /// without asking: whatever else the work reads must be there, unchanged, as long as the routine is used, and it must queue
-    /// the same operations for all inputs of these shapes.
+    /// Runs `work` on `inputs`, which have the same shapes in every call with one routine.
+    ///
+    /// A backend may record the operations of the first call and replay them later without calling
+    /// `work`. Therefore `work` must queue the same operations for all inputs of these shapes, and
+    /// everything else it reads must stay unchanged while the routine is in use.
     fn repeat<E>(
         &self,
         _routine: &Self::Routine,
@@ -169,13 +240,14 @@ pub trait Backend: Send + Sync + 'static {
         work(inputs)
     }
 
-    /// [`Backend::divide`] of both, then `X -> X^galois`.
+    /// [`Backend::divide`] of both polynomials, then the automorphism `X -> X^galois`.
     fn divide_pair(&self, a: (Self::Poly, Self::Poly), drop_q: usize, galois: u64) -> (Self::Poly, Self::Poly) {
         let (a, b) = (self.divide(a.0, drop_q), self.divide(a.1, drop_q));
         if galois == 1 { (a, b) } else { (self.automorphism(&a, galois), self.automorphism(&b, galois)) }
     }
 
-    /// `start + sum_k c_k a_k` over pairs, and `constant` on the first of the sums; nothing to start with is zero.
+    /// `start + sum_k c_k a_k` over pairs, and `constant` added to the first sum. Without `start`
+    /// the sum begins at zero.
     fn linear_sum(
         &self,
         start: Option<(Self::Poly, Self::Poly)>,
@@ -196,7 +268,7 @@ pub trait Backend: Send + Sync + 'static {
         (s0, s1)
     }
 
-    /// `sum_k a_k p_k` over pairs; nothing is zero.
+    /// `sum_k a_k p_k` over pairs. A sum of no terms is zero.
     fn plain_sum(&self, terms: &[(Pair<'_, Self::Poly>, &Self::Poly)], basis: Basis) -> (Self::Poly, Self::Poly) {
         let Some((((a0, a1), p), rest)) = terms.split_first() else { return (self.zero(basis), self.zero(basis)) };
         let (mut s0, mut s1) = (self.mul(a0, p, basis), self.mul(a1, p, basis));
@@ -207,8 +279,9 @@ pub trait Backend: Send + Sync + 'static {
         (s0, s1)
     }
 
-    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. A `v0` over the chain
-    /// alone is meant times the product of the special primes.
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)` of `digits` and `key`.
+    /// Without `acc` the sum begins at zero. If `v0` is over the chain alone, it is multiplied by
+    /// the product of the special primes.
     fn add_switched(
         &self,
         acc: Option<(Self::Poly, Self::Poly)>,
@@ -377,7 +450,7 @@ impl Backend for RnsRing {
     fn lanes(&self) -> usize {
         rayon::current_num_threads().min(2)
     }
-    /// Two at a time: each of them shares out its limbs, too, and needs memory of its own.
+    /// Two items at a time: each also distributes its limbs over the threads and needs memory.
     fn concurrently<T: Send, R: Send>(&self, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
         let mut out = Vec::with_capacity(items.len());
         let mut items = items.into_iter();

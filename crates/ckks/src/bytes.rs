@@ -1,13 +1,13 @@
-//! The bytes of the scheme's objects, for files and for the wire. `docs/formats.md` has them byte by byte.
+//! The bytes of the scheme's objects, in files and in messages. `docs/formats.md` describes them.
 //!
 //! ```text
-//! header (what, which parameters, how long) ── body ── checksum of everything before it
-//!                                              └── residues, each in as many bits as its prime has
+//! header (kind, parameter set, length) ── body ── checksum of everything before it
+//!                                          └── residues, each in as many bits as its prime has
 //! ```
 //!
-//! Reading is parsing: what comes out of [`Codec::read`] is right, or there is a [`FormatError`] that says what is wrong.
-//! Lengths follow from the parameters and a few small fields, and are compared with the declared one before anything is
-//! allocated. Objects are read and written limb by limb.
+//! [`Codec::read`] returns a valid object or a [`FormatError`] that says what is wrong. Lengths
+//! follow from the parameters and a few small fields. They are compared with the declared length
+//! before memory is allocated. Objects are read and written limb by limb.
 
 mod envelope;
 mod error;
@@ -58,12 +58,12 @@ impl<B> Clone for Codec<B> {
     }
 }
 
-/// An object that has bytes.
+/// An object that can be written and read.
 pub trait Object<B: Backend>: Sized {
     /// What it is.
     const KIND: ObjectKind;
 
-    /// Bytes of its body; refuses an object that could not be read back.
+    /// The length of its body. Fails for an object that could not be read back.
     fn body_len(&self, codec: &Codec<B>) -> Result<u64>;
 
     /// Writes its body.
@@ -121,7 +121,7 @@ impl<B: Backend> Codec<B> {
         Ok(bytes)
     }
 
-    /// The object that these bytes, all of them, are.
+    /// The object in `bytes`, which must end where the object ends.
     pub fn decode<T: Object<B>>(&self, bytes: &[u8]) -> Result<T> {
         parse_all(bytes, |rest| self.read(rest))
     }
@@ -180,7 +180,7 @@ fn poly_len(params: &Params, basis: Basis) -> u64 {
     (0..basis.limbs()).map(limb).sum()
 }
 
-/// Bytes of an object whose body has so many.
+/// The length of an object with a body of that length.
 fn total_len(body_len: u64) -> u64 {
     body_len + (HEADER_LEN + CHECKSUM_LEN) as u64
 }

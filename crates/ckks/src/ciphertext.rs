@@ -6,14 +6,15 @@ use hetal_ring::rns::uniform_limb_into;
 use hetal_ring::sampler::Seed;
 use std::convert::Infallible;
 
-/// `(c0, c1)` with `c0 + c1 s = scale * message + noise` modulo the first `limbs` primes of the chain.
+/// `(c0, c1)` with `c0 + c1 s = scale * message + noise` modulo the first `limbs` primes of the
+/// chain.
 #[derive(Clone)]
 pub struct Ciphertext<P> {
-    /// The part that does not meet the secret.
+    /// The polynomial that is not multiplied by the secret.
     pub c0: P,
-    /// The part multiplied by the secret.
+    /// The polynomial that is multiplied by the secret.
     pub c1: P,
-    /// Primes it lives modulo.
+    /// The number of its primes.
     pub limbs: usize,
     /// The factor on the message.
     pub scale: f64,
@@ -21,7 +22,7 @@ pub struct Ciphertext<P> {
     pub set: SetTag,
 }
 
-/// Tells the objects of different parameter sets apart: see [`Params::tag`].
+/// Identifies the parameter set of an object: see [`Params::tag`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetTag(pub(crate) u64);
 
@@ -34,19 +35,19 @@ pub struct Plaintext<P> {
     pub scale: f64,
 }
 
-/// A fresh ciphertext whose uniform half is a seed: half the bytes.
+/// A fresh ciphertext whose uniform half is given by a seed. It takes half the bytes.
 #[derive(Clone)]
 pub struct SeededCiphertext<P> {
     /// `-a s + e + m`.
     pub c0: P,
-    /// Stands for `a`.
+    /// The seed of the uniform half `a`.
     pub seed: Seed,
     /// The factor on the message.
     pub scale: f64,
 }
 
 impl<P: Clone + Send + Sync> SeededCiphertext<P> {
-    /// The ciphertext it stands for.
+    /// The ciphertext, with the uniform half computed from its seed.
     pub fn expand<B: Backend<Poly = P>>(self, params: &Params, backend: &B) -> Ciphertext<P> {
         let basis = B::basis(&self.c0);
         let c1 = expand_seed(params, backend, &self.seed, 0, basis);
@@ -54,18 +55,19 @@ impl<P: Clone + Send + Sync> SeededCiphertext<P> {
     }
 }
 
-/// An encryption of zero that anyone can encrypt with.
+/// An encryption of zero, with which anyone can encrypt.
 #[derive(Clone)]
 pub struct PublicKey<P> {
     /// `-a s + e`.
     pub b: P,
     /// Uniform.
     pub a: P,
-    /// Stands for `a`.
+    /// The seed of the uniform half `a`.
     pub seed: Seed,
 }
 
-/// The uniform polynomial a public seed stands for: [`hetal_ring::RnsRing::uniform`] on any backend, on this thread only.
+/// The uniform polynomial of a public seed: [`hetal_ring::RnsRing::uniform`] on any backend,
+/// computed on the calling thread.
 pub(crate) fn expand_seed<B: Backend>(params: &Params, backend: &B, seed: &Seed, digit: u32, basis: Basis) -> B::Poly {
     let filled = backend.try_from_limbs(params.degree(), basis, |i, limb| -> Result<(), Infallible> {
         uniform_limb_into(seed, digit, basis, i, params.modulus(basis, i), limb);

@@ -1,7 +1,8 @@
-//! Complex vectors to integer polynomials and back.
+//! The encoder between complex vectors and integer polynomials.
 //!
-//! Slot `j` of a polynomial `p` is `p(zeta^(5^j))`, `zeta = exp(i pi / N)`. Vectors shorter than `N/2` (a power of two `n`)
-//! are encoded in the subring of `X^(N/2n)`, which repeats them over all slots.
+//! Slot `j` of a polynomial `p` is `p(zeta^(5^j))` with `zeta = exp(i pi / N)`. A vector shorter
+//! than `N/2`, of a power of two `n`, is encoded in the subring of `X^(N/2n)`, which repeats it
+//! over all slots.
 
 use crate::{Error, Result};
 use num_complex::Complex64;
@@ -9,7 +10,8 @@ use num_complex::Complex64;
 /// The transform between slots and coefficients of a ring of degree `2^log_n`.
 pub struct Encoder {
     log_n: u32,
-    /// `zeta^k` for `k < 2N`, by a portable sine and cosine, so that all machines encode to the same integers.
+    /// `zeta^k` for `k < 2N`, from a portable sine and cosine: all machines encode to the same
+    /// integers.
     roots: Vec<Complex64>,
     /// `5^j mod 2N`.
     powers_of_five: Vec<u32>,
@@ -52,7 +54,8 @@ impl Encoder {
         Ok(out)
     }
 
-    /// The `n` slots of a polynomial in `X^(N/2n)` with the given coefficients (already divided by the scale).
+    /// The `n` slots of a polynomial in `X^(N/2n)` with the given coefficients (already divided by
+    /// the scale).
     pub fn decode(&self, coefficients: &[f64], n: usize) -> Result<Vec<Complex64>> {
         if !n.is_power_of_two() || n > self.slots() || coefficients.len() != 2 * self.slots() {
             return Err(Error::SlotCount { got: n, slots: self.slots() });
@@ -109,8 +112,9 @@ impl Encoder {
         a.iter_mut().for_each(|z| *z *= inverse);
     }
 
-    /// The butterfly of length `len` of the map from (bit-reversed) coefficients to `n` slots, as its three diagonals
-    /// `(rotation, values)`; with `inverse`, its inverse. The product of all of them (short ones first) is the whole map.
+    /// The butterfly of length `len` of the map from (bit-reversed) coefficients to `n` slots, as
+    /// its three diagonals `(rotation, values)`, or its inverse. The product of all butterflies,
+    /// short ones first, is the whole map.
     pub fn butterfly(&self, n: usize, len: usize, inverse: bool) -> [(usize, Vec<Complex64>); 3] {
         let half = len / 2;
         let zero = Complex64::ZERO;

@@ -1,4 +1,4 @@
-//! What can go wrong in the scheme.
+//! Errors of the scheme.
 
 use crate::KeyId;
 use hetal_ring::Basis;
@@ -6,7 +6,7 @@ use hetal_ring::Basis;
 /// The result of an operation of the scheme.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in the scheme, and what would help.
+/// An error of the scheme. The message says what to do about it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +18,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// Something below 128 bits that is not named insecure.
+    /// A set or key of less than 128 bits whose name does not begin with `insecure-`.
     #[error(
         "{what}: log2(QP) = {log_qp:.1} at N = 2^{log_n} with secret weight {weight} is under 128 bits (at most {limit:.0}); use fewer or smaller primes, or a set named insecure"
     )]
@@ -52,7 +52,8 @@ pub enum Error {
         /// The evaluator's set.
         set: String,
     },
-    /// A matrix encoded for other primes than those of the ciphertext, or of the matrices, it meets.
+    /// A matrix encoded for other primes than those of its operand or of the other matrices of a
+    /// sum.
     #[error(
         "linear transform: a matrix encoded for {} primes and {} special ones, where {} and {} are needed",
         .found.q, .found.p, .needed.q, .needed.p
@@ -63,7 +64,7 @@ pub enum Error {
         /// What is needed.
         needed: Basis,
     },
-    /// A number that is no automorphism of the ring.
+    /// An even exponent, which is no automorphism of the ring.
     #[error("X -> X^{element} is no automorphism: the exponent must be odd")]
     NotGalois {
         /// The exponent.
@@ -89,7 +90,7 @@ pub enum Error {
         /// Log of the other.
         right: f64,
     },
-    /// A key that was not given.
+    /// A switching key that is not in the set of keys.
     #[error("no {key} for {limbs} limbs")]
     MissingKey {
         /// Which key.
@@ -115,13 +116,13 @@ pub enum Error {
         /// Log of the scale asked for.
         log_scale: f64,
     },
-    /// Bytes that are not what they should be.
+    /// Bytes that are not a valid object.
     #[error(transparent)]
     Format(#[from] crate::bytes::FormatError),
     /// The device behind the backend failed.
     #[error(transparent)]
     Backend(#[from] crate::backend::Failure),
-    /// An operation on nothing.
+    /// An operation without operands.
     #[error("{0} of no operands")]
     Empty(&'static str),
 }

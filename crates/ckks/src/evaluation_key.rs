@@ -1,4 +1,4 @@
-//! Switching keys, and where the evaluator finds them.
+//! Switching keys and the collection in which the evaluator looks them up.
 
 use crate::{Error, Params, Result};
 use hetal_ring::Basis;
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What a switching key is for.
+/// The purpose of a switching key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeyId {
     /// From `s^2` to `s`, after a product.
@@ -16,7 +16,8 @@ pub enum KeyId {
     Galois(u64),
     /// From the secret to the ephemeral sparse one.
     ToSparse,
-    /// From `s'(X^g)` to `s`, after the automorphism `X -> X^g`, where `s'` is the ephemeral sparse secret; 1 is the identity.
+    /// From `s'(X^g)` to `s`, after the automorphism `X -> X^g`, where `s'` is the ephemeral sparse
+    /// secret. For `g = 1` the automorphism is the identity.
     FromSparse(u64),
 }
 
@@ -28,14 +29,14 @@ impl KeyId {
 
     /// The primes at which the digits of such a key for `limbs` limbs begin.
     pub fn digit_starts(self, params: &Params, limbs: usize) -> &[usize] {
-        // What a key from the sparse secret is applied to is small: one digit, which is the whole gadget.
+        // The operand of a key from the sparse secret is small: one digit is the whole gadget.
         let digits = if matches!(self, Self::FromSparse(_)) { 1 } else { params.digits(limbs) };
         &params.digit_starts()[..digits]
     }
 
-    /// The primes such a key for `limbs` limbs lives over.
+    /// The primes of such a key for `limbs` limbs.
     pub fn basis(self, params: &Params, limbs: usize) -> Basis {
-        // So small that the special primes of a key for `q0` alone hide its noise.
+        // The operand is so small that the special primes of a key for `q0` alone hide its noise.
         let p = params.special_for(if matches!(self, Self::FromSparse(_)) { 1 } else { limbs });
         Basis { q: limbs, p }
     }
@@ -58,32 +59,33 @@ impl std::fmt::Display for KeyId {
     }
 }
 
-/// One switching key: for each digit a pair `(b, a)` with `b + a t = P g_j s + e` under the target secret `t`.
+/// A switching key: for each digit a pair `(b, a)` with `b + a t = P g_j s + e` under the target
+/// secret `t`.
 ///
-/// For automorphisms the target is `s(X^(1/g))`: the inner product is taken first and the automorphism last, so that one
-/// set of digits serves many rotations.
+/// For automorphisms the target is `s(X^(1/g))`. The inner product comes first and the automorphism
+/// last, so that many rotations share one set of digits.
 pub struct SwitchingKey<P> {
     /// What it is for.
     pub id: KeyId,
-    /// The primes it lives over. It serves every ciphertext with at most `basis.q` limbs.
+    /// Its primes. It serves every ciphertext with at most `basis.q` limbs.
     pub basis: Basis,
-    /// Stands for the uniform halves `a`.
+    /// The seed of the uniform halves `a`.
     pub seed: Seed,
     /// Its digits.
     pub digits: Vec<(P, P)>,
 }
 
-/// Where keys come from that are not in memory yet.
+/// A source of keys that are not in memory yet.
 pub trait KeySource<P>: Send + Sync {
-    /// The keys there are.
+    /// The keys of the source.
     fn available(&self) -> Vec<(KeyId, Basis)>;
 
-    /// Loads one of them; `None` if there is none. It is called with a lock held, so it must not wait for a task of a
-    /// thread pool.
+    /// Loads a key; `None` if the source does not have it. The caller holds a lock, so the function
+    /// must not wait for a task of a thread pool.
     fn load(&self, id: KeyId, basis: Basis) -> Result<Option<SwitchingKey<P>>>;
 }
 
-/// A key that is in memory, or that its source has.
+/// A key that is in memory or can be loaded from the source.
 struct KeyEntry<P> {
     basis: Basis,
     key: OnceLock<Arc<SwitchingKey<P>>>,
@@ -96,15 +98,15 @@ impl<P> KeyEntry<P> {
     }
 }
 
-/// The keys a server works with, by purpose and size. Those of a source are loaded when they are first asked for, each
-/// once.
+/// The keys of a server, by purpose and size. Keys of a source are loaded once, when they are first
+/// used.
 pub struct EvaluationKeys<P> {
     entries: HashMap<KeyId, Vec<KeyEntry<P>>>,
     source: Option<Box<dyn KeySource<P>>>,
     version: u64,
 }
 
-/// A number that no other keys have.
+/// A number that no other collection of keys has.
 fn new_version() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)
@@ -127,8 +129,8 @@ impl<P> EvaluationKeys<P> {
         keys
     }
 
-    /// Adds a key. Those to and from the sparse secret must be of one ephemeral secret, which no key names: a bootstrap with keys
-    /// of two decrypts to noise.
+    /// Adds a key. All keys to and from the sparse secret must belong to one ephemeral secret. Keys
+    /// do not name it: a bootstrap with keys of two ephemeral secrets decrypts to noise.
     pub fn insert(&mut self, key: SwitchingKey<P>) {
         let (id, basis) = (key.id, key.basis);
         self.add_entry(id, KeyEntry { key: OnceLock::from(Arc::new(key)), ..KeyEntry::new(basis) });
@@ -141,12 +143,14 @@ impl<P> EvaluationKeys<P> {
         self.version = new_version();
     }
 
-    /// Tells these keys from all others, and from themselves before one was added: the same version finds the same keys.
+    /// The version of this collection. It changes with every added key, and no two collections
+    /// share one.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The smallest key of that purpose over at least the primes of `basis` and exactly its special primes.
+    /// The smallest key of that purpose with at least the chain primes and exactly the special
+    /// primes of `basis`.
     pub fn find(&self, id: KeyId, basis: Basis) -> Result<&Arc<SwitchingKey<P>>> {
         let sizes = self.entries.get(&id).map_or(&[][..], Vec::as_slice);
         let fits = |entry: &&KeyEntry<P>| entry.basis.q >= basis.q && entry.basis.p == basis.p;
@@ -157,7 +161,7 @@ impl<P> EvaluationKeys<P> {
         }
     }
 
-    /// Loads a key unless another thread just did. After a failure the next call tries again.
+    /// Loads a key unless another thread has loaded it. After a failure the next call tries again.
     fn load<'a>(&self, id: KeyId, entry: &'a KeyEntry<P>) -> Result<&'a Arc<SwitchingKey<P>>> {
         let _one_at_a_time = entry.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = entry.key.get() {

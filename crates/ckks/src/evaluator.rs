@@ -1,5 +1,5 @@
-//! Arithmetic on ciphertexts. Here limbs and scales are explicit; the engines of `hetal-circuits` keep the rule of one
-//! scale per level on top of it.
+//! Arithmetic on ciphertexts with explicit limbs and scales. The engines of `hetal-circuits` add
+//! levels and the rule of one scale for each level.
 
 mod linear;
 
@@ -12,10 +12,11 @@ use hetal_ring::{Basis, Modulus, automorphism, prime};
 use num_complex::Complex64;
 use std::sync::Arc;
 
-/// Scales that differ by more than this factor do not add up: 2^-40 is below every precision the sets offer.
+/// Ciphertexts whose scales differ by more than this factor cannot be added. 2^-40 is below the
+/// precision of every set.
 const SCALE_TOLERANCE: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// The operations of the scheme over one backend.
+/// The operations of the scheme on one backend.
 pub struct Evaluator<B: Backend> {
     params: Arc<Params>,
     backend: Arc<B>,
@@ -24,10 +25,11 @@ pub struct Evaluator<B: Backend> {
     moduli: Vec<(Modulus, u64)>,
 }
 
-/// A vector in the coefficients of its polynomial, where the backend works.
+/// The real coefficients of an encoded vector, stored by the backend. It can be encoded many times
+/// with different factors.
 pub struct Pattern<B: Backend> {
     reals: B::Reals,
-    /// Place and value of the largest of them.
+    /// Index and value of the largest coefficient.
     largest: (usize, f64),
 }
 
@@ -36,7 +38,7 @@ type Ct<B> = Ciphertext<<B as Backend>::Poly>;
 type Term<'a, B> = (Pair<'a, <B as Backend>::Poly>, Halves);
 
 impl<B: Backend> Evaluator<B> {
-    /// An evaluator for a parameter set whose limbs are worked on by `backend`.
+    /// An evaluator for a parameter set on a backend.
     pub fn new(params: Arc<Params>, backend: Arc<B>) -> Self {
         let log_n = params.log_n();
         let with_unit = |&q: &u64| {
@@ -69,7 +71,7 @@ impl<B: Backend> Evaluator<B> {
         Ok(Plaintext { poly: self.backend.lift(basis, &coefficients), scale })
     }
 
-    /// A vector to be encoded many times, with other factors.
+    /// Prepares a vector that is encoded many times with different factors.
     pub fn pattern(&self, values: &[Complex64]) -> Result<Pattern<B>> {
         let coefficients = self.encoder.coefficients(values)?;
         let largest = (0..coefficients.len()).max_by(|&a, &b| coefficients[a].abs().total_cmp(&coefficients[b].abs()));
@@ -109,7 +111,7 @@ impl<B: Backend> Evaluator<B> {
         Ok(Ciphertext { c0: cut(&a.c0), c1: cut(&a.c1), limbs, scale: a.scale, set: a.set })
     }
 
-    /// Refuses ciphertexts of another parameter set.
+    /// Fails for a ciphertext of another parameter set.
     fn own(&self, operation: &'static str, a: &Ct<B>) -> Result<()> {
         if a.set == self.params.tag() {
             Ok(())
@@ -118,13 +120,13 @@ impl<B: Backend> Evaluator<B> {
         }
     }
 
-    /// Refuses ciphertexts of another scale than the operation is prepared for.
+    /// Fails if the scale of `a` is not `scale`.
     pub fn require_scale(&self, operation: &'static str, a: &Ct<B>, scale: f64) -> Result<()> {
         Self::same_scale(operation, a.scale, scale)
     }
 
     fn same_scale(operation: &'static str, a: f64, b: f64) -> Result<()> {
-        // Written so that scales that are no numbers do not match either.
+        // The comparison is false for scales that are not numbers.
         if (a / b - 1.0).abs() <= SCALE_TOLERANCE {
             return Ok(());
         }
@@ -147,7 +149,7 @@ impl<B: Backend> Evaluator<B> {
         Ok(())
     }
 
-    /// Checks scales and truncates `a` to `b`'s limbs where it has more.
+    /// Checks scales, and truncates `a` to the limbs of `b` if it has more.
     fn lower_to(&self, a: &mut Ct<B>, b: &Ct<B>, operation: &'static str) -> Result<()> {
         self.own(operation, a)?;
         self.own(operation, b)?;
@@ -215,11 +217,12 @@ impl<B: Backend> Evaluator<B> {
         self.backend.mul_halves_assign(&mut a.c1, halves);
     }
 
-    /// The constant polynomial `round(scale c)` modulo the first primes, as values at the two halves of the entries.
+    /// The constant polynomial `round(scale c)` modulo the first primes, as its values at the two
+    /// halves of the entries.
     fn constant(&self, c: Complex64, scale: f64, limbs: usize) -> Result<Halves> {
         let integer = |x: f64| {
             let scaled = (x * scale).round_ties_even();
-            // 2^120 leaves the conversion to i128 exact and far from its end.
+            // Below 2^120 the conversion to `i128` is exact.
             if scaled.abs() < libm::exp2(120.0) {
                 return Ok(scaled as i128);
             }
@@ -237,7 +240,7 @@ impl<B: Backend> Evaluator<B> {
         if c == Complex64::ZERO { Ok(None) } else { self.constant(c, scale, limbs).map(Some) }
     }
 
-    /// `sum_k c_k a_k + constant` at `limbs` limbs, then one rescale to exactly `target` scale.
+    /// `sum_k c_k a_k + constant` at `limbs` limbs, rescaled once to exactly the scale `target`.
     pub fn linear_combination(
         &self,
         terms: &[(&Ct<B>, Complex64)],
@@ -255,7 +258,7 @@ impl<B: Backend> Evaluator<B> {
         Ok(out)
     }
 
-    /// Ciphertexts and the constants that bring their multiples to the scale given.
+    /// The ciphertexts and constants of a sum whose terms all have the given scale.
     fn linear_terms<'a>(&self, terms: &[(&'a Ct<B>, Complex64)], scale: f64, limbs: usize) -> Result<Vec<Term<'a, B>>> {
         let term = |&(a, c): &(&'a Ct<B>, Complex64)| {
             self.own("linear combination", a)?;
@@ -297,8 +300,8 @@ impl<B: Backend> Evaluator<B> {
         self.quadratic(terms, 1, &[], Complex64::ZERO, keys)
     }
 
-    /// `factor * sum_k a_k b_k + sum_j c_j x_j + constant` at the lowest operand's limbs, with one relinearisation and one
-    /// rescale for everything; the `x_j` may have any scale.
+    /// `factor * sum_k a_k b_k + sum_j c_j x_j + constant` at the lowest operand's limbs, with one
+    /// relinearisation and one rescale. The `x_j` may have any scale.
     pub fn quadratic(
         &self,
         products: &[(&Ct<B>, &Ct<B>)],
@@ -317,7 +320,7 @@ impl<B: Backend> Evaluator<B> {
             Self::same_scale("sum of products", scale, a.scale * b.scale)?;
         }
         let key = keys.find(KeyId::Relinearisation, self.params.key_basis(limbs))?;
-        // A small factor is cheaper as a repetition of the terms than as a pass over their sums.
+        // For a small factor it is cheaper to repeat the terms than to multiply their sums.
         let repeats = if (2..=3).contains(&factor) { factor as usize } else { 1 };
         let pairs: Vec<_> =
             products.iter().flat_map(|(a, b)| std::iter::repeat_n(((&a.c0, &a.c1), (&b.c0, &b.c1)), repeats)).collect();
@@ -339,8 +342,8 @@ impl<B: Backend> Evaluator<B> {
         Ok(Ciphertext { c0, c1, limbs: limbs - 1, scale, set })
     }
 
-    /// `P` times a pair that decrypts to `d` under the key's target secret, over the chain and the key's special primes,
-    /// and `P` times what is to be added to it.
+    /// `P` times a pair that decrypts to `d` under the key's target secret, plus `P` times the
+    /// polynomials in `added`. The result is over the chain and the special primes of the key.
     fn switch(&self, d: B::Poly, key: &SwitchingKey<B::Packed>, added: [Option<&B::Poly>; 2]) -> (B::Poly, B::Poly) {
         let digits = self.backend.decompose_for_one_use(d, self.params.digit_starts(), key.basis.p);
         self.backend.inner_product_plus(&digits, &key.digits, added)
@@ -363,7 +366,7 @@ impl<B: Backend> Evaluator<B> {
             let key = |&g: &u64| if g == 1 { Ok(None) } else { keys.find(KeyId::Galois(g), basis).map(Some) };
             galois.iter().map(key).collect()
         };
-        // At the lowest level a key made for higher ones, with all special primes, serves too.
+        // At the lowest level a key for higher levels, with all special primes, works too.
         let mut basis = self.params.key_basis(a.limbs);
         let found = match lookup(basis) {
             Err(Error::MissingKey { .. }) => {
@@ -394,8 +397,8 @@ impl<B: Backend> Evaluator<B> {
         self.automorphisms(a, &[galois], keys)?.pop().ok_or(Error::Empty("automorphism"))
     }
 
-    /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the ephemeral sparse secret: the message gains small multiples
-    /// of `q0`.
+    /// Raises a ciphertext modulo `q0` to `limbs` limbs, under the ephemeral sparse secret. The
+    /// message gains small multiples of `q0`.
     pub fn raise_modulus(
         &self,
         a: &Ct<B>,
@@ -411,7 +414,7 @@ impl<B: Backend> Evaluator<B> {
         Ok(RaisedCiphertext { c0, c1, scale: a.scale })
     }
 
-    /// A raised ciphertext under the secret of all others.
+    /// Switches a raised ciphertext back to the ordinary secret.
     pub fn unsparsed(&self, a: RaisedCiphertext<B::Poly>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         let basis = B::basis(&a.c1);
         let key = keys.find(KeyId::FromSparse(1), basis)?;
@@ -421,11 +424,12 @@ impl<B: Backend> Evaluator<B> {
     }
 }
 
-/// A ciphertext whose modulus was raised, under the ephemeral sparse secret. Its polynomials are as small as they were modulo
-/// `q0`: the second one is its own only digit, so that a key from the sparse secret has one pair and few special primes.
+/// A ciphertext with a raised modulus, under the ephemeral sparse secret. Its polynomials are as
+/// small as modulo `q0`. Therefore the second polynomial is its own only digit, and a key from the
+/// sparse secret has one pair and few special primes.
 pub struct RaisedCiphertext<P> {
     pub(crate) c0: P,
-    /// Over the special primes of the keys, too.
+    /// It has the special primes of the keys, too.
     pub(crate) c1: P,
     /// The scale of its message.
     pub scale: f64,

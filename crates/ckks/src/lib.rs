@@ -17,4 +17,5 @@ pub use error::{Error, Result};
 pub use evaluation_key::{EvaluationKeys, KeyId, KeySource, SwitchingKey};
 pub use evaluator::{Evaluator, GiantStep, LinearTransform, Pattern, RaisedCiphertext};
 pub use num_complex::Complex64;
-pub use params::{EvalMod, Params, ParamsLiteral};
+pub use params::{BitSizes, EvalMod, Params, ParamsLiteral};
+pub use security::Security;

@@ -1,15 +1,25 @@
-//! Parameter sets: a literal a person can write, and the validated set made of it.
+//! Parameter sets: a literal that a person can write, and the validated set made from it.
+
+mod bit_sizes;
+mod built_in;
+mod checks;
+#[cfg(test)]
+mod tests;
+
+pub use bit_sizes::BitSizes;
+pub use built_in::BUILT_IN;
 
 use crate::security::{self, Security};
 use crate::{Error, Result, SetTag};
+use checks::{check_numbers, eval_mod_fault};
 use hetal_ring::{Basis, Isa, Modulus, RnsRing};
 use std::borrow::Cow;
 
-/// How the bootstrap evaluates `x mod q0`: through the complex exponential `exp(2 pi i K t)` of the centred, normalised
-/// `t` in [-1, 1].
+/// How the bootstrap evaluates `x mod q0`: by the complex exponential `exp(2 pi i K t)` of the
+/// centred and normalised `t` in [-1, 1].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalMod {
-    /// Bound on the multiples of `q0`: `|I| < k` but with negligible probability.
+    /// Bound on the multiples of `q0`: `|I| < k` except with negligible probability.
     pub k: u32,
     /// Degree of the Chebyshev series of the exponential.
     pub degree: usize,
@@ -22,7 +32,7 @@ pub struct EvalMod {
 /// Primes written in the source or read from a file.
 pub type Primes = Cow<'static, [u64]>;
 
-/// A parameter set as written down. Primes are named by the part of the chain they serve.
+/// A parameter set as a literal. Primes are grouped by the part of the chain they serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamsLiteral {
     /// Its name; `insecure-...` permits less than 128 bits.
@@ -31,13 +41,14 @@ pub struct ParamsLiteral {
     pub log_n: u32,
     /// Nonzero coefficients of the secret.
     pub secret_weight: usize,
-    /// Nonzero coefficients of the ephemeral secret that the modulus is raised under.
+    /// Nonzero coefficients of the ephemeral secret under which the modulus is raised.
     pub sparse_weight: usize,
     /// Log of the scale of the highest usable level.
     pub log_scale: u32,
-    /// Log of the message ratio: `q0` over the scale of the coefficients when the modulus is raised.
+    /// Log of the message ratio: `q0` over the scale of the coefficients when the modulus is
+    /// raised.
     pub log_message_ratio: u32,
-    /// The prime that is always there.
+    /// The first prime, which every ciphertext has.
     pub q0: u64,
     /// Primes of the slots-to-coefficients matrices.
     pub slots_to_coeffs: Primes,
@@ -53,21 +64,22 @@ pub struct ParamsLiteral {
     pub eval_mod: EvalMod,
 }
 
-/// A digit of a key-switch is at least this many bits below the special primes' product, so that its noise vanishes in
-/// the rounding: the root of `N` coefficients of sigma 3.2 adds `log N / 2 + 2` bits, a centred uniform digit takes two back.
+/// Bits by which a digit of a key-switch is smaller than the product of the special primes, so that
+/// its noise vanishes in the rounding. A sum over `N` coefficients of sigma 3.2 adds
+/// `log N / 2 + 2` bits; a centred uniform digit takes two back.
 fn digit_margin_bits(log_n: u32) -> f64 {
     f64::from(log_n) / 2.0
 }
 
-/// Most primes of a set, special ones included.
+/// The most primes of a set, special ones included.
 pub const MAX_PRIMES: usize = 64;
-/// Smallest bit length of a prime, less one: the reductions of signed numbers need 16.
+/// Primes are at least `2^MIN_PRIME_BITS`: the reductions of signed numbers need 16 bits.
 const MIN_PRIME_BITS: u32 = 16;
 /// Longest name of a set.
 pub const MAX_NAME: usize = 64;
-/// Most primes of a digit: what one base conversion takes.
+/// The most primes of a digit: one base conversion takes no more.
 const MAX_DIGIT_PRIMES: usize = hetal_ring::base_conversion::MAX_SOURCES;
-/// Most digits: what one inner product takes, and a term that is added.
+/// The most digits: one inner product takes no more, and one term that is added.
 const MAX_DIGITS: usize = hetal_ring::kernels::MAX_DOT_TERMS - 1;
 
 /// A validated parameter set.
@@ -75,7 +87,7 @@ const MAX_DIGITS: usize = hetal_ring::kernels::MAX_DOT_TERMS - 1;
 pub struct Params {
     literal: ParamsLiteral,
     chain: Vec<u64>,
-    /// Of the chain, then of the special primes.
+    /// The primes of the chain, then the special primes.
     moduli: Vec<Modulus>,
     scales: Vec<f64>,
     digit_starts: Vec<usize>,
@@ -83,7 +95,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Validates a literal: NTT primes, all different, a working bootstrap chain, 128 bits (or a name that says not).
+    /// Validates a literal: distinct NTT primes, a working bootstrap, and 128 bits of security
+    /// unless the name begins with `insecure-`.
     pub fn new(literal: ParamsLiteral) -> Result<Self> {
         let fail = |reason: String| Err(Error::Params { name: literal.name.to_string(), reason });
         if let Err(reason) = check_numbers(&literal) {
@@ -185,7 +198,7 @@ impl Params {
         self.literal.name.starts_with("insecure-")
     }
 
-    /// A hash of every number in it: objects of different sets never mix.
+    /// A hash of every number of the set. Objects of sets with different ids never mix.
     pub fn id(&self) -> &[u8; 32] {
         &self.id
     }
@@ -261,12 +274,13 @@ impl Params {
         Basis { q: self.chain.len(), p: self.literal.special.len() }
     }
 
-    /// Usable levels between bootstraps; also the highest level.
+    /// The number of usable levels, which is also the highest level.
     pub fn top_level(&self) -> usize {
         self.literal.usable.len()
     }
 
-    /// Limbs of a ciphertext of a usable level; level 0 keeps the primes the bootstrap starts with.
+    /// Limbs of a ciphertext of a usable level. At level 0 the primes are left with which a
+    /// bootstrap starts.
     pub fn limbs(&self, level: usize) -> usize {
         1 + self.literal.slots_to_coeffs.len() + level
     }
@@ -276,7 +290,7 @@ impl Params {
         limbs.checked_sub(self.limbs(0)).filter(|&level| level <= self.top_level())
     }
 
-    /// The one scale of a usable level: `scale(l - 1) = scale(l)^2 / q_l`.
+    /// The scale of a usable level: `scale(l - 1) = scale(l)^2 / q_l`.
     pub fn scale(&self, level: usize) -> f64 {
         self.scales[level]
     }
@@ -291,8 +305,9 @@ impl Params {
         self.digit_starts.iter().take_while(|&&start| start < limbs).count()
     }
 
-    /// Special primes of key-switches at `limbs` limbs. Three kinds of keys, so that one serves many levels: those for
-    /// `q0` alone, those for the primes a bootstrap starts with, and those for everything above, which use all.
+    /// Special primes of key-switches at `limbs` limbs. There are three kinds of keys, so that one
+    /// key serves many levels: keys for `q0` alone, keys for the primes a bootstrap starts with,
+    /// and keys for everything above, which use all special primes.
     pub fn special_for(&self, limbs: usize) -> usize {
         let all = self.literal.special.len();
         let kind = if limbs <= 1 { 1 } else { self.limbs(0) };
@@ -303,7 +318,8 @@ impl Params {
         (1..all).find(|&p| log2_product(&self.literal.special[..p]) >= bits).unwrap_or(all)
     }
 
-    /// The primes a key for `limbs` limbs lives over; those from the sparse secret have fewer, see [`crate::KeyId::basis`].
+    /// The primes of a key for `limbs` limbs. Keys from the sparse secret have fewer: see
+    /// [`crate::KeyId::basis`].
     pub fn key_basis(&self, limbs: usize) -> Basis {
         Basis { q: limbs, p: self.special_for(limbs) }
     }
@@ -316,32 +332,6 @@ impl Params {
     /// The security of the whole set.
     pub fn security(&self) -> Security {
         security::estimate(self.log_n(), self.literal.secret_weight, self.log_qp(self.full_basis()))
-    }
-}
-
-/// Refuses numbers no circuit could work with, before anything is computed from them: a literal may come from outside.
-fn check_numbers(literal: &ParamsLiteral) -> std::result::Result<(), String> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if literal.name.is_empty() || literal.name.len() > MAX_NAME || !literal.name.chars().all(plain) {
-        return Err(format!("a name is 1 to {MAX_NAME} of a-z, 0-9 and -"));
-    }
-    if !(10..=17).contains(&literal.log_n) {
-        return Err(format!("log N = {} is outside 10..=17", literal.log_n));
-    }
-    let degree = 1u64 << literal.log_n;
-    let EvalMod { k, degree: series, squarings, .. } = literal.eval_mod;
-    let ranges = [
-        ("secret weight", literal.secret_weight as u64, 1, degree),
-        ("sparse weight", literal.sparse_weight as u64, 1, degree),
-        ("log scale", literal.log_scale.into(), 1, 50),
-        ("log message ratio", literal.log_message_ratio.into(), 0, 30),
-        ("K of EvalMod", k.into(), 1, 1 << 12),
-        ("degree of EvalMod", series as u64, 0, 1 << 12),
-        ("squarings of EvalMod", squarings as u64, 0, 16),
-    ];
-    match ranges.iter().find(|(_, value, low, high)| !(low..=high).contains(&value)) {
-        Some((what, value, low, high)) => Err(format!("{what} = {value} is outside {low}..={high}")),
-        None => Ok(()),
     }
 }
 
@@ -360,8 +350,8 @@ fn scales(literal: &ParamsLiteral) -> Vec<f64> {
     scales
 }
 
-/// Cuts the chain greedily into digits as long as the special primes allow: fewer digits make smaller keys and fewer
-/// transforms, and small primes share a digit with more of their kind.
+/// Cuts the chain greedily into digits as long as the special primes allow. Fewer digits give
+/// smaller keys and fewer transforms.
 fn digit_starts(chain: &[u64], most_bits: f64) -> Option<Vec<usize>> {
     let mut starts = vec![0];
     let (mut primes, mut bits) = (0, 0.0);
@@ -405,207 +395,4 @@ fn identify(literal: &ParamsLiteral) -> [u8; 32] {
         part.iter().for_each(|&q| number(q));
     }
     *hasher.finalize().as_bytes()
-}
-
-// EvalMod of all sets. K: a raised coefficient over q0 is a sum of 33 uniform numbers of [-1/2, 1/2] (the ephemeral
-// secret has weight 32), which exceeds 15 with probability 2 (1.5^33 - 33 0.5^33) / 33! = 2^-102.4: 2^-86 for all
-// coefficients of N = 2^16. Degree: the series' frequency is 2 pi K / 2^3 = 11.8, and the first Bessel coefficient left
-// out, J_32(11.8), is 2^-37.3; what follows amplifies it at most 2^9 times, to 2^-28. Two squarings and degree 55 take as
-// many levels, more relinearisations, and amplify the noise of T_32 more than a squaring does.
-
-/// `full`: 13 usable levels at 132 bits. The toys have the same chain in a ring too small to be secure.
-const fn like_full(name: &'static str, log_n: u32) -> ParamsLiteral {
-    ParamsLiteral {
-        name: Cow::Borrowed(name),
-        log_n,
-        secret_weight: 512,
-        sparse_weight: 32,
-        log_scale: 42,
-        log_message_ratio: 8,
-        q0: 1125899903827969,
-        slots_to_coeffs: Cow::Borrowed(&[68718428161, 68724326401, 68724719617]),
-        usable: Cow::Borrowed(&[
-            4398044938241,
-            4398043496449,
-            4398042972161,
-            4398042185729,
-            4398052147201,
-            4398052540417,
-            4398053588993,
-            4398054506497,
-            4398054899713,
-            4398055555073,
-            4398058045441,
-            4398034845697,
-            4398063157249,
-        ]),
-        eval_mod_primes: Cow::Borrowed(&[
-            1125899902124033,
-            1125899887312897,
-            1125899886395393,
-            1125899885740033,
-            1125899884167169,
-            1125899884036097,
-            1125899883642881,
-            1125899883380737,
-            1125899882987521,
-        ]),
-        coeffs_to_slots: Cow::Borrowed(&[1125899879710721, 1125899877875713, 1125899870404609]),
-        special: Cow::Borrowed(&[
-            2251799813554177,
-            2251799810670593,
-            2251799809884161,
-            2251799807131649,
-            2251799806345217,
-            2251799805165569,
-            2251799799267329,
-        ]),
-        eval_mod: EvalMod { k: 15, degree: 31, squarings: 3, correction: true },
-    }
-}
-
-/// `small`: half the degree, for inference and low-precision work. The squarings of EvalMod come with ever smaller primes:
-/// their noise is amplified less than that of what precedes them, and the bits saved pay for a third
-/// coefficients-to-slots matrix, which takes 126 diagonals where two matrices take 383.
-const SMALL: ParamsLiteral = ParamsLiteral {
-    name: Cow::Borrowed("small"),
-    log_n: 15,
-    secret_weight: 512,
-    sparse_weight: 32,
-    log_scale: 31,
-    log_message_ratio: 9,
-    q0: 4398044938241,
-    slots_to_coeffs: Cow::Borrowed(&[268369921, 268238849]),
-    usable: Cow::Borrowed(&[2146041857, 2148728833, 2148794369, 2146959361, 2147352577]),
-    eval_mod_primes: Cow::Borrowed(&[
-        68720066561,
-        274879414273,
-        1099512938497,
-        4398043496449,
-        4398042972161,
-        4398042513409,
-        4398042185729,
-        4398038450177,
-    ]),
-    coeffs_to_slots: Cow::Borrowed(&[4398037794817, 4398035304449, 4398034911233]),
-    special: Cow::Borrowed(&[35184368877569, 35184368025601, 35184367828993]),
-    eval_mod: EvalMod { k: 15, degree: 31, squarings: 3, correction: false },
-};
-
-/// Every set that has a name.
-pub static BUILT_IN: [ParamsLiteral; 4] =
-    [like_full("full", 16), SMALL, like_full("insecure-toy11", 11), like_full("insecure-toy12", 12)];
-
-/// A bootstrap overflows with at most this probability over all coefficients, as log2.
-const LOG_OVERFLOW: f64 = -60.0;
-/// The series of a bootstrap is wrong by at most this much of the message's bound, as log2.
-const LOG_SERIES_ERROR: f64 = -10.0;
-
-/// What is wrong with the range and the degree of EvalMod, if something is.
-///
-/// A coefficient of the raised message is a multiple `I` of `q0` more than it should be; `I` is, but for less than one, the sum of
-/// `weight + 1` numbers uniform in `[-1/2, 1/2]`, for whose tail Chernoff's bound is taken. The Chebyshev series of
-/// `exp(i z t)` leaves out coefficients of which the first is `2 J_(d+1)(z) <= 2 (z/2)^(d+1) / (d+1)!`; squarings double an error,
-/// and the message is smaller than `q0` by its ratio.
-fn eval_mod_fault(literal: &ParamsLiteral) -> Option<String> {
-    let eval_mod = literal.eval_mod;
-    if eval_mod.degree == 0 {
-        return None;
-    }
-    let (terms, k) = (literal.sparse_weight as f64 + 1.0, f64::from(eval_mod.k));
-    let exponent = |s: f64| terms * libm::log(2.0 * libm::sinh(s / 2.0) / s) - s * k;
-    let tail = (1..=4000).map(|i| exponent(f64::from(i) / 20.0)).fold(0.0, f64::min) / std::f64::consts::LN_2 + 1.0;
-    let overflow = tail + f64::from(literal.log_n);
-    // A sum of so many numbers cannot be larger than half of them.
-    if terms > 2.0 * k && overflow > LOG_OVERFLOW {
-        return Some(format!("EvalMod's range K = {k} is exceeded with probability 2^{overflow:.0}"));
-    }
-    let half = std::f64::consts::PI * k / libm::exp2(eval_mod.squarings as f64);
-    let next = eval_mod.degree as f64 + 1.0;
-    let dropped = 1.0 + next * libm::log2(half) - libm::lgamma(next + 1.0) / std::f64::consts::LN_2;
-    let error = dropped + eval_mod.squarings as f64 + f64::from(literal.log_message_ratio);
-    (error > LOG_SERIES_ERROR).then(|| format!("a series of degree {} is wrong by 2^{error:.0}", eval_mod.degree))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_built_in_set_is_valid_and_secure_or_says_so() {
-        for literal in &BUILT_IN {
-            let params = Params::named(&literal.name).unwrap();
-            assert!(params.is_insecure_by_name() || params.security().bits() >= 128.0, "{}", params.name());
-            assert_eq!(
-                params.limbs(params.top_level()) + literal.eval_mod_primes.len() + literal.coeffs_to_slots.len(),
-                params.chain().len()
-            );
-        }
-        let full = Params::named("full").unwrap();
-        assert_eq!(full.top_level(), 13);
-        assert!((full.security().bits() - 132.2).abs() < 0.2, "{}", full.security());
-    }
-
-    #[test]
-    fn digits_fit_under_the_special_primes() {
-        let full = Params::named("full").unwrap();
-        assert_eq!(full.digit_starts(), [0, 8, 16, 23]);
-        assert_eq!([29, 23, 17, 16, 8].map(|limbs| full.digits(limbs)), [4, 3, 3, 2, 1]);
-        assert_eq!(full.special_for(29), 7);
-        assert_eq!(full.special_for(4), 4);
-        assert_eq!(full.special_for(1), 2);
-    }
-
-    #[test]
-    fn bad_literals_are_refused_with_a_reason() {
-        let broken = |change: fn(&mut ParamsLiteral)| {
-            let mut literal = like_full("full", 16);
-            change(&mut literal);
-            Params::new(literal).unwrap_err().to_string()
-        };
-        assert!(broken(|l| l.log_n = 15).contains("under 128 bits"));
-        assert!(broken(|l| l.q0 += 2).contains("no prime"));
-        assert!(broken(|l| l.q0 = 1125899902124033).contains("appears twice"));
-        assert!(broken(|l| l.eval_mod.degree = 15).contains("EvalMod takes 8"));
-        assert!(broken(|l| l.coeffs_to_slots = Cow::Borrowed(&[])).contains("both kinds"));
-        assert!(broken(|l| l.log_scale = 44).contains("drift"));
-        assert!(broken(|l| l.special = Cow::Borrowed(&[])).contains("special"));
-        assert!(broken(|l| l.name = "../full".into()).contains("a name is"));
-        assert!(broken(|l| l.log_n = 64).contains("log N = 64"));
-        assert!(broken(|l| l.log_scale = 4000).contains("log scale"));
-        assert!(broken(|l| l.secret_weight = usize::MAX).contains("secret weight"));
-        assert!(broken(|l| l.eval_mod.squarings = usize::MAX).contains("squarings"));
-        assert!(broken(|l| l.q0 = 2).contains("below 2^16"));
-        assert!(broken(|l| l.usable = vec![4398044938241; 100].into()).contains("more than 64"));
-        assert!(broken(|l| l.sparse_weight = 16).contains("ephemeral"));
-        assert!(broken(|l| l.special = l.special[..2].to_vec().into()).contains("digits"));
-        assert!(
-            broken(|l| l.special.to_mut().extend(hetal_ring::prime::ntt_primes_below(45, 16, 2))).contains("special")
-        );
-        assert!(Params::named("huge").unwrap_err().to_string().contains("insecure-toy11"));
-    }
-
-    #[test]
-    fn the_name_decides_nothing_but_the_permission() {
-        let toy = Params::named("insecure-toy11").unwrap();
-        assert_eq!(toy.security(), Security::None);
-        assert_ne!(toy.id(), Params::named("insecure-toy12").unwrap().id());
-        let renamed = Params::new(like_full("insecure-other", 11)).unwrap();
-        assert_eq!((toy.id(), toy.tag()), (renamed.id(), renamed.tag()));
-    }
-
-    #[test]
-    fn a_bootstrap_that_cannot_work_is_refused() {
-        let full = Params::named("full").unwrap().literal().clone();
-        let refused = |change: fn(&mut ParamsLiteral)| {
-            let mut literal = full.clone();
-            literal.name = "insecure-other".into();
-            change(&mut literal);
-            Params::new(literal).err().map(|e| e.to_string()).unwrap_or_default()
-        };
-        assert_eq!(refused(|_| ()), "");
-        assert!(refused(|l| l.eval_mod.k = 7).contains("is exceeded"), "{}", refused(|l| l.eval_mod.k = 7));
-        assert!(refused(|l| l.sparse_weight = 128).contains("is exceeded"));
-        assert!(refused(|l| l.eval_mod.degree = 16).contains("is wrong by"));
-    }
 }

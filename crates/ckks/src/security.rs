@@ -1,13 +1,15 @@
-//! The security bound, as data.
+//! The security bound of parameter sets, as a table.
 //!
-//! Source: attacks usvp, bdd, bdd-hybrid, mitm-hybrid and EJK dual under the MATZOV cost model, error sigma 3.2, computed
-//! with the public lattice-estimator's formulas (`docs/security/parameters.md` re-derives a row). An entry is the
-//! largest log2(QP) for which the best attack costs at least 2^128; sparse columns are lowered by 1.5 % because the fast
-//! implementation they were computed with is that much too kind to mitm-hybrid.
+//! The table was computed with the formulas of the public lattice-estimator: attacks usvp, bdd,
+//! bdd-hybrid, mitm-hybrid and EJK dual under the MATZOV cost model, error sigma 3.2.
+//! `docs/security/` shows how to derive a row again. An entry is the largest log2(QP) for which the
+//! best attack costs at least 2^128. The sparse columns are lowered by 1.5 % because the fast
+//! implementation that computed them underestimates mitm-hybrid by that much.
 
 use crate::{Error, Result};
 
-/// Secret weights of the table's columns, densest first; `usize::MAX` stands for uniform ternary secrets.
+/// Secret weights of the table's columns, densest first; `usize::MAX` stands for uniform ternary
+/// secrets.
 const WEIGHTS: [usize; 7] = [usize::MAX, 512, 256, 192, 128, 64, 32];
 
 /// `(log N, largest log2(QP) per column)`; 0 where no figure was computed.
@@ -31,11 +33,11 @@ const ESTIMATED: [(u32, f64, f64); 6] = [
 /// How hard the scheme is to break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Security {
-    /// Between two points of the estimator: bits by linear interpolation.
+    /// Bits by linear interpolation between two points of the estimator.
     Bits(f64),
-    /// Within the table's bound, no closer figure stored.
+    /// At least 128 bits by the table; no finer figure is stored.
     AtLeast128,
-    /// Beyond the bound, or no figure known.
+    /// Less than 128 bits, or no figure is known.
     None,
 }
 
@@ -60,8 +62,9 @@ impl std::fmt::Display for Security {
     }
 }
 
-/// The largest log2(QP) with 128 bits at degree `2^log_n` for secrets with `weight` nonzero coefficients (of the next
-/// smaller weight in the table; `usize::MAX` for uniform ternary). 0 when nothing is known.
+/// The largest log2(QP) with 128 bits at degree `2^log_n` for secrets with `weight` nonzero
+/// coefficients (of the next smaller weight in the table; `usize::MAX` for uniform ternary). 0 when
+/// nothing is known.
 pub fn largest_log_qp(log_n: u32, weight: usize) -> f64 {
     let row = LARGEST_LOG_QP.iter().rev().find(|(row, _)| *row <= log_n);
     let known = |(_, limits): &(u32, [f64; 7])| {
@@ -83,7 +86,7 @@ pub fn estimate(log_n: u32, weight: usize, log_qp: f64) -> Security {
     }
 }
 
-/// Refuses what has less than 128 bits.
+/// Fails for a modulus with less than 128 bits of security.
 pub fn require(what: &str, log_n: u32, weight: usize, log_qp: f64) -> Result<()> {
     match estimate(log_n, weight, log_qp) {
         Security::None => {

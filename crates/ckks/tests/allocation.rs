@@ -29,7 +29,8 @@ fn key_sets_stream(samples: &Samples) {
 }
 
 fn hostile_bytes_cost_nothing(samples: &Samples) {
-    // Small things: an error's text, a table's names. Below this nothing depends on what bytes declare.
+    // Small things: an error's text, a table's names. Below this nothing depends on what bytes
+    // declare.
     const SMALL: usize = 4 << 10;
     for (kind, good) in &samples.bytes {
         samples.read(*kind, good).unwrap();
@@ -40,8 +41,9 @@ fn hostile_bytes_cost_nothing(samples: &Samples) {
             let peak = peak_of(|| assert!(samples.read(*kind, &bytes).is_err()));
             assert!(peak < SMALL, "a {kind} that declares {declared} bytes costs {peak}");
         }
-        // All that comes is the header and the first fields: no polynomial is made that was not sent, but for the one
-        // being read (from a pool that is there already) and a buffer for one limb of it.
+        // All that comes is the header and the first fields: no polynomial is made that was not
+        // sent, but for the one being read (from a pool that is there already) and a buffer for one
+        // limb of it.
         let peak = peak_of(|| assert!(samples.read(*kind, &good[..HEADER_LEN + 120]).is_err()));
         assert!(peak < 3 * SMALL, "the beginning of a {kind} costs {peak}");
     }

@@ -1,5 +1,5 @@
-//! Hostile bytes, a few seconds of them here; `cargo test --release -p hetal-ckks --test fuzz -- --ignored --nocapture
-//! fuzz_long` makes a million of each kind with a seed of its own.
+//! Hostile bytes, a few seconds of them here; `cargo test --release -p hetal-ckks --test fuzz --
+//! --ignored --nocapture fuzz_long` makes a million of each kind with a seed of its own.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,7 +1,8 @@
-//! Files of every released format version, kept forever: they decode, mean what they meant, and encode to the same bytes.
+//! Files of every released format version, kept forever: they decode, mean what they meant, and
+//! encode to the same bytes.
 //!
-//! A new version gets files of its own, by `cargo test -p hetal-ckks --test golden -- --ignored`, which writes those that
-//! are missing and changes none.
+//! A new version gets files of its own, by `cargo test -p hetal-ckks --test golden -- --ignored`,
+//! which writes those that are missing and changes none.
 
 #![allow(clippy::unwrap_used)]
 
@@ -41,7 +42,8 @@ fn client() -> Client {
     Client::of(tiny_params(), 2026, Isa::detect())
 }
 
-/// The client of the set of keys to and from the sparse secret: those from it have fewer special primes than others.
+/// The client of the set of keys to and from the sparse secret: those from it have fewer special
+/// primes than others.
 fn sparse_client() -> Client {
     let client = Client::of(tiny_params_of_two_kinds(), 2026, Isa::detect());
     assert!(client.params.special_for(1) < client.params.special_for(2));

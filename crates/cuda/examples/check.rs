@@ -94,7 +94,8 @@ fn ops(options: &Options, set: &str) -> Outcome {
     Ok(())
 }
 
-/// Milliseconds of `run`: until the card is done, and until all of it is queued. Best of five means.
+/// Milliseconds of `run`: until the card is done, and until all of it is queued. Best of five
+/// means.
 fn time(backend: &CudaBackend, repeats: u32, mut run: impl FnMut()) -> (f64, f64) {
     (0..3).for_each(|_| run());
     let mut best = (f64::MAX, f64::MAX);

@@ -4,12 +4,13 @@ mod conversion;
 mod key_switch;
 mod pointwise;
 mod recording;
+mod upload;
 
 pub use key_switch::CudaDigits;
 pub use recording::{CudaRoutine, Graphs};
 
 use crate::device::{Device, KernelTime, SIDES, in_lane, is_recording, lane};
-use crate::ffi::arguments::{Arguments, LiftArgs, NttArgs, bytes_of};
+use crate::ffi::arguments::{Arguments, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
 use crate::memory::{Buffer, CHUNK, Health, Pool, Table};
 use crate::plan::{Constants, Conversion, Transforms};
@@ -56,7 +57,8 @@ impl<K: Eq + Hash, V> Made<K, V> {
         Self(RwLock::default())
     }
 
-    /// What there is for a key, or is now made. Where the card has no memory for it, `make_room` may help.
+    /// What there is for a key, or is now made. Where the card has no memory for it, `make_room`
+    /// may help.
     fn get(&self, key: K, make: impl Fn(&K) -> Result<V>, make_room: impl FnOnce()) -> Result<Arc<V>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(known) = known {
@@ -109,8 +111,8 @@ impl CudaBackend {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::NoGpu`], [`crate::Error::NvrtcMissing`] and the like where there is nothing to work on; [`crate::Error::Unsupported`]
-    /// for rings that the kernels are not made for.
+    /// [`crate::Error::NoGpu`], [`crate::Error::NvrtcMissing`] and the like where there is nothing
+    /// to work on; [`crate::Error::Unsupported`] for rings that the kernels are not made for.
     pub fn open(gpu: usize, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
         #[cfg(feature = "emulator")]
         if let Some((bytes, launches)) = crate::emulated::card() {
@@ -134,7 +136,8 @@ impl CudaBackend {
         Self::on(Arc::new(crate::ffi::emulator::Emulator::open(log_n, arithmetic)?), log_n, q, p)
     }
 
-    /// The ring on an emulated device that has so many bytes of memory and is lost after so many launches.
+    /// The ring on an emulated device that has so many bytes of memory and is lost after so many
+    /// launches.
     #[cfg(test)]
     pub(crate) fn emulated_with(
         log_n: u32,
@@ -146,8 +149,8 @@ impl CudaBackend {
         Self::on(Arc::new(crate::ffi::emulator::Emulator::with(log_n, Arithmetic::Fp64, bytes, launches)?), log_n, q, p)
     }
 
-    /// The ring on no device at all: everything is accounted for and nothing is computed, so that a job can be tried for
-    /// the memory it will need. What is downloaded is zero.
+    /// The ring on no device at all: everything is accounted for and nothing is computed, so that a
+    /// job can be tried for the memory it will need. What is downloaded is zero.
     ///
     /// # Errors
     ///
@@ -201,8 +204,8 @@ impl CudaBackend {
         self.pool.peak()
     }
 
-    /// Bytes of device memory that `count` polynomials of so many limbs take: what is left over at the end of each chunk is
-    /// counted in.
+    /// Bytes of device memory that `count` polynomials of so many limbs take: what is left over at
+    /// the end of each chunk is counted in.
     pub fn device_bytes_of(&self, count: usize, limbs: usize) -> usize {
         let in_a_chunk = (CHUNK / limbs.max(1)).max(1);
         (count * limbs.max(CHUNK) * self.limb_bytes()).div_ceil(in_a_chunk)
@@ -217,8 +220,8 @@ impl CudaBackend {
         self.device.memory()
     }
 
-    /// Puts pauses of random length between kernels (or no longer), so that work which does not wait for what it needs gives
-    /// wrong results.
+    /// Puts pauses of random length between kernels (or no longer), so that work which does not
+    /// wait for what it needs gives wrong results.
     pub fn shake(&self, seed: Option<u64>) {
         self.device.shake(seed);
     }
@@ -321,7 +324,8 @@ impl CudaBackend {
         self.launch(Kernel::InverseColumns, jobs.len() as usize, &args);
     }
 
-    /// Where to read and where to write a polynomial that is changed: a shared one moves to limbs of its own.
+    /// Where to read and where to write a polynomial that is changed: a shared one moves to limbs
+    /// of its own.
     fn rewrite(&self, a: &mut CudaPoly) -> (Arc<Buffer>, u64) {
         if Arc::get_mut(&mut a.buffer).is_none() || !a.buffer.is_of_this_lane() {
             let own = Arc::new(self.pool.take(a.basis.limbs()));
@@ -421,7 +425,8 @@ impl Backend for CudaBackend {
     ) -> std::result::Result<CudaPoly, E> {
         assert_eq!(degree, 1 << self.constants.log_n);
         if is_recording() {
-            // What is loaded is kept, a key, and would never arrive: an error of all work, not of the recording alone.
+            // What is loaded is kept, a key, and would never arrive: an error of all work, not of
+            // the recording alone.
             let (operation, reason) = ("loading a key", "this cannot be recorded".to_owned());
             self.health.refuse(Error::Driver { operation, reason });
         }
@@ -531,7 +536,8 @@ impl Backend for CudaBackend {
         if sides < 2 || lane() != 0 || self.health.is_broken() {
             return items.into_iter().map(work).collect();
         }
-        // Queueing is quick: one after the other from this thread. (A second thread cost more than it won.)
+        // Queueing is quick: one after the other from this thread. (A second thread cost more than
+        // it won.)
         let _one_at_a_time = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
         self.noted(self.pool.lend(|| self.device.fork(sides)));
         let _joined_at_the_end = Fork { backend: self, sides, _one_at_a_time };
@@ -590,41 +596,5 @@ impl Backend for CudaBackend {
         let (plain, lifted) = if v0.basis.p > 0 { (Some(v0), None) } else { (None, Some(v0)) };
         let added = Added { accumulator: acc.as_ref(), lifted: [lifted, None], plain, galois };
         self.digits_times_key(digits, key, &added)
-    }
-}
-
-impl CudaBackend {
-    /// The polynomial of coefficients at an address: integers, or doubles to be scaled and rounded.
-    fn lifted(&self, basis: Basis, coefficients: u64, factor: Option<f64>) -> CudaPoly {
-        let out = self.uninit(basis);
-        let make = |basis: &Basis| Transforms::of_basis(&self.constants, &self.device, *basis);
-        if let Some(plan) = self.made(&self.lifts, basis, make) {
-            let args = LiftArgs {
-                primes: self.constants.primes.address(),
-                coefficients,
-                out: out.address(),
-                factor: factor.unwrap_or(0.0),
-                q: basis.q as u32,
-                full_q: self.constants.full.q as u32,
-            };
-            let kernel = if factor.is_some() { Kernel::LiftScaled } else { Kernel::Lift };
-            self.launch(kernel, basis.limbs(), &args);
-            self.forward(&plan.jobs, out.address());
-        }
-        out
-    }
-
-    /// What is uploaded in a fork, from a side of it or from another thread, may be used on its sides at once. What is uploaded
-    /// on lane 0 before a fork comes before all of it.
-    fn settle_upload(&self) {
-        if !self.health.is_broken() && (lane() != 0 || self.pool.is_forked()) {
-            self.noted(self.device.synchronize());
-        }
-    }
-
-    fn upload_bytes(&self, to: u64, bytes: &[u8]) {
-        if !self.health.is_broken() {
-            self.noted(self.device.upload(to, bytes));
-        }
     }
 }

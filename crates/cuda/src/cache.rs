@@ -1,5 +1,5 @@
-//! Compiled kernels on disk. They are code that this program will run, so the folder is private and every file carries a
-//! checksum; whatever does not fit is compiled again.
+//! Compiled kernels on disk. They are code that this program will run, so the folder is private and
+//! every file carries a checksum; whatever does not fit is compiled again.
 
 use std::fs;
 use std::io::Write;
@@ -16,8 +16,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The user's: `$HETAL_CACHE`, else `hetal` in `$XDG_CACHE_HOME` or `~/.cache`. `None` when there is no such place
-    /// or others can write to it.
+    /// The user's: `$HETAL_CACHE`, else `hetal` in `$XDG_CACHE_HOME` or `~/.cache`. `None` when
+    /// there is no such place or others can write to it.
     pub(crate) fn of_user() -> Option<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let folder = set("HETAL_CACHE")
@@ -76,7 +76,8 @@ pub(crate) fn key(parts: &[&str]) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// Makes a folder that is this user's and that no one else can read or write; false if it cannot be had.
+/// Makes a folder that is this user's and that no one else can read or write; false if it cannot be
+/// had.
 #[cfg(unix)]
 fn make_private(folder: &Path) -> bool {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};

@@ -1,4 +1,5 @@
-//! What the backend asks of a card. There are two: a real one through the driver, and an emulator for tests.
+//! What the backend asks of a card. There are two: a real one through the driver, and an emulator
+//! for tests.
 
 use crate::ffi::arguments::Arguments;
 use crate::source::{Arithmetic, Kernel};
@@ -18,12 +19,13 @@ pub struct KernelTime {
     pub seconds: f64,
 }
 
-/// Queues of a card that run beside each other. Work is queued on the one of the thread; 0 unless inside of a fork, which
-/// uses the others.
+/// Queues of a card that run beside each other. Work is queued on the one of the thread; 0 unless
+/// inside of a fork, which uses the others.
 pub(crate) const LANES: usize = 1 + SIDES;
 
-/// Sides of a fork at most. An iteration of MNIST took 67.8 ms on an H200 with one, 62.6 with two, 62.3 with three, 62.5 with four
-/// (SNIPS 63.4, 59.1, 57.4, 58.3), and every side has buffers of its own.
+/// Sides of a fork at most. An iteration of MNIST took 67.8 ms on an H200 with one, 62.6 with two,
+/// 62.3 with three, 62.5 with four (SNIPS 63.4, 59.1, 57.4, 58.3), and every side has buffers of
+/// its own.
 pub(crate) const SIDES: usize = 3;
 
 thread_local! {
@@ -104,13 +106,15 @@ pub(crate) trait Device: Send + Sync {
     fn synchronize(&self) -> Result<()>;
     /// Whether work can be recorded now.
     fn can_record(&self) -> bool;
-    /// Records what `work` queues, on all lanes, from this thread, and does nothing of it. Returns the recording's number.
+    /// Records what `work` queues, on all lanes, from this thread, and does nothing of it. Returns
+    /// the recording's number.
     fn record(&self, work: &mut dyn FnMut()) -> Result<u64>;
     /// Queues all that was recorded.
     fn replay(&self, recording: u64) -> Result<()>;
     /// Gives a recording up; what is still queued of it is done.
     fn forget(&self, recording: u64);
-    /// Puts pauses of random length before kernels, or no longer. What has one queue only has nothing to shake.
+    /// Puts pauses of random length before kernels, or no longer. What has one queue only has
+    /// nothing to shake.
     fn shake(&self, _seed: Option<u64>) {}
     /// Begins to time kernels (or stops), and tells what was timed.
     fn profile(&self, on: bool) -> Vec<KernelTime>;

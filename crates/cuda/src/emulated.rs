@@ -9,8 +9,8 @@ type Card = (usize, Arc<AtomicUsize>);
 
 static CARD: Mutex<Option<Card>> = Mutex::new(None);
 
-/// From now on this process has one card: an emulated one of so many bytes, in place of any before. Returns the launches until it is
-/// lost, to be changed at will.
+/// From now on this process has one card: an emulated one of so many bytes, in place of any before.
+/// Returns the launches until it is lost, to be changed at will.
 pub fn install(bytes: usize) -> Arc<AtomicUsize> {
     let launches = Arc::new(AtomicUsize::new(usize::MAX));
     *CARD.lock().unwrap_or_else(PoisonError::into_inner) = Some((bytes, Arc::clone(&launches)));

@@ -1,4 +1,5 @@
-//! All of this crate's `unsafe`: the driver, the run-time compiler, and the emulator that tests use.
+//! All of this crate's `unsafe`: the driver, the run-time compiler, and the emulator that tests
+//! use.
 
 pub(crate) mod arguments;
 pub(crate) mod driver;

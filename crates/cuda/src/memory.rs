@@ -1,4 +1,5 @@
-//! Device memory: buffers of whole limbs that are used again, tables that stay, and the first error, which is kept.
+//! Device memory: buffers of whole limbs that are used again, tables that stay, and the first
+//! error, which is kept.
 
 use crate::device::{Device, LANES, is_recording, lane};
 use crate::ffi::arguments::{Plain, bytes_of};
@@ -8,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 
-/// The first error of a backend. Operations cannot return one, so it is kept, and everything after it does nothing. What
-/// fails in a recording is not done yet: it has a place of its own, and ends only recordings.
+/// The first error of a backend. Operations cannot return one, so it is kept, and everything after
+/// it does nothing. What fails in a recording is not done yet: it has a place of its own, and ends
+/// only recordings.
 #[derive(Default)]
 pub(crate) struct Health {
     work: OnceLock<Error>,
@@ -69,14 +71,15 @@ pub(crate) struct Pool {
     peak: AtomicUsize,
 }
 
-/// The rooms: what work is done in, and what recordings work in when they are replayed. Nothing is done while work is
-/// recorded, and replays come one after the other, so all recordings share a room; between them, chunks of it that are free
-/// are lent to other work that the card has no more memory for.
+/// The rooms: what work is done in, and what recordings work in when they are replayed. Nothing is
+/// done while work is recorded, and replays come one after the other, so all recordings share a
+/// room; between them, chunks of it that are free are lent to other work that the card has no more
+/// memory for.
 #[derive(Default)]
 struct Rooms {
     free: [Free; 2],
-    /// The thread that records or replays something: what is free in the recordings' room is written and read all the same, so no
-    /// chunk leaves it.
+    /// The thread that records or replays something: what is free in the recordings' room is
+    /// written and read all the same, so no chunk leaves it.
     reserved_by: Option<ThreadId>,
     /// How often that began or ended.
     reserved: u64,
@@ -92,10 +95,11 @@ fn room() -> usize {
 
 /// What is free on each lane.
 ///
-/// What was queued on a lane before a buffer came back runs before what its next owner queues there, so a buffer goes
-/// to the lane it was taken on. A fork comes after everything on lane 0 and lends what is free there to its sides; lane 0
-/// goes on after all of them and takes back all that is free. A buffer that a side gives back but did not take in this fork
-/// may still be in use on another: it waits for the end of the fork, and so does what another thread gives back on lane 0
+/// What was queued on a lane before a buffer came back runs before what its next owner queues
+/// there, so a buffer goes to the lane it was taken on. A fork comes after everything on lane 0 and
+/// lends what is free there to its sides; lane 0 goes on after all of them and takes back all that
+/// is free. A buffer that a side gives back but did not take in this fork may still be in use on
+/// another: it waits for the end of the fork, and so does what another thread gives back on lane 0
 /// meanwhile. There is one fork at a time.
 #[derive(Default)]
 struct Free {
@@ -126,7 +130,8 @@ impl Free {
     }
 }
 
-/// Ranges of free limbs: by address, and by size. Neighbours are one range, as long as a chunk does not end between them.
+/// Ranges of free limbs: by address, and by size. Neighbours are one range, as long as a chunk does
+/// not end between them.
 #[derive(Default)]
 struct Ranges {
     places: BTreeMap<u64, usize>,
@@ -222,12 +227,14 @@ impl Pool {
         list.give(buffer.address, buffer.limbs, self.limb_bytes, chunks);
     }
 
-    /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before is then free on them.
+    /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before
+    /// is then free on them.
     pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
         let lent = {
             let Rooms { free, reserved, .. } = &mut *self.rooms();
             let Free { lanes: [first, ..], is_forked, reserved_at_fork, .. } = &mut free[room()];
-            // Before the fork: what is queued on lane 0 while this is not yet so comes before the other lanes.
+            // Before the fork: what is queued on lane 0 while this is not yet so comes before the
+            // other lanes.
             *is_forked = true;
             *reserved_at_fork = *reserved;
             std::mem::take(first)
@@ -239,7 +246,8 @@ impl Pool {
         out
     }
 
-    /// Ends a fork: `join` makes lane 0 wait for the others, and what was free on them before is then free on it.
+    /// Ends a fork: `join` makes lane 0 wait for the others, and what was free on them before is
+    /// then free on it.
     pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
         // Before: what comes back later may be in use by work that this join does not wait for.
         let back = {
@@ -263,14 +271,16 @@ impl Pool {
         from.places.into_iter().for_each(|(address, limbs)| to.give(address, limbs, self.limb_bytes, chunks));
     }
 
-    /// The first limbs of a chunk that is new to the room; of one that has no more, where there is no room for a whole one.
+    /// The first limbs of a chunk that is new to the room; of one that has no more, where there is
+    /// no room for a whole one.
     fn allocate(&self, lane: usize, limbs: usize) -> Result<u64> {
         self.health.check()?;
         let ask = || self.ask(limbs.max(CHUNK)).ok();
         // What stays for long in the recordings' room ends their replays: work asks the card first.
         let found = if is_recording() { self.borrow(limbs).or_else(ask) } else { ask().or_else(|| self.borrow(limbs)) };
         let last = || {
-            // Perhaps there is room in chunks that are free, or will be once another thread has queued its replay.
+            // Perhaps there is room in chunks that are free, or will be once another thread has
+            // queued its replay.
             self.wait_until_open();
             self.borrow(limbs).map_or_else(
                 || {
@@ -298,7 +308,8 @@ impl Pool {
         Ok((address, limbs))
     }
 
-    /// Waits while another thread has the recordings' room; not in a fork, which that thread may be waiting for.
+    /// Waits while another thread has the recordings' room; not in a fork, which that thread may be
+    /// waiting for.
     fn wait_until_open(&self) {
         if lane() != 0 {
             return;
@@ -308,8 +319,8 @@ impl Pool {
         drop(self.opened.wait_while(self.rooms(), is_closed).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A free chunk of the other room. A side of a fork gets none once something was replayed since the fork, which it does
-    /// not wait for.
+    /// A free chunk of the other room. A side of a fork gets none once something was replayed since
+    /// the fork, which it does not wait for.
     fn borrow(&self, limbs: usize) -> Option<(u64, usize)> {
         let Rooms { free, reserved_by, reserved } = &mut *self.rooms();
         if room() == WORK && (reserved_by.is_some() || (lane() != 0 && free[WORK].reserved_at_fork != *reserved)) {
@@ -337,7 +348,8 @@ impl Pool {
         self.rooms().free.iter().any(|room| room.chunks.get(&address) == Some(&size))
     }
 
-    /// Brings chunks back to the recordings' room, if all of them are free, and closes it to other work.
+    /// Brings chunks back to the recordings' room, if all of them are free, and closes it to other
+    /// work.
     pub(crate) fn reserve(&self, chunks: &[Chunk]) -> Option<Reserved<'_>> {
         let Rooms { free: [work, recordings], reserved_by, reserved } = &mut *self.rooms();
         let is_free = |&(address, size): &Chunk| [&work, &recordings].iter().any(|room| room.is_free(address, size));
@@ -380,8 +392,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// Gives a chunk back to the card, whose memory goes to whoever asks next: what was one tenant's is no other's. A card that
-    /// failed keeps it.
+    /// Gives a chunk back to the card, whose memory goes to whoever asks next: what was one
+    /// tenant's is no other's. A card that failed keeps it.
     fn release(&self, address: u64, limbs: usize) {
         _ = self.device.zero(address, limbs * self.limb_bytes);
         self.device.free(address);
@@ -397,7 +409,8 @@ impl Drop for Pool {
     }
 }
 
-/// The recordings' room while something is recorded or replayed in it. It is open to other work again when this is dropped.
+/// The recordings' room while something is recorded or replayed in it. It is open to other work
+/// again when this is dropped.
 pub(crate) struct Reserved<'a>(&'a Pool);
 
 impl Drop for Reserved<'_> {
@@ -428,10 +441,12 @@ impl Buffer {
         self.address
     }
 
-    /// Whether only this lane can have queued work on it: what another may still read must not be written.
+    /// Whether only this lane can have queued work on it: what another may still read must not be
+    /// written.
     pub(crate) fn is_of_this_lane(&self) -> bool {
         let (lane, free) = (lane(), &self.pool.rooms().free[self.room]);
-        // On lane 0 within a fork is another thread than the one that forked, whose sides may have read it.
+        // On lane 0 within a fork is another thread than the one that forked, whose sides may have
+        // read it.
         if lane == 0 { !free.is_forked } else { lane == self.lane && free.forks == self.fork }
     }
 

@@ -1,4 +1,5 @@
-//! Constants of the ring, and the batches of transforms and conversions behind an operation, made once for each shape.
+//! Constants of the ring, and the batches of transforms and conversions behind an operation, made
+//! once for each shape.
 
 use crate::device::Device;
 use crate::ffi::arguments::{Group, Job, Prime, Target, Word};
@@ -54,7 +55,8 @@ impl Constants {
         })
     }
 
-    /// The number, in the full basis, of the prime of limb `i` of a polynomial over `q` primes of the chain.
+    /// The number, in the full basis, of the prime of limb `i` of a polynomial over `q` primes of
+    /// the chain.
     fn number(&self, q: usize, i: usize) -> usize {
         if i < q { i } else { i - q + self.full.q }
     }
@@ -153,7 +155,8 @@ fn forward_job(number: usize, group: usize, from: usize, to: usize, scale: Word)
     Job { prime: number as u32, group: group as u32, from: from as u32, to: to as u32, scale, scaled_root: 0 }
 }
 
-/// Inverse transforms of source limbs, conversions of their coefficients to other primes, and forward transforms there.
+/// Inverse transforms of source limbs, conversions of their coefficients to other primes, and
+/// forward transforms there.
 pub(crate) struct Conversion {
     pub(crate) inverse: Table,
     pub(crate) groups: Table,
@@ -198,8 +201,8 @@ impl Builder {
         });
     }
 
-    /// One more target of the last group: prime `number`, at limb `to` of the work. Returns the inverse of the sources'
-    /// product, centred.
+    /// One more target of the last group: prime `number`, at limb `to` of the work. Returns the
+    /// inverse of the sources' product, centred.
     fn target(&mut self, constants: &Constants, sources: &[usize], number: usize, to: usize) -> Word {
         let moduli = &constants.moduli;
         let t = &moduli[number];
@@ -233,7 +236,8 @@ impl Builder {
     }
 }
 
-/// To how many blocks to deal `targets` so that `blocks` times as many of them are done soonest, `at_once` at a time.
+/// To how many blocks to deal `targets` so that `blocks` times as many of them are done soonest,
+/// `at_once` at a time.
 fn depth(blocks: u32, targets: u32, at_once: u32) -> u32 {
     // A block's loads cost about as much as two targets.
     let cost = |deep: u32| (blocks * deep).div_ceil(at_once) * (targets.div_ceil(deep) + 2);
@@ -241,8 +245,8 @@ fn depth(blocks: u32, targets: u32, at_once: u32) -> u32 {
 }
 
 impl Conversion {
-    /// Digits `ranges` of a polynomial, each to the other primes of `basis`; digit `j`'s limb `i` is at
-    /// `j * basis.limbs() + i` of the work.
+    /// Digits `ranges` of a polynomial, each to the other primes of `basis`; digit `j`'s limb `i`
+    /// is at `j * basis.limbs() + i` of the work.
     pub(crate) fn of_digits(
         constants: &Constants,
         device: &Arc<dyn Device>,
@@ -262,8 +266,9 @@ impl Conversion {
         builder.build(constants, device)
     }
 
-    /// Division of `count` polynomials by the special primes and the last `drop_q` of the chain. Remainders of
-    /// polynomial `g` are at `g * to + i` of the work, for the `to` limbs that are left.
+    /// Division of `count` polynomials by the special primes and the last `drop_q` of the chain.
+    /// Remainders of polynomial `g` are at `g * to + i` of the work, for the `to` limbs that are
+    /// left.
     pub(crate) fn of_division(
         constants: &Constants,
         device: &Arc<dyn Device>,

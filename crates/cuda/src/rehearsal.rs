@@ -1,4 +1,5 @@
-//! A card that computes nothing and has all the memory that is asked for. Behind the backend it shows what a job will need.
+//! A card that computes nothing and has all the memory that is asked for. Behind the backend it
+//! shows what a job will need.
 
 use crate::Result;
 use crate::device::{Device, KernelTime, not_recorded, recording};

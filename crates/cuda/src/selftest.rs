@@ -38,8 +38,8 @@ pub struct Report {
     pub mismatches: Vec<Mismatch>,
 }
 
-/// Runs every operation on both backends, at several numbers of limbs, on random residues and on those at the ends of
-/// their ranges. The same salt gives the same inputs.
+/// Runs every operation on both backends, at several numbers of limbs, on random residues and on
+/// those at the ends of their ranges. The same salt gives the same inputs.
 ///
 /// # Errors
 ///
@@ -62,7 +62,8 @@ pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64)
     Ok(report)
 }
 
-/// Lets a card transform, multiply, divide and switch keys, on few limbs, and compares with the CPU: quick, for a card about to be used.
+/// Lets a card transform, multiply, divide and switch keys, on few limbs, and compares with the
+/// CPU: quick, for a card about to be used.
 ///
 /// # Errors
 ///
@@ -158,7 +159,8 @@ impl<'a, B: Backend> Run<'a, B> {
         if i < basis.q { self.ring.q[i] } else { self.ring.p[i - basis.q] }
     }
 
-    /// A polynomial with every pair of extreme residues somewhere, or (salts of one in four) nothing but one of them.
+    /// A polynomial with every pair of extreme residues somewhere, or (salts of one in four)
+    /// nothing but one of them.
     fn poly(&self, basis: Basis, salt: u64) -> B::Poly {
         let n = 1usize << self.ring.log_n;
         let mut state = (self.salt ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;

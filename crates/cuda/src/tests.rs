@@ -1,5 +1,7 @@
 //! The kernels on the emulator against the CPU's ring.
 
+mod recordings;
+
 use crate::ffi::emulator::is_present;
 use crate::memory::CHUNK;
 use crate::selftest::{Ring, compare, probe};
@@ -8,9 +10,10 @@ use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
+use hetal_learn::driver::{EngineHost, drive};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Trainer};
-use hetal_learn::{CachedBatch, Geometry, LevelPlan, Limits, RowBlob, Session, session};
+use hetal_learn::{CachedBatch, Geometry, LevelPlan, Limits, RowBlob, Session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{Client, complex_vector};
 use std::cell::Cell;
@@ -40,7 +43,8 @@ fn every_operation_gives_the_cpus_bytes_at_a_toy_set() {
     }
 }
 
-/// Small, medium and large primes, in every order that matters: the widest conversions and products.
+/// Small, medium and large primes, in every order that matters: the widest conversions and
+/// products.
 #[test]
 fn every_size_of_prime_gives_the_cpus_bytes() {
     if !is_present() {
@@ -301,27 +305,6 @@ fn what_is_changed_beside_a_fork_is_not_what_it_reads() {
     assert!(matches!(moved[0], Some((before, after)) if before != after), "{moved:?}");
 }
 
-/// What is loaded is kept: it must not come from a recording, where nothing arrives.
-#[test]
-fn nothing_is_loaded_while_work_is_recorded() {
-    if !is_present() {
-        return;
-    }
-    let shop = Workshop::new(usize::MAX);
-    let routine = CudaRoutine::default();
-    let load = |inputs: Vec<CudaPoly>| {
-        shop.gpu.try_from_limbs(1024, CHAIN, |_, limb| {
-            limb.fill(1);
-            Ok::<_, ()>(())
-        })?;
-        Ok::<_, ()>(inputs)
-    };
-    shop.gpu.repeat(&routine, vec![shop.five()], load).unwrap();
-    shop.gpu.health().unwrap();
-    _ = shop.gpu.repeat(&routine, vec![shop.five()], load);
-    assert!(matches!(shop.gpu.health(), Err(Failure::Device { operation: "loading a key", .. })));
-}
-
 /// What a side of a fork gave is used again by later forks.
 #[test]
 fn memory_does_not_grow_with_forks() {
@@ -338,8 +321,8 @@ fn memory_does_not_grow_with_forks() {
     assert_eq!(gpu.pool_bytes(), held);
 }
 
-/// A card is lost in the middle of a step: the step is an error, the session stays where it was, nothing false is written,
-/// and the checkpoint from before goes on elsewhere.
+/// A card is lost in the middle of a step: the step is an error, the session stays where it was,
+/// nothing false is written, and the checkpoint from before goes on elsewhere.
 #[test]
 fn a_lost_card_loses_nothing() {
     if !is_present() {
@@ -368,7 +351,9 @@ fn a_lost_card_loses_nothing() {
     let saved: Vec<Vec<u8>> = ciphertexts.iter().map(|ct| codec.encode(ct.inner()).unwrap()).collect();
 
     left.store(100, Ordering::Relaxed);
-    let lost = session::advance(&engine, &mut session, &batches[..], |_| Ok(&trainer), |_| true).unwrap_err();
+    let never = |_: &Session<_>, _| unreachable!("no epoch ends");
+    let mut host = EngineHost::new(&engine, &batches[..], |_| Ok(&trainer), never);
+    let lost: hetal_learn::Error = drive(&mut session, &mut host).unwrap_err();
     let hetal_learn::Error::Circuit(hetal_circuits::Error::Scheme(hetal_ckks::Error::Backend(found))) = lost else {
         panic!("{lost}");
     };
@@ -381,251 +366,4 @@ fn a_lost_card_loses_nothing() {
     let resumed = Session::resume(record, again).unwrap();
     assert_eq!(resumed.next_action(), session.next_action());
     assert_eq!(saved[0], on_cpu.encode(&resumed.weights()[0]).unwrap());
-}
-
-/// A ring, and something to do in it on both sides of a fork.
-struct Workshop {
-    gpu: CudaBackend,
-    cpu: RnsRing,
-}
-
-const CHAIN: Basis = Basis { q: 3, p: 0 };
-
-impl Workshop {
-    fn new(bytes: usize) -> Self {
-        let q = prime::ntt_primes_below(50, 10, 3);
-        let gpu = CudaBackend::emulated_with(10, &q, &[], bytes, launches(usize::MAX)).unwrap();
-        Self { gpu, cpu: RnsRing::new(10, &q, &[], Isa::detect()).unwrap() }
-    }
-
-    /// One with the memory that the work takes of this one, and room for `limbs` more.
-    fn with_no_more(&self, limbs: usize) -> Self {
-        Self::new(usize::MAX - self.gpu.memory().unwrap().0 + limbs * 8192)
-    }
-
-    /// `(a b - a, round(a^2 / q))` for what `a` and `b` are lifted from.
-    fn work<B: Backend>(backend: &B, inputs: &[B::Poly]) -> Vec<B::Poly> {
-        let (a, b) = (&inputs[0], &inputs[1]);
-        backend.concurrently(vec![b, a], |factor| {
-            let mut product = backend.mul(a, factor, CHAIN);
-            if std::ptr::eq(factor, a) {
-                return backend.divide(product, 1);
-            }
-            backend.sub_assign(&mut product, a);
-            product
-        })
-    }
-
-    fn inputs<B: Backend>(backend: &B, salt: i64) -> Vec<B::Poly> {
-        let lift = |factor: i64| backend.lift(CHAIN, &(0..1024).map(|k| (k - salt) * factor).collect::<Vec<_>>());
-        vec![lift(3), lift(-1_000_003)]
-    }
-
-    /// Does the work once more, and compares.
-    fn check(&self, routine: &CudaRoutine, salt: i64) {
-        let inputs = Self::inputs(&self.gpu, salt);
-        let got = self.gpu.repeat(routine, inputs, |inputs| Ok::<_, ()>(Self::work(&self.gpu, &inputs))).unwrap();
-        let expected = Self::work(&self.cpu, &Self::inputs(&self.cpu, salt));
-        for (got, expected) in got.iter().zip(&expected) {
-            assert!(self.gpu.download(got) == self.cpu.download(expected), "salt {salt}");
-        }
-        assert_eq!(got.len(), expected.len());
-    }
-
-    /// Does `(a^2, a^4)`, the second from the first, and compares. `a` is 5.
-    fn check_powers(&self, routine: &CudaRoutine, five: CudaPoly) {
-        let powers = |mut inputs: Vec<CudaPoly>| {
-            let square = inputs.pop().map(|a| self.gpu.mul(&a, &a, CHAIN)).ok_or(())?;
-            let fourth = self.gpu.mul(&square, &square, CHAIN);
-            Ok::<_, ()>(vec![square, fourth])
-        };
-        let out = self.gpu.repeat(routine, vec![five], powers).unwrap();
-        let got: Vec<_> = out.iter().map(|poly| self.gpu.download(poly).unwrap()).collect();
-        assert_eq!(got, [25, 625].map(|power| vec![vec![power; 1024]; 3]));
-    }
-
-    fn five(&self) -> CudaPoly {
-        self.gpu.upload(CHAIN, &[&[5; 1024][..]; 3])
-    }
-
-    /// Recordings there are, times that one was replayed, times that it was not.
-    fn counts(&self) -> (usize, usize, usize) {
-        let graphs = self.gpu.graphs();
-        assert_eq!(graphs.ended, None);
-        (graphs.recorded, graphs.replayed, graphs.passed_over)
-    }
-}
-
-#[test]
-fn recorded_work_is_done_on_other_inputs() {
-    if !is_present() {
-        return;
-    }
-    let shop = Workshop::new(usize::MAX);
-    let (first, second) = (CudaRoutine::default(), CudaRoutine::default());
-    (0..4).for_each(|salt| shop.check(&first, salt));
-    assert_eq!(shop.counts(), (1, 3, 0));
-    let held = shop.gpu.pool_bytes();
-    (4..8).for_each(|salt| shop.check([&first, &second][salt as usize % 2], salt));
-    assert_eq!(shop.counts(), (2, 6, 0));
-    assert_eq!(shop.gpu.pool_bytes(), held, "recordings work in the same memory");
-    drop(second);
-    assert_eq!(shop.counts(), (1, 6, 0));
-    shop.gpu.use_graphs(false);
-    shop.check(&first, 9);
-    assert_eq!(shop.counts(), (1, 6, 0));
-}
-
-/// What a recording is read from is no place for its outputs, however little memory is left beside it.
-#[test]
-fn outputs_of_a_replay_are_not_where_it_is_read_from() {
-    if !is_present() {
-        return;
-    }
-    let plenty = Workshop::new(usize::MAX);
-    let routine = CudaRoutine::default();
-    (0..2).for_each(|_| plenty.check_powers(&routine, plenty.five()));
-    let scarce = plenty.with_no_more(0);
-    let other_routine = CudaRoutine::default();
-    (0..2).for_each(|_| scarce.check_powers(&other_routine, scarce.five()));
-    // A new chunk is there for the outputs of one; the other's work has none but the recordings'.
-    for (shop, routine, expected) in [(&plenty, &routine, (1, 2, 0)), (&scarce, &other_routine, (1, 1, 1))] {
-        let held = shop.gpu.pool_bytes();
-        let five = shop.five();
-        let mut others: Vec<_> = (1..CHUNK / CHAIN.limbs()).map(|_| shop.gpu.zero(CHAIN)).collect();
-        assert_eq!((others.len(), shop.gpu.pool_bytes()), (84, held), "one limb of the chunk is left");
-        shop.check_powers(routine, five);
-        assert_eq!(shop.counts(), expected);
-        others.truncate(40);
-        shop.check_powers(routine, shop.five());
-        assert_eq!(shop.counts(), (1, expected.1 + 1, expected.2));
-        shop.gpu.health().unwrap();
-    }
-}
-
-/// Where memory is short, what recordings work in is given back to the card, and later taken anew.
-#[test]
-fn recordings_are_made_anew_where_their_memory_is_gone() {
-    if !is_present() {
-        return;
-    }
-    let trial = Workshop::new(usize::MAX);
-    let routine = CudaRoutine::default();
-    (0..2).for_each(|salt| trial.check(&routine, salt));
-    // Two chunks are in use, and 600 limbs are more than is left beside them.
-    let shop = trial.with_no_more(400);
-    let (first, second) = (CudaRoutine::default(), CudaRoutine::default());
-    (0..3).for_each(|salt| shop.check(&first, salt));
-    assert_eq!(shop.counts(), (1, 2, 0));
-    let kernels = shop.gpu.graphs().kernels;
-    shop.gpu.time_transforms(600, 1).unwrap();
-    assert_eq!(shop.gpu.pool_bytes(), 600 * 8192, "all that nobody used was given back");
-    (3..5).for_each(|salt| shop.check(&first, salt));
-    assert_eq!((shop.counts(), shop.gpu.graphs().kernels), ((1, 4, 0), 2 * kernels));
-    (5..7).for_each(|salt| shop.check(&second, salt));
-    assert_eq!(shop.counts(), (2, 5, 0));
-}
-
-/// Memory of recordings is lent where the card has no more; where it does not come back, work is done step by step.
-#[test]
-fn memory_of_recordings_serves_other_work() {
-    if !is_present() {
-        return;
-    }
-    let plenty = Workshop::new(usize::MAX);
-    let routine = CudaRoutine::default();
-    (0..2).for_each(|salt| plenty.check(&routine, salt));
-    let shop = plenty.with_no_more(0);
-    // What stays for long is put elsewhere while there is memory elsewhere.
-    let kept: Vec<_> = (0..CHUNK / 2).map(|_| plenty.gpu.zero(CHAIN)).collect();
-    plenty.check(&routine, 2);
-    assert_eq!(plenty.counts(), (1, 2, 0));
-    drop(kept);
-
-    let (routine, other_routine) = (CudaRoutine::default(), CudaRoutine::default());
-    (0..3).for_each(|salt| shop.check(&routine, salt));
-    assert_eq!(shop.counts(), (1, 2, 0));
-    let held = shop.gpu.pool_bytes();
-    // More than the work's chunk, which leaves as much for the work.
-    let mut others: Vec<_> = (0..CHUNK / 2).map(|_| shop.gpu.zero(CHAIN)).collect();
-    assert_eq!(shop.gpu.pool_bytes(), held);
-    shop.check(&routine, 3);
-    assert_eq!(shop.counts(), (1, 2, 1));
-    // Nothing else is recorded meanwhile, and that is told as well.
-    (4..6).for_each(|salt| shop.check(&other_routine, salt));
-    assert_eq!(shop.counts(), (1, 2, 2));
-    let expected = vec![vec![0; 1024]; 3];
-    assert!(others.iter().all(|poly| shop.gpu.download(poly).unwrap() == expected), "what was lent is left alone");
-    // All that was in the recordings' chunk.
-    others.truncate(40);
-    shop.check(&routine, 6);
-    shop.check(&other_routine, 7);
-    assert_eq!(shop.counts(), (2, 4, 2));
-    shop.gpu.health().unwrap();
-}
-
-/// What cannot be recorded is done all the same, step by step, and the reason is told.
-#[test]
-fn failures_end_recordings_and_nothing_else() {
-    if !is_present() {
-        return;
-    }
-    // Room for the work's chunk, and for no other.
-    let tables = {
-        let shop = Workshop::new(usize::MAX);
-        shop.check(&CudaRoutine::default(), 0);
-        usize::MAX - shop.gpu.memory().unwrap().0
-    };
-    let shop = Workshop::new(tables + 4096);
-    let routine = CudaRoutine::default();
-    (0..3).for_each(|salt| shop.check(&routine, salt));
-    let graphs = shop.gpu.graphs();
-    assert_eq!((graphs.recorded, graphs.replayed), (0, 0));
-    assert!(graphs.ended.is_some_and(|reason| reason.contains("out of GPU memory")));
-    shop.gpu.health().unwrap();
-
-    // Numbers of the host are not in a recording, nor in a rehearsal's.
-    let shop = Workshop::new(usize::MAX);
-    let rehearsal = CudaBackend::rehearsal(10, &prime::ntt_primes_below(50, 10, 3), &[]).unwrap();
-    let expected = shop.cpu.download(&Backend::lift(&shop.cpu, CHAIN, &[5; 1024])).unwrap();
-    for (gpu, expected) in [(&shop.gpu, expected), (&rehearsal, vec![vec![0; 1024]; 3])] {
-        let routine = CudaRoutine::default();
-        let lift = |_: Vec<CudaPoly>| Ok::<_, ()>(vec![gpu.lift(CHAIN, &[5; 1024])]);
-        let lifted: Vec<_> = (0..3).map(|_| gpu.repeat(&routine, Vec::new(), lift).unwrap()).collect();
-        assert!(lifted.iter().all(|polys| gpu.download(&polys[0]).unwrap() == expected));
-        let graphs = gpu.graphs();
-        assert_eq!((graphs.recorded, graphs.replayed), (0, 0));
-        assert!(graphs.ended.is_some_and(|reason| reason.contains("cannot be recorded")));
-    }
-}
-
-/// Work that fails while it is recorded leaves no recording, and other recordings as they were.
-#[test]
-fn work_that_fails_while_it_is_recorded_is_recorded_later() {
-    if !is_present() {
-        return;
-    }
-    let shop = Workshop::new(usize::MAX);
-    let calls = Cell::new(0);
-    let once_failing = |inputs: Vec<CudaPoly>| {
-        let out = Workshop::work(&shop.gpu, &inputs);
-        if calls.replace(calls.get() + 1) == 1 { Err("only while it is recorded") } else { Ok(out) }
-    };
-    let expected: Vec<_> =
-        Workshop::work(&shop.cpu, &Workshop::inputs(&shop.cpu, 1)).iter().map(|p| shop.cpu.download(p)).collect();
-    let check = |routine: &CudaRoutine| {
-        let out = shop.gpu.repeat(routine, Workshop::inputs(&shop.gpu, 1), once_failing).unwrap();
-        assert!(out.iter().map(|poly| shop.gpu.download(poly)).eq(expected.iter().cloned()));
-    };
-    let (first, second) = (CudaRoutine::default(), CudaRoutine::default());
-    (0..2).for_each(|_| check(&first));
-    assert_eq!((calls.get(), shop.counts()), (3, (0, 0, 0)), "once, in vain to record it, and once more");
-    check(&first);
-    assert_eq!((calls.get(), shop.counts()), (4, (1, 1, 0)));
-
-    calls.set(0);
-    (0..2).for_each(|_| check(&second));
-    assert_eq!((calls.get(), shop.counts()), (3, (1, 1, 0)));
-    check(&first);
-    assert_eq!((calls.get(), shop.counts()), (3, (1, 2, 0)), "it was not recorded again");
 }

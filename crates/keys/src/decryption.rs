@@ -7,10 +7,10 @@ use hetal_ring::{Basis, Poly, RnsRing};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Opens ciphertexts.
+/// Decrypts ciphertexts.
 ///
-/// What it returns is private: an exact decryption contains the noise, and noise published together with its ciphertext
-/// gives the secret away. Values that leave the owner go through a [`crate::Release`].
+/// The result is private: it contains the noise, and noise published together with its ciphertext
+/// reveals the secret key. Values that leave the owner go through a [`crate::Release`].
 pub struct Decryptor {
     params: Arc<Params>,
     ring: Arc<RnsRing>,
@@ -38,7 +38,7 @@ impl Decryptor {
         // Messages are far below q0 q1, so two limbs hold them; their product stays below 2^101.
         let basis = Basis { q: ct.limbs.min(2), p: 0 };
         let s = secret.lift(&self.ring, basis);
-        // The message with its noise gives the secret away: it does not stay in the pool.
+        // The message with its noise reveals the secret, so it does not stay in the pool.
         let mut m = SecretPoly(self.ring.mul(&ct.c1, &s.0, basis));
         self.ring.add_assign(&mut m.0, &ct.c0);
         self.ring.inverse(&mut m.0);

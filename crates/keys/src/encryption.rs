@@ -1,4 +1,4 @@
-//! Encryption, with the secret key (half the bytes) or the public one.
+//! Encryption with the secret key, which takes half the bytes, or with the public key.
 
 use crate::{Error, KeyGenerator, Result, SecretKey};
 use hetal_ckks::{Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext, SetTag};
@@ -22,7 +22,8 @@ impl Encryptor {
         Self { generator: KeyGenerator::new(params, Arc::clone(&ring)), ring, degree, set }
     }
 
-    /// Encrypts with the secret key; the uniform half stays a seed. Every call uses two fresh seeds.
+    /// Encrypts with the secret key. The uniform half stays a seed. Every call uses two fresh
+    /// seeds.
     pub fn encrypt_seeded(
         &self,
         secret: &SecretKey,
@@ -55,7 +56,8 @@ impl Encryptor {
         PublicKey { b, a: self.ring.uniform(&public, 0, basis), seed: public }
     }
 
-    /// Encrypts with the public key: `(v b + e0 + m, v a + e1)` for a fresh ternary `v`. The key must have the message's primes.
+    /// Encrypts with the public key: `(v b + e0 + m, v a + e1)` for a fresh ternary `v`. The key
+    /// must have the message's primes.
     pub fn encrypt_public(
         &self,
         key: &PublicKey<Poly>,

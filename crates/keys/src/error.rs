@@ -1,28 +1,28 @@
-//! What can go wrong around the secret key.
+//! Errors of keys, encryption and releases.
 
 use hetal_ckks::bytes::FormatError;
 use std::path::PathBuf;
 
-/// The result of an operation around the secret key.
+/// The result of an operation with keys.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong around the secret key, and what would help.
+/// An error of keys, encryption or releases. The message says what to do about it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system failed.
+    /// The operating system reported an error.
     #[error("{operation} {}: {message}", .path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// The system's kind of failure.
+        /// The kind of error.
         kind: std::io::ErrorKind,
-        /// Its words.
+        /// The message of the operating system.
         message: String,
     },
-    /// There is a file already.
+    /// The file exists already.
     #[error("{} exists, and a secret key is never overwritten: move it away or choose another name", .path.display())]
     Exists {
         /// The file.
@@ -50,36 +50,36 @@ pub enum Error {
         /// What is wrong with its bytes.
         error: FormatError,
     },
-    /// A way of protecting the key that this program does not know.
+    /// A protection of the key that this program does not know.
     #[error("the secret key in {} is protected in way {kind}, which this program does not know: use a newer one", .path.display())]
     Protection {
         /// The file.
         path: PathBuf,
-        /// The number of the way.
+        /// The number of the protection.
         kind: u16,
     },
-    /// A key behind a passphrase, and none was given.
+    /// The key is locked and no passphrase was given.
     #[error("the secret key in {} is locked with a passphrase: give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal", .path.display())]
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// Another passphrase than the one it was locked with.
+    /// The passphrase is not the one that locked the key.
     #[error("this is not the passphrase of the secret key in {}", .path.display())]
     Passphrase {
         /// The file.
         path: PathBuf,
     },
-    /// No passphrase at all.
+    /// The passphrase is empty.
     #[error("the passphrase is empty: an empty one protects nothing")]
     EmptyPassphrase,
-    /// No memory to turn a passphrase into a key.
+    /// There is not enough memory to derive a key from the passphrase.
     #[error("a passphrase takes {mebibytes} MiB of memory, which the system does not give: close other programs")]
     PassphraseMemory {
         /// What it takes.
         mebibytes: u32,
     },
-    /// The cipher refused.
+    /// The cipher failed.
     #[error("the secret key could not be locked")]
     NotLocked,
     /// Coefficients that no secret of the set has.
@@ -138,7 +138,7 @@ pub enum Error {
         "keys to and from the sparse secret are made together: ask for both kinds, because the ephemeral secret is not kept"
     )]
     LoneSparseKey,
-    /// The scheme refused.
+    /// An error of the scheme.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),
 }

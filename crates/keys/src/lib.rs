@@ -9,7 +9,7 @@ mod release;
 mod secret;
 pub mod secret_file;
 mod switching;
-mod wiping;
+mod zeroing_allocator;
 
 pub use decryption::Decryptor;
 pub use encryption::Encryptor;
@@ -19,4 +19,4 @@ pub use private::{Private, Wipe};
 pub use release::{Release, ReleasePolicy, estimate_noise, noise_bound};
 pub use secret::SecretKey;
 pub use switching::{EphemeralSecret, KeyGenerator};
-pub use wiping::ZeroingAllocator;
+pub use zeroing_allocator::ZeroingAllocator;

@@ -1,4 +1,5 @@
-//! A passphrase, and the seal it puts on the bytes of a secret key: Argon2id makes a key of it, ChaCha20-Poly1305 locks with that.
+//! Encryption of a secret key under a passphrase: Argon2id derives a key, ChaCha20-Poly1305
+//! encrypts with it.
 
 use crate::{Error, Result};
 use argon2::{Algorithm, Argon2, Block, Params as Cost, Version};
@@ -12,30 +13,31 @@ const SALT_LEN: usize = 16;
 const NONCE_LEN: usize = 12;
 /// Bytes of [`Seal::to_bytes`].
 pub(crate) const SEAL_LEN: usize = 12 + SALT_LEN + NONCE_LEN;
-/// Bytes that tell whether the passphrase was the right one.
+/// Bytes of the authentication tag.
 pub(crate) const TAG_LEN: usize = 16;
 
-/// The second recommendation of RFC 9106, some tenths of a second on a machine of today.
+/// The second recommendation of RFC 9106: some tenths of a second on a current machine.
 const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
 const LANES: u32 = 4;
-/// What a file may ask for: a forged one must not take all memory or all day. KiB, passes, lanes, and KiB times passes (some seconds).
+/// The most that a file may request, so that a forged file cannot take all memory or run for hours:
+/// KiB, passes, lanes, and KiB times passes (some seconds).
 const MOST: (u32, u32, u32) = (1 << 20, 64, 16);
 const MOST_WORK: u64 = 4 << 20;
 
-/// A passphrase. Zeroised when dropped, and nothing prints it.
+/// A passphrase. It is zeroised when dropped, and nothing prints it.
 #[derive(Clone)]
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
-    /// The passphrase of a text; an empty one protects nothing and is refused.
+    /// A passphrase from text. An empty one protects nothing and is refused.
     pub fn new(text: Zeroizing<String>) -> Result<Self> {
         if text.is_empty() { Err(Error::EmptyPassphrase) } else { Ok(Self(text)) }
     }
 }
 
 impl PartialEq for Passphrase {
-    /// Two typings of one passphrase.
+    /// Compares two entries of a passphrase.
     fn eq(&self, other: &Self) -> bool {
         *self.0 == *other.0
     }
@@ -47,7 +49,7 @@ impl std::fmt::Debug for Passphrase {
     }
 }
 
-/// How a passphrase locks: what it costs to try one, salt and nonce.
+/// How a passphrase locks a key: the cost of one guess, salt and nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seal {
     memory_kib: u32,
@@ -70,7 +72,7 @@ impl Seal {
         }
     }
 
-    /// As it is stored in front of what it locks.
+    /// The bytes that are stored in front of the locked data.
     pub(crate) fn to_bytes(self) -> [u8; SEAL_LEN] {
         let mut bytes = [0; SEAL_LEN];
         let fields: [&[u8]; 5] = [
@@ -84,7 +86,7 @@ impl Seal {
         bytes
     }
 
-    /// A stored seal, unless it asks for more than anyone should.
+    /// Parses a stored seal. Fails if its costs exceed the limits.
     pub(crate) fn parse(bytes: &[u8; SEAL_LEN]) -> Option<Self> {
         let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|k| bytes[at + k]));
         let seal = Self {
@@ -103,7 +105,7 @@ impl Seal {
         Cost::new(self.memory_kib, self.passes, self.lanes, Some(32)).ok()
     }
 
-    /// An error where the memory cannot be had: an allocation that fails must not end the program.
+    /// Fails if the memory is not available: a failed allocation must not end the program.
     fn cipher(&self, passphrase: &Passphrase) -> Result<ChaCha20Poly1305> {
         let memory = || Error::PassphraseMemory { mebibytes: self.memory_kib.div_ceil(1 << 10) };
         let cost = self.cost().ok_or_else(memory)?;
@@ -119,14 +121,15 @@ impl Seal {
         Ok(ChaCha20Poly1305::new(&Key::from(*key)))
     }
 
-    /// Locks `body` where it is; `around` is what cannot be exchanged without breaking the lock.
+    /// Encrypts `body` in place. `around` is authenticated: a change of it breaks the lock.
     pub(crate) fn lock(&self, passphrase: &Passphrase, around: &[u8], body: &mut [u8]) -> Result<[u8; TAG_LEN]> {
         let cipher = self.cipher(passphrase)?;
         let tag = cipher.encrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body));
         tag.map(Into::into).map_err(|_| Error::NotLocked)
     }
 
-    /// Unlocks `body` where it is; gives whether the passphrase and what is around it are those it was locked with.
+    /// Decrypts `body` in place. Returns whether the passphrase and `around` are those of the
+    /// encryption.
     pub(crate) fn unlock(
         &self,
         passphrase: &Passphrase,

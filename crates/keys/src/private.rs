@@ -1,16 +1,18 @@
-//! Values that are not to be published as they are.
+//! Decrypted values that must not be published as they are.
 
 use hetal_ckks::Complex64;
 use zeroize::Zeroize;
 
-/// A decrypted value, noise included. Its owner may use it for anything that stays at home; whoever publishes it gives the
-/// secret key away (`docs/security/releases.md`), so nothing prints or sends it by accident: that takes
-/// [`Private::expose`], or a [`crate::Release`]. What is not exposed is wiped when dropped.
+/// A decrypted value with its noise.
+///
+/// Its owner may use it for anything private. Publishing it can reveal the secret key
+/// (`docs/security/releases.md`), so nothing prints or sends it by accident: [`Private::expose`] or
+/// a [`crate::Release`] is needed. A value that is not exposed is wiped when dropped.
 pub struct Private<T: Wipe>(T);
 
 /// Values whose memory can be overwritten.
 pub trait Wipe: Default {
-    /// Overwrites it, in a way that no compiler leaves out.
+    /// Overwrites the value in a way that the compiler cannot optimise away.
     fn wipe(&mut self);
 }
 
@@ -40,7 +42,7 @@ impl<T: Wipe> Private<T> {
         std::mem::take(&mut self.0)
     }
 
-    /// A look at the value, for its owner's own use.
+    /// A reference to the value, for its owner's own use.
     pub fn peek(&self) -> &T {
         &self.0
     }

@@ -1,45 +1,51 @@
-//! Values that leave their owner.
+//! The release of decrypted values.
 //!
-//! A decryption is `m + e` with a noise `e` that depends linearly on the secret key. Whoever knows the ciphertext and `m`
-//! (or can guess it) and sees `m + e` solves for the key (Li and Micciancio, EUROCRYPT 2021). A released value is
-//! therefore `m + e` plus Gaussian noise so large that `e` disappears in it, rounded:
+//! A decryption is `m + e` with a noise `e` that depends linearly on the secret key. An attacker
+//! who knows the ciphertext and `m`, and sees `m + e`, solves for the key (Li and Micciancio,
+//! EUROCRYPT 2021). A released value is therefore `m + e` plus Gaussian noise that is large enough
+//! to hide `e`, rounded:
 //!
 //! ```text
 //! sigma = 2^security * noise * sqrt(numbers)
 //! ```
 //!
-//! Then all values ever released are within statistical distance `2^-security` of what could be made without knowing the
-//! secret key. `docs/security/releases.md` derives this and says what it costs.
+//! Then all released values together are within statistical distance `2^-security` of values that
+//! could be made without the secret key. `docs/security/releases.md` has the derivation and the
+//! cost.
 
 use crate::{Error, Private, Result};
 use hetal_ckks::Complex64;
 use hetal_ring::sampler::{Domain, SeedSource, normal_into};
 use zeroize::Zeroize;
 
-/// The sampler's numbers, rounded to a sixteenth of their standard deviation, differ from exact ones with at most this
-/// probability, as log2: an error of 2^-48 on average moves one over a boundary with probability 2^-44.
+/// log2 of the probability that a number of the sampler, rounded to a sixteenth of its standard
+/// deviation, differs from the exact one: an error of 2^-48 on average crosses a boundary with
+/// probability 2^-44.
 ///
-/// It counts on both sides of the comparison, so two bits are kept for it: `2^-security` of the flooding and as much of the sampler
-/// stay below `1.5 * 2^-security`.
+/// It counts on both sides of the comparison, so two bits are kept for it: `2^-security` of the
+/// flooding and as much of the sampler stay below `1.5 * 2^-security`.
 const LOG_SAMPLER_ERROR: f64 = -41.0;
-/// Largest multiple of the step that doubles hold with all their neighbours.
+/// The largest multiple of the step up to which doubles hold every multiple exactly.
 const LARGEST_MULTIPLE: f64 = (1u64 << 52) as f64;
 
-/// What a secret key's owner decides before releasing anything under it.
+/// Decisions that the owner of a secret key makes before releasing anything under it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReleasePolicy {
-    /// A bound on the noise of each number: how far it may be from what exact arithmetic gives. See [`estimate_noise`].
+    /// A bound on the noise of each number: its distance from the result of exact arithmetic. See
+    /// [`estimate_noise`].
     pub noise: f64,
-    /// Real numbers that will ever be released under the secret key. Releasing a number again counts again.
+    /// The number of real values that will ever be released under the secret key. Releasing a value
+    /// again counts again.
     pub numbers: u64,
-    /// What an observer learns about the secret key raises his chances by at most `2^-security`.
+    /// An observer gains at most `2^-security` in any attack on the secret key.
     pub security: u32,
-    /// The largest standard error of a released number that is of use.
+    /// The largest useful standard error of a released number.
     pub error: f64,
 }
 
-/// Releases numbers under one secret key, as many as its policy says. The count lives as long as this value: whoever releases again
-/// after a restart keeps [`Release::left`] beside the key, written before anything is published.
+/// Releases numbers under one secret key, as many as its policy says. The count lives as long as
+/// this value: whoever releases again after a restart keeps [`Release::left`] beside the key,
+/// written before anything is published.
 ///
 /// ```
 /// use hetal_keys::{Private, Release, ReleasePolicy};
@@ -54,15 +60,17 @@ pub struct ReleasePolicy {
 /// ```
 pub struct Release {
     sigma: f64,
-    /// Numbers are rounded to multiples of this before anything is added, so that all sums are exact. At most the noise.
+    /// Numbers are rounded to multiples of this step before noise is added, so that all sums are
+    /// exact. At most the noise.
     step: f64,
-    /// Published numbers are multiples of so many steps: a power of two, at most sigma / 16 of them where that is one.
+    /// Published numbers are multiples of this many steps: a power of two, at most sigma / 16 if
+    /// that is at least one.
     coarse: f64,
     left: u64,
 }
 
 impl Release {
-    /// The flooding noise for a policy; refuses one that cannot be kept.
+    /// Prepares the noise of a policy. Fails for a policy that cannot be kept.
     pub fn new(policy: ReleasePolicy) -> Result<Self> {
         let ReleasePolicy { noise, numbers, security, error } = policy;
         if !(noise > 0.0 && noise.is_finite() && noise.log2() > -500.0 && noise.log2() < 500.0) {
@@ -84,7 +92,7 @@ impl Release {
         Ok(Self { sigma, step, coarse, left: numbers })
     }
 
-    /// Standard deviation of what is added.
+    /// Standard deviation of the added noise.
     pub fn sigma(&self) -> f64 {
         self.sigma
     }
@@ -99,13 +107,13 @@ impl Release {
         self.left
     }
 
-    /// The numbers, with noise and rounded: these may leave.
+    /// The numbers with noise, rounded. They may be published.
     pub fn publish(&mut self, values: &Private<Vec<f64>>, seeds: &mut dyn SeedSource) -> Result<Vec<f64>> {
         let values = values.peek();
         let wanted = values.len() as u64;
         let left = self.left.checked_sub(wanted).ok_or(Error::Exhausted { wanted, left: self.left })?;
         let mut in_steps: Vec<f64> = values.iter().map(|x| (x / self.step).round()).collect();
-        // Not a number is not within either.
+        // The comparison also refuses values that are not numbers.
         let within = |x: &f64| x.abs() <= LARGEST_MULTIPLE;
         if let Some(index) = in_steps.iter().position(|x| !within(x)) {
             return Err(Error::NotReleasable { index });
@@ -133,8 +141,8 @@ fn power_of_two_below(x: f64) -> f64 {
     libm::exp2(libm::floor(libm::log2(x)))
 }
 
-/// A bound on the noise of decrypted slots, from values whose exact result is known: four times the largest difference
-/// seen in a real or imaginary part, two bits for what other inputs may do.
+/// A bound on the noise of decrypted slots, from values whose exact result is known: four times the
+/// largest difference in a real or imaginary part. The two bits are a margin for other inputs.
 pub fn estimate_noise(decrypted: &Private<Vec<Complex64>>, exact: &[Complex64]) -> Result<f64> {
     let decrypted = decrypted.peek();
     let differences: Vec<Complex64> = decrypted.iter().zip(exact).map(|(a, b)| a - b).collect();
@@ -144,8 +152,9 @@ pub fn estimate_noise(decrypted: &Private<Vec<Complex64>>, exact: &[Complex64]) 
     Ok(noise_bound(differences.iter().map(|d| d.re.abs().max(d.im.abs())).fold(0.0, f64::max)))
 }
 
-/// The bound on the noise that follows from the largest difference seen: four times that, rounded up to a power of two. The bound becomes
-/// known with what is released; of the difference, which depends on the secret key, its size is then known and no more.
+/// The noise bound for the largest observed difference: four times the difference, rounded up to a
+/// power of two. Publishing the bound reveals only the magnitude of the difference, which depends
+/// on the secret key.
 pub fn noise_bound(difference: f64) -> f64 {
     if difference > 0.0 { libm::exp2(libm::ceil(libm::log2(4.0 * difference))) } else { 0.0 }
 }

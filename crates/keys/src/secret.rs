@@ -5,7 +5,8 @@ use hetal_ring::sampler::{self, SeedSource};
 use hetal_ring::{Basis, Poly, RnsRing};
 use zeroize::Zeroize;
 
-/// A secret key: a ternary polynomial of fixed weight. Zeroised when dropped; it has neither `Debug` nor a serialiser.
+/// A secret key: a ternary polynomial of fixed weight. It is zeroised when dropped and has neither
+/// `Debug` nor a serialiser.
 pub struct SecretKey {
     coefficients: Vec<i8>,
 }
@@ -47,7 +48,7 @@ impl Drop for SecretKey {
     }
 }
 
-/// A polynomial that gives the secret away: zeroised when dropped.
+/// A polynomial that reveals the secret. It is zeroised when dropped.
 pub(crate) struct SecretPoly(pub(crate) Poly);
 
 impl SecretPoly {

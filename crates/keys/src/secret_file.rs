@@ -1,4 +1,5 @@
-//! The secret key in a file that only its owner can read. `docs/formats.md` has the bytes.
+//! The file of the secret key, which only its owner can read. `docs/formats.md` describes the
+//! bytes.
 
 use crate::passphrase::{SEAL_LEN, Seal, TAG_LEN};
 use crate::{Error, Passphrase, Result, SecretKey};
@@ -11,19 +12,20 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Unlike the public objects' first bytes, so that none of their readers takes a secret key for its own.
+/// Differs from the magic of public objects, so that no reader of them accepts a secret key.
 const MAGIC: [u8; 8] = *b"\x89HETSK\r\n";
 const VERSION: u16 = 1;
-/// Protected by the file's permissions alone.
+/// Protected by the permissions of the file only.
 const PROTECTION_NONE: u16 = 0;
-/// Locked: a [`Seal`] stands between header and body, the lock's tag behind the body.
+/// Locked: a [`Seal`] follows the header, the authentication tag follows the body.
 const PROTECTION_PASSPHRASE: u16 = 1;
 const HEADER_LEN: usize = 56;
 const CHECKSUM_LEN: usize = 32;
 
 impl SecretKey {
-    /// Writes the key to a new file that only its owner can read, locked with a passphrase if there is one. It is there as a whole or
-    /// not at all, also after a power cut, and never replaces a file.
+    /// Writes the key to a new file that only its owner can read, locked if there is a passphrase.
+    /// The file appears whole or not at all, also after a power cut, and never replaces another
+    /// file.
     pub fn save(&self, params: &Params, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
         let bytes = match passphrase {
             None => to_bytes(self, params),
@@ -32,7 +34,7 @@ impl SecretKey {
                 to_locked_bytes(self, params, &seal, passphrase)?
             }
         };
-        // Holds the name, so that the rename below replaces nothing but this.
+        // Reserves the name, so that the rename below replaces nothing else.
         create_new(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => Error::Exists { path: path.to_owned() },
             _ => io("creating", path, &error),
@@ -43,20 +45,21 @@ impl SecretKey {
             file.finish()
         };
         write().map_err(|error| {
-            // Of what was begun nothing is worth keeping; the error that matters is the first.
+            // The unfinished file has no value, and the first error is the one that matters.
             let _ = std::fs::remove_file(path);
             io("writing", path, &error)
         })
     }
 
-    /// Reads a key of `params` from a file that no one else may read. The passphrase of a file that has none is not looked at.
+    /// Reads a key of `params` from a file that no one else may read. A passphrase for a file that
+    /// is not locked is ignored.
     pub fn load(params: &Params, path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
         let (mut file, len) = open(path)?;
         parse(params, path, &mut file, len, passphrase)
     }
 
-    /// What a secret is called where it must not be shown: the same for the same secret, and telling nothing about it. 16 bytes of
-    /// BLAKE3 in its key-derivation mode.
+    /// A public name of the secret: the same for the same secret, and revealing nothing about it.
+    /// 16 bytes of BLAKE3 in its key-derivation mode.
     pub fn id(&self) -> [u8; 16] {
         let mut packed: Zeroizing<Vec<u8>> = Zeroizing::new(Vec::with_capacity(self.coefficients().len() / 4));
         packed.extend(self.coefficients().chunks_exact(4).map(pack_four));
@@ -68,7 +71,7 @@ impl SecretKey {
     }
 }
 
-/// Whether bytes are an open key of `params`: what fuzzers call.
+/// Whether `bytes` are an unlocked key of `params`: the target of fuzzers.
 pub fn understands(params: &Params, bytes: &[u8]) -> bool {
     parse(params, Path::new(""), &mut &*bytes, bytes.len() as u64, None).is_ok()
 }
@@ -82,7 +85,8 @@ fn parse(
     passphrase: Option<&Passphrase>,
 ) -> Result<SecretKey> {
     let format = |error| Error::Format { path: path.to_owned(), error };
-    // The first fields decide how the rest is read: their errors come before those of the length.
+    // The first fields decide how the rest is read, so their errors come before errors of the
+    // length.
     let header_len = len.min(HEADER_LEN as u64) as usize;
     let mut header = [0; HEADER_LEN];
     file.read_exact(&mut header[..header_len]).map_err(|error| io("reading", path, &error))?;
@@ -114,17 +118,18 @@ pub fn is_locked(path: &Path) -> Result<bool> {
     let mut start = [0; 12];
     match file.read_exact(&mut start) {
         Ok(()) => Ok(start.starts_with(&MAGIC) && start[10..] == PROTECTION_PASSPHRASE.to_le_bytes()),
-        // Whatever is wrong with so short a file is said when it is read.
+        // A file that is too short fails later, when it is read.
         Err(_) => Ok(false),
     }
 }
 
-/// A file that no one else may read, and its length.
+/// Opens a file that no one else may read; returns it with its length.
 fn open(path: &Path) -> Result<(File, u64)> {
     let require_file = |metadata: &std::fs::Metadata| {
         if metadata.is_file() { Ok(()) } else { Err(Error::NotAFile { path: path.to_owned() }) }
     };
-    // Before it is opened, because who opens a pipe waits for its other end; and again, should another be there now.
+    // Checked before opening, because opening a pipe blocks, and again afterwards, in case the file
+    // was exchanged.
     require_file(&std::fs::metadata(path).map_err(|error| io("opening", path, &error))?)?;
     let file = File::open(path).map_err(|error| io("opening", path, &error))?;
     let metadata = file.metadata().map_err(|error| io("examining", path, &error))?;
@@ -133,10 +138,10 @@ fn open(path: &Path) -> Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// What stands between a reader of the file and the key.
+/// The protection of the key in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Protection {
-    /// The file's mode.
+    /// The permissions of the file.
     None,
     /// A passphrase as well.
     Passphrase,
@@ -201,7 +206,7 @@ fn unlock<'a>(path: &Path, bytes: &'a mut [u8], passphrase: &Passphrase) -> Resu
     }
 }
 
-/// The file's beginning, with room for all of it: a vector that grows leaves a copy behind.
+/// The start of the file, with capacity for all of it: a vector that grows leaves a copy behind.
 fn header(params: &Params, protection: Protection) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(file_len(params, protection)));
     let (kind, parameters) = match protection {
@@ -222,7 +227,7 @@ fn pack_four(four: &[i8]) -> u8 {
     four.iter().rev().fold(0, |byte, &c| byte << 2 | (c as u8 & 3))
 }
 
-/// The coefficients, if there are `weight` of them that are 1 or -1 and the others are 0.
+/// The coefficients, if exactly `weight` of them are 1 or -1 and the others are 0.
 fn unpack(packed: &[u8], weight: usize) -> Option<SecretKey> {
     let field = |byte: u8, k: u32| ((byte >> (2 * k)) << 6).cast_signed() >> 6;
     let mut coefficients = Vec::with_capacity(4 * packed.len());

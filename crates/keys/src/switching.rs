@@ -1,4 +1,4 @@
-//! Switching keys.
+//! Generation of switching keys.
 
 use crate::secret::SecretPoly;
 use crate::{Error, SecretKey};
@@ -8,7 +8,8 @@ use hetal_ring::{Basis, Modulus, PackedPoly, Poly, RnsRing, automorphism, kernel
 use std::sync::Arc;
 use zeroize::Zeroize;
 
-/// A sparse secret that ciphertexts are under while their modulus is raised. It is forgotten once the keys to and from it are made.
+/// A sparse secret under which a bootstrap raises the modulus. It is dropped after the keys to and
+/// from it are made.
 pub struct EphemeralSecret(SecretKey);
 
 impl EphemeralSecret {
@@ -35,7 +36,7 @@ impl EphemeralSecret {
     }
 }
 
-/// Makes the keys of one secret.
+/// Makes switching keys for a parameter set.
 pub struct KeyGenerator {
     params: Arc<Params>,
     ring: Arc<RnsRing>,
@@ -65,8 +66,8 @@ impl KeyGenerator {
         Ok(keys)
     }
 
-    /// Makes one key for ciphertexts of up to `limbs` limbs. Keys to and from the sparse secret need
-    /// `ephemeral`, the same one for all keys of a set.
+    /// Makes one key for ciphertexts of up to `limbs` limbs. Keys to and from the sparse secret
+    /// need `ephemeral`, the same one for all keys of a set.
     pub fn make(
         &self,
         secret: &SecretKey,
@@ -126,7 +127,7 @@ impl KeyGenerator {
         )
     }
 
-    /// The key to an ephemeral secret, for `q0` alone.
+    /// The key to an ephemeral secret, for ciphertexts modulo `q0` alone.
     pub fn to_sparse(
         &self,
         secret: &SecretKey,
@@ -136,12 +137,13 @@ impl KeyGenerator {
         let id = KeyId::ToSparse;
         let basis = id.basis(&self.params, 1);
         let lift = |key: &SecretKey| key.lift(&self.ring, basis);
-        // Under the sparse secret a much smaller modulus is secure: its weight decides.
+        // Under the sparse secret only a much smaller modulus is secure: its weight is decisive.
         let weight = self.params.literal().sparse_weight;
         self.switching(id, &lift(secret), &lift(&ephemeral.0), weight, basis, seeds)
     }
 
-    /// The key from an ephemeral secret, after `X -> X^galois`: for raised ciphertexts of any number of limbs.
+    /// The key from an ephemeral secret, after `X -> X^galois`, for raised ciphertexts of any
+    /// number of limbs.
     pub fn from_sparse(
         &self,
         secret: &SecretKey,
@@ -171,8 +173,8 @@ impl KeyGenerator {
         self.params.literal().secret_weight
     }
 
-    /// For each digit `j`, beginning at prime `starts[j]`: `(b, a)` with `b = -a t + e + P s` on its primes, `-a t + e` on
-    /// the others. Refuses key objects of less than 128 bits.
+    /// For each digit `j`, beginning at prime `starts[j]`: `(b, a)` with `b = -a t + e + P s` on
+    /// its primes and `-a t + e` on the others. Fails for a key of less than 128 bits.
     fn switching(
         &self,
         id: KeyId,
@@ -208,7 +210,7 @@ impl KeyGenerator {
         Ok(SwitchingKey { id, basis, seed: public, digits })
     }
 
-    /// `e - a t`, and what `finish(modulus, i, limb)` adds to limb `i` of it.
+    /// `e - a t`, plus what `finish(modulus, i, limb)` adds to limb `i`.
     pub(crate) fn masked_error(
         &self,
         private: &Seed,
@@ -224,7 +226,8 @@ impl KeyGenerator {
             let mut mask = a.limbs()[i].clone();
             kernels::mul_assign(isa, q, &mut mask, &target.0.limbs()[i]);
             kernels::sub_assign(isa, q, limb, &mask);
-            // With the public half, this product gives the secret away; the error alone never lies in the pool.
+            // This product and the public half reveal the secret. The error alone never stays in
+            // the pool.
             mask.zeroize();
             finish(q, i, limb);
         });

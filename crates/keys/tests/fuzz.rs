@@ -1,5 +1,5 @@
-//! Hostile bytes for the file of the secret key, mostly with a checksum that fits them: some seconds here, as many as `HETAL_FUZZ_RUNS` says
-//! where it is set.
+//! Hostile bytes for the file of the secret key, mostly with a checksum that fits them: some
+//! seconds here, as many as `HETAL_FUZZ_RUNS` says where it is set.
 #![allow(clippy::unwrap_used)]
 
 use hetal_keys::{Passphrase, SecretKey, secret_file};

@@ -9,8 +9,9 @@ use hetal_ring::{Basis, Poly};
 use hetal_testkit::{Client, complex_vector};
 use std::sync::Arc;
 
-/// What someone learns about the secret who sees a ciphertext and its published slots: `(m + e - c0) / c1` modulo `q0`,
-/// as centred coefficients. He knows nothing that the server does not.
+/// What someone learns about the secret who sees a ciphertext and its published slots:
+/// `(m + e - c0) / c1` modulo `q0`, as centred coefficients. He knows nothing that the server does
+/// not.
 fn recovered(client: &Client, ct: &Ciphertext<Poly>, published: &[Complex64]) -> Vec<i64> {
     let ring = &client.ring;
     let basis = Basis { q: 1, p: 0 };
@@ -58,8 +59,9 @@ fn a_published_raw_decryption_gives_the_key_away_and_a_released_one_does_not() {
     assert!(small < 5, "the attack finds {small} of 2048 coefficients small: chance gives none");
 }
 
-/// Rounding alone would tell the sign of the noise of values that lie between two multiples, and an adversary chooses such.
-/// Here the noise is even some ten times what the policy says, so that the first rounding does not hide it.
+/// Rounding alone would tell the sign of the noise of values that lie between two multiples, and an
+/// adversary chooses such. Here the noise is even some ten times what the policy says, so that the
+/// first rounding does not hide it.
 #[test]
 fn released_values_do_not_tell_the_sign_of_the_noise() {
     let client = Client::new("insecure-toy11", 3);

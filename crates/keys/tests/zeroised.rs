@@ -26,7 +26,8 @@ static LEAKS: AtomicUsize = AtomicUsize::new(0);
 static FREED: AtomicUsize = AtomicUsize::new(0);
 static PATTERNS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
 
-// SAFETY: every call is handed on to the system's allocator as it is; blocks are only read, while they are still owned.
+// SAFETY: every call is handed on to the system's allocator as it is; blocks are only read, while
+// they are still owned.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are those of this call.
@@ -36,7 +37,8 @@ unsafe impl GlobalAlloc for Watching {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if ARMED.load(Ordering::Relaxed) {
             FREED.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the block is whole and initialised (alloc zeroes it), and no one else has it any more.
+            // SAFETY: the block is whole and initialised (alloc zeroes it), and no one else has it
+            // any more.
             look(unsafe { std::slice::from_raw_parts(block, layout.size()) });
         }
         // SAFETY: as the caller promises.
@@ -62,7 +64,8 @@ fn unpacked(packed: &[u8]) -> Vec<i8> {
     packed.iter().flat_map(|&byte| (0..4).map(move |k| ((byte >> (2 * k)) << 6).cast_signed() >> 6)).collect()
 }
 
-/// The forms in which a secret lies in memory: its coefficients, as they are and as whole numbers, and its transform modulo `q0`.
+/// The forms in which a secret lies in memory: its coefficients, as they are and as whole numbers,
+/// and its transform modulo `q0`.
 fn forms(ring: &RnsRing, coefficients: &[i8]) -> [Vec<u8>; 3] {
     let others = |stretch: &&[i8]| stretch.iter().filter(|&&c| c != 0).count();
     // A sparse secret is mostly zeros, which are everywhere: its fullest stretch is like no other.
@@ -77,8 +80,8 @@ fn forms(ring: &RnsRing, coefficients: &[i8]) -> [Vec<u8>; 3] {
     ]
 }
 
-/// What no freed block may hold: the secret of the file, the ephemeral one, the secret turned back by the automorphism that
-/// [`use_secret`] makes keys for, and a decrypted value.
+/// What no freed block may hold: the secret of the file, the ephemeral one, the secret turned back
+/// by the automorphism that [`use_secret`] makes keys for, and a decrypted value.
 fn patterns(params: &Params, packed: &[u8]) -> Vec<Vec<u8>> {
     let ring = ring(params);
     let secret = unpacked(packed);

@@ -1,5 +1,5 @@
-//! Finds the softmax constants and prints them as the crate's data file:
-//! `cargo run --release -p hetal-learn --example softmax_search > crates/learn/src/softmax/constants.json`
+//! Finds the softmax constants and prints them as the crate's data file: `cargo run --release -p
+//! hetal-learn --example softmax_search > crates/learn/src/softmax/constants.json`
 use hetal_learn::softmax::Schedule;
 use hetal_learn::softmax::measure::Sampler;
 use hetal_learn::softmax::search::{Target, search};

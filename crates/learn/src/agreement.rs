@@ -1,35 +1,36 @@
-//! What client and server agree on before anything is encrypted.
+//! The hyper-parameters that client and server fix before anything is encrypted.
 
 use crate::nesterov::Momentum;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The hyper-parameters of a training, agreed and final.
+/// The hyper-parameters of a training, agreed by both sides and final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
     /// Rows of a batch.
     pub batch: usize,
     /// The first learning rate.
     pub rate: f64,
-    /// What "lower the rate" multiplies it by.
+    /// The factor by which [`crate::Verdict::LowerRate`] multiplies the rate.
     pub lowering: f64,
-    /// How gradients become steps.
+    /// How gradients are turned into steps.
     pub momentum: Momentum,
-    /// Epochs without improvement before the client stops; the server keeps the weights of one epoch more.
+    /// Epochs without improvement before the client stops. The server keeps the weights of one
+    /// epoch more.
     pub patience: usize,
     /// Epochs after which the server stops.
     pub max_epochs: usize,
-    /// Logits lie in `[-range, range]` at first.
+    /// The initial range of the softmax: logits lie in `[-range, range]`.
     pub range: f64,
     /// Seed of the first weights.
     pub seed: u64,
-    /// Whether the operator keeps the learning rates to himself.
+    /// Whether the operator hides the learning rates from the client.
     #[serde(default)]
     pub rate_hidden: bool,
 }
 
 impl Agreement {
-    /// What the client is told: everything, but hidden rates.
+    /// The published form: everything except hidden rates.
     pub fn published(&self) -> PublishedAgreement {
         let shown = |rate: f64| (!self.rate_hidden).then_some(rate);
         PublishedAgreement {
@@ -45,42 +46,43 @@ impl Agreement {
     }
 }
 
-/// An agreement as the client and the model's manifest have it.
+/// An agreement as it is published to the client and stored with the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PublishedAgreement {
     /// Rows of a batch.
     pub batch: usize,
-    /// The first learning rate; `None`: hidden.
+    /// The first learning rate; `None` if it is hidden.
     pub rate: Option<f64>,
-    /// What "lower the rate" multiplies it by; `None`: hidden.
+    /// The factor by which [`crate::Verdict::LowerRate`] multiplies the rate; `None` if it is
+    /// hidden.
     pub lowering: Option<f64>,
-    /// How gradients become steps.
+    /// How gradients are turned into steps.
     pub momentum: Momentum,
     /// Epochs without improvement before the client stops.
     pub patience: usize,
     /// Epochs after which the server stops.
     pub max_epochs: usize,
-    /// Logits lie in `[-range, range]` at first.
+    /// The initial range of the softmax: logits lie in `[-range, range]`.
     pub range: f64,
     /// Seed of the first weights.
     pub seed: u64,
 }
 
 impl PublishedAgreement {
-    /// The rate a plain reference would need, or why there can be none.
+    /// The rate for the plaintext reference. Fails if the operator hides it.
     pub fn reference_rate(&self) -> Result<f64> {
         self.rate.ok_or(Error::RateHidden)
     }
 }
 
-/// What a client asks for; `None` leaves it to the server.
+/// The hyper-parameters that a client asks for; `None` leaves the choice to the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wishes {
     /// Rows of a batch.
     pub batch: Option<usize>,
     /// The first learning rate.
     pub rate: Option<f64>,
-    /// How gradients become steps.
+    /// How gradients are turned into steps.
     pub momentum: Option<Momentum>,
     /// Epochs without improvement.
     pub patience: Option<usize>,
@@ -88,10 +90,10 @@ pub struct Wishes {
     pub max_epochs: Option<usize>,
 }
 
-/// The server's defaults, and the most and least it allows.
+/// The defaults of a server and the limits of what clients may ask for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// What a client without wishes gets.
+    /// The agreement of a client that asks for nothing.
     pub defaults: Agreement,
     /// Fewest and most rows of a batch.
     pub batch: (usize, usize),
@@ -101,7 +103,7 @@ pub struct Limits {
     pub patience: usize,
     /// The most epochs.
     pub max_epochs: usize,
-    /// Whether clients may not wish for a rate, nor learn it.
+    /// Whether clients may neither ask for a rate nor see it.
     #[serde(default)]
     pub hide_rate: bool,
 }
@@ -124,7 +126,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The agreement for some wishes, or the first wish that is not allowed.
+    /// The agreement for a client's wishes. Fails for the first one outside the limits.
     pub fn agree(&self, wishes: &Wishes) -> Result<Agreement> {
         let defaults = &self.defaults;
         if self.hide_rate && wishes.rate.is_some() {
@@ -145,7 +147,7 @@ impl Limits {
 }
 
 fn within(what: &'static str, asked: f64, lowest: f64, highest: f64) -> Result<()> {
-    // Written so that a NaN is refused too.
+    // The comparison also refuses NaN.
     if lowest <= asked && asked <= highest { Ok(()) } else { Err(Error::NotAllowed { what, asked, lowest, highest }) }
 }
 
@@ -166,7 +168,7 @@ pub struct Preset {
     pub training_rows: usize,
     /// Rows it validates on.
     pub validation_rows: usize,
-    /// Epochs it took the paper, of which the last [`Preset::PATIENCE`] brought nothing.
+    /// Epochs of the paper's run. The last [`Preset::PATIENCE`] of them brought no improvement.
     pub epochs: usize,
 }
 
@@ -179,7 +181,7 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name)
     }
 
-    /// As wishes to a server.
+    /// The wishes that ask a server for this preset.
     pub fn wishes(&self) -> Wishes {
         Wishes { batch: Some(self.batch), rate: Some(self.rate), patience: Some(Self::PATIENCE), ..Wishes::default() }
     }
@@ -210,7 +212,8 @@ pub const PRESETS: [Preset; 9] = [
     preset("dermamnist-large", 1024, 1024, 7, 0.03, 15, (7007, 1003)),
 ];
 
-/// The first weights (classes x features + 1): uniform in `[-1/sqrt(f), 1/sqrt(f))`, the bias 0, from a public seed (SplitMix64).
+/// The first weights (classes x features + 1): uniform in `[-1/sqrt(f), 1/sqrt(f))`, the bias 0,
+/// from a public seed (SplitMix64).
 pub fn initial_weights(classes: usize, features: usize, seed: u64) -> crate::Matrix {
     let bound = 1.0 / libm::sqrt(features.max(1) as f64);
     let mut state = seed;

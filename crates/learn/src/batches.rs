@@ -1,5 +1,7 @@
-//! Where a training's batches come from, piece by piece. The row-shifted versions of a batch are sixteen times what the client sent (for ten
-//! classes): where they do not all fit, some are made again each time their batch's turn comes.
+//! The batches of a training, piece by piece.
+//!
+//! The row-shifted versions of a batch take sixteen times the memory of the uploaded rows (for ten
+//! classes). If they do not all fit, some are computed again for each step.
 
 use crate::trainer::{Batch, Model, Stage, Trainer};
 use crate::{Error, Geometry, Result};
@@ -7,7 +9,7 @@ use hetal_circuits::Engine;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The rows of every piece of `rows` rows in batches of `batch`, in the order in which they are sent.
+/// The row ranges of all pieces of `rows` rows in batches of `batch`, in upload order.
 pub fn pieces(g: &Geometry, rows: usize, batch: usize) -> Vec<Range<usize>> {
     let split = |range: Range<usize>, size: usize| {
         let end = range.end;
@@ -16,13 +18,14 @@ pub fn pieces(g: &Geometry, rows: usize, batch: usize) -> Vec<Range<usize>> {
     split(0..rows, batch).flat_map(|batch| split(batch, g.rows())).collect()
 }
 
-/// Which of `sent` pieces make up a batch, in batches of `batch` rows: all batches but the last have as many.
+/// The pieces, of `sent` uploaded ones, that form batch `number` of `batch` rows. All batches but
+/// the last have the same number of pieces.
 pub fn pieces_of(g: &Geometry, batch: usize, number: usize, sent: usize) -> Range<usize> {
     let count = g.pieces(batch);
     number.saturating_mul(count).min(sent)..(number + 1).saturating_mul(count).min(sent)
 }
 
-/// A batch, or a piece of one, as it was sent.
+/// One encrypted piece as the client uploaded it.
 #[derive(Clone, Debug)]
 pub struct RowBlob<C> {
     /// Its blocks of features.
@@ -33,12 +36,12 @@ pub struct RowBlob<C> {
     pub rows: usize,
 }
 
-/// A batch on the server.
+/// A piece on the server, prepared or not.
 #[derive(Clone, Debug)]
 pub enum CachedBatch<C> {
-    /// With its versions, which stay.
+    /// With its row-shifted versions, which stay in memory.
     Prepared(Batch<C>),
-    /// Without: they are made for each step and then forgotten.
+    /// As uploaded. The versions are computed for each step and dropped.
     Raw(RowBlob<C>),
 }
 
@@ -56,11 +59,11 @@ impl<C: Clone + Send + Sync> CachedBatch<C> {
 
 /// The pieces of a training's batches, by number.
 pub trait Batches<E: Engine> {
-    /// How many there are.
+    /// The number of pieces.
     fn count(&self) -> usize;
-    /// The rows of one that are not padding.
+    /// The rows of a piece that are not padding.
     fn rows(&self, number: usize) -> Result<usize>;
-    /// One with its versions, for the step that is next.
+    /// A piece with its versions, for the next step.
     fn batch(&self, engine: &E, trainer: &Trainer<E>, number: usize) -> Result<Cow<'_, Batch<E::Ciphertext>>>;
 }
 
@@ -95,7 +98,7 @@ impl<E: Engine> Batches<E> for [CachedBatch<E::Ciphertext>] {
     }
 }
 
-/// A step on some pieces, which are made ready one after the other.
+/// One step on some pieces, which are prepared one after the other.
 pub fn step<E: Engine>(
     engine: &E,
     trainer: &Trainer<E>,

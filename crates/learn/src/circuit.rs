@@ -1,4 +1,5 @@
-//! What client and server both derive from the shape of a training alone: its layout, its levels, its keys.
+//! Everything that client and server derive from the shape of a training: its layout, its levels,
+//! its keys.
 
 use crate::judge::RANGES;
 use crate::softmax::Constants;
@@ -8,8 +9,9 @@ use hetal_circuits::Engine;
 use hetal_circuits::clear::KeyRequirements;
 use std::ops::Range;
 
-/// Bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`. Steps of the real data sets stay below 1; values
-/// up to 64 times the bound only lose precision, beyond that a bootstrap would fold them.
+/// Bound on the momentum when it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`. Steps on
+/// the real data sets stay below 1. Values up to 64 times the bound only lose precision; a
+/// bootstrap would wrap larger ones around.
 pub const LOG_MOMENTUM_BOUND: u32 = 2;
 
 /// The circuit of a training, over every range that the client may widen it to.
@@ -28,7 +30,8 @@ pub struct Circuit {
 }
 
 impl Circuit {
-    /// The circuit of batches of `batch` rows on `slots` slots, whose logits lie in `[-range, range]` at first.
+    /// The circuit for batches of `batch` rows on `slots` slots, with logits in `[-range, range]`
+    /// at first.
     pub fn new(slots: usize, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
         let geometry = Geometry::new(slots, batch, features, classes)?;
         let ranges: Vec<f64> = RANGES.into_iter().filter(|&r| r >= range).collect();
@@ -63,12 +66,12 @@ impl Circuit {
         self.level_plan
     }
 
-    /// The range of logits it begins with, and those it can be widened to.
+    /// The first range of the logits and the ranges it can be widened to.
     pub fn ranges(&self) -> &[f64] {
         &self.ranges
     }
 
-    /// What logits are divided by under a range.
+    /// The scale by which logits are divided under a range.
     pub fn scale(&self, range: f64) -> Result<f64> {
         Ok(self.constants(range)?.scale)
     }
@@ -82,9 +85,10 @@ impl Circuit {
         Trainer::new(engine, self.geometry, self.level_plan, self.constants(range)?, LOG_MOMENTUM_BOUND)
     }
 
-    /// The switching keys of the whole training, those inside bootstraps apart, on an engine of `top_level` levels.
+    /// The switching keys of the whole training, without those inside bootstraps, on an engine of
+    /// `top_level` levels.
     pub fn keys(&self, top_level: usize) -> Result<KeyRequirements> {
-        // A circuit begins with the first of its ranges, and has one.
+        // A circuit has at least one range and begins with the first.
         let range = self.ranges.first().copied().unwrap_or(f64::NAN);
         trainer::keys_of_session(self.geometry, self.level_plan, range, LOG_MOMENTUM_BOUND, top_level)
     }

@@ -1,4 +1,4 @@
-//! Features and labels, checked before anything is done with them.
+//! Features and labels, validated.
 
 use crate::{Error, Matrix, Result};
 use std::ops::Range;
@@ -11,12 +11,13 @@ pub struct Dataset {
     classes: usize,
 }
 
-/// The largest magnitude of a feature before normalisation: sums of squares of any number of them stay exact enough.
+/// The largest magnitude of a feature before normalisation. Sums of squares of such features stay
+/// exact enough.
 pub const MAX_FEATURE: f64 = 1e6;
 
 impl Dataset {
-    /// Checks that there are rows and columns, that every feature is finite and at most [`MAX_FEATURE`], and that every label is below
-    /// `classes`.
+    /// Checks that there are rows and columns, that every feature is finite and at most
+    /// [`MAX_FEATURE`], and that every label is below `classes`.
     pub fn new(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
         if features.rows() == 0 {
             return Err(Error::NoRows);
@@ -27,7 +28,7 @@ impl Dataset {
         if features.columns() == 0 {
             return Err(Error::Invalid { what: "features of a row", value: 0.0, must: "at least 1" });
         }
-        // Written so that a NaN is found too.
+        // The comparison also finds NaN.
         let good = |v: &f64| v.abs() <= MAX_FEATURE;
         if let Some(place) = features.values().iter().position(|v| !good(v)) {
             let (row, column) = (place / features.columns(), place % features.columns());
@@ -43,7 +44,7 @@ impl Dataset {
         Ok(Self { features, labels, classes })
     }
 
-    /// Checks as well that every class has rows: what training needs.
+    /// Fails unless every class has rows, which training needs.
     pub fn for_training(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
         let set = Self::new(features, labels, classes)?;
         match (0..classes).find(|class| !set.labels.contains(class)) {

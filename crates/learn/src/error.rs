@@ -1,16 +1,16 @@
-//! What can go wrong in training.
+//! Errors of training.
 
 /// The result of a training operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in training, and what would help.
+/// An error of training. The message says what to do about it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The circuit below failed.
+    /// An error of the circuit.
     #[error(transparent)]
     Circuit(#[from] hetal_circuits::Error),
-    /// More classes than slots can tell apart.
+    /// More classes than the slots can hold.
     #[error("{classes} classes do not fit {slots} slots: take a parameter set with more")]
     DoesNotFit {
         /// Slots of a ciphertext.
@@ -18,7 +18,7 @@ pub enum Error {
         /// Classes.
         classes: usize,
     },
-    /// A number outside what is possible.
+    /// A number outside its range.
     #[error("{what} is {value}, must be {must}")]
     Invalid {
         /// Which number.
@@ -80,7 +80,7 @@ pub enum Error {
         /// What is there.
         value: f64,
     },
-    /// A feature too large for anything to be computed with.
+    /// A feature that is too large to compute with.
     #[error(
         "row {}, column {}: {value:e} is out of range, must be at most {limit:e} in magnitude: rescale the features",
         .row + 1, .column + 1
@@ -98,7 +98,8 @@ pub enum Error {
     /// The rate schedule was not published.
     #[error("the operator hides the learning rates: a plain reference of this training cannot be computed")]
     RateHidden,
-    /// A row longer than the guard allows after normalisation; its largest feature is named.
+    /// A row longer than the guard allows after normalisation. The message names its largest
+    /// feature.
     #[error(
         "row {}: length {norm:.3} is beyond the guard of {guard:.3} (largest in column {}): normalise on data like it, or leave it out",
         .row + 1, .column + 1
@@ -150,7 +151,7 @@ pub enum Error {
         /// The most allowed.
         highest: f64,
     },
-    /// A session was told something it was not waiting for.
+    /// An answer that the session does not wait for.
     #[error("{got} came while {waiting}")]
     OutOfTurn {
         /// What came.
@@ -158,7 +159,7 @@ pub enum Error {
         /// What the session was doing.
         waiting: &'static str,
     },
-    /// A checkpoint whose parts do not belong together.
+    /// A checkpoint whose ciphertexts do not match its record.
     #[error("a checkpoint with {got} ciphertexts, its record names {expected}")]
     Checkpoint {
         /// Ciphertexts given.
@@ -166,7 +167,7 @@ pub enum Error {
         /// Ciphertexts its record names.
         expected: usize,
     },
-    /// A table of constants that does not make sense.
+    /// An invalid table of constants.
     #[error("softmax constants: {0}")]
     Constants(String),
 }

@@ -1,19 +1,24 @@
-//! Where a batch, its logits and a classifier lie in the slots.
+//! The layout of batches, logits and classifiers in the slots.
 //!
-//! Slots are columns of `rows` entries: slot `j * rows + i` with `i = u * c' + rho`. A feature block holds two features
-//! per complex slot, samples along `i`, feature pairs along `j`. In a classifier group `u` holds feature block `u`, the group after
-//! the last block the bias (in the first column), and `(rho + j) mod c'` is the class. Logits, labels and probabilities hold sample `i`,
-//! class `(rho + j) mod c'`, so sums over classes are rotations by multiples of `rows`.
+//! Slots are columns of `rows` entries: slot `j * rows + i` with `i = u * c' + rho`. A feature
+//! block holds two features per complex slot, with samples along `i` and feature pairs along `j`.
+//! In a classifier, group `u` holds feature block `u`, the group after the last block holds the
+//! bias in its first column, and `(rho + j) mod c'` is the class. Logits, labels and probabilities
+//! hold sample `i` and class `(rho + j) mod c'`, so sums over classes are rotations by multiples of
+//! `rows`.
 //!
-//! A column has room for `rows / c'` groups. Where the blocks and the bias are more, the classifier goes on in further ciphertexts,
-//! its parts: each has all classes and some blocks. Logits are sums over blocks, so parts meet before the softmax, which is computed
-//! once whatever their number; parts of classes would each need their own.
+//! A column has room for `rows / c'` groups. If the blocks and the bias need more, the classifier
+//! continues in further ciphertexts, its parts. Each part has all classes and some blocks. Logits
+//! are sums over blocks, so the parts are added before the softmax, which is computed once. Parts
+//! of classes would each need a softmax of their own.
 //!
-//! The logits of `slots / c'` rows fill a ciphertext. A larger batch comes in pieces of so many rows, whose gradients are added.
+//! The logits of `slots / c'` rows fill a ciphertext. A larger batch is split into pieces of that
+//! many rows, whose gradients are added.
 
 use crate::{Error, Result};
 
-/// The layout of one batch shape. Fails to exist where the slots are too few for the square of the padded number of classes.
+/// The layout of one batch shape. It exists if the slots suffice for the square of the padded
+/// number of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     slots: usize,
@@ -29,8 +34,9 @@ pub const MAX_FEATURES: usize = 2048;
 pub const MAX_CLASSES: usize = 128;
 
 impl Geometry {
-    /// The layout for batches of up to `rows` rows: the batch is padded to the first power of two for which the classifier is one
-    /// ciphertext, or, if there is none, to the first that fits at all. Where none does, it is the layout of the largest pieces.
+    /// The layout for batches of up to `rows` rows. The batch is padded to the first power of two
+    /// for which the classifier is one ciphertext, or else to the first that fits. If none fits, it
+    /// is the layout of the largest pieces.
     pub fn new(slots: usize, rows: usize, features: usize, classes: usize) -> Result<Self> {
         check("slots", slots, slots.is_power_of_two(), "a power of two")?;
         check("rows", rows, rows > 0, "at least 1")?;
@@ -89,7 +95,8 @@ impl Geometry {
         self.pairs().div_ceil(self.columns())
     }
 
-    /// Groups of `c'` rows in a column (`U`): so many blocks (the bias is one more) find room in one ciphertext of weights.
+    /// Groups of `c'` rows in a column (`U`): the number of blocks, the bias included, in one
+    /// ciphertext of weights.
     pub fn groups(&self) -> usize {
         self.rows / self.padded_classes()
     }
@@ -104,13 +111,15 @@ impl Geometry {
         (self.blocks() + 1).div_ceil(self.groups())
     }
 
-    /// The blocks in a part of the classifier, in the order of their groups; number [`Geometry::blocks`] is the bias.
+    /// The blocks in a part of the classifier, in the order of their groups; number
+    /// [`Geometry::blocks`] is the bias.
     pub fn blocks_of(&self, part: usize) -> std::ops::Range<usize> {
         let end = self.blocks() + 1;
         (part * self.groups()).min(end)..((part + 1) * self.groups()).min(end)
     }
 
-    /// Groups of the classifier that are expanded by rotations of one ciphertext before doubling (`B2`).
+    /// Groups of the classifier that are expanded by rotations of one ciphertext before doubling
+    /// (`B2`).
     pub fn window(&self) -> usize {
         self.window
     }
@@ -130,8 +139,8 @@ impl Geometry {
         self.rows >= classes && self.columns() >= classes
     }
 
-    /// Takes the window with the fewest rotations: `w - 1` hoisted ones for each part and `1` for each block, then `log2(U/w)` for each
-    /// block and the bias.
+    /// Chooses the window with the fewest rotations: `w - 1` hoisted ones for each part, 1 for each
+    /// block, then `log2(U/w)` for each block and the bias.
     fn with_best_window(self) -> Self {
         let doublings = |w: usize| (self.groups() / w).ilog2() as usize;
         let rotations = |&w: &usize| self.parts() * (w - 1) + (self.blocks() + 1) * (1 + doublings(w));

@@ -1,10 +1,10 @@
-//! The client's verdict on an epoch: loss, patience, and the guard of the logits' range.
+//! The client's verdict on an epoch, from the loss, the patience and the range of the logits.
 
 use crate::softmax::exact;
 use crate::{Error, Matrix, Result};
 use serde::{Deserialize, Serialize};
 
-/// What the client tells the server after an epoch. Every abort is a [`Verdict::Stop`].
+/// The client's answer to the server after an epoch. An abort is a [`Verdict::Stop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// Go on.
@@ -25,13 +25,13 @@ pub fn wider(range: f64) -> Option<f64> {
     RANGES.into_iter().find(|&r| r > range)
 }
 
-/// Logits beyond this share of what the softmax bears are too near its end.
+/// Logits beyond this share of the range are too close to its end.
 pub const NEAR_THE_END: f64 = 0.7;
 
-/// An epoch as the client sees it.
+/// The client's assessment of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
-    /// What to tell the server.
+    /// The verdict to send.
     pub verdict: Verdict,
     /// Mean cross-entropy on the validation rows.
     pub loss: f64,
@@ -52,7 +52,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge before the first epoch. An epoch may be asked for again at most `repeats` times in all.
+    /// A judge before the first epoch. It asks for at most `repeats` repeated epochs in all.
     pub fn new(patience: usize, range: f64, repeats: usize) -> Self {
         Self { patience, range, repeats_left: repeats, epoch: 0, best: None }
     }
@@ -71,7 +71,7 @@ impl Judge {
         Ok(Judgement { verdict, loss, accuracy, largest })
     }
 
-    /// What the range of the logits asks for, if anything.
+    /// The verdict that the range of the logits demands, if any.
     fn guard(&mut self, largest: f64) -> Option<Verdict> {
         if largest <= NEAR_THE_END * self.range {
             return None;
@@ -80,7 +80,8 @@ impl Judge {
             return Some(Verdict::Stop);
         }
         self.repeats_left -= 1;
-        // Far outside, the weights are no longer those of a softmax: a slower epoch is the cure. Just outside, more room is.
+        // Far outside the range the softmax was wrong and a lower rate helps. Just outside it a
+        // wider range helps.
         match wider(self.range) {
             Some(range) if largest <= self.range => {
                 self.range = range;

@@ -1,4 +1,4 @@
-//! At which level each part of an iteration happens.
+//! The level at which each part of an iteration happens.
 
 use crate::{Error, Result};
 
@@ -9,16 +9,16 @@ pub struct LevelPlan {
 }
 
 impl LevelPlan {
-    /// Levels between the probabilities and the next logits: masks of the differences, products with the features,
-    /// compaction, momentum, expansion, products with the features, skewed sums.
+    /// Levels between the probabilities and the next logits: masks of the differences, products
+    /// with the features, compaction, momentum, expansion, products with the features, skewed sums.
     pub const DEPTH: usize = 7;
 
-    /// The cheapest level_plan: the logits end at level 0, ready to bootstrap.
+    /// The cheapest plan: the logits end at level 0, ready to bootstrap.
     pub fn lowest() -> Self {
         Self { probabilities: Self::DEPTH }
     }
 
-    /// A level_plan whose probabilities have the given level.
+    /// A plan whose probabilities have the given level.
     pub fn new(probabilities: usize) -> Result<Self> {
         if probabilities < Self::DEPTH {
             return Err(Error::TooDeep { operation: "the matrix products", needs: Self::DEPTH, has: probabilities });
@@ -26,52 +26,52 @@ impl LevelPlan {
         Ok(Self { probabilities })
     }
 
-    /// Of the softmax's result and of the labels.
+    /// Level of the probabilities and of the labels.
     pub fn probabilities(self) -> usize {
         self.probabilities
     }
 
-    /// Of freshly encrypted features: their row-shifted versions cost one level.
+    /// Level of freshly encrypted features. Their row-shifted versions cost one level.
     pub fn fresh_features(self) -> usize {
         self.probabilities
     }
 
-    /// Of the row-shifted versions of the features, the partners of all products.
+    /// Level of the row-shifted versions of the features, the partners of all products.
     pub fn features(self) -> usize {
         self.probabilities - 1
     }
 
-    /// Of the shifted and masked differences `D_k`.
+    /// Level of the shifted and masked differences `D_k`.
     pub fn differences(self) -> usize {
         self.probabilities - 1
     }
 
-    /// Of the gradient of one feature block.
+    /// Level of the gradient of one feature block.
     pub fn gradient(self) -> usize {
         self.probabilities - 2
     }
 
-    /// Of the compacted gradient and of the momentum.
+    /// Level of the compacted gradient and of the momentum.
     pub fn momentum(self) -> usize {
         self.probabilities - 3
     }
 
-    /// Of the classifier.
+    /// Level of the classifier.
     pub fn weights(self) -> usize {
         self.probabilities - 4
     }
 
-    /// Of the classifier's expanded blocks.
+    /// Level of the expanded blocks of the classifier.
     pub fn expanded(self) -> usize {
         self.probabilities - 5
     }
 
-    /// Of the products with one row-shifted version.
+    /// Level of the products with one row-shifted version.
     pub fn partial_logits(self) -> usize {
         self.probabilities - 6
     }
 
-    /// Of the logits.
+    /// Level of the logits.
     pub fn logits(self) -> usize {
         self.probabilities - 7
     }

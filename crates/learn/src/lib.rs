@@ -4,6 +4,7 @@ pub mod agreement;
 pub mod batches;
 pub mod circuit;
 pub mod dataset;
+pub mod driver;
 mod error;
 pub mod geometry;
 pub mod judge;

@@ -1,19 +1,20 @@
-//! The public numbers of Nesterov's accelerated gradient.
+//! The schedule of Nesterov's accelerated gradient. Its numbers are public.
 
 use serde::{Deserialize, Serialize};
 
-/// How gradients become steps.
+/// How gradients are turned into steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Momentum {
     /// `W <- W - rate G(W)`.
     None,
-    /// `W' = V - rate G(V)`, `V' = W' + beta_t (W' - W)` with `beta_t = (lambda_t - 1) / lambda_(t+1)`, `lambda_1 = 1` and
+    /// `W' = V - rate G(V)`, `V' = W' + beta_t (W' - W)` with
+    /// `beta_t = (lambda_t - 1) / lambda_(t+1)`, `lambda_1 = 1` and
     /// `lambda_(t+1) = (1 + sqrt(1 + 4 lambda_t^2)) / 2`.
     #[default]
     Nesterov,
 }
 
-/// Where the sequence of `lambda_t` stands.
+/// The state of the sequence `lambda_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MomentumSchedule {
     momentum: Momentum,
@@ -21,12 +22,13 @@ pub struct MomentumSchedule {
 }
 
 impl MomentumSchedule {
-    /// The schedule of step 1.
+    /// The schedule before the first step.
     pub fn new(momentum: Momentum) -> Self {
         Self { momentum, lambda: 1.0 }
     }
 
-    /// `beta_t` of the current step (0 in the first), and the schedule of the next.
+    /// `beta_t` of the current step, which is 0 in the first step, and the schedule of the next
+    /// step.
     pub fn advance(self) -> (f64, Self) {
         let next = (1.0 + libm::sqrt(1.0 + 4.0 * self.lambda * self.lambda)) / 2.0;
         match self.momentum {
@@ -40,7 +42,7 @@ impl MomentumSchedule {
 mod tests {
     use super::*;
 
-    /// `log2(1 / prod beta_t)` after 2, 3, 10 and 52 steps, as in the design.
+    /// `log2(1 / prod beta_t)` after 2, 3, 10 and 52 steps.
     #[test]
     fn products_of_beta_fall_slowly() {
         let (mut schedule, mut product) = (MomentumSchedule::new(Momentum::Nesterov), 1.0);

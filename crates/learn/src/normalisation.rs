@@ -1,9 +1,10 @@
-//! Features brought to a common size, and weights brought back.
+//! Normalisation of features, and its inverse on weights.
 
 use crate::{Error, Matrix, Result};
 use serde::{Deserialize, Serialize};
 
-/// `x' = factor (x - shift)`. The client keeps it with the model and folds it into the final weights.
+/// `x' = factor (x - shift)`. The client keeps it with the model and folds it into the final
+/// weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalisation {
     shift: Vec<f64>,
@@ -29,7 +30,7 @@ impl Normalisation {
         }
         let unscaled = Self { shift, factor: 1.0, row_norm };
         let longest = (0..features.rows()).map(|i| norm(&unscaled.row(features.row(i)))).fold(0.0, f64::max);
-        // Constant features teach nothing, at any scale.
+        // Constant features carry no information at any scale.
         let factor = if longest > 0.0 { row_norm / longest } else { 1.0 };
         Ok(Self { factor, ..unscaled })
     }
@@ -50,7 +51,8 @@ impl Normalisation {
         Ok(normalised)
     }
 
-    /// Weights for features as they are, from weights for normalised ones: `w x' + b = (factor w) x + b - factor w shift`.
+    /// Weights for features as they are, from weights for normalised ones:
+    /// `w x' + b = (factor w) x + b - factor w shift`.
     pub fn fold(&self, weights: &Matrix) -> Result<Matrix> {
         weights.require("weights to fold", usize::MAX, self.shift.len() + 1)?;
         let features = self.shift.len();
@@ -62,7 +64,8 @@ impl Normalisation {
         Ok(folded)
     }
 
-    /// Weights for normalised features, from weights for features as they are: the inverse of [`Normalisation::fold`].
+    /// Weights for normalised features, from weights for features as they are: the inverse of
+    /// [`Normalisation::fold`].
     pub fn unfold(&self, weights: &Matrix) -> Result<Matrix> {
         weights.require("weights to unfold", usize::MAX, self.shift.len() + 1)?;
         let features = self.shift.len();
@@ -73,7 +76,7 @@ impl Normalisation {
         }))
     }
 
-    /// How long the longest training row became.
+    /// The norm of the longest training row after normalisation.
     pub fn row_norm(&self) -> f64 {
         self.row_norm
     }

@@ -1,10 +1,11 @@
-//! Features, labels and weights to slots, and weights and logits back.
+//! Packs features, labels and weights into slots, and unpacks weights and logits.
 
 use crate::{Error, Geometry, Matrix, Result};
 use hetal_circuits::Complex64;
 
-/// The slots of a batch of features, one vector per block: `X_b[j, i] = X[i, b s1 + j] - i X[i, h + b s1 + j]`, with `h` the
-/// number of feature pairs. Missing rows and features are zero.
+/// The slots of a batch of features, one vector per block:
+/// `X_b[j, i] = X[i, b s1 + j] - i X[i, h + b s1 + j]`, with `h` the number of feature pairs.
+/// Missing rows and features are zero.
 pub fn features(g: &Geometry, x: &Matrix) -> Result<Vec<Vec<Complex64>>> {
     x.require("a batch of features", g.rows(), g.features())?;
     let feature = |i: usize, h: usize| if h < g.features() { x[(i, h)] } else { 0.0 };
@@ -33,9 +34,10 @@ pub fn labels(g: &Geometry, labels: &[usize]) -> Result<Vec<Complex64>> {
     Ok(slots(g, |j, i| Complex64::new(f64::from(hit(j, i)), 0.0)))
 }
 
-/// The slots of a classifier with weights `w` (classes x features + 1, the bias in the last column), one vector per part:
-/// `W_c[j, u, rho] = w[k, h] + i w[k, h + pairs]` with `h = b s1 + j`, class `k = (rho + j) mod c'` and `b` the block of group `u`;
-/// the group after the last block holds the bias in its first column.
+/// The slots of a classifier with weights `w` (classes x features + 1, the bias in the last
+/// column), one vector per part: `W_c[j, u, rho] = w[k, h] + i w[k, h + pairs]` with
+/// `h = b s1 + j`, class `k = (rho + j) mod c'` and `b` the block of group `u`; the group after the
+/// last block holds the bias in its first column.
 pub fn weights(g: &Geometry, w: &Matrix) -> Result<Vec<Vec<Complex64>>> {
     w.require("a classifier", g.classes(), g.features() + 1)?;
     let weight = |k: usize, h: usize| if h < g.features() { w[(k, h)] } else { 0.0 };
@@ -75,7 +77,7 @@ pub fn unpack_weights(g: &Geometry, parts: &[impl AsRef<[Complex64]>]) -> Result
     Ok(w)
 }
 
-/// What a slot of a classifier holds.
+/// The contents of a slot of a classifier.
 enum Weights {
     /// The weights of a pair of features.
     Pair(usize),

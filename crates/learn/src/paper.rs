@@ -1,7 +1,8 @@
-//! The paper's linear algebra and softmax, and the matrix products it compares itself with: baselines and reproduction.
+//! The linear algebra and the softmax of the HETAL paper, and the matrix products it compares with:
+//! baselines for reproduction.
 //!
-//! All of it follows the paper's algorithms literally (one relinearisation per product), with its misprints corrected, so that the
-//! counts of operations are those of its corrected table.
+//! The code follows the algorithms of the paper literally, with one relinearisation per product and
+//! with misprints corrected, so that its operation counts are those of the paper's corrected table.
 
 pub mod blocks;
 pub mod col_major;

@@ -1,4 +1,4 @@
-//! What a training will take, said before anything is encrypted.
+//! The cost of a training, computed before anything is encrypted.
 
 use crate::circuit::LOG_MOMENTUM_BOUND;
 use crate::softmax::Constants;
@@ -7,15 +7,15 @@ use crate::{Geometry, LevelPlan, Result, batches, nesterov::Momentum};
 use hetal_circuits::Complex64;
 use hetal_circuits::clear::{Clear, KeyRequirements, OpCounts, OpKind};
 
-/// What a plan must know about a parameter set and a machine.
+/// The sizes and times of a parameter set on a machine.
 pub trait CostModel {
     /// Bytes of a ciphertext of a level, as it is sent and stored.
     fn ciphertext_bytes(&self, level: usize) -> u64;
-    /// Seconds of one operation at a level; `None` where it was not measured.
+    /// Seconds of one operation at a level; `None` if it was not measured.
     fn seconds(&self, kind: OpKind, level: usize) -> Option<f64>;
 }
 
-/// What a training needs.
+/// The size of a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     /// Rows to train on.
@@ -32,7 +32,7 @@ pub struct Workload {
     pub range: f64,
 }
 
-/// A plan: the layout, the levels, the cost of an iteration, sizes.
+/// The plan of a training: layout, levels, operations of an iteration, sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The layout.
@@ -43,24 +43,27 @@ pub struct Plan {
     pub constants: Constants,
     /// Iterations of an epoch.
     pub batches: usize,
-    /// Pieces that all batches are sent in.
+    /// The number of pieces of all batches.
     pub pieces: usize,
-    /// Operations of preparing one piece of a batch (once per upload).
+    /// Operations that prepare one piece of a batch, once per upload.
     pub preparation: OpCounts,
-    /// Operations of one iteration, refreshes apart. A refresh bootstraps [`Geometry::parts`] ciphertexts.
+    /// Operations of one iteration without refreshes. A refresh bootstraps [`Geometry::parts`]
+    /// ciphertexts.
     pub iteration: OpCounts,
-    /// Operations of repeating a classifier over all rows, for validation logits (once per epoch).
+    /// Operations that repeat a classifier over all rows for validation logits, once per epoch.
     pub expansion: OpCounts,
     /// Operations of one batch's validation logits (once per epoch).
     pub validation: OpCounts,
-    /// Keys of the whole training, those of every range it may be widened to included, those inside bootstraps apart.
+    /// Keys of the whole training for every range it may be widened to, without those inside
+    /// bootstraps.
     pub keys: KeyRequirements,
     /// Batches of validation rows.
     pub validation_batches: usize,
 }
 
 impl Plan {
-    /// Plans a training on an engine of `slots` slots and `top_level` levels, by doing every part once in the clear.
+    /// Plans a training on an engine of `slots` slots and `top_level` levels by a dry run of every
+    /// part on [`Clear`].
     pub fn new(workload: &Workload, slots: usize, top_level: usize) -> Result<Self> {
         let geometry = Geometry::new(slots, workload.batch, workload.features, workload.classes)?;
         let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(workload.classes, workload.range)?);
@@ -123,12 +126,13 @@ impl Plan {
         self.geometry.parts() as u64 * machine.ciphertext_bytes(self.level_plan.weights())
     }
 
-    /// Seconds of an iteration by the machine's measured operations; `None` if one of them was not measured.
+    /// Seconds of an iteration by the measured operations; `None` if one of them was not measured.
     pub fn seconds_per_iteration(&self, machine: &impl CostModel) -> Option<f64> {
         seconds(&self.iteration, machine)
     }
 
-    /// Seconds of an epoch's validation logits, the preparation of their rows not counted; `None` if an operation was not measured.
+    /// Seconds of the validation logits of an epoch, without the preparation of their rows; `None`
+    /// if an operation was not measured.
     pub fn seconds_of_validation(&self, machine: &impl CostModel) -> Option<f64> {
         Some(seconds(&self.expansion, machine)? + self.validation_batches as f64 * seconds(&self.validation, machine)?)
     }
@@ -143,7 +147,8 @@ fn seconds(counts: &OpCounts, machine: &impl CostModel) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The paper's machine: seconds of its operations, 8-byte residues of 2^16 coefficients, 4 limbs at level 0.
+    /// The paper's machine: seconds of its operations, 8-byte residues of 2^16 coefficients, 4
+    /// limbs at level 0.
     struct PaperCosts;
 
     impl CostModel for PaperCosts {
@@ -179,7 +184,8 @@ mod tests {
         assert_eq!(plan.classifier_bytes(&machine), 7 << 20);
     }
 
-    /// 128 classes of 768 features: two ciphertexts of weights. The fourth bootstrap is the softmax's, which is deeper for more classes.
+    /// 128 classes of 768 features: two ciphertexts of weights. The fourth bootstrap is the
+    /// softmax's, which is deeper for more classes.
     #[test]
     fn a_classifier_of_two_ciphertexts_is_planned() {
         let workload =

@@ -1,4 +1,5 @@
-//! The matrix products of an iteration: logits `X W^T` and gradients `D^T X`, on a classifier held in few ciphertexts.
+//! The matrix products of an iteration, logits `X W^T` and gradients `D^T X`, for a classifier in a
+//! few ciphertexts.
 
 use crate::packing::mask;
 use crate::{Error, Geometry, LevelPlan, Result};
@@ -6,20 +7,24 @@ use hetal_circuits::{Diagonal, Engine, Multiplication};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Numbers of rows whose masks are kept: a full piece, the last of a batch, the last of all, and one to spare.
+/// The number of row counts whose masks are cached: a full piece, the last piece of a batch, the
+/// last piece of all, and one more.
 const KEPT_UNSKEWS: usize = 4;
 
-/// The row-shifted versions `X_b^(-k)[j, i] = X_b[j, (i - k) mod a]` of a batch of features: `versions[b][k]`, `k < c'`.
+/// The row-shifted versions `X_b^(-k)[j, i] = X_b[j, (i - k) mod a]` of a batch of features:
+/// `versions[b][k]`, `k < c'`.
 pub type Versions<C> = Vec<Vec<C>>;
 
-/// A classifier with every feature block repeated over all rows, ready to meet the features. The bias is there in the first column
-/// only, like the weight of a feature that is 1 there and 0 elsewhere.
+/// A classifier with every feature block repeated over all rows, ready for products with the
+/// features. The bias is in the first column only, like the weight of a feature that is 1 there and
+/// 0 elsewhere.
 pub struct Expanded<C> {
     blocks: Vec<C>,
     bias: C,
 }
 
-/// The masks of the products for one geometry, one level_plan and one scale of the logits, encoded once.
+/// The masks of the products for one geometry, one level_plan and one scale of the logits, encoded
+/// once.
 pub struct Products<E: Engine> {
     geometry: Geometry,
     level_plan: LevelPlan,
@@ -29,21 +34,21 @@ pub struct Products<E: Engine> {
     skews: Vec<E::Transform>,
     compact_groups: Vec<E::Plaintext>,
     compact_bias_groups: Vec<E::Plaintext>,
-    /// By the rows of a batch: all but a training's last batch have as many.
+    /// Keyed by the rows of a batch: all batches but the last have the same number.
     unskews: Mutex<BTreeMap<usize, Arc<Unskews<E>>>>,
 }
 
-/// For each `D_k` its masks, each with the rotation that comes before it.
+/// The masks of each `D_k`, each with the rotation that precedes it.
 type Unskews<E> = Vec<Vec<(i64, <E as Engine>::Pattern)>>;
 
 impl<E: Engine> Products<E> {
-    /// Encodes the masks. The logits come out divided by `scale`.
+    /// Encodes the masks. The resulting logits are divided by `scale`.
     pub fn new(engine: &E, geometry: Geometry, level_plan: LevelPlan, scale: f64) -> Result<Self> {
         let g = &geometry;
         if engine.slots() != g.slots() {
             return Err(hetal_circuits::Error::SlotCount { got: g.slots(), slots: engine.slots() }.into());
         }
-        // The real part is taken as L + conj L, so the masks before it halve.
+        // The real part is computed as L + conj L, so the masks before it contain the factor 1/2.
         let half = 0.5 / scale;
         let class_count = g.padded_classes();
         let groups = |place: Multiplication, columns: usize| -> Result<Vec<E::Plaintext>> {
@@ -88,7 +93,8 @@ impl<E: Engine> Products<E> {
         engine.concurrently(features.iter().collect(), versions)
     }
 
-    /// Repeats every feature block of a classifier over all rows: `E_b[j, u, rho] = W_c[j, b, rho]` for all `u`.
+    /// Repeats every feature block of a classifier over all rows: `E_b[j, u, rho] = W_c[j, b, rho]`
+    /// for all `u`.
     pub fn expand(&self, engine: &E, weights: &[E::Ciphertext]) -> Result<Expanded<E::Ciphertext>> {
         self.check_parts(weights)?;
         let mut blocks = Vec::with_capacity(self.geometry.blocks() + 1);
@@ -99,7 +105,7 @@ impl<E: Engine> Products<E> {
         Ok(Expanded { blocks, bias })
     }
 
-    /// The blocks of one part, the bias among them where it is there.
+    /// The blocks of one part, with the bias if the part has it.
     fn expand_part(&self, engine: &E, part: usize, weights: &E::Ciphertext) -> Result<Vec<E::Ciphertext>> {
         let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
         let weights = engine.drop_to(weights, self.level_plan.weights())?;
@@ -107,7 +113,8 @@ impl<E: Engine> Products<E> {
         let rotated = engine.rotate_many(&weights, &rotations)?;
         let block = |(group, block): (usize, usize)| -> Result<E::Ciphertext> {
             let masks = if block < self.geometry.blocks() { &self.groups } else { &self.bias_groups };
-            // Group u takes this group from the rotation by group - u, which is entry group - u + window - 1.
+            // Group u takes this group from the rotation by group - u, which is entry group - u +
+            // window - 1.
             let terms: Vec<_> = (0..window).map(|u| (&rotated[group + window - 1 - u], &masks[u])).collect();
             let few = engine.sum_of_plain_products(&terms)?;
             self.fold(engine, few, (0..self.foldings()).map(|t| -((window << t) as i64)))
@@ -139,8 +146,8 @@ impl<E: Engine> Products<E> {
         Ok(engine.add(&sum, &engine.conjugate(&sum)?)?)
     }
 
-    /// `factor * D^T X` over the first `rows` rows, packed like a classifier (all parts, bias included). `D` is packed like logits;
-    /// padded rows and padded classes of it do not matter.
+    /// `factor * D^T X` over the first `rows` rows, packed like a classifier (all parts, bias
+    /// included). `D` is packed like logits. The values of its padded rows and classes are ignored.
     pub fn gradient(
         &self,
         engine: &E,
@@ -165,7 +172,8 @@ impl<E: Engine> Products<E> {
         (0..self.geometry.parts()).map(|part| self.compact(engine, part, &folded)).collect()
     }
 
-    /// `D_k[j, i] = factor * D[j + k, i - k]` for every `k`, prepared for the features, and their sum (the bias's gradient).
+    /// `D_k[j, i] = factor * D[j + k, i - k]` for every `k`, prepared for the features, and their
+    /// sum (the bias's gradient).
     fn shifted_differences(
         &self,
         engine: &E,
@@ -188,14 +196,16 @@ impl<E: Engine> Products<E> {
             shifted.push(engine.sum_of_plain_products(&terms.iter().zip(&masks).collect::<Vec<_>>())?);
             rest = others;
         }
-        // The bias meets no features: the same masks once more, for an ordinary result at the gradient's level.
+        // The bias has no features: the same masks again, for an ordinary result at the level of
+        // the gradient.
         let masks: Vec<Vec<_>> =
             unskews.iter().map(|part| encode(part, at_one_below(level))).collect::<hetal_circuits::Result<_>>()?;
         let terms: Vec<_> = rotated.iter().zip(masks.iter().flatten()).collect();
         Ok((shifted, engine.sum_of_plain_products(&terms)?))
     }
 
-    /// The masks that turn differences into `D_k`, for batches of `rows` rows: made once, their factor is another each step.
+    /// The masks that turn differences into `D_k` for batches of `rows` rows. They are prepared
+    /// once; their factor changes with each step.
     fn unskews(&self, engine: &E, rows: usize) -> Result<Arc<Unskews<E>>> {
         let mut known = self.unskews.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(unskews) = known.get(&rows) {
@@ -204,7 +214,8 @@ impl<E: Engine> Products<E> {
         let pattern = |d: Diagonal| Ok((d.rotation, engine.pattern(&d.values)?));
         let shift = |k| unskew(&self.geometry, k, rows).into_iter().map(pattern).collect::<Result<_>>();
         let made: Arc<Unskews<E>> = Arc::new((0..self.geometry.padded_classes()).map(shift).collect::<Result<_>>()?);
-        // Other numbers are a client's whim, and each costs megabytes: full pieces are the largest, and stay.
+        // Each number of rows costs megabytes and clients choose it, so the cache is bounded. Full
+        // pieces are the largest and stay.
         if known.len() >= KEPT_UNSKEWS {
             known.pop_first();
         }
@@ -212,8 +223,9 @@ impl<E: Engine> Products<E> {
         Ok(made)
     }
 
-    /// Puts the blocks of a part, summed over their groups, side by side: each in its group. Of the bias only the first column is kept:
-    /// copies in the others would each be trained on their own, and drift apart.
+    /// Puts the blocks of a part, summed over their groups, side by side, each in its group. Of the
+    /// bias only the first column is kept: copies in other columns would be trained separately and
+    /// drift apart.
     fn compact(&self, engine: &E, part: usize, folded: &[E::Ciphertext]) -> Result<E::Ciphertext> {
         let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
         let moved = |d: i64| {
@@ -274,7 +286,7 @@ impl<E: Engine> Products<E> {
     }
 }
 
-/// A multiplication of ciphertexts of a level that takes two levels: the lower result costs nothing.
+/// A multiplication at `level` whose result is two levels lower; the lower result costs nothing.
 fn at_one_below(level: usize) -> Multiplication {
     Multiplication { operand: level, at: level - 1, partner: None }
 }
@@ -298,7 +310,8 @@ fn skew(g: &Geometry, k: usize, value: f64) -> Vec<Diagonal> {
     diagonals
 }
 
-/// `out[j, i] = d[j + k, (i - k) mod a]` where that is a row below `rows` and a real class, 0 elsewhere.
+/// `out[j, i] = d[j + k, (i - k) mod a]` where that is a row below `rows` and a real class, 0
+/// elsewhere.
 fn unskew(g: &Geometry, k: usize, rows: usize) -> Vec<Diagonal> {
     let (a, by) = (g.rows() as i64, k as i64);
     let real = |j, i| g.class(j, i) < g.classes();

@@ -1,9 +1,10 @@
-//! The same training in the clear: what an encrypted run is compared with.
+//! The plaintext reference: the same training on plain numbers, with which an encrypted run is
+//! compared.
 
 use crate::nesterov::{Momentum, MomentumSchedule};
 use crate::{Matrix, Result};
 
-/// A classifier in plain training (classes x features + 1, the bias in the last column).
+/// A classifier in plaintext training (classes x features + 1, the bias in the last column).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceModel {
     weights: Matrix,
@@ -12,7 +13,7 @@ pub struct ReferenceModel {
 }
 
 impl ReferenceModel {
-    /// A reference before its first step.
+    /// A model before its first step.
     pub fn new(weights: Matrix, momentum: Momentum) -> Self {
         Self { lookahead: weights.clone(), weights, schedule: MomentumSchedule::new(momentum) }
     }
@@ -22,13 +23,13 @@ impl ReferenceModel {
         &self.weights
     }
 
-    /// `V`, where the next gradient is taken.
+    /// `V`, at which the next gradient is computed.
     pub fn lookahead(&self) -> &Matrix {
         &self.lookahead
     }
 
-    /// One step `W' = V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a batch, with any row softmax. Returns the
-    /// smallest and the largest logit the softmax met.
+    /// One step `W' = V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a
+    /// batch, with any row softmax. Returns the smallest and the largest logit.
     pub fn step(
         &mut self,
         x: &Matrix,

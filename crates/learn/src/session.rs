@@ -1,24 +1,24 @@
-//! Training as a state machine without input or output.
+//! The training loop as a state machine without input or output.
 //!
-//! A session says what is to be done next ([`Session::next_action`]); whoever drives it does that with an engine, a network or a disk, and
-//! tells it what came of it. Every state can be written down ([`Session::checkpoint`]) and taken up again.
+//! A session names the next action ([`Session::next_action`]). Its driver ([`crate::driver`])
+//! executes the action with an engine, a network or a disk, and reports the result. Every state can
+//! be saved ([`Session::checkpoint`]) and resumed.
 
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
 use crate::nesterov::MomentumSchedule;
-use crate::trainer::{Model, Trainer};
-use crate::{Batches, Error, Result, batches};
-use hetal_circuits::Engine;
+use crate::trainer::Model;
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Epochs that a client may have repeated in a training, whatever it says afterwards: work on a server ends.
+/// The most epochs that a client may have repeated in a training, so that every job ends.
 pub const MOST_REPEATS: usize = 8;
 
-/// What is to be done next.
+/// The next action of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// A step on a batch, at a rate, with the softmax of a range; answered by [`Session::stepped`].
+    /// A step on a batch, at a rate, with the softmax of a range. Answered by [`Session::stepped`].
     Step {
         /// The batch.
         batch: usize,
@@ -27,16 +27,17 @@ pub enum Action {
         /// The softmax's range.
         range: f64,
     },
-    /// A refresh of the momentum; answered by [`Session::stepped`] too.
+    /// A refresh of the momentum. Answered by [`Session::stepped`], too.
     Refresh,
-    /// Validation logits of [`Session::weights`] to the client; answered by [`Session::judged`].
+    /// Send validation logits of [`Session::weights`] to the client. Answered by
+    /// [`Session::judged`].
     Validate {
         /// The epoch that ended, counted from 1.
         epoch: usize,
         /// The range whose scale the logits are divided by.
         range: f64,
     },
-    /// Nothing: the kept weights go to the client.
+    /// The end: return the kept weights to the client.
     Return,
 }
 
@@ -74,7 +75,8 @@ pub struct Session<C> {
 }
 
 impl<C: Clone> Session<C> {
-    /// A session before its first step, with `batches` steps an epoch, from the parts of the first weights.
+    /// A session before its first step, with `batches` steps an epoch, from the parts of the first
+    /// weights.
     pub fn new(agreement: Agreement, batches: usize, weights: Vec<C>) -> Result<Self> {
         if batches == 0 {
             return Err(Error::NoRows);
@@ -95,28 +97,33 @@ impl<C: Clone> Session<C> {
         })
     }
 
-    /// What was agreed.
+    /// The agreement of the training.
     pub fn agreement(&self) -> &Agreement {
         &self.agreement
     }
 
-    /// The model as it stands.
+    /// The current model.
     pub fn model(&self) -> &Model<C> {
         &self.model
     }
 
-    /// The weights as they stand: those validated at the end of an epoch.
+    /// The range of the softmax in use.
+    pub fn range(&self) -> f64 {
+        self.range
+    }
+
+    /// The current weights. At the end of an epoch these are validated.
     pub fn weights(&self) -> &[C] {
         &self.model.weights
     }
 
-    /// The weights of the last accepted epochs, `patience + 1` of them at most, each with its epoch: all are returned, so that the server
-    /// does not learn which the client takes.
+    /// The weights of the last accepted epochs, at most `patience + 1`, each with its epoch. All of
+    /// them are returned, so that the server does not learn which one the client chooses.
     pub fn kept(&self) -> impl Iterator<Item = (usize, &[C])> {
         self.kept.iter().map(|(epoch, weights)| (*epoch, &weights[..]))
     }
 
-    /// What is to be done next.
+    /// The next action of a session.
     pub fn next_action(&self) -> Action {
         match self.phase {
             Phase::Training if self.model.needs_refresh() => Action::Refresh,
@@ -141,8 +148,8 @@ impl<C: Clone> Session<C> {
         Ok(())
     }
 
-    /// The client's verdict on the epoch. Asking for more repeats than [`MOST_REPEATS`], or for a range that there is none beyond, is a
-    /// stop.
+    /// Takes the client's verdict on the epoch. More repeats than [`MOST_REPEATS`], or a range
+    /// beyond the widest, count as a stop.
     pub fn judged(&mut self, verdict: Verdict) -> Result<()> {
         self.expect(Phase::Judging, "a verdict")?;
         match (verdict, wider(self.range)) {
@@ -155,8 +162,8 @@ impl<C: Clone> Session<C> {
         Ok(())
     }
 
-    /// Ends the session at once, from any state: an abort is a stop. An epoch that waits for its verdict is kept, one that is under
-    /// way is not; before the first epoch ended there is nothing to return.
+    /// Ends the session from any state. An epoch that waits for its verdict is kept, an unfinished
+    /// epoch is not. Before the end of the first epoch there is nothing to return.
     pub fn abort(&mut self) {
         match self.phase {
             Phase::Judging => self.accept(true),
@@ -187,7 +194,7 @@ impl<C: Clone> Session<C> {
         if self.phase == phase { Ok(()) } else { Err(Error::OutOfTurn { got, waiting: self.phase.name() }) }
     }
 
-    /// Everything needed to go on later: a record to write down, and the ciphertexts it names, in order.
+    /// The checkpoint: a record to store, and the ciphertexts it refers to, in order.
     pub fn checkpoint(&self) -> (CheckpointRecord, Vec<&C>) {
         let record = CheckpointRecord {
             agreement: self.agreement.clone(),
@@ -207,7 +214,7 @@ impl<C: Clone> Session<C> {
         (record, models.chain(self.kept.iter().flat_map(|(_, weights)| weights)).collect())
     }
 
-    /// The session of a checkpoint.
+    /// Resumes the session of a checkpoint.
     pub fn resume(record: CheckpointRecord, ciphertexts: Vec<C>) -> Result<Self> {
         let vectors = record.model.vectors() + record.epoch_start.vectors() + record.kept.len();
         let expected = vectors.saturating_mul(record.parts);
@@ -235,40 +242,13 @@ impl<C: Clone> Session<C> {
     }
 }
 
-/// Does steps on the pieces of batches that are held, and refreshes, until something else is to be done, which is returned. `trainer` gives the circuit of a range. After each step
-/// `rest` is called and may interrupt by returning false.
-pub fn advance<'t, E: Engine + 't>(
-    engine: &E,
-    session: &mut Session<E::Ciphertext>,
-    held: &(impl Batches<E> + ?Sized),
-    trainer: impl Fn(f64) -> Result<&'t Trainer<E>>,
-    mut rest: impl FnMut(&Session<E::Ciphertext>) -> bool,
-) -> Result<Action> {
-    loop {
-        let action = session.next_action();
-        let model = match action {
-            Action::Step { batch, rate, range } => {
-                let trainer = trainer(range)?;
-                let geometry = trainer.products().geometry();
-                let pieces = batches::pieces_of(geometry, session.agreement.batch, batch, held.count());
-                batches::step(engine, trainer, session.model(), held, pieces, rate, &mut |_| {})?
-            }
-            Action::Refresh => trainer(session.range)?.refresh(engine, session.model())?,
-            Action::Validate { .. } | Action::Return => return Ok(action),
-        };
-        session.stepped(model)?;
-        if !rest(session) {
-            return Ok(session.next_action());
-        }
-    }
-}
-
-/// The plain part of a checkpoint.
+/// The plain part of a checkpoint. Its ciphertexts are stored beside it. The names of its fields
+/// are part of the format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointRecord {
     agreement: Agreement,
     batches: usize,
-    /// Ciphertexts of a classifier. Left out where there is one, as in records from before there were more.
+    /// Ciphertexts of a classifier. Omitted if there is one, as in older records.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     parts: usize,
     model: ModelRecord,
@@ -311,7 +291,7 @@ impl ModelRecord {
         1 + usize::from(self.lookahead) + usize::from(self.momentum)
     }
 
-    /// The model, with its vectors in the order in which they were written down.
+    /// The model, with its vectors in the order of the record.
     fn filled<C>(&self, mut vector: impl FnMut() -> Vec<C>) -> Model<C> {
         let weights = vector();
         let lookahead = self.lookahead.then(&mut vector);
@@ -461,7 +441,7 @@ mod tests {
         assert!(matches!(Session::resume(record, ciphertexts[1..].to_vec()), Err(Error::Checkpoint { .. })));
     }
 
-    /// The record of a classifier in one ciphertext says nothing of parts, as it did before there were any.
+    /// The record of a classifier in one ciphertext does not mention parts.
     #[test]
     fn a_checkpoint_of_one_ciphertext_is_as_it_was() {
         let s = Session::new(Limits::default().defaults, 1, vec![7]).unwrap();
@@ -475,5 +455,20 @@ mod tests {
             let bad = text.replace("\"batches\":1", &format!("\"batches\":1,\"parts\":{parts}"));
             assert!(Session::resume(serde_json::from_str(&bad).unwrap(), vec![7, 7]).is_err());
         }
+    }
+
+    /// Stored checkpoints must stay readable: the names in the record are fixed.
+    #[test]
+    fn the_names_in_a_checkpoint_do_not_change() {
+        let model = r#"{"lookahead":false,"momentum":false,"scale":1.0,"pace":{"momentum":"Nesterov","lambda":1.0}}"#;
+        let agreement = concat!(
+            r#"{"batch":1024,"rate":1.0,"lowering":0.5,"momentum":"Nesterov","patience":3,"#,
+            r#""max_epochs":50,"range":128.0,"seed":0,"rate_hidden":false}"#
+        );
+        let expected = format!(
+            r#"{{"agreement":{agreement},"batches":1,"model":{model},"epoch_start":{model},"kept":[],"epoch":0,"#
+        ) + r#""batch":0,"rate":1.0,"range":128.0,"repeats":0,"phase":"Training"}"#;
+        let (record, _) = Session::new(Limits::default().defaults, 1, vec![7]).unwrap().checkpoint();
+        assert_eq!(serde_json::to_string(&record).unwrap(), expected);
     }
 }

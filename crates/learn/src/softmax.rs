@@ -1,4 +1,5 @@
-//! Softmax without maximum or comparison, and what it is compared with.
+//! Approximations of the softmax without maximum or comparison, and the baselines they are compared
+//! with.
 
 pub mod baselines;
 pub mod constants;

@@ -7,7 +7,7 @@ use crate::{Error, Geometry, LevelPlan, Result};
 use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
 
-/// A batch on the server, or a piece of one ([`Geometry::pieces`]).
+/// A batch on the server, or a piece of one ([`Geometry::pieces`]), with its row-shifted versions.
 #[derive(Clone, Debug)]
 pub struct Batch<C> {
     /// All row-shifted versions of the features.
@@ -18,19 +18,19 @@ pub struct Batch<C> {
     pub rows: usize,
 }
 
-/// A classifier in training, each of its vectors in [`Geometry::parts`] ciphertexts. Momentum is kept divided by `scale`, so that a step
-/// only adds to it and no level is lost.
+/// A classifier in training. Each of its vectors takes [`Geometry::parts`] ciphertexts. The
+/// momentum is stored divided by `scale`, so that a step only adds to it and costs no level.
 #[derive(Clone, Debug)]
 pub struct Model<C> {
     /// The weights `W`.
     pub weights: Vec<C>,
-    /// `V`, where the next gradient is taken; `None`: at `W`.
+    /// `V`, at which the next gradient is computed; `None` stands for `W`.
     pub lookahead: Option<Vec<C>>,
-    /// The momentum `W_t - W_(t-1)` divided by `scale`; `None`: zero.
+    /// The momentum `W_t - W_(t-1)` divided by `scale`; `None` stands for zero.
     pub momentum: Option<Vec<C>>,
     /// The product of all `beta_t` since the last refresh (`B`).
     pub scale: f64,
-    /// Where the sequence of `beta_t` stands.
+    /// The state of the momentum schedule.
     pub schedule: MomentumSchedule,
 }
 
@@ -66,7 +66,7 @@ impl Stage {
     }
 }
 
-/// Momentum is refreshed when `1 / scale` passes this: its value, divided by the scale, grows as fast.
+/// The momentum is refreshed when `1 / scale` exceeds this: the stored momentum grows with it.
 pub const REFRESH_BEYOND: f64 = 4096.0;
 
 /// The circuit of an iteration for one batch shape: masks and plaintexts, encoded once.
@@ -77,7 +77,8 @@ pub struct Trainer<E: Engine> {
 }
 
 impl<E: Engine> Trainer<E> {
-    /// Encodes the circuit. `log_momentum_bound` bounds the momentum where it is refreshed: `|W_t - W_(t-1)| <= 2^bound`.
+    /// Encodes the circuit. `log_momentum_bound` bounds the momentum at a refresh:
+    /// `|W_t - W_(t-1)| <= 2^bound`.
     pub fn new(
         engine: &E,
         geometry: Geometry,
@@ -101,7 +102,8 @@ impl<E: Engine> Trainer<E> {
         &self.softmax
     }
 
-    /// A batch from freshly encrypted features and labels: makes the row-shifted versions.
+    /// Prepares a batch from freshly encrypted features and labels: computes the row-shifted
+    /// versions.
     pub fn batch(
         &self,
         engine: &E,
@@ -137,7 +139,7 @@ impl<E: Engine> Trainer<E> {
         self.step_observed(engine, model, batch, rate, &mut |_| {})
     }
 
-    /// [`Trainer::step`], which names each stage as it ends: for profiles.
+    /// [`Trainer::step`] that calls `ended` with each stage when it ends, for profiles.
     pub fn step_observed(
         &self,
         engine: &E,
@@ -151,7 +153,7 @@ impl<E: Engine> Trainer<E> {
         step.finish(engine, ended)
     }
 
-    /// A step on a batch of `rows` rows, which come piece by piece.
+    /// Begins a step on a batch of `rows` rows, whose pieces follow by [`GradientStep::add`].
     pub fn begin<'a>(&'a self, model: &'a Model<E::Ciphertext>, rows: usize, rate: f64) -> GradientStep<'a, E> {
         let factor = rate / (rows as f64 * model.scale);
         GradientStep { trainer: self, model, factor, rows_left: rows, expanded: None, gradient: None }
@@ -174,7 +176,8 @@ impl<E: Engine> Trainer<E> {
         Ok(gradient)
     }
 
-    /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, where the gradient comes divided by `B` already.
+    /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, for a gradient that is
+    /// already divided by `B`.
     fn descend(
         &self,
         engine: &E,
@@ -197,14 +200,15 @@ impl<E: Engine> Trainer<E> {
         Ok(Model { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, schedule })
     }
 
-    /// The same model with `scale` 1: one bootstrap of the momentum for each part. The weights lose no levels and need none.
+    /// The same model with `scale` 1, by one bootstrap of the momentum for each part. The weights
+    /// lose no levels and need no bootstrap.
     pub fn refresh(&self, engine: &E, model: &Model<E::Ciphertext>) -> Result<Model<E::Ciphertext>> {
         let Some(momentum) = &model.momentum else {
             return Ok(model.clone());
         };
         let fresh = |momentum: &E::Ciphertext| {
             let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
-            // Two features a slot: the momentum is not real.
+            // Each slot holds two features, so the momentum is complex.
             let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
             engine.drop_to(&fresh, self.products.level_plan().momentum())
         };
@@ -213,19 +217,19 @@ impl<E: Engine> Trainer<E> {
     }
 }
 
-/// A step that has met some pieces of its batch.
+/// A gradient step whose pieces are added one after the other.
 pub struct GradientStep<'a, E: Engine> {
     trainer: &'a Trainer<E>,
     model: &'a Model<E::Ciphertext>,
     factor: f64,
     rows_left: usize,
-    /// The classifier, repeated over all rows: kept while pieces are to come.
+    /// The classifier repeated over all rows, kept while pieces follow.
     expanded: Option<Expanded<E::Ciphertext>>,
     gradient: Option<Vec<E::Ciphertext>>,
 }
 
 impl<E: Engine> GradientStep<'_, E> {
-    /// Adds the gradient of a piece; `ended` is told each stage as it ends.
+    /// Adds the gradient of a piece. `ended` is called with each stage when it ends.
     pub fn add(&mut self, engine: &E, piece: &Batch<E::Ciphertext>, ended: &mut dyn FnMut(Stage)) -> Result<()> {
         let logits = self.logits(engine, piece)?;
         ended(Stage::Logits);
@@ -269,8 +273,8 @@ fn each<C>(a: &[C], b: &[C], join: impl Fn(&C, &C) -> hetal_circuits::Result<C>)
     Ok(a.iter().zip(b).map(|(a, b)| join(a, b)).collect::<hetal_circuits::Result<_>>()?)
 }
 
-/// The switching keys that preparing a batch, iterating and refreshing need (those inside bootstraps apart), found by running them in the
-/// clear. The same for all rows, rates and values.
+/// The switching keys for preparing a batch, iterating and refreshing, without those inside
+/// bootstraps. A dry run on [`Clear`] finds them. They are the same for all rows, rates and values.
 pub fn keys(
     geometry: Geometry,
     level_plan: LevelPlan,
@@ -292,7 +296,8 @@ pub fn keys(
     Ok(engine.op_counts().keys())
 }
 
-/// The keys of [`keys`] for a session that starts with a range and may be widened to every larger one ([`crate::judge::RANGES`]).
+/// [`keys`] for a session that starts with a range and may be widened to every larger one
+/// ([`crate::judge::RANGES`]).
 pub fn keys_of_session(
     geometry: Geometry,
     level_plan: LevelPlan,

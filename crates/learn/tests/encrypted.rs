@@ -7,14 +7,17 @@ use common::Random;
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext, encrypted};
 use hetal_ckks::{Complex64, EvaluationKeys};
 use hetal_learn::agreement::initial_weights;
+use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::reference::{self, ReferenceModel};
-use hetal_learn::session::{self, Action};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, Model, Trainer};
-use hetal_learn::{Agreement, CachedBatch, Geometry, Judge, LevelPlan, Limits, Matrix, RowBlob, Session, packing};
+use hetal_learn::{
+    Agreement, CachedBatch, Geometry, Judge, LevelPlan, Limits, Matrix, Result, RowBlob, Session, packing,
+};
 use hetal_ring::{Poly, RnsRing};
 use hetal_testkit::Client;
+use std::ops::ControlFlow;
 
 /// A client and the server's engine with the keys for one geometry.
 struct Parties {
@@ -93,7 +96,8 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
     }
 }
 
-/// A whole training to early stopping under encryption: the client's judge and the server's session end where the exact reference does.
+/// A whole training to early stopping under encryption: the client's judge and the server's session
+/// end where the exact reference does.
 #[test]
 fn encrypted_training_stops_early() {
     let (slots, rows, features, classes) = (1024, 64, 12, 3);
@@ -121,9 +125,7 @@ fn encrypted_training_stops_early() {
     let mut judges = [Judge::new(patience, 128.0, 0), Judge::new(patience, 128.0, 0)];
     let mut exact = ReferenceModel::new(initial, agreement.momentum);
     let mut history = Vec::new();
-    while let Action::Validate { epoch, .. } =
-        session::advance(engine, &mut session, &batches[..], |_| Ok(&trainer), |_| true).unwrap()
-    {
+    let ask = |session: &Session<_>, epoch: usize| -> Result<_> {
         let sealed = trainer.logits(engine, &validation.versions, session.weights()).unwrap();
         let opened = packing::unpack_logits(&g, &parties.client.decrypt(sealed.inner()), 60).unwrap();
         let logits = Matrix::from_fn(60, classes, |i, k| scale * opened[(i, k)]);
@@ -135,8 +137,11 @@ fn encrypted_training_stops_early() {
         let plain = reference::logits(&x.slice(120..180), exact.weights()).unwrap();
         let expected = judges[1].judge(&plain, &labels[120..]).unwrap();
         assert_eq!((judgement.verdict, judgement.accuracy), (expected.verdict, expected.accuracy), "epoch {epoch}");
-        session.judged(judgement.verdict).unwrap();
-    }
+        Ok(ControlFlow::Continue(judgement.verdict))
+    };
+    let mut host = EngineHost::new(engine, &batches[..], |_| Ok(&trainer), ask);
+    assert_eq!(drive(&mut session, &mut host).unwrap(), Ended::Complete);
+    drop(host);
     assert!(history.len() > 2 && history.len() < 12, "{} epochs", history.len());
     let best = judges[0].best_epoch().unwrap();
     let (_, weights) = session.kept().find(|(epoch, _)| *epoch == best).unwrap();

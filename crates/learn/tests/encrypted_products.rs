@@ -22,7 +22,8 @@ struct Product {
 }
 
 impl Product {
-    /// The product by a function under encryption, with the keys that function used in the clear, opened.
+    /// The product by a function under encryption, with the keys that function used in the clear,
+    /// opened.
     fn encrypted(&self, multiply: &impl Multiply) -> Blocks<Vec<Complex64>> {
         let client = Client::new(SET, 3);
         let clear = Clear::new(client.params.slots(), client.params.top_level());

@@ -58,7 +58,8 @@ fn small_shapes_follow_exact_training() {
         (1024, 64, 50, 31, 3, 1e-6),
         (4096, 128, 100, 64, 7, 1e-6),
         (2048, 64, 61, 9, 10, 1e-6),
-        // Classifiers of 2, 4 and 3 ciphertexts. Few rows of many features: steps are longer, and so are the softmax's errors.
+        // Classifiers of 2, 4 and 3 ciphertexts. Few rows of many features: steps are longer, and
+        // so are the softmax's errors.
         (1024, 16, 13, 300, 5, 2e-5),
         (1024, 32, 30, 400, 12, 2e-5),
         (1024, 64, 64, 600, 5, 2e-5),
@@ -96,7 +97,8 @@ fn noise_of_a_bootstrap_is_borne() {
     assert!(d.exact < 1e-3, "{d:?}");
 }
 
-/// Noise stays small over hundreds of steps: no slot keeps a copy of another that could drift away from it.
+/// Noise stays small over hundreds of steps: no slot keeps a copy of another that could drift away
+/// from it.
 #[test]
 fn noise_does_not_grow_over_a_long_training() {
     let (encryption, operation) = (libm::ldexp(1.0, -30), libm::ldexp(1.0, -30));
@@ -144,7 +146,8 @@ fn keys_are_those_an_iteration_uses() {
     assert_eq!(keys.bounds, [0, 1, 3]);
 }
 
-/// The keys of a session serve every range it may be widened to, and no more levels than one of them asks for.
+/// The keys of a session serve every range it may be widened to, and no more levels than one of
+/// them asks for.
 #[test]
 fn keys_of_a_session_serve_every_range() {
     let (g, level_plan) = (Geometry::new(2048, 64, 30, 5).unwrap(), LevelPlan::lowest());

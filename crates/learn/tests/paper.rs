@@ -236,8 +236,8 @@ fn the_paper_s_iteration_is_nesterov_s() {
     }
 }
 
-/// The paper's face mask shape. Bootstrapping as late as possible is kinder to the paper than its own figures (about 24 by the design's
-/// estimate), and still takes several times our 3.
+/// The paper's face mask shape. Bootstrapping as late as possible is kinder to the paper than its
+/// own figures (about 24 by the design's estimate), and still takes several times our 3.
 #[test]
 fn the_paper_s_iteration_bootstraps_often() {
     let engine = Clear::new(32768, 12);

@@ -71,7 +71,8 @@ fn logits_are_x_times_w_transposed() {
             let k = g.class(j, i);
             let exact = match (i < b.x.rows(), k < classes) {
                 (true, true) => expected[(i, k)] / 8.0,
-                // A padded row has features 0: its logits are the bias. A padded class has weights 0.
+                // A padded row has features 0: its logits are the bias. A padded class has weights
+                // 0.
                 (false, true) => w[(k, features)] / 8.0,
                 _ => 0.0,
             };

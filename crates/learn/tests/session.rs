@@ -1,4 +1,5 @@
-//! A whole training to early stopping on `Clear`: client and server, checkpoints, resuming, the reference.
+//! A whole training to early stopping on `Clear`: client and server, checkpoints, resuming, the
+//! reference.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,15 +8,17 @@ use common::{Random, decrypt_weights, encrypt_batch, encrypt_weights};
 use hetal_circuits::Clear;
 use hetal_circuits::clear::{Ciphertext, Noise};
 use hetal_learn::agreement::initial_weights;
+use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::judge::accuracy;
 use hetal_learn::reference::{self, ReferenceModel};
-use hetal_learn::session::{self, Action};
+use hetal_learn::session::Action;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{Batch, Trainer};
 use hetal_learn::{
-    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Session, Verdict, Wishes, batches,
-    packing,
+    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Result, Session, Verdict, Wishes,
+    batches, packing,
 };
+use std::ops::ControlFlow;
 
 const CLASSES: usize = 5;
 const SMALL: f64 = 1.0 / (1u64 << 30) as f64;
@@ -119,20 +122,19 @@ impl Server {
         session: &mut Session<Ciphertext>,
         judge: &mut Judge,
         labels: &[usize],
-        mut between: impl FnMut(&Session<Ciphertext>) -> bool,
+        mut between: impl FnMut() -> bool,
     ) -> bool {
-        loop {
-            match session::advance(&self.engine, session, &self.batches[..], |_| Ok(&self.trainer), &mut between)
-                .unwrap()
-            {
-                Action::Validate { .. } => {
-                    let judgement = judge.judge(&self.validation_logits(session), labels).unwrap();
-                    session.judged(judgement.verdict).unwrap();
-                }
-                Action::Return => return true,
-                _ => return false,
-            }
-        }
+        let ask = |session: &Session<Ciphertext>, _| -> Result<_> {
+            let judgement = judge.judge(&self.validation_logits(session), labels)?;
+            Ok(ControlFlow::Continue(judgement.verdict))
+        };
+        // The last step of an epoch is followed by its verdict.
+        let advanced = |session: &Session<Ciphertext>, _| match (between(), session.next_action()) {
+            (true, _) | (false, Action::Validate { .. }) => ControlFlow::Continue(()),
+            (false, _) => ControlFlow::Break(()),
+        };
+        let host = EngineHost::new(&self.engine, &self.batches[..], |_| Ok(&self.trainer), ask);
+        drive(session, &mut host.on_advance(advanced)).unwrap() == Ended::Complete
     }
 }
 
@@ -168,7 +170,7 @@ fn stops_early_at_the_twin_s_best_epoch(shape: &Shape) {
     let server = server(&client, shape);
     let mut session = server.session(agreement.clone());
     let mut judge = Judge::new(agreement.patience, agreement.range, 3);
-    assert!(server.run(&mut session, &mut judge, client.validation.labels(), |_| true));
+    assert!(server.run(&mut session, &mut judge, client.validation.labels(), || true));
     let (exact, best) = reference(&client, &agreement);
     assert_eq!(judge.best_epoch(), Some(best));
     assert!(best > 1 && best < agreement.max_epochs, "{best}");
@@ -185,7 +187,8 @@ fn stops_early_at_the_twin_s_best_epoch(shape: &Shape) {
     assert!(accuracy(&folded, labels).unwrap() > 1.5 / CLASSES as f64);
 }
 
-/// Killed after every step and resumed from what was written down, a session ends with the same bits.
+/// Killed after every step and resumed from what was written down, a session ends with the same
+/// bits.
 #[test]
 fn a_killed_session_ends_with_the_same_bits() {
     SHAPES.iter().for_each(killed_it_ends_with_the_same_bits);
@@ -197,13 +200,13 @@ fn killed_it_ends_with_the_same_bits(shape: &Shape) {
     let judge = || Judge::new(agreement.patience, agreement.range, 3);
     let mut whole = server.session(agreement.clone());
     let mut rests = 0;
-    server.run(&mut whole, &mut judge(), client.validation.labels(), |_| {
+    server.run(&mut whole, &mut judge(), client.validation.labels(), || {
         rests += 1;
         true
     });
     let (mut session, mut judge) = (server.session(agreement.clone()), judge());
     let mut kills = 0;
-    while !server.run(&mut session, &mut judge, client.validation.labels(), |_| false) {
+    while !server.run(&mut session, &mut judge, client.validation.labels(), || false) {
         let (record, ciphertexts) = session.checkpoint();
         let text = serde_json::to_string(&record).unwrap();
         let ciphertexts = ciphertexts.into_iter().cloned().collect();

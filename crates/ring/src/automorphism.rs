@@ -6,22 +6,24 @@ use std::sync::OnceLock;
 
 /// The permutation that applies `X -> X^g` in the NTT domain.
 ///
-/// Entry `j` is the value at `psi^(2 brv(j) + 1)`; composed with `X^g` it is the value at `psi^(g (2 brv(j) + 1))`.
+/// Entry `j` is the value at `psi^(2 brv(j) + 1)`. Composed with `X^g` it is the value at
+/// `psi^(g (2 brv(j) + 1))`.
 ///
-/// Entries of one block of `2^k` share the low bits of `brv(j)`, and so those of the exponent after the product with an
-/// odd number: their sources fill one block too, in another order. Vectors move a block at a time.
+/// The entries of a block of `2^k` share the low bits of `brv(j)`, and so those of the exponent
+/// after the product with an odd number. Their sources also fill one block, in another order, so
+/// vectors move a block at a time.
 pub struct Permutation {
     eight: Vec<Block>,
-    /// For vectors of four, where there are such: a ring has a permutation for every key.
+    /// For vectors of four, computed when needed: a ring has a permutation for every key.
     four: OnceLock<Vec<Block>>,
 }
 
-/// Where the entries of one vector come from.
+/// The sources of the entries of one vector.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     /// The first entry of the block they are in.
     pub(crate) source: u32,
-    /// Their places in it: of eight entries, or of eight halves of four.
+    /// Their indices in it: of eight entries, or of eight halves of four.
     pub(crate) places: [u8; 8],
 }
 
@@ -48,12 +50,13 @@ impl Permutation {
         8 * self.eight.len()
     }
 
-    /// All of it at once.
+    /// The whole permutation as one part.
     pub fn whole(&self) -> Part<'_> {
         self.part(0, self.len())
     }
 
-    /// It in parts of so many entries, a power of two and at least 8; all of it if it has less.
+    /// The permutation in parts of `len` entries, a power of two and at least 8, or as one part if
+    /// it is shorter.
     pub(crate) fn parts(&self, len: usize) -> impl Iterator<Item = Part<'_>> {
         let len = len.min(self.len());
         (0..self.len()).step_by(len).map(move |start| self.part(start, len))
@@ -71,7 +74,7 @@ impl Permutation {
     }
 }
 
-/// Entries of a permutation whose sources are neighbours too.
+/// A range of entries whose sources are a range, too.
 pub struct Part<'a> {
     permutation: &'a Permutation,
     start: usize,
@@ -85,7 +88,7 @@ impl Part<'_> {
         self.start..self.start + self.len
     }
 
-    /// Where they come from, in another order.
+    /// The range of their sources, in another order.
     pub(crate) fn source(&self) -> Range<usize> {
         self.source..self.source + self.len
     }
@@ -97,13 +100,13 @@ impl Part<'_> {
         blocks.iter().map(|block| (block.source as usize - self.source, block))
     }
 
-    /// The place of every entry among the sources.
+    /// The index of the source of every entry.
     pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
         self.blocks(8).flat_map(|(first, block)| block.places.map(|place| first + usize::from(place)))
     }
 }
 
-/// A block of eight as two of four, whose places are those of their halves.
+/// A block of eight as two blocks of four, whose indices are those of their halves.
 fn halves(block: &Block) -> [Block; 2] {
     [0, 4].map(|first| {
         let places = &block.places[first..first + 4];
@@ -127,7 +130,8 @@ pub fn on_coefficients(a: &[i8], galois: u64) -> Vec<i8> {
     out
 }
 
-/// The automorphism that rotates slots left by `k` (of `2^(log_n - 1)`): `5^k mod 2n`. Negative is to the right.
+/// The automorphism that rotates slots left by `k` (of `2^(log_n - 1)`): `5^k mod 2n`. Negative is
+/// to the right.
 pub fn rotation_to_galois(log_n: u32, k: i64) -> u64 {
     let slots = 1i64 << (log_n - 1);
     let mask = (2u64 << log_n) - 1;

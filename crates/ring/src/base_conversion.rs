@@ -1,22 +1,27 @@
-//! From residues modulo some primes to residues modulo others: the integer in between is centred.
+//! Conversion of residues modulo some primes to residues modulo others, for the centred integer
+//! that they represent.
 //!
-//! For `x mod Q`, `Q = q_1 ... q_m`, let `y_i = [x (Q/q_i)^-1]_{q_i}`, centred. Then `x = sum_i y_i Q/q_i - v Q` for an
-//! integer `v`, and with `v = round(sum_i y_i / q_i)` the right side is the representative of `x` in `[-Q/2, Q/2]`, up
-//! to rounding of the sum at the very ends of the interval, where either end is a valid answer.
+//! For `x mod Q`, `Q = q_1 ... q_m`, let `y_i = [x (Q/q_i)^-1]_{q_i}`, centred. Then
+//! `x = sum_i y_i Q/q_i - v Q` for an integer `v`. With `v = round(sum_i y_i / q_i)` the right side
+//! is the representative of `x` in `[-Q/2, Q/2]`, up to rounding of the sum at the ends of the
+//! interval, where either end is valid.
 //!
-//! The rounded sum is the one place where floating point decides a result. It is a fixed chain of IEEE fused
-//! multiply-adds, which scalar code, vector code and a GPU all compute to the same bits.
+//! The rounded sum is the only floating-point computation that decides a result. It is a fixed
+//! chain of IEEE fused multiply-adds, which scalar code, vector code and a GPU compute to the same
+//! bits.
 
 mod scalar;
 mod vector;
 
 use crate::{Isa, Modulus};
 
-/// Most source primes of one conversion: the 7 special primes and the prime of a rescale merged with them.
-/// With centred operands the vector kernels' lazy sums are exact up to this many terms and `v`'s.
+/// The most source primes of one conversion: the 7 special primes and the prime of a rescale merged
+/// with them. With centred operands the lazy sums of the vector kernels are exact for this many
+/// terms and the term of `v`.
 pub const MAX_SOURCES: usize = 8;
 
-/// Coefficients converted at a time: those of eight sources take half of a 64 KiB or all of a 32 KiB first cache.
+/// Coefficients converted at a time: those of eight sources take half of a 64 KiB or all of a 32
+/// KiB first cache.
 const BLOCK: usize = 512;
 
 /// Constants of the conversion from one set of primes.
@@ -67,7 +72,8 @@ impl BaseConverter {
         self.sources.len()
     }
 
-    /// The constant `(Q/q_i)^-1` that takes residue `i` of `x` to `y_i`; an inverse NTT can fold it in.
+    /// The constant `(Q/q_i)^-1` that takes residue `i` of `x` to `y_i`; an inverse NTT can fold it
+    /// in.
     pub fn hat_inverse(&self, i: usize) -> u64 {
         self.sources[i].hat_inverse
     }
@@ -94,7 +100,8 @@ impl BaseConverter {
 
     /// The centred `x` modulo each target's prime, from `scaled[i] = x (Q/q_i)^-1 mod q_i`.
     ///
-    /// In blocks that stay in the first cache: each source is read once for all targets.
+    /// The conversion works in blocks that stay in the L1 cache, so each source is read once for
+    /// all targets.
     pub fn convert(&self, isa: Isa, scaled: &[&[u64]], targets: &[&ConversionTarget], out: &mut [&mut [u64]]) {
         let n = scaled.first().map_or(0, |s| s.len());
         assert!(scaled.len() == self.sources.len() && scaled.iter().all(|s| s.len() == n));
@@ -102,7 +109,7 @@ impl BaseConverter {
         if isa.or_scalar() == Isa::Avx512Ifma {
             return self.convert_integers(isa, scaled, targets, out);
         }
-        // A cache line between blocks: without it all of them would fall into the same sets of the cache.
+        // A cache line between blocks keeps them out of the same cache sets.
         let mut centred = [[0.0; BLOCK + 8]; MAX_SOURCES];
         let mut overflow = [0.0; BLOCK];
         for start in (0..n).step_by(BLOCK) {
@@ -121,8 +128,9 @@ impl BaseConverter {
         }
     }
 
-    /// [`BaseConverter::convert`] with integers. As `y_i` centred is `y_i`, less `q_i` where it is negative, the sum over
-    /// `y_i` in `[0, q_i)` exceeds that over centred ones by `n Q` if `n` of them are negative: `v + n` takes the place of `v`.
+    /// [`BaseConverter::convert`] with integers. As `y_i` centred is `y_i`, less `q_i` where it is
+    /// negative, the sum over `y_i` in `[0, q_i)` exceeds that over centred ones by `n Q` if `n` of
+    /// them are negative: `v + n` takes the place of `v`.
     fn convert_integers(&self, isa: Isa, scaled: &[&[u64]], targets: &[&ConversionTarget], out: &mut [&mut [u64]]) {
         let n = scaled.first().map_or(0, |s| s.len());
         let moduli = self.sources.iter().map(|s| s.modulus).collect::<Vec<_>>();
@@ -173,7 +181,8 @@ impl ConversionTarget {
         &self.modulus
     }
 
-    /// `Q^-1 mod t`, which divides by the source primes after the converted remainder is subtracted.
+    /// `Q^-1 mod t`, which divides by the source primes after the converted remainder is
+    /// subtracted.
     pub fn product_inverse(&self) -> u64 {
         self.product_inverse
     }
@@ -250,7 +259,8 @@ mod tests {
         check(&Q[4..5], &[Q[0], Q[1], P[0]], &values);
     }
 
-    /// Arbitrary residues (no small integer behind them): every kernel gives the scalar kernel's bytes.
+    /// Arbitrary residues (no small integer behind them): every kernel gives the scalar kernel's
+    /// bytes.
     #[test]
     fn kernels_agree_on_all_residues() {
         // The last pair has 51 bits on both sides.

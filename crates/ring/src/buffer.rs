@@ -4,13 +4,14 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes asked from the system at a time: huge-page sized pieces keep the TLB small and page faults rare.
+/// Bytes requested from the system at a time: chunks of huge-page size reduce TLB misses and page
+/// faults.
 const CHUNK_BYTES: usize = 32 << 20;
 /// Chunks start on a 2 MiB boundary, so that the kernel can back them with huge pages.
 const CHUNK_ALIGN: usize = 2 << 20;
 
-/// Bytes between one limb and the next: limbs a power of two apart would fall on the same few sets of the caches, and
-/// kernels that read many limbs at once would evict what they are about to use.
+/// Bytes between one limb and the next. Limbs a power of two apart would share a few cache sets,
+/// and kernels that read many limbs at once would evict each other's data.
 const STAGGER: usize = 5 * 64;
 
 /// A pool of buffers of `n` 64-bit words. Buffers come back to it when they are dropped.
@@ -25,17 +26,19 @@ struct PoolInner {
     chunks: Vec<(NonNull<u8>, std::alloc::Layout)>,
 }
 
-// SAFETY: the pointers are owned by the pool and only handed out one owner at a time, under the mutex.
+// SAFETY: the pointers are owned by the pool and only handed out one owner at a time, under the
+// mutex.
 unsafe impl Send for PoolInner {}
 
 impl Pool {
-    /// An empty pool of buffers of `n` words; `n` is a multiple of 8, so that each starts on a 64-byte boundary.
+    /// An empty pool of buffers of `n` words; `n` is a multiple of 8, so that each starts on a
+    /// 64-byte boundary.
     pub fn new(n: usize) -> Arc<Self> {
         assert!(n >= 8 && n.is_multiple_of(8), "limbs are whole cache lines");
         Arc::new(Self { n, inner: Mutex::default() })
     }
 
-    /// A buffer whose contents are whatever was there before.
+    /// A buffer with arbitrary contents.
     pub fn take(self: &Arc<Self>) -> Limb {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if inner.free.is_empty() {
@@ -73,8 +76,7 @@ impl Pool {
         unsafe {
             libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE);
         }
-        // Only now touched, as pages there before the advice stay small.
-        // SAFETY: the chunk is of this size; zeros are a valid [u64].
+        // Touched only now: pages that exist before the advice stay small.
         unsafe { start.as_ptr().write_bytes(0, layout.size()) };
         inner.chunks.push((start, layout));
         // Popped from the end: hand out low addresses first.
@@ -89,7 +91,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (start, layout) in inner.chunks.drain(..) {
-            // SAFETY: allocated in `grow` with this layout; every limb holds an Arc of the pool, so none is alive.
+            // SAFETY: allocated in `grow` with this layout; every limb holds an Arc of the pool, so
+            // none is alive.
             unsafe { std::alloc::dealloc(start.as_ptr(), layout) };
         }
     }

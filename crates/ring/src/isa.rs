@@ -1,4 +1,4 @@
-//! Which instructions the kernels use.
+//! The instruction sets of the kernels.
 
 /// An instruction set with its own kernels. All give the same bytes; only their speed differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Isa {
         all.into_iter().filter(|set| set.or_scalar() == *set).collect()
     }
 
-    /// This set where the machine has it, else the reference: kernels may run what this gives.
+    /// This set if the machine has it, otherwise the reference. Kernels may run the result.
     #[inline]
     pub(crate) fn or_scalar(self) -> Self {
         let there = match self {

@@ -1,4 +1,5 @@
-//! Loops over the residues of one limb. Each has a scalar reference and vector twins that give the same bytes.
+//! Loops over the residues of one limb. Each has a scalar reference and vector versions that give
+//! the same bytes.
 
 mod scalar;
 pub(crate) mod vector;
@@ -7,7 +8,8 @@ use crate::automorphism::Part;
 use crate::packed::{Packed, Residues};
 use crate::{Isa, Modulus};
 
-/// Most terms of one [`dot_pair_into`]; with 51-bit moduli and centred operands the lazy sums of the vector twins stay exact.
+/// The most terms of one [`dot_pair_into`]. With 51-bit moduli and centred operands the lazy sums
+/// of the vector versions stay exact.
 pub const MAX_DOT_TERMS: usize = 8;
 
 /// `a += b`.
@@ -79,7 +81,7 @@ pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[
     vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, [None, None]);
 }
 
-/// [`dot_pair_into`] plus `s a` for what is given of `plus`: the inner product of a key-switch.
+/// [`dot_pair_into`] plus `s a` for each given `plus`: the inner product of a key-switch.
 pub fn dot_packed_pair_plus_into(
     isa: Isa,
     q: &Modulus,

@@ -1,7 +1,7 @@
 //! Arithmetic modulo one prime.
 
-/// Largest number of bits of a modulus. Two residues of 51 bits stay below 2^53 when added twice, so that every
-/// lazy sum in the floating-point kernels is an exactly representable integer.
+/// Largest number of bits of a modulus. Two residues of 51 bits stay below 2^53 when added twice,
+/// so that every lazy sum in the floating-point kernels is an exactly representable integer.
 pub const MAX_BITS: u32 = 51;
 
 /// A prime modulus `q < 2^51` with the constants of its reductions.
@@ -85,7 +85,8 @@ impl Modulus {
         z.rem_euclid(i128::from(self.q)) as u64
     }
 
-    /// `z mod q` in `[0, q)` for a signed `|z| < 2^62`: a quotient from doubles is at most one off for `q >= 2^16`.
+    /// `z mod q` in `[0, q)` for a signed `|z| < 2^62`: a quotient from doubles is at most one off
+    /// for `q >= 2^16`.
     #[inline(always)]
     pub fn reduce_i64(&self, z: i64) -> u64 {
         let quotient = (z as f64 * self.q_inv_f64) as i64;

@@ -1,8 +1,9 @@
-//! The negacyclic number-theoretic transform: multiplication in `Z_q[X]/(X^n + 1)` becomes slot by slot.
+//! The negacyclic number-theoretic transform: multiplication in `Z_q[X]/(X^n + 1)` becomes slot by
+//! slot.
 //!
-//! The forward transform takes coefficients in order to values in bit-reversed order: entry `j` is the polynomial's
-//! value at `psi^(2 brv(j) + 1)`, where `psi` is [`crate::prime::primitive_root`]. Every kernel takes and gives
-//! residues in `[0, q)`, so all of them agree byte for byte.
+//! The forward transform takes coefficients in order to values in bit-reversed order: entry `j` is
+//! the polynomial's value at `psi^(2 brv(j) + 1)`, where `psi` is [`crate::prime::primitive_root`].
+//! Every kernel takes and gives residues in `[0, q)`, so all of them agree byte for byte.
 
 mod scalar;
 mod vector;
@@ -15,14 +16,15 @@ pub struct NttTable {
     modulus: Modulus,
     log_n: u32,
     psi: u64,
-    // Each instruction set has its own order of the roots; only those in use are made.
+    // Each instruction set has its own order of the roots; only the orders in use are computed.
     scalar: OnceLock<scalar::Roots>,
     four_lanes: OnceLock<vector::Roots>,
     eight_lanes: OnceLock<vector::Roots>,
 }
 
 impl NttTable {
-    /// The transform of degree `2^log_n` modulo `q`; `None` unless `q < 2^51` is a prime equal to 1 mod `2n`.
+    /// The transform of degree `2^log_n` modulo `q`; `None` unless `q < 2^51` is a prime equal to 1
+    /// mod `2n`.
     pub fn new(q: u64, log_n: u32) -> Option<Self> {
         if !(4..=17).contains(&log_n) {
             return None;
@@ -31,7 +33,7 @@ impl NttTable {
         let psi = prime::primitive_root(&modulus, log_n)?;
         let (scalar, four_lanes, eight_lanes) = Default::default();
         let table = Self { modulus, log_n, psi, scalar, four_lanes, eight_lanes };
-        // The roots this machine will use, now rather than in the middle of the first transform.
+        // Computes the roots for this machine now rather than in the first transform.
         match Isa::detect() {
             Isa::Avx512 | Isa::Avx512Ifma if table.is_vector() => _ = table.vector_roots(8),
             Isa::Avx2 if table.is_vector() => _ = table.vector_roots(4),
@@ -61,8 +63,8 @@ impl NttTable {
         self.inverse_scaled(isa, a, 1);
     }
 
-    /// Values to coefficients times the constant `scale`, in place, for the price of [`NttTable::inverse`]:
-    /// the constant is folded into the division by `n`.
+    /// Values to coefficients times the constant `scale`, in place, for the price of
+    /// [`NttTable::inverse`]: the constant is folded into the division by `n`.
     pub fn inverse_scaled(&self, isa: Isa, a: &mut [u64], scale: u64) {
         assert_eq!(a.len(), self.degree());
         let n_inverse = self.modulus.inv(self.degree() as u64);
@@ -70,8 +72,8 @@ impl NttTable {
         if self.is_vector() { vector::inverse(isa, self, a, scale) } else { self.inverse_scalar(a, scale) }
     }
 
-    /// The value of `X^(n/2)` at the first half of the entries; at the second half it is the negative.
-    /// `X^(n/2)` encodes the imaginary unit in every slot.
+    /// The value of `X^(n/2)` at the first half of the entries; at the second half it is the
+    /// negative. `X^(n/2)` encodes the imaginary unit in every slot.
     pub fn imaginary_unit(&self) -> u64 {
         // brv(j) of the first half is even, so (2 brv(j) + 1) n/2 = n/2 mod 2n.
         self.modulus.pow(self.psi, 1 << (self.log_n - 1))
@@ -167,7 +169,8 @@ mod tests {
         assert!(a[512..].iter().all(|&x| x == table.modulus().neg(unit)));
     }
 
-    /// Round trip, scaling and agreement of all kernels with the scalar one, at every degree, prime size and edge value.
+    /// Round trip, scaling and agreement of all kernels with the scalar one, at every degree, prime
+    /// size and edge value.
     #[test]
     fn kernels_agree_and_invert() {
         for log_n in 4..=17 {

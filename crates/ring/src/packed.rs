@@ -1,14 +1,15 @@
-//! Residues of 52 bits next to each other, for what is only read: keys and matrices take a fifth less memory, and reading them, which
-//! memory limits, a fifth less time.
+//! Packed residues of 52 bits for data that is only read. Keys and matrices take a fifth less
+//! memory, and reading them, which is limited by memory bandwidth, takes a fifth less time.
 //!
-//! 128 residues make a group of 13 rows of 8 words. Residue `8 v + lane` of a group is the bits from `52 v` on of its column `lane`, read
-//! down the rows: a vector of neighbours is made of two rows with a few instructions, and no lane needs another's bits.
+//! 128 residues form a group of 13 rows of 8 words. Residue `8 v + lane` of a group consists of the
+//! bits from `52 v` on of column `lane`, read down the rows. A vector of neighbours is computed
+//! from two rows with a few instructions, and no lane needs bits of another.
 
 use crate::simd::{Simd, prefetch};
 use std::ops::Range;
 
-/// Bits of a residue: one more than the largest moduli have, so that 16 residues are exactly 13 words; also the bits of the integers that
-/// vector instructions (IFMA) multiply.
+/// Bits of a residue: one more than the largest moduli have, so that 16 residues are exactly 13
+/// words. IFMA instructions multiply integers of the same size.
 const BITS: usize = 52;
 /// Residues of a group.
 const GROUP: usize = 128;
@@ -31,7 +32,7 @@ const fn start(v: usize) -> (usize, usize) {
     (BITS * v / 64, BITS * v % 64)
 }
 
-/// Whether residues that begin at that bit of a row go on in the next one.
+/// Whether residues that begin at that bit of a row continue in the next row.
 const fn goes_on(bit: usize) -> bool {
     bit + BITS > 64
 }
@@ -43,7 +44,7 @@ pub fn pack(residues: &[u64]) -> Vec<u64> {
     out
 }
 
-/// [`pack`], to where there is room.
+/// [`pack`] into an existing buffer.
 pub fn pack_into(residues: &[u64], out: &mut [u64]) {
     assert_eq!(out.len(), words(residues.len()));
     out.fill(0);
@@ -89,7 +90,7 @@ fn residue(rows: &[u64], v: usize, lane: usize) -> u64 {
 
 /// Residues in memory, as kernels read them.
 pub(crate) trait Residues: Copy + Default {
-    /// What vectors at one place of many such residues have in common.
+    /// The position of a vector, shared by all such residues.
     type Place<S: Simd>: Copy;
 
     fn len(self) -> usize;
@@ -97,11 +98,12 @@ pub(crate) trait Residues: Copy + Default {
     fn part(self, range: Range<usize>) -> Self;
     fn get(self, i: usize) -> u64;
 
-    /// The place of the residues from `i` on, a multiple of `S::LANES`.
+    /// The position of the residues from `i` on, a multiple of `S::LANES`.
     ///
     /// # Safety
     ///
-    /// As for [`Simd`]; so for the methods below. There are `S::LANES` residues from the place on.
+    /// As for [`Simd`], for this method and the methods below. There are `S::LANES` residues from
+    /// the position on.
     unsafe fn place<S: Simd>(i: usize) -> Self::Place<S>;
     /// A vector of residues.
     unsafe fn load<S: Simd>(self, place: &Self::Place<S>) -> S::U;
@@ -137,7 +139,7 @@ impl Residues for &[u64] {
     }
 }
 
-/// Words between what is read and what is asked for then: packed residues mostly come from memory.
+/// Distance in words of the prefetch: packed residues mostly come from memory.
 const AHEAD: usize = 16 * WIDTH;
 
 /// The two rows of a vector of packed residues, and how they are shifted to it.

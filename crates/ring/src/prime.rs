@@ -33,7 +33,8 @@ pub fn is_prime(n: u64) -> bool {
     })
 }
 
-/// Whether `q` is a prime equal to 1 modulo `2 * 2^log_n`: the ring of degree `2^log_n` has an NTT modulo `q`.
+/// Whether `q` is a prime equal to 1 modulo `2 * 2^log_n`: the ring of degree `2^log_n` has an NTT
+/// modulo `q`.
 pub fn is_ntt_prime(q: u64, log_n: u32) -> bool {
     q & ((1 << (log_n + 1)) - 1) == 1 && is_prime(q)
 }
@@ -52,8 +53,8 @@ pub fn ntt_primes_below(bits: u32, log_n: u32, count: usize) -> Vec<u64> {
     found
 }
 
-/// The primitive `2^(log_n + 1)`-th root of unity `x^((q-1)/2n)` with the smallest `x` that gives one:
-/// a fixed choice, so that transforms (and bytes) agree between machines.
+/// The primitive `2^(log_n + 1)`-th root of unity `x^((q-1)/2n)` with the smallest `x` that gives
+/// one: a fixed choice, so that transforms (and bytes) agree between machines.
 pub fn primitive_root(modulus: &Modulus, log_n: u32) -> Option<u64> {
     let q = modulus.value();
     if !is_ntt_prime(q, log_n) {

@@ -1,7 +1,8 @@
-//! Polynomials modulo a product of primes, one limb per prime, in the NTT domain unless said otherwise.
+//! Polynomials modulo a product of primes, one limb per prime, in the NTT domain unless stated
+//! otherwise.
 //!
-//! The primes are a chain `q_0 q_1 ...` and special primes `p_0 p_1 ...`. A [`Poly`] lives modulo the first `q` of the
-//! former and the first `p` of the latter: its [`Basis`].
+//! The primes are a chain `q_0 q_1 ...` and special primes `p_0 p_1 ...`. The [`Basis`] of a
+//! [`Poly`] gives the number of primes of either kind, counted from the first.
 
 mod division;
 mod inner_product;
@@ -23,10 +24,12 @@ use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Entries of a limb of a tensor product worked on at a time: those of four operands and three sums fit a core's own cache.
+/// Entries of a limb that a tensor product works on at a time: four operands and three sums fit the
+/// L2 cache.
 const TENSOR_BLOCK: usize = 4096;
 
-/// Special primes' streams of a seed are numbered from here, so that they never share one with the chain's.
+/// The streams of special primes are numbered from here, so that they never coincide with those of
+/// the chain.
 const SPECIAL_STREAM: u32 = 1 << 31;
 
 /// How many primes of the chain, and how many special primes.
@@ -68,7 +71,7 @@ impl Poly {
         &mut self.limbs
     }
 
-    /// Forgets limbs: the same polynomial modulo fewer primes.
+    /// Drops limbs: the same polynomial modulo fewer primes.
     pub fn truncate(&mut self, basis: Basis) {
         assert!(basis.q <= self.basis.q && basis.p <= self.basis.p);
         self.limbs.truncate(self.basis.q + basis.p);
@@ -89,7 +92,8 @@ struct Conversion {
     targets: Vec<Option<ConversionTarget>>,
 }
 
-/// Primes a conversion starts from: `q_start .. q_end` of the chain, then the first `p` special ones.
+/// Primes a conversion starts from: `q_start .. q_end` of the chain, then the first `p` special
+/// ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Sources {
     q_start: usize,
@@ -97,7 +101,8 @@ struct Sources {
     p: usize,
 }
 
-/// The ring `Z[X]/(X^n + 1)` modulo its primes, with all tables, and the operations on whole polynomials.
+/// The ring `Z[X]/(X^n + 1)` modulo its primes, with all tables, and the operations on whole
+/// polynomials.
 pub struct RnsRing {
     log_n: u32,
     isa: Isa,
@@ -110,7 +115,8 @@ pub struct RnsRing {
 }
 
 impl RnsRing {
-    /// The ring of degree `2^log_n`, at least 128, with the given primes; `Err` names a number that is no NTT prime below 2^51.
+    /// The ring of degree `2^log_n`, at least 128, with the given primes; `Err` names a number that
+    /// is no NTT prime below 2^51.
     pub fn new(log_n: u32, q: &[u64], p: &[u64], isa: Isa) -> Result<Self, u64> {
         let tables = |primes: &[u64]| -> Result<Vec<_>, u64> {
             primes.par_iter().map(|&prime| NttTable::new(prime, log_n).ok_or(prime)).collect()
@@ -190,7 +196,7 @@ impl RnsRing {
         a.limbs.par_iter_mut().enumerate().with_min_len(grain).for_each(|(i, limb)| f(self.table(basis, i), i, limb));
     }
 
-    /// Limbs per task: small rings are not worth a task a limb.
+    /// Limbs per task: limbs of small rings are too short for a task each.
     fn grain(&self) -> usize {
         ((1 << 13) >> self.log_n).max(1)
     }
@@ -239,8 +245,8 @@ impl RnsRing {
         });
     }
 
-    /// Multiplies by constants `x + y X^(n/2)`: limb `i` by `halves[i].0` in the first half of its entries and by
-    /// `halves[i].1` in the second.
+    /// Multiplies by constants `x + y X^(n/2)`: limb `i` by `halves[i].0` in the first half of its
+    /// entries and by `halves[i].1` in the second.
     pub fn mul_halves_assign(&self, a: &mut Poly, halves: &[(u64, u64)]) {
         let middle = self.degree() / 2;
         self.for_each_limb(a, |t, i, limb| {
@@ -250,7 +256,8 @@ impl RnsRing {
         });
     }
 
-    /// `acc += sum_k a_k c_k` for constants as in [`RnsRing::mul_halves_assign`]; the `a_k` may have more limbs.
+    /// `acc += sum_k a_k c_k` for constants as in [`RnsRing::mul_halves_assign`]; the `a_k` may
+    /// have more limbs.
     pub fn add_products_with_halves(&self, acc: &mut Poly, terms: &[(&Poly, Vec<(u64, u64)>)]) {
         let middle = self.degree() / 2;
         let basis = acc.basis;
@@ -276,7 +283,8 @@ impl RnsRing {
         });
     }
 
-    /// `a += P b` on the chain's limbs, where `P` is the product of `a`'s special primes (it vanishes on theirs).
+    /// `a += P b` on the chain's limbs, where `P` is the product of `a`'s special primes (it
+    /// vanishes on theirs).
     pub fn add_lifted_assign(&self, a: &mut Poly, b: &Poly) {
         let basis = a.basis;
         self.for_each_limb(a, |t, i, limb| {
@@ -287,7 +295,8 @@ impl RnsRing {
         });
     }
 
-    /// `(sum a0 b0, sum a0 b1 + a1 b0, sum a1 b1)` over pairs `((a0, a1), (b0, b1))`, in the basis given.
+    /// `(sum a0 b0, sum a0 b1 + a1 b0, sum a1 b1)` over pairs `((a0, a1), (b0, b1))`, in the basis
+    /// given.
     pub fn tensor_sum(&self, terms: &[((&Poly, &Poly), (&Poly, &Poly))], basis: Basis) -> [Poly; 3] {
         let mut out = [self.uninit(basis), self.uninit(basis), self.uninit(basis)];
         let [d0, d1, d2] = &mut out;
@@ -345,7 +354,8 @@ impl RnsRing {
         out
     }
 
-    /// The residues of signed coefficients below 2^62, in the NTT domain. Branch-free in the coefficients.
+    /// The residues of signed coefficients below 2^62, in the NTT domain. Branch-free in the
+    /// coefficients.
     pub fn lift(&self, basis: Basis, coefficients: &[i64]) -> Poly {
         assert_eq!(coefficients.len(), self.degree());
         let mut out = self.uninit(basis);
@@ -358,15 +368,16 @@ impl RnsRing {
         out
     }
 
-    /// The uniform polynomial that a public seed stands for, as digit `digit` of its object. Limbs are independent
-    /// streams: a truncation of the polynomial is the polynomial of fewer primes.
+    /// The uniform polynomial of a public seed, as digit `digit` of its object. Limbs are
+    /// independent streams, so a truncation of the polynomial is the polynomial of fewer primes.
     pub fn uniform(&self, seed: &Seed, digit: u32, basis: Basis) -> Poly {
         let mut a = self.uninit(basis);
         self.for_each_limb(&mut a, |table, i, limb| uniform_limb_into(seed, digit, basis, i, table.modulus(), limb));
         a
     }
 
-    /// The polynomial whose coefficients are the centred residues of `a` modulo `q_0` (its only prime), in another basis.
+    /// The polynomial whose coefficients are the centred residues of `a` modulo `q_0` (its only
+    /// prime), in another basis.
     pub fn raise(&self, a: &Poly, basis: Basis) -> Poly {
         assert_eq!(a.basis, Basis { q: 1, p: 0 });
         let conversion = self.conversion(Sources { q_start: 0, q_end: 1, p: 0 });

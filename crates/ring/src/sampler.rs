@@ -1,7 +1,7 @@
-//! Randomness: ChaCha20 streams from 32-byte seeds, and the distributions of the scheme.
+//! Random sampling: ChaCha20 streams from 32-byte seeds, and the distributions of the scheme.
 //!
-//! A seed is used for one object only. Within an object, [`Domain`] separates its streams (the nonce of the cipher), so no
-//! two polynomials ever share key stream.
+//! A seed is used for one object only. Within an object [`Domain`] separates the streams (it is the
+//! nonce of the cipher), so no two polynomials share key stream.
 
 use crate::Modulus;
 use chacha20::ChaCha20;
@@ -17,9 +17,9 @@ const TAIL: usize = 32;
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Seed(pub [u8; 32]);
 
-/// Where seeds come from. Products use [`OsSeeds`]; tests inject [`TestSeeds`].
+/// A source of seeds. Products use [`OsSeeds`], tests use [`TestSeeds`].
 pub trait SeedSource {
-    /// A seed that was never given before.
+    /// A fresh seed.
     fn next_seed(&mut self) -> Seed;
 }
 
@@ -31,7 +31,7 @@ impl SeedSource for OsSeeds {
     fn next_seed(&mut self) -> Seed {
         // Filled in place: no copy is left behind.
         let mut seed = Seed([0; 32]);
-        // Going on without randomness would leak keys: there is no answer but to stop.
+        // Without randomness keys would leak, so the program must stop.
         #[allow(clippy::expect_used)]
         getrandom::fill(&mut seed.0).expect("the operating system gave no randomness");
         seed
@@ -58,7 +58,7 @@ impl SeedSource for TestSeeds {
     }
 }
 
-/// Which stream of a seed: an object's polynomials each have their own.
+/// The stream of a seed: each polynomial of an object has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
     /// The uniform half, one stream per digit and prime.
@@ -128,7 +128,7 @@ impl Words {
         word_at(self.available(1))
     }
 
-    /// Uniform below `bound`: words cut to its bit length, those at or above it thrown away.
+    /// Uniform below `bound`, by rejection of words cut to its bit length.
     #[inline]
     fn below(&mut self, bound: u64) -> u64 {
         let mask = u64::MAX.checked_shr((bound - 1).leading_zeros()).unwrap_or(0);
@@ -153,7 +153,8 @@ pub fn uniform_into(seed: &Seed, domain: Domain, q: &Modulus, out: &mut [u64]) {
     let mut words = Words::new(seed, domain);
     let mut filled = 0;
     while filled < out.len() {
-        // Each word is written and kept by moving on: rejection without a branch that half the words of some primes miss.
+        // Each word is written and kept by moving on: rejection without a branch that half the
+        // words of some primes miss.
         for word in words.available(out.len() - filled).chunks_exact(8) {
             let x = word_at(word) & mask;
             out[filled] = x;
@@ -169,10 +170,10 @@ fn word_at(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// A polynomial with exactly `weight` coefficients in {-1, 1} at uniform places, the rest 0.
+/// A polynomial with exactly `weight` coefficients in {-1, 1} at uniform positions, the rest 0.
 ///
-/// Places are drawn by a Fisher-Yates shuffle, whose memory accesses depend on the secret: run it where no one else
-/// watches the caches (the data owner's machine). `weight <= n`.
+/// Positions are drawn by a Fisher-Yates shuffle, whose memory accesses depend on the secret. Run
+/// it only on a machine whose caches nobody else observes, such as the data owner's. `weight <= n`.
 pub fn ternary_fixed_weight(seed: &Seed, n: usize, weight: usize) -> Vec<i8> {
     assert!(weight <= n);
     let mut words = Words::new(seed, Domain::Ternary);
@@ -193,8 +194,9 @@ pub fn ternary_uniform(seed: &Seed, n: usize) -> Vec<i8> {
     (0..n).map(|_| words.below(3) as i8 - 1).collect()
 }
 
-/// Discrete Gaussian of standard deviation [`SIGMA`] by inversion: integer comparisons with a fixed table, every entry
-/// of it for every sample, so time and memory accesses do not depend on the result.
+/// Discrete Gaussian of standard deviation [`SIGMA`] by inversion: every sample is compared with
+/// every entry of a fixed table of integers, so that time and memory accesses do not depend on the
+/// result.
 pub struct Gaussian {
     /// `2^63 P(|x| <= k)`, rounded up.
     thresholds: [u64; TAIL],
@@ -232,12 +234,14 @@ impl Gaussian {
     }
 }
 
-/// Standard normal numbers by Box and Muller's transform, for noise that is added to released values: within 2^-48 of exact
-/// ones on average. Neither integer-only nor of constant time: for the owner's machine, and never part of a ciphertext.
+/// Standard normal numbers by the Box-Muller transform, for the noise of released values: within
+/// 2^-48 of exact ones on average. The code is neither integer-only nor constant-time, so it is for
+/// the owner's machine and never for ciphertexts.
 pub fn normal_into(seed: &Seed, domain: Domain, out: &mut [f64]) {
     let mut words = Words::new(seed, domain);
     for pair in out.chunks_mut(2) {
-        // Never 0, so that the logarithm is finite; the tail ends at 9.4 standard deviations, beyond which are 2^-68.
+        // Never 0, so that the logarithm is finite; the tail ends at 9.4 standard deviations,
+        // beyond which are 2^-68.
         let u = (words.next() as f64 + 0.5) / 2f64.powi(64);
         let turn = (words.next() >> 11) as f64 / 2f64.powi(53);
         let radius = libm::sqrt(-2.0 * libm::log(u));
@@ -284,7 +288,8 @@ mod tests {
             let mut out = vec![0; 1 << 16];
             uniform_into(&seed(3), Domain::Uniform { digit: 0, prime: 0 }, &q, &mut out);
             assert!(out.iter().all(|&x| x < value));
-            // 16 bins of 4096 expected: chi-square with 15 degrees of freedom stays under 50 but once in 10^5.
+            // 16 bins of 4096 expected: chi-square with 15 degrees of freedom stays under 50 but
+            // once in 10^5.
             let mut bins = [0f64; 16];
             for &x in &out {
                 bins[(u128::from(x) * 16 / u128::from(value)) as usize] += 1.0;

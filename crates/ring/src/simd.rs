@@ -1,8 +1,9 @@
-//! Vectors of doubles for the kernels: one small trait, its instruction sets, and arithmetic modulo `q` on top.
+//! Vectors of doubles for the kernels: one small trait, its instruction sets, and arithmetic modulo
+//! `q` on top.
 //!
-//! Residues are integers held exactly in doubles, reduced to nearest multiples of `q`, so that they are signed and
-//! about half of `q` in size. The bounds below write `A` for the size of an operand in units of `q` and
-//! `u = 2^-53` for the unit roundoff.
+//! Residues are integers held exactly in doubles. They are reduced by the nearest multiple of `q`,
+//! so they are signed and about half of `q` in size. In the bounds below `A` is the size of an
+//! operand in units of `q`, and `u = 2^-53` is the unit roundoff.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -13,18 +14,21 @@ pub(crate) mod emulated;
 
 use crate::Modulus;
 
-/// `2^52`: a non-negative integer below it, placed in the mantissa bits of this double, is the double `2^52 + x`.
+/// `2^52`: a non-negative integer below it, placed in the mantissa bits of this double, is the
+/// double `2^52 + x`.
 pub(crate) const TWO_52: f64 = (1u64 << 52) as f64;
-/// `1.5 2^52`: a sum with it is rounded to an integer, ties to even, when the other side is below `2^51` in size.
+/// `1.5 2^52`: a sum with it is rounded to an integer, ties to even, when the other side is below
+/// `2^51` in size.
 #[cfg(any(target_arch = "x86_64", test))]
 const ROUNDER: f64 = 1.5 * TWO_52;
 
-/// An instruction set with vectors of `LANES` doubles. Operations are per lane unless they say otherwise.
+/// An instruction set with vectors of `LANES` doubles. Operations are per lane unless they say
+/// otherwise.
 ///
 /// # Safety
 ///
-/// Every method needs a CPU with the instruction set, and pointers to `LANES` readable or writable elements.
-/// Methods are inlined into entry points compiled for the set, see `vector_kernel`.
+/// Every method needs a CPU with the instruction set, and pointers to `LANES` readable or writable
+/// elements. Methods are inlined into entry points compiled for the set, see `vector_kernel`.
 pub(crate) trait Simd: Copy {
     /// Doubles of one vector: 4 or 8.
     const LANES: usize;
@@ -49,8 +53,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn neg_mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The nearest integer, ties to even.
     unsafe fn round(a: Self::F) -> Self::F;
-    /// An integer near `a b`, for `|a b| < 2^51`: `a b` rounded to an integer, at once (`ONE_ROUNDING`) or after it
-    /// was rounded to a double, whichever is faster.
+    /// An integer near `a b`, for `|a b| < 2^51`: `a b` rounded to an integer, at once
+    /// (`ONE_ROUNDING`) or after it was rounded to a double, whichever is faster.
     unsafe fn round_product(a: Self::F, b: Self::F) -> Self::F;
     /// `a - b` where `a > bound`, else `a`.
     unsafe fn sub_above(a: Self::F, bound: Self::F, b: Self::F) -> Self::F;
@@ -71,7 +75,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn shift_right(a: Self::U, count: Self::U) -> Self::U;
     /// [`Simd::shift_right`] the other way.
     unsafe fn shift_left(a: Self::U, count: Self::U) -> Self::U;
-    /// The smaller of `a` and `b` as unsigned numbers, of which `b < 2^63`, and `a <= b` or `a >= 2^63`.
+    /// The smaller of `a` and `b` as unsigned numbers, of which `b < 2^63`, and `a <= b` or
+    /// `a >= 2^63`.
     unsafe fn min_wrapped(a: Self::U, b: Self::U) -> Self::U;
     /// The entries of `a` at the places of a block of an automorphism's permutation.
     unsafe fn at_places(a: Self::U, places: &[u8; 8]) -> Self::U;
@@ -95,7 +100,8 @@ pub(crate) trait Integers52: Simd {
     unsafe fn below_52(a: Self::U) -> Self::U;
 }
 
-/// An exact sum of products of integers below `2^51`: the sum of their low 52 bits and that of what is above.
+/// An exact sum of products of integers below `2^51`: the sum of their low 52 bits and that of what
+/// is above.
 #[derive(Clone, Copy)]
 pub(crate) struct Sum52<S: Simd> {
     low: S::U,
@@ -170,11 +176,12 @@ impl<S: Integers52> Montgomery52<S> {
         }
     }
 
-    /// `sum / 2^52` modulo `t`, in `[0, 2 t)`, if the sum is below `2^54 t`: at most 8 products of integers below `2^51` with residues are.
+    /// `sum / 2^52` modulo `t`, in `[0, 2 t)`, if the sum is below `2^54 t`: at most 8 products of
+    /// integers below `2^51` with residues are.
     ///
-    /// With `H` for the sum over `2^52`, rounded down, `L` for the rest, and `m = L / t` modulo `2^52`, `sum - m t` is a multiple of
-    /// `2^52`: `m t` has the low part `L`. Divided by it, it is `H` less the high part of `m t`; `H` is below `4 t`, and the high part
-    /// below `t`.
+    /// With `H` for the sum over `2^52`, rounded down, `L` for the rest, and `m = L / t` modulo
+    /// `2^52`, `sum - m t` is a multiple of `2^52`: `m t` has the low part `L`. Divided by it, it
+    /// is `H` less the high part of `m t`; `H` is below `4 t`, and the high part below `t`.
     #[inline(always)]
     unsafe fn quotient_below_twice(&self, sum: &Sum52<S>) -> S::U {
         // SAFETY: the caller's.
@@ -187,7 +194,8 @@ impl<S: Integers52> Montgomery52<S> {
         }
     }
 
-    /// `sum / 2^52` modulo `t`, in `[0, t)`, for such a sum: what is wanted where its constants were multiplied by `2^52` before.
+    /// `sum / 2^52` modulo `t`, in `[0, t)`, for such a sum: what is wanted where its constants
+    /// were multiplied by `2^52` before.
     #[inline(always)]
     pub(crate) unsafe fn quotient(&self, sum: &Sum52<S>) -> S::U {
         // SAFETY: the caller's.
@@ -197,8 +205,9 @@ impl<S: Integers52> Montgomery52<S> {
         }
     }
 
-    /// The sum modulo `t`, in `[0, t)`, for such a sum: the quotient times `2^104`, again over `2^52`. The quotient is below `2^52`, its
-    /// product with the power below `2 t^2`, so that this product's high part is below `t`.
+    /// The sum modulo `t`, in `[0, t)`, for such a sum: the quotient times `2^104`, again over
+    /// `2^52`. The quotient is below `2^52`, its product with the power below `2 t^2`, so that this
+    /// product's high part is below `t`.
     #[inline(always)]
     pub(crate) unsafe fn residue(&self, sum: &Sum52<S>) -> S::U {
         // SAFETY: the caller's.
@@ -238,8 +247,9 @@ impl<S: Simd> Field<S> {
 
     /// `x` modulo `q`, at most `q/2 + 2` in size, for `|x| <= 2^53` and `|x| < 2^50 q`.
     ///
-    /// The quotient's relative errors are that of `1/q`, `u`, and that of the product, `u` again or none. So the
-    /// result is `q (1/2 + |x/q| 2u)` or less, and with `|x| <= 2^53` that is `q/2 + 2`.
+    /// The quotient's relative errors are that of `1/q`, `u`, and that of the product, `u` again or
+    /// none. So the result is `q (1/2 + |x/q| 2u)` or less, and with `|x| <= 2^53` that is
+    /// `q/2 + 2`.
     #[inline(always)]
     pub(crate) unsafe fn reduce(&self, x: S::F) -> S::F {
         // SAFETY: the caller's.
@@ -257,7 +267,8 @@ impl<S: Simd> Field<S> {
         r
     }
 
-    /// [`Field::reduce`] for every `q >= 3` and `|x| <= 2^53`: at most `7/6 q` in size, as `|x/q| 2u <= 2/3`.
+    /// [`Field::reduce`] for every `q >= 3` and `|x| <= 2^53`: at most `7/6 q` in size, as
+    /// `|x/q| 2u <= 2/3`.
     #[inline(always)]
     pub(crate) unsafe fn reduce_any(&self, x: S::F) -> S::F {
         // SAFETY: the caller's.
@@ -266,12 +277,13 @@ impl<S: Simd> Field<S> {
 
     /// `a b` modulo `q` for residues in `[0, q)`, less than `q` in size.
     ///
-    /// With `h` for `a b` rounded and `l = a b - h` (exact), the quotient `c` is `h/q` with the relative error `u` of
-    /// `1/q`, rounded to a double and to an integer; the result is `(h - c q) + l`. Both sums are exact, as integers
-    /// below `2^53`. In units of `q` the result is at most 1/2 from the rounding to an integer, `q u` from `1/q`, 1/8
-    /// from the rounding to a double (`h/q` is below `2^51`), and from `l` half a unit in the last place of `h < q^2`
-    /// over `q`: `2^48 / q` if `q^2 > 2^101`. The sum is largest for `q` nearest `2^51`, and below 1 there, as
-    /// `h/q` is then below `2^51 - 2`.
+    /// With `h` for `a b` rounded and `l = a b - h` (exact), the quotient `c` is `h/q` with the
+    /// relative error `u` of `1/q`, rounded to a double and to an integer; the result is
+    /// `(h - c q) + l`. Both sums are exact, as integers below `2^53`. In units of `q` the result
+    /// is at most 1/2 from the rounding to an integer, `q u` from `1/q`, 1/8 from the rounding to a
+    /// double (`h/q` is below `2^51`), and from `l` half a unit in the last place of `h < q^2` over
+    /// `q`: `2^48 / q` if `q^2 > 2^101`. The sum is largest for `q` nearest `2^51`, and below 1
+    /// there, as `h/q` is then below `2^51 - 2`.
     #[inline(always)]
     pub(crate) unsafe fn mul(&self, a: S::F, b: S::F) -> S::F {
         // SAFETY: the caller's.
@@ -290,13 +302,16 @@ impl<S: Simd> Field<S> {
         unsafe { Factor { value: b, ratio: S::mul(b, self.q_inverse) } }
     }
 
-    /// `a b` modulo `q`, for an integer `a` of size `A q` with `A <= 4` (`q < 2^50`) or `A <= 2` (`q < 2^51`).
+    /// `a b` modulo `q`, for an integer `a` of size `A q` with `A <= 4` (`q < 2^50`) or `A <= 2`
+    /// (`q < 2^51`).
     ///
-    /// As [`Field::mul`], but the quotient is `a` times the ratio, which does not wait for `h`. The size of the
-    /// result in units of `q` is 1/2 from the rounding to an integer, and from:
-    /// - the ratio: `u/4` from its rounding (it is at most 1/2), `u/2` from that of `1/q`; times `A q`.
-    /// - the rounding of the product to a double, where there is one: it is at most `A q / 2`, so that half a unit in
-    ///   its last place is 1/8 if `A` is at most 4 (or 2), 1/16 if at most half of that; or in any case `A q u / 2`.
+    /// As [`Field::mul`], but the quotient is `a` times the ratio, which does not wait for `h`. The
+    /// size of the result in units of `q` is 1/2 from the rounding to an integer, and from:
+    /// - the ratio: `u/4` from its rounding (it is at most 1/2), `u/2` from that of `1/q`; times
+    ///   `A q`.
+    /// - the rounding of the product to a double, where there is one: it is at most `A q / 2`, so
+    ///   that half a unit in its last place is 1/8 if `A` is at most 4 (or 2), 1/16 if at most half
+    ///   of that; or in any case `A q u / 2`.
     ///
     /// Together, for `q < 2^50`, `b(A) = 1/2 + 3/32 A + 1/8`, and `b(A) <= 1/2 + 3/16 A`;
     /// for `q < 2^51`, `b(A) = 1/2 + 3/16 A + 1/8`, and `b(A) <= 1/2 + 3/8 A`.
@@ -306,8 +321,8 @@ impl<S: Simd> Field<S> {
         unsafe { self.mul_factors([[a]], [[b]])[0][0] }
     }
 
-    /// [`Field::mul_factor`] of each, step by step: independent instructions are near each other, as the CPU looks
-    /// ahead only so far.
+    /// [`Field::mul_factor`] of each, step by step: independent instructions are near each other,
+    /// as the CPU looks ahead only so far.
     #[inline(always)]
     pub(crate) unsafe fn mul_factors<const J: usize, const K: usize>(
         &self,
@@ -344,8 +359,8 @@ impl<S: Simd> Field<S> {
 
     /// The residue in `[0, q)` of an `x` with `|x| < q` that is not the negative zero.
     ///
-    /// No sum of the kernels is a negative zero: exact cancellation gives the positive one, `l` in a product is
-    /// never negative zero, and neither is a residue read from memory.
+    /// No sum of the kernels is a negative zero: exact cancellation gives the positive one, `l` in
+    /// a product is never negative zero, and neither is a residue read from memory.
     #[inline(always)]
     pub(crate) unsafe fn residue(&self, x: S::F) -> S::U {
         // SAFETY: the caller's.
@@ -383,8 +398,9 @@ pub(crate) unsafe fn to_double<S: Simd>(x: S::U) -> S::F {
     unsafe { S::sub(biased::<S>(x), S::splat(TWO_52)) }
 }
 
-/// Defines a safe function that runs the generic kernel `$body` with the instructions of its first argument, or the
-/// scalar kernel where the machine does not have them. A kernel of its own for 52-bit integers may follow as `ifma`.
+/// Defines a safe function that runs the generic kernel `$body` with the instructions of its first
+/// argument, or the scalar kernel where the machine does not have them. A kernel of its own for
+/// 52-bit integers may follow as `ifma`.
 macro_rules! vector_kernel {
     ($vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, else $scalar:path) => {
         crate::simd::vector_kernel! {
@@ -397,7 +413,8 @@ macro_rules! vector_kernel {
             {
                 #[target_feature(enable = "avx2,fma")]
                 unsafe fn avx2($($arg: $ty),*) {
-                    // SAFETY: the features of the set are enabled here; the slices' lengths are the caller's promise.
+                    // SAFETY: the features of the set are enabled here; the slices' lengths are the
+                    // caller's promise.
                     unsafe { $body(crate::simd::avx2::Avx2, $($arg),*) }
                 }
                 #[target_feature(enable = "avx512f,avx512dq")]
@@ -411,7 +428,8 @@ macro_rules! vector_kernel {
                     unsafe { $ifma(crate::simd::avx512::Avx512, $($arg),*) }
                 }
                 match isa.or_scalar() {
-                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public functions check lengths.
+                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public
+                    // functions check lengths.
                     crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
                     // SAFETY: as above.
                     crate::Isa::Avx512 => return unsafe { avx512($($arg),*) },
@@ -437,11 +455,13 @@ macro_rules! ifma_kernel {
             {
                 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
                 unsafe fn ifma($($arg: $ty),*) {
-                    // SAFETY: the features of the set are enabled here; the slices' lengths are the caller's promise.
+                    // SAFETY: the features of the set are enabled here; the slices' lengths are the
+                    // caller's promise.
                     unsafe { $body(crate::simd::avx512::Avx512, $($arg),*) }
                 }
                 if isa.or_scalar() == crate::Isa::Avx512Ifma {
-                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public functions check lengths.
+                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public
+                    // functions check lengths.
                     return unsafe { ifma($($arg),*) };
                 }
             }

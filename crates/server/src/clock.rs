@@ -1,6 +1,6 @@
 //! The time.
 
-use crate::state::Millis;
+use crate::store::state::Millis;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,6 @@
 //! How a server is set up: a file in TOML, and what flags and environment say over it.
 
-use crate::sets::Sets;
+use crate::compute::param_registry::ParamRegistry;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::{Error, Result};
 use hetal_learn::Limits;
@@ -39,7 +39,7 @@ pub struct Config {
     pub allow_insecure: bool,
     /// A bucket that blobs are kept in instead of `folder/blobs`.
     #[cfg(feature = "s3")]
-    pub s3: Option<crate::blobs::S3Config>,
+    pub s3: Option<crate::store::blobs::S3Config>,
     /// Whether to take blobs that another copy of the database used last: for one start, so no file says it.
     #[serde(skip)]
     pub take_over: bool,
@@ -243,7 +243,7 @@ impl Config {
             return refuse("prepared_gib is not a number of GiB");
         }
         Tenants::new(&self.tenants)?;
-        Sets::new(&self.sets, self.allow_insecure)?;
+        ParamRegistry::new(&self.sets, self.allow_insecure)?;
         Ok(())
     }
 }

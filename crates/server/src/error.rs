@@ -12,19 +12,19 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The client speaks another version. The sentence is for the client.
-    #[error("{sentence}")]
+    #[error("{message}")]
     Version {
         /// What the client is told.
-        sentence: String,
+        message: String,
     },
     /// No tenant has these credentials.
     #[error("the credentials are not known here, or no longer")]
     Credentials,
     /// A request that makes no sense or asks for what is not allowed.
-    #[error("{sentence}")]
+    #[error("{message}")]
     Invalid {
         /// What is wrong with it.
-        sentence: String,
+        message: String,
     },
     /// The tenant has no such blob.
     #[error("there is no blob {name}: upload it")]
@@ -45,22 +45,22 @@ pub enum Error {
         id: JobId,
     },
     /// Right in itself, but not now.
-    #[error("{sentence}")]
-    NotNow {
+    #[error("{message}")]
+    Precondition {
         /// Why not.
-        sentence: String,
+        message: String,
     },
     /// Someone else is doing the same: try again.
-    #[error("{sentence}")]
+    #[error("{message}")]
     Busy {
         /// Who.
-        sentence: String,
+        message: String,
     },
     /// A limit is reached.
-    #[error("{sentence}")]
+    #[error("{message}")]
     Limit {
         /// Which, and what would help.
-        sentence: String,
+        message: String,
     },
     /// Bytes are not those they are named after.
     #[error("the bytes of {what} are not those they are named after: they were damaged")]
@@ -109,7 +109,7 @@ pub enum Error {
     },
     /// The computation failed.
     #[error("{reason}")]
-    Work {
+    Failed {
         /// Why.
         reason: String,
     },
@@ -117,8 +117,8 @@ pub enum Error {
 
 impl Error {
     /// A request that makes no sense.
-    pub fn invalid(sentence: impl ToString) -> Self {
-        Self::Invalid { sentence: sentence.to_string() }
+    pub fn invalid(message: impl ToString) -> Self {
+        Self::Invalid { message: message.to_string() }
     }
 
     /// A file that failed.
@@ -127,8 +127,8 @@ impl Error {
     }
 
     /// A computation that failed.
-    pub fn work(reason: impl ToString) -> Self {
-        Self::Work { reason: reason.to_string() }
+    pub fn failed(reason: impl ToString) -> Self {
+        Self::Failed { reason: reason.to_string() }
     }
 
     /// A GPU that cannot be opened.
@@ -137,13 +137,13 @@ impl Error {
     }
 
     /// Whether trying again later may help: the fault is the machine's, not the request's.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         use Error::{Blobs, Busy, Device, State, System};
         matches!(self, Blobs { .. } | State { .. } | System { .. } | Device { .. } | Busy { .. })
     }
 
     /// What a client is told of it. Faults of the machine stay in the log: they may name files.
-    pub fn sentence(&self) -> String {
+    pub fn client_message(&self) -> String {
         match self {
             Self::Blobs { .. }
             | Self::State { .. }
@@ -155,26 +155,32 @@ impl Error {
     }
 }
 
+impl From<hetal_learn::Error> for Error {
+    fn from(error: hetal_learn::Error) -> Self {
+        Self::failed(error)
+    }
+}
+
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let sentence = error.sentence();
+        let message = error.client_message();
         match error {
-            Error::Version { .. } | Error::NotNow { .. } => Status::failed_precondition(sentence),
-            Error::Credentials => Status::unauthenticated(sentence),
-            Error::Invalid { .. } => Status::invalid_argument(sentence),
-            Error::NoBlob { .. } | Error::NoOutput { .. } | Error::NoJob { .. } => Status::not_found(sentence),
-            Error::Busy { .. } | Error::Fenced => Status::aborted(sentence),
-            Error::Limit { .. } => Status::resource_exhausted(sentence),
-            Error::Damaged { .. } => Status::data_loss(sentence),
+            Error::Version { .. } | Error::Precondition { .. } => Status::failed_precondition(message),
+            Error::Credentials => Status::unauthenticated(message),
+            Error::Invalid { .. } => Status::invalid_argument(message),
+            Error::NoBlob { .. } | Error::NoOutput { .. } | Error::NoJob { .. } => Status::not_found(message),
+            Error::Busy { .. } | Error::Fenced => Status::aborted(message),
+            Error::Limit { .. } => Status::resource_exhausted(message),
+            Error::Damaged { .. } => Status::data_loss(message),
             Error::Blobs { .. }
             | Error::State { .. }
             | Error::System { .. }
             | Error::Device { .. }
             | Error::Config { .. } => {
                 tracing::error!(fault = %error, "a request failed");
-                Status::internal(sentence)
+                Status::internal(message)
             }
-            Error::Work { .. } => Status::internal(sentence),
+            Error::Failed { .. } => Status::internal(message),
         }
     }
 }

@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, Tenant};
-use hetal_server::{Config, End, Error, Result, Running};
+use hetal_server::{Config, Error, Result, Server, ShutdownReason};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -126,20 +126,20 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let running = hetal_server::start(configuration(arguments)?)?;
     // For scripts that let the system choose a port.
     println!("{}", running.address());
-    let end = wait_for_end(arguments, &running)?;
+    let end = wait_for_shutdown(arguments, &running)?;
     let anew = "start the server anew, jobs go on where they were";
     match end {
         // As if killed: another server has the blobs, and not even a checkpoint may be written.
-        Some(End::BlobsTaken) => {
+        Some(ShutdownReason::BlobsTaken) => {
             std::mem::forget(running);
             Err(Error::Config { reason: "another server has taken the blobs".to_owned() })
         }
         // As if killed: the worker that waits for it cannot be stopped, and what the driver does at an exit may wait like it.
-        Some(End::Hung { seconds }) => {
+        Some(ShutdownReason::GpuHung { seconds }) => {
             eprintln!("hetal-server: the GPU: nothing came from it for {seconds} seconds: {anew}");
             std::process::abort()
         }
-        Some(End::CardLost { reason }) => {
+        Some(ShutdownReason::GpuLost { reason }) => {
             stop(running);
             let reason = format!("{reason}; this process cannot use it again: {anew}");
             Err(Error::Device { reason, is_full: false })
@@ -151,7 +151,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     }
 }
 
-fn stop(running: Running) {
+fn stop(running: Server) {
     tracing::info!("stopping: jobs go to their next checkpoint");
     if !running.stop() {
         // As above: no exit, which may wait for the card too.
@@ -163,7 +163,7 @@ fn stop(running: Running) {
 }
 
 /// Returns at SIGTERM or SIGINT, or with a reason when the server has to end; at SIGHUP reads the tenants again.
-fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<Option<End>> {
+fn wait_for_shutdown(arguments: &Arguments, running: &Server) -> Result<Option<ShutdownReason>> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |e: std::io::Error| Error::System { what: "signals".to_owned(), reason: e.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -175,7 +175,7 @@ fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<Option<End>>
             tokio::select! {
                 _ = terminate.recv() => return Ok(None),
                 _ = interrupt.recv() => return Ok(None),
-                end = running.has_to_end() => return Ok(Some(end)),
+                end = running.fatal_condition() => return Ok(Some(end)),
                 _ = hang_up.recv() => reload(arguments, running),
             }
         }
@@ -183,7 +183,7 @@ fn wait_for_end(arguments: &Arguments, running: &Running) -> Result<Option<End>>
 }
 
 /// Takes the tenants of the configuration as it is now; a broken one changes nothing.
-fn reload(arguments: &Arguments, running: &Running) {
+fn reload(arguments: &Arguments, running: &Server) {
     let reloaded = configuration(arguments).and_then(|config| {
         config.check()?;
         running.reload(&config.tenants)?;
@@ -209,12 +209,12 @@ fn check(config: &Config) -> Result<()> {
 }
 
 fn forget(config: &Config, tenant: &str) -> Result<()> {
-    let farewell = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?)?;
-    println!("{}", serde_json::to_string(&farewell).map_err(Error::work)?);
-    if farewell.found_in.is_empty() {
+    let report = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?)?;
+    println!("{}", serde_json::to_string(&report).map_err(Error::failed)?);
+    if report.found_in.is_empty() {
         return Ok(());
     }
-    Err(Error::State { reason: format!("something of {tenant} is still in {}", farewell.found_in.join(", ")) })
+    Err(Error::State { reason: format!("something of {tenant} is still in {}", report.found_in.join(", ")) })
 }
 
 fn print_token(tenant: &str) -> Result<()> {

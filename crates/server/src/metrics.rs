@@ -1,6 +1,6 @@
 //! Health and metrics in plain HTTP, for the operator's monitoring.
 
-use crate::state::State;
+use crate::store::state::State;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Metrics {
         let spent = self.iteration_micros.load(Ordering::Relaxed) as f64 / 1e6;
         let _ = writeln!(text, "# TYPE hetal_iteration_seconds_total counter\nhetal_iteration_seconds_total {spent}");
         let _ = writeln!(text, "# TYPE hetal_jobs gauge");
-        for (state, count) in state.census().unwrap_or_default() {
+        for (state, count) in state.count_jobs().unwrap_or_default() {
             let name = format!("{state:?}").to_lowercase();
             let _ = writeln!(text, "hetal_jobs{{state=\"{name}\"}} {count}");
         }
@@ -94,7 +94,7 @@ impl Metrics {
     fn answer(&self, path: &str, state: &dyn State) -> (&'static str, String) {
         match path {
             "/metrics" => ("200 OK", self.text(state)),
-            "/healthz" => match state.census() {
+            "/healthz" => match state.count_jobs() {
                 Ok(_) => ("200 OK", "ok\n".to_owned()),
                 Err(_) => ("503 Service Unavailable", "the state cannot be read\n".to_owned()),
             },
@@ -182,7 +182,7 @@ async fn respond(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::state::MemoryState;
+    use crate::store::state::MemoryState;
 
     async fn ask(address: std::net::SocketAddr) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();

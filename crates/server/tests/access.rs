@@ -8,7 +8,7 @@ use hetal_ckks::bytes::{KeySetReader, KeySetWriter};
 use hetal_client::rpc::{Address, BlobKind, Credentials, Error, Remote, RowBlob};
 use hetal_learn::Wishes;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
-use hetal_server::{Config, Running, start};
+use hetal_server::{Config, Server, start};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A server with small bounds.
-fn server(folder: &Path) -> Running {
+fn server(folder: &Path) -> Server {
     start(config(folder)).unwrap()
 }
 
-fn quickly(running: &Running, token: &str) -> Address {
+fn quickly(running: &Server, token: &str) -> Address {
     Address { retry_timeout: Duration::from_secs(5), ..address(running, token) }
 }
 
@@ -108,7 +108,7 @@ fn older_tls_is_refused() {
 }
 
 /// Requests in another version of the protocol.
-fn raw<T>(running: &Running, version: &str, call: impl AsyncFnOnce(RawClient) -> T) -> T {
+fn raw<T>(running: &Server, version: &str, call: impl AsyncFnOnce(RawClient) -> T) -> T {
     Stranger { version: Some(version.to_owned()), ..Stranger::with_token(TOKEN) }.talk(running, call)
 }
 
@@ -150,11 +150,11 @@ fn tenants_do_not_see_each_other() {
     let sent = bob.upload(BlobKind::Features, &owner.path("validation"), &mut |_, _| {}).unwrap();
     assert_eq!(sent.sent, sent.size);
     // An answer about a job of another tenant is the answer about one that never was.
-    let sentence = |id| match bob.job(id) {
+    let message = |id| match bob.job(id) {
         Err(Error::NotFound { sentence, .. }) => sentence.replace(&id.to_string(), "ID"),
         other => panic!("{other:?}"),
     };
-    assert_eq!(sentence(job.id), sentence(hetal_client::rpc::JobId([9; 16])));
+    assert_eq!(message(job.id), message(hetal_client::rpc::JobId([9; 16])));
     ann.cancel(job.id).unwrap();
 }
 
@@ -318,7 +318,7 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
     remote.cancel(job.id).unwrap();
 }
 
-fn get(running: &Running, path: &str) -> String {
+fn get(running: &Server, path: &str) -> String {
     let mut stream = TcpStream::connect(running.metrics_address().unwrap()).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).unwrap();
     let mut text = String::new();

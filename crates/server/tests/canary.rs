@@ -12,7 +12,7 @@ use hetal_client::training::{Options, TrainingRun};
 use hetal_client::{Labelled, Owner, Project, TrainingData, data, keys};
 use hetal_learn::Wishes;
 use hetal_ring::Basis;
-use hetal_server::tls::authority_path;
+use hetal_server::authority_path;
 use hetal_testkit::{Canaries, Random, TempDir, Watchdog};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

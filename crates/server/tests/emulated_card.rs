@@ -8,7 +8,7 @@ use common::{address, config, follow, names, owner};
 use hetal_client::rpc::{EventKind, JobInfo, JobProgress, JobState, Phase, Remote};
 use hetal_cuda::emulated;
 use hetal_server::config::Engine;
-use hetal_server::{Config, End, Running};
+use hetal_server::{Config, Server, ShutdownReason};
 use hetal_testkit::TempDir;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-fn start(folder: &Path, engine: Engine) -> (Running, Arc<Remote>) {
+fn start(folder: &Path, engine: Engine) -> (Server, Arc<Remote>) {
     let running = hetal_server::start(Config { engine, ..config(folder) }).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
     (running, Arc::new(remote))
@@ -50,9 +50,9 @@ fn wait(remote: &Arc<Remote>, job: &JobInfo, wanted: fn(&JobProgress) -> bool) {
     news.recv_timeout(PATIENCE).unwrap();
 }
 
-fn end_of(running: &Running) -> End {
+fn end_of(running: &Server) -> ShutdownReason {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, running.has_to_end()).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, running.fatal_condition()).await.unwrap() })
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
     wait(&remote, &job, |progress| progress.resting);
     let rests = remote.job(job.id).unwrap();
     assert_eq!((rests.state, rests.progress.map(|p| p.resting)), (JobState::Queued, Some(true)));
-    let End::CardLost { reason } = end_of(&running) else { panic!("another end") };
+    let ShutdownReason::GpuLost { reason } = end_of(&running) else { panic!("another end") };
     assert!(reason.contains("the emulated card is lost"), "{reason}");
     assert_eq!(running.device_fault(), reason);
     running.stop();

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_learn::{Limits, Session};
-use hetal_server::parsers;
-use hetal_server::work::{Classification, Part, Training, Work};
+use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
+use hetal_server::testing::fuzz_targets;
 use hetal_testkit::allocation::Counting;
 use hetal_testkit::fuzz::{feed, runs};
 use hetal_wire::{BlobName, JobId, v1};
@@ -58,8 +58,8 @@ fn job_requests() -> Vec<Vec<u8>> {
 }
 
 fn works() -> Vec<Vec<u8>> {
-    let part = Part { blob: BlobName([5; 32]), rows: 64 };
-    let training = Training {
+    let part = RowBlob { blob: BlobName([5; 32]), rows: 64 };
+    let training = TrainingSpec {
         set: "full".to_owned(),
         features: 768,
         classes: 7,
@@ -69,8 +69,10 @@ fn works() -> Vec<Vec<u8>> {
         agreement: Limits::default().defaults,
     };
     let (job, weights) = (JobId([4; 16]), BlobName([6; 32]));
-    let classification = Classification { job, training: training.clone(), weights, queries: vec![part] };
-    [Work::Training(training), Work::Classification(classification)].map(|w| serde_json::to_vec(&w).unwrap()).into()
+    let classification = ClassificationSpec { job, training: training.clone(), weights, queries: vec![part] };
+    [JobSpec::Training(training), JobSpec::Classification(classification)]
+        .map(|w| serde_json::to_vec(&w).unwrap())
+        .into()
 }
 
 fn events() -> Vec<Vec<u8>> {
@@ -85,11 +87,11 @@ fn events() -> Vec<Vec<u8>> {
 #[test]
 fn hostile_bytes_are_refused_or_understood() {
     let targets: [(&str, Vec<Vec<u8>>, fn(&[u8]) -> bool); 5] = [
-        ("configuration", configurations(), parsers::configuration),
-        ("checkpoint", checkpoints(), parsers::checkpoint),
-        ("job request", job_requests(), parsers::job_request),
-        ("work", works(), parsers::work),
-        ("event", events(), parsers::event),
+        ("configuration", configurations(), fuzz_targets::configuration),
+        ("checkpoint", checkpoints(), fuzz_targets::checkpoint),
+        ("job request", job_requests(), fuzz_targets::job_request),
+        ("work", works(), fuzz_targets::job_spec),
+        ("event", events(), fuzz_targets::event),
     ];
     for (name, samples, parser) in targets {
         assert!(samples.iter().all(|sample| parser(sample)), "a {name} that is right is not understood");

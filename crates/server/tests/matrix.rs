@@ -243,7 +243,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
 }
 
 /// How long answers about another's job and about no job take. Printed, for people: times are not asserted.
-fn report_times(running: &hetal_server::Running, bob: &Stranger, target: &Target, never: &Target) {
+fn report_times(running: &hetal_server::Server, bob: &Stranger, target: &Target, never: &Target) {
     let (mut theirs, mut none) = (Vec::new(), Vec::new());
     bob.talk(running, async |mut rpc| {
         for _ in 0..500 {

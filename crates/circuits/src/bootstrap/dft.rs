@@ -1,40 +1,42 @@
-//! The map between coefficients and slots, as a product of a few sparse matrices.
+//! The map between coefficients and slots as a product of a few sparse matrices.
 
 use crate::Result;
 use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, LinearTransform};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
-/// A product of consecutive butterflies of `n` slots, before any number of it is computed.
+/// The shape of a product of consecutive butterflies of `n` slots, before its entries are computed.
 pub(super) struct Shape {
     n: i64,
     lengths: Vec<usize>,
     inverse: bool,
     split: BsgsSplit,
-    /// Whether it is applied to a raised ciphertext, whose inner rotations have keys of a fifth of others' size, and share no digits that had to be made.
+    /// Whether it is applied to a raised ciphertext. Keys of its inner rotations have a fifth of
+    /// the usual size, and its digit needs no decomposition.
     pub(super) raised: bool,
 }
 
-/// How a rotation is made of an inner and an outer one. Inner ones share their digits, outer ones each cost a whole key-switch. The
-/// matrix of a raised ciphertext has its own, whatever is chosen.
+/// How rotations are split into baby steps (inner) and giant steps (outer). Baby steps share their
+/// digits; each giant step costs a whole key-switch. The matrix of a raised ciphertext has a split
+/// of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BsgsSplit {
-    /// As many inner as outer ones, or twice as many: fewest keys.
+    /// As many baby steps as giant steps, or twice as many: the fewest keys.
     #[default]
     FewKeys,
-    /// Twice as many inner ones as that: faster, with a third more keys.
+    /// Twice as many baby steps as [`BsgsSplit::FewKeys`]: faster, with a third more keys.
     FewOuter,
 }
 
 impl BsgsSplit {
-    /// What a user who allows `more_keys` or not gets.
+    /// The split for a user who allows more keys or not.
     pub fn allowing(more_keys: bool) -> Self {
         if more_keys { Self::FewOuter } else { Self::FewKeys }
     }
 }
 
-/// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short ones first from
-/// (bit-reversed) coefficients to slots, long ones first for the inverse.
+/// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short
+/// ones first from (bit-reversed) coefficients to slots, long ones first for the inverse.
 pub(super) fn shapes(n: usize, count: usize, inverse: bool, split: BsgsSplit) -> Vec<Shape> {
     shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, split)
 }
@@ -44,9 +46,10 @@ fn equal_sizes(all: usize, count: usize) -> Vec<usize> {
     (0..count).map(|k| all / count + usize::from(k < all % count)).collect()
 }
 
-/// The inverse's [`shapes`], of which the first is for a raised ciphertext: it has more butterflies than the others, so that
-/// these have fewer outer rotations. (At `full` 7, 4 and 4 instead of 5 each: 9 outer rotations instead of 17.) Where there are as
-/// many matrices as butterflies, each has one.
+/// The [`shapes`] of the inverse, the first of which is for a raised ciphertext. It has more
+/// butterflies than the others, so that these have fewer giant steps: at `full` 7, 4 and 4
+/// butterflies instead of 5 each need 9 giant steps instead of 17. With as many matrices as
+/// butterflies, each has one.
 pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<Shape> {
     if count == 0 {
         return Vec::new();
@@ -79,12 +82,14 @@ impl Shape {
         self.lengths.iter().min().map_or(1, |&len| len as i64 / 2)
     }
 
-    /// Whether the longest butterfly is in it: `k` of them then have `2^k` diagonals, else `2^(k+1) - 1`.
+    /// Whether the longest butterfly is in it: `k` of them then have `2^k` diagonals, else
+    /// `2^(k+1) - 1`.
     fn wraps(&self) -> bool {
         self.lengths.contains(&(self.n as usize))
     }
 
-    /// Rotations in `-n/2 .. n/2`, or in `0 .. n` for the group that wraps around: neighbours stay neighbours.
+    /// Rotations in `-n/2 .. n/2`, or in `0 .. n` for the group that wraps around: neighbours stay
+    /// neighbours.
     fn signed(&self, rotation: i64) -> i64 {
         let r = rotation.rem_euclid(self.n);
         if !self.wraps() && r >= self.n / 2 { r - self.n } else { r }
@@ -95,15 +100,17 @@ impl Shape {
         if self.wraps() { levels } else { levels + 1 }
     }
 
-    /// How large the matrix should be beside the others, so that the rounding of each contributes the same to the error of
-    /// their product. Rounding adds the root of the number of diagonals to a result whose slots the butterflies (means of two)
-    /// make smaller, by a root of two each.
+    /// log2 of the size of the matrix relative to the others, so that the rounding of each
+    /// contributes equally to the error of the product. Rounding adds the root of the number of
+    /// diagonals to a result whose slots each butterfly, a mean of two, makes smaller by a root of
+    /// two.
     pub(super) fn log_weight(&self) -> f64 {
         (f64::from(self.log_diagonals()) + self.lengths.len() as f64) / 2.0
     }
 
-    /// The inner step of a rotation: there are about as many as the root of the number of diagonals, rounded up. A raised ciphertext's,
-    /// whose keys have a fifth of others' size, are twice as many, but at most a quarter of the diagonals.
+    /// The baby step of a rotation. The number of baby steps is about the root of the number of
+    /// diagonals, rounded up. A raised ciphertext has twice as many, because its keys have a fifth
+    /// of the usual size, but at most a quarter of the diagonals.
     fn baby(&self, rotation: i64) -> i64 {
         let log_diagonals = self.log_diagonals();
         let log_inner = match (self.raised, self.split) {
@@ -114,7 +121,8 @@ impl Shape {
         rotation.rem_euclid(self.stride() << log_inner)
     }
 
-    /// The inner and the outer rotations of `slots` slots that the matrix's nonzero diagonals are made of.
+    /// The baby and giant steps of the nonzero diagonals of the matrix, as rotations of `slots`
+    /// slots.
     pub(super) fn rotations(&self, slots: usize) -> (BTreeSet<i64>, BTreeSet<i64>) {
         let mut diagonals = BTreeSet::from([0]);
         for &len in &self.lengths {
@@ -143,9 +151,9 @@ impl Shape {
         })
     }
 
-    /// Encodes `factor` times the matrix for ciphertexts of `limbs` limbs, at exactly the scale of the prime they are then
-    /// rescaled by. With `split` the result fills twice the slots, followed by `-i` times itself: the real parts of that are
-    /// the real and the imaginary parts of the result.
+    /// Encodes `factor` times the matrix for ciphertexts of `limbs` limbs, at the scale of the
+    /// prime by which they are rescaled. With `split` the result fills twice the slots, followed by
+    /// `-i` times itself: its real parts are the real and the imaginary parts of the result.
     pub(super) fn encode<B: Backend>(
         &self,
         evaluator: &Evaluator<B>,
@@ -207,7 +215,8 @@ mod tests {
         assert_eq!(counts(shapes_of_raised(slots, 3, few_keys)), [(true, 32, 4), (false, 8, 4), (false, 8, 4)]);
         assert_eq!(counts(shapes_of_raised(slots, 3, few_outer)), [(true, 32, 4), (false, 16, 2), (false, 16, 2)]);
         assert!(counts(shapes_of_raised(slots, 0, few_keys)).is_empty());
-        // One matrix of all diagonals does not need more keys than a set may have, small ones are no larger than they were.
+        // One matrix of all diagonals does not need more keys than a set may have, small ones are
+        // no larger than they were.
         assert_eq!(counts(shapes_of_raised(slots, 1, few_keys)), [(true, 512, 64)]);
         assert_eq!(counts(shapes_of_raised(1 << 14, 3, few_keys))[0], (true, 16, 4));
         assert_eq!(counts(shapes_of_raised(1 << 10, 3, few_keys))[0], (true, 4, 4));

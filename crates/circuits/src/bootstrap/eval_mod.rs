@@ -1,8 +1,9 @@
-//! Reduction modulo `q0` through the complex exponential.
+//! Reduction modulo `q0` by the complex exponential.
 //!
-//! With `z = e^(i theta)`, `theta = 2 pi m / q0`: `4/3 sin(theta) - 1/6 sin(2 theta) = theta - theta^5/30 + ...`. Scaled so
-//! that no constant needs a level of its own: for `Z = c z`, `w = Z (8c - Z) = 6c^2 (4/3 z - z^2/6)`, and `2 Im(w)` is
-//! the message when `c^2 = R / (24 pi)`, `R` the message ratio.
+//! With `z = e^(i theta)` and `theta = 2 pi m / q0`: `4/3 sin(theta) - 1/6 sin(2 theta) = theta -
+//! theta^5/30 + ...`. The scaling is chosen so that no constant needs a level of its own. For
+//! `Z = c z`, `w = Z (8c - Z) = 6c^2 (4/3 z - z^2/6)`, and `2 Im(w)` is the message if
+//! `c^2 = R / (24 pi)`, with `R` the message ratio.
 
 use super::{Ct, real};
 use crate::Result;
@@ -37,7 +38,7 @@ impl Exponential {
         Self { series, squarings: eval_mod.squarings, correction: eval_mod.correction.then_some(c) }
     }
 
-    /// `w` of both halves, which a backend may work on at the same time.
+    /// `w` of both halves, possibly at the same time.
     pub(super) fn evaluate_both<B: Backend>(
         &self,
         evaluator: &Evaluator<B>,
@@ -50,7 +51,8 @@ impl Exponential {
         Ok(re.zip(im).ok_or(hetal_ckks::Error::Empty("both halves"))?)
     }
 
-    /// `w(t)`, at exactly the scale of the top level, with as many limbs fewer than `t` as EvalMod has primes.
+    /// `w(t)` at exactly the scale of the top level. It has as many limbs fewer than `t` as EvalMod
+    /// has primes.
     pub(super) fn evaluate<B: Backend>(
         &self,
         evaluator: &Evaluator<B>,
@@ -58,7 +60,8 @@ impl Exponential {
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
-        // Squares rescale S to S^2/q: roots of the target scale, from the last square back to the series.
+        // Squares rescale S to S^2/q: roots of the target scale, from the last square back to the
+        // series.
         let end = t.limbs - params.literal().eval_mod_primes.len();
         let squares = self.squarings + usize::from(self.correction.is_some());
         let mut target = params.scale(params.top_level());
@@ -80,7 +83,8 @@ impl Exponential {
     }
 }
 
-/// Chebyshev coefficients of degree `degree` of a function on [-1, 1], by interpolation at many more nodes.
+/// Chebyshev coefficients of degree `degree` of a function on [-1, 1], by interpolation at many
+/// more nodes.
 fn chebyshev(degree: usize, f: impl Fn(f64) -> Complex64) -> Vec<Complex64> {
     let nodes = 4 * (degree + 1).next_power_of_two();
     let angle = |j: usize| PI * (j as f64 + 0.5) / nodes as f64;
@@ -157,7 +161,8 @@ impl<'a, B: Backend> Series<'a, B> {
         Ok(out)
     }
 
-    /// The polynomial to divide a series of that degree by, or `None` when its terms are all at hand with `limbs` limbs.
+    /// The polynomial to divide a series of that degree by, or `None` when its terms are all at
+    /// hand with `limbs` limbs.
     fn split_point(&self, degree: usize, limbs: usize) -> Option<usize> {
         let at_hand = |k: usize| self.basis.get(&k).is_some_and(|t| t.limbs >= limbs);
         if (1..=degree).all(at_hand) {
@@ -167,7 +172,8 @@ impl<'a, B: Backend> Series<'a, B> {
     }
 }
 
-/// `(q, r)` with `p = q T_m + r`, `r` of degree below `m`, from `T_m T_j = (T_(m+j) + T_(m-j)) / 2`.
+/// `(q, r)` with `p = q T_m + r`, `r` of degree below `m`, from
+/// `T_m T_j = (T_(m+j) + T_(m-j)) / 2`.
 fn divide(p: &[Complex64], m: usize) -> (Vec<Complex64>, Vec<Complex64>) {
     let mut quotient = p[m..].to_vec();
     let mut remainder = p[..m].to_vec();

@@ -1,18 +1,19 @@
-//! Which matrices a bootstrap has, and at how many limbs each is applied.
+//! The matrices of a bootstrap and the number of limbs at which each is applied.
 
 use super::dft::{self, BsgsSplit, Shape};
 use crate::{Error, Result};
 use hetal_ckks::Params;
 
-/// The shape of a bootstrap, before any number of it is computed.
+/// The shape of a bootstrap, before its numbers are computed.
 pub(super) struct Layout {
     /// Slots after which the vectors repeat.
     pub(super) slots: usize,
-    /// Each with the limbs it is applied at.
+    /// Each with the limbs at which it is applied.
     pub(super) to_coefficients: Vec<(Shape, usize)>,
-    /// Rotations whose sum, one after the other, leaves the coefficients of the vectors' subring: `2^terms` times.
+    /// Rotations whose successive sums leave the coefficients of the vectors' subring, multiplied
+    /// by `2^terms`.
     pub(super) trace: Vec<i64>,
-    /// Each with the limbs it is applied at.
+    /// Each with the limbs at which it is applied.
     pub(super) to_slots: Vec<(Shape, usize)>,
     /// Limbs the modulus is raised to.
     pub(super) raised_limbs: usize,
@@ -28,8 +29,8 @@ impl Layout {
         Self::new(params, params.slots(), stages, params.chain().len(), split)
     }
 
-    /// For vectors that repeat after `slots` slots. Shorter vectors need fewer matrices: a prime of theirs then serves to
-    /// put the halves together, else a usable one does.
+    /// For vectors that repeat after `slots` slots. Shorter vectors need fewer matrices. A prime of
+    /// an unused matrix then serves to join the halves, otherwise a usable prime does.
     pub(super) fn sparse(params: &Params, slots: usize) -> Result<Self> {
         let most = params.slots() / 2;
         if !slots.is_power_of_two() || !(FEWEST_SLOTS..=most).contains(&slots) {

@@ -1,4 +1,4 @@
-//! A model of the errors an encrypted engine would make.
+//! A model of the errors of an encrypted engine.
 
 use num_complex::Complex64;
 
@@ -9,14 +9,15 @@ pub struct Noise {
     pub encryption: f64,
     /// Standard deviation added by each rescale (a level drop is one) and by each key-switch.
     pub operation: f64,
-    /// Standard deviation added by a bootstrap of values up to 1 (`log_bound = 0`); larger bounds scale it.
+    /// Standard deviation added by a bootstrap of values up to 1 (`log_bound = 0`); larger bounds
+    /// scale it.
     pub bootstrap: f64,
-    /// Where the generator starts. The same seed and the same circuit give the same errors.
+    /// The seed of the generator. The same seed and the same circuit give the same errors.
     pub seed: u64,
 }
 
-/// Adds errors of deviation `sigma`. The generator starts from the seed and the values themselves, so that the errors
-/// do not depend on the order in which threads work.
+/// Adds errors of deviation `sigma`. The generator starts from the seed and the values themselves,
+/// so that the errors do not depend on the order in which threads work.
 pub(super) fn disturb(values: &mut [Complex64], sigma: f64, seed: u64) {
     if sigma == 0.0 {
         return;

@@ -1,8 +1,8 @@
-//! What a circuit did: every operation by kind and level, and the keys it needed.
+//! Counts of the operations of a circuit by kind and level, and the keys it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The kinds of operation the books keep apart.
+/// The kinds of operation that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum OpKind {
@@ -24,7 +24,7 @@ pub enum OpKind {
     Conjugation,
     /// A division by the last prime: one level.
     Rescale,
-    /// A lowering of an operand to another one's level.
+    /// A drop of an operand to the level of another one.
     Drop,
     /// A bootstrap.
     Bootstrap,
@@ -52,7 +52,8 @@ impl OpKind {
     }
 }
 
-/// What a circuit needs prepared: switching keys, each with the highest level it is used at, and bootstraps.
+/// The switching keys that a circuit needs, each with the highest level it is used at, and the
+/// bounds of its bootstraps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRequirements {
     /// `(rotation, level)` for every rotation, `0 < rotation < slots`, in ascending order.
@@ -66,7 +67,7 @@ pub struct KeyRequirements {
 }
 
 impl KeyRequirements {
-    /// What two circuits need together: each key at the highest level that either uses it at.
+    /// The union of two requirements: each key at the higher of its two levels.
     pub fn union(self, other: Self) -> Self {
         let mut rotations = BTreeMap::new();
         for (rotation, level) in self.rotations.into_iter().chain(other.rotations) {
@@ -102,7 +103,8 @@ impl OpCounts {
         self.counts.get(&(kind, level)).copied().unwrap_or(0)
     }
 
-    /// All key-switches outside bootstraps: relinearisations, rotations (hoisted or not) and conjugations.
+    /// All key-switches outside bootstraps: relinearisations, rotations (hoisted or not) and
+    /// conjugations.
     pub fn key_switches(&self) -> u64 {
         self.counts.iter().filter(|((k, _), _)| k.is_key_switch()).map(|(_, n)| n).sum()
     }
@@ -112,7 +114,7 @@ impl OpCounts {
         self.counts.iter().map(|(&(kind, level), &n)| (kind, level, n))
     }
 
-    /// The keys an encrypted run of the same circuit needs, those inside bootstraps apart.
+    /// The keys that an encrypted run of the same circuit needs, without those inside bootstraps.
     pub fn keys(&self) -> KeyRequirements {
         KeyRequirements {
             rotations: self.rotations.iter().map(|(&k, &level)| (k, level)).collect(),

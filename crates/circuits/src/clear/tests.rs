@@ -236,7 +236,8 @@ fn bootstrap_refuses_what_would_come_back_wrong() {
     assert_eq!(e.op_counts().keys().bounds, [3]);
 }
 
-/// Encryptions, drops, and the drops inside sums and products have errors; what costs nothing has none.
+/// Encryptions, drops, and the drops inside sums and products have errors; what costs nothing has
+/// none.
 #[test]
 fn everything_that_rounds_has_noise() {
     let slots = 1 << 14;

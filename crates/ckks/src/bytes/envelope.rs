@@ -1,9 +1,10 @@
-//! What surrounds every object: a header that says what follows, and a checksum of everything before it.
+//! The header and the checksum around every object.
 
 use super::error::{FormatError, Result};
 use std::io::{ErrorKind, Read, Write};
 
-/// The first bytes of every object. Not text, and damaged by programs that change line ends.
+/// The first bytes of every object. They are no text, and a program that changes line ends damages
+/// them.
 pub const MAGIC: [u8; 8] = *b"\x89HETAL\r\n";
 /// The version of the formats that this program writes.
 pub const VERSION: u16 = 1;
@@ -176,7 +177,8 @@ impl<'a, R: Read> Source<'a, R> {
         Err(FormatError::Params { found: self.header.params, expected: *expected })
     }
 
-    /// Refuses a body whose declared length is not the one its parameters give. Called before anything is allocated.
+    /// Fails if the declared length of the body is not the one its parameters give. Called before
+    /// memory is allocated.
     pub(super) fn require_len(&self, expected: u64) -> Result<()> {
         let declared = self.header.body_len;
         if declared == expected { Ok(()) } else { Err(FormatError::Length { declared, expected }) }
@@ -208,7 +210,8 @@ impl<'a, R: Read> Source<'a, R> {
         Ok(&self.scratch)
     }
 
-    /// Lets `read` take an object of its own from the input; it gives its length and what the checksum covers of it.
+    /// Lets `read` take an object of its own from the input; it gives its length and what the
+    /// checksum covers of it.
     pub(super) fn nested<T>(&mut self, read: impl FnOnce(&mut R) -> Result<(T, u64, [u8; CHECKSUM_LEN])>) -> Result<T> {
         let (object, len, checksum) = read(self.input)?;
         self.account(len)?;
@@ -265,7 +268,8 @@ impl<'a, W: Write> Sink<'a, W> {
         Ok(self.out.write_all(&self.scratch)?)
     }
 
-    /// Lets `write` put an object of its own into the output; it gives what the checksum covers of it.
+    /// Lets `write` put an object of its own into the output; it gives what the checksum covers of
+    /// it.
     pub(super) fn nested(&mut self, write: impl FnOnce(&mut W) -> Result<[u8; CHECKSUM_LEN]>) -> Result<()> {
         let checksum = write(self.out)?;
         self.hasher.update(&checksum);

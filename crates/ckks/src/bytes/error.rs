@@ -1,4 +1,4 @@
-//! What can be wrong with bytes.
+//! Errors of reading and writing objects.
 
 use super::ObjectKind;
 use crate::KeyId;
@@ -6,16 +6,16 @@ use crate::KeyId;
 /// The result of reading or writing bytes.
 pub type Result<T> = std::result::Result<T, FormatError>;
 
-/// What can be wrong with bytes that should be one of our objects.
+/// An error of reading or writing an object.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The system failed.
+    /// The operating system reported an error.
     #[error("input or output failed: {message}")]
     Io {
         /// Its kind of failure.
         kind: std::io::ErrorKind,
-        /// Its words.
+        /// The message of the operating system.
         message: String,
     },
     /// The device that holds the object failed.
@@ -27,7 +27,7 @@ pub enum FormatError {
         /// What was being read.
         part: &'static str,
     },
-    /// Not one of our objects at all.
+    /// The bytes are no object of hetal.
     #[error("no hetal object begins with {found:02x?}")]
     Magic {
         /// The first bytes.
@@ -77,13 +77,13 @@ pub enum FormatError {
         /// Where.
         part: &'static str,
     },
-    /// The bytes are not those that were written.
+    /// The checksum does not match: the bytes were changed.
     #[error("the checksum of {part} does not match: the bytes were damaged")]
     Checksum {
         /// Of what.
         part: &'static str,
     },
-    /// A residue that is none.
+    /// A residue that is not below its prime.
     #[error("residue {index} of limb {limb} is not below its prime {prime}")]
     Residue {
         /// Which limb of its polynomial.
@@ -93,7 +93,7 @@ pub enum FormatError {
         /// The prime.
         prime: u64,
     },
-    /// A scale that no message has.
+    /// A scale outside the range of messages.
     #[error("a scale of {scale:e} is not between 1 and 2^{log_limit:.1}")]
     Scale {
         /// The scale found.
@@ -101,7 +101,7 @@ pub enum FormatError {
         /// log2 of the largest that fits its primes.
         log_limit: f64,
     },
-    /// More or fewer primes than there are.
+    /// A number of primes that the set does not have.
     #[error("{found} {what}, where {least} to {most} are possible")]
     Primes {
         /// Of the chain, or special ones.
@@ -149,7 +149,7 @@ pub enum FormatError {
         /// Its size.
         limbs: usize,
     },
-    /// Text that is none.
+    /// Text that is not valid UTF-8.
     #[error("the name of the parameter set is not text")]
     Text,
     /// A parameter set that cannot work.

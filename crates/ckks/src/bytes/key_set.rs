@@ -1,7 +1,7 @@
-//! Many switching keys in one stream or file, with a table in front that says which.
+//! Sets of switching keys in one stream or file, after a table of the keys.
 //!
-//! Keys are whole objects with checksums of their own, so that one can be read without the others; the set's own checksum
-//! covers the table and the keys' checksums.
+//! Each key is a whole object with its own checksum, so that one can be read without the others.
+//! The checksum of the set covers the table and the checksums of the keys.
 
 use super::envelope::read_exact;
 use super::switching_key::KeyName;
@@ -190,8 +190,8 @@ pub struct KeySetFile<B> {
 }
 
 impl<B: Backend> KeySetFile<B> {
-    /// Reads the table and checks that the file is whole, as far as can be told without reading the keys: its length, and
-    /// the checksum over the keys' checksums.
+    /// Reads the table and checks that the file is whole, as far as can be told without reading the
+    /// keys: its length, and the checksum over the keys' checksums.
     pub fn open(codec: &Codec<B>, path: &Path) -> Result<Self> {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();

@@ -1,7 +1,8 @@
 //! Residues in as many bits as their prime has.
 //!
-//! Residue `k` takes bits `k b .. (k + 1) b` of the limb's bytes, lowest first. Limbs are multiples of eight residues, so
-//! they fill whole bytes, and a residue lies within the eight bytes from the one it begins in (`b + 7 <= 64`).
+//! Residue `k` takes bits `k b .. (k + 1) b` of the limb's bytes, lowest first. Limbs are multiples
+//! of eight residues, so they fill whole bytes, and a residue lies within the eight bytes from the
+//! one it begins in (`b + 7 <= 64`).
 
 use hetal_ring::Modulus;
 
@@ -13,8 +14,8 @@ pub(super) fn packed_len(q: &Modulus, n: usize) -> usize {
     n / 8 * q.bits() as usize
 }
 
-/// Calls `$constant::<BITS>` for the bit lengths of the built-in sets' primes, whose constant shifts are several times as
-/// fast, and `$general` for others.
+/// Calls `$constant::<BITS>` for the bit lengths of the built-in sets' primes, whose constant
+/// shifts are several times as fast, and `$general` for others.
 macro_rules! by_bits {
     ($q:expr, $constant:ident, $general:ident, $($arguments:expr),*) => {
         by_bits!(@ $q, $constant, $general, ($($arguments),*), 28 31 32 36 37 39 41 42 43 45 50 51)
@@ -57,7 +58,8 @@ fn pack_eight(bits: usize, residues: &[u64], out: &mut [u8]) {
     }
 }
 
-/// Unpacks residues from [`packed_len`] bytes and [`PADDING`]; `Err` is the place of the first that is not below `q`.
+/// Unpacks residues from [`packed_len`] bytes and [`PADDING`]; `Err` is the place of the first that
+/// is not below `q`.
 pub(super) fn unpack_into(q: &Modulus, packed: &[u8], residues: &mut [u64]) -> Result<(), usize> {
     let fits = by_bits!(q, unpack, unpack_any, q, packed, residues);
     if fits { Ok(()) } else { Err(residues.iter().position(|&x| x >= q.value()).unwrap_or(0)) }

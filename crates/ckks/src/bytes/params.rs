@@ -6,7 +6,8 @@ use crate::params::{MAX_NAME, MAX_PRIMES, Primes};
 use crate::{EvalMod, Params, ParamsLiteral};
 use std::io::{Read, Write};
 
-/// Bytes of the fields every set has: ten numbers, and the lengths of its name and of its five lists of primes.
+/// Bytes of the fields every set has: ten numbers, and the lengths of its name and of its five
+/// lists of primes.
 const FIXED: usize = 10 * 8 + 6 * 4;
 
 /// Its lists of primes, in the order in which they are written.

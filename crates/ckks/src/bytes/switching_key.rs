@@ -134,8 +134,8 @@ fn check_shape(params: &Params, name: KeyName, special: u32, digits: usize) -> R
 
 /// Runs both, on two threads where the user allows more than one.
 ///
-/// Not by the thread pool: keys are loaded with a lock held, and a pool's thread that waits may take up a task that needs
-/// the same lock.
+/// Not by the thread pool: keys are loaded with a lock held, and a pool's thread that waits may
+/// take up a task that needs the same lock.
 fn side_by_side<X, Y: Send>(here: impl FnOnce() -> X, there: impl Fn() -> Y + Sync) -> (X, Y) {
     if rayon::current_num_threads() < 2 {
         return (here(), there());

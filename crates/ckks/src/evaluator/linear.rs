@@ -1,4 +1,5 @@
-//! Matrices on slots: sums of rotations weighted by encoded diagonals, divided by the special primes once.
+//! Linear transforms of slots: sums of rotations weighted by encoded diagonals, with one division
+//! by the special primes.
 
 use super::{Ct, Evaluator, RaisedCiphertext};
 use crate::backend::{Backend, KeyedAutomorphism};
@@ -8,11 +9,11 @@ use num_complex::Complex64;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Outer rotations that are worth a partial sum of their own beside others.
+/// The least number of giant steps in a partial sum of its own.
 const GIANTS_OF_A_PART: usize = 2;
 
-/// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`: inner rotations `b` (baby steps) share the digits of `x`, each
-/// outer one `g` (giant step) is a key-switch of its own.
+/// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`. The inner rotations `b` (baby
+/// steps) share the digits of `x`. Each outer rotation `g` (giant step) is a key-switch of its own.
 pub struct LinearTransform<P> {
     /// Rotations of the input.
     babies: Vec<i64>,
@@ -23,7 +24,7 @@ pub struct LinearTransform<P> {
     scale: f64,
 }
 
-/// The part of a matrix under one outer rotation.
+/// The part of a matrix under one giant step.
 pub struct GiantStep<P> {
     rotation: i64,
     /// One weight per baby step.
@@ -31,8 +32,8 @@ pub struct GiantStep<P> {
 }
 
 impl<P> LinearTransform<P> {
-    /// Every rotation it needs a Galois key for, unless it is for a raised ciphertext: inner ones, and the identity, then come with
-    /// keys from the sparse secret.
+    /// Every rotation that needs a Galois key. A transform of a raised ciphertext uses keys from
+    /// the sparse secret for its inner rotations, the identity included.
     pub fn rotations(&self) -> BTreeSet<i64> {
         self.babies.iter().copied().chain(self.giants.iter().map(|g| g.rotation)).filter(|&r| r != 0).collect()
     }
@@ -60,8 +61,9 @@ impl<P> LinearTransform<P> {
 }
 
 impl<B: Backend> Evaluator<B> {
-    /// Encodes a matrix given by its diagonals (`rotation -> values`, `M x = sum_r values_r * rot_r(x)`), to be applied at
-    /// `basis`. `split(r)` names the baby step of each rotation; the rest, `r - baby`, is its giant step.
+    /// Encodes a matrix given by its diagonals (`rotation -> values`,
+    /// `M x = sum_r values_r * rot_r(x)`), to be applied at `basis`. `split(r)` gives the baby step
+    /// of a rotation; the giant step is `r - split(r)`.
     pub fn encode_matrix(
         &self,
         diagonals: &BTreeMap<i64, Vec<Complex64>>,
@@ -76,7 +78,7 @@ impl<B: Backend> Evaluator<B> {
         for (&rotation, values) in diagonals {
             let baby = split(rotation);
             let giant = (rotation - baby).rem_euclid(slots);
-            // The giant rotation comes after the weights: turn them back by it.
+            // The giant step rotates the weighted sum, so the weights are rotated back by it.
             let mut turned = values.clone();
             let n = turned.len() as i64;
             turned.rotate_right(giant.rem_euclid(n) as usize);
@@ -88,7 +90,7 @@ impl<B: Backend> Evaluator<B> {
         Ok(LinearTransform { babies, giants, basis, scale })
     }
 
-    /// `P M a`, over the matrix's primes.
+    /// `P M a`, over the primes of the matrix.
     fn transformed(
         &self,
         a: &Ct<B>,
@@ -100,7 +102,8 @@ impl<B: Backend> Evaluator<B> {
         self.sum_of_parts(giants, GIANTS_OF_A_PART, |giants| self.sum_of_giants(giants, matrix.basis, keys))
     }
 
-    /// The sum of what `sum` makes of parts of the terms, of at least as many as given, which the backend may work on at the same time.
+    /// Splits the terms into groups of at least `at_least`, computes `sum` of each group, possibly
+    /// at the same time, and adds the results.
     fn sum_of_parts<T: Send>(
         &self,
         terms: Vec<T>,
@@ -121,8 +124,9 @@ impl<B: Backend> Evaluator<B> {
         Ok(acc)
     }
 
-    /// [`Evaluator::sum_of_transforms`] of a raised ciphertext and a matrix over its primes, which ends under the secret of all
-    /// others: inner rotations are from the sparse one, of one digit each.
+    /// [`Evaluator::sum_of_transforms`] of one raised ciphertext and a matrix over its primes. The
+    /// result is under the ordinary secret: the inner rotations use keys from the sparse secret, of
+    /// one digit each.
     pub fn transform_raised(
         &self,
         a: RaisedCiphertext<B::Poly>,
@@ -160,7 +164,8 @@ impl<B: Backend> Evaluator<B> {
         }
     }
 
-    /// `acc + P rot(v)` from `P' v`, where `P'` is the product of fewer special primes than a key of the automorphism has.
+    /// `acc + P rot(v)` from `P' v`, where `P'` is the product of fewer special primes than a key
+    /// of the automorphism has.
     fn add_turned(
         &self,
         acc: Option<(B::Poly, B::Poly)>,

@@ -19,7 +19,7 @@ use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::protocol::{Extract, Request};
 use hetal_learn::{Limits, Matrix, Wishes, judge, reference};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
-use hetal_server::{Config, Running};
+use hetal_server::{Config, Server};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -241,7 +241,7 @@ fn folder_bytes(folder: &Path) -> u64 {
 }
 
 /// Starts a server in this process, with its own certificate and one tenant with a secret token.
-fn start_server(arguments: &Arguments, prepared_gib: f64) -> Result<(Running, Address)> {
+fn start_server(arguments: &Arguments, prepared_gib: f64) -> Result<(Server, Address)> {
     let mut token = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *token).map_err(|e| Error::Randomness { reason: e.to_string() })?;
     let token = Zeroizing::new(token.iter().map(|b| format!("{b:02x}")).collect::<String>());
@@ -270,7 +270,7 @@ fn start_server(arguments: &Arguments, prepared_gib: f64) -> Result<(Running, Ad
 }
 
 /// Adds what the server knows about a failed GPU to an error of the client.
-fn with_device_fault(error: hetal_client::Error, server: &Running) -> Error {
+fn with_device_fault(error: hetal_client::Error, server: &Server) -> Error {
     match error {
         hetal_client::Error::Resting => Error::GpuFailed { reason: server.device_fault() },
         other => other.into(),

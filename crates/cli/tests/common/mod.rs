@@ -5,8 +5,8 @@
     reason = "helpers of tests fail like tests, and each program uses its own part"
 )]
 
+use hetal_server::Config;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
-use hetal_server::{Config, Running};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -39,7 +39,7 @@ pub fn text(path: &Path) -> &str {
 
 /// A server in this process, and the credentials of a client.
 pub struct Server {
-    running: Running,
+    running: hetal_server::Server,
     authority: PathBuf,
     token: PathBuf,
 }

@@ -1,4 +1,5 @@
-//! Operations that change the primes: division and raising. Decomposition, in `key_switch`, shares the middle.
+//! Operations that change the primes: division and raising. Decomposition, in `key_switch`, shares
+//! the middle.
 
 use super::{CudaBackend, CudaPoly};
 use crate::ffi::arguments::ConvertArgs;
@@ -9,7 +10,8 @@ use hetal_ring::{Basis, automorphism};
 use std::sync::Arc;
 
 impl CudaBackend {
-    /// Inverse transforms and conversions; the results are ready for the plan's forward transforms in `work`.
+    /// Inverse transforms and conversions; the results are ready for the plan's forward transforms
+    /// in `work`.
     pub(super) fn convert(&self, plan: &Conversion, input: [u64; 2], work: u64) {
         let y: Buffer = self.pool.take(plan.y_limbs);
         self.inverse(&plan.inverse, y.address(), input);

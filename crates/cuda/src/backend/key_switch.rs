@@ -10,7 +10,8 @@ use hetal_ring::{Basis, automorphism, digit_ranges};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rotated pairs are made and weighed a few limbs at a time, so that they stay in the card's cache in between.
+/// Rotated pairs are made and weighed a few limbs at a time, so that they stay in the card's cache
+/// in between.
 const ROTATED_BYTES: usize = 32 << 20;
 
 /// A polynomial on the device cut into digits, each extended to all primes of the basis.

@@ -17,7 +17,8 @@ pub struct Graphs {
     pub kernels: usize,
     /// Times that one was replayed.
     pub replayed: usize,
-    /// Times that work was done step by step because memory of recordings was in use, or none was left for what comes out.
+    /// Times that work was done step by step because memory of recordings was in use, or none was
+    /// left for what comes out.
     pub passed_over: usize,
     /// Why nothing is recorded any more, if so.
     pub ended: Option<String>,
@@ -60,7 +61,8 @@ enum Memory {
 /// Polynomials at fixed places.
 type Places = Vec<(u64, Basis)>;
 
-/// Work on polynomials at fixed places. It does not own its memory: between replays others may use that.
+/// Work on polynomials at fixed places. It does not own its memory: between replays others may use
+/// that.
 struct Recording {
     device: Arc<dyn Device>,
     number: u64,
@@ -90,7 +92,8 @@ pub(super) fn chosen() -> crate::Result<bool> {
 }
 
 impl CudaBackend {
-    /// Whether repeated work is recorded and replayed, or queued kernel by kernel. Returns what was before.
+    /// Whether repeated work is recorded and replayed, or queued kernel by kernel. Returns what was
+    /// before.
     pub fn use_graphs(&self, wanted: bool) -> bool {
         self.recordings.wanted.swap(wanted, Ordering::Relaxed)
     }
@@ -108,7 +111,8 @@ impl CudaBackend {
         }
     }
 
-    /// [`Backend::repeat`]: plainly at first, recorded the second time, and replayed then and from then on.
+    /// [`Backend::repeat`]: plainly at first, recorded the second time, and replayed then and from
+    /// then on.
     pub(super) fn repeated<E>(
         &self,
         routine: &CudaRoutine,
@@ -151,8 +155,8 @@ impl CudaBackend {
         work(inputs)
     }
 
-    /// Records work on polynomials like the inputs, unless memory of earlier recordings is in use. After a failure nothing is
-    /// recorded any more.
+    /// Records work on polynomials like the inputs, unless memory of earlier recordings is in use.
+    /// After a failure nothing is recorded any more.
     fn recorded<E>(
         &self,
         inputs: &[CudaPoly],
@@ -189,14 +193,16 @@ impl CudaBackend {
         Some(recording)
     }
 
-    /// What the recorded work makes of the inputs, if its memory is free and there is other for what comes out.
+    /// What the recorded work makes of the inputs, if its memory is free and there is other for
+    /// what comes out.
     fn replayed(&self, recording: &Recording, inputs: &[CudaPoly]) -> Option<Vec<CudaPoly>> {
         let _one_at_a_time = self.recordings.room.lock().unwrap_or_else(PoisonError::into_inner);
         let same_shapes = inputs.iter().map(|poly| poly.basis).eq(recording.inputs.iter().map(|&(_, basis)| basis));
         if !Arc::ptr_eq(&recording.device, &self.device) || !same_shapes {
             return None;
         }
-        // Until everything is queued: a chunk that is free now is the recording's, and no place for its outputs.
+        // Until everything is queued: a chunk that is free now is the recording's, and no place for
+        // its outputs.
         let _reserved = self.pool.reserve(&recording.chunks)?;
         let room = |&(_, basis): &(u64, Basis)| {
             let buffer = Arc::new(self.pool.try_take(basis.limbs()).ok()?);
@@ -208,7 +214,8 @@ impl CudaBackend {
         }
         if !self.health.is_broken() {
             match self.device.replay(recording.number) {
-                // Nothing but the recordings' own memory was written: the work can be done step by step.
+                // Nothing but the recordings' own memory was written: the work can be done step by
+                // step.
                 Err(error) if error.lacks_memory() => return None,
                 replayed => self.noted(replayed),
             };

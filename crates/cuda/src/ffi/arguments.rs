@@ -39,7 +39,8 @@ pub(crate) unsafe trait Plain: Copy {}
 
 /// The bytes of a table.
 pub(crate) fn bytes_of<T: Plain>(elements: &[T]) -> &[u8] {
-    // SAFETY: plain types have no padding, so all bytes are initialised; any byte may be read as u8.
+    // SAFETY: plain types have no padding, so all bytes are initialised; any byte may be read as
+    // u8.
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }
 

@@ -1,5 +1,11 @@
 //! A card through NVIDIA's driver.
 
+mod library;
+mod queries;
+mod staging;
+
+pub use library::cards;
+
 use super::arguments::{Arguments, PauseArgs};
 use super::nvrtc;
 use crate::cache::Cache;
@@ -7,6 +13,9 @@ use crate::device::{Device, KernelTime, LANES, is_recording, lane, not_recorded,
 use crate::source::{Arithmetic, Kernel};
 use crate::{Error, Result};
 use cudarc::driver::{result, sys};
+use library::library;
+use queries::{attribute, capability, chosen, driver_version, elapsed, explained};
+use staging::{STAGED, Staging};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
@@ -14,8 +23,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is being recorded: graphs that are launched one after the other. A graph of a thousand kernels is brought to the card
-/// for a millisecond before its first one runs; while a short one runs, the next and longer one is brought.
+/// What is being recorded: graphs that are launched one after the other. A graph of a thousand
+/// kernels is brought to the card for a millisecond before its first one runs; while a short one
+/// runs, the next and longer one is brought.
 #[derive(Default)]
 struct Tape {
     is_forked: bool,
@@ -32,8 +42,8 @@ const FIRST_PART: usize = 32;
 /// Kernels that are queued between two marks.
 const BETWEEN_MARKS: usize = 256;
 
-/// Marks that may be ahead of the card. The driver queues about a thousand launches and then waits by spinning: the host's
-/// thread sleeps before that.
+/// Marks that may be ahead of the card. The driver queues about a thousand launches and then waits
+/// by spinning: the host's thread sleeps before that.
 const MARKS_AHEAD: usize = 2;
 
 /// What was queued since the last mark, and the marks that the card may not have passed.
@@ -41,71 +51,6 @@ const MARKS_AHEAD: usize = 2;
 struct Queue {
     kernels: usize,
     marks: VecDeque<sys::CUevent>,
-}
-
-/// Bytes that are staged at once.
-const STAGED: usize = 1 << 20;
-
-/// Memory of the host that the card reads on its own: what is uploaded is copied here first, so that it may change at once whatever
-/// the driver does with ordinary memory. One half is filled while the other is read.
-#[derive(Default)]
-struct Staging {
-    halves: Vec<(*mut c_void, sys::CUevent)>,
-    next: usize,
-}
-
-impl Staging {
-    fn new() -> Result<Self> {
-        let mut staging = Self::default();
-        for _ in 0..2 {
-            match Self::half() {
-                Ok(half) => staging.halves.push(half),
-                Err(error) => {
-                    staging.free();
-                    return Err(error);
-                }
-            }
-        }
-        Ok(staging)
-    }
-
-    fn half() -> Result<(*mut c_void, sys::CUevent)> {
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        let event = event.map_err(failed("making an event"))?;
-        // SAFETY: a context is current; the memory is written before it is read.
-        let memory = unsafe { result::malloc_host(STAGED, 0) }.map_err(|error| {
-            // SAFETY: made above, used by nothing.
-            _ = unsafe { result::event::destroy(event) };
-            failed("staging memory")(error)
-        })?;
-        Ok((memory, event))
-    }
-
-    /// Queues a copy of at most [`STAGED`] bytes.
-    fn send(&mut self, to: u64, bytes: &[u8], stream: sys::CUstream) -> Result<()> {
-        assert!(bytes.len() <= STAGED);
-        let (memory, read) = self.halves[self.next];
-        self.next = (self.next + 1) % self.halves.len();
-        // SAFETY: the half has room for the bytes, and the card has read what was in it before; `to` has as many, by the caller.
-        // The event and the stream are alive.
-        unsafe {
-            result::event::synchronize(read).map_err(failed("waiting for the card"))?;
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len());
-            let staged = std::slice::from_raw_parts(memory.cast::<u8>(), bytes.len());
-            result::memcpy_htod_async(to, staged, stream).map_err(failed("copying to the card"))?;
-            result::event::record(read, stream).map_err(failed("recording an event"))
-        }
-    }
-
-    fn free(&mut self) {
-        for (memory, event) in self.halves.drain(..) {
-            // SAFETY: made by `new`, used no more: the streams were waited for.
-            unsafe {
-                _ = result::event::destroy(event);
-                _ = result::free_host(memory);
-            }
-        }
-    }
 }
 
 /// A kernel, its limbs, and the events before and after it.
@@ -119,7 +64,8 @@ pub(crate) struct Driver {
     driver_version: i32,
     log_n: u32,
     arithmetic: Arithmetic,
-    /// Whether a kernel may be brought to the card while the one before it is still running, which they know to wait for.
+    /// Whether a kernel may be brought to the card while the one before it is still running, which
+    /// they know to wait for.
     overlaps: bool,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -141,7 +87,8 @@ pub(crate) struct Driver {
     graphs: Mutex<BTreeMap<u64, (Vec<sys::CUgraphExec>, usize)>>,
 }
 
-// SAFETY: the handles may be used from any thread that made the context current, which every method does first.
+// SAFETY: the handles may be used from any thread that made the context current, which every method
+// does first.
 unsafe impl Send for Driver {}
 // SAFETY: as above; the driver's functions may be called from many threads at once.
 unsafe impl Sync for Driver {}
@@ -167,69 +114,6 @@ fn no_gpu(reason: impl Into<String>) -> Error {
 
 /// The first compute capability that takes a kernel's arguments as constants in place.
 const LEAST_CAPABILITY: u32 = 70;
-
-/// Functions that drivers of CUDA 12 have; without one of them cudarc would panic in the middle of work.
-#[cfg(any(test, not(feature = "linked")))]
-const NEEDED: [&str; 6] = [
-    "cuMemGetInfo_v2",
-    "cuModuleLoadData",
-    "cuLaunchKernelEx",
-    "cuDevicePrimaryCtxRetain",
-    "cuMemsetD8Async",
-    "cuStreamCreate",
-];
-
-/// Functions without which nothing is recorded.
-#[cfg(not(feature = "linked"))]
-const GRAPHS: [&str; 6] = [
-    "cuStreamBeginCapture_v2",
-    "cuStreamEndCapture",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuGraphExecDestroy",
-    "cuGraphDestroy",
-];
-
-/// Says which of the needed functions the driver lacks, if one.
-#[cfg(any(test, not(feature = "linked")))]
-fn require(has: impl Fn(&'static str) -> bool) -> Result<()> {
-    NEEDED.into_iter().find(|&symbol| !has(symbol)).map_or(Ok(()), |symbol| Err(Error::DriverTooOld { symbol }))
-}
-
-/// Requires that the driver's library is there and has what is needed; tells whether it can record work. Where it is linked, the program
-/// would not have started without all of it.
-#[cfg(not(feature = "linked"))]
-fn library() -> Result<bool> {
-    // SAFETY: looking for the driver's library loads and unloads it, nothing more.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(no_gpu("the NVIDIA driver (libcuda) is not installed"));
-    }
-    // SAFETY: the library is there; the symbol is looked up and not called.
-    let has = |symbol: &'static str| unsafe { sys::culib().get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_ok();
-    require(has)?;
-    Ok(GRAPHS.into_iter().all(has))
-}
-
-#[cfg(feature = "linked")]
-fn library() -> Result<bool> {
-    Ok(true)
-}
-
-/// Number of cards that the driver sees. They are counted from 0.
-///
-/// # Errors
-///
-/// No driver, or one that does not start.
-pub fn cards() -> Result<usize> {
-    #[cfg(feature = "emulator")]
-    if crate::emulated::card().is_some() {
-        return Ok(1);
-    }
-    library()?;
-    result::init().map_err(|e| no_gpu(format!("the driver does not start: {e:?}")))?;
-    let count = result::device::get_count().map_err(|e| no_gpu(format!("{e:?}")))?;
-    Ok(usize::try_from(count).unwrap_or(0))
-}
 
 impl Driver {
     /// Card number `gpu`, with kernels for degree `2^log_n`.
@@ -260,7 +144,8 @@ impl Driver {
             driver_version,
             log_n,
             arithmetic,
-            // The kernels wait for each other if they were compiled for this, whatever the card can do.
+            // The kernels wait for each other if they were compiled for this, whatever the card can
+            // do.
             overlaps: target.architecture >= 90,
             device,
             context,
@@ -306,7 +191,8 @@ impl Driver {
     fn load(&mut self, mut code: Vec<u8>) -> Result<()> {
         // Virtual assembly is text and ends with a zero; machine code does not mind one.
         code.push(0);
-        // SAFETY: the code came from the compiler (the cache checks that), and the context is current.
+        // SAFETY: the code came from the compiler (the cache checks that), and the context is
+        // current.
         let module =
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("loading the kernels"))?;
         let find = |kernel: &Kernel| {
@@ -393,7 +279,8 @@ impl Driver {
         if !std::mem::take(&mut tape.is_open) {
             return Ok(());
         }
-        // SAFETY: begun by `begin_part`. The graph is valid, and needed no more once it is ready to be launched.
+        // SAFETY: begun by `begin_part`. The graph is valid, and needed no more once it is ready to
+        // be launched.
         let part = unsafe {
             let graph = result::stream::end_capture(self.streams[LANES]).map_err(failed("recording"))?;
             let part = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
@@ -405,7 +292,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Counts a kernel, and begins another part where the last one is long enough and nothing is beside it.
+    /// Counts a kernel, and begins another part where the last one is long enough and nothing is
+    /// beside it.
     fn wind(&self) -> Result<()> {
         let mut tape = self.tape();
         tape.kernels += 1;
@@ -455,23 +343,6 @@ impl Driver {
     }
 }
 
-/// Why kernels may not load that were just compiled. Versions of drivers are 12040 for 12.4.
-fn explained(error: Error, (major, minor): (i32, i32), driver: i32) -> Error {
-    match error {
-        Error::Driver { .. } if 1000 * major + 10 * minor > driver => {
-            let (most, least) = (driver / 1000, driver % 1000 / 10);
-            // The package has the version in its name up to 12.
-            let name = if most < 13 { format!("nvidia-cuda-nvrtc-cu{most}") } else { "nvidia-cuda-nvrtc".to_owned() };
-            Error::CompilerTooNew {
-                compiler: format!("{major}.{minor}"),
-                driver: format!("{most}.{least}"),
-                package: format!("{name}<{most}.{}", least + 1),
-            }
-        }
-        other => other,
-    }
-}
-
 /// Kernels.
 impl Driver {
     fn launch_now(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
@@ -496,8 +367,9 @@ impl Driver {
             attrs: &mut overlap,
             numAttrs: u32::from(self.overlaps),
         };
-        // SAFETY: the function is of the loaded module and takes one struct of the type that is passed, which the driver
-        // copies; the addresses in it are of buffers and tables that are alive now.
+        // SAFETY: the function is of the loaded module and takes one struct of the type that is
+        // passed, which the driver copies; the addresses in it are of buffers and tables that are
+        // alive now.
         unsafe {
             let function = self.functions[kernel as usize];
             sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
@@ -528,38 +400,6 @@ fn destroy(graph: sys::CUgraphExec) {
     _ = unsafe { result::graph::exec_destroy(graph) };
 }
 
-fn driver_version() -> i32 {
-    let mut version = 0;
-    // SAFETY: the number is valid to write; an error leaves zero.
-    unsafe { sys::cuDriverGetVersion(&mut version) };
-    version
-}
-
-/// The compute capability, 90 for 9.0.
-fn capability(device: sys::CUdevice) -> Result<u32> {
-    use sys::CUdevice_attribute::{
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
-    };
-    Ok(10 * attribute(device, MAJOR)? + attribute(device, MINOR)?)
-}
-
-fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32> {
-    // SAFETY: the device exists.
-    let value =
-        unsafe { result::device::get_attribute(device, which) }.map_err(failed("asking for the card's size"))?;
-    Ok(u32::try_from(value).unwrap_or(0))
-}
-
-/// Names the arithmetic to use instead of the card's own.
-const ARITHMETIC_VARIABLE: &str = "HETAL_CUDA_ARITHMETIC";
-
-/// The arithmetic that the user asked for.
-fn chosen() -> Result<Option<Arithmetic>> {
-    let Some(name) = std::env::var(ARITHMETIC_VARIABLE).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
-    let (variable, choices) = (ARITHMETIC_VARIABLE, "fp64 or integer");
-    Arithmetic::named(&name).map(Some).ok_or(Error::Setting { variable, value: name, choices })
-}
-
 impl Device for Driver {
     fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
@@ -579,7 +419,8 @@ impl Device for Driver {
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
-        // SAFETY: the context is current; the memory is written before it is read, or its contents do not matter.
+        // SAFETY: the context is current; the memory is written before it is read, or its contents
+        // do not matter.
         unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
                 let (free, total) = self.memory().unwrap_or_default();
@@ -591,8 +432,8 @@ impl Device for Driver {
 
     fn free(&self, address: u64) {
         if self.bind().is_ok() {
-            // SAFETY: the address came from `allocate`, and its owner gives it up. The driver waits for work that is
-            // still queued; an error here is one that the work already had.
+            // SAFETY: the address came from `allocate`, and its owner gives it up. The driver waits
+            // for work that is still queued; an error here is one that the work already had.
             _ = unsafe { result::free_sync(address) };
         }
     }
@@ -616,8 +457,8 @@ impl Device for Driver {
 
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         self.bind()?;
-        // SAFETY: both places have the bytes and are owned by polynomials that are alive now; later owners' work is
-        // queued after this.
+        // SAFETY: both places have the bytes and are owned by polynomials that are alive now; later
+        // owners' work is queued after this.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream()) }.map_err(failed("copying on the card"))
     }
 
@@ -673,7 +514,8 @@ impl Device for Driver {
         let missing = || Error::Driver { operation: "replaying a graph", reason: "no such graph".to_owned() };
         let (parts, kernels) = graphs.get(&recording).ok_or_else(missing)?;
         for &part in parts {
-            // SAFETY: it is alive as long as it is listed; so is what it reads and writes, by the caller.
+            // SAFETY: it is alive as long as it is listed; so is what it reads and writes, by the
+            // caller.
             unsafe { result::graph::launch(part, self.stream()) }.map_err(failed("replaying a graph"))?;
         }
         self.throttle(*kernels)
@@ -729,29 +571,10 @@ impl Device for Driver {
     }
 }
 
-/// Seconds between two events that have passed.
-#[cfg(feature = "linked")]
-fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
-    // SAFETY: both events are alive.
-    unsafe { result::event::elapsed(before, after) }.ok().map(|milliseconds| f64::from(milliseconds) / 1000.0)
-}
-
-/// Seconds between two events that have passed. By the name that all drivers have.
-#[cfg(not(feature = "linked"))]
-fn elapsed(before: sys::CUevent, after: sys::CUevent) -> Option<f64> {
-    type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-    let mut milliseconds = 0.0;
-    // SAFETY: the signature is the driver's; both events are alive and the number is valid to write.
-    let result = unsafe {
-        let function = sys::culib().get::<Elapsed>(b"cuEventElapsedTime").ok()?;
-        function(&mut milliseconds, before, after)
-    };
-    (result == sys::CUresult::CUDA_SUCCESS).then(|| f64::from(milliseconds) / 1000.0)
-}
-
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A context that failed is gone with its last user: whoever opens the card next gets another.
+        // A context that failed is gone with its last user: whoever opens the card next gets
+        // another.
         if self.bind().is_err() {
             // SAFETY: retained by `open`, used no more.
             _ = unsafe { result::primary_ctx::release(self.device) };
@@ -761,7 +584,8 @@ impl Drop for Driver {
         let graphs = std::mem::take(&mut *self.graphs.lock().unwrap_or_else(PoisonError::into_inner));
         graphs.into_values().flat_map(|(parts, _)| parts).for_each(destroy);
         let marks = std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).marks);
-        // SAFETY: everything was made by `open` or since and is used no more. Errors cannot be told to anyone.
+        // SAFETY: everything was made by `open` or since and is used no more. Errors cannot be told
+        // to anyone.
         unsafe {
             marks.into_iter().for_each(|mark| _ = result::event::destroy(mark));
             for stream in self.streams.into_iter().filter(|s| !s.is_null()) {
@@ -775,33 +599,5 @@ impl Drop for Driver {
             _ = result::primary_ctx::release(self.device);
         }
         CURRENT.set(0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_driver_too_old_is_told_by_what_it_lacks() {
-        require(|_| true).unwrap();
-        let error = require(|symbol| symbol != "cuLaunchKernelEx").unwrap_err();
-        assert_eq!(error, Error::DriverTooOld { symbol: "cuLaunchKernelEx" });
-        assert!(error.to_string().contains("too old") && error.to_string().contains("install"), "{error}");
-    }
-
-    #[test]
-    fn a_compiler_too_new_is_named() {
-        let refused =
-            || Error::Driver { operation: "loading the kernels", reason: "UNSUPPORTED_PTX_VERSION".to_owned() };
-        let error = explained(refused(), (13, 1), 12040);
-        let [compiler, driver] = ["13.1", "12.4"].map(str::to_owned);
-        // 12.4.127 is 12.4 to people, and more than it to pip.
-        let package = "nvidia-cuda-nvrtc-cu12<12.5".to_owned();
-        assert_eq!(error, Error::CompilerTooNew { compiler, driver, package });
-        assert!(error.to_string().contains("'nvidia-cuda-nvrtc-cu12<12.5'"), "{error}");
-        assert_eq!(explained(refused(), (12, 4), 12040), refused(), "the reason is another");
-        let full = Error::NoRoom { operation: "loading the kernels", free: 1, total: 2 };
-        assert_eq!(explained(full.clone(), (13, 0), 12040), full);
     }
 }

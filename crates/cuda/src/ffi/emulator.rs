@@ -1,4 +1,5 @@
-//! The kernels on the CPU, for tests: the same sources, compiled by the system's C++ compiler against `emulator.h`.
+//! The kernels on the CPU, for tests: the same sources, compiled by the system's C++ compiler
+//! against `emulator.h`.
 
 use super::arguments::Arguments;
 use crate::device::{Device, KernelTime, is_recording, not_recorded, recording};
@@ -115,8 +116,8 @@ impl Emulator {
         let name = CString::new(kernel.name()).map_err(failure)?;
         let (threads, blocks) = kernel.shape(self.log_n);
         let library = self.library.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the function has this signature; the kernel reads a struct of the type that was passed, and touches
-        // only buffers of this device.
+        // SAFETY: the function has this signature; the kernel reads a struct of the type that was
+        // passed, and touches only buffers of this device.
         let code = unsafe {
             let launch = library.get::<Launch>(b"hetal_launch").map_err(failure)?;
             launch(name.as_ptr(), blocks, grid.0, grid.1, threads, args.as_ptr().cast())
@@ -186,7 +187,8 @@ impl Device for Emulator {
         if pointer.is_null() {
             return Err(Error::OutOfMemory { needed: bytes, free, total });
         }
-        // SAFETY: just allocated. The pattern makes reads of memory that nothing wrote show as wrong results.
+        // SAFETY: just allocated. The pattern makes reads of memory that nothing wrote show as
+        // wrong results.
         unsafe { pointer.write_bytes(0xA5, bytes) };
         self.layouts.lock().unwrap_or_else(PoisonError::into_inner).insert(pointer as u64, layout);
         Ok(pointer as u64)
@@ -194,7 +196,8 @@ impl Device for Emulator {
 
     fn free(&self, address: u64) {
         if let Some(layout) = self.layouts.lock().unwrap_or_else(PoisonError::into_inner).remove(&address) {
-            // SAFETY: allocated by `allocate` with this layout, and freed once as the layout is forgotten.
+            // SAFETY: allocated by `allocate` with this layout, and freed once as the layout is
+            // forgotten.
             unsafe { std::alloc::dealloc(address as *mut u8, layout) };
         }
     }

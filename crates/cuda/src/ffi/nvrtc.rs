@@ -1,4 +1,5 @@
-//! The run-time compiler. It is called through the library that was found and chosen here, by name: a system may hold several.
+//! The run-time compiler. It is called through the library that was found and chosen here, by name:
+//! a system may hold several.
 
 use crate::source::{Arithmetic, SOURCE, options};
 use crate::{Error, Result, cache};
@@ -109,7 +110,8 @@ fn load() -> Option<Compiler> {
     places.filter_map(|place| unsafe { Library::new(place) }.ok()).find_map(Compiler::of)
 }
 
-/// The compilers in a folder. The second library that each asks for by name is loaded from there too.
+/// The compilers in a folder. The second library that each asks for by name is loaded from there
+/// too.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -147,7 +149,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The card's own architecture if it is known, else the newest virtual one before it, if there is one.
+    /// The card's own architecture if it is known, else the newest virtual one before it, if there
+    /// is one.
     fn among(known: &[u32], capability: u32) -> Option<Self> {
         let architecture = known.iter().copied().filter(|&arch| arch <= capability).max()?;
         Some(Self { architecture, is_native: architecture == capability })
@@ -176,8 +179,8 @@ pub(crate) fn target(capability: u32) -> Result<Target> {
     Target::among(&known, capability).ok_or_else(too_old)
 }
 
-/// Compiles the kernels for a card of compute capability `capability`: machine code of its architecture, or virtual assembly
-/// where this compiler does not know it.
+/// Compiles the kernels for a card of compute capability `capability`: machine code of its
+/// architecture, or virtual assembly where this compiler does not know it.
 pub(crate) fn compile(capability: u32, log_n: u32, arithmetic: Arithmetic) -> Result<Vec<u8>> {
     let target = target(capability)?;
     let failure = |log: String| Error::Compile { target: target.name(), log };

@@ -64,7 +64,8 @@ fn files_that_others_may_read_are_refused() {
     assert!(matches!(SecretKey::load(&params, dir.path(), None), Err(Error::NotAFile { .. })));
 }
 
-/// What is said to the file's bytes after `change`, with the checksum made right again or left as it was.
+/// What is said to the file's bytes after `change`, with the checksum made right again or left as
+/// it was.
 fn error_after(rehash: bool, change: impl Fn(&mut Vec<u8>)) -> Error {
     let (params, secret) = key(1);
     let dir = TempDir::new();

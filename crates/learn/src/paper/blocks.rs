@@ -1,4 +1,4 @@
-//! Matrices cut into blocks of one ciphertext each, and the row and column operations on them.
+//! Matrices in blocks of one ciphertext each, and the row and column operations on them.
 
 use crate::{Error, Matrix, Result};
 use hetal_circuits::{Complex64, Engine, Multiplication};
@@ -49,7 +49,8 @@ impl Unit {
         self.fill(|i, j| if holds(i, j) { Complex64::ONE } else { Complex64::ZERO })
     }
 
-    /// `t (M^(k, c) - i M^(k + c/2, c)) / 2` with `M^(k, c)[i, j] = 1` where `j = i + k mod c`: the paper's complexified diagonal mask.
+    /// `t (M^(k, c) - i M^(k + c/2, c)) / 2` with `M^(k, c)[i, j] = 1` where `j = i + k mod c`: the
+    /// paper's complexified diagonal mask.
     pub fn diagonal_mask(self, k: i64, c: usize, t: f64) -> Vec<Complex64> {
         let c = c as i64;
         self.fill(|i, j| match (j as i64 - i as i64 - k).rem_euclid(c) {
@@ -79,7 +80,8 @@ impl Blocks<Vec<Complex64>> {
         Self { unit, blocks: (0..down).map(|a| (0..right).map(|b| block(a, b)).collect()).collect() }
     }
 
-    /// Cuts a matrix of at most `s0` rows into blocks, repeated downwards to fill them. Its rows are padded to `c`.
+    /// Cuts a matrix of at most `s0` rows into blocks, repeated downwards to fill them. Its rows
+    /// are padded to `c`.
     pub fn pack_tiled_down(matrix: &Matrix, c: usize, unit: Unit) -> Result<Self> {
         check_tile(c, unit.rows)?;
         matrix.require("a matrix to tile", c, matrix.columns())?;
@@ -87,7 +89,8 @@ impl Blocks<Vec<Complex64>> {
         Ok(Self::pack(&Matrix::from_fn(unit.rows, matrix.columns(), entry), unit))
     }
 
-    /// Cuts a matrix of at most `s1` columns into blocks, repeated to the right to fill them. Its columns are padded to `c`.
+    /// Cuts a matrix of at most `s1` columns into blocks, repeated to the right to fill them. Its
+    /// columns are padded to `c`.
     pub fn pack_tiled_right(matrix: &Matrix, c: usize, unit: Unit) -> Result<Self> {
         check_tile(c, unit.columns)?;
         if matrix.columns() > c {
@@ -147,14 +150,15 @@ fn check_tile(c: usize, of: usize) -> Result<()> {
     Err(Error::Invalid { what: "the period of a tiling", value: c as f64, must: "a power of two that fits the block" })
 }
 
-/// The paper's operations on one block, with the engine that does them.
+/// The operations of the paper on one block.
 pub(crate) struct Kit<'a, E: Engine> {
     pub engine: &'a E,
     pub unit: Unit,
     first_column: Mask<E>,
 }
 
-/// Slots to be kept, encoded once for each level they are multiplied at: encoding takes longer than a product on a GPU.
+/// A mask, encoded once for each level it is used at: encoding takes longer than a product on a
+/// GPU.
 pub(crate) struct Mask<E: Engine> {
     values: Vec<Complex64>,
     encoded: RefCell<BTreeMap<usize, E::Plaintext>>,
@@ -235,7 +239,8 @@ impl<'a, E: Engine> Kit<'a, E> {
         Mask::new(self.unit.mask(|_, j| j + k < self.unit.columns))
     }
 
-    /// `PRotUp`: the last `k` columns, which are not in `others`, moved up by one, cyclically. One level unless `k` is 0.
+    /// `PRotUp`: the last `k` columns, which are not in `others`, moved up by one, cyclically. One
+    /// level unless `k` is 0.
     pub fn partly_rotate_up(&self, x: &E::Ciphertext, k: usize, others: &Mask<E>) -> Result<E::Ciphertext> {
         if k == 0 {
             return Ok(x.clone());
@@ -262,7 +267,7 @@ impl<'a, E: Engine> Kit<'a, E> {
         sum.ok_or(hetal_circuits::Error::Empty("a product of matrices").into())
     }
 
-    /// `sum + x`, with nothing for 0.
+    /// `sum + x`, where `None` stands for 0.
     pub fn accumulated(&self, sum: Option<E::Ciphertext>, x: E::Ciphertext) -> Result<E::Ciphertext> {
         Ok(match sum {
             Some(sum) => self.engine.add(&sum, &x)?,
@@ -276,7 +281,8 @@ impl<'a, E: Engine> Kit<'a, E> {
     }
 }
 
-/// Fails unless two matrices of blocks have one unit, that of the engine, and `same` is true of their shapes.
+/// Fails unless two matrices of blocks have one unit, that of the engine, and `same` is true of
+/// their shapes.
 pub(crate) fn check_shapes<E: Engine>(
     engine: &E,
     a: &Blocks<E::Ciphertext>,

@@ -4,7 +4,8 @@ use super::blocks::{Blocks, Kit, Mask, check_shapes};
 use crate::Result;
 use hetal_circuits::Engine;
 
-/// `A B^T` for `B` of `c` rows: row `i` of `B` is repeated over all rows, multiplied with `A` and summed into column `i`. Three levels.
+/// `A B^T` for `B` of `c` rows: row `i` of `B` is repeated over all rows, multiplied with `A` and
+/// summed into column `i`. Three levels.
 pub fn col_major<E: Engine>(
     engine: &E,
     a: &Blocks<E::Ciphertext>,

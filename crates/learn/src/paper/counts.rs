@@ -1,4 +1,4 @@
-//! How many operations the matrix products take: as run, and as the paper's corrected table prints them.
+//! Operation counts of the matrix products: as run, and as printed in the paper's corrected table.
 
 use super::Branch;
 use hetal_circuits::clear::{OpCounts, OpKind};
@@ -20,8 +20,8 @@ pub enum Algorithm {
     DiagAtb(Branch),
 }
 
-/// Constant multiplications, multiplications and rotations, as the paper counts them: a multiplication includes its relinearisation, and
-/// conjugations are not counted.
+/// Constant multiplications, multiplications and rotations, as the paper counts them: a
+/// multiplication includes its relinearisation, and conjugations are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Multiplications by plaintexts and constants.
@@ -42,13 +42,15 @@ impl From<&OpCounts> for Counts {
     }
 }
 
-/// A shape `(a, b, c)` of the paper's comparison: `A B^T` of `a x b` and `c x b`, `A^T B` of `a x c` and `a x b`.
+/// A shape `(a, b, c)` of the paper's comparison: `A B^T` of `a x b` and `c x b`, `A^T B` of
+/// `a x c` and `a x b`.
 pub type Shape = (usize, usize, usize);
 
 /// The five shapes.
 pub const SHAPES: [Shape; 5] = [(128, 128, 4), (256, 256, 8), (512, 769, 4), (1024, 769, 8), (2048, 769, 16)];
 
-/// One row of the paper's corrected table (`tab:matnum_fixed`) as printed, columns in the order of [`Algorithm::ALL`].
+/// One row of the paper's corrected table (`tab:matnum_fixed`) as printed, columns in the order of
+/// [`Algorithm::ALL`].
 type Row = [(u64, u64, u64); 7];
 
 const PRINTED: [Row; 5] = [

@@ -4,8 +4,8 @@ use super::blocks::{Blocks, Kit, Mask, check_shapes};
 use crate::Result;
 use hetal_circuits::Engine;
 
-/// `t A B^T`, repeated to the right, for `A` of any shape and `B` of `c` rows tiled downwards: the paper's algorithm 2. Three levels below
-/// the lower of `A` and `B`.
+/// `t A B^T`, repeated to the right, for `A` of any shape and `B` of `c` rows tiled downwards: the
+/// paper's algorithm 2. Three levels below the lower of `A` and `B`.
 pub fn diag_abt<E: Engine>(
     engine: &E,
     a: &Blocks<E::Ciphertext>,

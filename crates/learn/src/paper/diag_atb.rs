@@ -13,8 +13,8 @@ pub enum Branch {
     RotateB,
 }
 
-/// `t A^T B`, repeated downwards, for `A` of `c` columns tiled to the right and `B` with as many rows: the paper's algorithm 5. Without a branch,
-/// the levels choose.
+/// `t A^T B`, repeated downwards, for `A` of `c` columns tiled to the right and `B` with as many
+/// rows: the paper's algorithm 5. Without a branch, the levels choose.
 pub fn diag_atb<E: Engine>(
     engine: &E,
     a: &Blocks<E::Ciphertext>,

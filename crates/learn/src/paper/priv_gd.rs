@@ -17,7 +17,8 @@ pub fn pack_replicated(matrix: &Matrix, slots: usize) -> Vec<Vec<Vec<Complex64>>
     (0..matrix.rows()).map(|i| (0..matrix.columns()).map(|j| entry(i, j)).collect()).collect()
 }
 
-/// The columns of `A B^T`, for the columns of `A` and the replicated entries `b[k][j]` of `B`: `b c` products, no rotation. One level.
+/// The columns of `A B^T`, for the columns of `A` and the replicated entries `b[k][j]` of `B`:
+/// `b c` products, no rotation. One level.
 pub fn abt<E: Engine>(engine: &E, a: &[E::Ciphertext], b: &[Vec<E::Ciphertext>]) -> Result<Vec<E::Ciphertext>> {
     let column = |row: &Vec<E::Ciphertext>| {
         if row.len() != a.len() {
@@ -37,7 +38,8 @@ pub fn abt<E: Engine>(engine: &E, a: &[E::Ciphertext], b: &[Vec<E::Ciphertext>])
     b.iter().map(column).collect()
 }
 
-/// The replicated entries of `A^T B`, for the columns of both: `b c` products and sums over all slots. One level.
+/// The replicated entries of `A^T B`, for the columns of both: `b c` products and sums over all
+/// slots. One level.
 pub fn atb<E: Engine>(engine: &E, a: &[E::Ciphertext], b: &[E::Ciphertext]) -> Result<Vec<Vec<E::Ciphertext>>> {
     let entry = |x: &E::Ciphertext, y: &E::Ciphertext| -> Result<E::Ciphertext> {
         let mut sum = engine.mul(x, y)?;

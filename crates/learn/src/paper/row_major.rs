@@ -4,7 +4,8 @@ use super::blocks::{Blocks, Kit, Mask, check_shapes};
 use crate::Result;
 use hetal_circuits::Engine;
 
-/// `A^T B` for `A` of `c` columns: column `i` of `A` is repeated over all columns, multiplied with `B` and summed into row `i`. Three levels.
+/// `A^T B` for `A` of `c` columns: column `i` of `A` is repeated over all columns, multiplied with
+/// `B` and summed into row `i`. Three levels.
 pub fn row_major<E: Engine>(
     engine: &E,
     a: &Blocks<E::Ciphertext>,

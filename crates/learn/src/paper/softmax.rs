@@ -1,4 +1,5 @@
-//! `ASoftmax`: the paper's row-wise softmax (algorithm 1, corrected), with bootstraps where levels run out.
+//! `ASoftmax`: the row-wise softmax of the paper (algorithm 1, corrected), with bootstraps where
+//! levels run out.
 
 use super::blocks::{Kit, Mask, Unit};
 use crate::softmax::baselines::{EXPONENTIAL_9, Extension, INVERSE, SIGN_F, SIGN_G, paper_levels};
@@ -15,15 +16,18 @@ pub struct PaperSoftmax {
     precise: bool,
 }
 
-/// Largest magnitudes where the paper's values are bootstrapped: logits and their differences reach 256, the rest stays near 1.
+/// Largest magnitudes where the paper's values are bootstrapped: logits and their differences reach
+/// 256, the rest stays near 1.
 const LOG_WIDE: u32 = 8;
 /// See [`LOG_WIDE`].
 const LOG_NARROW: u32 = 1;
-/// Differences to the approximate maximum, extended, lie in `[-8, 8]`; near ties it is too low, and exponentials pass 1.
+/// Differences to the approximate maximum, extended, lie in `[-8, 8]`; near ties it is too low, and
+/// exponentials pass 1.
 const LOG_EXPONENTIAL: u32 = 4;
 
 impl PaperSoftmax {
-    /// The softmax on logits in `[-128, 128]`, with or without the correction of the domain extension.
+    /// The softmax on logits in `[-128, 128]`, with or without the correction of the domain
+    /// extension.
     pub fn new(unit: Unit, classes: usize, precise: bool) -> Result<Self> {
         if classes < 2 || classes.next_power_of_two() > unit.columns() {
             return Err(Error::Invalid { what: "classes", value: classes as f64, must: "2 to the columns of a block" });
@@ -58,7 +62,7 @@ struct Run<'a, E: Engine> {
 }
 
 impl<E: Engine> Run<'_, E> {
-    /// `x` itself if it has the levels, else bootstrapped.
+    /// `x` if it has enough levels, otherwise its bootstrap.
     fn with_levels(&self, x: &E::Ciphertext, levels: usize, log_bound: u32) -> Result<E::Ciphertext> {
         if self.kit.engine.level(x) >= levels {
             return Ok(x.clone());
@@ -76,7 +80,8 @@ impl<E: Engine> Run<'_, E> {
         Ok(evaluate(self.kit.engine, &x, &Polynomial::real(PolynomialBasis::Monomial, &all))?)
     }
 
-    /// The approximate maximum of each row's classes, in all columns, by a tournament of comparisons.
+    /// The approximate maximum of each row's classes, in all columns, by a tournament of
+    /// comparisons.
     fn max(&self, logits: &E::Ciphertext) -> Result<E::Ciphertext> {
         let (engine, unit, softmax) = (self.kit.engine, self.kit.unit, self.softmax);
         let width = 2.0 * softmax.extension.max();

@@ -1,4 +1,5 @@
-//! The paper's own iteration: `DiagABT`, `ASoftmax`, `DiagATB`, Nesterov on weights tiled over many ciphertexts.
+//! The paper's own iteration: `DiagABT`, `ASoftmax`, `DiagATB`, Nesterov on weights tiled over many
+//! ciphertexts.
 
 use super::blocks::{Blocks, Unit};
 use super::softmax::PaperSoftmax;
@@ -9,7 +10,7 @@ use crate::{Error, Matrix, Result};
 use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
 
-/// The switching keys and bootstraps of some iterations, found by running them in the clear.
+/// The switching keys and bootstraps of some iterations, found by a dry run on `Clear`.
 pub fn keys(trainer: &PaperTrainer, features: usize, top_level: usize, iterations: usize) -> Result<KeyRequirements> {
     let engine = Clear::new(trainer.unit.slots(), top_level);
     let zeros = vec![Complex64::ZERO; trainer.unit.slots()];
@@ -50,19 +51,21 @@ pub struct PaperBatch<C> {
 pub struct PaperModel<C> {
     /// The weights `W`.
     pub weights: Blocks<C>,
-    /// `V`, where the next gradient is taken.
+    /// `V`, at which the next gradient is computed.
     pub lookahead: Blocks<C>,
-    /// Where the sequence of `beta_t` stands.
+    /// The state of the momentum schedule.
     pub schedule: MomentumSchedule,
 }
 
 /// Levels of the weights before an iteration: `DiagABT` takes three.
 const WEIGHTS: usize = 3;
-/// Levels of the differences: `DiagATB` takes three of them, as its features have more, the combination of weights one.
+/// Levels of the differences: `DiagATB` takes three of them, as its features have more, the
+/// combination of weights one.
 const DIFFERENCES: usize = 4;
 
 impl PaperTrainer {
-    /// The circuit for `rows` rows a batch, a power of two, and `classes` classes. Weights are at most `2^log_weight_bound`.
+    /// The circuit for `rows` rows a batch, a power of two, and `classes` classes. Weights are at
+    /// most `2^log_weight_bound`.
     pub fn new(slots: usize, rows: usize, classes: usize, log_weight_bound: u32) -> Result<Self> {
         if !rows.is_power_of_two() || !slots.is_power_of_two() || rows > slots {
             return Err(Error::Invalid { what: "rows", value: rows as f64, must: "a power of two up to the slots" });
@@ -111,7 +114,8 @@ impl PaperTrainer {
         self.step_observed(engine, model, batch, rate, &mut |_| {})
     }
 
-    /// [`PaperTrainer::step`], which names each stage as it ends: for profiles. Bootstraps of weights count as descent.
+    /// [`PaperTrainer::step`] that calls `ended` with each stage when it ends, for profiles.
+    /// Bootstraps of weights count as descent.
     pub fn step_observed<E: Engine>(
         &self,
         engine: &E,

@@ -1,18 +1,20 @@
-//! The softmax approximations of the paper and of those it compares itself with, on plain numbers.
+//! Softmax approximations of the HETAL paper and of the work it compares with, on plain numbers.
 
 use super::Constants;
 use super::number::{Number, horner, sum};
 
-/// A way to compute softmax.
+/// A method to approximate the softmax.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
-    /// Lee et al. 2022: Gumbel softmax `softmax(x / 4)`, exponential on `[-64, 64]`, Goldschmidt inverse on `(0, 10000]`.
+    /// Lee et al. 2022: Gumbel softmax `softmax(x / 4)`, exponential on `[-64, 64]`, Goldschmidt
+    /// inverse on `(0, 10000]`.
     Lee,
     /// Hong et al. 2022: `((16 + x) / 32)^16`, Goldschmidt inverse on `(0, 80]`.
     Hong,
     /// Jin et al. 2020: one-vs-each, `prod_(l != k) sigmoid(x_k - x_l)` with a cubic sigmoid.
     Jin,
-    /// The paper's, for `[-4, 4]`: subtract an approximate maximum, exponential on `[-8, 8]`, Goldschmidt inverse on `(0, 100]`.
+    /// The method of the paper for `[-4, 4]`: subtract an approximate maximum, exponential on
+    /// `[-8, 8]`, Goldschmidt inverse on `(0, 100]`.
     PaperNorm,
     /// As [`Method::PaperNorm`], for `[-128, 128]` by domain extension.
     PaperExtended,
@@ -36,10 +38,12 @@ impl Method {
         }
     }
 
-    /// The levels it takes for a number of classes; masks and sums are counted for the paper's, whose layout is known.
+    /// The levels it takes for a number of classes. Masks and sums are counted for the paper's
+    /// methods, whose layout is known.
     pub fn levels(&self, classes: usize) -> usize {
         match self {
-            // A polynomial of degree 12 and 6 squarings, the inverse's scaling and 8 rounds, the last product.
+            // A polynomial of degree 12 and 6 squarings, the inverse's scaling and 8 rounds, the
+            // last product.
             Method::Lee => 4 + 6 + 1 + 8 + 1,
             // A scaling and 4 squarings, the inverse's scaling and 30 rounds, the last product.
             Method::Hong => 1 + 4 + 1 + 30 + 1,
@@ -89,8 +93,9 @@ pub const EXPONENTIAL_12: [f64; 13] = [
     2.12732465e-09,
 ];
 
-/// The exponential on `[-1, 1]` behind the paper's table. Its published code approximates by degree 8, but its Horner loop uses the
-/// last coefficient twice, which adds a term of degree 9: only so does the column "norm" come out as printed.
+/// The exponential on `[-1, 1]` of the paper's table. Its published code approximates by degree 8,
+/// but its Horner loop uses the last coefficient twice, which adds a term of degree 9. Only this
+/// form reproduces the printed column "norm".
 pub const EXPONENTIAL_9: [f64; 10] = [
     1.000000001945585,
     0.9999999388932228,
@@ -104,8 +109,8 @@ pub const EXPONENTIAL_9: [f64; 10] = [
     2.551385701569812e-05,
 ];
 
-/// Coefficients of the odd polynomials `f` and `g` of degree 7 with which `f(g(g(x)))` is near the sign of `x` (Cheon et al. 2020):
-/// of `x, x^3, x^5, x^7`.
+/// Coefficients of the odd polynomials `f` and `g` of degree 7 with which `f(g(g(x)))` is near the
+/// sign of `x` (Cheon et al. 2020): of `x, x^3, x^5, x^7`.
 pub const SIGN_F: [f64; 4] = [35.0 / 16.0, -35.0 / 16.0, 21.0 / 16.0, -5.0 / 16.0];
 /// See [`SIGN_F`].
 pub const SIGN_G: [f64; 4] = [4589.0 / 1024.0, -16577.0 / 1024.0, 25614.0 / 1024.0, -12860.0 / 1024.0];
@@ -113,7 +118,8 @@ pub const SIGN_G: [f64; 4] = [4589.0 / 1024.0, -16577.0 / 1024.0, 25614.0 / 1024
 /// The range `[0, 100]` and the 16 rounds of the paper's inverse.
 pub const INVERSE: (f64, usize) = (100.0, 16);
 
-/// Domain extension (Cheon et al. 2022): `[-radius ratio^index, ...]` is brought into `[-radius, radius]`.
+/// Domain extension (Cheon et al. 2022): `[-radius ratio^index, ...]` is brought into
+/// `[-radius, radius]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extension {
     /// Where the exponential is good (`R_orig`).
@@ -176,7 +182,8 @@ fn normalised<T: Number>(row: &mut [T], exponential: impl Fn(T) -> T, range: f64
     row.iter_mut().for_each(|x| *x = *x * factor);
 }
 
-/// A cubic for `[-8, 8]` like Kim et al.'s. The paper prints 0.00159 for 0.00156, but only the latter gives its four averages and maxima.
+/// A cubic for `[-8, 8]` as in Kim et al. The paper prints 0.00159 for 0.00156, but only the latter
+/// gives its four averages and maxima.
 fn sigmoid<T: Number>(x: T) -> T {
     x * (x * x * -0.00156 + 0.15012) + 0.5
 }
@@ -207,13 +214,14 @@ fn paper<T: Number>(row: &mut [T], index: usize, precise: bool) {
     normalised(row, |x| exponential(&EXPONENTIAL_9, x, 3), INVERSE.0, INVERSE.1);
 }
 
-/// The tournament of approximate comparisons, on values divided by `width`; missing classes are -1/2.
+/// The tournament of approximate comparisons, on values divided by `width`; missing classes are
+/// -1/2.
 fn approximate_max<T: Number>(row: &[T], width: f64) -> T {
     let padded = row.len().next_power_of_two();
     let mut max: Vec<T> = (0..padded).map(|k| row.get(k).map_or(T::from(-0.5), |&x| x * (1.0 / width))).collect();
     let mut players = padded;
     let mut step = 1;
-    // Only the first entry is wanted: of round 2^j, the entries that are multiples of 2^(j+1).
+    // Only the first entry is needed: round 2^j needs the entries that are multiples of 2^(j+1).
     while players > 1 {
         for k in (0..padded).step_by(2 * step) {
             let difference = max[k] - max[k + step];
@@ -231,8 +239,8 @@ fn at_least<T: Number>(x: T) -> T {
     odd(&SIGN_F, odd(&SIGN_G, odd(&SIGN_G, x))) * 0.5 + 0.5
 }
 
-/// How far the approximate maximum of `classes` logits in `[-R_max, R_max]` can lie below the maximum: every round loses at most
-/// the worst `d (1 - comp(d))`.
+/// How far the approximate maximum of `classes` logits in `[-R_max, R_max]` can lie below the
+/// maximum: every round loses at most the worst `d (1 - comp(d))`.
 fn max_error_of_max(classes: usize) -> f64 {
     const GRID: usize = 100_000;
     let distance = (0..=GRID).map(|k| k as f64 / GRID as f64);
@@ -240,8 +248,9 @@ fn max_error_of_max(classes: usize) -> f64 {
     2.0 * Extension::PAPER.max() * worst * f64::from(classes.next_power_of_two().ilog2())
 }
 
-/// The paper's theorem: the error of its softmax with domain extension is below `beta(c, delta, r, L) + epsilon`, where `epsilon` is the
-/// error of its softmax on `[-R, R]` and `r` is any number from the error of the approximate maximum to `R`. The least of those bounds.
+/// The paper's theorem: the error of its softmax with domain extension is below
+/// `beta(c, delta, r, L) + epsilon`, where `epsilon` is the error of its softmax on `[-R, R]` and
+/// `r` is any number from the error of the approximate maximum to `R`. The least of those bounds.
 pub fn theorem_bound(classes: usize, epsilon: f64) -> f64 {
     const GRID: usize = 10_000;
     let Extension { radius, ratio, .. } = Extension::PAPER;
@@ -260,8 +269,9 @@ mod tests {
     use super::*;
     use crate::softmax::measure::{BOXES, Candidate, cumulative};
 
-    /// Cells of the paper's error table (classes, range, largest, average): averages within its digits or 4 %. Its largest errors are
-    /// those of 100 million samples and more, ours of fewer must lie below.
+    /// Cells of the paper's error table (classes, range, largest, average): averages within its
+    /// digits or 4 %. Its largest errors are those of 100 million samples and more, ours of fewer
+    /// must lie below.
     #[test]
     fn the_error_table_is_reproduced() {
         use Method::*;

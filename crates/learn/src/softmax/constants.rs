@@ -1,8 +1,9 @@
-//! The constants of normalise-and-sharpen, for a number of classes and a range of logits.
+//! The constants of normalise-and-sharpen for a number of classes and a range of logits.
 //!
-//! `p` starts as a polynomial of `t = logit / scale`, near `exp(logit / F)`. Every step multiplies all classes by a common factor or
-//! raises all to a power, so the ratios of the classes stay those of a softmax of growing sharpness, and the last steps
-//! bring the sum `s` of the classes to 1.
+//! `p` starts as a polynomial of `t = logit / scale`, near `exp(logit / F)`. Every step multiplies
+//! all classes by a common factor or raises all of them to a power. So the ratios of the classes
+//! remain those of a softmax of growing sharpness, and the last steps bring the sum `s` of the
+//! classes to 1.
 
 use super::Schedule;
 use super::number::{Number, sum};
@@ -16,7 +17,8 @@ pub enum SoftmaxStep {
     Normalise(f64),
     /// `p <- p^2`. One level.
     Square,
-    /// `p <- p^2 (s^2 + b s + g) ...`, near `(p / s)^2`: one quadratic takes two levels, three take three.
+    /// `p <- p^2 (s^2 + b s + g) ...`, near `(p / s)^2`: one quadratic takes two levels, three take
+    /// three.
     Sharpen(Vec<[f64; 2]>),
 }
 
@@ -29,7 +31,7 @@ impl SoftmaxStep {
         }
     }
 
-    /// Whether the step looks at the sum of the classes.
+    /// Whether the step uses the sum of the classes.
     pub fn needs_sum(&self) -> bool {
         !matches!(self, SoftmaxStep::Square)
     }
@@ -65,8 +67,8 @@ impl Constants {
         covering.min_by(nearest).ok_or_else(missing)?.for_fewer(classes)?.checked()
     }
 
-    /// The same steps for fewer classes: a smaller number of classes only narrows what the steps must bear, once the first
-    /// sum is scaled to what it would be with all.
+    /// The same steps for fewer classes. Fewer classes only narrow the ranges of the steps, once
+    /// the first sum is scaled to its value for all classes.
     fn for_fewer(mut self, classes: usize) -> Result<Self> {
         if classes < 2 {
             return Err(Error::NoConstants { classes, range: self.range });
@@ -79,7 +81,7 @@ impl Constants {
         Ok(self)
     }
 
-    /// The constants, if they make sense.
+    /// Checks the constants.
     pub fn checked(self) -> Result<Self> {
         let fail = |what: &str| Err(Error::Constants(what.into()));
         let finite = |v: &f64| v.is_finite();
@@ -110,7 +112,8 @@ impl Constants {
         self.exponential_depth() + self.steps.iter().map(SoftmaxStep::depth).sum::<usize>()
     }
 
-    /// `ceil(log2)` of the largest value before a step, at least 0: what a bootstrap there must bear.
+    /// `ceil(log2)` of the largest value before a step, at least 0: the bound of a bootstrap at
+    /// this point.
     pub fn log_bound(&self, step: usize) -> u32 {
         let bound = self.bounds.get(step).copied().unwrap_or(1.0);
         (0..64).find(|&log| bound <= libm::ldexp(1.0, log)).unwrap_or(64) as u32
@@ -121,8 +124,8 @@ impl Constants {
         self.evaluate_disturbed(row, |_, _| {});
     }
 
-    /// The approximation of a row of logits, in place, with `disturb(values, bound)` called where a schedule bootstraps values up to
-    /// `bound`, the logits (before everything else) included.
+    /// The approximation of a row of logits, in place. `disturb(values, bound)` is called wherever
+    /// the schedule bootstraps values up to `bound`, the logits included.
     pub fn evaluate_bootstrapped<T: Number>(
         &self,
         schedule: &Schedule,
@@ -137,7 +140,8 @@ impl Constants {
         });
     }
 
-    /// The approximation of a row of logits, in place, with `disturb(step, p)` called before each step.
+    /// The approximation of a row of logits, in place, with `disturb(step, p)` called before each
+    /// step.
     pub fn evaluate_disturbed<T: Number>(&self, row: &mut [T], mut disturb: impl FnMut(usize, &mut [T])) {
         row.iter_mut().for_each(|x| *x = chebyshev(&self.exponential, *x / self.scale));
         for (j, step) in self.steps.iter().enumerate() {
@@ -186,7 +190,8 @@ mod tests {
         }
     }
 
-    /// Before every step the sum of the classes is at most its bound, also at the ends of the scale.
+    /// Before every step the sum of the classes is at most its bound, also at the ends of the
+    /// scale.
     #[test]
     fn bounds_hold() {
         for classes in [2, 5, 10, 11, 100] {

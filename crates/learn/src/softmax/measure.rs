@@ -4,7 +4,8 @@ use super::number::{self, LANES, Lanes};
 use super::{Constants, Method, Schedule, exact};
 use rayon::prelude::*;
 
-/// Rows of logits in `[-range, range]`, from a seed: uniform ones, near ties of any number of classes, corners.
+/// Rows of logits in `[-range, range]`, from a seed: uniform ones, near ties of any number of
+/// classes, corners.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     classes: usize,
@@ -57,8 +58,9 @@ impl Sampler {
         worst
     }
 
-    /// The largest error of a probability over `rows` rows of each kind, when every bootstrap of a schedule makes Gaussian
-    /// errors of deviation `sigma` (times the power of two that bounds its values), that of the logits included.
+    /// The largest error of a probability over `rows` rows of each kind, when every bootstrap of a
+    /// schedule makes Gaussian errors of deviation `sigma` (times the power of two that bounds its
+    /// values), that of the logits included.
     pub fn max_error_with_noise(&mut self, rows: usize, constants: &Constants, schedule: &Schedule, sigma: f64) -> f64 {
         let noise = std::cell::RefCell::new(Self { state: self.state ^ 0x5eed, ..*self });
         let disturb = |p: &mut [f64], bound: f64| {
@@ -115,7 +117,8 @@ impl Sampler {
     }
 }
 
-/// `max_k |approximation_k - softmax_k|` of one row; infinite where the approximation is not a number.
+/// `max_k |approximation_k - softmax_k|` of one row; infinite where the approximation is not a
+/// number.
 pub fn error(row: &[f64], approximation: impl Fn(&mut [f64])) -> f64 {
     let (mut a, mut b) = (row.to_vec(), row.to_vec());
     approximation(&mut a);
@@ -157,8 +160,8 @@ impl Errors {
 pub enum Candidate {
     /// As it is.
     Clean(Method),
-    /// Normalise-and-sharpen with bootstraps of Gaussian errors of a deviation (times the power of two that bounds their values),
-    /// that of the logits included.
+    /// Normalise-and-sharpen with bootstraps of Gaussian errors of a deviation (times the power of
+    /// two that bounds their values), that of the logits included.
     Noisy(Constants, Schedule, f64),
 }
 
@@ -179,8 +182,8 @@ pub const BOXES: [f64; 4] = [4.0, 8.0, 32.0, 128.0];
 /// Rows drawn by one generator: small enough to share among threads.
 const CHUNK: usize = 1 << 14;
 
-/// The errors of candidates on the same `rows` (rounded up to a whole number of lanes) uniform rows of a box, from a seed, on all
-/// threads. `done` is told of rows that are done.
+/// The errors of candidates on the same `rows` (rounded up to a whole number of lanes) uniform rows
+/// of a box, from a seed, on all threads. `done` is told of rows that are done.
 pub fn uniform(
     candidates: &[Candidate],
     classes: usize,
@@ -214,8 +217,8 @@ pub fn uniform(
     (0..candidates.len()).map(total).collect()
 }
 
-/// The errors on each of the paper's boxes accumulated: `result[candidate][b]` is that of `rows` uniform rows on each of the first
-/// `b + 1` boxes.
+/// The errors on each of the paper's boxes accumulated: `result[candidate][b]` is that of `rows`
+/// uniform rows on each of the first `b + 1` boxes.
 pub fn cumulative(
     candidates: &[Candidate],
     classes: usize,

@@ -1,4 +1,5 @@
-//! What the approximations are computed in: one number, or many rows' numbers side by side for the vector units.
+//! What the approximations are computed in: one number, or many rows' numbers side by side for the
+//! vector units.
 
 use std::ops::{Add, Div, Mul, Sub};
 

@@ -1,4 +1,5 @@
-//! Minimax polynomials: Remez's exchange for `w(t) p(t)` near 1 on `[-1, 1]`, with a positive weight `w`.
+//! Minimax polynomials: Remez's exchange for `w(t) p(t)` near 1 on `[-1, 1]`, with a positive
+//! weight `w`.
 
 use super::constants::chebyshev;
 

@@ -11,8 +11,9 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule with the fewest bootstraps, and among those the one whose bootstraps disturb the result least, for
-    /// arguments of level `top` (bootstraps go back to it) and a result of level `end` or more.
+    /// The schedule with the fewest bootstraps, and among those the one whose bootstraps disturb
+    /// the result least, for arguments of level `top` (bootstraps go back to it) and a result of
+    /// level `end` or more.
     pub fn new(constants: &Constants, top: usize, end: usize) -> Result<Self> {
         let depths: Vec<usize> = constants.steps.iter().map(|s| s.depth()).collect();
         let first = top.checked_sub(constants.exponential_depth());
@@ -65,8 +66,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The best way to do the steps from `from` on, starting at `level` without a bootstrap, where `after[cut]` is the best way
-    /// that bootstraps before `cut` first.
+    /// The best way to do the steps from `from` on, starting at `level` without a bootstrap, where
+    /// `after[cut]` is the best way that bootstraps before `cut` first.
     fn best(&self, from: usize, level: usize, after: &[Option<Tail>]) -> Option<Tail> {
         let needs = self.depths[from..].iter().sum::<usize>() + self.end;
         if needs <= level {
@@ -80,8 +81,8 @@ impl Search<'_> {
     }
 }
 
-/// How much a unit error of a bootstrap before each step changes a probability at worst, the bootstrap's bound included:
-/// found by disturbing sample rows.
+/// How much a unit error of a bootstrap before each step changes a probability at worst, the
+/// bootstrap's bound included: found by disturbing sample rows.
 pub(crate) fn gains(constants: &Constants) -> Vec<f64> {
     const DISTURBANCE: f64 = 1e-7;
     let rows = sample_rows(constants.classes, constants.range);

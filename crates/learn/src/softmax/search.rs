@@ -1,10 +1,12 @@
 //! The search for the constants of normalise-and-sharpen.
 //!
-//! What a step does to the worst-case ratio `R` of the sum of the classes (largest over smallest, over all rows in range) is
-//! known: [`SoftmaxStep::Normalise`] divides it by almost 4, squaring makes it `c R^2`, sharpening `c (1 + d) / (1 - d)` with `d` the
-//! minimax error of a polynomial near `1/s^2` on a range of ratio `R`. After `k` squarings the exponent has grown `2^k`-fold,
-//! and `R` must be near 1. A dynamic program over (squarings, bootstraps, level) keeps the sequences that are not beaten in
-//! ratio, noise and cost; smaller ratios are always better, so nothing good is lost but by rounding.
+//! What a step does to the worst-case ratio `R` of the sum of the classes (largest over smallest,
+//! over all rows in range) is known: [`SoftmaxStep::Normalise`] divides it by almost 4, squaring
+//! makes it `c R^2`, sharpening `c (1 + d) / (1 - d)` with `d` the minimax error of a polynomial
+//! near `1/s^2` on a range of ratio `R`. After `k` squarings the exponent has grown `2^k`-fold, and
+//! `R` must be near 1. A dynamic program over (squarings, bootstraps, level) keeps the sequences
+//! that are not beaten in ratio, noise and cost; smaller ratios are always better, so nothing good
+//! is lost but by rounding.
 
 use super::constants::{Constants, SoftmaxStep, chebyshev};
 use super::measure::Sampler;
@@ -27,7 +29,8 @@ pub struct Target {
     pub end_level: usize,
     /// Largest error of the final sum of the classes.
     pub tolerance: f64,
-    /// Bootstraps may disturb the result this many times their own error, if nothing calmer takes as few.
+    /// Bootstraps may disturb the result this many times their own error, if nothing calmer takes
+    /// as few.
     pub gain: f64,
 }
 
@@ -213,7 +216,8 @@ impl Program<'_> {
         vec![vec![Vec::new(); self.start.squarings + 1]; self.target.top_level + 1]
     }
 
-    /// All moves between one bootstrap and the next; what is found, and where the next bootstrap leaves off.
+    /// All moves between one bootstrap and the next; what is found, and where the next bootstrap
+    /// leaves off.
     fn advance(&mut self, mut stage: Vec<Vec<Vec<Label>>>, bootstraps: usize) -> (Vec<Found>, Vec<Vec<Vec<Label>>>) {
         let (mut found, mut next) = (Vec::new(), self.stage());
         for level in (0..stage.len()).rev() {
@@ -249,7 +253,8 @@ impl Program<'_> {
             Move::Square => (classes * label.ratio * label.ratio * widened, 1 + sums),
             Move::Sharpen(quadratics) => {
                 let error = self.sharpeners.error(quadratics, label.ratio);
-                // A polynomial much better than needed has a leading coefficient of rounding errors.
+                // A polynomial much better than needed has a leading coefficient of rounding
+                // errors.
                 if !(1e-6..0.8).contains(&error) {
                     return None;
                 }
@@ -260,7 +265,8 @@ impl Program<'_> {
         (ratio < 1e4).then(|| Label { ratio, cost: label.cost + cost, moves: appended(label, step), ..label.clone() })
     }
 
-    /// An error before `r` more squarings grows `2^r`-fold, and counts against a sum that may be `1/R` of its largest value.
+    /// An error before `r` more squarings grows `2^r`-fold, and counts against a sum that may be
+    /// `1/R` of its largest value.
     fn bootstrapped(&self, label: &Label, squarings: usize) -> Label {
         let gain = libm::ldexp(label.ratio, (self.start.squarings - squarings) as i32);
         let sums = self.target.classes.next_power_of_two().ilog2() as usize;
@@ -302,7 +308,8 @@ fn unbeaten(mut labels: Vec<Label>) -> Vec<Label> {
     kept.into_iter().step_by(stride).collect()
 }
 
-/// One step on the interval `[1/R, 1]`: its constants there, its largest sum there, and its degree in `p`.
+/// One step on the interval `[1/R, 1]`: its constants there, its largest sum there, and its degree
+/// in `p`.
 struct Piece {
     step: SoftmaxStep,
     largest: f64,
@@ -364,7 +371,8 @@ fn scaled(step: SoftmaxStep, bound: f64) -> SoftmaxStep {
     }
 }
 
-/// `q = leading * prod (s^2 + b s + g)` for a polynomial of even degree given on `[1/ratio, 1]`, positive there.
+/// `q = leading * prod (s^2 + b s + g)` for a polynomial of even degree given on `[1/ratio, 1]`,
+/// positive there.
 fn monic_quadratics(coefficients: &[f64], ratio: f64) -> (Vec<[f64; 2]>, f64) {
     let (roots, leading) = roots(coefficients, ratio);
     // Conjugate roots and neighbouring real ones come in pairs in this order.
@@ -380,7 +388,8 @@ fn monic_quadratics(coefficients: &[f64], ratio: f64) -> (Vec<[f64; 2]>, f64) {
     (quadratics, leading)
 }
 
-/// The roots in `s` and the leading coefficient (Durand and Kerner's simultaneous iteration, in `t`).
+/// The roots in `s` and the leading coefficient (Durand and Kerner's simultaneous iteration, in
+/// `t`).
 fn roots(coefficients: &[f64], ratio: f64) -> (Vec<Complex64>, f64) {
     let degree = coefficients.len() - 1;
     // T_n leads with 2^(n-1) t^n, and t = (2 s - 1 - 1/R) / (1 - 1/R).
@@ -417,7 +426,8 @@ mod tests {
     use super::*;
     use crate::softmax::Schedule;
 
-    /// The targets of the design: 1e-4 without noise and 3e-4 with bootstraps good to 2^-22, with margin, in 3 bootstraps.
+    /// The targets of the design: 1e-4 without noise and 3e-4 with bootstraps good to 2^-22, with
+    /// margin, in 3 bootstraps.
     #[test]
     fn paper_classes_meet_their_targets() {
         for classes in [3, 5, 7, 10] {

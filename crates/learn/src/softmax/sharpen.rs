@@ -23,7 +23,7 @@ impl<E: Engine> Sharpen<E> {
             return Err(crate::Error::NoConstants { classes: geometry.classes(), range: constants.range });
         }
         let schedule = Schedule::new(&constants, engine.top_level(), end)?;
-        // Padded classes start at 0 and stay there: no step makes something of nothing.
+        // Padded classes start at 0 and stay there: every step keeps zeros.
         let real = mask(geometry, 1.0, |j, i| geometry.class(j, i) < geometry.classes());
         let polynomial = Polynomial::real(PolynomialBasis::Chebyshev, &constants.exponential).times(&real);
         let exponential = Evaluation::new(engine, &polynomial, engine.top_level())?;
@@ -44,7 +44,7 @@ impl<E: Engine> Sharpen<E> {
     /// The probabilities, from `t = logit / scale` at any level: `t` is bootstrapped first.
     pub fn evaluate(&self, engine: &E, t: &E::Ciphertext) -> Result<E::Ciphertext> {
         let mut p = self.exponential.evaluate(engine, &engine.bootstrap_real(t, 0)?)?;
-        // The sum of the classes, where the step before left it.
+        // The sum of the classes, if the previous step provides it.
         let mut sum = None;
         for (j, step) in self.constants.steps.iter().enumerate() {
             if self.schedule.cuts().contains(&j) {
@@ -57,7 +57,7 @@ impl<E: Engine> Sharpen<E> {
         Ok(engine.drop_to(&p, self.end)?)
     }
 
-    /// Whether step `j` uses a sum that the step before it can hand over.
+    /// Whether step `j` uses a sum that the previous step can provide.
     fn wants_sum(&self, j: usize) -> bool {
         self.constants.steps.get(j).is_some_and(SoftmaxStep::needs_sum) && !self.schedule.cuts().contains(&j)
     }

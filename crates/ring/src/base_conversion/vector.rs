@@ -43,7 +43,8 @@ fn convert_scalar(
     scalar::convert_into(t, hats, minus_product, y, v, out);
 }
 
-/// Vectors of sums done together: one chain of additions each, so that none waits for its own result.
+/// Vectors of sums done together: one chain of additions each, so that none waits for its own
+/// result.
 const TOGETHER: usize = 2;
 
 /// All of `y` from element `start` on.
@@ -72,7 +73,8 @@ unsafe fn center_body<S: Simd>(_set: S, q: &Modulus, scaled: &[u64], y: &mut [f6
 #[inline(always)]
 unsafe fn overflow_body<S: Simd>(_set: S, inverses: &[f64], y: &[&[f64]], v: &mut [f64]) {
     let end = v.len() & !(S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many as inverses.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many as
+    // inverses.
     unsafe {
         for i in (0..end).step_by(S::LANES) {
             let mut sum = S::splat(0.0);
@@ -97,7 +99,8 @@ unsafe fn convert_body<S: Simd>(
     out: &mut [u64],
 ) {
     let end = out.len() & !(TOGETHER * S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as hats.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as
+    // hats.
     unsafe {
         if wide {
             convert_terms::<S, true>(t, hats, minus_product, y, v, &mut out[..end]);
@@ -108,16 +111,17 @@ unsafe fn convert_body<S: Simd>(
     scalar::convert_into(t, hats, minus_product, &tails(y, end)[..y.len()], &v[end..], &mut out[end..]);
 }
 
-/// The sum of products, exactly. With sources below `2^s` and the target below `2^t`, `|y| < 2^(s-1)` and
-/// `|hat| < 2^(t-1)`:
-/// - Usual, `s + t <= 101`: 8 products below `2^99` stay within `2^102` of the base `1.5 2^103`, and the low part is
-///   8 times `2^50` at most.
-/// - `WIDE`, `s = t = 51`: 8 products below `2^100` stay within `2^103` of the base `1.5 2^104`, and the low part
-///   grows by `2^51`: it is reduced after 3 terms, and then is below `t/2 + 3 2^51 < 2^53` always.
+/// The sum of products, exactly. With sources below `2^s` and the target below `2^t`,
+/// `|y| < 2^(s-1)` and `|hat| < 2^(t-1)`:
+/// - Usual, `s + t <= 101`: 8 products below `2^99` stay within `2^102` of the base `1.5 2^103`,
+///   and the low part is 8 times `2^50` at most.
+/// - `WIDE`, `s = t = 51`: 8 products below `2^100` stay within `2^103` of the base `1.5 2^104`,
+///   and the low part grows by `2^51`: it is reduced after 3 terms, and then is below
+///   `t/2 + 3 2^51 < 2^53` always.
 ///
-/// The sum is below `8 2^50 t/2 = 2^52 t`, so the high part reduced is `3/2 t` at most; the low part reduced is
-/// `t/2 + 2` (or `7/6 t` if `t` is tiny) and `v` times a number of size `t/2`, with `|v| <= 4`, is `2 t`. These together
-/// are `4 t < 2^53`.
+/// The sum is below `8 2^50 t/2 = 2^52 t`, so the high part reduced is `3/2 t` at most; the low
+/// part reduced is `t/2 + 2` (or `7/6 t` if `t` is tiny) and `v` times a number of size `t/2`, with
+/// `|v| <= 4`, is `2 t`. These together are `4 t < 2^53`.
 #[inline(always)]
 unsafe fn convert_terms<S: Simd, const WIDE: bool>(
     t: &Modulus,
@@ -156,7 +160,8 @@ unsafe fn convert_terms<S: Simd, const WIDE: bool>(
 #[inline(always)]
 unsafe fn integer_overflow_body<S: Integers52>(_set: S, moduli: &[Modulus], y: &[&[u64]], v: &mut [u64]) {
     let end = v.len() & !(S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many as moduli.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many as
+    // moduli.
     unsafe {
         let (zero, one, bias) = (S::splat(0.0), S::splat(1.0), S::splat(TWO_52));
         for i in (0..end).step_by(S::LANES) {
@@ -189,7 +194,8 @@ unsafe fn convert_integers_body<S: Integers52>(
     out: &mut [u64],
 ) {
     let end = out.len() & !(INTEGERS_TOGETHER * S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as hats.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of y as
+    // hats.
     unsafe {
         let montgomery = Montgomery52::<S>::new(t);
         let minus_product = S::splat_u(minus);

@@ -2,6 +2,9 @@
 //!
 //! Lengths that are not whole vectors end with the scalar loop.
 
+#[cfg(test)]
+mod tests;
+
 use super::{MAX_DOT_TERMS, Scaled, scalar};
 use crate::Modulus;
 use crate::automorphism::Part;
@@ -246,11 +249,12 @@ unsafe fn sub_mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64]
 
 /// An exact sum of products: a multiple of a power of two, and the rest.
 ///
-/// The high part starts at a number `base` in `[2^E, 2^(E+1))` and stays in that range, so that its unit in the last
-/// place is `2^(E-52)` throughout. Adding a product rounds it to that unit; the rounding error, at most half a unit,
-/// is what the second fused multiply-add gives, exactly, and goes to the low part. If `k` products of size `P` are
-/// added, and `P` is a multiple of the unit, the high part is within `k P` of its base (rounding is monotone), and
-/// the low part is at most `k/2` units, which must not exceed `2^53`.
+/// The high part starts at a number `base` in `[2^E, 2^(E+1))` and stays in that range, so that its
+/// unit in the last place is `2^(E-52)` throughout. Adding a product rounds it to that unit; the
+/// rounding error, at most half a unit, is what the second fused multiply-add gives, exactly, and
+/// goes to the low part. If `k` products of size `P` are added, and `P` is a multiple of the unit,
+/// the high part is within `k P` of its base (rounding is monotone), and the low part is at most
+/// `k/2` units, which must not exceed `2^53`.
 #[derive(Clone, Copy)]
 pub(crate) struct Sum<S: Simd> {
     high: S::F,
@@ -286,8 +290,8 @@ impl<S: Simd> Sum<S> {
         unsafe { S::add(self.high_mod(f, base), f.reduce(self.low)) }
     }
 
-    /// The high part modulo `q`. Its quotient has two roundings: for a sum below `2^k q` the size is
-    /// `q (1/2 + 2^(k-52))` or less, which must not exceed `2^53`.
+    /// The high part modulo `q`. Its quotient has two roundings: for a sum below `2^k q` the size
+    /// is `q (1/2 + 2^(k-52))` or less, which must not exceed `2^53`.
     #[inline(always)]
     pub(crate) unsafe fn high_mod(&self, f: &Field<S>, base: S::F) -> S::F {
         // SAFETY: the caller's.
@@ -336,7 +340,8 @@ unsafe fn dot_pair_body<S: Simd, X: Residues, Y: Residues>(
     plus: [Option<Scaled<'_>>; 2],
 ) {
     let end = out0.len() & !(TOGETHER * S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and y1 as x.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many y0 and
+    // y1 as x.
     unsafe {
         if modulus.bits() <= 50 {
             dot_pair_terms::<S, X, Y, false>(modulus, out0, out1, x, y0, y1, plus, end);
@@ -347,7 +352,8 @@ unsafe fn dot_pair_body<S: Simd, X: Residues, Y: Residues>(
     scalar::dot_pair_from(end, modulus, out0, out1, x, y0, y1, plus);
 }
 
-/// [`dot_pair_body`] with integers: half the instructions. Products of residues are below `2^102`, see [`Sum52`].
+/// [`dot_pair_body`] with integers: half the instructions. Products of residues are below `2^102`,
+/// see [`Sum52`].
 #[inline(always)]
 unsafe fn dot_pair_ifma<S: Integers52, X: Residues, Y: Residues>(
     _set: S,
@@ -392,15 +398,16 @@ unsafe fn dot_pair_ifma<S: Integers52, X: Residues, Y: Residues>(
 }
 
 /// Both sums, exactly; what is added to them is a term like any other:
-/// - `q < 2^50`: products of residues are in `[0, 2^100)`, so 8 of them from the base `2^103` stay below `2^104`, and
-///   the low part is 8 times `2^50` at most. The sum is below `8 q^2 < 2^53 q`, so the high part is below `5/2 q`.
-/// - `q < 2^51`: `x` is centred, products are below `2^101` in size, 4 of them stay within `2^103` of the base
-///   `1.5 2^104`, and the low part is 4 times `2^51` at most. The sum is below `2 q^2 < 2^52 q`, so the high part is
-///   below `3/2 q`.
+/// - `q < 2^50`: products of residues are in `[0, 2^100)`, so 8 of them from the base `2^103` stay
+///   below `2^104`, and the low part is 8 times `2^50` at most. The sum is below `8 q^2 < 2^53 q`,
+///   so the high part is below `5/2 q`.
+/// - `q < 2^51`: `x` is centred, products are below `2^101` in size, 4 of them stay within `2^103`
+///   of the base `1.5 2^104`, and the low part is 4 times `2^51` at most. The sum is below
+///   `2 q^2 < 2^52 q`, so the high part is below `3/2 q`.
 ///
-/// The low part reduced is `q/2 + 1` at most (the low part is at most the sum of the products' sizes, so `8 q^2`, and
-/// its quotient by `q` is far below `2^51`), a group is then 2 or 3 times `q` in size, and a second group comes to the
-/// first reduced: always below `2^53`.
+/// The low part reduced is `q/2 + 1` at most (the low part is at most the sum of the products'
+/// sizes, so `8 q^2`, and its quotient by `q` is far below `2^51`), a group is then 2 or 3 times
+/// `q` in size, and a second group comes to the first reduced: always below `2^53`.
 #[inline(always)]
 unsafe fn dot_pair_terms<S: Simd, X: Residues, Y: Residues, const LARGE: bool>(
     modulus: &Modulus,
@@ -482,7 +489,8 @@ unsafe fn sum_factor<S: Simd, const LARGE: bool>(modulus: &Modulus, s: u64) -> S
 #[inline(always)]
 unsafe fn add_combination_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
     let end = acc.len() & !(TOGETHER * S::LANES - 1);
-    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of a as s.
+    // SAFETY: the caller's features; all slices have `end` elements, and there are as many of a as
+    // s.
     unsafe {
         if modulus.bits() <= 50 {
             combination_terms::<S, false>(modulus, &mut acc[..end], a, s);
@@ -566,8 +574,8 @@ fn combination_tail(modulus: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64],
 
 #[inline(always)]
 unsafe fn permute_body<S: Simd>(_set: S, out: &mut [u64], a: &[u64], part: &Part<'_>) {
-    // SAFETY: the caller's features; both slices have the part's length, which is made of whole vectors, and the
-    // blocks are within it.
+    // SAFETY: the caller's features; both slices have the part's length, which is made of whole
+    // vectors, and the blocks are within it.
     unsafe {
         for (number, (source, block)) in part.blocks(S::LANES).enumerate() {
             let x = S::load_u(a.as_ptr().add(source));
@@ -585,122 +593,6 @@ unsafe fn add_permuted_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64]
             let x = S::at_places(S::load_u(a.as_ptr().add(source)), &block.places);
             let out = acc.as_mut_ptr().add(number * S::LANES);
             S::store_u(out, add_mod::<S>(q, S::load_u(out), x));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::automorphism::Permutation;
-    use crate::packed;
-    use crate::simd::emulated::Emulated;
-
-    /// Eight lanes on any machine.
-    #[test]
-    fn eight_lanes_agree_with_scalar() {
-        for q in [3, 12289, 68718428161, 1125899903827969, 2251799813554177] {
-            let m = Modulus::new(q).unwrap();
-            let edges = [0, 1, q - 1, q / 2, q / 2 + 1];
-            let vectors: Vec<Vec<u64>> = (0..24)
-                .map(|k| {
-                    (0..93u64)
-                        .map(|i| if i < 64 { edges[(i / (1 + k % 7) % 5) as usize] } else { i.pow(9) * (k + 1) % q })
-                        .collect()
-                })
-                .chain((0..24).map(|_| vec![q - 1; 93]))
-                .collect();
-            for first in [0, 24] {
-                let v: Vec<&[u64]> = vectors[first..].iter().map(Vec::as_slice).collect();
-                for terms in 1..=MAX_DOT_TERMS {
-                    let (x, y0, y1) = (&v[..terms], &v[8..8 + terms], &v[16..16 + terms]);
-                    let plus = (terms < MAX_DOT_TERMS && terms % 2 == 0).then_some((v[7], q - 1));
-                    let plus = [plus, plus.filter(|_| terms % 4 == 0)];
-                    let mut out = [vec![0; 93], vec![0; 93], vec![0; 93], vec![0; 93]];
-                    let [ours0, ours1, expected0, expected1] = &mut out;
-                    // SAFETY: the emulated set needs no features; the lengths agree.
-                    unsafe { dot_pair_body(Emulated, &m, ours0, ours1, x, y0, y1, plus) };
-                    scalar::dot_pair_into(&m, expected0, expected1, x, y0, y1, plus);
-                    assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms, q {q}");
-                    // SAFETY: as above.
-                    unsafe { dot_pair_ifma(Emulated, &m, ours0, ours1, x, y0, y1, plus) };
-                    assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms of integers, q {q}");
-                    let scalars: Vec<u64> = (0..terms).map(|k| [q - 1, q / 2, 1][k % 3]).collect();
-                    let [ours, expected, ..] = &mut out;
-                    for one in [&mut *ours, &mut *expected] {
-                        one.copy_from_slice(v[23]);
-                    }
-                    scalar::add_combination_assign(&m, expected, x, &scalars);
-                    let mut with_integers = ours.clone();
-                    // SAFETY: as above.
-                    unsafe {
-                        add_combination_body(Emulated, &m, ours, x, &scalars);
-                        add_combination_ifma(Emulated, &m, &mut with_integers, x, &scalars);
-                    }
-                    assert!(ours == expected && with_integers == *expected, "combination of {terms}, q {q}");
-                }
-                let (mut ours, mut expected) = (v[0].to_vec(), v[0].to_vec());
-                // SAFETY: as above.
-                unsafe {
-                    mul_body(Emulated, &m, &mut ours, v[1]);
-                    mul_add_body(Emulated, &m, &mut ours, v[2], v[3]);
-                    sub_mul_scalar_body(Emulated, &m, &mut ours, v[4], q / 2);
-                    add_body(Emulated, &m, &mut ours, v[5]);
-                    neg_body(Emulated, &m, &mut ours);
-                }
-                scalar::mul_assign(&m, &mut expected, v[1]);
-                scalar::mul_add_assign(&m, &mut expected, v[2], v[3]);
-                scalar::sub_mul_scalar_assign(&m, &mut expected, v[4], q / 2);
-                scalar::add_assign(&m, &mut expected, v[5]);
-                scalar::neg_assign(&m, &mut expected);
-                assert_eq!(ours, expected, "q {q}");
-            }
-        }
-    }
-
-    #[test]
-    fn eight_lanes_permute() {
-        let (q, n) = (Modulus::new(1125899903827969).unwrap(), 64u64);
-        let (a, b): (Vec<u64>, Vec<u64>) = (0..n).map(|i| (i * i + 3, q.value() - 1 - i)).unzip();
-        for galois in [1, 5, 25, 127, 77] {
-            let permutation = Permutation::new(6, galois);
-            let part = permutation.whole();
-            let (mut ours, mut expected) = (b.clone(), b.clone());
-            // SAFETY: the emulated set needs no features; the lengths agree.
-            unsafe { add_permuted_body(Emulated, &q, &mut ours, &a, &part) };
-            scalar::add_permuted_assign(&q, &mut expected, &a, &part);
-            assert_eq!(ours, expected, "{galois}");
-            // SAFETY: as above.
-            unsafe { permute_body(Emulated, &mut ours, &a, &part) };
-            scalar::permute_into(&mut expected, &a, &part);
-            assert_eq!(ours, expected, "{galois}");
-        }
-    }
-
-    /// Eight lanes read packed residues, as keys and as weights.
-    #[test]
-    fn eight_lanes_read_packed_residues() {
-        let m = Modulus::new(2251799813554177).unwrap();
-        let vectors: Vec<Vec<u64>> =
-            (0..6u64).map(|k| (0..256u64).map(|i| (i + 2).pow(7) * (k + 3) % m.value()).collect()).collect();
-        let words: Vec<Vec<u64>> = vectors.iter().map(|v| packed::pack(v)).collect();
-        let p: Vec<Packed<'_>> = words.iter().map(|w| Packed::new(w)).collect();
-        let v: Vec<&[u64]> = vectors.iter().map(Vec::as_slice).collect();
-        let run = |kernel: &dyn Fn(&mut [u64], &mut [u64])| {
-            let mut out = [vec![0; 256], vec![0; 256]];
-            let [out0, out1] = &mut out;
-            kernel(out0, out1);
-            out
-        };
-        let expected = run(&|a, b| scalar::dot_pair_into(&m, a, b, &v[..2], &v[2..4], &v[4..], [None; 2]));
-        // SAFETY: the emulated set needs no features; the lengths agree.
-        unsafe {
-            let keys = run(&|a, b| dot_pair_body(Emulated, &m, a, b, &v[..2], &p[2..4], &p[4..], [None; 2]));
-            let weights = run(&|a, b| dot_pair_body(Emulated, &m, a, b, &p[..2], &v[2..4], &v[4..], [None; 2]));
-            assert!(keys == expected && weights == expected);
-            let keys = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &v[..2], &p[2..4], &p[4..], [None; 2]));
-            let weights = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &p[..2], &v[2..4], &v[4..], [None; 2]));
-            assert!(keys == expected && weights == expected);
         }
     }
 }

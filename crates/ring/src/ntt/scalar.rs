@@ -13,8 +13,8 @@ impl Roots {
         let with_companion = |w: u64| (w, modulus.shoup(w));
         let n = powers.len();
         let forward: Vec<_> = powers.iter().map(|&w| with_companion(w)).collect();
-        // The inverse of block i's root at the stage of m blocks is minus the root of block m - 1 - i:
-        // psi^(n/2m (2 brv(i) + 1)) times its mirror image is psi^n = -1.
+        // The inverse of block i's root at the stage of m blocks is minus the root of block m - 1 -
+        // i: psi^(n/2m (2 brv(i) + 1)) times its mirror image is psi^n = -1.
         let mut inverse = vec![(1, modulus.shoup(1)); n];
         let mut m = 1;
         while m < n {

@@ -1,41 +1,54 @@
-//! The transform on vectors of doubles: radix 4, depth first, signed residues that grow between reductions.
+//! The transform on vectors of doubles: radix 4, depth first, signed residues that grow between
+//! reductions.
 //!
-//! The stage of `m` blocks has the root `roots[m + b]` for block `b`. Pairs of stages are done at once on quarters of a
-//! block, with the root of the block and the two of its halves. The stages come in three groups:
+//! The stage of `m` blocks has the root `roots[m + b]` for block `b`. Pairs of stages are done at
+//! once on quarters of a block, with the root of the block and the two of its halves. The stages
+//! come in three groups:
 //!
-//! 1. Between blocks that fit in the first cache, seen as rows: a strip of columns at a time, through all these stages.
-//! 2. Inside a block, down to squares of `LANES` vectors, and the half of a square's stages that is on whole vectors.
+//! 1. Between blocks that fit in the first cache, seen as rows: a strip of columns at a time,
+//!    through all these stages.
+//! 2. Inside a block, down to squares of `LANES` vectors, and the half of a square's stages that is
+//!    on whole vectors.
 //! 3. After a transposition of a square, the other half with a root per lane.
 //!
-//! So the array goes through the caches twice. The first pass reads residues and the last writes them; in between the
-//! memory holds doubles. The inverse does the same backwards.
+//! So the array goes through the caches twice. The first pass reads residues and the last writes
+//! them; in between the memory holds doubles. The inverse does the same backwards.
 //!
 //! # Sizes
 //!
 //! In units of `q`: an integer of size `A` times a root (1/2 at most) has size `b(A)`, given with
-//! [`Field::mul_factor`], if `A` is at most 4 (`q < 2^50`) or 2 (`q < 2^51`). Sums must stay below `2^53`: 8 or 4
-//! units. Three classes of moduli differ in where they reduce a value to 1/2:
+//! [`Field::mul_factor`], if `A` is at most 4 (`q < 2^50`) or 2 (`q < 2^51`). Sums must stay below
+//! `2^53`: 8 or 4 units. Three classes of moduli differ in where they reduce a value to 1/2:
 //!
-//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + 3/128 A` and products may have any `A < 32`. Forward nothing is reduced: from
-//!   `A = 1`, `A + b(A)` is 12 at most after 17 stages. Backward one of four outputs is, see `inverse4`.
+//! - `SMALL`, `q < 2^47`: `b(A) <= 1/2 + 3/128 A` and products may have any `A < 32`. Forward
+//!   nothing is reduced: from `A = 1`, `A + b(A)` is 12 at most after 17 stages. Backward one of
+//!   four outputs is, see `inverse4`.
 //! - `MEDIUM`, `q < 2^50`.
 //! - `LARGE`, `q < 2^51`.
 //!
 //! The bounds of the last two are with the butterflies.
 
-use super::bit_reversed_powers;
+mod butterflies;
+mod roots;
+#[cfg(test)]
+mod tests;
+
 use crate::Modulus;
-use crate::simd::{Factor, Field, Simd, prefetch, to_double, vector_kernel};
+use crate::simd::{Factor, Field, Simd, prefetch, vector_kernel};
+use butterflies::{forward_heap, forward4, inverse_heap, inverse4, load, transpose};
+pub(super) use roots::Roots;
 use std::mem::MaybeUninit;
 
 /// Smallest degree (its logarithm) done here: a pass, and then squares of 8 by 8 at most.
 pub(super) const MIN_LOG_N: u32 = 7;
 
-/// Most elements of a block, which is taken through its stages at once: with its roots, well inside 32 KiB.
+/// Most elements of a block, which is taken through its stages at once: with its roots, well inside
+/// 32 KiB.
 const MAX_BLOCK: usize = 2048;
 /// Most blocks, at the largest degree.
 const MAX_ROWS: usize = 128;
-/// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as there are.
+/// Columns taken through the stages between blocks at once: whole cache lines, of as many blocks as
+/// there are.
 const STRIP: usize = 32;
 /// Squares of vectors done together, so that independent instructions are near each other.
 const SQUARES: usize = 2;
@@ -69,56 +82,6 @@ impl Rows {
         // SAFETY: the caller's.
         unsafe { self.start.add(row * self.stride + column) }
     }
-}
-
-/// One cache line of roots.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line([f64; 8]);
-
-/// The roots for vectors of `lanes` doubles, centred.
-pub(super) struct Roots {
-    lanes: usize,
-    /// `roots[k]` for the stages before the squares: `n / lanes^2` of them.
-    upper: Vec<Line>,
-    /// For each square, `lanes` rows. Row 0 has the roots of the whole-vector stages in heap order (1, then 2 and 3,
-    /// then 4 to 7; entry 0 is unused), row `k > 0` the root `k` of the same heap for each of the square's vectors.
-    squares: Vec<Line>,
-}
-
-impl Roots {
-    pub(super) fn new(modulus: &Modulus, psi: u64, log_n: u32, lanes: usize) -> Self {
-        let n = 1usize << log_n;
-        let powers: Vec<f64> =
-            bit_reversed_powers(modulus, psi, log_n).into_iter().map(|w| modulus.center(w) as f64).collect();
-        let count = n / (lanes * lanes);
-        // Root `k` in heap order below block `b` of `m`.
-        let below = |m: usize, b: usize, k: usize| {
-            let level = k.ilog2();
-            powers[(m << level) + (b << level) + (k - (1 << level))]
-        };
-        let mut squares = Vec::with_capacity(n);
-        for square in 0..count {
-            squares.push(0.0);
-            squares.extend((1..lanes).map(|k| below(count, square, k)));
-            for k in 1..lanes {
-                squares.extend((0..lanes).map(|lane| below(count * lanes, square * lanes + lane, k)));
-            }
-        }
-        Self { lanes, upper: lines(&powers[..count]), squares: lines(&squares) }
-    }
-}
-
-/// The same numbers, from the start of a cache line.
-fn lines(numbers: &[f64]) -> Vec<Line> {
-    numbers
-        .chunks(8)
-        .map(|chunk| {
-            let mut line = Line([0.0; 8]);
-            line.0[..chunk.len()].copy_from_slice(chunk);
-            line
-        })
-        .collect()
 }
 
 vector_kernel! {
@@ -162,8 +125,8 @@ unsafe fn inverse_any<S: Simd>(_set: S, table: &super::NttTable, a: &mut [u64], 
     }
 }
 
-/// One transform under way, of the `n` elements at `a` seen as rows of one block each. All its methods need the
-/// features of `S`.
+/// One transform under way, of the `n` elements at `a` seen as rows of one block each. All its
+/// methods need the features of `S`.
 struct Transform<S: Simd, const CLASS: u8> {
     field: Field<S>,
     a: *mut f64,
@@ -405,7 +368,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         // SAFETY: as in `forward`.
         unsafe {
             let base = self.a.add(row * self.block);
-            // The inverse of the root of block b of m is minus that of block m - 1 - b, see `inverse4`.
+            // The inverse of the root of block b of m is minus that of block m - 1 - b, see
+            // `inverse4`.
             let mirror = self.rows - 1 - row;
             let roots = self.squares.add(mirror * self.block);
             if self.block == Self::SQUARE {
@@ -451,7 +415,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
             let mut w = [[f.factor(zero); K]; 8];
             for k in 0..S::LANES {
                 for j in 0..K {
-                    // Vectors in reverse order: then the roots of the mirrored square are in the order of the lanes.
+                    // Vectors in reverse order: then the roots of the mirrored square are in the
+                    // order of the lanes.
                     let p = base.add(j * Self::SQUARE + (S::LANES - 1 - k) * S::LANES);
                     x[k][j] = load::<S, FIRST>(p);
                     w[k][j] = f.factor(S::load(roots.add((K - 1 - j) * Self::SQUARE + k * S::LANES)));
@@ -537,8 +502,9 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         }
     }
 
-    /// The last two stages; writes residues. As [`inverse4`], with products in place of the last reductions: of the
-    /// sums of size `4 M`, which `LARGE` reduces first, and `2 b(2 M)`. The products are below 1.
+    /// The last two stages; writes residues. As [`inverse4`], with products in place of the last
+    /// reductions: of the sums of size `4 M`, which `LARGE` reduces first, and `2 b(2 M)`. The
+    /// products are below 1.
     #[inline(always)]
     unsafe fn inverse_last4(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
@@ -569,7 +535,8 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         }
     }
 
-    /// The last stage alone; writes residues. Sums and differences are `2 M`, and their products below 1.
+    /// The last stage alone; writes residues. Sums and differences are `2 M`, and their products
+    /// below 1.
     #[inline(always)]
     unsafe fn inverse_last2(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
@@ -588,220 +555,13 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
     }
 }
 
-/// Asks for what four rows have in the next strip: it is too far from row to row for the CPU to foresee.
+/// Asks for what four rows have in the next strip: it is too far from row to row for the CPU to
+/// foresee.
 #[inline(always)]
 fn prefetch_next_strip(a: Rows, row: usize, quarter: usize) {
     for k in 0..4 {
         for line in (0..STRIP).step_by(8) {
             prefetch(a.start.wrapping_add((row + k * quarter) * a.stride + STRIP + line));
-        }
-    }
-}
-
-/// A vector of doubles, converted from residues if the place is `FIRST`.
-#[inline(always)]
-unsafe fn load<S: Simd, const PLACE: u8>(p: *const f64) -> S::F {
-    // SAFETY: the caller's.
-    unsafe { if PLACE == FIRST { to_double::<S>(S::load_u(p.cast())) } else { S::load(p) } }
-}
-
-/// Two stages: root `w1` on the pairs (0, 2) and (1, 3), then `w2` on (0, 1) and `w3` on (2, 3).
-///
-/// Sizes, with `M` for the inputs:
-/// - `MEDIUM` reduces `x0`: outputs are `1/2 + b(M) + b(M + b(M))`, so that `M = 2.4` gives 2.3, with products of 3.3.
-///   First come residues: from `M = 1`, unreduced, `1 + b(1) + b(1 + b(1))` is 2.4. The last pass does not reduce,
-///   and ends below 4.4.
-/// - `LARGE` reduces `x1` and, after the first stage, what `x0` became: outputs are `1/2 + b(1/2 + b(M))`, so that
-///   `M = 1.75` gives 1.5 and less, with products of 1.75 and sums of 2.8. The first pass does not reduce `x1`: from
-///   `M = 1` the products are of 1.75 and the outputs 1.5. The last pass does not reduce `x0`, and ends below 3.4.
-#[inline(always)]
-unsafe fn forward4<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
-    f: &Field<S>,
-    x: [[S::F; K]; 4],
-    w1: [Factor<S>; K],
-    w2: [Factor<S>; K],
-    w3: [Factor<S>; K],
-) -> [[S::F; K]; 4] {
-    // SAFETY: the caller's.
-    unsafe {
-        let [mut x0, mut x1, x2, x3] = x;
-        let [t2, t3] = f.mul_factors([x2, x3], [w1, w1]);
-        if CLASS == MEDIUM && PLACE == MIDDLE {
-            x0 = f.reduce_all(x0);
-        }
-        if CLASS == LARGE && PLACE != FIRST {
-            x1 = f.reduce_all(x1);
-        }
-        let (mut y0, mut y2) = butterflies::<S, K>(x0, t2);
-        let (y1, y3) = butterflies::<S, K>(x1, t3);
-        if CLASS == LARGE && PLACE != LAST {
-            (y0, y2) = (f.reduce_all(y0), f.reduce_all(y2));
-        }
-        let [t1, t3] = f.mul_factors([y1, y3], [w2, w3]);
-        let (z0, z1) = butterflies::<S, K>(y0, t1);
-        let (z2, z3) = butterflies::<S, K>(y2, t3);
-        [z0, z1, z2, z3]
-    }
-}
-
-/// Sums and differences.
-#[inline(always)]
-unsafe fn butterflies<S: Simd, const K: usize>(x: [S::F; K], y: [S::F; K]) -> ([S::F; K], [S::F; K]) {
-    let (mut sums, mut differences) = (x, y);
-    for k in 0..K {
-        // SAFETY: the caller's.
-        unsafe { (sums[k], differences[k]) = (S::add(x[k], y[k]), S::sub(x[k], y[k])) };
-    }
-    (sums, differences)
-}
-
-/// Transposes `K` squares.
-#[inline(always)]
-unsafe fn transpose<S: Simd, const K: usize>(x: &mut [[S::F; K]; 8]) {
-    for j in 0..K {
-        let mut rows = [x[0][j], x[1][j], x[2][j], x[3][j], x[4][j], x[5][j], x[6][j], x[7][j]];
-        // SAFETY: the caller's.
-        unsafe { S::transpose(&mut rows) };
-        for k in 0..8 {
-            x[k][j] = rows[k];
-        }
-    }
-}
-
-/// `log2 LANES` stages on `LANES` vectors, with roots in heap order.
-///
-/// Eight vectors start with one stage of four products. `LARGE` reduces the other four: `1/2 + b(M)` is 1.5 at most.
-/// So does `MEDIUM` where products are rounded twice. Otherwise `b(A)` is `1/2 + 3/32 A`, and with `M = 2.3` this
-/// stage gives 3.1, then [`forward4`] has products of 3.9 and gives 2.3 or less, or 4.8 in the last pass.
-#[inline(always)]
-unsafe fn forward_heap<S: Simd, const CLASS: u8, const PLACE: u8, const K: usize>(
-    f: &Field<S>,
-    x: &mut [[S::F; K]; 8],
-    w: &[[Factor<S>; K]; 8],
-) {
-    // SAFETY: the caller's.
-    unsafe {
-        if S::LANES == 8 {
-            let [t4, t5, t6, t7] = f.mul_factors([x[4], x[5], x[6], x[7]], [w[1]; 4]);
-            if CLASS == LARGE || CLASS == MEDIUM && !S::ONE_ROUNDING {
-                for k in 0..4 {
-                    x[k] = f.reduce_all(x[k]);
-                }
-            }
-            (x[0], x[4]) = butterflies::<S, K>(x[0], t4);
-            (x[1], x[5]) = butterflies::<S, K>(x[1], t5);
-            (x[2], x[6]) = butterflies::<S, K>(x[2], t6);
-            (x[3], x[7]) = butterflies::<S, K>(x[3], t7);
-            let low = forward4::<S, CLASS, PLACE, K>(f, [x[0], x[1], x[2], x[3]], w[2], w[4], w[5]);
-            let high = forward4::<S, CLASS, PLACE, K>(f, [x[4], x[5], x[6], x[7]], w[3], w[6], w[7]);
-            [x[0], x[1], x[2], x[3]] = low;
-            [x[4], x[5], x[6], x[7]] = high;
-        } else {
-            let y = forward4::<S, CLASS, PLACE, K>(f, [x[0], x[1], x[2], x[3]], w[1], w[2], w[3]);
-            [x[0], x[1], x[2], x[3]] = y;
-        }
-    }
-}
-
-/// Two stages of the inverse: `w2` on the pairs (0, 1), `w3` on (2, 3), then `w1` on (0, 2) and (1, 3).
-///
-/// A pair `x, y` becomes `x + y` and `(x - y) / w`. The inverse of the root of block `b` of `m` is minus the root of
-/// block `m - 1 - b`, which is what is passed here: so `(y - x) w`.
-///
-/// Sizes, with `M` for the inputs; residues count as `M = 1/2`, as differences of two of them, or of two sums, are:
-/// - All reduce the sum of all four.
-/// - `SMALL`: `2 b(2 M)` is the largest output, so that `M = 1.2` gives less again.
-/// - `MEDIUM` reduces the other sum too. The largest output is `b(4 M)`, so that `M = 1` gives 1 again, with products
-///   of 4.
-/// - `LARGE` reduces the difference of sums before its product as well. The largest output is `b(2 b(2 M))`, so that
-///   `M = 1` gives 1 again, with products of 2 and sums of 4.
-///
-/// As `q` is less than the power of two, so are the sizes less than these.
-#[inline(always)]
-unsafe fn inverse4<S: Simd, const CLASS: u8, const K: usize>(
-    f: &Field<S>,
-    x: [[S::F; K]; 4],
-    w1: [Factor<S>; K],
-    w2: [Factor<S>; K],
-    w3: [Factor<S>; K],
-) -> [[S::F; K]; 4] {
-    // SAFETY: the caller's.
-    unsafe {
-        let (s0, d0) = butterflies::<S, K>(x[1], x[0]);
-        let (s1, d1) = butterflies::<S, K>(x[3], x[2]);
-        let [d0, d1] = f.mul_factors([d0, d1], [w2, w3]);
-        let (mut y0, mut y2) = butterflies::<S, K>(s1, s0);
-        let (mut y1, y3) = butterflies::<S, K>(d1, d0);
-        y0 = f.reduce_all(y0);
-        if CLASS != SMALL {
-            y1 = f.reduce_all(y1);
-        }
-        if CLASS == LARGE {
-            y2 = f.reduce_all(y2);
-        }
-        let [y2, y3] = f.mul_factors([y2, y3], [w1, w1]);
-        [y0, y1, y2, y3]
-    }
-}
-
-/// `log2 LANES` stages of the inverse on `LANES` vectors, with the mirrored roots in heap order.
-///
-/// Eight vectors end with one stage, which reduces its sums: products of `2 M`, outputs below `M` again.
-#[inline(always)]
-unsafe fn inverse_heap<S: Simd, const CLASS: u8, const K: usize>(
-    f: &Field<S>,
-    x: &mut [[S::F; K]; 8],
-    w: &[[Factor<S>; K]; 8],
-) {
-    // SAFETY: the caller's.
-    unsafe {
-        if S::LANES == 8 {
-            let low = inverse4::<S, CLASS, K>(f, [x[0], x[1], x[2], x[3]], w[3], w[7], w[6]);
-            let high = inverse4::<S, CLASS, K>(f, [x[4], x[5], x[6], x[7]], w[2], w[5], w[4]);
-            let mut differences = low;
-            for k in 0..4 {
-                let sum;
-                (sum, differences[k]) = butterflies::<S, K>(high[k], low[k]);
-                x[k] = f.reduce_all(sum);
-            }
-            [x[4], x[5], x[6], x[7]] = f.mul_factors(differences, [w[1]; 4]);
-        } else {
-            let y = inverse4::<S, CLASS, K>(f, [x[0], x[1], x[2], x[3]], w[1], w[3], w[2]);
-            [x[0], x[1], x[2], x[3]] = y;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::NttTable;
-    use super::*;
-    use crate::prime;
-    use crate::simd::emulated::Emulated;
-
-    /// Eight lanes on any machine: the arithmetic of the AVX-512 kernels without their instructions.
-    #[test]
-    fn eight_lanes_agree_with_scalar() {
-        for log_n in MIN_LOG_N..=13 {
-            for bits in [20, 36, 47, 48, 50, 51] {
-                let q = prime::ntt_primes_below(bits, log_n, 1)[0];
-                let table = NttTable::new(q, log_n).unwrap();
-                let n = table.degree();
-                let mixed = (0..n as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % q).collect();
-                for a in [vec![q - 1; n], vec![q / 2; n], vec![q / 2 + 1; n], mixed] {
-                    let (mut ours, mut expected) = (a.clone(), a);
-                    // SAFETY: the emulated set needs no features; the lengths are those of the table.
-                    unsafe { forward_any(Emulated, &table, &mut ours) };
-                    table.forward_scalar(&mut expected);
-                    assert_eq!(ours, expected, "forward, log n {log_n}, q {q}");
-                    ours.reverse();
-                    expected.reverse();
-                    // SAFETY: as above.
-                    unsafe { inverse_any(Emulated, &table, &mut ours, 12345) };
-                    table.inverse_scalar(&mut expected, 12345);
-                    assert_eq!(ours, expected, "inverse, log n {log_n}, q {q}");
-                }
-            }
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::kernels;
 use rayon::prelude::*;
 
 impl RnsRing {
-    /// `round(a / D)` where `D` is the product of all special primes of `a` and the last `drop_q` of its chain primes:
-    /// a mod-down, a rescale, or the two merged into one conversion.
+    /// `round(a / D)` where `D` is the product of all special primes of `a` and the last `drop_q`
+    /// of its chain primes: a mod-down, a rescale, or the two merged into one conversion.
     pub fn divide(&self, mut a: Poly, drop_q: usize) -> Poly {
         let from = a.basis;
         let to = Basis { q: from.q - drop_q, p: 0 };

@@ -7,7 +7,8 @@ use crate::packed::{Packed, Residues};
 use crate::{Isa, Modulus};
 use std::ops::Range;
 
-/// Entries of a limb worked on at a time: a pair of such blocks fits the first cache, and those of eight steps a core's own.
+/// Entries of a limb per block: a pair of blocks fits the L1 cache, the blocks of eight steps fit
+/// the L2 cache.
 pub(super) const BLOCK: usize = 2048;
 
 /// A few vectors, the terms of a sum of products.
@@ -84,7 +85,7 @@ impl Scratch {
 }
 
 impl RnsRing {
-    /// At least so many blocks of [`BLOCK`] entries, with arbitrary contents.
+    /// At least `count` blocks of [`BLOCK`] entries, with arbitrary contents.
     pub(super) fn scratch(&self, blocks: usize) -> Scratch {
         self.scratch_of(blocks, BLOCK)
     }

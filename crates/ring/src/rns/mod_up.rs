@@ -8,12 +8,12 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most limbs a conversion makes at a time: enough that reading its sources costs little, few enough that they are still in
-/// the cache when their transforms begin.
+/// The most limbs that a conversion computes at a time: enough to amortise reading its sources, few
+/// enough to stay in the cache until their transforms.
 const TARGETS_AT_ONCE: usize = 7;
 
-/// What is given for the targets of a conversion in groups that are made at a time, each with its first target: as many groups, and of
-/// nearly the same size, for every thread. The result does not depend on them.
+/// Splits the targets of a conversion into groups of nearly equal size, as many for every thread,
+/// each with its first target. The result does not depend on the groups.
 pub(super) fn groups<T>(targets: Vec<T>) -> Vec<(usize, Vec<T>)> {
     let count = targets.len();
     let groups = count.div_ceil(TARGETS_AT_ONCE).next_multiple_of(rayon::current_num_threads()).min(count);
@@ -22,8 +22,8 @@ pub(super) fn groups<T>(targets: Vec<T>) -> Vec<(usize, Vec<T>)> {
     (0..groups).map(|g| (first(g), targets.by_ref().take(first(g + 1) - first(g)).collect())).collect()
 }
 
-/// A polynomial cut into digits: digit `j` is its remainder modulo the product of a few consecutive primes, centred, and
-/// extended to all primes of the basis.
+/// A polynomial in digits: digit `j` is its centred remainder modulo the product of a few
+/// consecutive primes, extended to all primes of the basis.
 pub struct Digits {
     basis: Basis,
     /// Primes `ranges[j]` of the chain are those of digit `j`.
@@ -33,12 +33,12 @@ pub struct Digits {
     others: Others,
 }
 
-/// The limbs of digits beside their own primes'.
+/// The limbs of digits modulo the primes that are not their own.
 enum Others {
-    /// Of every limb of the basis.
+    /// Computed for every limb of the basis.
     Kept(Vec<DigitsOfLimb>),
-    /// What they are made from, where they are used: coefficients of every limb of the polynomial, times the constant of
-    /// its digit's conversion.
+    /// Computed at use from the coefficients of every limb of the polynomial, multiplied by the
+    /// constant of the conversion of its digit.
     Scaled { coefficients: Vec<Limb>, conversions: Vec<Arc<Conversion>> },
 }
 
@@ -75,8 +75,8 @@ pub fn digit_ranges(q: usize, starts: &[usize]) -> Vec<Range<usize>> {
 }
 
 impl RnsRing {
-    /// Cuts `a` (over primes of the chain) into digits that begin at the primes `starts`, each extended to `a`'s primes
-    /// and `p` special ones.
+    /// Cuts `a` (over primes of the chain) into digits that begin at the primes `starts`, each
+    /// extended to `a`'s primes and `p` special ones.
     pub fn decompose(&self, a: Poly, starts: &[usize], p: usize) -> Digits {
         let mut digits = self.decompose_for_one_use(a, starts, p);
         let limbs = (0..digits.basis.limbs()).collect();
@@ -84,8 +84,8 @@ impl RnsRing {
         digits
     }
 
-    /// [`RnsRing::decompose`] for digits that are used once: they are extended where they are used, a few limbs at a time,
-    /// which are still in the cache then.
+    /// [`RnsRing::decompose`] for digits that are used once. They are extended at use, a few limbs
+    /// at a time, while these are in the cache.
     pub fn decompose_for_one_use(&self, a: Poly, starts: &[usize], p: usize) -> Digits {
         assert_eq!(a.basis.p, 0, "digits are of polynomials over the chain");
         let basis = Basis { q: a.basis.q, p };
@@ -96,8 +96,8 @@ impl RnsRing {
         Digits { basis, ranges, source: a, others: Others::Scaled { coefficients, conversions } }
     }
 
-    /// A polynomial over the chain and special primes that is its own only digit: its coefficients are those of a small number of
-    /// the chain's primes already.
+    /// A polynomial over the chain and special primes as its own only digit: its coefficients are
+    /// small.
     pub fn small_digit(&self, mut a: Poly) -> Digits {
         let basis = a.basis;
         let special = a.limbs.split_off(basis.q).into_iter().map(|limb| vec![Some(limb)]);
@@ -106,7 +106,7 @@ impl RnsRing {
         Digits { basis, ranges: std::iter::once(0..basis.q).collect(), source: a, others: Others::Kept(others) }
     }
 
-    /// Does something with every limb of all digits, and what is given for it, in parallel.
+    /// Applies a function to every limb of all digits and its item, in parallel.
     pub(super) fn for_each_limb_of<T: Send>(
         &self,
         digits: &Digits,
@@ -184,12 +184,14 @@ impl RnsRing {
         limbs
     }
 
-    /// `(sum_j d_j k_j0, sum_j d_j k_j1)` over the digits' primes; the key's polynomials may have more limbs and digits.
+    /// `(sum_j d_j k_j0, sum_j d_j k_j1)` over the digits' primes; the key's polynomials may have
+    /// more limbs and digits.
     pub fn inner_product(&self, digits: &Digits, key: &[(PackedPoly, PackedPoly)]) -> (Poly, Poly) {
         self.inner_product_plus(digits, key, [None, None])
     }
 
-    /// [`RnsRing::inner_product`] plus `P (c0, c1)`, each of them if given, where `P` is the product of the special primes.
+    /// [`RnsRing::inner_product`] plus `P (c0, c1)`, each of them if given, where `P` is the
+    /// product of the special primes.
     pub fn inner_product_plus(
         &self,
         digits: &Digits,
@@ -208,9 +210,9 @@ impl RnsRing {
         out
     }
 
-    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`; nothing to start with is zero. A `v0` over the chain
-    /// alone is meant times the product of the special primes. Block by block: what is between the inner product and the sum
-    /// stays in the first cache.
+    /// `acc + (u0 + v0, u1)(X^galois)` for the inner product `(u0, u1)`. Without `acc` the sum
+    /// begins at zero. A `v0` over the chain alone is multiplied by the product of the special
+    /// primes. The work is done block by block, so that intermediate values stay in the L1 cache.
     pub fn add_switched(
         &self,
         acc: Option<(Poly, Poly)>,

@@ -4,7 +4,7 @@ use super::{Basis, Poly, RnsRing};
 use crate::buffer::Limb;
 use crate::packed::{self, Packed};
 
-/// A polynomial whose residues are [`packed`]: keys and matrices, of which there are gigabytes.
+/// A polynomial with [`packed`] residues, for keys and matrices, which take gigabytes.
 pub struct PackedPoly {
     basis: Basis,
     degree: usize,
@@ -34,7 +34,8 @@ impl PackedPoly {
 }
 
 impl RnsRing {
-    /// Packs a polynomial. Works on the calling thread alone: keys are packed as they are loaded, with a lock held.
+    /// Packs a polynomial on the calling thread alone: keys are packed while they are loaded, with
+    /// a lock held.
     pub fn pack(&self, a: &Poly) -> PackedPoly {
         let packed = |limb: &Limb| {
             let mut out = self.packed_pool.take();

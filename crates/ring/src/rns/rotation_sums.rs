@@ -1,4 +1,5 @@
-//! Weighted sums of many automorphisms of one ciphertext-like pair, before any division by the special primes.
+//! Weighted sums of many automorphisms of one ciphertext-like pair, before any division by the
+//! special primes.
 
 use super::inner_product::{BLOCK, InnerProduct, KeyLimb, Terms};
 use super::{Digits, PackedPoly, Poly, RnsRing};
@@ -10,16 +11,18 @@ use crate::{Isa, Modulus};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// So many steps' pairs of whole blocks fit a core's own cache: more steps have shorter blocks.
+/// The number of steps whose pairs of whole blocks fit the L2 cache. With more steps blocks are
+/// shorter.
 const STEPS_OF_BLOCKS: usize = 8;
-/// The shortest blocks: packed residues come in groups of 128, and long stretches of a key are read faster than short ones.
+/// The shortest blocks: packed residues come in groups of 128, and longer stretches of a key are
+/// read faster.
 const FEWEST_ENTRIES: usize = 512;
 
 /// One automorphism and the switching key that follows it.
 pub struct BabyStep<'a> {
     /// `X -> X^galois`; 1 is the identity.
     pub galois: u64,
-    /// The key of the automorphism. The identity has none where the secret stays the same, and one where it changes.
+    /// The key of the automorphism. The identity has a key only if it changes the secret.
     pub key: Option<&'a [(PackedPoly, PackedPoly)]>,
 }
 
@@ -28,7 +31,7 @@ pub struct BabyStep<'a> {
 #[allow(clippy::large_enum_variant)]
 enum RotatedProduct<'a> {
     Switched(InnerProduct<'a>),
-    /// Multiples of the pair itself; nothing where they are zero.
+    /// Multiples of the pair itself; `None` if they are zero.
     Same([Option<Scaled<'a>>; 2]),
 }
 
@@ -51,12 +54,13 @@ impl RotatedProduct<'_> {
 }
 
 impl RnsRing {
-    /// For each row `w` of `weights`: `sum_b w_b sigma_b(P c0 + <d, k_b0>, <d, k_b1>)`, over the digits' primes, where
-    /// `d` are the digits of `c1` and `P` the product of the special primes; a step without a key contributes `(P c0, P c1)`.
-    /// A weight is a polynomial over at least those primes, or absent.
+    /// For each row `w` of `weights`: `sum_b w_b sigma_b(P c0 + <d, k_b0>, <d, k_b1>)` over the
+    /// primes of the digits, where `d` are the digits of `c1` and `P` is the product of the special
+    /// primes. A step without a key contributes `(P c0, P c1)`. A weight is a polynomial over at
+    /// least those primes, or absent.
     ///
-    /// Limb by limb and block by block: every key and weight is read once, what is between them and the sums stays in the
-    /// cache, and nothing is divided by `P` before the sums are complete.
+    /// The work is done limb by limb and block by block. Every key and weight is read once,
+    /// intermediate values stay in the cache, and the sums are complete before the division by `P`.
     pub fn rotation_sums(
         &self,
         c0: &Poly,

@@ -1,4 +1,5 @@
-//! Eight doubles without any instruction set: tests run the eight-lane kernels on machines without AVX-512.
+//! Eight doubles without any instruction set: tests run the eight-lane kernels on machines without
+//! AVX-512.
 
 use super::{Integers52, ROUNDER, Simd};
 use std::array::from_fn;

@@ -9,17 +9,18 @@ use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphert
 use hetal_client::rpc::{Address, BlobKind, Credentials, EventKind, Remote, TrainingRequest, Validation};
 use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Action};
+use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::trainer::Trainer;
 use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
+use hetal_server::authority_path;
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
-use hetal_server::tls::authority_path;
-use hetal_server::{Config, Running};
+use hetal_server::{Config, Server};
 use hetal_testkit::{Client, TempDir};
 use hetal_wire::v1;
 use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -172,11 +173,11 @@ impl Owner {
         let mut session = Session::new(agreement, 2, first).unwrap();
         let mut verdicts = VERDICTS.into_iter();
         let trainer = |range: f64| Ok(&trainers.iter().find(|(r, _)| *r == range).unwrap().1);
-        while let Action::Validate { .. } =
-            session::advance(&engine, &mut session, &batches[..], trainer, |_| true).unwrap()
-        {
-            session.judged(verdicts.next().unwrap()).unwrap();
-        }
+        let ask = |_: &Session<_>, _| -> Result<_, hetal_learn::Error> {
+            Ok(ControlFlow::Continue(verdicts.next().unwrap()))
+        };
+        let mut host = EngineHost::new(&engine, &batches[..], trainer, ask);
+        assert_eq!(drive(&mut session, &mut host).unwrap(), Ended::Complete);
         // A classifier is a blob of its ciphertexts, one after the other.
         let name = |parts: &[LeveledCiphertext<Poly>]| {
             let bytes: Vec<u8> = parts.iter().flat_map(|ct| codec.encode(ct.inner()).unwrap()).collect();
@@ -219,7 +220,7 @@ pub fn config(folder: &Path) -> Config {
     }
 }
 
-pub fn address(running: &Running, token: &str) -> Address {
+pub fn address(running: &Server, token: &str) -> Address {
     Address {
         server: running.address().to_string(),
         authorities: std::fs::read(running.authority().unwrap()).unwrap(),
@@ -379,7 +380,7 @@ impl Stranger {
     }
 
     /// Talks to a server.
-    pub fn talk<T>(&self, running: &Running, call: impl AsyncFnOnce(RawClient) -> T) -> T {
+    pub fn talk<T>(&self, running: &Server, call: impl AsyncFnOnce(RawClient) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let authority = std::fs::read(running.authority().unwrap()).unwrap();
         runtime.block_on(async { call(self.connect(running.address(), &authority)).await })

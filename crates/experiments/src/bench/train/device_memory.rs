@@ -18,7 +18,7 @@ pub(super) fn plan(arguments: &Arguments) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let setup = TrainingSetup::new(&Arguments { batches: 1, data: None, ..arguments.clone() }, params.slots())?;
     let start = Instant::now();
-    let footprint = setup.footprint(arguments, &params)?;
+    let estimate = setup.memory_estimate(arguments, &params)?;
     let gib = |bytes: usize| bytes as f64 / GIB;
     let pieces = arguments.batches * setup.geometry.pieces(setup.preset.batch);
     Ok(json!({
@@ -26,11 +26,11 @@ pub(super) fn plan(arguments: &Arguments) -> Result<Value> {
         "set": arguments.set,
         "batches": arguments.batches,
         "pieces": pieces,
-        "fixed_gib": gib(footprint.fixed),
-        "upload_gib_per_piece": gib(footprint.upload),
-        "versions_gib_per_piece": gib(footprint.versions),
-        "device_remade_gib": gib(footprint.bytes(pieces, 0)),
-        "device_resident_gib": gib(footprint.bytes(pieces, pieces)),
+        "fixed_gib": gib(estimate.fixed),
+        "upload_gib_per_piece": gib(estimate.upload),
+        "versions_gib_per_piece": gib(estimate.versions),
+        "device_remade_gib": gib(estimate.bytes(pieces, 0)),
+        "device_resident_gib": gib(estimate.bytes(pieces, pieces)),
         "planning_s": start.elapsed().as_secs_f64(),
     }))
 }
@@ -83,16 +83,16 @@ impl EngineRun<'_> {
             gpu.use_graphs(false);
         }
         let pieces = self.setup.pieces() + self.validation_pieces;
-        let footprint = self.setup.footprint(self.arguments, self.params)?;
+        let estimate = self.setup.memory_estimate(self.arguments, self.params)?;
         let does_not_fit = |needed| Error::DoesNotFit { needed, free };
-        let most = footprint.resident(pieces, free).ok_or_else(|| does_not_fit(footprint.bytes(pieces, 0)))?;
+        let most = estimate.resident(pieces, free).ok_or_else(|| does_not_fit(estimate.bytes(pieces, 0)))?;
         let resident = match self.arguments.versions {
             VersionsKept::Auto => most,
             VersionsKept::Remade => 0,
             VersionsKept::Resident if most == pieces => pieces,
-            VersionsKept::Resident => return Err(does_not_fit(footprint.bytes(pieces, pieces))),
+            VersionsKept::Resident => return Err(does_not_fit(estimate.bytes(pieces, pieces))),
         };
-        let bytes = footprint.bytes(pieces, resident);
+        let bytes = estimate.bytes(pieces, resident);
         eprintln!(
             "{}: {:.1} GiB of {:.1} GiB free; versions of {resident} of {pieces} pieces stay on the device",
             gpu.describe(),

@@ -15,11 +15,13 @@ use crate::tuning::{DataSplits, EarlyStopping, RATES, ROW_NORMS, TrainingResult,
 use hetal_circuits::clear::{Clear, KeyRequirements, Noise};
 use hetal_ckks::Params;
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::session::{self, Action};
+use hetal_learn::driver::{EngineHost, drive};
+use hetal_learn::session::Action;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::Trainer;
 use hetal_learn::{Agreement, CachedBatch, Geometry, LevelPlan, Matrix, Session, Wishes, packing};
 use serde_json::{Value, json};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -75,26 +77,23 @@ impl Experiment for FullTraining<'_> {
             let known = range == agreement.range;
             known.then_some(&trainer).ok_or(hetal_learn::Error::NoConstants { classes: g.classes(), range })
         };
-        // A refresh comes between two steps and does not count as one.
-        let mut refreshes = false;
-        let mut count_step = |session: &Session<_>| {
-            if !std::mem::replace(&mut refreshes, matches!(session.next_action(), Action::Refresh)) {
-                steps += 1;
-                bar.inc(1);
-            }
-            true
-        };
-        let batches = &rows.training[..];
-        while let Action::Validate { .. } =
-            session::advance(engine, &mut session, batches, trainer_of, &mut count_step)?
-        {
+        let judge = |session: &Session<_>, _| -> Result<_> {
             let validation_start = Instant::now();
             let logits = self.validation_logits(harness, &trainer, &rows.validation, session.weights())?;
             let weights = || Ok(packing::unpack_weights(g, &harness.decrypt_all(session.weights())?)?);
             let verdict = stopping.end_epoch(&logits, &self.splits.validation, weights)?;
-            session.judged(verdict)?;
             validating += validation_start.elapsed().as_secs_f64();
-        }
+            Ok(ControlFlow::Continue(verdict))
+        };
+        let count_step = |_: &Session<_>, action| {
+            if let Action::Step { .. } = action {
+                steps += 1;
+                bar.inc(1);
+            }
+            ControlFlow::Continue(())
+        };
+        let host = EngineHost::new(engine, &rows.training[..], trainer_of, judge);
+        drive(&mut session, &mut host.on_advance(count_step))?;
         let seconds = start.elapsed().as_secs_f64();
         bar.finish_and_clear();
         Ok(TimedTraining { result: stopping.result, seconds, steps, validating })

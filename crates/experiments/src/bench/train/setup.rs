@@ -13,7 +13,7 @@ use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Model, Trainer};
 use hetal_learn::{CachedBatch, Geometry, LevelPlan, Matrix, RowBlob, packing};
-use hetal_server::footprint::{Footprint, Rehearsal};
+use hetal_server::memory_estimate::{DryRun, MemoryEstimate};
 use std::sync::Arc;
 
 /// The largest absolute logit.
@@ -66,12 +66,12 @@ impl TrainingSetup {
     }
 
     /// The device memory of the training, by a dry run.
-    pub(super) fn footprint(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<Footprint> {
+    pub(super) fn memory_estimate(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<MemoryEstimate> {
         let (needs, split, graphs) = (self.required_keys(params)?, arguments.split(), arguments.graphs());
         let keys = encrypted::keys_with_split(params, &needs, split);
         let pieces = self.geometry.pieces(self.preset.batch);
-        let rehearsal = Rehearsal { params, keys: &keys, bounds: &needs.bounds, steps: split, graphs, pieces };
-        let found = Footprint::rehearse(&rehearsal, |engine| Ok(self.trainer(engine)?));
+        let dry_run = DryRun { params, keys: &keys, bounds: &needs.bounds, steps: split, graphs, pieces };
+        let found = MemoryEstimate::dry_run(&dry_run, |engine| Ok(self.trainer(engine)?));
         found.map_err(|problem| Error::MemoryEstimate { reason: problem.to_string() })
     }
 

@@ -1,0 +1,114 @@
+//! The vector kernels against the scalar ones, on eight emulated lanes.
+
+use super::*;
+use crate::automorphism::Permutation;
+use crate::packed;
+use crate::simd::emulated::Emulated;
+
+/// Eight lanes on any machine.
+#[test]
+fn eight_lanes_agree_with_scalar() {
+    for q in [3, 12289, 68718428161, 1125899903827969, 2251799813554177] {
+        let m = Modulus::new(q).unwrap();
+        let edges = [0, 1, q - 1, q / 2, q / 2 + 1];
+        let vectors: Vec<Vec<u64>> = (0..24)
+            .map(|k| {
+                (0..93u64)
+                    .map(|i| if i < 64 { edges[(i / (1 + k % 7) % 5) as usize] } else { i.pow(9) * (k + 1) % q })
+                    .collect()
+            })
+            .chain((0..24).map(|_| vec![q - 1; 93]))
+            .collect();
+        for first in [0, 24] {
+            let v: Vec<&[u64]> = vectors[first..].iter().map(Vec::as_slice).collect();
+            for terms in 1..=MAX_DOT_TERMS {
+                let (x, y0, y1) = (&v[..terms], &v[8..8 + terms], &v[16..16 + terms]);
+                let plus = (terms < MAX_DOT_TERMS && terms % 2 == 0).then_some((v[7], q - 1));
+                let plus = [plus, plus.filter(|_| terms % 4 == 0)];
+                let mut out = [vec![0; 93], vec![0; 93], vec![0; 93], vec![0; 93]];
+                let [ours0, ours1, expected0, expected1] = &mut out;
+                // SAFETY: the emulated set needs no features; the lengths agree.
+                unsafe { dot_pair_body(Emulated, &m, ours0, ours1, x, y0, y1, plus) };
+                scalar::dot_pair_into(&m, expected0, expected1, x, y0, y1, plus);
+                assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms, q {q}");
+                // SAFETY: as above.
+                unsafe { dot_pair_ifma(Emulated, &m, ours0, ours1, x, y0, y1, plus) };
+                assert!(ours0 == expected0 && ours1 == expected1, "{terms} terms of integers, q {q}");
+                let scalars: Vec<u64> = (0..terms).map(|k| [q - 1, q / 2, 1][k % 3]).collect();
+                let [ours, expected, ..] = &mut out;
+                for one in [&mut *ours, &mut *expected] {
+                    one.copy_from_slice(v[23]);
+                }
+                scalar::add_combination_assign(&m, expected, x, &scalars);
+                let mut with_integers = ours.clone();
+                // SAFETY: as above.
+                unsafe {
+                    add_combination_body(Emulated, &m, ours, x, &scalars);
+                    add_combination_ifma(Emulated, &m, &mut with_integers, x, &scalars);
+                }
+                assert!(ours == expected && with_integers == *expected, "combination of {terms}, q {q}");
+            }
+            let (mut ours, mut expected) = (v[0].to_vec(), v[0].to_vec());
+            // SAFETY: as above.
+            unsafe {
+                mul_body(Emulated, &m, &mut ours, v[1]);
+                mul_add_body(Emulated, &m, &mut ours, v[2], v[3]);
+                sub_mul_scalar_body(Emulated, &m, &mut ours, v[4], q / 2);
+                add_body(Emulated, &m, &mut ours, v[5]);
+                neg_body(Emulated, &m, &mut ours);
+            }
+            scalar::mul_assign(&m, &mut expected, v[1]);
+            scalar::mul_add_assign(&m, &mut expected, v[2], v[3]);
+            scalar::sub_mul_scalar_assign(&m, &mut expected, v[4], q / 2);
+            scalar::add_assign(&m, &mut expected, v[5]);
+            scalar::neg_assign(&m, &mut expected);
+            assert_eq!(ours, expected, "q {q}");
+        }
+    }
+}
+
+#[test]
+fn eight_lanes_permute() {
+    let (q, n) = (Modulus::new(1125899903827969).unwrap(), 64u64);
+    let (a, b): (Vec<u64>, Vec<u64>) = (0..n).map(|i| (i * i + 3, q.value() - 1 - i)).unzip();
+    for galois in [1, 5, 25, 127, 77] {
+        let permutation = Permutation::new(6, galois);
+        let part = permutation.whole();
+        let (mut ours, mut expected) = (b.clone(), b.clone());
+        // SAFETY: the emulated set needs no features; the lengths agree.
+        unsafe { add_permuted_body(Emulated, &q, &mut ours, &a, &part) };
+        scalar::add_permuted_assign(&q, &mut expected, &a, &part);
+        assert_eq!(ours, expected, "{galois}");
+        // SAFETY: as above.
+        unsafe { permute_body(Emulated, &mut ours, &a, &part) };
+        scalar::permute_into(&mut expected, &a, &part);
+        assert_eq!(ours, expected, "{galois}");
+    }
+}
+
+/// Eight lanes read packed residues, as keys and as weights.
+#[test]
+fn eight_lanes_read_packed_residues() {
+    let m = Modulus::new(2251799813554177).unwrap();
+    let vectors: Vec<Vec<u64>> =
+        (0..6u64).map(|k| (0..256u64).map(|i| (i + 2).pow(7) * (k + 3) % m.value()).collect()).collect();
+    let words: Vec<Vec<u64>> = vectors.iter().map(|v| packed::pack(v)).collect();
+    let p: Vec<Packed<'_>> = words.iter().map(|w| Packed::new(w)).collect();
+    let v: Vec<&[u64]> = vectors.iter().map(Vec::as_slice).collect();
+    let run = |kernel: &dyn Fn(&mut [u64], &mut [u64])| {
+        let mut out = [vec![0; 256], vec![0; 256]];
+        let [out0, out1] = &mut out;
+        kernel(out0, out1);
+        out
+    };
+    let expected = run(&|a, b| scalar::dot_pair_into(&m, a, b, &v[..2], &v[2..4], &v[4..], [None; 2]));
+    // SAFETY: the emulated set needs no features; the lengths agree.
+    unsafe {
+        let keys = run(&|a, b| dot_pair_body(Emulated, &m, a, b, &v[..2], &p[2..4], &p[4..], [None; 2]));
+        let weights = run(&|a, b| dot_pair_body(Emulated, &m, a, b, &p[..2], &v[2..4], &v[4..], [None; 2]));
+        assert!(keys == expected && weights == expected);
+        let keys = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &v[..2], &p[2..4], &p[4..], [None; 2]));
+        let weights = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &p[..2], &v[2..4], &v[4..], [None; 2]));
+        assert!(keys == expected && weights == expected);
+    }
+}

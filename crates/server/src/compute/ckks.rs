@@ -1,0 +1,245 @@
+//! The executor of real jobs: keys, circuit and engine on one device. It reads and writes
+//! ciphertexts as blobs.
+
+use crate::compute::executor::Executor;
+use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
+use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
+use crate::store::blobs::Blobs;
+use crate::store::state::Job;
+use crate::{Error, Result};
+use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext};
+use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
+use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params, SeededCiphertext};
+use hetal_learn::agreement::initial_weights;
+use hetal_learn::products::{Expanded, Versions};
+use hetal_learn::trainer::{Batch, Model, Trainer};
+use hetal_learn::{Circuit, packing};
+use hetal_ring::Basis;
+use hetal_wire::BlobName;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The engine on a device.
+pub type EngineOf<B> = Encrypted<B>;
+/// A ciphertext on a device.
+pub type Ct<B> = LeveledCiphertext<<B as Backend>::Poly>;
+
+/// The job to execute, and where its data is.
+pub struct JobInput<'a> {
+    /// The blob store.
+    pub blobs: &'a dyn Blobs,
+    /// The job.
+    pub job: &'a Job,
+    /// The file of its key set.
+    pub key_file: &'a Path,
+}
+
+/// A device, and what a job may keep on it.
+pub struct DevicePlan<B> {
+    /// The device.
+    pub device: Arc<B>,
+    /// The number of prepared batches that may stay on a GPU; `None` on the CPU.
+    pub resident_batches: Option<usize>,
+}
+
+/// Executes one job with CKKS on one device.
+pub struct CkksExecutor<'a, B: Backend> {
+    blobs: &'a dyn Blobs,
+    job: &'a Job,
+    device: Arc<B>,
+    params: Arc<Params>,
+    codec: Codec<B>,
+    /// The number of prepared batches that may stay on the GPU. `None` on the CPU.
+    resident_batches: Option<usize>,
+    /// The circuit for the job's shape.
+    pub circuit: Circuit,
+    /// The engine with the client's keys.
+    pub engine: EngineOf<B>,
+}
+
+impl<'a, B: Backend> CkksExecutor<'a, B> {
+    /// Opens the key file and encodes the bootstrap matrices.
+    ///
+    /// A training loads all keys now and reports to `progress` how many are loaded. A
+    /// classification needs few keys and loads each on first use.
+    pub fn new(
+        input: JobInput<'a>,
+        params: Arc<Params>,
+        DevicePlan { device, resident_batches }: DevicePlan<B>,
+        key_requirements: &KeyRequirementsCache,
+        progress: &mut dyn FnMut(usize, usize) -> Result<()>,
+    ) -> Result<Self> {
+        let JobInput { blobs, job, key_file } = input;
+        let training = job.spec.training();
+        let circuit = training.circuit(&params)?;
+        let codec = Codec::new(Arc::clone(&params), Arc::clone(&device));
+        let bad = |e: &dyn std::fmt::Display| Error::failed(format!("upload {}: {e}", training.keys));
+        let hint = match job.spec {
+            JobSpec::Training(_) => OLD_KEYS_HINT,
+            // A classification uses the keys of its training, even if the owner has newer keys.
+            JobSpec::Classification(_) => {
+                "a model of an earlier version is trained again, or classifies without --remote"
+            }
+        };
+        let file = KeySetFile::open(&codec, key_file).map_err(|e| bad(&describe_key_error(&e, hint)))?;
+        let keys = EvaluationKeys::with_source(Box::new(file));
+        if let JobSpec::Training(_) = job.spec {
+            let all: Vec<_> = keys.available().collect();
+            for (done, &(id, basis)) in all.iter().enumerate() {
+                progress(done, all.len())?;
+                keys.find(id, basis).map_err(|e| bad(&e))?;
+                // A failed device makes loading the remaining keys pointless.
+                device.health().map_err(Error::failed)?;
+            }
+        }
+        let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
+        let needs = key_requirements.find(&params, &job.tenant, training, &circuit)?;
+        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
+        let engine = Encrypted::new(evaluator, keys, bootstrapper);
+        Ok(Self { blobs, job, device, params, codec, resident_batches, circuit, engine })
+    }
+
+    /// Returns a result of the engine. If the device failed, the error is transient and the job can
+    /// be retried.
+    pub fn check_device<T>(&self, result: std::result::Result<T, impl ToString>) -> Result<T> {
+        let health = self.device.health();
+        health.map_err(|e| Error::System { what: "the device".to_owned(), reason: e.to_string() })?;
+        result.map_err(Error::failed)
+    }
+
+    /// Reads the seeded ciphertexts of an upload. Their number and levels must match `levels`.
+    fn ciphertexts(&self, name: BlobName, size: u64, levels: &[usize]) -> Result<Vec<Ct<B>>> {
+        let bytes = self.upload(name, size)?;
+        let mut rest = &bytes[..];
+        let bad = |reason: String| Error::failed(format!("upload {name}: {reason}"));
+        let mut ciphertexts = Vec::with_capacity(levels.len());
+        for &level in levels {
+            let seeded: SeededCiphertext<B::Poly> = self.codec.read(&mut rest).map_err(|e| bad(e.to_string()))?;
+            let whole = seeded.expand(&self.params, &*self.device);
+            let sealed = self.engine.admit(whole).map_err(|e| bad(e.to_string()))?;
+            if self.engine.level(&sealed) != level {
+                return Err(bad(format!("a ciphertext of level {}, not {level}", self.engine.level(&sealed))));
+            }
+            ciphertexts.push(sealed);
+        }
+        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
+    }
+}
+
+impl<B: Backend> Executor for CkksExecutor<'_, B> {
+    type Ct = Ct<B>;
+    type Circuit = Trainer<EngineOf<B>>;
+    type Batch = Batch<Ct<B>>;
+    type Rows = Versions<Ct<B>>;
+    type Expanded = Expanded<Ct<B>>;
+
+    fn blobs(&self) -> &dyn Blobs {
+        self.blobs
+    }
+
+    fn job(&self) -> &Job {
+        self.job
+    }
+
+    fn circuit(&self, range: f64) -> Result<Self::Circuit> {
+        self.check_device(self.circuit.trainer(&self.engine, range))
+    }
+
+    fn parts(&self) -> usize {
+        self.circuit.geometry().parts()
+    }
+
+    /// Trivial ciphertexts: the initial weights are public.
+    fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Ct<B>>> {
+        let geometry = self.circuit.geometry();
+        let weights = initial_weights(training.classes, training.features, training.agreement.seed);
+        let parts = packing::weights(geometry, &weights).map_err(Error::failed)?;
+        let level = self.circuit.level_plan().weights();
+        let (limbs, scale) = (self.params.limbs(level), self.params.scale(level));
+        let basis = Basis { q: limbs, p: 0 };
+        let part = |slots: &Vec<_>| {
+            let c0 = self.engine.evaluator().encode(slots, scale, basis).map_err(Error::failed)?.poly;
+            let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
+            self.engine.admit(trivial).map_err(Error::failed)
+        };
+        parts.iter().map(part).collect()
+    }
+
+    fn batches(&self, sent: usize) -> usize {
+        self.circuit.batches(sent)
+    }
+
+    fn pieces_of(&self, batch: usize, sent: usize) -> Range<usize> {
+        self.circuit.pieces_of(batch, sent)
+    }
+
+    /// Reads feature blocks and labels, and computes all row-shifted versions.
+    fn batch(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch> {
+        let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
+        let level_plan = self.circuit.level_plan();
+        let mut levels = vec![level_plan.fresh_features(); self.circuit.geometry().blocks()];
+        levels.push(level_plan.probabilities());
+        let mut blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
+        let labels = blocks.pop().ok_or_else(|| Error::failed("a batch without labels"))?;
+        self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))
+    }
+
+    /// Reads feature blocks, and computes all row-shifted versions.
+    fn rows(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows> {
+        let size = blocks_len(&self.params, &self.circuit);
+        let levels = vec![self.circuit.level_plan().fresh_features(); self.circuit.geometry().blocks()];
+        let blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
+        self.check_device(trainer.products().versions(&self.engine, &blocks))
+    }
+
+    /// On a GPU the memory plan decides.
+    fn batch_capacity(&self, bytes: u64) -> usize {
+        let geometry = self.circuit.geometry();
+        let versions = (geometry.blocks() * geometry.padded_classes()) as u64;
+        let limbs = self.params.limbs(self.circuit.level_plan().features()) as u64;
+        let batch = versions * 2 * limbs * self.params.degree() as u64 * 8;
+        self.resident_batches.unwrap_or_else(|| usize::try_from(bytes / batch.max(1)).unwrap_or(usize::MAX))
+    }
+
+    fn step(
+        &self,
+        trainer: &Self::Circuit,
+        model: &Model<Ct<B>>,
+        rows: usize,
+        pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
+        rate: f64,
+    ) -> Result<Model<Ct<B>>> {
+        let mut step = trainer.begin(model, rows, rate);
+        for piece in pieces {
+            self.check_device(step.add(&self.engine, &*piece?, &mut |_| {}))?;
+        }
+        self.check_device(step.finish(&self.engine, &mut |_| {}))
+    }
+
+    fn refresh(&self, trainer: &Self::Circuit, model: &Model<Ct<B>>) -> Result<Model<Ct<B>>> {
+        self.check_device(trainer.refresh(&self.engine, model))
+    }
+
+    fn expand(&self, trainer: &Self::Circuit, weights: &[Ct<B>]) -> Result<Self::Expanded> {
+        self.check_device(trainer.products().expand(&self.engine, weights))
+    }
+
+    fn logits(&self, trainer: &Self::Circuit, rows: &Self::Rows, weights: &Self::Expanded) -> Result<Ct<B>> {
+        self.check_device(trainer.products().logits(&self.engine, rows, weights))
+    }
+
+    fn encode(&self, ciphertext: &Ct<B>) -> Result<Vec<u8>> {
+        self.check_device(self.codec.encode(ciphertext.inner()))
+    }
+
+    fn decode(&self, bytes: &mut &[u8]) -> Result<Ct<B>> {
+        let ciphertext = self.codec.read(bytes).map_err(Error::failed)?;
+        self.engine.admit(ciphertext).map_err(Error::failed)
+    }
+
+    /// The size at the highest usable level.
+    fn max_ciphertext_bytes(&self) -> u64 {
+        ciphertext_len(&self.params, self.params.limbs(self.params.top_level()))
+    }
+}

@@ -1,0 +1,119 @@
+//! The operations that a job needs from its device.
+//!
+//! `CkksExecutor` is the implementation for real jobs. The simulation uses a toy implementation, so
+//! that faults can be injected into everything around the computation.
+
+use crate::jobs::spec::{RowBlob, TrainingSpec};
+use crate::store::blobs::{self, Blobs, Key, Namespace};
+use crate::store::state::Job;
+use crate::{Error, Result};
+use hetal_learn::trainer::Model;
+use hetal_wire::BlobName;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Executes the operations of one job.
+pub trait Executor {
+    /// A ciphertext.
+    type Ct: Clone;
+    /// The circuit for one range.
+    type Circuit;
+    /// A batch, or a piece of one, prepared for gradient steps.
+    type Batch;
+    /// Rows without labels, prepared for classification.
+    type Rows;
+    /// Weights, prepared for classification.
+    type Expanded;
+
+    /// The blob store.
+    fn blobs(&self) -> &dyn Blobs;
+    /// The job.
+    fn job(&self) -> &Job;
+
+    /// Builds the circuit for a range.
+    fn circuit(&self, range: f64) -> Result<Self::Circuit>;
+    /// The number of ciphertexts of a classifier.
+    fn parts(&self) -> usize;
+    /// The initial weights, which are public.
+    fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Self::Ct>>;
+    /// The number of batches in `uploaded` row blobs.
+    fn batches(&self, uploaded: usize) -> usize;
+    /// The row blobs, out of `uploaded`, that form a batch.
+    fn pieces_of(&self, batch: usize, uploaded: usize) -> Range<usize>;
+    /// Prepares a row blob with labels.
+    fn batch(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch>;
+    /// Prepares a row blob without labels.
+    fn rows(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows>;
+    /// The number of prepared batches that may be kept in `bytes` bytes of memory.
+    fn batch_capacity(&self, bytes: u64) -> usize;
+
+    /// One gradient step on a batch. The batch comes with its number of rows and its pieces, which
+    /// are loaded one at a time.
+    fn step(
+        &self,
+        circuit: &Self::Circuit,
+        model: &Model<Self::Ct>,
+        rows: usize,
+        pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
+        rate: f64,
+    ) -> Result<Model<Self::Ct>>;
+    /// Refreshes the momentum.
+    fn refresh(&self, circuit: &Self::Circuit, model: &Model<Self::Ct>) -> Result<Model<Self::Ct>>;
+    /// Prepares weights for classification.
+    fn expand(&self, circuit: &Self::Circuit, weights: &[Self::Ct]) -> Result<Self::Expanded>;
+    /// Computes the logits of rows.
+    fn logits(&self, circuit: &Self::Circuit, rows: &Self::Rows, weights: &Self::Expanded) -> Result<Self::Ct>;
+
+    /// Serialises a ciphertext.
+    fn encode(&self, ciphertext: &Self::Ct) -> Result<Vec<u8>>;
+    /// Reads one ciphertext from the front of `bytes` and advances `bytes` past it.
+    fn decode(&self, bytes: &mut &[u8]) -> Result<Self::Ct>;
+    /// The largest size of a ciphertext in bytes.
+    fn max_ciphertext_bytes(&self) -> u64;
+
+    /// Reads an uploaded blob.
+    fn upload(&self, name: BlobName, size: u64) -> Result<Vec<u8>> {
+        blobs::read(self.blobs(), &Key::new(&self.job().tenant, Namespace::Uploads, name), size)
+    }
+
+    /// Stores ciphertexts as one blob of the job. Returns the blob's name and size.
+    fn put(&self, ciphertexts: &[Self::Ct]) -> Result<(BlobName, u64)> {
+        self.put_unless_stored(ciphertexts, |_| false)
+    }
+
+    /// Like [`Executor::put`], but does not write a blob that is already stored.
+    fn put_unless_stored(
+        &self,
+        ciphertexts: &[Self::Ct],
+        is_stored: impl FnOnce(BlobName) -> bool,
+    ) -> Result<(BlobName, u64)> {
+        let mut bytes = Vec::new();
+        for ciphertext in ciphertexts {
+            bytes.extend(self.encode(ciphertext)?);
+        }
+        let name = blobs::name_of(&bytes);
+        if !is_stored(name) {
+            self.blobs().put(&Key::new(&self.job().tenant, Namespace::Job(self.job().id), name), &bytes)?;
+        }
+        Ok((name, bytes.len() as u64))
+    }
+
+    /// Reads exactly `count` ciphertexts from a blob.
+    fn load(&self, namespace: Namespace, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
+        let max_bytes = count as u64 * self.max_ciphertext_bytes();
+        let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, namespace, name), max_bytes)?;
+        let bad = |reason: String| Error::failed(format!("blob {name}: {reason}"));
+        let mut rest = &bytes[..];
+        let read = |_| self.decode(&mut rest).map_err(|e| bad(e.to_string()));
+        let ciphertexts = (0..count).map(read).collect::<Result<_>>()?;
+        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
+    }
+
+    /// Deletes a blob of the job. If this fails, the next start of the server deletes the blob.
+    fn delete_output(&self, name: BlobName) {
+        let key = Key::new(&self.job().tenant, Namespace::Job(self.job().id), name);
+        if let Err(error) = self.blobs().delete(&key) {
+            tracing::warn!(%key, %error, "a blob that nobody needs could not be removed");
+        }
+    }
+}

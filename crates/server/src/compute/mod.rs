@@ -1,0 +1,7 @@
+//! Devices, and the execution of a job's operations on them.
+
+pub mod ckks;
+pub mod device;
+pub mod executor;
+pub mod memory_estimate;
+pub mod param_registry;

@@ -1,0 +1,31 @@
+//! What requests and workers share.
+
+use crate::clock::Clock;
+use crate::compute::param_registry::ParamRegistry;
+use crate::config::Config;
+use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::metrics::Metrics;
+use crate::notify::ChangeNotifier;
+use crate::store::blobs::Blobs;
+use crate::store::state::State;
+use std::sync::Arc;
+
+/// The parts of a server that requests and workers share.
+pub struct Core {
+    /// The configuration.
+    pub config: Config,
+    /// The accepted parameter sets.
+    pub param_sets: Arc<ParamRegistry>,
+    /// The state database.
+    pub state: Arc<dyn State>,
+    /// The blob store.
+    pub blobs: Arc<dyn Blobs>,
+    /// Notified after changes.
+    pub notifier: ChangeNotifier,
+    /// Prometheus counters.
+    pub metrics: Arc<Metrics>,
+    /// Cached key requirements.
+    pub key_requirements: KeyRequirementsCache,
+    /// The time of day.
+    pub clock: Clock,
+}

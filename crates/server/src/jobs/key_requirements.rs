@@ -1,0 +1,104 @@
+//! The keys that circuits need, and errors of key sets that do not have them.
+
+use super::spec::TrainingSpec;
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use hetal_circuits::encrypted;
+use hetal_ckks::bytes::FormatError;
+use hetal_ckks::{KeyId, Params};
+use hetal_learn::Circuit;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What helps where a key set was made by an earlier version of the client.
+pub const OLD_KEYS_HINT: &str = "keys of an earlier version are made anew by `hetal keygen`";
+
+/// What is wrong with the file of a key set; where its keys have other shapes than those of this version, with what `helps` against that.
+/// Against damage and faults of the machine it would not.
+pub fn describe_key_error(error: &FormatError, hint: &str) -> String {
+    use FormatError::{Digits, KeyOrder, Length, Primes, Purpose, Version};
+    let other_shape = matches!(
+        error,
+        Length { .. } | Purpose { .. } | Digits { .. } | Primes { .. } | KeyOrder { .. } | Version { .. }
+    );
+    if other_shape { format!("{error}; {hint}") } else { error.to_string() }
+}
+
+/// What the circuit of a shape needs.
+pub struct KeyRequirements {
+    /// Switching keys, each with its number of limbs.
+    pub keys: Vec<(KeyId, usize)>,
+    /// Bounds of what it bootstraps, as powers of two.
+    pub bounds: Vec<u32>,
+}
+
+/// What circuits need. Finding out takes a while, so the last few are kept, of each tenant his own: the time that an answer takes tells
+/// nobody what others asked for. Nothing is locked meanwhile: requests come one at a time (`turns`), and what a worker finds out at the
+/// same moment is found out twice.
+#[derive(Default)]
+pub struct KeyRequirementsCache(Mutex<HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>>);
+
+/// Set, rows that are computed at once, features, classes, range: a larger batch of the same shape comes in more pieces.
+#[derive(PartialEq, Eq)]
+struct Shape {
+    set: String,
+    rows: usize,
+    features: usize,
+    classes: usize,
+    range_bits: u64,
+}
+
+impl KeyRequirementsCache {
+    /// Of a tenant.
+    const KEPT: usize = 8;
+
+    /// What the circuit of a tenant's training needs.
+    pub fn find(
+        &self,
+        params: &Params,
+        tenant: &Tenant,
+        training: &TrainingSpec,
+        circuit: &Circuit,
+    ) -> Result<Arc<KeyRequirements>> {
+        let shape = Shape {
+            set: training.set.clone(),
+            rows: circuit.geometry().rows(),
+            features: training.features,
+            classes: training.classes,
+            range_bits: training.agreement.range.to_bits(),
+        };
+        let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>| {
+            kept.get(tenant)?.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
+        };
+        if let Some(needs) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(needs);
+        }
+        let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
+        let needs = Arc::new(KeyRequirements { keys: encrypted::keys(params, &keys), bounds: keys.bounds });
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(needs) = known(&kept) {
+            return Ok(needs);
+        }
+        let own = kept.entry(tenant.clone()).or_default();
+        if own.len() == Self::KEPT {
+            own.remove(0);
+        }
+        own.push((shape, Arc::clone(&needs)));
+        Ok(needs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_keys_are_asked_for_where_they_help() {
+        let length = FormatError::Length { declared: 3, expected: 7 };
+        assert_eq!(describe_key_error(&length, OLD_KEYS_HINT), format!("{length}; {OLD_KEYS_HINT}"));
+        let io = FormatError::from(std::io::Error::other("a broken disk"));
+        for fault in [io, FormatError::Checksum { part: "the table" }, FormatError::Truncated { part: "a key set" }] {
+            assert_eq!(describe_key_error(&fault, OLD_KEYS_HINT), fault.to_string());
+        }
+    }
+}

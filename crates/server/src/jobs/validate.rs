@@ -1,0 +1,178 @@
+//! Validation of requests: a client's request becomes a job spec or an error.
+
+use super::key_requirements::{KeyRequirements, KeyRequirementsCache, OLD_KEYS_HINT};
+use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
+use crate::compute::param_registry::ParamRegistry;
+use crate::store::state::{BlobKind, State};
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use hetal_ckks::Params;
+use hetal_ckks::bytes;
+use hetal_learn::nesterov::Momentum;
+use hetal_learn::{Agreement, Limits, Wishes};
+use hetal_wire::{BlobName, JobId, v1};
+use std::sync::Arc;
+
+/// What requests are checked against.
+pub struct RequestValidator<'a> {
+    /// The parameter sets that are allowed.
+    pub param_sets: &'a ParamRegistry,
+    /// The hyper-parameters that are allowed.
+    pub limits: &'a Limits,
+    /// Whether clients are told hyper-parameters.
+    pub hide: bool,
+    /// Where uploads are known.
+    pub state: &'a dyn State,
+    /// Whose request it is.
+    pub tenant: &'a Tenant,
+    /// Keys of shapes that were asked for before.
+    pub key_requirements: &'a KeyRequirementsCache,
+}
+
+/// A validated training.
+pub struct ValidTraining {
+    /// What to do.
+    pub spec: TrainingSpec,
+    /// The parameter set.
+    pub params: Arc<Params>,
+    /// The keys that it needs.
+    pub requirements: Arc<KeyRequirements>,
+}
+
+impl RequestValidator<'_> {
+    /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and what it needs.
+    pub fn training(&self, message: &v1::Training) -> Result<ValidTraining> {
+        let params = self.param_sets.by_id(&message.set)?;
+        let training = TrainingSpec {
+            set: params.name().to_owned(),
+            features: message.features as usize,
+            classes: message.classes as usize,
+            keys: blob_name(&message.keys)?,
+            batches: row_blobs(&message.batches)?,
+            validation: row_blobs(&message.validation)?,
+            agreement: self.agreement(message.wishes.as_ref())?,
+        };
+        if training.batches.is_empty() || training.validation.is_empty() {
+            return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
+        }
+        let circuit = training.circuit(&params)?;
+        let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
+        let geometry = circuit.geometry();
+        let batch = training.agreement.batch;
+        self.row_blobs(&training.batches, BlobKind::Batch, blocks + labels, batch.min(geometry.rows()))?;
+        let uploaded = training.batches.len();
+        for number in 0..circuit.batches(uploaded) {
+            let rows: usize =
+                training.batches[circuit.pieces_of(number, uploaded)].iter().map(|row_blob| row_blob.rows).sum();
+            if rows > batch {
+                return Err(Error::invalid(format!("{rows} rows in batch {number}, at most {batch} were agreed")));
+            }
+        }
+        self.row_blobs(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
+        let requirements = self.key_requirements.find(&params, self.tenant, &training, &circuit)?;
+        let size = bytes::key_set_len(&params, &requirements.keys).map_err(Error::invalid)?;
+        self.check_upload(training.keys, BlobKind::Keys, size)?;
+        Ok(ValidTraining { spec: training, params, requirements })
+    }
+
+    /// A classification that can run: its training has finished and left those weights.
+    pub fn classification(&self, message: &v1::Classification) -> Result<ClassificationSpec> {
+        let id = job_id(&message.job)?;
+        let JobSpec::Training(training) = self.state.job(self.tenant, id)?.spec else {
+            return Err(Error::invalid(format!("job {id} is no training")));
+        };
+        let weights = blob_name(&message.weights)?;
+        let events = self.state.events(self.tenant, id, 0, usize::MAX >> 1)?;
+        let is_output = |event: &v1::Event| match &event.what {
+            Some(v1::event::What::Finished(finished)) => finished.outputs.iter().any(|o| o.blob[..] == weights.0),
+            _ => false,
+        };
+        if !events.iter().any(is_output) {
+            return Err(Error::NoOutput { name: weights });
+        }
+        let params = self.param_sets.by_name(&training.set)?;
+        let circuit = training.circuit(&params)?;
+        let queries = row_blobs(&message.queries)?;
+        if queries.is_empty() {
+            return Err(Error::invalid("there are no queries"));
+        }
+        self.row_blobs(&queries, BlobKind::Features, blocks_len(&params, &circuit), circuit.geometry().rows())?;
+        Ok(ClassificationSpec { job: id, training, weights, queries })
+    }
+
+    fn agreement(&self, message: Option<&v1::Wishes>) -> Result<Agreement> {
+        let message = message.copied().unwrap_or_default();
+        let momentum = match message.momentum() {
+            v1::Momentum::Unspecified => None,
+            v1::Momentum::None => Some(Momentum::None),
+            v1::Momentum::Nesterov => Some(Momentum::Nesterov),
+        };
+        let wishes = Wishes {
+            batch: message.batch.map(|n| n as usize),
+            rate: message.rate,
+            momentum,
+            patience: message.patience.map(|n| n as usize),
+            max_epochs: message.max_epochs.map(|n| n as usize),
+        };
+        self.limits.agree(&wishes).map_err(|error| match error {
+            // The bounds are hyper-parameters too.
+            hetal_learn::Error::NotAllowed { what: "a learning rate", asked, .. } if self.hide => {
+                Error::invalid(format!("a learning rate of {asked} is not allowed here"))
+            }
+            error => Error::invalid(error),
+        })
+    }
+
+    fn row_blobs(&self, blobs: &[RowBlob], kind: BlobKind, size: u64, rows: usize) -> Result<()> {
+        for row_blob in blobs {
+            if row_blob.rows == 0 || row_blob.rows > rows {
+                return Err(Error::invalid(format!(
+                    "{} rows in blob {}, 1 to {rows} fit",
+                    row_blob.rows, row_blob.blob
+                )));
+            }
+            self.check_upload(row_blob.blob, kind, size)?;
+        }
+        Ok(())
+    }
+
+    fn check_upload(&self, name: BlobName, kind: BlobKind, size: u64) -> Result<()> {
+        let found = self.state.upload(self.tenant, name)?.filter(|upload| upload.complete);
+        let found = found.ok_or(Error::NoBlob { name })?;
+        if (found.kind, found.size) == (kind, size) {
+            return Ok(());
+        }
+        let hint = if (found.kind, kind) == (BlobKind::Keys, BlobKind::Keys) {
+            format!(": {OLD_KEYS_HINT}")
+        } else {
+            String::new()
+        };
+        Err(Error::invalid(format!(
+            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape{hint}",
+            found.kind, found.size
+        )))
+    }
+}
+
+/// Refuses more batches than there may be.
+pub fn check_batch_count(batches: usize, most: usize) -> Result<()> {
+    if batches <= most {
+        return Ok(());
+    }
+    Err(Error::Limit { message: format!("{batches} batches, at most {most} are allowed") })
+}
+
+/// A blob's name in a message.
+pub fn blob_name(bytes: &[u8]) -> Result<BlobName> {
+    BlobName::try_from(bytes).map_err(Error::invalid)
+}
+
+/// A job's name in a message.
+pub fn job_id(bytes: &[u8]) -> Result<JobId> {
+    JobId::try_from(bytes).map_err(Error::invalid)
+}
+
+pub(crate) fn row_blobs(messages: &[v1::Rows]) -> Result<Vec<RowBlob>> {
+    let row_blob = |message: &v1::Rows| Ok(RowBlob { blob: blob_name(&message.blob)?, rows: message.rows as usize });
+    messages.iter().map(row_blob).collect()
+}

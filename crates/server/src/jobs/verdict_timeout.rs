@@ -1,0 +1,85 @@
+//! Jobs that wait for a verdict do not wait for ever.
+
+use crate::jobs::lifecycle::clear_ended;
+use crate::worker::pool::WorkerContext;
+use hetal_wire::JobId;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Since when each job has waited, as far as this process saw: no jump of the clock and no time that the server was down counts.
+pub struct VerdictTimeouts {
+    limit: Duration,
+    seen: HashMap<(JobId, u32), Instant>,
+}
+
+impl VerdictTimeouts {
+    /// So many seconds for each verdict.
+    pub fn new(seconds: u64) -> Self {
+        Self { limit: Duration::from_secs(seconds), seen: HashMap::new() }
+    }
+
+    /// Ends jobs that wait too long, until the server stops.
+    pub fn watch(mut self, worker: &WorkerContext) {
+        let pause = (self.limit / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
+        let mut next = Instant::now();
+        while !worker.draining.load(Ordering::Relaxed) {
+            if Instant::now() < next {
+                // Woken by the bell more often, so that the server stops at once.
+                worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
+                continue;
+            }
+            next = Instant::now() + pause;
+            if let Err(error) = self.expire_overdue(worker) {
+                tracing::warn!(%error, "jobs that wait could not be looked at");
+            }
+        }
+    }
+
+    /// Ends jobs that have waited too long. One whose end fails does not keep the others alive.
+    pub(crate) fn expire_overdue(&mut self, worker: &WorkerContext) -> crate::Result<()> {
+        let reason = format!("no verdict came within {} seconds", self.limit.as_secs());
+        let now = (worker.core.clock)();
+        let until = worker.lease_until(now);
+        for (id, round) in self.overdue(&worker.core.state.waiting(now, until)?, Instant::now()) {
+            match worker.core.state.expire(id, round, &reason, now, until) {
+                Ok(Some(tenant)) => {
+                    tracing::info!(job = %id, round, "job failed: no verdict came");
+                    worker.core.notifier.notify();
+                    clear_ended(&*worker.core.state, &*worker.core.blobs, &tenant, id);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::error!(job = %id, round, %error, "a job that waits too long could not be ended"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that have waited for too long.
+    fn overdue(&mut self, waiting: &[(JobId, u32)], now: Instant) -> Vec<(JobId, u32)> {
+        self.seen.retain(|key, _| waiting.contains(key));
+        let late = |key: &(JobId, u32), seen: &mut HashMap<_, Instant>| {
+            now.duration_since(*seen.entry(*key).or_insert(now)) >= self.limit
+        };
+        waiting.iter().filter(|key| late(key, &mut self.seen)).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_time_that_a_question_was_open_counts() {
+        let (mut timeouts, start) = (VerdictTimeouts::new(10), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let (first, second) = ((JobId([1; 16]), 1), (JobId([2; 16]), 1));
+        assert!(timeouts.overdue(&[first], start).is_empty());
+        assert!(timeouts.overdue(&[first, second], after(9)).is_empty());
+        assert_eq!(timeouts.overdue(&[first, second], after(10)), [first]);
+        // Answered, and then another question.
+        assert!(timeouts.overdue(&[second], after(11)).is_empty());
+        assert!(timeouts.overdue(&[(first.0, 2)], after(12)).is_empty());
+        assert!(timeouts.overdue(&[(first.0, 2), second], after(21)).is_empty());
+    }
+}

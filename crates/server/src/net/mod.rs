@@ -1,0 +1,4 @@
+//! Connections and certificates: who connects.
+
+pub mod preauth;
+pub mod tls;

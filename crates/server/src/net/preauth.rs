@@ -1,0 +1,99 @@
+//! Connections on which nobody has shown credentials. There are so many of them at most, wherever they come from: who comes when all
+//! places are taken has that of the oldest from where most come from. So many from one address push out each other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
+
+/// All strangers.
+pub struct PreauthConnections {
+    max_open: usize,
+    open: Arc<Mutex<Open>>,
+}
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    /// By their age, with where they come from; whoever is dropped from it is told.
+    by_age: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
+}
+
+impl Open {
+    /// The oldest of those from where most come from.
+    fn eviction_candidate(&self) -> Option<u64> {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        self.by_age.values().for_each(|(address, _)| *counts.entry(*address).or_default() += 1);
+        let most = counts.values().copied().max()?;
+        self.by_age.iter().find(|(_, (address, _))| counts[address] == most).map(|(&number, _)| number)
+    }
+}
+
+/// One of them, until this is dropped.
+pub struct PreauthConnection {
+    number: u64,
+    open: Arc<Mutex<Open>>,
+}
+
+impl PreauthConnections {
+    /// So many of them.
+    pub fn new(max_open: usize) -> Self {
+        Self { max_open, open: Arc::default() }
+    }
+
+    /// One more from a neighbourhood, and what tells it that it has to go.
+    pub fn register(&self, address: IpAddr) -> (PreauthConnection, oneshot::Receiver<()>) {
+        let (sender, evicted) = oneshot::channel();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.by_age.len() >= self.max_open
+            && let Some(number) = open.eviction_candidate()
+        {
+            open.by_age.remove(&number);
+        }
+        let number = open.next;
+        open.next += 1;
+        open.by_age.insert(number, (address, sender));
+        (PreauthConnection { number, open: Arc::clone(&self.open) }, evicted)
+    }
+}
+
+impl Drop for PreauthConnection {
+    fn drop(&mut self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).by_age.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn the_oldest_goes() {
+        let connections = PreauthConnections::new(2);
+        let [(first, mut of_first), (second, mut of_second), (_third, mut of_third)] =
+            [0; 3].map(|_| connections.register(HERE));
+        let stays = |evicted: &mut oneshot::Receiver<()>| evicted.try_recv() == Err(TryRecvError::Empty);
+        assert!(!stays(&mut of_first) && stays(&mut of_second) && stays(&mut of_third));
+        // One that is known, or gone, makes room; one that had to go has none to give.
+        drop(first);
+        drop(second);
+        let _fourth = connections.register(HERE);
+        assert!(stays(&mut of_third));
+        assert_eq!(connections.open.lock().unwrap().by_age.len(), 2);
+    }
+
+    #[test]
+    fn many_from_one_place_push_out_each_other() {
+        let connections = PreauthConnections::new(4);
+        let (_elsewhere, mut of_elsewhere) = connections.register(IpAddr::from([192, 0, 2, 7]));
+        let flood: Vec<_> = (0..1000).map(|_| connections.register(HERE)).collect();
+        assert_eq!(of_elsewhere.try_recv(), Err(TryRecvError::Empty), "the oldest of all stays");
+        assert_eq!(connections.open.lock().unwrap().by_age.len(), 4);
+        drop(flood);
+        assert_eq!(connections.open.lock().unwrap().by_age.len(), 1);
+    }
+}

@@ -1,0 +1,318 @@
+//! Connections: TLS 1.3 and nothing below, a limit on how many, and a time limit on how long they take to come up.
+
+use crate::config::Config;
+use crate::limits::concurrency::{ConcurrencyLimit, Permit};
+use crate::net::preauth::{PreauthConnection, PreauthConnections};
+use crate::store::disk::{Disk, OsDisk};
+use crate::tenants::{Fingerprint, Tenant};
+use crate::{Error, Result};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::Write;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+/// Where the certificate authority of a folder is, if the server made one itself.
+pub fn authority_path(folder: &Path) -> PathBuf {
+    folder.join("tls/authority.pem")
+}
+
+/// The TLS side of a configuration.
+pub fn acceptor(config: &Config) -> Result<TlsAcceptor> {
+    let (certificate, key) = match (&config.certificate, &config.key) {
+        (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
+        _ => made_certificate(&config.folder, &config.names)?,
+    };
+    let refuse = |e: rustls::Error| Error::Config { reason: format!("TLS: {e}") };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(refuse)?;
+    let builder = match &config.client_authorities {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(path)? {
+                roots.add(authority).map_err(refuse)?;
+            }
+            // Tenants with tokens need no certificate.
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).allow_unauthenticated();
+            let verifier =
+                verifier.build().map_err(|e| Error::Config { reason: format!("{}: {e}", path.display()) })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let private = PrivateKeyDer::from_pem_file(&key).map_err(|e| Error::file(&key, e))?;
+    let mut tls = builder.with_single_cert(certificates(&certificate)?, private).map_err(refuse)?;
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(tls)))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let certificates =
+        CertificateDer::pem_file_iter(path).and_then(|all| all.collect::<std::result::Result<Vec<_>, _>>());
+    certificates.map_err(|e| Error::file(path, e))
+}
+
+/// The certificate and key in the server's folder, made together with an authority of their own the first time. The authority's key is
+/// forgotten at once: it can sign nothing else.
+fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf)> {
+    let tls = folder.join("tls");
+    let (certificate, key) = (tls.join("server.pem"), tls.join("server.key"));
+    if certificate.exists() && key.exists() {
+        return Ok((certificate, key));
+    }
+    std::fs::create_dir_all(&tls).map_err(|e| Error::file(&tls, e))?;
+    let refuse = |e: rcgen::Error| Error::Config { reason: format!("no certificate can be made for {names:?}: {e}") };
+    let mut authority = CertificateParams::default();
+    authority.distinguished_name.push(DnType::CommonName, "hetal server authority");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().map_err(refuse)?).map_err(refuse)?;
+    let mut leaf = CertificateParams::new(names).map_err(refuse)?;
+    leaf.distinguished_name.push(DnType::CommonName, "hetal server");
+    let leaf_key = KeyPair::generate().map_err(refuse)?;
+    let leaf = leaf.signed_by(&leaf_key, &authority).map_err(refuse)?;
+    // The certificate last: where it is, everything is.
+    write_private(&authority_path(folder), authority.pem().as_bytes())?;
+    write_private(&key, leaf_key.serialize_pem().as_bytes())?;
+    write_private(&certificate, leaf.pem().as_bytes())?;
+    OsDisk.sync_folder(&tls).map_err(|e| Error::file(&tls, e))?;
+    Ok((certificate, key))
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let scratch = path.with_extension("new");
+    let write = || {
+        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&scratch, path)
+    };
+    write().map_err(|e| Error::file(path, e))
+}
+
+/// Refusals after which a connection on which nobody has shown credentials ends.
+const REFUSALS: u32 = 8;
+
+/// Limits on connections.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// At the same time.
+    pub max_connections: usize,
+    /// At the same time from one neighbourhood, while nobody on them has shown credentials. From everywhere they are a quarter of `most`:
+    /// whatever strangers do, those who are known find places.
+    pub preauth_per_address: usize,
+    /// For TLS to come up, and then for credentials to be shown.
+    pub handshake_timeout: Duration,
+}
+
+/// Accepts connections until nobody takes them any more.
+pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, out: mpsc::Sender<Connection>) {
+    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let (per_address, preauth) = (
+        ConcurrencyLimit::new(limits.preauth_per_address),
+        PreauthConnections::new((limits.max_connections / 4).max(1)),
+    );
+    while !out.is_closed() {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let (tcp, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, most likely: others must end first.
+                tracing::warn!(%error, "no connection could be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Some(address_permit) = per_address.try_acquire(&network_of(peer.ip())) else {
+            tracing::debug!(%peer, "too many connections without credentials");
+            continue;
+        };
+        let (acceptor, out) = (acceptor.clone(), out.clone());
+        let (slot, mut evicted) = preauth.register(network_of(peer.ip()));
+        tokio::spawn(async move {
+            let _ = tcp.set_nodelay(true);
+            let accepted = tokio::select! {
+                accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(tcp)) => accepted,
+                _ = &mut evicted => return tracing::debug!(%peer, "gave its place to another stranger"),
+            };
+            match accepted {
+                Ok(Ok(stream)) => {
+                    let standing = Standing::Unauthenticated { _permits: (address_permit, slot), refusals: 0 };
+                    let _ = out
+                        .send(Connection::new(stream, peer, (limits.handshake_timeout, evicted), permit, standing))
+                        .await;
+                }
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
+                Err(_) => tracing::debug!(%peer, "TLS took too long"),
+            }
+        });
+    }
+}
+
+/// What one person has: an address, or the network of 64 bits that comes with one of version 6.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
+/// A connection of a client.
+pub struct Connection {
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+    /// When it ends unless credentials were shown.
+    deadline: Pin<Box<Sleep>>,
+    /// Tells a stranger to make room for another; nothing once it was told.
+    evicted: Option<oneshot::Receiver<()>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Who is at the other end.
+#[derive(Clone)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Of its certificate, which an authority of ours signed.
+    pub certificate: Option<Fingerprint>,
+    standing: Arc<Mutex<Standing>>,
+}
+
+/// What a connection counts as.
+enum Standing {
+    /// One of the strangers of a neighbourhood, and of all, refused so many times.
+    Unauthenticated { _permits: (Permit<IpAddr>, PreauthConnection), refusals: u32 },
+    /// One of the connections of each of these tenants.
+    Authenticated(BTreeMap<Tenant, Permit<Tenant>>),
+}
+
+impl Peer {
+    /// Counts the connection as one of a tenant, who showed credentials on it; gives whether he may have it.
+    pub fn admit(&self, tenant: &Tenant, connections: &ConcurrencyLimit<Tenant>) -> bool {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Standing::Authenticated(tenants) = &*standing
+            && tenants.contains_key(tenant)
+        {
+            return true;
+        }
+        let Some(permit) = connections.try_acquire(tenant) else { return false };
+        match &mut *standing {
+            Standing::Authenticated(tenants) => drop(tenants.insert(tenant.clone(), permit)),
+            unauthenticated => *unauthenticated = Standing::Authenticated(BTreeMap::from([(tenant.clone(), permit)])),
+        }
+        true
+    }
+
+    /// Counts a request without credentials.
+    pub fn refused(&self) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Standing::Unauthenticated { refusals, .. } = &mut *standing {
+            *refusals = refusals.saturating_add(1);
+        }
+    }
+
+    /// How often a stranger was refused; nothing where someone is known.
+    fn preauth_refusals(&self) -> Option<u32> {
+        match *self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
+            Standing::Unauthenticated { refusals, .. } => Some(refusals),
+            Standing::Authenticated(_) => None,
+        }
+    }
+}
+
+impl Connection {
+    fn new(
+        stream: TlsStream<TcpStream>,
+        address: SocketAddr,
+        (handshake_timeout, evicted): (Duration, oneshot::Receiver<()>),
+        permit: OwnedSemaphorePermit,
+        standing: Standing,
+    ) -> Self {
+        let certificates = stream.get_ref().1.peer_certificates();
+        let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
+        let peer = Peer { address, certificate, standing: Arc::new(Mutex::new(standing)) };
+        let deadline = Box::pin(tokio::time::sleep(handshake_timeout));
+        Self { stream, peer, deadline, evicted: Some(evicted), _permit: permit }
+    }
+
+    /// Whether a stranger has to make room.
+    fn is_evicted(&mut self, cx: &mut Context<'_>) -> bool {
+        let evicted = self.evicted.as_mut().is_none_or(|evicted| Pin::new(evicted).poll(cx).is_ready());
+        if evicted {
+            self.evicted = None;
+        }
+        evicted
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        if let Some(refusals) = self.peer.preauth_refusals() {
+            if refusals >= REFUSALS || self.is_evicted(cx) {
+                return Poll::Ready(Err(std::io::ErrorKind::ConnectionAborted.into()));
+            }
+            if self.deadline.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
+            }
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_of_one_person_is_one_neighbourhood() {
+        let of = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::1"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    }
+}

@@ -1,0 +1,212 @@
+//! The door: who asks is known, and written down, before anything of a request's message is read.
+
+use crate::metrics::{Metrics, add};
+use crate::net::tls::Peer;
+use crate::rpc::Service;
+use crate::tenants::Tenant;
+use crate::tenants::audit::{AuditEntry, AuditLog, AuditSubject, outcome_name};
+use crate::{Error, clock};
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::{Code, Status};
+
+/// Lets requests through to `inner` with their tenant and a note for the audit log, or refuses them.
+#[derive(Clone)]
+pub struct AuthLayer<S> {
+    inner: S,
+    service: Arc<Service>,
+}
+
+impl<S> AuthLayer<S> {
+    /// The door of a service.
+    pub fn new(inner: S, service: Arc<Service>) -> Self {
+        Self { inner, service }
+    }
+}
+
+impl<S> tonic::codegen::Service<Request<Body>> for AuthLayer<S>
+where
+    S: tonic::codegen::Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let service = Arc::clone(&self.service);
+        let peer = request.extensions().get::<Peer>().cloned();
+        let books = (Arc::clone(&service.audit), Arc::clone(&service.core.metrics));
+        let mut audited = AuditedRequest::begin(books, request.uri().path(), peer.as_ref());
+        add(&service.core.metrics.requests, 1);
+        let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
+            audited.tenant = Some(tenant.clone());
+            match &peer {
+                Some(peer) if !peer.admit(&tenant, &service.connections) => {
+                    Err(Error::Limit { message: "too many connections: use the ones you have".to_owned() })
+                }
+                _ => Ok(tenant),
+            }
+        });
+        let tenant = match admitted {
+            Ok(tenant) => tenant,
+            Err(error) => {
+                if let (None, Some(peer)) = (&audited.tenant, &peer) {
+                    peer.refused();
+                }
+                let status = Status::from(error);
+                audited.end(status.code());
+                return Box::pin(async move { Ok(status.into_http()) });
+            }
+        };
+        request.extensions_mut().insert(tenant.clone());
+        request.extensions_mut().insert(audited.subject.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            // Its message is read, and takes its room, when the answer is waited for.
+            let _permit =
+                if audited.request == "CreateJob" { service.create_job_slots.acquire(&tenant).await } else { None };
+            let answer = answer.await;
+            audited.end(match &answer {
+                // What ends before its stream begins says so in the headers.
+                Ok(response) => Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code()),
+                Err(never) => match *never {},
+            });
+            answer
+        })
+    }
+}
+
+/// A line of the audit log, written when the request ends: also when its client resets the stream and nobody waits for the answer.
+struct AuditedRequest {
+    books: (Arc<AuditLog>, Arc<Metrics>),
+    begun: Instant,
+    request: String,
+    peer: Option<SocketAddr>,
+    tenant: Option<Tenant>,
+    subject: AuditSubject,
+    code: Code,
+}
+
+impl AuditedRequest {
+    fn begin(books: (Arc<AuditLog>, Arc<Metrics>), path: &str, peer: Option<&Peer>) -> Self {
+        Self {
+            books,
+            begun: Instant::now(),
+            // Longer names than ours are not worth their room in the log.
+            request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
+            peer: peer.map(|peer| peer.address),
+            tenant: None,
+            subject: AuditSubject::default(),
+            code: Code::Cancelled,
+        }
+    }
+
+    /// Ends it, other than by being broken off.
+    fn end(mut self, code: Code) {
+        self.code = code;
+    }
+}
+
+impl Drop for AuditedRequest {
+    fn drop(&mut self) {
+        let (audit, metrics) = &self.books;
+        if self.code != Code::Ok {
+            add(&metrics.refusals, 1);
+        }
+        audit.write(&AuditEntry {
+            time: clock::millis(),
+            tenant: self.tenant.as_ref().map(Tenant::as_str),
+            peer: self.peer,
+            request: &self.request,
+            object: self.subject.take(),
+            outcome: outcome_name(self.code),
+            millis: self.begun.elapsed().as_millis() as u64,
+        });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Semaphore;
+    use tonic::codegen::Service as _;
+
+    /// Messages that ask for jobs are read a few at a time, of each tenant; others are not kept waiting.
+    #[test]
+    fn few_orders_are_read_at_once() {
+        let dir = TempDir::new();
+        let running =
+            crate::server::begin(crate::server::tests::config(dir.path()), crate::store::ownership::RENEWAL_INTERVAL)
+                .unwrap();
+        let (read, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (counter, gate) = (Arc::clone(&read), Arc::clone(&go_on));
+        let inner = tower::service_fn(move |_: Request<Body>| {
+            let (read, go_on) = (Arc::clone(&counter), Arc::clone(&gate));
+            async move {
+                read.fetch_add(1, Ordering::Relaxed);
+                let _ = go_on.acquire().await;
+                Ok::<_, Infallible>(Response::new(Body::empty()))
+            }
+        });
+        let mut layer = AuthLayer::new(inner, Arc::clone(&running.service));
+        let mut ask = |request: &str| {
+            let request = Request::builder()
+                .uri(format!("/hetal.v1.Hetal/{request}"))
+                .header(hetal_wire::VERSION_ENTRY, hetal_wire::VERSION)
+                .header("authorization", "Bearer a token")
+                .body(Body::empty());
+            layer.call(request.unwrap())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let orders: Vec<_> = (0..5).map(|_| tokio::spawn(ask("CreateJob"))).collect();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(read.load(Ordering::Relaxed), crate::rpc::CREATE_JOBS_PER_TENANT);
+            let other = tokio::spawn(ask("GetJob"));
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(read.load(Ordering::Relaxed), crate::rpc::CREATE_JOBS_PER_TENANT + 1);
+            go_on.close();
+            for task in orders.into_iter().chain([other]) {
+                task.await.unwrap().unwrap();
+            }
+            assert_eq!(read.load(Ordering::Relaxed), 6);
+        });
+    }
+
+    #[test]
+    fn a_request_that_nobody_waits_for_is_written_down() {
+        let dir = TempDir::new();
+        let books = (Arc::new(AuditLog::open(dir.path(), 4096).unwrap()), Arc::<Metrics>::default());
+        let begin = || {
+            let mut audited = AuditedRequest::begin(books.clone(), "/hetal.v1.Hetal/CreateJob", None);
+            audited.tenant = Some("ann".to_owned().try_into().unwrap());
+            audited
+        };
+        begin().end(Code::Ok);
+        // What becomes of it when its client resets the stream.
+        drop(begin());
+        let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+        let outcomes: Vec<_> = text.lines().map(|line| line.contains("broken off")).collect();
+        assert_eq!(outcomes, [false, true], "{text}");
+        assert!(text.lines().all(|line| line.contains("CreateJob") && line.contains("ann")), "{text}");
+    }
+}

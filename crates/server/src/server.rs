@@ -1,0 +1,469 @@
+//! Starting and stopping a server: sockets, threads, and the order of both.
+
+use crate::clock;
+use crate::compute::device::Devices;
+use crate::compute::param_registry::ParamRegistry;
+use crate::config::Config;
+use crate::context::Core;
+use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::verdict_timeout::VerdictTimeouts;
+use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
+use crate::limits::concurrency::ConcurrencyLimit;
+use crate::metrics::{self, Metrics};
+use crate::net::tls;
+use crate::notify::ChangeNotifier;
+use crate::rpc::auth::AuthLayer;
+use crate::rpc::{self, Handler, Service};
+#[cfg(feature = "s3")]
+use crate::store::blobs::S3Blobs;
+use crate::store::blobs::{Blobs, LocalBlobs};
+use crate::store::disk::{Disk, OsDisk};
+use crate::store::gc;
+use crate::store::ownership::{self, Ownership};
+use crate::store::staging::Staging;
+use crate::store::state::{SqliteState, State};
+use crate::store::uploads::Uploads;
+use crate::tenants::audit::AuditLog;
+use crate::tenants::{TenantConfig, Tenants};
+use crate::worker::pool::WorkerContext;
+use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
+use crate::{Error, Result};
+use hetal_wire::v1::hetal_server::HetalServer;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// How long streams may take to end when the server stops.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Bytes of a disk that are too few to start on.
+const LEAST_FREE: u64 = 16 << 20;
+
+/// A server that runs in threads of this process.
+pub struct Server {
+    address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
+    authority: Option<PathBuf>,
+    worker: Arc<WorkerContext>,
+    pub(crate) service: Arc<Service>,
+    threads: Vec<JoinHandle<()>>,
+    network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
+    database: Arc<SqliteState>,
+    /// CachedBatch while this process has the folder.
+    _lock: File,
+}
+
+/// Starts a server.
+///
+/// ```no_run
+/// let config = hetal_server::Config::read("server.toml".as_ref())?;
+/// let running = hetal_server::start(config)?;
+/// println!("clients are served at {}", running.address());
+/// running.stop();
+/// # Ok::<(), hetal_server::Error>(())
+/// ```
+pub fn start(config: Config) -> Result<Server> {
+    let folder = config.folder.clone();
+    begin(config, ownership::RENEWAL_INTERVAL).map_err(|error| explain(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
+}
+
+/// Says what to do where a server does not start because its disk is full: database, log and mark are written then.
+fn explain(error: Error, free: u64) -> Error {
+    if free >= LEAST_FREE || !error.is_transient() || matches!(error, Error::Device { .. }) {
+        return error;
+    }
+    let reason = format!("{error} ({free} bytes of the disk are free: free some MiB and start again)");
+    Error::System { what: "the disk is full".to_owned(), reason }
+}
+
+/// Everything that can fail comes before the blobs are taken: a start that fails leaves them to whom they were.
+pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
+    config.check()?;
+    make_private(&config.folder)?;
+    let lock = lock(&config.folder)?;
+    let param_sets = Arc::new(ParamRegistry::new(&config.sets, config.allow_insecure)?);
+    // Now, with a sentence, rather than in the middle of the first job.
+    let devices = Devices::detect(&config, &param_sets)?;
+    let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
+    let blobs = open_blobs(&config)?;
+    let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
+    let staging = Staging::open(Arc::new(OsDisk), &config.folder.join("staging"), config.bounds.open_uploads)?;
+    let audit = Arc::new(AuditLog::open(&config.folder, config.bounds.audit_bytes)?);
+    let tenants = RwLock::new(Tenants::new(&config.tenants)?);
+    let sockets = Sockets::open(&config)?;
+    let core = Arc::new(Core {
+        config,
+        param_sets,
+        state: Arc::clone(&state),
+        blobs: Arc::clone(&blobs),
+        notifier: ChangeNotifier::default(),
+        metrics: Arc::new(Metrics::default()),
+        key_requirements: KeyRequirementsCache::default(),
+        clock: clock::system(),
+    });
+    let worker = Arc::new(WorkerContext {
+        core: Arc::clone(&core),
+        name: "local".to_owned(),
+        draining: false.into(),
+        shutdown: ShutdownSignal::default(),
+        device_fault: Mutex::default(),
+    });
+    let config = &core.config;
+    // The folder is locked: whoever held jobs in it under this name is dead.
+    state.release_worker(&worker.name)?;
+    let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
+    // Told to take over once more, it is no surer that this was right.
+    collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
+    let uploads = Uploads {
+        state,
+        blobs,
+        staging,
+        max_bytes: config.bounds.blob_bytes,
+        reserve_bytes: config.bounds.spare_bytes,
+    };
+    let service = Service {
+        tenants,
+        uploads,
+        audit,
+        connections: ConcurrencyLimit::new(config.bounds.tenant_connections),
+        streams: ConcurrencyLimit::new(config.bounds.streams),
+        admission: AdmissionQueue::default(),
+        request_slots: TenantSemaphores::new(rpc::REQUESTS_PER_TENANT),
+        create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
+        closing: false.into(),
+        core,
+    };
+    let mut running = sockets.serve(Arc::new(service), worker, (Arc::clone(&database), lock));
+    let worker = Arc::clone(&running.worker);
+    let seconds = running.worker.core.config.bounds.verdict_seconds;
+    running.threads.push(thread("patience".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
+    let worker = Arc::clone(&running.worker);
+    running.threads.push(thread("mark".to_owned(), move || keep_marked(&worker, &database, pause))?);
+    for number in 0..running.worker.core.config.workers.unwrap_or(devices.workers()) {
+        let (worker, device) = (Arc::clone(&running.worker), devices.of_worker(number));
+        running.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
+    }
+    Ok(running)
+}
+
+/// Removes what a sudden end had left, where it is certain that the database is that of the blobs.
+fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
+    if ownership == Ownership::New {
+        // Of an empty place there is nothing to say.
+        if !blobs.namespaces().is_ok_and(|namespaces| namespaces.is_empty()) {
+            let location = blobs.location();
+            tracing::info!(
+                place = location,
+                "the blobs are this database's from now on: what it does not name goes at the next start"
+            );
+        }
+        return;
+    }
+    match gc::collect_garbage(state, blobs, staging) {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
+        // They cost room and nothing else.
+        Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
+    }
+}
+
+/// Marks the blobs again and again, until the server stops or another one has them.
+fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
+    let mut next = Instant::now() + pause;
+    while !worker.draining.load(Ordering::Relaxed) {
+        if Instant::now() < next {
+            // Woken by the bell more often, so that the server stops at once.
+            worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
+            continue;
+        }
+        next = Instant::now() + pause;
+        match ownership::renew(&*worker.core.blobs, database) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::error!(
+                    place = worker.core.blobs.location(),
+                    "another server has taken the blobs: this one ends"
+                );
+                return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
+            }
+            Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
+        }
+    }
+}
+
+fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let failed = |e: std::io::Error| Error::System { what: "a thread".to_owned(), reason: e.to_string() };
+    std::thread::Builder::new().name(name).spawn(work).map_err(failed)
+}
+
+/// The store that a configuration asks for.
+pub(crate) fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
+    let folder = config.folder.join("blobs");
+    #[cfg(feature = "s3")]
+    if let Some(s3) = &config.s3 {
+        return Ok(Arc::new(S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
+    }
+    Ok(Arc::new(LocalBlobs::open(&folder)?))
+}
+
+/// Makes the folder, for nobody but its owner: labels, verdicts and whose blobs are whose are in it.
+fn make_private(folder: &Path) -> Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    let failed = |e: std::io::Error| Error::file(folder, e);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let mode = format!("{mode:o}");
+        tracing::warn!(folder = %folder.display(), mode, "others on this machine may look into the folder: chmod 700 it");
+    }
+    Ok(())
+}
+
+/// Makes sure that no other process uses the folder.
+pub(crate) fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let file =
+        File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::file(&path, e))?;
+    file.try_lock().map_err(|_| Error::Config {
+        reason: format!("{} is used by another server: stop it, or take another folder", folder.display()),
+    })?;
+    Ok(file)
+}
+
+/// The addresses that are served, bound, and what is shown to those who come.
+struct Sockets {
+    runtime: Runtime,
+    acceptor: TlsAcceptor,
+    listener: TcpListener,
+    address: SocketAddr,
+    monitor: Option<TcpListener>,
+}
+
+impl Sockets {
+    /// Reads or makes certificates and binds; whoever comes waits until [`Sockets::serve`].
+    fn open(config: &Config) -> Result<Self> {
+        let failed = |what: String| move |e: std::io::Error| Error::System { what, reason: e.to_string() };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("network").enable_all().build();
+        let runtime = runtime.map_err(failed("the network's threads".to_owned()))?;
+        let bind =
+            |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
+        let acceptor = tls::acceptor(config)?;
+        let listener = bind(config.address)?;
+        let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
+        let monitor = config.metrics.map(bind).transpose()?;
+        Ok(Self { runtime, acceptor, listener, address, monitor })
+    }
+
+    fn serve(
+        self,
+        service: Arc<Service>,
+        worker: Arc<WorkerContext>,
+        (database, lock): (Arc<SqliteState>, File),
+    ) -> Server {
+        let Self { runtime, acceptor, listener, address, monitor } = self;
+        let config = service.core.config.clone();
+        let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
+        if let Some(monitor) = monitor {
+            runtime.spawn(metrics::serve(monitor, Arc::clone(&service.core.metrics), Arc::clone(&service.core.state)));
+        }
+        let (connections, incoming) = mpsc::channel(1);
+        let limits = tls::Limits {
+            max_connections: config.bounds.connections,
+            preauth_per_address: config.bounds.strangers,
+            handshake_timeout: Duration::from_secs(config.bounds.idle_seconds),
+        };
+        runtime.spawn(tls::accept(listener, acceptor, limits, connections));
+        let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+        let (stop, stopped) = oneshot::channel();
+        let (ended, end) = oneshot::channel();
+        let handler = HetalServer::new(Handler(Arc::clone(&service)))
+            .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
+            .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
+        let handler = AuthLayer::new(handler, Arc::clone(&service));
+        let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(config.bounds.requests)
+            .http2_max_header_list_size(16 << 10)
+            .http2_keepalive_interval(Some(Duration::from_secs(30)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20);
+        runtime.spawn(async move {
+            let served = server.serve_with_incoming_shutdown(handler, incoming, async {
+                let _ = stopped.await;
+            });
+            if let Err(error) = served.await {
+                tracing::error!(%error, "the network failed");
+            }
+            let _ = ended.send(());
+        });
+        let authority = config.certificate.is_none().then(|| tls::authority_path(&config.folder));
+        tracing::info!(%address, "clients are served");
+        let network = Some((runtime, stop, end));
+        let threads = Vec::new();
+        Server { address, metrics_address, authority, worker, service, threads, network, database, _lock: lock }
+    }
+}
+
+impl Server {
+    /// Where clients are served.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where health and metrics are served.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// The authority (PEM) that clients must trust, if the server made its certificate itself.
+    pub fn authority(&self) -> Option<&Path> {
+        self.authority.as_deref()
+    }
+
+    /// Takes other tenants in place of those it was started with; those who are no longer among them are refused from their next
+    /// request on.
+    pub fn reload(&self, tenants: &[TenantConfig]) -> Result<()> {
+        let fresh = Tenants::new(tenants)?;
+        *self.service.tenants.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// Returns once the server has to end, with the reason.
+    pub async fn fatal_condition(&self) -> ShutdownReason {
+        self.worker.shutdown.wait().await
+    }
+
+    /// What the GPU said when it last failed; empty if it never did.
+    pub fn device_fault(&self) -> String {
+        self.worker.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Stops: jobs go to their next checkpoint and back to the queue, then there are no new connections and streams end. Gives whether
+    /// all of it did: a thread that waits for a card for ever ends with the process only, and what the driver does at an exit may wait
+    /// like it.
+    pub fn stop(mut self) -> bool {
+        self.drain();
+        !self.worker.shutdown.gpu_hung()
+    }
+
+    fn drain(&mut self) {
+        self.worker.core.metrics.draining.store(true, Ordering::Relaxed);
+        self.worker.draining.store(true, Ordering::Relaxed);
+        self.worker.core.notifier.notify();
+        for thread in self.threads.drain(..) {
+            while !thread.is_finished() && !self.worker.shutdown.gpu_hung() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // One that waits for a card for ever ends with the process.
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+        if let Some((runtime, stop, end)) = self.network.take() {
+            self.service.closing.store(true, Ordering::Relaxed);
+            self.worker.core.notifier.notify();
+            let _ = stop.send(());
+            let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
+            runtime.shutdown_timeout(Duration::from_secs(1));
+            // The last mark: no copy that was made of the database while this server ran knows it.
+            if let Err(error) = ownership::renew(&*self.worker.core.blobs, &self.database) {
+                tracing::warn!(%error, "the blobs could not be marked at the end");
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    pub(crate) fn config(folder: &Path) -> Config {
+        let token = crate::tenants::Fingerprint::of(b"a token");
+        let ann = TenantConfig {
+            name: "ann".to_owned().try_into().unwrap(),
+            token: Some(token),
+            certificate: None,
+            expires: None,
+        };
+        Config {
+            folder: folder.to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tenants: vec![ann],
+            sets: vec!["insecure-toy11".to_owned()],
+            allow_insecure: true,
+            engine: crate::config::Engine::Cpu,
+            ..Config::default()
+        }
+    }
+
+    /// A copy of the database, made while a server runs on a folder, no longer knows the blobs a pause later: what comes after that
+    /// would be rubbish to it.
+    #[test]
+    fn a_running_server_marks_its_blobs() {
+        let dir = TempDir::new();
+        let running = begin(config(dir.path()), Duration::from_millis(20)).unwrap();
+        let copied = ownership::tests::copy(dir.path(), "state.sqlite", "copy.sqlite");
+        let until = Instant::now() + Duration::from_secs(60);
+        while ownership::is_ours(&copied, &running.worker.core.blobs.owner().unwrap().unwrap()).unwrap() {
+            assert!(Instant::now() < until, "the mark stays");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whoever ends the process must know that a thread still waits for a card: an exit would wait like it.
+    #[test]
+    fn a_stop_says_whether_a_card_hangs() {
+        for hangs in [false, true] {
+            let dir = TempDir::new();
+            let running = begin(config(dir.path()), ownership::RENEWAL_INTERVAL).unwrap();
+            if hangs {
+                running.worker.shutdown.trigger(ShutdownReason::GpuHung { seconds: 1 });
+            }
+            assert_eq!(running.stop(), !hangs);
+        }
+    }
+
+    #[test]
+    fn a_folder_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = TempDir::new();
+        let folder = dir.path().join("of/hetal");
+        make_private(&folder).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        // One that an operator made wider is his.
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o750)).unwrap();
+        make_private(&folder).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o750);
+    }
+
+    #[test]
+    fn a_full_disk_is_named() {
+        let full = || Error::State { reason: "database or disk is full".to_owned() };
+        let said = explain(full(), 4096).to_string();
+        assert!(said.contains("database or disk is full") && said.contains("free some MiB"), "{said}");
+        assert_eq!(explain(full(), LEAST_FREE), full(), "there is room: the fault is another");
+        let refused = Error::Config { reason: "there are no tenants".to_owned() };
+        assert_eq!(explain(refused.clone(), 0), refused);
+        let card = Error::Device { reason: "no GPU".to_owned(), is_full: false };
+        assert_eq!(explain(card.clone(), 0), card);
+    }
+}

@@ -1,0 +1,240 @@
+//! Blobs in a folder. A blob is written under another name, synced, renamed, and its folder synced: it is there whole or not at all.
+
+use super::{Blobs, Key, Namespace, folder, name_of_bytes};
+use crate::store::disk::{Disk, OsDisk};
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use hetal_wire::{BlobName, JobId};
+use std::collections::{BTreeSet, HashSet};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The file that says whose the blobs are.
+const OWNER: &str = "owner";
+
+/// A folder of blobs.
+pub struct LocalBlobs {
+    disk: Arc<dyn Disk>,
+    root: PathBuf,
+    /// Where blobs are written before they are whole; on the same file system.
+    scratch: PathBuf,
+    counter: AtomicU64,
+    /// Folders whose own names are known to last. One that is merely there may have been made by a process that was killed before it
+    /// synced.
+    lasting: Mutex<HashSet<PathBuf>>,
+}
+
+impl LocalBlobs {
+    /// The store in a folder, which is made if it is not there. What a sudden end left half written is removed.
+    pub fn open(root: &Path) -> Result<Self> {
+        std::fs::create_dir_all(root).map_err(|e| Error::file(root, e))?;
+        Self::on(Arc::new(OsDisk), root)
+    }
+
+    /// The store in a folder of a disk.
+    pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Result<Self> {
+        let scratch = root.join("scratch");
+        disk.make_folder(&scratch).map_err(|e| Error::file(&scratch, e))?;
+        for name in disk.names(&scratch).map_err(|e| Error::file(&scratch, e))? {
+            let path = scratch.join(name);
+            disk.remove(&path).map_err(|e| Error::file(&path, e))?;
+        }
+        disk.sync_folder(root).map_err(|e| Error::file(root, e))?;
+        let lasting = Mutex::new(HashSet::from([root.to_owned()]));
+        Ok(Self { disk, root: root.to_owned(), scratch, counter: AtomicU64::new(0), lasting })
+    }
+
+    /// A name of its own in the folder of blobs that are not whole yet.
+    pub(super) fn scratch(&self) -> PathBuf {
+        self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    /// Bytes that still fit on its disk.
+    #[cfg(feature = "s3")]
+    pub(super) fn free(&self) -> Result<u64> {
+        self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        self.root.join("tenants").join(key.to_string())
+    }
+
+    fn namespace(&self, tenant: &Tenant, namespace: Namespace) -> PathBuf {
+        self.root.join("tenants").join(folder(tenant, namespace))
+    }
+
+    /// Makes a synced file part of the store.
+    fn settle(&self, key: &Key, file: &Path) -> Result<()> {
+        let path = self.path(key);
+        let parent = path.parent().unwrap_or(&self.root);
+        self.make_folders(parent)?;
+        self.disk.rename(file, &path).map_err(|e| Error::file(&path, e))?;
+        self.sync(parent)
+    }
+
+    /// Makes a folder below the root, and its name last.
+    fn make_folders(&self, folder: &Path) -> Result<()> {
+        if self.lasting.lock().unwrap_or_else(PoisonError::into_inner).contains(folder) {
+            return Ok(());
+        }
+        let parent = folder.parent().unwrap_or(&self.root);
+        self.make_folders(parent)?;
+        self.disk.make_folder(folder).map_err(|e| Error::file(folder, e))?;
+        self.sync(parent)?;
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned());
+        Ok(())
+    }
+
+    fn sync(&self, folder: &Path) -> Result<()> {
+        self.disk.sync_folder(folder).map_err(|e| Error::file(folder, e))
+    }
+
+    fn names(&self, folder: &Path) -> Result<Vec<String>> {
+        self.disk.names(folder).map_err(|e| Error::file(folder, e))
+    }
+}
+
+impl Blobs for LocalBlobs {
+    fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+        if self.confirm(key, bytes.len() as u64)? {
+            return Ok(());
+        }
+        let scratch = self.scratch();
+        let write = || {
+            let mut file = self.disk.append(&scratch)?;
+            file.write_all(bytes)?;
+            file.sync()
+        };
+        let written = write().map_err(|e| Error::file(&scratch, e)).and_then(|()| self.settle(key, &scratch));
+        if written.is_err() {
+            // A full disk should not fill up further with what could not be written.
+            let _ = self.disk.remove(&scratch);
+        }
+        written
+    }
+
+    fn adopt(&self, key: &Key, file: &Path) -> Result<()> {
+        self.settle(key, file)
+    }
+
+    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+        let path = self.path(key);
+        if self.len(key)? != Some(size) {
+            return Ok(false);
+        }
+        let Some(reader) = self.open(key, 0)? else { return Ok(false) };
+        if name_of_bytes(reader).map_err(|e| Error::file(&path, e))? != key.name() {
+            return Ok(false);
+        }
+        // Renamed, perhaps, by a process that was killed before it synced.
+        let parent = path.parent().unwrap_or(&self.root);
+        self.make_folders(parent)?;
+        self.sync(parent)?;
+        Ok(true)
+    }
+
+    fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
+        let path = self.path(key);
+        self.disk.read(&path, offset).map_err(|e| Error::file(&path, e))
+    }
+
+    fn len(&self, key: &Key) -> Result<Option<u64>> {
+        let path = self.path(key);
+        self.disk.len(&path).map_err(|e| Error::file(&path, e))
+    }
+
+    fn local(&self, key: &Key) -> Result<Option<PathBuf>> {
+        Ok(self.len(key)?.map(|_| self.path(key)))
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        let path = self.path(key);
+        if self.len(key)?.is_none() {
+            return Ok(());
+        }
+        self.disk.remove(&path).map_err(|e| Error::file(&path, e))?;
+        self.sync(path.parent().unwrap_or(&self.root))
+    }
+
+    fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
+        // Only what this store wrote is listed.
+        let names = self.names(&self.namespace(tenant, namespace))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()> {
+        let path = self.namespace(tenant, namespace);
+        let parent = path.parent().unwrap_or(&self.root);
+        let own = path.file_name().unwrap_or_default();
+        if !self.names(parent)?.iter().any(|name| own == name.as_str()) {
+            return Ok(());
+        }
+        for name in self.list(tenant, namespace)? {
+            let blob = path.join(name.to_string());
+            self.disk.remove(&blob).map_err(|e| Error::file(&blob, e))?;
+        }
+        // Also where nothing is left: whoever removed it may have been killed before this.
+        self.sync(&path)?;
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
+        self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))?;
+        self.sync(parent)
+    }
+
+    fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
+        let mut namespaces = Vec::new();
+        let tenants = self.root.join("tenants");
+        for name in self.names(&tenants)? {
+            let jobs = self.names(&tenants.join(&name).join("jobs"))?;
+            let Ok(tenant) = Tenant::try_from(name) else { continue };
+            let jobs = jobs.iter().filter_map(|id| id.parse::<JobId>().ok()).map(Namespace::Job);
+            namespaces.extend(jobs.chain([Namespace::Uploads]).map(|namespace| (tenant.clone(), namespace)));
+        }
+        Ok(namespaces)
+    }
+
+    fn tenants(&self) -> Result<BTreeSet<Tenant>> {
+        let mut holders = BTreeSet::new();
+        for (tenant, namespace) in self.namespaces()? {
+            // Of who has left, an empty folder may be there.
+            if !self.list(&tenant, namespace)?.is_empty() {
+                holders.insert(tenant);
+            }
+        }
+        Ok(holders)
+    }
+
+    fn owner(&self) -> Result<Option<String>> {
+        let path = self.root.join(OWNER);
+        let read = || {
+            let Some(mut reader) = self.disk.read(&path, 0)? else { return Ok(None) };
+            let mut name = String::new();
+            reader.read_to_string(&mut name).map(|_| Some(name))
+        };
+        read().map_err(|e: std::io::Error| Error::file(&path, e))
+    }
+
+    /// The folder is one process's (`folder/lock`): nobody writes between the look and the rename.
+    fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
+        if self.owner()?.as_deref() != before {
+            return Ok(false);
+        }
+        let (path, scratch) = (self.root.join(OWNER), self.scratch());
+        let write = || {
+            let mut file = self.disk.append(&scratch)?;
+            file.write_all(after.as_bytes())?;
+            file.sync()?;
+            self.disk.rename(&scratch, &path)
+        };
+        if let Err(error) = write() {
+            let _ = self.disk.remove(&scratch);
+            return Err(Error::file(&path, error));
+        }
+        self.sync(&self.root).map(|()| true)
+    }
+
+    fn location(&self) -> String {
+        self.root.display().to_string()
+    }
+}

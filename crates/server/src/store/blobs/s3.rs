@@ -1,0 +1,608 @@
+//! Blobs in an object store that speaks S3. Files that must be local are kept in a folder beside it.
+
+use super::{Blobs, Key, LocalBlobs, Namespace, folder, name_of_bytes};
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use futures_util::TryStreamExt;
+use hetal_wire::BlobName;
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path as ObjectPath;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion, WriteMultipart};
+use serde::Deserialize;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tokio::runtime::Runtime;
+
+/// Bytes that are asked for or sent at once.
+const PART: usize = 8 << 20;
+/// Parts of an upload on their way at once.
+const PARTS_AT_ONCE: usize = 4;
+/// The object that says whose the blobs are; no tenant has such a name.
+const OWNER: &str = "owner.txt";
+
+/// Where the store is. Credentials come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct S3Config {
+    /// The bucket.
+    pub bucket: String,
+    /// Its region.
+    #[serde(default)]
+    pub region: Option<String>,
+    /// The address of a store that is not Amazon's.
+    #[serde(default)]
+    pub endpoint: Option<String>,
+    /// Whether that address may be without TLS.
+    #[serde(default)]
+    pub allow_http: bool,
+    /// What the names of this server's objects begin with, where others share the bucket.
+    #[serde(default)]
+    pub prefix: String,
+}
+
+/// A bucket of blobs.
+pub struct S3Blobs {
+    store: Arc<dyn ObjectStore>,
+    runtime: Arc<Runtime>,
+    location: String,
+    /// Blobs that are needed as files.
+    local: LocalBlobs,
+    /// Bytes of the disk that such files leave free.
+    reserve_bytes: u64,
+    /// Blobs that are being copied to such files, each by one thread.
+    copies: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
+    /// Whether the store was seen to refuse a write whose condition does not hold.
+    conditions_checked: AtomicBool,
+}
+
+impl S3Blobs {
+    /// The bucket of a configuration; `folder` holds local copies, which leave `spare` bytes of its disk free.
+    pub fn open(config: &S3Config, folder: &Path, reserve_bytes: u64) -> Result<Self> {
+        Self::of(builder(config), config, folder, reserve_bytes)
+    }
+
+    fn of(builder: AmazonS3Builder, config: &S3Config, folder: &Path, reserve_bytes: u64) -> Result<Self> {
+        // Another part of the process may have chosen the same one already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let store = builder.build().map_err(|e| Error::Config { reason: format!("S3: {e}") })?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime =
+            runtime.map_err(|e| Error::System { what: "a thread for S3".to_owned(), reason: e.to_string() })?;
+        let store = Arc::new(PrefixStore::new(store, config.prefix.as_str()));
+        let location = format!("bucket {} under {:?}", config.bucket, config.prefix);
+        Ok(Self {
+            store,
+            runtime: Arc::new(runtime),
+            location,
+            local: LocalBlobs::open(folder)?,
+            reserve_bytes,
+            copies: Mutex::default(),
+            conditions_checked: AtomicBool::new(false),
+        })
+    }
+
+    /// What whoever copies a blob to a file holds meanwhile.
+    fn copy_lock(&self, key: &Key) -> Arc<Mutex<()>> {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        copies.retain(|_, copy| copy.strong_count() > 0);
+        if let Some(copy) = copies.get(key).and_then(Weak::upgrade) {
+            return copy;
+        }
+        let copy = Arc::default();
+        copies.insert(key.clone(), Arc::downgrade(&copy));
+        copy
+    }
+
+    /// Copies a blob to a file; the file stays whatever comes of it.
+    fn copy(&self, key: &Key, to: &Path) -> Result<()> {
+        let mut reader = self.open(key, 0)?.ok_or(Error::NoBlob { name: key.name() })?;
+        let mut copy = || {
+            let mut file = File::create_new(to)?;
+            std::io::copy(&mut reader, &mut file)?;
+            file.flush()?;
+            file.sync_all()?;
+            name_of_bytes(File::open(to)?)
+        };
+        let copied = copy().map_err(|e: std::io::Error| failed(key, e))?;
+        if copied == key.name() { Ok(()) } else { Err(Error::Damaged { what: key.to_string() }) }
+    }
+
+    /// The shelf of every object in the bucket.
+    fn object_namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
+        let found = self.runtime.block_on(self.store.list(None).try_collect::<Vec<_>>());
+        let found = found.map_err(|e| Error::Blobs { key: "the bucket".to_owned(), reason: e.to_string() })?;
+        Ok(found.iter().filter_map(|meta| namespace_of(meta.location.as_ref())).collect())
+    }
+
+    /// What is said about the owner, and which version of it that is.
+    async fn read_owner(&self) -> object_store::Result<Option<(Vec<u8>, UpdateVersion)>> {
+        match self.store.get(&ObjectPath::from(OWNER)).await {
+            Ok(found) => {
+                let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+                Ok(Some((found.bytes().await?.to_vec(), version)))
+            }
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Says something about the owner if a condition holds; gives whether it did.
+    fn write_owner(&self, text: &str, condition: PutMode) -> Result<bool> {
+        use object_store::Error::{AlreadyExists, Precondition};
+        let (path, options) = (ObjectPath::from(OWNER), PutOptions::from(condition));
+        match self.runtime.block_on(self.store.put_opts(&path, text.to_owned().into(), options)) {
+            Ok(_) => Ok(true),
+            Err(AlreadyExists { .. } | Precondition { .. }) => Ok(false),
+            Err(e) => Err(Error::Blobs {
+                key: OWNER.to_owned(),
+                reason: format!("{e} (the store must know conditional writes, If-None-Match and If-Match)"),
+            }),
+        }
+    }
+
+    /// Makes sure, once, that the store refuses what it should: one that overlooks conditions lets two servers take one place.
+    fn check_conditional_writes(&self, text: &str) -> Result<()> {
+        if self.conditions_checked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let never = UpdateVersion { e_tag: Some("\"0\"".to_owned()), version: None };
+        if self.write_owner(text, PutMode::Update(never))? {
+            return Err(Error::Config {
+                reason: format!(
+                    "the store of {} overlooks the condition of a write (If-Match): two servers could take one place in it; use another store",
+                    self.location
+                ),
+            });
+        }
+        self.conditions_checked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn send(&self, key: &Key, mut file: File) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let mut upload = WriteMultipart::new_with_chunk_size(self.store.put_multipart(&path(key)).await?, PART);
+        if let Err(error) = fill(&mut upload, &mut file).await {
+            // Parts of what was never whole are in no list, and would be there for ever.
+            let _ = upload.abort().await;
+            return Err(error);
+        }
+        upload.finish().await?;
+        Ok(())
+    }
+}
+
+/// Sends the parts of a file.
+async fn fill(upload: &mut WriteMultipart, file: &mut File) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => upload.write(&buffer[..count]),
+        }
+        upload.wait_for_capacity(PARTS_AT_ONCE).await?;
+    }
+}
+
+fn builder(config: &S3Config) -> AmazonS3Builder {
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(&config.bucket).with_allow_http(config.allow_http);
+    if let Some(region) = &config.region {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = &config.endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    builder
+}
+
+fn path(key: &Key) -> ObjectPath {
+    ObjectPath::from(key.to_string())
+}
+
+fn failed(key: &Key, error: impl ToString) -> Error {
+    Error::Blobs { key: key.to_string(), reason: error.to_string() }
+}
+
+impl Blobs for S3Blobs {
+    fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+        // Over what may be there, which has the same bytes unless it was damaged: to compare them would cost as much.
+        let put = self.runtime.block_on(self.store.put(&path(key), bytes.to_vec().into()));
+        put.map(|_| ()).map_err(|e| failed(key, e))
+    }
+
+    fn adopt(&self, key: &Key, file: &Path) -> Result<()> {
+        let opened = File::open(file).map_err(|e| Error::file(file, e))?;
+        self.runtime.block_on(self.send(key, opened)).map_err(|e| failed(key, e))?;
+        std::fs::remove_file(file).map_err(|e| Error::file(file, e))
+    }
+
+    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+        if self.len(key)? != Some(size) {
+            return Ok(false);
+        }
+        let Some(reader) = self.open(key, 0)? else { return Ok(false) };
+        Ok(name_of_bytes(reader).map_err(|e| failed(key, e))? == key.name())
+    }
+
+    fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
+        let Some(len) = self.len(key)? else { return Ok(None) };
+        let (store, runtime) = (Arc::clone(&self.store), Arc::clone(&self.runtime));
+        Ok(Some(Box::new(RangeReader { store, runtime, path: path(key), offset, len, buffer: Vec::new(), used: 0 })))
+    }
+
+    fn len(&self, key: &Key) -> Result<Option<u64>> {
+        match self.runtime.block_on(self.store.head(&path(key))) {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(failed(key, e)),
+        }
+    }
+
+    fn local(&self, key: &Key) -> Result<Option<PathBuf>> {
+        if let Some(path) = self.local.local(key)? {
+            return Ok(Some(path));
+        }
+        let copy_lock = self.copy_lock(key);
+        let _alone = copy_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever was first may be done.
+        if let Some(path) = self.local.local(key)? {
+            return Ok(Some(path));
+        }
+        let Some(bytes) = self.len(key)? else { return Ok(None) };
+        if bytes.saturating_add(self.reserve_bytes) > self.local.free()? {
+            return Err(Error::Busy {
+                message: format!("the server has no room for {bytes} bytes of keys now: try later"),
+            });
+        }
+        let scratch = self.local.scratch();
+        if let Err(error) = self.copy(key, &scratch).and_then(|()| self.local.adopt(key, &scratch)) {
+            let _ = std::fs::remove_file(&scratch);
+            return Err(error);
+        }
+        self.local.local(key)
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        match self.runtime.block_on(self.store.delete(&path(key))) {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => self.local.delete(key),
+            Err(e) => Err(failed(key, e)),
+        }
+    }
+
+    fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
+        let prefix = ObjectPath::from(folder(tenant, namespace));
+        let found = self.runtime.block_on(self.store.list(Some(&prefix)).try_collect::<Vec<_>>());
+        let found = found.map_err(|e| Error::Blobs { key: prefix.to_string(), reason: e.to_string() })?;
+        let mut names: Vec<BlobName> = found.iter().filter_map(|meta| meta.location.filename()?.parse().ok()).collect();
+        // Copies here of what is gone there are blobs that someone must remove.
+        names.extend(self.local.list(tenant, namespace)?);
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()> {
+        for name in self.list(tenant, namespace)? {
+            self.delete(&Key::new(tenant, namespace, name))?;
+        }
+        self.local.clear(tenant, namespace)
+    }
+
+    fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
+        let mut namespaces = self.object_namespaces()?;
+        namespaces.extend(self.local.namespaces()?);
+        namespaces.sort();
+        namespaces.dedup();
+        Ok(namespaces)
+    }
+
+    fn tenants(&self) -> Result<BTreeSet<Tenant>> {
+        Ok(self.object_namespaces()?.into_iter().map(|(tenant, _)| tenant).collect())
+    }
+
+    fn owner(&self) -> Result<Option<String>> {
+        let failed = |e: &dyn ToString| Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() };
+        let recorded = self.runtime.block_on(self.read_owner()).map_err(|e| failed(&e))?;
+        recorded.map(|(bytes, _)| String::from_utf8(bytes).map_err(|e| failed(&e))).transpose()
+    }
+
+    fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
+        let recorded = self.runtime.block_on(self.read_owner());
+        let recorded = recorded.map_err(|e| Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() })?;
+        // The store refuses the second of two servers that find the same at the same time.
+        let condition = match (before, recorded) {
+            (None, None) => PutMode::Create,
+            (Some(before), Some((there, version))) if there == before.as_bytes() => PutMode::Update(version),
+            _ => return Ok(false),
+        };
+        if !self.write_owner(after, condition)? {
+            // It may refuse the second attempt at a write whose first it took, when the answer was lost on the way.
+            return Ok(self.owner()?.as_deref() == Some(after));
+        }
+        self.check_conditional_writes(after).map(|()| true)
+    }
+
+    fn location(&self) -> String {
+        self.location.clone()
+    }
+}
+
+/// The shelf that a key, as text, stands on.
+fn namespace_of(key: &str) -> Option<(Tenant, Namespace)> {
+    let mut words = key.split('/');
+    let tenant = Tenant::try_from(words.next()?.to_owned()).ok()?;
+    match words.next()? {
+        "uploads" => Some((tenant, Namespace::Uploads)),
+        "jobs" => Some((tenant, Namespace::Job(words.next()?.parse().ok()?))),
+        _ => None,
+    }
+}
+
+/// Reads an object range by range.
+struct RangeReader {
+    store: Arc<dyn ObjectStore>,
+    runtime: Arc<Runtime>,
+    path: ObjectPath,
+    offset: u64,
+    len: u64,
+    buffer: Vec<u8>,
+    used: usize,
+}
+
+impl Read for RangeReader {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.used == self.buffer.len() && self.offset < self.len {
+            let end = self.len.min(self.offset + PART as u64);
+            let bytes = self.runtime.block_on(self.store.get_range(&self.path, self.offset..end));
+            self.buffer = bytes.map_err(std::io::Error::other)?.to_vec();
+            (self.used, self.offset) = (0, end);
+        }
+        let count = (&self.buffer[self.used..]).read(out)?;
+        self.used += count;
+        Ok(count)
+    }
+}
+
+#[cfg(all(test, feature = "s3-tests"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::{name_of, read};
+    use super::*;
+    use crate::store::ownership::tests as ownership;
+    use crate::store::state::SqliteState;
+    use crate::testing::suites;
+    use hetal_testkit::TempDir;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use hyper_util::server::conn::auto::Builder;
+    use object_store::aws::S3ConditionalPut;
+    use object_store::{
+        CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions, PutPayload,
+        PutResult,
+    };
+    use s3s::auth::SimpleAuth;
+    use s3s::service::S3ServiceBuilder;
+
+    /// A server that speaks S3, over a folder.
+    fn server(runtime: &Runtime, folder: &Path) -> std::net::SocketAddr {
+        std::fs::create_dir_all(folder.join("bucket")).unwrap();
+        let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(folder).unwrap());
+        builder.set_auth(SimpleAuth::from_single("someone", "something"));
+        let service = builder.build();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let service = service.clone();
+                tokio::spawn(async move {
+                    let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        address
+    }
+
+    /// A bucket on such a server, and local folders for those who use it.
+    struct Bucket {
+        dir: TempDir,
+        runtime: Runtime,
+        config: S3Config,
+    }
+
+    impl Bucket {
+        fn new() -> Self {
+            let dir = TempDir::new();
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let address = server(&runtime, &dir.path().join("s3"));
+            let config = S3Config {
+                bucket: "bucket".to_owned(),
+                region: Some("nowhere-1".to_owned()),
+                endpoint: Some(format!("http://{address}")),
+                allow_http: true,
+                prefix: String::new(),
+            };
+            Self { dir, runtime, config }
+        }
+
+        fn open(&self, prefix: &str, local: &str) -> S3Blobs {
+            self.open_with(prefix, local, 0, |builder| builder)
+        }
+
+        fn open_with(
+            &self,
+            prefix: &str,
+            local: &str,
+            reserve_bytes: u64,
+            change: fn(AmazonS3Builder) -> AmazonS3Builder,
+        ) -> S3Blobs {
+            let config = S3Config { prefix: prefix.to_owned(), ..self.config.clone() };
+            let builder = builder(&config).with_access_key_id("someone").with_secret_access_key("something");
+            S3Blobs::of(change(builder), &config, &self.dir.path().join(local), reserve_bytes).unwrap()
+        }
+
+        /// Puts bytes in place of a blob's.
+        fn damage(&self, blobs: &S3Blobs, key: &Key) {
+            self.runtime.block_on(blobs.store.put(&path(key), b"jello".to_vec().into())).unwrap();
+        }
+    }
+
+    fn tenant(name: &str) -> Tenant {
+        name.to_owned().try_into().unwrap()
+    }
+
+    #[test]
+    fn a_bucket_is_a_store() {
+        let bucket = Bucket::new();
+        let dir = bucket.dir.path();
+        let blobs = bucket.open("some/where", "local");
+        suites::blobs::check(&blobs, dir);
+        // Others in the bucket are out of sight.
+        let others = bucket.open("some/where-else", "others");
+        suites::blobs::check(&others, dir);
+        let ann = tenant("ann");
+        others.clear(&ann, Namespace::Uploads).unwrap();
+        assert_eq!(blobs.list(&ann, Namespace::Uploads).unwrap().len(), 3);
+        // What was damaged there is put right.
+        let key = Key::new(&ann, Namespace::Uploads, name_of(b"hello"));
+        bucket.damage(&blobs, &key);
+        assert!(read(&blobs, &key, 5).is_err());
+        blobs.put(&key, b"hello").unwrap();
+        assert_eq!(read(&blobs, &key, 5).unwrap(), b"hello");
+        // A blob of several parts comes back through a file of its own.
+        let bytes: Vec<u8> = (0..3 * PART + 5).map(|i| (i * 7 % 251) as u8).collect();
+        let file = dir.join("large");
+        std::fs::write(&file, &bytes).unwrap();
+        let key = Key::new(&ann, Namespace::Uploads, name_of(&bytes));
+        blobs.adopt(&key, &file).unwrap();
+        assert!(read(&blobs, &key, bytes.len() as u64).unwrap() == bytes);
+        assert!(std::fs::read(blobs.local(&key).unwrap().unwrap()).unwrap() == bytes);
+    }
+
+    /// Two databases, and copies of one, on one prefix.
+    #[test]
+    fn a_bucket_belongs_to_one_copy_of_one_database() {
+        let bucket = Bucket::new();
+        ownership::check(&bucket.open("pair", "local"), &bucket.open("lonely", "other"), bucket.dir.path());
+        // Files kept here say nothing about what is there: not that one knows those who have something, nor that there is something.
+        let [ours, theirs] = ["ours", "theirs"].map(|name| SqliteState::open(&bucket.dir.path().join(name)).unwrap());
+        let before = bucket.open("before", "kept");
+        let key = ownership::upload(&before, &ours, "ann", b"rows");
+        before.local(&key).unwrap().unwrap();
+        ownership::refused(&bucket.open("nothing", "kept"), &ours, "knows of 1 uploads");
+        ownership::upload(&bucket.open("after", "elsewhere"), &theirs, "bob", b"rows");
+        let after = bucket.open("after", "kept");
+        assert_eq!(after.tenants().unwrap(), BTreeSet::from([tenant("bob")]));
+        ownership::refused(&after, &ours, "does not know (bob)");
+    }
+
+    #[test]
+    fn a_tenant_who_leaves_is_gone_from_a_bucket() {
+        let bucket = Bucket::new();
+        let (folder, blobs) = (bucket.dir.path().join("server"), bucket.open("", "server/blobs"));
+        let config = crate::Config { folder: folder.clone(), ..crate::Config::default() };
+        let state = SqliteState::open(&folder.join("state.sqlite")).unwrap();
+        let anns = ownership::upload(&blobs, &state, "ann", b"rows");
+        let bobs = ownership::upload(&blobs, &state, "bob", b"other rows");
+        drop(state);
+        let copy = blobs.local(&anns).unwrap().unwrap();
+        blobs.local(&bobs).unwrap().unwrap();
+        let gone = crate::tenants::erasure::erase_from(&config, &tenant("ann"), &blobs).unwrap();
+        assert!(gone.found_in.is_empty() && gone.blobs == 1 && gone.uploads == 1, "{gone:?}");
+        assert!(!copy.exists() && blobs.len(&anns).unwrap().is_none());
+        assert_eq!(blobs.tenants().unwrap(), BTreeSet::from([tenant("bob")]));
+        assert_eq!(read(&blobs, &bobs, 10).unwrap(), b"other rows");
+    }
+
+    /// However many ask for a blob as a file, it is copied once; and nothing stays of a copy that failed.
+    #[test]
+    fn a_blob_is_copied_once() {
+        let bucket = Bucket::new();
+        let blobs = bucket.open("some/where", "local");
+        let key = Key::new(&tenant("ann"), Namespace::Uploads, name_of(b"hello"));
+        let half = || std::fs::read_dir(bucket.dir.path().join("local/scratch")).unwrap().count();
+        bucket.damage(&blobs, &key);
+        assert_eq!(blobs.local(&key), Err(Error::Damaged { what: key.to_string() }));
+        assert_eq!(half(), 0);
+        blobs.put(&key, b"hello").unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| assert_eq!(std::fs::read(blobs.local(&key).unwrap().unwrap()).unwrap(), b"hello"));
+            }
+        });
+        // The failed copy had the name 0, the one that succeeded 1.
+        assert!(blobs.local.scratch().ends_with("2"));
+        assert_eq!(half(), 0);
+        let other = bucket.open("some/where", "other");
+        drop(other.copy_lock(&key));
+        other.copy_lock(&Key::new(&tenant("bob"), Namespace::Uploads, key.name()));
+        assert_eq!(other.copies.lock().unwrap().len(), 1, "who is done is forgotten");
+        let full = bucket.open_with("some/where", "full", u64::MAX, |builder| builder);
+        assert!(matches!(full.local(&key), Err(Error::Busy { .. })));
+    }
+
+    #[test]
+    fn a_store_without_conditional_writes_is_refused() {
+        let bucket = Bucket::new();
+        let disable = |builder: AmazonS3Builder| builder.with_conditional_put(S3ConditionalPut::Disabled);
+        let refused = bucket.open_with("", "local", 0, disable).set_owner(None, "0123").unwrap_err().to_string();
+        assert!(refused.contains("If-None-Match"), "{refused}");
+        let mut unconditional = bucket.open("", "local");
+        unconditional.store = Arc::new(UnconditionalStore(unconditional.store));
+        let refused = unconditional.set_owner(None, "0123").unwrap_err().to_string();
+        assert!(refused.contains("overlooks"), "{refused}");
+    }
+
+    /// A store that overlooks the conditions of writes.
+    #[derive(Debug)]
+    struct UnconditionalStore(Arc<dyn ObjectStore>);
+
+    impl std::fmt::Display for UnconditionalStore {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+
+    type Stream<T> = futures_util::stream::BoxStream<'static, object_store::Result<T>>;
+
+    #[tonic::async_trait]
+    impl ObjectStore for UnconditionalStore {
+        async fn put_opts(
+            &self,
+            path: &ObjectPath,
+            bytes: PutPayload,
+            options: PutOptions,
+        ) -> object_store::Result<PutResult> {
+            self.0.put_opts(path, bytes, PutOptions { mode: PutMode::Overwrite, ..options }).await
+        }
+        async fn put_multipart_opts(
+            &self,
+            path: &ObjectPath,
+            options: PutMultipartOptions,
+        ) -> object_store::Result<Box<dyn MultipartUpload>> {
+            self.0.put_multipart_opts(path, options).await
+        }
+        async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> object_store::Result<GetResult> {
+            self.0.get_opts(path, options).await
+        }
+        fn delete_stream(&self, paths: Stream<ObjectPath>) -> Stream<ObjectPath> {
+            self.0.delete_stream(paths)
+        }
+        fn list(&self, prefix: Option<&ObjectPath>) -> Stream<ObjectMeta> {
+            self.0.list(prefix)
+        }
+        async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> object_store::Result<ListResult> {
+            self.0.list_with_delimiter(prefix).await
+        }
+        async fn copy_opts(
+            &self,
+            from: &ObjectPath,
+            to: &ObjectPath,
+            options: CopyOptions,
+        ) -> object_store::Result<()> {
+            self.0.copy_opts(from, to, options).await
+        }
+    }
+}

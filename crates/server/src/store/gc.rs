@@ -1,0 +1,81 @@
+//! What is no longer needed: jobs that their owners delete, and what a sudden end left behind and nobody names: bytes of forgotten uploads and jobs, ciphertexts of a checkpoint that was never
+//! written. It is swept up when a server starts, before it serves anyone: nothing is on its way then.
+
+use crate::store::blobs::{Blobs, Key, Namespace};
+use crate::store::staging::Staging;
+use crate::store::state::State;
+use crate::tenants::Tenant;
+use crate::worker::checkpoint::Checkpoint;
+use crate::{Error, Result};
+use hetal_wire::{BlobName, JobId, v1};
+use std::collections::BTreeSet;
+
+/// Removes what nobody names; gives how much that was.
+pub fn collect_garbage(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<usize> {
+    let mut removed = 0;
+    for (tenant, name) in staging.files()? {
+        if state.upload(&tenant, name)?.is_none_or(|upload| upload.complete) {
+            staging.lock(&tenant, name)?.discard()?;
+            removed += 1;
+        }
+    }
+    for (tenant, namespace) in blobs.namespaces()? {
+        let Some(keep) = blobs_to_keep(state, &tenant, namespace)? else {
+            removed += blobs.list(&tenant, namespace)?.len();
+            blobs.clear(&tenant, namespace)?;
+            continue;
+        };
+        for name in blobs.list(&tenant, namespace)? {
+            let unnamed = match &keep {
+                Keep::Uploads => state.upload(&tenant, name)?.is_none(),
+                Keep::Only(names) => !names.contains(&name),
+                Keep::All => false,
+            };
+            if unnamed {
+                blobs.delete(&Key::new(&tenant, namespace, name))?;
+                removed += 1;
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// What of a shelf is needed.
+enum Keep {
+    Uploads,
+    Only(BTreeSet<BlobName>),
+    /// The job cannot be read: what it needs is not known.
+    All,
+}
+
+/// `None` where the whole shelf has lost its job.
+fn blobs_to_keep(state: &dyn State, tenant: &Tenant, namespace: Namespace) -> Result<Option<Keep>> {
+    let Namespace::Job(id) = namespace else { return Ok(Some(Keep::Uploads)) };
+    match referenced_blobs(state, tenant, id) {
+        Ok(names) => Ok(Some(Keep::Only(names))),
+        Err(Error::NoJob { .. }) => Ok(None),
+        Err(error @ (Error::State { .. } | Error::Failed { .. })) => {
+            tracing::error!(job = %id, %tenant, %error, "a job cannot be read: everything it made is kept");
+            Ok(Some(Keep::All))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The blobs that a job's checkpoint and events name.
+pub fn referenced_blobs(state: &dyn State, tenant: &Tenant, id: JobId) -> Result<BTreeSet<BlobName>> {
+    let job = state.job(tenant, id)?;
+    let mut names = BTreeSet::new();
+    if let Some(checkpoint) = job.checkpoint.filter(|_| !job.state.has_ended()) {
+        names.extend(Checkpoint::parse(&checkpoint)?.1);
+    }
+    for event in state.events(tenant, id, 0, usize::MAX >> 1)? {
+        let outputs = match event.what {
+            Some(v1::event::What::Validation(validation)) => validation.logits,
+            Some(v1::event::What::Finished(finished)) => finished.outputs,
+            _ => Vec::new(),
+        };
+        names.extend(outputs.iter().filter_map(|output| BlobName::try_from(&output.blob[..]).ok()));
+    }
+    Ok(names)
+}

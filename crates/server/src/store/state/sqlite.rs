@@ -1,0 +1,630 @@
+//! The state in an SQLite database. Every change is one transaction, on disk when it returns.
+
+use super::*;
+use prost::Message;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// A database.
+pub struct SqliteState(Mutex<Connection>);
+
+/// The tables of version 1. `turn` counts claims, so that tenants can be served in turn whatever the clock does.
+const SCHEMA: &str = "
+CREATE TABLE uploads (
+    tenant TEXT NOT NULL, name BLOB NOT NULL, kind INTEGER NOT NULL, size INTEGER NOT NULL, complete INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE, tenant TEXT NOT NULL, request BLOB NOT NULL, label TEXT NOT NULL, work TEXT NOT NULL,
+    state INTEGER NOT NULL, round INTEGER NOT NULL DEFAULT 0, checkpoint TEXT, progress BLOB,
+    reason TEXT NOT NULL DEFAULT '', cancel INTEGER NOT NULL DEFAULT 0,
+    created INTEGER NOT NULL, updated INTEGER NOT NULL, sequence INTEGER NOT NULL DEFAULT 0,
+    worker TEXT, token INTEGER NOT NULL DEFAULT 0, until INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, request)
+) STRICT;
+CREATE TABLE uses (
+    job BLOB NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, tenant TEXT NOT NULL, name BLOB NOT NULL,
+    PRIMARY KEY (tenant, name, job)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE events (
+    job BLOB NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, sequence INTEGER NOT NULL, event BLOB NOT NULL,
+    PRIMARY KEY (job, sequence)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE verdicts (
+    job BLOB NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, round INTEGER NOT NULL, verdict INTEGER NOT NULL,
+    PRIMARY KEY (job, round)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 1;
+";
+
+/// What version 2 adds: the time a job took, and an index by which another tenant's job is found missing exactly like one that never was.
+const SECOND: &str = "
+ALTER TABLE jobs ADD COLUMN spent INTEGER NOT NULL DEFAULT 0;
+CREATE UNIQUE INDEX jobs_of ON jobs (tenant, id);
+PRAGMA user_version = 2;
+";
+
+/// What version 3 adds: the bytes of what a job left (of jobs before it they are not known), and a name by which the blobs beside the
+/// database know it.
+const THIRD: &str = "
+ALTER TABLE jobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE identity (id BLOB NOT NULL) STRICT;
+INSERT INTO identity VALUES (randomblob(16));
+PRAGMA user_version = 3;
+";
+
+/// What version 4 adds: the bytes of the blobs that a job's checkpoint names (of checkpoints before it they are not known).
+const FOURTH: &str = "
+ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version = 4;
+";
+
+/// What version 5 adds: the marks by which the blobs know this copy of the database from others (`pairing`): the one that was found beside
+/// them last, and the one that was to take its place.
+const FIFTH: &str = "
+ALTER TABLE identity ADD COLUMN found TEXT NOT NULL DEFAULT '';
+ALTER TABLE identity ADD COLUMN intended TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 5;
+";
+
+/// What version 6 adds: until when a job rests, and how often it did so, or lacked memory, since its last checkpoint; and of trainings
+/// what their owners see of the work, which is large.
+const SIXTH: &str = "
+ALTER TABLE jobs ADD COLUMN not_before INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN rests INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN lacked INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN agreement TEXT;
+UPDATE jobs SET agreement = json_extract(work, '$.Training.agreement') WHERE json_valid(work);
+PRAGMA user_version = 6;
+";
+
+/// Every version's step from the one before.
+const MIGRATIONS: [&str; 6] = [SCHEMA, SECOND, THIRD, FOURTH, FIFTH, SIXTH];
+
+const STATES: [JobState; 6] =
+    [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
+const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
+const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
+
+const JOB: &str = "number, id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
+/// What is small of it.
+const SUMMARY: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
+/// Jobs that have not ended and that a worker can do something for. A lease that ends a whole lease later than one given
+/// now was given by a clock that has been set back since (a little later: it was extended while this question waited); so was a rest
+/// that ends later than the longest.
+const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > 2 * ?2 - ?1)
+    AND (cancel OR not_before <= ?1 OR not_before > ?1 + ?3)";
+
+/// Jobs that wait for a verdict, without a worker that has a lease.
+const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > 2 * ?2 - ?1) AND NOT EXISTS
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::State { reason: error.to_string() }
+    }
+}
+
+fn corrupt(what: &str) -> Error {
+    Error::State { reason: format!("{what} in the database makes no sense: restore it from a backup") }
+}
+
+/// The number of one of `all`, as it is stored.
+fn number<T: PartialEq>(all: &[T], value: T) -> i64 {
+    all.iter().position(|v| *v == value).map_or(-1, |n| n as i64)
+}
+
+fn numbered<T: Copy>(all: &[T], number: i64, what: &str) -> Result<T> {
+    usize::try_from(number).ok().and_then(|n| all.get(n)).copied().ok_or_else(|| corrupt(what))
+}
+
+impl SqliteState {
+    /// The database in a file, which is made if it is not there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let connection = Connection::open(path)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        // With a write-ahead log only FULL makes every transaction survive a power cut.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        Self::prepare(connection)
+    }
+
+    /// An empty database as the first version made it.
+    #[cfg(test)]
+    pub(crate) fn first_version(path: &Path) -> Result<()> {
+        Ok(Connection::open(path)?.execute_batch(SCHEMA)?)
+    }
+
+    /// A database that is gone with the process.
+    pub fn in_memory() -> Result<Self> {
+        Self::prepare(Connection::open_in_memory()?)
+    }
+
+    fn prepare(mut connection: Connection) -> Result<Self> {
+        connection.pragma_update(None, "foreign_keys", true)?;
+        connection.busy_timeout(std::time::Duration::from_secs(10))?;
+        // What is deleted is overwritten.
+        connection.pragma_update(None, "secure_delete", true)?;
+        let sound: String = connection.pragma_query_value(None, "quick_check", |row| row.get(0))?;
+        if sound != "ok" {
+            return Err(Error::State {
+                reason: format!("the database is damaged ({sound}): restore it from a backup"),
+            });
+        }
+        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        let missing = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..));
+        let newer = || Error::State { reason: format!("version {version} of the database: use a newer server") };
+        let missing = missing.ok_or_else(newer)?;
+        let transaction = connection.transaction()?;
+        missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
+        transaction.commit()?;
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    /// A name of its own, in hexadecimal: random, and the same for its whole life and in all its backups.
+    pub fn identity(&self) -> Result<String> {
+        self.read(|db| Ok(hex(&db.query_row("SELECT id FROM identity", [], |row| row.get::<_, [u8; 16]>(0))?)))
+    }
+
+    /// The mark that was found beside the blobs last, and the one that was to take its place.
+    pub(crate) fn marks(&self) -> Result<(String, String)> {
+        let sql = "SELECT found, intended FROM identity";
+        self.read(|db| Ok(db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
+    }
+
+    /// Remembers those marks.
+    pub(crate) fn set_marks(&self, found: &str, intended: &str) -> Result<()> {
+        self.write(|db| {
+            db.execute("UPDATE identity SET found = ?1, intended = ?2", [found, intended])?;
+            Ok(())
+        })
+    }
+
+    /// Uploads of all tenants that are complete.
+    pub(crate) fn complete_uploads(&self) -> Result<u64> {
+        let sql = "SELECT COUNT(*) FROM uploads WHERE complete";
+        self.read(|db| Ok(db.query_row(sql, [], |row| row.get::<_, i64>(0))? as u64))
+    }
+
+    /// Runs a transaction.
+    fn write<T>(&self, change: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        let mut connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let value = change(&transaction)?;
+        transaction.commit()?;
+        Ok(value)
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn find_upload(db: &Connection, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
+    let sql = "SELECT kind, size, complete FROM uploads WHERE tenant = ?1 AND name = ?2";
+    let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?));
+    let found = db.query_row(sql, params![tenant.as_str(), name.0], row).optional()?;
+    let parse = |(kind, size, complete): (i64, i64, bool)| {
+        Ok(Upload { name, kind: numbered(&KINDS, kind, "an upload's kind")?, size: size as u64, complete })
+    };
+    found.map(parse).transpose()
+}
+
+/// A row of jobs: its number, and the job if it makes sense. Damage in one row must not end a question about many.
+fn read_job(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Job>)> {
+    Ok((row.get(0)?, parse_job(row)))
+}
+
+fn parse_job(row: &Row<'_>) -> Result<Job> {
+    let work: String = row.get(4)?;
+    let progress = row.get::<_, Option<Vec<u8>>>(8)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+    let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
+    Ok(Job {
+        id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
+        tenant: Tenant::try_from(row.get::<_, String>(2)?).map_err(|_| corrupt("a tenant"))?,
+        label: row.get(3)?,
+        spec: serde_json::from_str(&work).map_err(|_| corrupt("a job's work"))?,
+        state: numbered(&STATES, row.get(5)?, "a job's state")?,
+        round: row.get(6)?,
+        checkpoint: row.get(7)?,
+        progress: progress.map_err(|_| corrupt("a job's progress"))?,
+        reason: row.get(9)?,
+        cancel: row.get(10)?,
+        created: number(11)?,
+        updated: number(12)?,
+        sequence: number(13)?,
+        spent: number(14)?,
+    })
+}
+
+fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
+    let sql = format!("SELECT {JOB} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_job).optional()?;
+    found.ok_or(Error::NoJob { id })?.1
+}
+
+fn read_summary(row: &Row<'_>) -> rusqlite::Result<(i64, Result<JobSummary>)> {
+    Ok((row.get(0)?, parse_summary(row)))
+}
+
+fn parse_summary(row: &Row<'_>) -> Result<JobSummary> {
+    let agreement = row.get::<_, Option<String>>(3)?.map(|text| serde_json::from_str(&text)).transpose();
+    let progress = row.get::<_, Option<Vec<u8>>>(6)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+    let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
+    Ok(JobSummary {
+        id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
+        label: row.get(2)?,
+        agreement: agreement.map_err(|_| corrupt("a job's agreement"))?,
+        state: numbered(&STATES, row.get(4)?, "a job's state")?,
+        round: row.get(5)?,
+        progress: progress.map_err(|_| corrupt("a job's progress"))?,
+        reason: row.get(7)?,
+        created: number(8)?,
+        updated: number(9)?,
+        sequence: number(10)?,
+    })
+}
+
+fn find_summary(db: &Connection, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+    let sql = format!("SELECT {SUMMARY} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_summary).optional()?;
+    found.ok_or(Error::NoJob { id })?.1
+}
+
+fn add_event(db: &Connection, id: JobId, what: v1::event::What) -> Result<()> {
+    let sql = "UPDATE jobs SET sequence = sequence + 1 WHERE id = ?1 RETURNING sequence";
+    let sequence: i64 = db.query_row(sql, [&id.0[..]], |row| row.get(0))?;
+    let event = v1::Event { sequence: sequence as u64, what: Some(what) };
+    db.execute("INSERT INTO events VALUES (?1, ?2, ?3)", params![id.0, sequence, event.encode_to_vec()])?;
+    Ok(())
+}
+
+fn insert_job(db: &Connection, tenant: &Tenant, job: &NewJob, now: Millis) -> Result<()> {
+    let failed = |e: serde_json::Error| Error::State { reason: e.to_string() };
+    let agreement = match &job.spec {
+        JobSpec::Training(training) => Some(serde_json::to_string(&training.agreement).map_err(failed)?),
+        JobSpec::Classification(_) => None,
+    };
+    let work = serde_json::to_string(&job.spec).map_err(failed)?;
+    let sql = "INSERT INTO jobs (id, tenant, request, label, work, agreement, state, created, updated)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?7)";
+    db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, agreement, now as i64])?;
+    Ok(())
+}
+
+fn find_verdict(db: &Connection, id: JobId, round: u32) -> Result<Option<Verdict>> {
+    let sql = "SELECT verdict FROM verdicts WHERE job = ?1 AND round = ?2";
+    let found = db.query_row(sql, params![id.0, round], |row| row.get::<_, i64>(0)).optional()?;
+    found.map(|n| numbered(&VERDICTS, n, "a verdict")).transpose()
+}
+
+fn tenant_totals(db: &Connection, tenant: &Tenant) -> Result<TenantTotals> {
+    let jobs = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
+    let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
+    Ok(TenantTotals { jobs, uploads })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Ends a job whose row makes no sense, so that the queue goes on.
+fn fail_unreadable(db: &Connection, number: i64, error: &Error) -> Result<()> {
+    let reason = "the server's record of the job was damaged";
+    let sql = "UPDATE jobs SET state = 4, reason = ?2 WHERE number = ?1 RETURNING id";
+    let id: Vec<u8> = db.query_row(sql, params![number, reason], |row| row.get(0))?;
+    tracing::error!(job = hex(&id), number, %error, "a job cannot be read: it fails");
+    if let Ok(id) = JobId::try_from(&id[..]) {
+        add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
+    }
+    Ok(())
+}
+
+fn count(db: &Connection, sql: &str, tenant: &Tenant) -> Result<u64> {
+    Ok(db.query_row(sql, [tenant.as_str()], |row| row.get::<_, i64>(0))? as u64)
+}
+
+impl State for SqliteState {
+    fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload> {
+        self.write(|db| {
+            if let Some(found) = find_upload(db, tenant, upload.name)? {
+                return check_same_upload(upload, found);
+            }
+            let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
+            let bytes = count(db, "SELECT COALESCE(SUM(size), 0) FROM uploads WHERE tenant = ?1", tenant)?;
+            let of_jobs = "SELECT COALESCE(SUM(bytes + IIF(state < 3, held, 0)), 0) FROM jobs WHERE tenant = ?1";
+            check_upload_quota(quota, upload, uploads, bytes.saturating_add(count(db, of_jobs, tenant)?))?;
+            let kind = number(&KINDS, upload.kind);
+            let values = params![tenant.as_str(), upload.name.0, kind, upload.size as i64, upload.complete];
+            db.execute("INSERT INTO uploads VALUES (?1, ?2, ?3, ?4, ?5)", values)?;
+            Ok(upload.clone())
+        })
+    }
+
+    fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
+        self.read(|db| find_upload(db, tenant, name))
+    }
+
+    fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|db| {
+            let sql = "UPDATE uploads SET complete = 1 WHERE tenant = ?1 AND name = ?2";
+            match db.execute(sql, params![tenant.as_str(), name.0])? {
+                0 => Err(Error::NoBlob { name }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|db| {
+            let sql = "SELECT COUNT(*) FROM uses WHERE tenant = ?1 AND name = ?2";
+            let uses: i64 = db.query_row(sql, params![tenant.as_str(), name.0], |row| row.get(0))?;
+            if uses > 0 {
+                return Err(upload_in_use(name));
+            }
+            let sql = "DELETE FROM uploads WHERE tenant = ?1 AND name = ?2";
+            match db.execute(sql, params![tenant.as_str(), name.0])? {
+                0 => Err(Error::NoBlob { name }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
+        self.write(|db| {
+            let sql = "SELECT id FROM jobs WHERE tenant = ?1 AND request = ?2";
+            let values = params![tenant.as_str(), job.request];
+            if let Some(id) = db.query_row(sql, values, |row| row.get::<_, [u8; 16]>(0)).optional()? {
+                return find_summary(db, tenant, JobId(id));
+            }
+            let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
+            let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
+            check_job_quota(quota, open, all)?;
+            for name in job.spec.uploads() {
+                find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
+            }
+            insert_job(db, tenant, job, now)?;
+            for name in job.spec.uploads() {
+                let sql = "INSERT OR IGNORE INTO uses (job, tenant, name) VALUES (?1, ?2, ?3)";
+                db.execute(sql, params![job.id.0, tenant.as_str(), name.0])?;
+            }
+            add_event(db, job.id, v1::event::What::Queued(v1::Queued {}))?;
+            find_summary(db, tenant, job.id)
+        })
+    }
+
+    fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
+        self.read(|db| find_job(db, tenant, id))
+    }
+
+    fn summary(&self, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+        self.read(|db| find_summary(db, tenant, id))
+    }
+
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<JobSummary>> {
+        self.read(|db| {
+            let mut rows = db.prepare(&format!("SELECT {SUMMARY} FROM jobs WHERE tenant = ?1 ORDER BY number DESC"))?;
+            let mut jobs = Vec::new();
+            for row in rows.query_map([tenant.as_str()], read_summary)? {
+                match row? {
+                    (_, Ok(job)) => jobs.push(job),
+                    // One that cannot be read does not hide the others.
+                    (number, Err(error)) => tracing::error!(number, %error, "a job cannot be read"),
+                }
+            }
+            Ok(jobs)
+        })
+    }
+
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary> {
+        self.write(|db| {
+            if !find_summary(db, tenant, id)?.state.has_ended() {
+                let sql = "UPDATE jobs SET cancel = 1, updated = ?2, not_before = 0, rests = 0 WHERE id = ?1";
+                db.execute(sql, params![id.0, now as i64])?;
+                let sql = "UPDATE jobs SET state = 5, token = token + 1 WHERE id = ?1 AND until <= ?2";
+                if db.execute(sql, params![id.0, now as i64])? > 0 {
+                    add_event(db, id, v1::event::What::Cancelled(v1::Cancelled {}))?;
+                }
+            }
+            find_summary(db, tenant, id)
+        })
+    }
+
+    fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
+        self.write(|db| {
+            if !find_summary(db, tenant, id)?.state.has_ended() {
+                return Err(job_not_ended());
+            }
+            db.execute("DELETE FROM jobs WHERE id = ?1", [&id.0[..]])?;
+            Ok(())
+        })
+    }
+
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+        self.read(|db| {
+            find_summary(db, tenant, id)?;
+            let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
+            let mut rows = db.prepare(sql)?;
+            let after = i64::try_from(after).unwrap_or(i64::MAX);
+            let rows = rows.query_map(params![id.0, after, most as i64], |row| row.get::<_, Vec<u8>>(0))?;
+            rows.map(|row| v1::Event::decode(&row?[..]).map_err(|_| corrupt("an event"))).collect()
+        })
+    }
+
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+        self.write(|db| {
+            let job = find_summary(db, tenant, id)?;
+            check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
+            let sql = "INSERT OR IGNORE INTO verdicts VALUES (?1, ?2, ?3)";
+            db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])?;
+            Ok(())
+        })
+    }
+
+    fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
+        self.write(|db| {
+            let sql = format!(
+                "SELECT {JOB} FROM jobs j WHERE {CLAIMABLE} ORDER BY
+                    (SELECT COUNT(*) FROM jobs r WHERE r.tenant = j.tenant AND r.until > ?1),
+                    (SELECT MAX(r.turn) FROM jobs r WHERE r.tenant = j.tenant), number LIMIT 1"
+            );
+            let job = loop {
+                let values = params![now as i64, until as i64, MAX_BACKOFF as i64];
+                match db.query_row(&sql, values, read_job).optional()? {
+                    None => return Ok(None),
+                    Some((_, Ok(job))) => break job,
+                    // One that cannot be read does not keep the others from their turn.
+                    Some((number, Err(error))) => fail_unreadable(db, number, &error)?,
+                }
+            };
+            let sql = "UPDATE jobs SET worker = ?2, until = ?3, token = token + 1, attempts = attempts + 1, state = 1,
+                turn = (SELECT MAX(turn) FROM jobs) + 1 WHERE id = ?1 RETURNING token, attempts, rests, lacked";
+            let values = params![job.id.0, worker, until as i64];
+            let counts = |row: &Row<'_>| Ok([row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?, row.get(3)?]);
+            let [token, counts @ ..] = db.query_row(sql, values, counts)?;
+            // A number that makes no sense is too large: the job ends, and not the queue.
+            let [attempts, backoffs, out_of_memory] = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+            let lease = Lease { job: job.id, token: token as u64 };
+            Ok(Some(Claim { lease, job: Job { state: JobState::Running, ..job }, attempts, backoffs, out_of_memory }))
+        })
+    }
+
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
+        self.write(|db| {
+            let sql = "UPDATE jobs SET until = ?3 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING cancel";
+            let values = params![lease.job.0, lease.token as i64, until() as i64];
+            db.query_row(sql, values, |row| row.get(0)).optional()?.ok_or(Error::Fenced)
+        })
+    }
+
+    fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
+        self.write(|db| {
+            let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
+                checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
+                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, MAX(attempts - ?12, 0), 0), spent = spent + ?9,
+                bytes = bytes + ?10, held = COALESCE(?11, held), not_before = COALESCE(?3 + ?13, not_before),
+                rests = IIF(?6 IS NULL, rests, 0) + (?13 IS NOT NULL), lacked = IIF(?6 IS NULL, lacked, 0) + ?14
+                WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
+            let values = params![
+                lease.job.0,
+                lease.token as i64,
+                now as i64,
+                change.state.map(|state| number(&STATES, state)),
+                change.round,
+                change.checkpoint,
+                change.progress.as_ref().map(|progress| progress.encode_to_vec()),
+                change.reason,
+                change.spent as i64,
+                change.event.as_ref().map_or(0, output_bytes) as i64,
+                change.held.map(|bytes| bytes as i64),
+                change.uncounted,
+                change.backoff.map(|backoff| backoff as i64),
+                change.out_of_memory,
+            ];
+            if db.execute(sql, values)? == 0 {
+                return Err(Error::Fenced);
+            }
+            if change.release {
+                // What nobody works on does not run.
+                let sql = "UPDATE jobs SET worker = NULL, until = 0, state = IIF(state = 1, 0, state) WHERE id = ?1";
+                db.execute(sql, [&lease.job.0[..]])?;
+            }
+            change.event.clone().map_or(Ok(()), |what| add_event(db, lease.job, what))
+        })
+    }
+
+    fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {
+        self.read(|db| find_verdict(db, job, round))
+    }
+
+    fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
+        self.read(|db| {
+            let mut rows = db.prepare(&format!("SELECT id, round FROM jobs j WHERE {UNANSWERED}"))?;
+            let raw = |row: &Row<'_>| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?));
+            let mut waiting = Vec::new();
+            for row in rows.query_map([now as i64, until as i64], raw)? {
+                let (id, round) = row?;
+                match (JobId::try_from(&id[..]), u32::try_from(round)) {
+                    (Ok(id), Ok(round)) => waiting.push((id, round)),
+                    // One that cannot be read does not keep the others waiting.
+                    _ => tracing::error!(job = hex(&id), round, "a job that waits for a verdict cannot be read"),
+                }
+            }
+            Ok(waiting)
+        })
+    }
+
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>> {
+        let tenant = self.write(|db| {
+            let sql = format!(
+                "UPDATE jobs AS j SET state = 4, reason = ?3, updated = ?1, worker = NULL, until = 0, token = token + 1
+                    WHERE id = ?4 AND round = ?5 AND {UNANSWERED} RETURNING tenant"
+            );
+            let values = params![now as i64, until as i64, reason, id.0, round];
+            // As bytes, which may be no text: ended it is, whosever it was.
+            let tenant = |row: &Row<'_>| Ok(row.get_ref(0)?.as_bytes()?.to_vec());
+            let Some(tenant) = db.query_row(&sql, values, tenant).optional()? else { return Ok(None) };
+            add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
+            Ok(Some(tenant))
+        })?;
+        let parse = |name| Tenant::try_from(String::from_utf8(name).ok()?).ok();
+        tenant.map(|name| parse(name).ok_or_else(|| corrupt("a tenant"))).transpose()
+    }
+
+    fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals> {
+        self.read(|db| tenant_totals(db, tenant))
+    }
+
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
+        let held = self.write(|db| {
+            let held = tenant_totals(db, tenant)?;
+            for table in ["jobs", "uploads"] {
+                db.execute(&format!("DELETE FROM {table} WHERE tenant = ?1"), [tenant.as_str()])?;
+            }
+            Ok(held)
+        })?;
+        // What was deleted stays neither in free pages nor in the log.
+        self.read(|db| Ok(db.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?))?;
+        Ok(held)
+    }
+
+    fn release_worker(&self, worker: &str) -> Result<()> {
+        self.write(|db| {
+            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1, state = IIF(state = 1, 0, state)
+                WHERE worker = ?1";
+            db.execute(sql, [worker])?;
+            db.execute("UPDATE jobs SET not_before = 0, rests = 0", [])?;
+            let mut rows = db.prepare("SELECT number, progress FROM jobs WHERE progress IS NOT NULL")?;
+            let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+            for row in rows {
+                let (number, bytes) = row?;
+                // One that makes no sense is found by whoever reads its job.
+                if let Ok(progress @ v1::Progress { resting: true, .. }) = v1::Progress::decode(&bytes[..]) {
+                    let awake = v1::Progress { resting: false, ..progress }.encode_to_vec();
+                    db.execute("UPDATE jobs SET progress = ?2 WHERE number = ?1", params![number, awake])?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
+        self.read(|db| {
+            let mut rows = db.prepare("SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state")?;
+            let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
+            let mut counted = Vec::new();
+            for row in rows {
+                let (state, count) = row?;
+                match numbered(&STATES, state, "a job's state") {
+                    Ok(state) => counted.push((state, count as u64)),
+                    // Those that make no sense keep nobody from counting the others.
+                    Err(_) => tracing::error!(state, count, "jobs in a state that there is not"),
+                }
+            }
+            Ok(counted)
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! The end of a tenant: everything of his is removed, and then looked for.
+
+use crate::config::Config;
+use crate::server::{lock, open_blobs};
+use crate::store::blobs::Blobs;
+use crate::store::disk::OsDisk;
+use crate::store::ownership;
+use crate::store::staging::Staging;
+use crate::store::state::{SqliteState, State, TenantTotals};
+use crate::tenants::Tenant;
+use crate::tenants::audit::AuditLog;
+use crate::{Error, Result};
+use hetal_wire::BlobName;
+use serde::Serialize;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What was removed of a tenant, and what a search for him found afterwards.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct ErasureReport {
+    /// The tenant.
+    pub tenant: String,
+    /// Jobs that were forgotten.
+    pub jobs: u64,
+    /// Uploads that were forgotten.
+    pub uploads: u64,
+    /// Blobs that were removed.
+    pub blobs: usize,
+    /// Uploads that had not been whole.
+    pub partial_uploads: usize,
+    /// Files of the server in which something of his was found afterwards: none, or the removal failed.
+    pub found_in: Vec<String>,
+}
+
+/// Removes everything of a tenant from the folder of a server that does not run.
+pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<ErasureReport> {
+    let _lock = lock(&config.folder)?;
+    erase_from(config, tenant, &*open_blobs(config)?)
+}
+
+/// The same, from some blobs.
+pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) -> Result<ErasureReport> {
+    let folder = &config.folder;
+    let state = SqliteState::open(&folder.join("state.sqlite"))?;
+    // A tenant of the same name may be another server's.
+    ownership::establish(blobs, &state, false)?;
+    let staging = Staging::open(Arc::new(OsDisk), &folder.join("staging"), 1)?;
+    // Names that stand for nothing but what is removed here: random, or hashes.
+    let mut names: Vec<Vec<u8>> = state.jobs(tenant)?.iter().map(|job| job.id.to_vec()).collect();
+    // The state last: if this is interrupted it can be done again.
+    let (mut removed, mut partial) = (0, 0);
+    for (_, namespace) in blobs.namespaces()?.into_iter().filter(|(owner, _)| owner == tenant) {
+        let all = blobs.list(tenant, namespace)?;
+        removed += all.len();
+        names.extend(all.into_iter().map(BlobName::to_vec));
+        blobs.clear(tenant, namespace)?;
+    }
+    for (_, name) in staging.files()?.into_iter().filter(|(owner, _)| owner == tenant) {
+        partial += 1;
+        names.push(name.to_vec());
+        staging.lock(tenant, name)?.discard()?;
+    }
+    staging.remove_tenant(tenant)?;
+    remove_folders(&folder.join("blobs/tenants").join(tenant.as_str()))?;
+    let TenantTotals { jobs, uploads } = state.forget_tenant(tenant)?;
+    let left = state.tenant_totals(tenant)?;
+    drop(state);
+    if left != TenantTotals::default() || blobs.namespaces()?.iter().any(|(owner, _)| owner == tenant) {
+        return Err(Error::State { reason: format!("something of {tenant} is still there: {left:?}") });
+    }
+    // The same bytes uploaded by two tenants have one name: what another has is no trace.
+    for (other, namespace) in blobs.namespaces()? {
+        let theirs: HashSet<_> = blobs.list(&other, namespace)?.into_iter().map(BlobName::to_vec).collect();
+        names.retain(|name| !theirs.contains(name));
+    }
+    let found_in = Search::new(folder, tenant, &names).run()?;
+    let audit = AuditLog::open(folder, config.bounds.audit_bytes)?;
+    audit.operator("forget", tenant, if found_in.is_empty() { "ok" } else { "failed" });
+    let tenant = tenant.to_string();
+    Ok(ErasureReport { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
+}
+
+/// Removes the empty folders of a tenant.
+fn remove_folders(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::file(folder, e)),
+        _ => Ok(()),
+    }
+}
+
+/// A look for a tenant's folders, and for the names of what he had: among the names of files, and in the bytes of the database, as bytes
+/// and as text. The audit log keeps both: it says who did what.
+struct Search<'a> {
+    root: &'a Path,
+    homes: [PathBuf; 2],
+    /// The first bytes of random names, and their first digits: enough to find them by.
+    bytes: HashSet<[u8; 8]>,
+    digits: HashSet<[u8; 16]>,
+}
+
+impl<'a> Search<'a> {
+    fn new(root: &'a Path, tenant: &Tenant, names: &[Vec<u8>]) -> Self {
+        let homes = ["blobs/tenants", "staging"].map(|folder| root.join(folder).join(tenant.as_str()));
+        let bytes: HashSet<[u8; 8]> = names.iter().filter_map(|name| name.first_chunk().copied()).collect();
+        let text = |bytes: &[u8; 8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let digits = bytes.iter().filter_map(|bytes| text(bytes).as_bytes().first_chunk().copied()).collect();
+        Self { root, homes, bytes, digits }
+    }
+
+    /// The files and folders in which something is.
+    fn run(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        self.walk(self.root, &mut found)?;
+        Ok(found)
+    }
+
+    fn walk(&self, folder: &Path, found: &mut Vec<String>) -> Result<()> {
+        for entry in std::fs::read_dir(folder).map_err(|e| Error::file(folder, e))? {
+            let path = entry.map_err(|e| Error::file(folder, e))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let is_state = folder == self.root && name.starts_with("state.sqlite");
+            let is_his =
+                self.homes.contains(&path) || name.as_bytes().first_chunk().is_some_and(|d| self.digits.contains(d));
+            if is_his || is_state && self.mentioned(&path)? {
+                found.push(path.strip_prefix(self.root).unwrap_or(&path).display().to_string());
+            }
+            if path.is_dir() {
+                self.walk(&path, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mentioned(&self, path: &Path) -> Result<bool> {
+        let all = std::fs::read(path).map_err(|e| Error::file(path, e))?;
+        let named = |at: usize| {
+            let here = &all[at..];
+            here.first_chunk().is_some_and(|bytes| self.bytes.contains(bytes))
+                || here.first_chunk().is_some_and(|digits| self.digits.contains(digits))
+        };
+        Ok((0..all.len()).any(named))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    /// A tenant may be called like any folder of a server; what he had is found by its name, however that is written.
+    #[test]
+    fn a_search_finds_what_is_his_and_nothing_else() {
+        let folder = TempDir::new();
+        let root = folder.path();
+        let name = BlobName([0xA7; 32]);
+        for others in ["blobs/tenants/bob/uploads", "blobs/tenants/bob/jobs", "blobs/scratch", "staging/bob", "tls"] {
+            std::fs::create_dir_all(root.join(others)).unwrap();
+        }
+        std::fs::write(root.join("state.sqlite"), b"nothing").unwrap();
+        let found =
+            |tenant: &str| Search::new(root, &tenant.to_owned().try_into().unwrap(), &[name.to_vec()]).run().unwrap();
+        for tenant in ["blobs", "tenants", "uploads", "jobs", "scratch", "staging", "tls", "ann"] {
+            assert!(found(tenant).is_empty(), "{tenant}: {:?}", found(tenant));
+        }
+        assert_eq!(found("bob").len(), 2);
+        std::fs::write(root.join("state.sqlite"), [b"..", &name.0[..], b".."].concat()).unwrap();
+        assert_eq!(found("ann"), ["state.sqlite"]);
+        std::fs::write(root.join("state.sqlite"), format!("{{\"keys\":\"{name}\"}}")).unwrap();
+        assert_eq!(found("ann"), ["state.sqlite"]);
+        std::fs::write(root.join("state.sqlite"), b"nothing").unwrap();
+        std::fs::write(root.join("staging/bob").join(name.to_string()), b"").unwrap();
+        assert_eq!(found("ann"), [format!("staging/bob/{name}")]);
+    }
+}

@@ -1,0 +1,121 @@
+//! A state on a machine that fails. Each change is one transaction: done or not, whatever whoever asked for it is told.
+
+use super::toy_executor::SIZE;
+use super::world::{Injected, World};
+use crate::store::state::{
+    Change, Claim, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
+};
+use crate::tenants::Tenant;
+use crate::worker::checkpoint::Checkpoint;
+use crate::{Error, Result};
+use hetal_learn::Verdict;
+use hetal_wire::{BlobName, JobId, v1};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+pub struct SimState {
+    world: Arc<World>,
+    inner: Box<dyn State>,
+}
+
+impl SimState {
+    pub fn new(world: &Arc<World>, inner: Box<dyn State>) -> Self {
+        Self { world: Arc::clone(world), inner }
+    }
+
+    /// The state itself, without faults: for those who check it.
+    pub fn without_faults(&self) -> &dyn State {
+        &*self.inner
+    }
+
+    fn operate<T>(&self, writes: bool, work: impl FnOnce(&dyn State) -> Result<T>) -> Result<T> {
+        let failed = || Error::State { reason: "the simulated state failed".to_owned() };
+        match self.world.next_fault(writes) {
+            Injected::Success => work(&*self.inner),
+            Injected::Crash { applied: true } => work(&*self.inner).and(Err(failed())),
+            Injected::Failure | Injected::Crash { applied: false } => Err(failed()),
+        }
+    }
+
+    fn write<T>(&self, work: impl FnOnce(&dyn State) -> Result<T>) -> Result<T> {
+        self.operate(true, work)
+    }
+
+    fn read<T>(&self, work: impl FnOnce(&dyn State) -> Result<T>) -> Result<T> {
+        self.operate(false, work)
+    }
+}
+
+impl State for SimState {
+    fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload> {
+        self.write(|s| s.begin_upload(tenant, upload, quota))
+    }
+    fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
+        self.read(|s| s.upload(tenant, name))
+    }
+    fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|s| s.complete_upload(tenant, name))
+    }
+    fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|s| s.delete_upload(tenant, name))
+    }
+    fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
+        self.write(|s| s.create_job(tenant, job, quota, now))
+    }
+    fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job> {
+        self.read(|s| s.job(tenant, id))
+    }
+    fn summary(&self, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+        self.read(|s| s.summary(tenant, id))
+    }
+    fn jobs(&self, tenant: &Tenant) -> Result<Vec<JobSummary>> {
+        self.read(|s| s.jobs(tenant))
+    }
+    fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary> {
+        self.write(|s| s.cancel_job(tenant, id, now))
+    }
+    fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
+        self.write(|s| s.delete_job(tenant, id))
+    }
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+        self.read(|s| s.events(tenant, id, after, most))
+    }
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+        self.write(|s| s.judge(tenant, id, round, verdict))
+    }
+    fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
+        self.write(|s| s.claim(worker, now, until))
+    }
+    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
+        self.write(|s| s.renew(lease, until))
+    }
+    fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
+        if let (Some(checkpoint), Some(held)) = (&change.checkpoint, change.held) {
+            // Every blob counts once, however many ciphertexts it stands for; in the toy all have one size.
+            let names: BTreeSet<_> = Checkpoint::parse(checkpoint)?.1.into_iter().collect();
+            assert_eq!(held, (names.len() * SIZE) as u64, "bytes of a checkpoint");
+        }
+        self.write(|s| s.commit(lease, change, now))
+    }
+    fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>> {
+        self.read(|s| s.verdict(job, round))
+    }
+    fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
+        self.read(|s| s.waiting(now, until))
+    }
+    fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>> {
+        self.write(|s| s.expire(id, round, reason, now, until))
+    }
+    fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals> {
+        self.read(|s| s.tenant_totals(tenant))
+    }
+    fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
+        self.write(|s| s.forget_tenant(tenant))
+    }
+    fn release_worker(&self, worker: &str) -> Result<()> {
+        self.write(|s| s.release_worker(worker))
+    }
+    fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
+        self.read(|s| s.count_jobs())
+    }
+}

@@ -1,0 +1,222 @@
+//! A computation that takes no time and whose every result depends on everything that went into it.
+
+use super::world::World;
+use crate::compute::executor::Executor;
+use crate::jobs::spec::{RowBlob, TrainingSpec};
+use crate::store::blobs::{Blobs, name_of};
+use crate::store::state::Job;
+use crate::{Error, Result};
+use hetal_learn::driver::{Ended, Host, StepRequest, drive};
+use hetal_learn::session::Action;
+use hetal_learn::trainer::Model;
+use hetal_learn::{Session, Verdict};
+use hetal_wire::BlobName;
+use std::cell::Cell;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+pub type Ct = [u8; 32];
+
+/// The hash of what a result came from.
+fn of(kind: &str, parts: &[&[u8]]) -> Ct {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(kind.as_bytes());
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// Ciphertexts of a classifier.
+pub const PARTS: usize = 2;
+/// Bytes of a ciphertext.
+pub const SIZE: usize = 96;
+/// The most bytes of a blob that a job makes.
+pub const MOST: u64 = (PARTS * SIZE) as u64;
+
+/// Every part of a vector of ciphertexts.
+fn parts_of(kind: &str, from: &[&[u8]]) -> Vec<Ct> {
+    (0..PARTS as u8).map(|part| of(kind, &[from, &[&[part]]].concat())).collect()
+}
+
+fn first_weights(training: &TrainingSpec) -> Vec<Ct> {
+    parts_of("first", &[&training.keys.0])
+}
+
+fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
+    let lookahead = model.lookahead.as_ref().map(|parts| parts.concat()).unwrap_or_default();
+    let momentum = model.momentum.as_ref().map(|parts| parts.concat()).unwrap_or_default();
+    let all: [&[u8]; 7] = [
+        &model.weights.concat(),
+        &lookahead,
+        &momentum,
+        &model.scale.to_le_bytes(),
+        batch,
+        &range.to_le_bytes(),
+        &rate.to_le_bytes(),
+    ];
+    Model {
+        weights: parts_of("weights", &all),
+        lookahead: Some(parts_of("lookahead", &all)),
+        momentum: Some(parts_of("momentum", &all)),
+        // A refresh after every other step.
+        scale: model.scale / 100.0,
+        schedule: model.schedule,
+    }
+}
+
+fn refresh(model: &Model<Ct>) -> Model<Ct> {
+    let momentum = model.momentum.as_ref().map(|parts| parts_of("refreshed", &[&parts.concat()]));
+    Model { momentum, scale: 1.0, ..model.clone() }
+}
+
+fn logits(range: f64, rows: &Ct, weights: &[Ct]) -> Ct {
+    of("logits", &[rows, &weights.concat(), &range.to_le_bytes()])
+}
+
+fn encode(ct: &Ct) -> Vec<u8> {
+    ct.repeat(3)
+}
+
+/// What a training must come to: the names of the logits of every round, and of the weights at its end.
+pub struct Expected {
+    pub logits: Vec<Vec<BlobName>>,
+    pub outputs: Vec<(u32, BlobName)>,
+}
+
+/// The training, without disk, state or network.
+pub fn expected(training: &TrainingSpec, verdict: impl Fn(u32) -> Verdict) -> Expected {
+    let first = first_weights(training);
+    let mut session = Session::new(training.agreement.clone(), training.batches.len(), first).unwrap();
+    let mut host = MemoryHost { training, answer: verdict, logits: Vec::new() };
+    assert!(matches!(drive(&mut session, &mut host), Ok(Ended::Complete)));
+    let bytes = |parts: &[Ct]| parts.iter().flat_map(encode).collect::<Vec<_>>();
+    let outputs = session.kept().map(|(epoch, parts)| (epoch as u32, name_of(&bytes(parts)))).collect();
+    Expected { logits: host.logits, outputs }
+}
+
+/// A host without disk, state or faults.
+struct MemoryHost<'a, F> {
+    training: &'a TrainingSpec,
+    answer: F,
+    logits: Vec<Vec<BlobName>>,
+}
+
+impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
+    type Ciphertext = Ct;
+    type Error = Error;
+    type Interruption = std::convert::Infallible;
+
+    fn interruption(&mut self) -> Result<Option<Self::Interruption>> {
+        Ok(None)
+    }
+    fn step(&mut self, session: &Session<Ct>, request: StepRequest) -> Result<Model<Ct>> {
+        let batch = &self.training.batches[request.batch].blob.0;
+        Ok(step(request.range, session.model(), batch, request.rate))
+    }
+    fn refresh(&mut self, session: &Session<Ct>, _: f64) -> Result<Model<Ct>> {
+        Ok(refresh(session.model()))
+    }
+    fn advanced(&mut self, _: &Session<Ct>, _: Action) -> Result<()> {
+        Ok(())
+    }
+    fn verdict(
+        &mut self,
+        session: &Session<Ct>,
+        _: usize,
+        range: f64,
+    ) -> Result<ControlFlow<Self::Interruption, Verdict>> {
+        let of = |rows: &RowBlob| name_of(&encode(&logits(range, &rows.blob.0, session.weights())));
+        self.logits.push(self.training.validation.iter().map(of).collect());
+        Ok(ControlFlow::Continue((self.answer)(self.logits.len() as u32)))
+    }
+    fn rounds(&self) -> usize {
+        self.logits.len()
+    }
+    fn judged(&mut self, _: &Session<Ct>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The toy at work for a server.
+pub struct ToyExecutor<'a> {
+    pub world: &'a World,
+    pub blobs: &'a dyn Blobs,
+    pub job: &'a Job,
+    /// Ciphertexts that were encoded.
+    pub encoded: &'a Cell<usize>,
+}
+
+impl Executor for ToyExecutor<'_> {
+    type Ct = Ct;
+    type Circuit = f64;
+    type Batch = Ct;
+    type Rows = Ct;
+    type Expanded = Vec<Ct>;
+
+    fn blobs(&self) -> &dyn Blobs {
+        self.blobs
+    }
+    fn job(&self) -> &Job {
+        self.job
+    }
+    fn circuit(&self, range: f64) -> Result<f64> {
+        Ok(range)
+    }
+    fn parts(&self) -> usize {
+        PARTS
+    }
+    fn first_weights(&self, training: &TrainingSpec) -> Result<Vec<Ct>> {
+        Ok(first_weights(training))
+    }
+    fn batches(&self, sent: usize) -> usize {
+        sent
+    }
+    fn pieces_of(&self, batch: usize, _sent: usize) -> Range<usize> {
+        batch..batch + 1
+    }
+    fn batch(&self, _: &f64, part: &RowBlob) -> Result<Ct> {
+        Ok(name_of(&self.upload(part.blob, 1 << 20)?).0)
+    }
+    fn rows(&self, circuit: &f64, part: &RowBlob) -> Result<Ct> {
+        self.batch(circuit, part)
+    }
+    fn batch_capacity(&self, bytes: u64) -> usize {
+        (bytes >> 30) as usize
+    }
+    fn step(
+        &self,
+        range: &f64,
+        model: &Model<Ct>,
+        _rows: usize,
+        pieces: &mut dyn Iterator<Item = Result<Arc<Ct>>>,
+        rate: f64,
+    ) -> Result<Model<Ct>> {
+        self.world.pause();
+        let batch = pieces.next().ok_or_else(|| Error::failed("a batch without pieces"))??;
+        Ok(step(*range, model, &batch, rate))
+    }
+    fn refresh(&self, _: &f64, model: &Model<Ct>) -> Result<Model<Ct>> {
+        Ok(refresh(model))
+    }
+    fn expand(&self, _: &f64, weights: &[Ct]) -> Result<Vec<Ct>> {
+        Ok(weights.to_vec())
+    }
+    fn logits(&self, range: &f64, rows: &Ct, weights: &Vec<Ct>) -> Result<Ct> {
+        Ok(logits(*range, rows, weights))
+    }
+    fn encode(&self, ct: &Ct) -> Result<Vec<u8>> {
+        self.encoded.set(self.encoded.get() + 1);
+        Ok(encode(ct))
+    }
+    fn decode(&self, bytes: &mut &[u8]) -> Result<Ct> {
+        let (one, rest) = bytes.split_at_checked(SIZE).ok_or_else(|| Error::failed("too short"))?;
+        *bytes = rest;
+        let ct: Ct = one.get(..32).and_then(|b| b.try_into().ok()).ok_or_else(|| Error::failed("too short"))?;
+        if one == encode(&ct) { Ok(ct) } else { Err(Error::failed("no ciphertext")) }
+    }
+    fn max_ciphertext_bytes(&self) -> u64 {
+        SIZE as u64
+    }
+}

@@ -1,0 +1,495 @@
+//! What every state must do.
+#![allow(clippy::unwrap_used)]
+
+use crate::Error;
+use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
+use crate::store::state::*;
+use crate::tenants::Tenant;
+use hetal_learn::Limits;
+use hetal_learn::Verdict;
+use hetal_testkit::TempDir;
+use hetal_wire::{BlobName, JobId, v1};
+use v1::event::What;
+
+const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
+
+fn tenant(name: &str) -> Tenant {
+    name.to_owned().try_into().unwrap()
+}
+
+fn upload(n: u8, size: u64) -> Upload {
+    Upload { name: BlobName([n; 32]), kind: BlobKind::Batch, size, complete: false }
+}
+
+fn new_job(n: u8) -> NewJob {
+    let row_blob = |n| RowBlob { blob: BlobName([n; 32]), rows: 5 };
+    let spec = JobSpec::Training(TrainingSpec {
+        set: "full".to_owned(),
+        features: 4,
+        classes: 3,
+        keys: BlobName([1; 32]),
+        batches: vec![row_blob(2), row_blob(2)],
+        validation: vec![row_blob(3)],
+        agreement: Limits::default().defaults,
+    });
+    NewJob { id: JobId([n; 16]), request: [n; 16], label: format!("job {n}"), spec }
+}
+
+fn kinds(events: &[v1::Event]) -> Vec<(u64, &'static str)> {
+    let name = |what: &Option<What>| match what {
+        Some(What::Queued(_)) => "queued",
+        Some(What::Started(_)) => "started",
+        Some(What::Judged(_)) => "judged",
+        Some(What::Failed(_)) => "failed",
+        Some(What::Cancelled(_)) => "cancelled",
+        _ => "other",
+    };
+    events.iter().map(|e| (e.sequence, name(&e.what))).collect()
+}
+
+fn uploads(state: &dyn State) {
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    assert_eq!(state.upload(&ann, BlobName([1; 32])).unwrap(), None);
+    assert_eq!(state.begin_upload(&ann, &upload(1, 60), &QUOTA).unwrap(), upload(1, 60));
+    // Once more: the same. With another size: refused.
+    assert_eq!(state.begin_upload(&ann, &upload(1, 60), &QUOTA).unwrap(), upload(1, 60));
+    assert!(matches!(state.begin_upload(&ann, &upload(1, 61), &QUOTA), Err(Error::Invalid { .. })));
+    assert!(matches!(state.begin_upload(&ann, &upload(2, 41), &QUOTA), Err(Error::Limit { .. })));
+    assert!(matches!(state.begin_upload(&ann, &upload(2, u64::MAX >> 1), &QUOTA), Err(Error::Limit { .. })));
+    state.begin_upload(&ann, &upload(2, 20), &QUOTA).unwrap();
+    state.begin_upload(&ann, &upload(3, 20), &QUOTA).unwrap();
+    assert!(matches!(state.begin_upload(&ann, &upload(4, 0), &QUOTA), Err(Error::Limit { .. })));
+    state.complete_upload(&ann, BlobName([1; 32])).unwrap();
+    assert!(state.upload(&ann, BlobName([1; 32])).unwrap().unwrap().complete);
+    // Another tenant has neither the blob nor the bill.
+    assert_eq!(state.upload(&bob, BlobName([1; 32])).unwrap(), None);
+    assert_eq!(state.complete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
+    assert_eq!(state.delete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
+    state.begin_upload(&bob, &upload(1, 99), &QUOTA).unwrap();
+    state.delete_upload(&bob, BlobName([1; 32])).unwrap();
+    // A job needs uploads that are whole, whatever was checked before.
+    let missing = Err(Error::NoBlob { name: BlobName([2; 32]) });
+    assert_eq!(state.create_job(&ann, &new_job(1), &QUOTA, 9), missing);
+    complete(state, &ann, [2, 3]);
+    complete(state, &bob, [1, 2, 3]);
+}
+
+/// Uploads that are whole.
+fn complete<const N: usize>(state: &dyn State, tenant: &Tenant, uploads: [u8; N]) {
+    for n in uploads {
+        state.begin_upload(tenant, &upload(n, 20), &QUOTA).unwrap();
+        state.complete_upload(tenant, BlobName([n; 32])).unwrap();
+    }
+}
+
+fn jobs(state: &dyn State) {
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    let first = state.create_job(&ann, &new_job(1), &QUOTA, 10).unwrap();
+    assert_eq!((first.state, first.created, first.sequence), (JobState::Queued, 10, 1));
+    assert_eq!(state.job(&ann, first.id).unwrap().spec, new_job(1).spec);
+    assert_eq!(first.agreement, Some(Limits::default().defaults));
+    assert_eq!(state.summary(&ann, first.id).unwrap(), first);
+    // The same request under another name is the same job.
+    let again = NewJob { id: JobId([99; 16]), ..new_job(1) };
+    assert_eq!(state.create_job(&ann, &again, &QUOTA, 11).unwrap(), first);
+    state.create_job(&ann, &new_job(2), &QUOTA, 12).unwrap();
+    state.create_job(&ann, &new_job(3), &QUOTA, 13).unwrap();
+    assert!(matches!(state.create_job(&ann, &new_job(4), &QUOTA, 14), Err(Error::Limit { .. })));
+    let ids: Vec<_> = state.jobs(&ann).unwrap().iter().map(|job| job.id.0[0]).collect();
+    assert_eq!(ids, [3, 2, 1]);
+    assert_eq!(kinds(&state.events(&ann, first.id, 0, 10).unwrap()), [(1, "queued")]);
+    // Uploads that a job uses stay.
+    assert!(matches!(state.delete_upload(&ann, BlobName([1; 32])), Err(Error::Precondition { .. })));
+    // Nobody else sees it.
+    let unknown = || Error::NoJob { id: first.id };
+    assert_eq!(state.job(&bob, first.id), Err(unknown()));
+    assert_eq!(state.events(&bob, first.id, 0, 10), Err(unknown()));
+    assert_eq!(state.cancel_job(&bob, first.id, 20), Err(unknown()));
+    assert_eq!(state.delete_job(&bob, first.id), Err(unknown()));
+    assert_eq!(state.judge(&bob, first.id, 1, Verdict::Stop), Err(unknown()));
+    assert!(state.jobs(&bob).unwrap().is_empty());
+    // Cancelled while nobody works on it: at once, and for good.
+    assert!(matches!(state.delete_job(&ann, JobId([2; 16])), Err(Error::Precondition { .. })));
+    assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 20).unwrap().state, JobState::Cancelled);
+    assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 21).unwrap().sequence, 2);
+    assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 1, 10).unwrap()), [(2, "cancelled")]);
+    // An ended job leaves room for another, until too many are kept.
+    state.create_job(&ann, &new_job(4), &QUOTA, 22).unwrap();
+    state.cancel_job(&ann, JobId([4; 16]), 23).unwrap();
+    assert!(matches!(state.create_job(&ann, &new_job(5), &QUOTA, 24), Err(Error::Limit { .. })));
+    state.delete_job(&ann, JobId([2; 16])).unwrap();
+    assert_eq!(state.job(&ann, JobId([2; 16])), Err(Error::NoJob { id: JobId([2; 16]) }));
+    state.delete_job(&ann, JobId([4; 16])).unwrap();
+}
+
+/// Turns of tenants: jobs 1 and 3 of ann, then one of bob, which is younger but comes between.
+fn turns(state: &dyn State) {
+    let bob = tenant("bob");
+    state.create_job(&bob, &new_job(11), &QUOTA, 30).unwrap();
+    let claim = |now| state.claim("worker", now, now + 100).unwrap();
+    let (a, b, c) = (claim(100).unwrap(), claim(100).unwrap(), claim(100).unwrap());
+    assert_eq!([&a, &b, &c].map(|claim| claim.job.id.0[0]), [1, 11, 3]);
+    assert_eq!((a.attempts, a.job.state), (1, JobState::Running));
+    assert_eq!(claim(199), None);
+    // Leases end unless they are renewed; then the job is another's, and the first worker can do nothing more.
+    assert!(!state.renew(&a.lease, &|| 300).unwrap());
+    let again = claim(200).unwrap();
+    assert!(again.job.id == b.job.id || again.job.id == c.job.id);
+    let late = if again.job.id == b.job.id { b } else { c };
+    assert!(again.lease.token > late.lease.token && again.attempts == 2);
+    let change = Change { state: Some(JobState::Finished), ..Change::default() };
+    assert_eq!(state.commit(&late.lease, &change, 201), Err(Error::Fenced));
+    assert_eq!(state.renew(&late.lease, &|| 900), Err(Error::Fenced));
+    // An attempt that does not count is forgotten, and no other.
+    let progress = Some(v1::Progress { done: 1, resting: true, ..v1::Progress::default() });
+    let change =
+        Change { state: Some(JobState::Queued), progress, release: true, uncounted: true, ..Change::default() };
+    state.commit(&again.lease, &change, 201).unwrap();
+    let other = state.claim("worker", 201, 301).unwrap().unwrap();
+    let again = if other.job.id == again.job.id { other } else { state.claim("worker", 201, 301).unwrap().unwrap() };
+    assert_eq!((again.job.state, again.attempts), (JobState::Running, 2));
+    // A worker that is known to be dead loses all.
+    let backoffs = || state.job(&again.job.tenant, again.job.id).unwrap().progress.map(|p| (p.done, p.resting));
+    assert_eq!(backoffs(), Some((1, true)));
+    state.release_worker("worker").unwrap();
+    assert_eq!(state.renew(&again.lease, &|| 900), Err(Error::Fenced));
+    assert_eq!(backoffs(), Some((1, false)), "it goes on with the next");
+    assert_eq!(state.renew(&a.lease, &|| 900), Err(Error::Fenced));
+    let mut ids: Vec<_> = (0..3).map(|_| claim(202).unwrap().job.id.0[0]).collect();
+    ids.sort();
+    assert_eq!(ids, [1, 3, 11]);
+    state.release_worker("worker").unwrap();
+}
+
+/// A job through a verdict to its end.
+fn life(state: &dyn State) {
+    let ann = tenant("ann");
+    state.cancel_job(&tenant("bob"), JobId([11; 16]), 300).unwrap();
+    state.cancel_job(&ann, JobId([3; 16]), 300).unwrap();
+    let claim = state.claim("worker", 300, 400).unwrap().unwrap();
+    let id = claim.job.id;
+    assert_eq!(id.0[0], 1);
+    let commit = |lease: &Lease, change: Change| state.commit(lease, &change, 310);
+    let progress = v1::Progress { done: 3, total: 7, ..v1::Progress::default() };
+    commit(&claim.lease, Change { progress: Some(progress), ..Change::default() }).unwrap();
+    let before = state.job(&ann, id).unwrap();
+    assert_eq!((before.progress, before.checkpoint, before.state), (Some(progress), None, JobState::Running));
+    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
+    assert_eq!(state.waiting(310, 400).unwrap(), []);
+    let waiting = Change {
+        state: Some(JobState::Waiting),
+        spent: 7,
+        round: Some(1),
+        checkpoint: Some("here".to_owned()),
+        event: Some(What::Started(v1::Started::default())),
+        release: true,
+        ..Change::default()
+    };
+    commit(&claim.lease, waiting).unwrap();
+    assert_eq!(commit(&claim.lease, Change::default()), Err(Error::Fenced));
+    let job = state.job(&ann, id).unwrap();
+    assert_eq!((job.state, job.checkpoint.as_deref(), job.progress), (JobState::Waiting, Some("here"), Some(progress)));
+    assert_eq!((job.spent, state.waiting(315, 400).unwrap()), (7, vec![(id, 1)]));
+    assert!(state.expire(id, 2, "late", 315, 400).unwrap().is_none(), "another round");
+    // Without a verdict there is nothing to do.
+    assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
+    assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::Precondition { .. })));
+    assert_eq!(state.verdict(id, 1).unwrap(), None);
+    state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
+    state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
+    assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
+    assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
+    let unanswered = state.waiting(325, 400).unwrap();
+    assert!(unanswered.is_empty() && state.expire(id, 1, "late", 325, 400).unwrap().is_none(), "it was answered");
+    let claim = state.claim("worker", 330, 430).unwrap().unwrap();
+    // A checkpoint was made since the last claim.
+    assert_eq!((claim.job.id, claim.attempts), (id, 1));
+    // An owner who cancels a job in work is heard at the next renewal.
+    assert_eq!(state.cancel_job(&ann, id, 340).unwrap().state, JobState::Running);
+    assert!(state.renew(&claim.lease, &|| 500).unwrap());
+    let failed = Change {
+        state: Some(JobState::Failed),
+        reason: Some("tired".to_owned()),
+        event: Some(What::Failed(v1::Failed { reason: "tired".to_owned() })),
+        release: true,
+        ..Change::default()
+    };
+    commit(&claim.lease, failed).unwrap();
+    let job = state.job(&ann, id).unwrap();
+    assert_eq!((job.state, job.reason.as_str(), job.sequence), (JobState::Failed, "tired", 3));
+    assert_eq!(kinds(&state.events(&ann, id, 1, 1).unwrap()), [(2, "started")]);
+    assert_eq!(kinds(&state.events(&ann, id, 2, 9).unwrap()), [(3, "failed")]);
+    assert_eq!(state.claim("worker", 999, 1000).unwrap(), None);
+    assert_eq!(state.count_jobs().unwrap(), [(JobState::Failed, 1), (JobState::Cancelled, 2)]);
+    state.delete_job(&ann, id).unwrap();
+    state.delete_job(&ann, JobId([3; 16])).unwrap();
+    state.delete_upload(&ann, BlobName([1; 32])).unwrap();
+}
+
+/// Clocks that jump, questions that nobody answers, tenants who leave.
+fn ends(state: &dyn State) {
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    complete(state, &ann, [1, 2, 3]);
+    let job = state.create_job(&ann, &new_job(21), &QUOTA, 1000).unwrap();
+    let first = state.claim("worker", 1000, 1060).unwrap().unwrap();
+    // The clock is set back: a lease that ends later than any given now does not hold the job for a year.
+    let second = state.claim("worker", 10, 70).unwrap().unwrap();
+    assert!(second.lease.job == job.id && second.lease.token > first.lease.token);
+    // What the job leaves counts, and is told of in the same transaction.
+    let logits = vec![v1::Output { size: 35, ..v1::Output::default() }];
+    let event = Some(What::Validation(v1::Validation { round: 1, logits, ..v1::Validation::default() }));
+    state.commit(&second.lease, &Change { event, ..Change::default() }, 20).unwrap();
+    let quota = Quota { uploads: 10, ..QUOTA };
+    assert!(matches!(state.begin_upload(&ann, &upload(4, 6), &quota), Err(Error::Limit { .. })));
+    state.begin_upload(&ann, &upload(4, 5), &quota).unwrap();
+    state.delete_upload(&ann, BlobName([4; 32])).unwrap();
+    // So does what it goes on from, until it goes on from somewhere else.
+    for (held, room) in [(3, 2), (1, 4)] {
+        let change = Change { checkpoint: Some(String::new()), held: Some(held), ..Change::default() };
+        state.commit(&second.lease, &change, 20).unwrap();
+        assert!(matches!(state.begin_upload(&ann, &upload(4, room + 1), &quota), Err(Error::Limit { .. })));
+        state.begin_upload(&ann, &upload(4, room), &quota).unwrap();
+        state.delete_upload(&ann, BlobName([4; 32])).unwrap();
+    }
+    // The end of the lease could not be written down: it holds until it is over, and no longer.
+    let waiting = Change { state: Some(JobState::Waiting), round: Some(1), ..Change::default() };
+    state.commit(&second.lease, &waiting, 20).unwrap();
+    assert!(state.waiting(69, 129).unwrap().is_empty() && state.expire(job.id, 1, "early", 69, 129).unwrap().is_none());
+    assert_eq!(state.waiting(70, 130).unwrap(), [(job.id, 1)]);
+    assert!(state.waiting(9, 69).unwrap().is_empty(), "a lease that was extended while this waited");
+    assert_eq!(state.waiting(5, 35).unwrap(), [(job.id, 1)], "a clock that was set back");
+    assert_eq!(state.expire(job.id, 1, "nobody answered", 70, 130).unwrap(), Some(ann.clone()));
+    // Of a job that has ended what it would have gone on from is gone.
+    state.begin_upload(&ann, &upload(4, 5), &quota).unwrap();
+    state.delete_upload(&ann, BlobName([4; 32])).unwrap();
+    assert_eq!(state.commit(&second.lease, &Change::default(), 71), Err(Error::Fenced));
+    let job = state.job(&ann, job.id).unwrap();
+    assert_eq!((job.state, job.reason.as_str()), (JobState::Failed, "nobody answered"));
+    assert_eq!(kinds(&state.events(&ann, job.id, 2, 9).unwrap()), [(3, "failed")]);
+    assert!(matches!(state.judge(&ann, job.id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
+    let before = state.tenant_totals(&bob).unwrap();
+    assert_eq!(state.forget_tenant(&ann).unwrap(), TenantTotals { jobs: 1, uploads: 3 });
+    assert_eq!(
+        (state.tenant_totals(&ann).unwrap(), state.tenant_totals(&bob).unwrap()),
+        (TenantTotals::default(), before)
+    );
+    assert_eq!(state.job(&ann, job.id), Err(Error::NoJob { id: job.id }));
+}
+
+/// Jobs that rest do so in the queue, and keep no other from its turn.
+fn backoffs(state: &dyn State) {
+    let eve = tenant("eve");
+    complete(state, &eve, [1, 2, 3]);
+    let [first, second] = [31, 32].map(|n| state.create_job(&eve, &new_job(n), &QUOTA, 2000).unwrap().id);
+    let claim = |now| state.claim("worker", now, now + 100).unwrap();
+    let rest = |claim: &Claim, rest, now| {
+        let change =
+            Change { release: true, backoff: Some(rest), uncounted: true, out_of_memory: true, ..Change::default() };
+        state.commit(&claim.lease, &change, now).unwrap();
+    };
+    let counts = |claim: &Claim| (claim.job.id, claim.attempts, claim.backoffs, claim.out_of_memory);
+    let tired = claim(2000).unwrap();
+    assert_eq!(counts(&tired), (first, 1, 0, 0));
+    rest(&tired, 500, 2000);
+    assert_eq!(state.job(&eve, first).unwrap().state, JobState::Queued, "nobody works on it");
+    let other = claim(2001).unwrap();
+    assert_eq!(other.job.id, second, "it comes at once");
+    let done = Change { state: Some(JobState::Finished), release: true, ..Change::default() };
+    state.commit(&other.lease, &done, 2001).unwrap();
+    assert_eq!(claim(2499), None);
+    let rested = claim(2500).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 1, 1));
+    // A clock that is set back holds nothing.
+    rest(&rested, MAX_BACKOFF, 3000);
+    assert_eq!(claim(3000), None);
+    let rested = claim(2999).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 2, 2));
+    // A checkpoint makes good what was before it.
+    let further = Change { checkpoint: Some("here".to_owned()), ..Change::default() };
+    state.commit(&rested.lease, &further, 3001).unwrap();
+    rest(&rested, 500, 3001);
+    let rested = claim(3501).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 1, 1));
+    // So does another process, though not of memory.
+    rest(&rested, 500, 3501);
+    state.release_worker("worker").unwrap();
+    let rested = claim(3502).unwrap();
+    assert_eq!(counts(&rested), (first, 1, 0, 2));
+    // What a worker had when it died does not run either.
+    state.release_worker("worker").unwrap();
+    assert_eq!(state.job(&eve, first).unwrap().state, JobState::Queued);
+    // An owner who wants an end does not wait for one that began to rest meanwhile.
+    let rested = claim(3503).unwrap();
+    assert_eq!(state.cancel_job(&eve, first, 3503).unwrap().state, JobState::Running);
+    rest(&rested, 500, 3503);
+    assert!(claim(3504).unwrap().job.cancel);
+    state.release_worker("worker").unwrap();
+    assert_eq!(state.cancel_job(&eve, first, 3505).unwrap().state, JobState::Cancelled);
+    state.forget_tenant(&eve).unwrap();
+}
+
+/// Everything that is asked of a state, on an empty one.
+fn check(state: &dyn State) {
+    uploads(state);
+    jobs(state);
+    turns(state);
+    life(state);
+    ends(state);
+    backoffs(state);
+}
+
+#[test]
+fn memory_is_a_state() {
+    check(&MemoryState::default());
+}
+
+#[test]
+fn sqlite_is_a_state_in_memory() {
+    check(&SqliteState::in_memory().unwrap());
+}
+
+#[test]
+fn sqlite_is_a_state_that_lasts() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    uploads(&state);
+    drop(state);
+    let state = SqliteState::open(&path).unwrap();
+    jobs(&state);
+    drop(state);
+    let state = SqliteState::open(&path).unwrap();
+    turns(&state);
+    drop(state);
+    let state = SqliteState::open(&path).unwrap();
+    life(&state);
+    ends(&state);
+    backoffs(&state);
+}
+
+/// Whatever is wrong with a row, its job is failed or passed over, and the others have their turn; the start goes on too.
+#[test]
+fn one_damaged_row_stops_nobody() {
+    let damages = [
+        "label = CAST(X'FF' AS TEXT)",
+        "work = CAST(X'FF' AS TEXT)",
+        "tenant = CAST(X'FF' AS TEXT)",
+        "checkpoint = CAST(X'FF' AS TEXT)",
+        "progress = X'FF'",
+        "round = -1",
+        "id = X'0102'",
+    ];
+    for damage in damages {
+        let dir = TempDir::new();
+        let path = dir.path().join("state.sqlite");
+        let state = SqliteState::open(&path).unwrap();
+        let ann = tenant("ann");
+        complete(&state, &ann, [1, 2, 3]);
+        state.create_job(&ann, &new_job(1), &QUOTA, 1).unwrap();
+        state.create_job(&ann, &new_job(2), &QUOTA, 1).unwrap();
+        let broken = rusqlite::Connection::open(&path).unwrap();
+        let sql = format!(
+            "PRAGMA foreign_keys = OFF; UPDATE jobs SET {damage} WHERE number = 1;
+            UPDATE jobs SET worker = 'worker' WHERE number = 1;"
+        );
+        broken.execute_batch(&sql).unwrap();
+        state.release_worker("worker").unwrap();
+        // What its owner is not shown does not keep it from being listed.
+        let is_shown = !damage.starts_with("work") && !damage.starts_with("checkpoint");
+        assert_eq!(state.jobs(&ann).unwrap().len(), if is_shown { 1 } else { 2 }, "{damage}");
+        assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
+        assert_eq!(state.claim("worker", 5, 10).unwrap(), None, "{damage}");
+        assert_eq!(state.count_jobs().unwrap(), [(JobState::Running, 1), (JobState::Failed, 1)], "{damage}");
+        broken.execute_batch("UPDATE jobs SET state = 99 WHERE number = 1").unwrap();
+        assert_eq!(state.count_jobs().unwrap(), [(JobState::Running, 1)]);
+        state.release_worker("worker").unwrap();
+        assert_eq!(state.claim("worker", 6, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
+    }
+}
+
+/// A count that makes no sense ends its job, not the queue; a tenant that is no text keeps no job from its end.
+#[test]
+fn damaged_numbers_and_names_stop_nobody() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    complete(&state, &tenant("ann"), [1, 2, 3]);
+    state.create_job(&tenant("ann"), &new_job(1), &QUOTA, 1).unwrap();
+    let broken = rusqlite::Connection::open(&path).unwrap();
+    broken.execute_batch("UPDATE jobs SET attempts = -9, rests = -1").unwrap();
+    let claim = state.claim("worker", 5, 10).unwrap().unwrap();
+    assert_eq!((claim.attempts, claim.backoffs, claim.out_of_memory), (u32::MAX, u32::MAX, 0));
+    broken.execute_batch("UPDATE jobs SET state = 2, round = 1, tenant = CAST(X'FF' AS TEXT)").unwrap();
+    assert!(state.expire(JobId([1; 16]), 1, "late", 20, 30).is_err(), "nobody knows whose it was");
+    assert_eq!(state.count_jobs().unwrap(), [(JobState::Failed, 1)]);
+}
+
+/// A row that was damaged fails its job and keeps no other from its turn; a damaged file is not used at all.
+#[test]
+fn damage_to_the_database_is_noticed() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    let ann = tenant("ann");
+    complete(&state, &ann, [1, 2, 3]);
+    state.create_job(&ann, &new_job(1), &QUOTA, 1).unwrap();
+    state.create_job(&ann, &new_job(2), &QUOTA, 1).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute("UPDATE jobs SET work = 'x' WHERE number = 1", []).unwrap();
+    assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]));
+    assert_eq!(state.claim("worker", 5, 10).unwrap(), None);
+    let failed = &state.jobs(&ann).unwrap()[1];
+    assert!(failed.state == JobState::Failed && failed.reason.contains("damaged"), "{failed:?}");
+    assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 0, 9).unwrap()), [(1, "queued")]);
+    drop(state);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 4096].fill(0xA5);
+    std::fs::write(&path, bytes).unwrap();
+    let damaged = SqliteState::open(&path).err().unwrap().to_string();
+    assert!(damaged.contains("backup") || damaged.contains("malformed"), "{damaged}");
+}
+
+/// A database of the first version is read and goes on.
+#[test]
+fn an_older_database_is_brought_up_to_date() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    SqliteState::first_version(&path).unwrap();
+    check(&SqliteState::open(&path).unwrap());
+    // What owners see of jobs that were there before is taken from their work, where that can be read.
+    let path = dir.path().join("used.sqlite");
+    SqliteState::first_version(&path).unwrap();
+    let work = serde_json::to_string(&new_job(1).spec).unwrap();
+    for (id, work) in [([1u8; 16], work.as_str()), ([2; 16], "x")] {
+        let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
+            VALUES (?1, 'ann', ?1, '', ?2, 0, 1, 1)";
+        rusqlite::Connection::open(&path).unwrap().execute(sql, rusqlite::params![id, work]).unwrap();
+    }
+    let state = SqliteState::open(&path).unwrap();
+    let agreement = |n| state.summary(&tenant("ann"), JobId([n; 16])).unwrap().agreement;
+    assert_eq!((agreement(1), agreement(2)), (Some(Limits::default().defaults), None));
+    assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().spec, new_job(1).spec);
+}
+
+/// Many tenants with many jobs and few workers: whoever asks for little is not kept waiting by whoever asks for much.
+#[test]
+fn a_busy_tenant_does_not_starve_others() {
+    for state in [&MemoryState::default() as &dyn State, &SqliteState::in_memory().unwrap()] {
+        let quota = Quota { jobs: 100, kept_jobs: 100, ..QUOTA };
+        complete(state, &tenant("greedy"), [1, 2, 3]);
+        complete(state, &tenant("modest"), [1, 2, 3]);
+        for n in 0..20 {
+            state.create_job(&tenant("greedy"), &new_job(n), &quota, 0).unwrap();
+        }
+        state.create_job(&tenant("modest"), &new_job(50), &quota, 0).unwrap();
+        let mut order = Vec::new();
+        for _ in 0..21 {
+            let claim = state.claim("worker", 1, 2).unwrap().unwrap();
+            order.push(claim.job.id.0[0]);
+            let ended = Change { state: Some(JobState::Finished), release: true, ..Change::default() };
+            state.commit(&claim.lease, &ended, 1).unwrap();
+        }
+        assert!(order.iter().position(|&n| n == 50).unwrap() <= 1, "{order:?}");
+        assert_eq!(order.iter().filter(|&&n| n != 50).copied().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,155 @@
+//! One attempt at a job.
+
+use crate::compute::device::ComputeDevice;
+use crate::context::Core;
+use crate::store::state::{Change, Claim, Job, JobState};
+use crate::worker::retry::AttemptOutcome;
+use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
+use crate::{Error, Result};
+use hetal_wire::v1;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// One attempt at a job: what it may read and change.
+pub struct Attempt<'a> {
+    /// What requests and workers share.
+    pub core: &'a Core,
+    /// The job.
+    pub job: &'a Job,
+    /// The claim, with the lease.
+    pub claim: &'a Claim,
+    draining: &'a AtomicBool,
+    /// Whether the owner asked to cancel the job.
+    pub cancelled: AtomicBool,
+    /// Whether the lease was lost.
+    pub fenced: AtomicBool,
+    started: Instant,
+    /// The part of the elapsed time that the state has recorded.
+    accounted: Mutex<Duration>,
+    /// The last sign of progress on the device. `None` until the attempt starts to use the device,
+    /// because earlier steps may wait for something else.
+    last_activity: Mutex<Option<Instant>>,
+    /// Whether the attempt has begun to compute on the device.
+    pub started_on_device: AtomicBool,
+    /// Whether the attempt has written a checkpoint. Earlier attempts then no longer count.
+    pub checkpointed: AtomicBool,
+}
+
+impl<'a> Attempt<'a> {
+    /// Begins an attempt at a claimed job.
+    pub fn new(core: &'a Core, draining: &'a AtomicBool, claim: &'a Claim) -> Self {
+        Self {
+            core,
+            job: &claim.job,
+            claim,
+            draining,
+            cancelled: AtomicBool::new(claim.job.cancel),
+            fenced: AtomicBool::new(false),
+            started: Instant::now(),
+            accounted: Mutex::default(),
+            last_activity: Mutex::default(),
+            started_on_device: AtomicBool::new(false),
+            checkpointed: AtomicBool::new(false),
+        }
+    }
+
+    /// Applies changes to the job, unless the lease was lost.
+    pub fn commit(&self, change: Change) -> Result<()> {
+        self.touch();
+        let mut counted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let spent = self.started.elapsed();
+        let change = Change { spent: spent.saturating_sub(*counted).as_millis() as u64, ..change };
+        self.core.state.commit(&self.claim.lease, &change, (self.core.clock)())?;
+        *counted = spent;
+        self.checkpointed.fetch_or(change.checkpoint.is_some(), Ordering::Relaxed);
+        self.core.notifier.notify();
+        Ok(())
+    }
+
+    /// Whether the job has a checkpoint.
+    pub fn has_checkpoint(&self) -> bool {
+        // If the state cannot be read, assume that there is one.
+        self.core.state.job(&self.job.tenant, self.job.id).map_or(true, |job| job.checkpoint.is_some())
+    }
+
+    /// The job's progress, marked as backing off.
+    pub fn resting(&self) -> v1::Progress {
+        let known = self.core.state.job(&self.job.tenant, self.job.id).ok().and_then(|job| job.progress);
+        let begun = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
+        v1::Progress { resting: true, ..known.unwrap_or(begun) }
+    }
+
+    /// Reports the job's progress.
+    pub fn report(&self, progress: v1::Progress) -> Result<()> {
+        self.start_device_watch();
+        self.commit(Change { progress: Some(progress), ..Change::default() })
+    }
+
+    /// Ends the job with its results.
+    pub fn finish(&self, outputs: Vec<v1::Output>) -> Result<()> {
+        let event = Some(v1::event::What::Finished(v1::Finished { outputs }));
+        self.commit(Change { state: Some(JobState::Finished), event, release: true, ..Change::default() })
+    }
+
+    /// Whether the attempt must end: the owner cancelled, the server stops, the lease was lost, or
+    /// the job took too long.
+    pub fn interruption(&self) -> Result<Option<AttemptOutcome>> {
+        self.touch();
+        if self.fenced.load(Ordering::Relaxed) {
+            return Err(Error::Fenced);
+        }
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Ok(Some(AttemptOutcome::Cancelled));
+        }
+        if self.draining.load(Ordering::Relaxed) {
+            return Ok(Some(AttemptOutcome::Released));
+        }
+        // The time of work is measured by a monotonic clock.
+        let (hours, spent) = (self.core.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
+        if self.job.spent.saturating_add(spent) > hours.saturating_mul(3_600_000) {
+            return Err(Error::failed(format!("the job was worked on for longer than {hours} hours")));
+        }
+        Ok(None)
+    }
+
+    /// From now on, silence means that the device hangs.
+    pub fn start_device_watch(&self) {
+        *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Records a sign of progress.
+    pub fn touch(&self) {
+        let mut alive = self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
+        *alive = alive.map(|_| Instant::now());
+    }
+
+    /// Whether the device has been silent for too long.
+    fn is_stalled(&self) -> bool {
+        let alive = *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.is_some_and(|alive| alive.elapsed() > Duration::from_secs(self.core.config.stall_seconds))
+    }
+
+    /// Renews the lease until told to stop. If the GPU hangs, triggers the end of the process,
+    /// because nothing else helps.
+    pub fn renew_lease(&self, stop: mpsc::Receiver<()>, device: ComputeDevice, shutdown: &ShutdownSignal) {
+        let lease = Duration::from_secs(self.core.config.lease_seconds);
+        // Short enough to notice a cancellation soon.
+        let pause = (lease / 3).min(Duration::from_secs(2));
+        while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
+            if let ComputeDevice::Gpu(card) = device
+                && self.is_stalled()
+            {
+                tracing::error!(job = %self.job.id, card, "nothing came from the GPU for too long: the server ends");
+                return shutdown.trigger(ShutdownReason::GpuHung { seconds: self.core.config.stall_seconds });
+            }
+            match self.core.state.renew(&self.claim.lease, &|| (self.core.clock)() + lease.as_millis() as u64) {
+                Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
+                Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
+                // A later renewal may succeed. If none does, the lease ends and another worker
+                // takes over.
+                Err(error) => tracing::warn!(job = %self.job.id, %error, "a lease could not be renewed"),
+            }
+        }
+    }
+}

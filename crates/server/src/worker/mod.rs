@@ -1,0 +1,9 @@
+//! Worker threads that run jobs.
+
+pub mod attempt;
+pub mod checkpoint;
+pub mod classify;
+pub mod pool;
+pub mod retry;
+pub mod shutdown;
+pub mod training;

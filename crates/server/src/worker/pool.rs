@@ -1,0 +1,310 @@
+//! Worker threads: each claims jobs from the queue, one at a time, and runs them under a lease.
+
+use crate::compute::ckks::{CkksExecutor, DevicePlan, JobInput};
+use crate::compute::device::{self, ComputeDevice, MemoryPlan, Timed};
+use crate::context::Core;
+use crate::jobs::lifecycle::clear_ended;
+use crate::jobs::spec::JobSpec;
+use crate::metrics::add;
+use crate::store::blobs::{Key, Namespace};
+use crate::store::state::{Change, Claim, Job, JobState, Millis};
+use crate::worker::attempt::Attempt;
+use crate::worker::retry::{AttemptHistory, AttemptOutcome, NextState, next_state};
+use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
+use crate::worker::{classify, training};
+use crate::{Error, Result};
+use hetal_ckks::Backend;
+use hetal_wire::v1;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often an idle worker polls for jobs that other machines queued.
+const POLL: Duration = Duration::from_secs(1);
+/// How often the progress of loading keys is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// The pause of a worker that could not claim a job, or whose GPU failed two jobs in a row. It
+/// doubles with each further failure.
+const WORKER_BACKOFF: Duration = Duration::from_secs(2);
+/// The longest pause of a worker.
+const MAX_WORKER_BACKOFF: Duration = Duration::from_secs(60);
+/// How often a pausing worker checks whether the server stops.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What all workers of a server share.
+pub struct WorkerContext {
+    /// What requests and workers share.
+    pub core: Arc<Core>,
+    /// The name that identifies this server's leases.
+    pub name: String,
+    /// Set when workers must stop.
+    pub draining: AtomicBool,
+    /// The fatal condition that ends the server, if there is one.
+    pub shutdown: ShutdownSignal,
+    /// The last failure of a GPU.
+    pub device_fault: Mutex<String>,
+}
+
+/// The pause of a worker after its GPU failed this many jobs in a row.
+fn worker_backoff(failures: u32) -> Duration {
+    match failures {
+        0 | 1 => Duration::ZERO,
+        _ => WORKER_BACKOFF.saturating_mul(1 << (failures - 2).min(16)).min(MAX_WORKER_BACKOFF),
+    }
+}
+
+fn panicked() -> Error {
+    Error::failed("the computation broke off: this is a fault of the server")
+}
+
+impl WorkerContext {
+    /// The end of a lease that is given now.
+    pub fn lease_until(&self, now: Millis) -> Millis {
+        now + 1000 * self.core.config.lease_seconds
+    }
+
+    /// Whether workers continue. A process that lost a GPU cannot use another.
+    fn accepts_work(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed) && self.shutdown.reason().is_none()
+    }
+
+    /// Runs jobs on a device until the server stops.
+    ///
+    /// A job that backs off does so in the queue, and the worker claims the next one, which may
+    /// need less memory. If that fails on the GPU too, the worker pauses and leaves the queue to
+    /// other devices.
+    pub fn run(&self, device: ComputeDevice) {
+        let mut failures = 0;
+        while self.accepts_work() {
+            let seen = self.core.notifier.version();
+            let now = (self.core.clock)();
+            match self.core.state.claim(&self.name, now, self.lease_until(now)) {
+                Ok(Some(claim)) => {
+                    failures = if self.run_attempt(&claim, device) { failures + 1 } else { 0 };
+                    self.pause(worker_backoff(failures));
+                }
+                Ok(None) => self.core.notifier.wait(seen, POLL),
+                Err(error) => {
+                    tracing::error!(%error, "no job could be taken");
+                    self.core.notifier.wait(seen, WORKER_BACKOFF);
+                }
+            }
+        }
+    }
+
+    /// Pauses, or returns early if the server stops.
+    fn pause(&self, rest: Duration) {
+        let begun = Instant::now();
+        while self.accepts_work() && begun.elapsed() < rest {
+            std::thread::sleep(STOP_CHECK_INTERVAL.min(rest));
+        }
+    }
+
+    /// Checks whether a failed GPU is lost to this process. After some faults only a new process
+    /// can use it.
+    fn fatal_gpu_failure(&self, claim: &Claim, device: ComputeDevice, failure: &Error) -> Option<ShutdownReason> {
+        let (ComputeDevice::Gpu(card), Error::Device { reason, is_full: false }) = (device, failure) else {
+            return None;
+        };
+        let params = self.core.param_sets.by_name(&claim.job.spec.training().set).ok()?;
+        let seconds = self.core.config.stall_seconds;
+        match device::run_with_timeout(seconds, move || device::check_gpu(card, &params)) {
+            Timed::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
+            Timed::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
+            // A panic of the check counts as a failure too.
+            _ => {
+                tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
+                Some(ShutdownReason::GpuLost { reason: reason.clone() })
+            }
+        }
+    }
+
+    /// Begins an attempt.
+    pub fn begin_attempt<'a>(&'a self, claim: &'a Claim) -> Attempt<'a> {
+        Attempt::new(&self.core, &self.draining, claim)
+    }
+
+    /// Runs one attempt at a job. Returns whether the job backs off because of the device.
+    pub(crate) fn run_attempt(&self, claim: &Claim, device: ComputeDevice) -> bool {
+        let attempt = self.begin_attempt(claim);
+        let (job, tenant) = (claim.job.id, &claim.job.tenant);
+        tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
+        let (stop, stopped) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let attempt = &attempt;
+            scope.spawn(move || attempt.renew_lease(stopped, device, &self.shutdown));
+            let outcome =
+                catch_unwind(AssertUnwindSafe(|| self.execute(attempt, device))).unwrap_or_else(|_| Err(panicked()));
+            // Checked before the job returns to the queue, where another worker of this process
+            // would claim it in vain, and while the lease is still held, because the check may take
+            // long.
+            attempt.touch();
+            if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal_gpu_failure(claim, device, error)) {
+                self.shutdown.trigger(end);
+            }
+            tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
+            let next = self.next_state(attempt, &outcome);
+            self.record_end_with_retries(attempt, &next);
+            drop(stop);
+            matches!(next, NextState::BackOff(_))
+        })
+    }
+
+    /// Records the end of an attempt, and retries while the database fails. An attempt that is not
+    /// recorded would count. The lease is renewed meanwhile.
+    fn record_end_with_retries(&self, attempt: &Attempt<'_>, next: &NextState) {
+        let job = attempt.job.id;
+        loop {
+            match self.record_end(attempt, next.clone()) {
+                Err(error @ Error::State { .. }) if self.accepts_work() && !attempt.fenced.load(Ordering::Relaxed) => {
+                    tracing::warn!(%job, %error, "the end of an attempt could not be remembered: again in a moment");
+                    self.pause(WORKER_BACKOFF);
+                }
+                Err(error) => return tracing::warn!(%job, %error, "the end of an attempt could not be remembered"),
+                Ok(()) => return,
+            }
+        }
+    }
+
+    /// Decides what happens to the job after an attempt, and logs failures.
+    pub fn next_state(&self, attempt: &Attempt<'_>, outcome: &Result<AttemptOutcome>) -> NextState {
+        let Claim { attempts, backoffs, .. } = *attempt.claim;
+        let (attempts, backoffs) =
+            if attempt.checkpointed.load(Ordering::Relaxed) { (1, 0) } else { (attempts, backoffs) };
+        let (max_attempts, started) =
+            (self.core.config.bounds.attempts, attempt.started_on_device.load(Ordering::Relaxed));
+        let cancelled = attempt.cancelled.load(Ordering::Relaxed);
+        let next = next_state(outcome, &AttemptHistory { attempts, max_attempts, backoffs, started, cancelled });
+        self.log_failure(attempt.job, &next, outcome.as_ref().err());
+        next
+    }
+
+    /// Records the end of an attempt.
+    pub fn record_end(&self, attempt: &Attempt<'_>, next: NextState) -> Result<()> {
+        match next {
+            NextState::Requeue(change) => return attempt.commit(change),
+            NextState::BackOff(change) => {
+                return attempt.commit(Change { progress: Some(attempt.resting()), ..change });
+            }
+            NextState::End(change) => attempt.commit(change)?,
+            // The lease was lost: the job may have ended, or may be deleted, before this attempt
+            // stored its last blob.
+            NextState::Unchanged => {}
+        }
+        clear_ended(&*self.core.state, &*self.core.blobs, &attempt.job.tenant, attempt.job.id);
+        Ok(())
+    }
+
+    /// Logs a failure and counts it.
+    fn log_failure(&self, job: &Job, next: &NextState, error: Option<&Error>) {
+        let (Some(error), job) = (error, job.id) else { return };
+        match next {
+            NextState::BackOff(_) => {
+                tracing::error!(%job, %error, "the GPU failed: the job rests at its checkpoint");
+                add(&self.core.metrics.device_failures, 1);
+                if let Error::Device { reason, .. } = error {
+                    self.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone_from(reason);
+                }
+            }
+            NextState::Requeue(_) => tracing::warn!(%job, %error, "a fault of this machine: the job is tried again"),
+            NextState::End(Change { state: Some(JobState::Failed), .. }) => {
+                add(&self.core.metrics.failures, 1);
+                tracing::error!(%job, %error, "job failed");
+            }
+            NextState::End(_) | NextState::Unchanged => {}
+        }
+    }
+
+    /// Returns an outcome if a claimed job must not run.
+    pub fn check_runnable(&self, attempt: &Attempt<'_>) -> Result<Option<AttemptOutcome>> {
+        let attempts = attempt.claim.attempts;
+        if attempts > self.core.config.bounds.attempts {
+            return Err(Error::failed(format!("{attempts} attempts brought the job no further")));
+        }
+        attempt.interruption()
+    }
+
+    fn execute(&self, attempt: &Attempt<'_>, device: ComputeDevice) -> Result<AttemptOutcome> {
+        if let Some(outcome) = self.check_runnable(attempt)? {
+            return Ok(outcome);
+        }
+        let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
+        // Before the GPU is opened and before the job is reported as started: a download from a
+        // bucket may take long, or may not fit on the disk.
+        let keys = self.local_key_file(attempt.job)?;
+        let ComputeDevice::Gpu(card) = device else {
+            let ring = self.core.param_sets.ring(&params)?;
+            return self.run_on(attempt, &keys, "cpu".to_owned(), DevicePlan { device: ring, resident_batches: None });
+        };
+        attempt.start_device_watch();
+        let gpu = Arc::new(device::open_gpu(card, &params)?);
+        let plan =
+            device::plan_memory(&gpu, &params, attempt.job, attempt.claim.out_of_memory, &self.core.key_requirements)?;
+        attempt.started_on_device.store(true, Ordering::Relaxed);
+        let resident_batches = plan.map(|plan| plan.kept);
+        let device = DevicePlan { device: Arc::clone(&gpu), resident_batches };
+        let run = || self.run_on(attempt, &keys, gpu.describe(), device);
+        // The GPU may be the cause of a panic.
+        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked()));
+        device::log_graphs(&gpu);
+        let can_continue = attempt.has_checkpoint() || !plan.is_none_or(MemoryPlan::is_minimal);
+        device::attribute_failure(gpu.health(), outcome, gpu.pool_bytes(), can_continue)
+    }
+
+    /// A local file with the job's keys.
+    fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
+        let name = job.spec.training().keys;
+        self.core.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
+    }
+
+    fn run_on<B: Backend>(
+        &self,
+        attempt: &Attempt<'_>,
+        keys: &Path,
+        engine: String,
+        device: DevicePlan<B>,
+    ) -> Result<AttemptOutcome> {
+        let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
+        // A job that backs off starts again many times. Watchers see that from its progress, so
+        // only the first start is an event.
+        if attempt.claim.backoffs == 0 || attempt.job.sequence <= 1 {
+            let started = v1::Started { attempt: attempt.claim.attempts, engine };
+            attempt.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
+        }
+        let mut told: Option<Instant> = None;
+        let mut progress = |done: usize, total: usize| {
+            if told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
+                return Ok(());
+            }
+            told = Some(Instant::now());
+            let (done, total) = (done as u64, total as u64);
+            let phase = v1::Phase::Preparing.into();
+            attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
+        };
+        let executor = CkksExecutor::new(
+            JobInput { blobs: &*self.core.blobs, job: attempt.job, key_file: keys },
+            params,
+            device,
+            &self.core.key_requirements,
+            &mut progress,
+        )?;
+        match &attempt.job.spec {
+            JobSpec::Training(work) => training::train(attempt, &executor, work),
+            JobSpec::Classification(work) => classify::classify(attempt, &executor, work),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_fails_one_job_may_do_another_and_then_leaves_the_queue_to_others() {
+        let seconds = [0, 1, 2, 3, 4, 7, u32::MAX].map(|failures| worker_backoff(failures).as_secs());
+        assert_eq!(seconds, [0, 0, 2, 4, 8, 60, 60]);
+    }
+}
