@@ -9,20 +9,18 @@ use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::ConcurrencyLimit;
-use crate::metrics::{self, Metrics};
-use crate::net::tls;
+use crate::metrics::Metrics;
+use crate::net::{certificates, metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
 use crate::rpc::{self, Handler, Service};
-#[cfg(feature = "s3")]
-use crate::store::blobs::S3Blobs;
-use crate::store::blobs::{Blobs, LocalBlobs};
+use crate::store::blobs::Blobs;
 use crate::store::disk::{Disk, OsDisk};
-use crate::store::gc;
 use crate::store::ownership::{self, Ownership};
 use crate::store::staging::Staging;
 use crate::store::state::{SqliteState, State};
 use crate::store::uploads::Uploads;
+use crate::store::{blobs, folder, gc};
 use crate::tenants::audit::AuditLog;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::worker::pool::WorkerContext;
@@ -89,13 +87,13 @@ fn explain(error: Error, free: u64) -> Error {
 /// Everything that can fail comes before the blobs are taken: a start that fails leaves them to whom they were.
 pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
     config.check()?;
-    make_private(&config.folder)?;
-    let lock = lock(&config.folder)?;
+    folder::make_private(&config.folder)?;
+    let lock = folder::lock(&config.folder)?;
     let param_sets = Arc::new(ParamRegistry::new(&config.sets, config.allow_insecure)?);
     // Now, with a sentence, rather than in the middle of the first job.
     let devices = Devices::detect(&config, &param_sets)?;
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
-    let blobs = open_blobs(&config)?;
+    let blobs = blobs::open(&config)?;
     let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
     let staging = Staging::open(Arc::new(OsDisk), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(AuditLog::open(&config.folder, config.bounds.audit_bytes)?);
@@ -206,40 +204,6 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
     std::thread::Builder::new().name(name).spawn(work).map_err(failed)
 }
 
-/// The store that a configuration asks for.
-pub(crate) fn open_blobs(config: &Config) -> Result<Arc<dyn Blobs>> {
-    let folder = config.folder.join("blobs");
-    #[cfg(feature = "s3")]
-    if let Some(s3) = &config.s3 {
-        return Ok(Arc::new(S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
-    }
-    Ok(Arc::new(LocalBlobs::open(&folder)?))
-}
-
-/// Makes the folder, for nobody but its owner: labels, verdicts and whose blobs are whose are in it.
-fn make_private(folder: &Path) -> Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-    let failed = |e: std::io::Error| Error::file(folder, e);
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-    let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        let mode = format!("{mode:o}");
-        tracing::warn!(folder = %folder.display(), mode, "others on this machine may look into the folder: chmod 700 it");
-    }
-    Ok(())
-}
-
-/// Makes sure that no other process uses the folder.
-pub(crate) fn lock(folder: &Path) -> Result<File> {
-    let path = folder.join("lock");
-    let file =
-        File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::file(&path, e))?;
-    file.try_lock().map_err(|_| Error::Config {
-        reason: format!("{} is used by another server: stop it, or take another folder", folder.display()),
-    })?;
-    Ok(file)
-}
-
 /// The addresses that are served, bound, and what is shown to those who come.
 struct Sockets {
     runtime: Runtime,
@@ -258,7 +222,7 @@ impl Sockets {
         let runtime = runtime.map_err(failed("the network's threads".to_owned()))?;
         let bind =
             |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
-        let acceptor = tls::acceptor(config)?;
+        let acceptor = certificates::acceptor(config)?;
         let listener = bind(config.address)?;
         let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
         let monitor = config.metrics.map(bind).transpose()?;
@@ -275,7 +239,11 @@ impl Sockets {
         let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            runtime.spawn(metrics::serve(monitor, Arc::clone(&service.core.metrics), Arc::clone(&service.core.state)));
+            runtime.spawn(metrics_http::serve(
+                monitor,
+                Arc::clone(&service.core.metrics),
+                Arc::clone(&service.core.state),
+            ));
         }
         let (connections, incoming) = mpsc::channel(1);
         let limits = tls::Limits {
@@ -307,7 +275,7 @@ impl Sockets {
             }
             let _ = ended.send(());
         });
-        let authority = config.certificate.is_none().then(|| tls::authority_path(&config.folder));
+        let authority = config.certificate.is_none().then(|| certificates::authority_path(&config.folder));
         tracing::info!(%address, "clients are served");
         let network = Some((runtime, stop, end));
         let threads = Vec::new();
@@ -440,19 +408,6 @@ pub(crate) mod tests {
             }
             assert_eq!(running.stop(), !hangs);
         }
-    }
-
-    #[test]
-    fn a_folder_is_for_its_owner_alone() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = TempDir::new();
-        let folder = dir.path().join("of/hetal");
-        make_private(&folder).unwrap();
-        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
-        // One that an operator made wider is his.
-        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o750)).unwrap();
-        make_private(&folder).unwrap();
-        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o750);
     }
 
     #[test]

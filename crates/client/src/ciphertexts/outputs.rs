@@ -1,6 +1,6 @@
 //! Ciphertexts that a server computed: downloaded, checked and decrypted.
 
-use crate::project::{io, remove_if_there};
+use crate::project::{io_error, remove_if_there};
 use crate::rpc::{JobId, Output, Remote};
 use crate::{Error, Layout, Owner, Result};
 use hetal_ckks::{Ciphertext, Complex64};
@@ -9,7 +9,7 @@ use hetal_ring::Poly;
 use std::path::Path;
 
 /// No training produces logits beyond this multiple of their range.
-const ABSURD: f64 = 1000.0;
+const MAX_RANGE_MULTIPLE: f64 = 1000.0;
 
 /// The outputs of one job.
 pub(crate) struct Outputs<'a> {
@@ -40,7 +40,7 @@ impl Outputs<'_> {
             values.extend(logits.values().iter().map(|t| scale * t));
         }
         let largest = values.iter().fold(0.0, |m: f64, v| if v.is_nan() { f64::INFINITY } else { m.max(v.abs()) });
-        if largest > ABSURD * range {
+        if largest > MAX_RANGE_MULTIPLE * range {
             return Err(Error::hostile(format!("logits far beyond their range of {range}")));
         }
         Ok(Matrix::new(rows.iter().sum(), self.layout.geometry().classes(), values)?)
@@ -59,7 +59,7 @@ impl Outputs<'_> {
     /// Downloads a blob of concatenated ciphertexts and checks their level and scale.
     fn fetch(&self, output: &Output, size: u64, level: usize, path: &Path) -> Result<Vec<Ciphertext<Poly>>> {
         self.remote.download(self.job, output, size, path, &mut |_, _| ())?;
-        let bytes = std::fs::read(path).map_err(|e| io("reading", path, &e))?;
+        let bytes = std::fs::read(path).map_err(|e| io_error("reading", path, &e))?;
         let (codec, mut rest, mut all) = (self.owner.codec(), &bytes[..], Vec::new());
         let (limbs, scale) = (self.owner.params.limbs(level), self.owner.params.scale(level));
         while !rest.is_empty() {

@@ -2,7 +2,7 @@
 //! is tried.
 
 use crate::layout::Layout;
-use crate::project::{checked_name, io};
+use crate::project::{checked_name, io_error};
 use crate::rpc::{BlobDigest, BlobName, RowBlob};
 use crate::{Error, Owner, Result, rpc};
 use hetal_ckks::Complex64;
@@ -30,12 +30,12 @@ pub struct RowBlobFile {
 impl RowBlobFile {
     /// The hash and the size of its bytes.
     pub(crate) fn digest(&self) -> Result<BlobDigest> {
-        Ok(BlobDigest { name: blob(&self.blob)?, size: self.bytes })
+        Ok(BlobDigest { name: parse_blob_name(&self.blob)?, size: self.bytes })
     }
 
     /// The row blob as requests name it.
     pub(crate) fn reference(&self) -> Result<RowBlob> {
-        Ok(RowBlob { blob: blob(&self.blob)?, rows: self.rows })
+        Ok(RowBlob { blob: parse_blob_name(&self.blob)?, rows: self.rows })
     }
 }
 
@@ -73,7 +73,7 @@ impl RowBlobWriter<'_> {
             }
             out.finish()
         };
-        write().map_err(|e| io("writing", &path, &e))?;
+        write().map_err(|e| io_error("writing", &path, &e))?;
         let bytes = ciphertexts.iter().map(|b| b.len() as u64).sum();
         Ok(RowBlobFile { file, blob: hasher.finalize().to_hex().to_string(), bytes, rows: rows.len() })
     }
@@ -97,7 +97,7 @@ pub(crate) fn is_whole(folder: &Path, row_blob: &RowBlobFile, thoroughly: bool) 
 }
 
 /// Parses the name of a blob in a state file.
-pub(crate) fn blob(text: &str) -> Result<BlobName> {
+pub(crate) fn parse_blob_name(text: &str) -> Result<BlobName> {
     text.parse().map_err(|e: hetal_wire::NameError| Error::Protocol { what: e.to_string() })
 }
 

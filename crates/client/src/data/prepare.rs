@@ -84,10 +84,10 @@ impl TrainingData {
             Some(given) => (shuffled(all.rows()), (0..given.features.rows()).collect()),
             None => split(&all)?,
         };
-        let training_set = part(&all, &to_train)?;
+        let training_set = select_rows(&all, &to_train)?;
         let validation_set = match validation {
-            Some(given) => part(&given.dataset(&classes)?, &to_validate)?,
-            None => part(&all, &to_validate)?,
+            Some(given) => select_rows(&given.dataset(&classes)?, &to_validate)?,
+            None => select_rows(&all, &to_validate)?,
         };
         let normalisation = Normalisation::fit(training_set.features(), row_norm)?;
         // Errors name the row of the file, not of the shuffled set.
@@ -138,7 +138,7 @@ fn in_file(error: hetal_learn::Error, rows: &[usize]) -> hetal_learn::Error {
 }
 
 /// Selects rows of a set, in the given order.
-fn part(set: &Dataset, rows: &[usize]) -> Result<Dataset> {
+fn select_rows(set: &Dataset, rows: &[usize]) -> Result<Dataset> {
     let columns = set.features().columns();
     let features = Matrix::from_fn(rows.len(), columns, |i, h| set.features()[(rows[i], h)]);
     let labels = rows.iter().map(|&row| set.labels()[row]).collect();

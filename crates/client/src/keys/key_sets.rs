@@ -1,7 +1,7 @@
 //! Key sets: the files of switching keys that a server gets, one for each layout.
 
 use super::Owner;
-use crate::project::{KeySet, io, remove_if_there};
+use crate::project::{KeySet, io_error, remove_if_there};
 use crate::training::ProgressEvent;
 use crate::{Layout, Project, Result, rpc};
 use hetal_ckks::KeyId;
@@ -91,13 +91,13 @@ struct HashedFile {
 
 impl HashedFile {
     fn create(path: &Path) -> Result<Self> {
-        let file = NewFile::create(path).map_err(|e| io("creating", path, &e))?;
+        let file = NewFile::create(path).map_err(|e| io_error("creating", path, &e))?;
         Ok(Self { file: std::io::BufWriter::with_capacity(1 << 20, file), hasher: blake3::Hasher::new(), bytes: 0 })
     }
 
     fn finish(self, path: &Path) -> Result<(String, u64)> {
-        let file = self.file.into_inner().map_err(|e| io("writing", path, e.error()))?;
-        file.finish().map_err(|e| io("writing", path, &e))?;
+        let file = self.file.into_inner().map_err(|e| io_error("writing", path, e.error()))?;
+        file.finish().map_err(|e| io_error("writing", path, &e))?;
         Ok((self.hasher.finalize().to_hex().to_string(), self.bytes))
     }
 }

@@ -120,7 +120,7 @@ impl Owner {
                 }
                 writer.finish().map_err(format)
             });
-            let making = wanted.chunks(at_once()).try_for_each(|wanted| {
+            let making = wanted.chunks(keys_at_once()).try_for_each(|wanted| {
                 // The receiver is closed only after an error, which the writer returns.
                 let sent = |key| send.send(key).map_err(|_| Error::Interrupted);
                 let keys: Vec<_> = wanted.par_iter().map(|&wanted| maker.make(wanted)).collect::<Result<_>>()?;
@@ -138,7 +138,7 @@ impl Owner {
     /// Creates a generator for the keys of one set. Its keys to and from the ephemeral secret
     /// belong together.
     pub fn key_maker(&self, wanted: &[(KeyId, usize)]) -> Result<KeyMaker<'_>> {
-        let ephemeral = EphemeralSecret::for_keys(&self.params, wanted, &mut Shared(&self.seeds))?;
+        let ephemeral = EphemeralSecret::for_keys(&self.params, wanted, &mut SharedSeeds(&self.seeds))?;
         Ok(KeyMaker { owner: self, ephemeral })
     }
 
@@ -146,7 +146,7 @@ impl Owner {
     pub fn encrypt_seeded(&self, values: &[Complex64], level: usize) -> Result<SeededCiphertext<Poly>> {
         let basis = Basis { q: self.params.limbs(level), p: 0 };
         let plain = self.evaluator.encode(values, self.params.scale(level), basis)?;
-        Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut Shared(&self.seeds)))
+        Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut SharedSeeds(&self.seeds)))
     }
 
     /// Encrypts a full vector with a number of limbs and a scale.
@@ -158,7 +158,7 @@ impl Owner {
         scale: f64,
     ) -> Result<Ciphertext<Poly>> {
         let plain = evaluator.encode(values, scale, Basis { q: limbs, p: 0 })?;
-        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut Shared(&self.seeds)))
+        Ok(self.encryptor.encrypt(&self.secret, &plain, &mut SharedSeeds(&self.seeds)))
     }
 
     /// Decrypts a ciphertext. The result is private: publish it only through
@@ -179,7 +179,7 @@ impl KeyMaker<'_> {
     /// Generates a key of the set.
     pub fn make(&self, (id, limbs): (KeyId, usize)) -> Result<SwitchingKey<PackedPoly>> {
         let Owner { generator, secret, seeds, .. } = self.owner;
-        Ok(generator.make(secret, (id, limbs), self.ephemeral.as_ref(), &mut Shared(seeds))?)
+        Ok(generator.make(secret, (id, limbs), self.ephemeral.as_ref(), &mut SharedSeeds(seeds))?)
     }
 }
 
@@ -195,14 +195,14 @@ pub(crate) fn random_name() -> Result<[u8; 16]> {
     Ok(name)
 }
 
-fn at_once() -> usize {
+fn keys_at_once() -> usize {
     rayon::current_num_threads().clamp(1, KEYS_AT_ONCE)
 }
 
 /// A seed source that several threads share.
-struct Shared<'a>(&'a Mutex<Box<dyn SeedSource + Send>>);
+struct SharedSeeds<'a>(&'a Mutex<Box<dyn SeedSource + Send>>);
 
-impl SeedSource for Shared<'_> {
+impl SeedSource for SharedSeeds<'_> {
     fn next_seed(&mut self) -> Seed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).next_seed()
     }

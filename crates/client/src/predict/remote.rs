@@ -1,6 +1,6 @@
 //! Classification on a server: it sees neither the rows nor the weights.
 
-use crate::ciphertexts::row_blobs::{self, blob};
+use crate::ciphertexts::row_blobs::{self, parse_blob_name};
 use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter};
 use crate::keys::{hex, random_name};
 use crate::model::require_finite;
@@ -52,7 +52,7 @@ fn locked_folder(project: &Project, label: &str) -> Result<(PathBuf, File)> {
     let begun = project.job(&format!("{UNLOCKED_PREFIX}{label}"))?;
     let lock = project::lock(&begun)?;
     let folder = begun.with_file_name(format!("{QUERY_PREFIX}{label}"));
-    std::fs::rename(&begun, &folder).map_err(|e| project::io("moving", &begun, &e))?;
+    std::fs::rename(&begun, &folder).map_err(|e| project::io_error("moving", &begun, &e))?;
     Ok((folder, lock))
 }
 
@@ -103,7 +103,11 @@ impl QueryLeftovers {
         };
         // Uploads can be deleted only after the jobs that use them.
         jobs.iter().all(ended)
-            && self.blobs.iter().filter_map(|name| blob(name).ok()).all(|name| is_gone(&remote.delete_upload(name)))
+            && self
+                .blobs
+                .iter()
+                .filter_map(|name| parse_blob_name(name).ok())
+                .all(|name| is_gone(&remote.delete_upload(name)))
     }
 }
 
@@ -150,7 +154,7 @@ impl Query<'_> {
             .job
             .parse()
             .map_err(|_| Error::Protocol { what: "the job id of the model is invalid".to_owned() })?;
-        let wish = ClassificationRequest { job: id, weights: blob(&training.weights)?, queries };
+        let wish = ClassificationRequest { job: id, weights: parse_blob_name(&training.weights)?, queries };
         let job = self.remote.classify(self.request, &self.leftovers.label, &wish)?;
         self.job = Some(job.id);
         let outputs = self.wait(&job, report)?;

@@ -17,7 +17,7 @@ mod state_files;
 pub(crate) use lock::lock;
 pub use retired::RetiredKey;
 pub use settings::{KeySet, ReleaseBudget, Rotation, ServerSettings, Settings};
-pub(crate) use state_files::{checked_name, io, read, remove_if_there, write};
+pub(crate) use state_files::{checked_name, io_error, read, remove_if_there, write};
 
 use crate::{Error, Result};
 use hetal_keys::Passphrase;

@@ -2,7 +2,7 @@
 
 use super::Project;
 use super::settings::ReleaseBudget;
-use super::state_files::{io, make_private_folder, read, remove_if_there, write};
+use super::state_files::{io_error, make_private_folder, read, remove_if_there, write};
 use crate::Result;
 use hetal_durable::sync_folder;
 use hetal_keys::secret_file;
@@ -45,8 +45,8 @@ impl Project {
                 s.locked = locked;
             })?;
             if self.has_secret() {
-                std::fs::rename(&secret, &path).map_err(|e| io("moving", &secret, &e))?;
-                sync_folder(&path).map_err(|e| io("moving", &secret, &e))?;
+                std::fs::rename(&secret, &path).map_err(|e| io_error("moving", &secret, &e))?;
+                sync_folder(&path).map_err(|e| io_error("moving", &secret, &e))?;
             }
         }
         files.iter().try_for_each(|file| remove_if_there(file))
@@ -75,7 +75,7 @@ impl Project {
         let folder = self.root.join("old");
         let entries = match std::fs::read_dir(&folder) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(|e| io("reading", &folder, &e))?,
+            entries => entries.map_err(|e| io_error("reading", &folder, &e))?,
         };
         let number = |path: &Path| -> Option<u64> {
             path.extension().filter(|e| *e == "key" || *e == "json")?;
@@ -83,7 +83,7 @@ impl Project {
         };
         let mut all = BTreeMap::new();
         for entry in entries {
-            let path = entry.map_err(|e| io("reading", &folder, &e))?.path();
+            let path = entry.map_err(|e| io_error("reading", &folder, &e))?.path();
             if let Some(number) = number(&path) {
                 let unknown = RetiredKey { key_id: None, released: None };
                 all.insert(number, read(&path.with_extension("json"))?.unwrap_or(unknown));

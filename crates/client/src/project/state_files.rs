@@ -18,13 +18,13 @@ pub(crate) fn checked_name(name: &str) -> Result<&str> {
     Ok(name)
 }
 
-pub(crate) fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn io_error(operation: &'static str, path: &Path, error: &std::io::Error) -> Error {
     Error::Io { operation, path: path.to_owned(), message: error.to_string() }
 }
 
 pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("removing", path, &e)),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error("removing", path, &e)),
         _ => Ok(()),
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn make_private_folder(folder: &Path) -> Result<()> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder).map_err(|e| io("creating", folder, &e))
+    builder.create(folder).map_err(|e| io_error("creating", folder, &e))
 }
 
 /// Removes files that a killed process did not finish.
@@ -51,14 +51,14 @@ pub(super) fn remove_unfinished(folder: &Path) {
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let bytes = match std::fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io("reading", path, &e)),
+        Err(e) => return Err(io_error("reading", path, &e)),
         Ok(metadata) if metadata.len() > MAX_STATE => {
             return Err(Error::Damaged {
                 path: path.to_owned(),
                 reason: format!("it has {} bytes, which is too much", metadata.len()),
             });
         }
-        Ok(_) => std::fs::read(path).map_err(|e| io("reading", path, &e))?,
+        Ok(_) => std::fs::read(path).map_err(|e| io_error("reading", path, &e))?,
     };
     let damaged = |e: serde_json::Error| Error::Damaged { path: path.to_owned(), reason: e.to_string() };
     serde_json::from_slice(&bytes).map(Some).map_err(damaged)
@@ -73,5 +73,5 @@ pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 
 /// Writes a file atomically, readable for its owner only.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
-    NewFile::create(path).and_then(|file| file.finish_with(bytes)).map_err(|e| io("writing", path, &e))
+    NewFile::create(path).and_then(|file| file.finish_with(bytes)).map_err(|e| io_error("writing", path, &e))
 }

@@ -35,7 +35,7 @@ pub struct Uploaded {
 }
 
 /// An upload in progress.
-struct Sending<'a> {
+struct PendingUpload<'a> {
     kind: BlobKind,
     path: &'a Path,
     uploaded: Uploaded,
@@ -51,7 +51,7 @@ impl Remote {
     pub fn upload(&self, kind: BlobKind, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
         let BlobDigest { name, size } = digest_file(path)?;
         let uploaded = Uploaded { name, size, sent: 0 };
-        self.send(Sending { kind, path, uploaded, checked: true, most_held: 0 }, progress)
+        self.send(PendingUpload { kind, path, uploaded, checked: true, most_held: 0 }, progress)
     }
 
     /// Uploads a file like [`Remote::upload`], but only if its bytes still match a digest. If the
@@ -64,14 +64,14 @@ impl Remote {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Uploaded> {
         let uploaded = Uploaded { name, size, sent: 0 };
-        self.send(Sending { kind, path, uploaded, checked: false, most_held: 0 }, progress)
+        self.send(PendingUpload { kind, path, uploaded, checked: false, most_held: 0 }, progress)
     }
 
-    fn send(&self, mut sending: Sending<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
+    fn send(&self, mut upload: PendingUpload<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
         let mut backoff = Backoff::new(self.retry_timeout);
         loop {
-            match self.try_upload(&mut sending, &mut backoff, progress) {
-                Ok(Ok(())) => return Ok(sending.uploaded),
+            match self.try_upload(&mut upload, &mut backoff, progress) {
+                Ok(Ok(())) => return Ok(upload.uploaded),
                 // The server discarded damaged bytes: send them again.
                 Ok(Err(status)) if status.code() == Code::DataLoss => {
                     self.wait(&mut backoff, Status::aborted(status.message()))?;
@@ -85,12 +85,12 @@ impl Remote {
     /// Makes one attempt. After an inner error, another attempt may succeed.
     fn try_upload(
         &self,
-        sending: &mut Sending<'_>,
+        upload: &mut PendingUpload<'_>,
         backoff: &mut Backoff,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<std::result::Result<(), Status>> {
-        let Uploaded { name, size, .. } = sending.uploaded;
-        let begin = v1::BeginUploadRequest { name: name.to_vec().into(), kind: sending.kind.to_message().into(), size };
+        let Uploaded { name, size, .. } = upload.uploaded;
+        let begin = v1::BeginUploadRequest { name: name.to_vec().into(), kind: upload.kind.to_message().into(), size };
         let state = match self.attempt(self.rpc.clone().begin_upload(begin)) {
             Ok(state) => state.into_inner(),
             Err(status) => return Ok(Err(status)),
@@ -98,18 +98,18 @@ impl Remote {
         if state.held > size {
             return Err(Error::protocol(format!("it claims to hold {} bytes of a blob of {size} bytes", state.held)));
         }
-        if state.held > sending.most_held {
-            sending.most_held = state.held;
+        if state.held > upload.most_held {
+            upload.most_held = state.held;
             backoff.renew();
         }
         progress(state.held, size);
         if state.complete {
             return Ok(Ok(()));
         }
-        if !sending.checked {
-            self.check(sending)?;
+        if !upload.checked {
+            self.check(upload)?;
         }
-        let parts = Parts::open(sending.path, name, state.held)?;
+        let parts = UploadParts::open(upload.path, name, state.held)?;
         let read = Arc::clone(&parts.read);
         let mut rpc = self.rpc.clone();
         let outcome = self.runtime.block_on(async {
@@ -130,7 +130,7 @@ impl Remote {
                 progress(now, size);
             }
         });
-        sending.uploaded.sent += read.load(Ordering::Relaxed).saturating_sub(state.held);
+        upload.uploaded.sent += read.load(Ordering::Relaxed).saturating_sub(state.held);
         match outcome {
             Ok(state) if state.get_ref().complete => {
                 progress(size, size);
@@ -142,11 +142,11 @@ impl Remote {
     }
 
     /// Compares a file with the digest it is sent under.
-    fn check(&self, sending: &mut Sending<'_>) -> Result<()> {
-        let Uploaded { name, size, .. } = sending.uploaded;
-        let is_gone = matches!(sending.path.try_exists(), Ok(false));
-        sending.checked = !is_gone && digest_file(sending.path)? == BlobDigest { name, size };
-        if sending.checked {
+    fn check(&self, upload: &mut PendingUpload<'_>) -> Result<()> {
+        let Uploaded { name, size, .. } = upload.uploaded;
+        let is_gone = matches!(upload.path.try_exists(), Ok(false));
+        upload.checked = !is_gone && digest_file(upload.path)? == BlobDigest { name, size };
+        if upload.checked {
             return Ok(());
         }
         // The upload cannot be completed, and it counts towards the tenant's limit.
@@ -157,7 +157,7 @@ impl Remote {
             "the file was changed after it was written"
         };
         Err(Error::File {
-            path: sending.path.to_owned(),
+            path: upload.path.to_owned(),
             reason: format!("{what}: start the training again with --replace"),
         })
     }
@@ -268,7 +268,7 @@ fn partial(path: &Path) -> PathBuf {
 }
 
 /// The rest of a file in parts, as the messages of an upload.
-struct Parts {
+struct UploadParts {
     file: File,
     name: BlobName,
     offset: u64,
@@ -277,7 +277,7 @@ struct Parts {
     read: Arc<AtomicU64>,
 }
 
-impl Parts {
+impl UploadParts {
     fn open(path: &Path, name: BlobName, offset: u64) -> Result<Self> {
         let fail = |e: std::io::Error| Error::file(path, &e);
         let mut file = File::open(path).map_err(fail)?;
@@ -286,7 +286,7 @@ impl Parts {
     }
 }
 
-impl Iterator for Parts {
+impl Iterator for UploadParts {
     type Item = v1::UploadPart;
 
     /// An unreadable file ends the stream early, and the server reports that bytes are missing.

@@ -2,7 +2,7 @@
 
 use super::record::TrainingRecord;
 use super::records;
-use crate::ciphertexts::row_blobs::blob;
+use crate::ciphertexts::row_blobs::parse_blob_name;
 use crate::project;
 use crate::rpc::{self, JobId, Remote};
 use crate::{Project, Result};
@@ -38,7 +38,7 @@ pub fn delete(project: &Project, remote: &Remote, id: JobId) -> Result<Deleted> 
     let rows = record.batches.iter().chain(&record.validation).map(|row_blob| &row_blob.blob);
     let mut deleted = Deleted { training: Some(name.clone()), finished, ..Deleted::default() };
     for name in rows.chain([&record.keys]) {
-        match remote.delete_upload(blob(name)?) {
+        match remote.delete_upload(parse_blob_name(name)?) {
             Ok(()) => deleted.uploads += 1,
             Err(rpc::Error::Refused { .. }) => deleted.kept += 1,
             Err(rpc::Error::NotFound { .. }) => {}

@@ -28,7 +28,7 @@ pub use options::Options;
 pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trained};
 
 use crate::ciphertexts::RowBlobFile;
-use crate::ciphertexts::row_blobs::{self, blob};
+use crate::ciphertexts::row_blobs::{self, parse_blob_name};
 use crate::keys::random_name;
 use crate::project::{self, KeySet};
 use crate::rpc::{BlobDigest, BlobKind, JobId, JobInfo, Remote};
@@ -139,7 +139,7 @@ impl<'a> TrainingRun<'a> {
             self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
         }
         let path = self.project.key_file(&keys);
-        let digest = BlobDigest { name: blob(&keys.blob)?, size: keys.bytes };
+        let digest = BlobDigest { name: parse_blob_name(&keys.blob)?, size: keys.bytes };
         let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
         self.record.sent.keys += self.remote.upload_exactly(BlobKind::Keys, &path, digest, &mut progress)?.sent;
         let all = self.record.row_bytes();
@@ -173,7 +173,7 @@ impl<'a> TrainingRun<'a> {
             set: *self.layout.params.id(),
             features: self.data.features(),
             classes: self.data.classes.len(),
-            keys: blob(&self.record.keys)?,
+            keys: parse_blob_name(&self.record.keys)?,
             batches: self.record.batches.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
             validation: self.record.validation.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
             wishes: self.record.wishes.clone(),

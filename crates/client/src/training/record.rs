@@ -5,7 +5,7 @@ use super::hyper_parameters::expected_hyper_parameters;
 use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
 use crate::ciphertexts::{RowBlobFile, RowBlobWriter, row_blobs};
 use crate::keys::hex;
-use crate::project::{KeySet, io, remove_if_there};
+use crate::project::{KeySet, io_error, remove_if_there};
 use crate::rpc::{HyperParameters, JobId, JobInfo, Remote};
 use crate::{Error, Layout, Owner, Result, TrainingData};
 use hetal_learn::judge::wider;
@@ -191,8 +191,8 @@ pub(super) fn discard(record: Option<TrainingRecord>, remote: &Remote, folder: &
         let _ = remote.cancel(id);
     }
     remove_if_there(&folder.join("job.json"))?;
-    for entry in std::fs::read_dir(folder).map_err(|e| io("reading", folder, &e))? {
-        let path = entry.map_err(|e| io("reading", folder, &e))?.path();
+    for entry in std::fs::read_dir(folder).map_err(|e| io_error("reading", folder, &e))? {
+        let path = entry.map_err(|e| io_error("reading", folder, &e))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // Row blobs, logits and weights, complete or not, and the logits of the best epoch.
         if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {

@@ -1,4 +1,6 @@
 //! Connections and certificates: who connects.
 
+pub mod certificates;
+pub mod metrics_http;
 pub mod preauth;
 pub mod tls;

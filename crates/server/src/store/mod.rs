@@ -2,6 +2,7 @@
 
 pub mod blobs;
 pub mod disk;
+pub mod folder;
 pub mod gc;
 pub mod ownership;
 pub mod staging;

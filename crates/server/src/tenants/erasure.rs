@@ -1,12 +1,11 @@
 //! The end of a tenant: everything of his is removed, and then looked for.
 
 use crate::config::Config;
-use crate::server::{lock, open_blobs};
 use crate::store::blobs::Blobs;
 use crate::store::disk::OsDisk;
-use crate::store::ownership;
 use crate::store::staging::Staging;
 use crate::store::state::{SqliteState, State, TenantTotals};
+use crate::store::{blobs, folder, ownership};
 use crate::tenants::Tenant;
 use crate::tenants::audit::AuditLog;
 use crate::{Error, Result};
@@ -35,8 +34,8 @@ pub struct ErasureReport {
 
 /// Removes everything of a tenant from the folder of a server that does not run.
 pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<ErasureReport> {
-    let _lock = lock(&config.folder)?;
-    erase_from(config, tenant, &*open_blobs(config)?)
+    let _lock = folder::lock(&config.folder)?;
+    erase_from(config, tenant, &*blobs::open(config)?)
 }
 
 /// The same, from some blobs.

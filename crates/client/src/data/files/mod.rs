@@ -38,18 +38,18 @@ pub struct Table {
 /// several arrays. Without it, labels are found in `.npz` and `.safetensors` files by their usual
 /// names, and `.npy` and `.csv` files have no labels.
 pub fn table(path: &Path, label: Option<&str>) -> Result<Table> {
-    parse_table(kind(path)?, &read(path)?, label).map_err(|problem| file(path, problem))
+    parse_table(format_of(path)?, &read(path)?, label).map_err(|problem| file_error(path, problem))
 }
 
 /// Reads features and ignores everything else in the file.
 pub fn features(path: &Path) -> Result<Matrix> {
-    parse_features(kind(path)?, &read(path)?).map_err(|problem| file(path, problem))
+    parse_features(format_of(path)?, &read(path)?).map_err(|problem| file_error(path, problem))
 }
 
 /// Reads labels from a file of their own: a one-dimensional array, or a table with one column or a
 /// column named `column`.
 pub fn labels(path: &Path, column: Option<&str>) -> Result<Labels> {
-    parse_labels(kind(path)?, &read(path)?, column).map_err(|problem| file(path, problem))
+    parse_labels(format_of(path)?, &read(path)?, column).map_err(|problem| file_error(path, problem))
 }
 
 /// A file format, recognised by its extension.
@@ -65,28 +65,28 @@ pub enum Format {
     Csv,
 }
 
-fn kind(path: &Path) -> Result<Format> {
+fn format_of(path: &Path) -> Result<Format> {
     match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
         Some("npy") => Ok(Format::Npy),
         Some("npz") => Ok(Format::Npz),
         Some("safetensors") => Ok(Format::Safetensors),
         Some("csv") => Ok(Format::Csv),
-        _ => Err(file(path, FileProblem::Extension)),
+        _ => Err(file_error(path, FileProblem::Extension)),
     }
 }
 
-fn file(path: &Path, problem: FileProblem) -> Error {
+fn file_error(path: &Path, problem: FileProblem) -> Error {
     Error::File { path: path.to_owned(), problem }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let io = |e: std::io::Error| file(path, FileProblem::Io(e.to_string()));
+    let io = |e: std::io::Error| file_error(path, FileProblem::Io(e.to_string()));
     let metadata = std::fs::metadata(path).map_err(io)?;
     if !metadata.is_file() {
-        return Err(file(path, FileProblem::Io("not a regular file".to_owned())));
+        return Err(file_error(path, FileProblem::Io("not a regular file".to_owned())));
     }
     if metadata.len() > MAX_FILE_BYTES {
-        return Err(file(path, FileProblem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES }));
+        return Err(file_error(path, FileProblem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES }));
     }
     std::fs::read(path).map_err(io)
 }

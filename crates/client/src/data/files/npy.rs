@@ -10,7 +10,7 @@ const MAX_HEADER: usize = 1 << 16;
 /// The most dimensions of an array.
 const MAX_DIMENSIONS: usize = 8;
 
-fn no(reason: &str) -> FileProblem {
+fn invalid(reason: &str) -> FileProblem {
     FileProblem::format(FORMAT, reason)
 }
 
@@ -22,38 +22,38 @@ pub fn parse(bytes: &[u8]) -> Parsed<Array> {
 /// Parses a file whose values may use at most `room` bytes of memory. A value of one byte in the
 /// file takes eight bytes in memory, and a text of one character even more.
 pub(super) fn parse_within(bytes: &[u8], room: usize) -> Parsed<Array> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| no("it does not start with the magic bytes"))?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it does not start with the magic bytes"))?;
     let (length, rest) = match rest {
         [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
         [2 | 3, _, a, b, c, d, rest @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
-        [1..=3, ..] => return Err(no("it ends within its header")),
-        _ => return Err(no("its version is not 1, 2 or 3")),
+        [1..=3, ..] => return Err(invalid("it ends within its header")),
+        _ => return Err(invalid("its version is not 1, 2 or 3")),
     };
     if length > MAX_HEADER {
-        return Err(no("its header is too long"));
+        return Err(invalid("its header is too long"));
     }
-    let (header, body) = rest.split_at_checked(length).ok_or_else(|| no("it ends within its header"))?;
-    let header = std::str::from_utf8(header).map_err(|_| no("its header is not text"))?;
+    let (header, body) = rest.split_at_checked(length).ok_or_else(|| invalid("it ends within its header"))?;
+    let header = std::str::from_utf8(header).map_err(|_| invalid("its header is not text"))?;
     if !field(header, "'fortran_order':")?.starts_with("False") {
-        return Err(no("it is in Fortran order: save numpy.ascontiguousarray(array) instead"));
+        return Err(invalid("it is in Fortran order: save numpy.ascontiguousarray(array) instead"));
     }
     let description =
-        field(header, "'descr':")?.split('\'').nth(1).ok_or_else(|| no("record arrays are not supported"))?;
+        field(header, "'descr':")?.split('\'').nth(1).ok_or_else(|| invalid("record arrays are not supported"))?;
     let (element, shape) = (element(description)?, shape(field(header, "'shape':")?)?);
     let values = element.memory().and_then(|one| shape.iter().try_fold(one, |product, &n| product.checked_mul(n)));
     if values.is_none_or(|bytes| bytes > room) {
-        return Err(no("its values need too much memory"));
+        return Err(invalid("its values need too much memory"));
     }
     element.array(FORMAT, shape, body)
 }
 
 fn field<'a>(header: &'a str, name: &str) -> Parsed<&'a str> {
-    let (_, value) = header.split_once(name).ok_or_else(|| no("a field of its header is missing"))?;
+    let (_, value) = header.split_once(name).ok_or_else(|| invalid("a field of its header is missing"))?;
     Ok(value.trim_start())
 }
 
 fn shape(text: &str) -> Parsed<Vec<usize>> {
-    let wrong = || no("its shape cannot be parsed");
+    let wrong = || invalid("its shape cannot be parsed");
     let (inside, _) = text.strip_prefix('(').and_then(|t| t.split_once(')')).ok_or_else(wrong)?;
     let numbers = inside.split(',').map(str::trim).filter(|n| !n.is_empty());
     let shape: Vec<usize> = numbers.map(|n| n.parse().map_err(|_| wrong())).collect::<Parsed<_>>()?;

@@ -17,12 +17,12 @@ const MAX_ENTRIES: usize = 256;
 /// The most bytes of all arrays together, decompressed and as values in memory.
 const MAX_UNPACKED: usize = 4 << 30;
 
-fn no(reason: &str) -> FileProblem {
+fn invalid(reason: &str) -> FileProblem {
     FileProblem::format(FORMAT, reason)
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Parsed<usize> {
-    let field = bytes.get(at..at + 2).ok_or_else(|| no("it is truncated"))?;
+    let field = bytes.get(at..at + 2).ok_or_else(|| invalid("it is truncated"))?;
     Ok(usize::from(u16::from_le_bytes([field[0], field[1]])))
 }
 
@@ -57,15 +57,15 @@ pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
 
 /// Reads the central directory.
 fn directory(bytes: &[u8]) -> Parsed<Vec<Entry<'_>>> {
-    let last = bytes.len().checked_sub(END_LEN).ok_or_else(|| no("it is too short"))?;
+    let last = bytes.len().checked_sub(END_LEN).ok_or_else(|| invalid("it is too short"))?;
     let first = last.saturating_sub(MAX_COMMENT);
     let end = (first..=last)
         .rev()
         .find(|&at| u32_at(bytes, at).ok() == Some(END))
-        .ok_or_else(|| no("it is not a ZIP archive, or it is truncated"))?;
+        .ok_or_else(|| invalid("it is not a ZIP archive, or it is truncated"))?;
     let count = u16_at(bytes, end + 10)?;
     if count > MAX_ENTRIES {
-        return Err(no("it has too many entries"));
+        return Err(invalid("it has too many entries"));
     }
     let mut at = u32_at(bytes, end + 16)? as usize;
     let mut entries = Vec::new();
@@ -79,13 +79,13 @@ fn directory(bytes: &[u8]) -> Parsed<Vec<Entry<'_>>> {
 
 fn entry(bytes: &[u8], at: usize) -> Parsed<(Entry<'_>, usize)> {
     if u32_at(bytes, at)? != ENTRY {
-        return Err(no("its directory is damaged"));
+        return Err(invalid("its directory is damaged"));
     }
     let name_end = at + ENTRY_LEN + u16_at(bytes, at + 28)?;
-    let name = bytes.get(at + ENTRY_LEN..name_end).ok_or_else(|| no("it is truncated"))?;
+    let name = bytes.get(at + ENTRY_LEN..name_end).ok_or_else(|| invalid("it is truncated"))?;
     let size = |field: u32| {
         if field == u32::MAX {
-            Err(no("an array has 4 GiB or more, which is not supported"))
+            Err(invalid("an array has 4 GiB or more, which is not supported"))
         } else {
             Ok(field as usize)
         }
@@ -103,22 +103,22 @@ fn entry(bytes: &[u8], at: usize) -> Parsed<(Entry<'_>, usize)> {
 
 fn array(bytes: &[u8], entry: &Entry<'_>, room: usize) -> Parsed<Array> {
     if entry.unpacked > room {
-        return Err(no("its decompressed arrays are too large"));
+        return Err(invalid("its decompressed arrays are too large"));
     }
     if u32_at(bytes, entry.offset)? != LOCAL {
-        return Err(no("the header of an entry is damaged"));
+        return Err(invalid("the header of an entry is damaged"));
     }
     let start = entry.offset + LOCAL_LEN + u16_at(bytes, entry.offset + 26)? + u16_at(bytes, entry.offset + 28)?;
-    let packed = bytes.get(start..start + entry.packed).ok_or_else(|| no("it is truncated"))?;
+    let packed = bytes.get(start..start + entry.packed).ok_or_else(|| invalid("it is truncated"))?;
     let unpacked: std::borrow::Cow<'_, [u8]> = match entry.method {
         0 => packed.into(),
         8 => decompress_to_vec_with_limit(packed, entry.unpacked)
-            .map_err(|_| no("an array cannot be decompressed"))?
+            .map_err(|_| invalid("an array cannot be decompressed"))?
             .into(),
-        _ => return Err(no("an array is compressed with a method other than deflate")),
+        _ => return Err(invalid("an array is compressed with a method other than deflate")),
     };
     if unpacked.len() != entry.unpacked || crc32fast::hash(&unpacked) != entry.checksum {
-        return Err(no("the checksum of an array is wrong"));
+        return Err(invalid("the checksum of an array is wrong"));
     }
     npy::parse_within(&unpacked, room)
 }

@@ -9,7 +9,7 @@ const FORMAT: &str = "safetensors";
 /// The longest header that is read. The header of a large language model has about 100 KB.
 const MAX_HEADER: usize = 16 << 20;
 
-fn no(reason: impl Into<String>) -> FileProblem {
+fn invalid(reason: impl Into<String>) -> FileProblem {
     FileProblem::format(FORMAT, reason)
 }
 
@@ -22,14 +22,14 @@ struct Tensor {
 
 /// Parses a file into arrays and their names, ordered by name. Arrays of unknown types are skipped.
 pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
-    let (length, rest) = bytes.split_first_chunk().ok_or_else(|| no("it is too short"))?;
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(|| invalid("it is too short"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     if length > MAX_HEADER {
-        return Err(no("its header is too long"));
+        return Err(invalid("its header is too long"));
     }
-    let (header, data) = rest.split_at_checked(length).ok_or_else(|| no("it ends within its header"))?;
+    let (header, data) = rest.split_at_checked(length).ok_or_else(|| invalid("it ends within its header"))?;
     let header: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(header).map_err(|e| no(format!("its header: {e}")))?;
+        serde_json::from_slice(header).map_err(|e| invalid(format!("its header: {e}")))?;
     let mut arrays = Vec::new();
     // Arrays that share bytes could need far more memory than the file has bytes.
     let mut room = data.len();
@@ -37,11 +37,12 @@ pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
         if name == "__metadata__" {
             continue;
         }
-        let tensor: Tensor = serde_json::from_value(value).map_err(|e| no(format!("array {name}: {e}")))?;
+        let tensor: Tensor = serde_json::from_value(value).map_err(|e| invalid(format!("array {name}: {e}")))?;
         let Some(element) = element(&tensor.dtype) else { continue };
         let (start, end) = tensor.data_offsets;
-        let values = data.get(start..end).ok_or_else(|| no(format!("array {name} is outside the file")))?;
-        room = room.checked_sub(values.len()).ok_or_else(|| no(format!("array {name} shares bytes with others")))?;
+        let values = data.get(start..end).ok_or_else(|| invalid(format!("array {name} is outside the file")))?;
+        room =
+            room.checked_sub(values.len()).ok_or_else(|| invalid(format!("array {name} shares bytes with others")))?;
         arrays.push((name, element.array(FORMAT, tensor.shape, values)?));
     }
     Ok(arrays)

@@ -153,7 +153,7 @@ fn classes_are_the_distinct_labels_in_order() {
 fn names_behind_a_hash() {
     assert_eq!(split_name("d.npz#y"), ("d.npz".into(), Some("y".to_owned())));
     assert_eq!(split_name("d.npy"), ("d.npy".into(), None));
-    assert!(matches!(kind(Path::new("d.txt")), Err(Error::File { problem: FileProblem::Extension, .. })));
+    assert!(matches!(format_of(Path::new("d.txt")), Err(Error::File { problem: FileProblem::Extension, .. })));
 }
 
 /// A small file must not need much memory: arrays that share bytes, and bytes that become words.

@@ -99,7 +99,8 @@ fn value(name: &str, kind: u64, columns: Option<u64>) -> Message {
     Message::default().text(1, name).message(2, Message::default().message(1, tensor))
 }
 
-/// Decodes weights, bias and class names of a file that [`write`] encoded; `None` for other files.
+/// Decodes weights, bias and class names of a file that [`write()`] encoded; `None` for other
+/// files.
 pub fn read_gemm(bytes: &[u8]) -> Option<(Vec<f32>, Vec<f32>, Vec<String>)> {
     let model = fields(bytes)?;
     let graph = fields(find(&model, 7)?)?;

@@ -10,6 +10,7 @@ pub use memory::MemoryBlobs;
 #[cfg(feature = "s3")]
 pub use s3::{S3Blobs, S3Config};
 
+use crate::config::Config;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
@@ -118,6 +119,16 @@ pub trait Blobs: Send + Sync {
 
     /// Where it is, in words.
     fn location(&self) -> String;
+}
+
+/// The store that a configuration asks for.
+pub(crate) fn open(config: &Config) -> Result<std::sync::Arc<dyn Blobs>> {
+    let folder = config.folder.join("blobs");
+    #[cfg(feature = "s3")]
+    if let Some(s3) = &config.s3 {
+        return Ok(std::sync::Arc::new(S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
+    }
+    Ok(std::sync::Arc::new(LocalBlobs::open(&folder)?))
 }
 
 /// All bytes of a blob of at most `most` bytes, after comparing them with its name.

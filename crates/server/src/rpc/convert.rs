@@ -1,0 +1,71 @@
+//! Conversion to messages of the protocol.
+
+use super::Service;
+use crate::store::state::JobSummary;
+use hetal_ckks::Params;
+use hetal_learn::Agreement;
+use hetal_wire::{PART_BYTES, v1};
+use std::sync::Arc;
+
+impl Service {
+    pub(super) fn offer(&self) -> v1::Offer {
+        let (limits, bounds) = (&self.core.config.hyperparameters, &self.core.config.bounds);
+        let shown = |value: f64| (!self.core.config.hide_hyperparameters).then_some(value);
+        let set = |p: &Arc<Params>| v1::ParameterSet { id: p.id().to_vec().into(), name: p.name().to_owned() };
+        v1::Offer {
+            version: hetal_wire::VERSION,
+            program: format!("hetal-server {}", env!("CARGO_PKG_VERSION")),
+            sets: self.core.param_sets.iter().map(set).collect(),
+            defaults: Some(self.terms(&limits.defaults)),
+            bounds: Some(v1::Bounds {
+                batch_least: limits.batch.0 as u32,
+                batch_most: limits.batch.1 as u32,
+                patience_most: limits.patience as u32,
+                epochs_most: limits.max_epochs as u32,
+                blob_bytes_most: bounds.blob_bytes,
+                tenant_bytes_most: bounds.tenant_bytes,
+                part_bytes_most: PART_BYTES as u32,
+                batches_most: bounds.batches as u32,
+                rate_least: shown(limits.rate.0),
+                rate_most: shown(limits.rate.1),
+            }),
+        }
+    }
+
+    /// What a client is told of an agreement.
+    fn terms(&self, agreement: &Agreement) -> v1::Terms {
+        use hetal_learn::nesterov::Momentum;
+        let hide = self.core.config.hide_hyperparameters;
+        let momentum = match agreement.momentum {
+            _ if hide => v1::Momentum::Unspecified,
+            Momentum::None => v1::Momentum::None,
+            Momentum::Nesterov => v1::Momentum::Nesterov,
+        };
+        v1::Terms {
+            batch: agreement.batch as u32,
+            patience: agreement.patience as u32,
+            max_epochs: agreement.max_epochs as u32,
+            range: agreement.range,
+            rate: (!hide).then_some(agreement.rate),
+            lowering: (!hide).then_some(agreement.lowering),
+            momentum: momentum.into(),
+            seed: (!hide).then_some(agreement.seed),
+        }
+    }
+
+    pub(super) fn describe(&self, job: &JobSummary) -> v1::Job {
+        let state = v1::JobState::from(job.state);
+        let terms = job.agreement.as_ref().map(|agreement| self.terms(agreement));
+        v1::Job {
+            id: job.id.to_vec().into(),
+            label: job.label.clone(),
+            state: state.into(),
+            terms,
+            progress: job.progress,
+            created: job.created / 1000,
+            updated: job.updated / 1000,
+            reason: job.reason.clone(),
+            sequence: job.sequence,
+        }
+    }
+}

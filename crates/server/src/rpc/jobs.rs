@@ -1,0 +1,97 @@
+//! Requests that create jobs.
+
+use super::Service;
+use crate::jobs::key_requirements::{OLD_KEYS_HINT, describe_key_error};
+use crate::jobs::spec::JobSpec;
+use crate::jobs::validate::{RequestValidator, ValidTraining, check_batch_count};
+use crate::limits::admission::Admission;
+use crate::store::blobs::{Key, Namespace};
+use crate::store::state::NewJob;
+use crate::tenants::Tenant;
+use crate::{Error, Result, clock};
+use hetal_ckks::bytes::{Codec, KeySetFile};
+use hetal_ckks::{KeyId, KeySource, Params};
+use hetal_wire::{BlobName, JobId, LABEL_BYTES, v1};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Service {
+    /// Refuses more batches than there may be.
+    pub(super) fn check_batches(&self, message: &v1::CreateJobRequest) -> Result<()> {
+        use v1::create_job_request::Work::{Classification, Training};
+        let batches = match &message.work {
+            Some(Training(training)) => training.batches.len() + training.validation.len(),
+            Some(Classification(classification)) => classification.queries.len(),
+            None => 0,
+        };
+        check_batch_count(batches, self.core.config.bounds.batches)
+    }
+
+    /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
+    /// only the tenant's own requests wait.
+    pub(super) fn create_job(
+        &self,
+        tenant: &Tenant,
+        message: &v1::CreateJobRequest,
+        mut admission: Admission,
+    ) -> Result<v1::Job> {
+        let request = (&*message.request_id).try_into();
+        let request: [u8; 16] = request.map_err(|_| Error::invalid("a request's id is 16 random bytes"))?;
+        if message.label.len() > LABEL_BYTES || message.label.chars().any(char::is_control) {
+            return Err(Error::invalid(format!("a label is at most {LABEL_BYTES} bytes of text")));
+        }
+        let validator = RequestValidator {
+            param_sets: &self.core.param_sets,
+            limits: &self.core.config.hyperparameters,
+            hide: self.core.config.hide_hyperparameters,
+            state: &*self.core.state,
+            tenant,
+            key_requirements: &self.core.key_requirements,
+        };
+        let spec = match &message.work {
+            Some(v1::create_job_request::Work::Training(message)) => {
+                let ValidTraining { spec, params, requirements } = validator.training(message)?;
+                admission.release_shared();
+                self.check_keys(tenant, spec.keys, &params, &requirements.keys)?;
+                JobSpec::Training(spec)
+            }
+            Some(v1::create_job_request::Work::Classification(message)) => {
+                JobSpec::Classification(validator.classification(message)?)
+            }
+            None => return Err(Error::invalid("a job without work")),
+        };
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
+        let new = NewJob { id: JobId(id), request, label: message.label.clone(), spec };
+        let job = self.core.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
+        self.core.notifier.notify();
+        Ok(self.describe(&job))
+    }
+
+    /// The key set has the keys that the shape needs, each once, and no others.
+    fn check_keys(
+        &self,
+        tenant: &Tenant,
+        name: BlobName,
+        params: &Arc<Params>,
+        expected: &[(KeyId, usize)],
+    ) -> Result<()> {
+        let path = self.core.blobs.local(&Key::new(tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })?;
+        let codec = Codec::new(Arc::clone(params), self.core.param_sets.ring(params)?);
+        let file =
+            KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(describe_key_error(&e, OLD_KEYS_HINT)))?;
+        let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
+        let expected: BTreeSet<_> = expected.iter().copied().collect();
+        if let Some((id, limbs)) = expected.difference(&found).next() {
+            return Err(Error::invalid(format!(
+                "the key set lacks the {id} for {limbs} limbs: make keys for this shape; {OLD_KEYS_HINT}"
+            )));
+        }
+        match found.difference(&expected).next() {
+            Some((id, limbs)) => Err(Error::invalid(format!(
+                "the key set has a {id} for {limbs} limbs that nothing needs; {OLD_KEYS_HINT}"
+            ))),
+            None => Ok(()),
+        }
+    }
+}

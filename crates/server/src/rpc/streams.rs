@@ -1,0 +1,117 @@
+//! Streams to clients: events of jobs, and downloads.
+
+use super::{Handler, Service};
+use crate::jobs::validate::{blob_name, job_id};
+use crate::limits::concurrency::Permit;
+use crate::metrics::add;
+use crate::store::blobs::{Key, Namespace};
+use crate::store::state::JobState;
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use hetal_wire::{JobId, PART_BYTES, v1};
+use std::io::Read;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// How often watchers look for changes made by other machines.
+const POLL: Duration = Duration::from_secs(1);
+/// Events that are read at once.
+const EVENTS_AT_ONCE: usize = 64;
+
+impl Handler {
+    /// Sends a blob part by part, as long as somebody takes them.
+    pub(super) async fn send_parts(
+        &self,
+        tenant: &Tenant,
+        mut reader: Box<dyn Read + Send>,
+        out: &mpsc::Sender<std::result::Result<v1::DownloadPart, Status>>,
+    ) -> std::result::Result<(), Status> {
+        loop {
+            let read = self.run(tenant, move |_, _| {
+                let mut data = Vec::with_capacity(PART_BYTES);
+                let count = reader.by_ref().take(PART_BYTES as u64).read_to_end(&mut data);
+                count.map_err(|e| Error::System { what: "a blob".to_owned(), reason: e.to_string() })?;
+                Ok((reader, data))
+            });
+            let data;
+            (reader, data) = read.await?;
+            if data.is_empty() {
+                return Ok(());
+            }
+            add(&self.0.core.metrics.sent_bytes, data.len() as u64);
+            if out.send_timeout(Ok(v1::DownloadPart { data: data.into() }), self.0.idle()).await.is_err() {
+                // Nobody takes it, or not soon enough.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends events after a number, and progress as it changes, until the job has ended or nobody listens.
+    pub(super) async fn send_events(
+        &self,
+        tenant: &Tenant,
+        id: JobId,
+        mut after: u64,
+        out: &mpsc::Sender<std::result::Result<v1::Event, Status>>,
+    ) -> std::result::Result<(), Status> {
+        let mut notifier = self.0.core.notifier.subscribe();
+        let mut told = None;
+        loop {
+            notifier.mark_unchanged();
+            let news = self.run(tenant, move |service, tenant| {
+                let events = service.core.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
+                Ok((service.core.state.summary(tenant, id)?, events))
+            });
+            let (job, events) = news.await?;
+            let more = events.len() == EVENTS_AT_ONCE;
+            for event in events {
+                after = event.sequence;
+                if out.send_timeout(Ok(event), self.0.idle()).await.is_err() {
+                    return Ok(());
+                }
+            }
+            if more {
+                continue;
+            }
+            // Whoever watches a server that closes hears the rest from the next.
+            if job.state.has_ended() && after >= job.sequence || self.0.closing.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            // A job that rests is in the queue; one that runs no longer rests, whatever it said last.
+            let speaks = if job.progress.is_some_and(|p| p.resting) { JobState::Queued } else { JobState::Running };
+            if job.progress != told && job.state == speaks && after == job.sequence {
+                told = job.progress;
+                let what = told.map(v1::event::What::Progress);
+                if out.send_timeout(Ok(v1::Event { sequence: after, what }), self.0.idle()).await.is_err() {
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                _ = tokio::time::timeout(POLL, notifier.changed()) => {}
+                () = out.closed() => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Service {
+    /// A place among the streams of a tenant.
+    pub(super) fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
+        let most = self.core.config.bounds.streams;
+        let message = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
+        self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { message: message() })
+    }
+
+    pub(super) fn open_output(&self, tenant: &Tenant, message: &v1::DownloadRequest) -> Result<Box<dyn Read + Send>> {
+        let (id, name) = (job_id(&message.job)?, blob_name(&message.blob)?);
+        self.core.state.summary(tenant, id)?;
+        let (key, offset) = (Key::new(tenant, Namespace::Job(id), name), message.offset);
+        let size = self.core.blobs.len(&key)?.ok_or_else(|| key.missing())?;
+        if offset > size {
+            return Err(Error::invalid(format!("output {name} has {size} bytes: none begin at {offset}")));
+        }
+        self.core.blobs.open(&key, offset)?.ok_or_else(|| key.missing())
+    }
+}

@@ -1,0 +1,101 @@
+//! Requests that upload blobs.
+
+use super::{Handler, Service};
+use crate::jobs::validate::blob_name;
+use crate::metrics::add;
+use crate::store::state::{BlobKind, Upload};
+use crate::store::uploads::{Resumed, UploadProgress};
+use crate::tenants::Tenant;
+use crate::tenants::audit::AuditSubject;
+use crate::{Error, Result};
+use hetal_ckks::bytes::{HEADER_LEN, Header, ObjectKind};
+use hetal_wire::{PART_BYTES, v1};
+use std::time::Instant;
+use tonic::{Code, Status, Streaming};
+
+/// Bytes that an upload brings in `idle_seconds`, at the least.
+const MIN_BYTES: usize = 64 << 10;
+
+impl Handler {
+    /// Takes the parts of an upload. Whatever ends the stream, the bytes that came stay.
+    pub(super) async fn receive(
+        &self,
+        tenant: Tenant,
+        subject: &AuditSubject,
+        mut stream: Streaming<v1::UploadPart>,
+    ) -> std::result::Result<v1::UploadState, Status> {
+        let first = self.part(&mut stream).await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
+        let name = blob_name(&first.name)?;
+        subject.set(name);
+        let begun =
+            self.run(&tenant, move |service, tenant| service.uploads.resume(tenant, name, first.offset)).await?;
+        let mut writer = match begun {
+            Resumed::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
+            Resumed::Partial(writer) => writer,
+        };
+        let (mut since, mut came) = (Instant::now(), 0);
+        let mut part = Some(first);
+        while let Some(v1::UploadPart { data, .. }) = part {
+            if data.len() > PART_BYTES {
+                return Err(Error::invalid(format!("a part of more than {PART_BYTES} bytes")).into());
+            }
+            add(&self.0.core.metrics.received_bytes, data.len() as u64);
+            came += data.len();
+            let add = move |service: &Service, _: &Tenant| service.uploads.add(&mut writer, &data).map(|()| writer);
+            writer = self.run(&tenant, add).await?;
+            if came >= MIN_BYTES {
+                (since, came) = (Instant::now(), 0);
+            } else if since.elapsed() > self.0.idle() && !writer.is_whole() {
+                return Err(Status::deadline_exceeded("the upload is too slow: send the rest in larger parts"));
+            }
+            part = if writer.is_whole() { None } else { self.part(&mut stream).await? };
+        }
+        let held = writer.held();
+        if !writer.is_whole() {
+            return Ok(v1::UploadState { held, complete: false });
+        }
+        let finish = move |service: &Service, tenant: &Tenant| {
+            service.uploads.finish(tenant, writer, |upload, start| service.inspect(upload, start))
+        };
+        self.run(&tenant, finish).await?;
+        Ok(v1::UploadState { held, complete: true })
+    }
+
+    /// The next part of an upload, if it comes soon.
+    async fn part(
+        &self,
+        stream: &mut Streaming<v1::UploadPart>,
+    ) -> std::result::Result<Option<v1::UploadPart>, Status> {
+        match tokio::time::timeout(self.0.idle(), stream.message()).await {
+            // What the transport cannot read any more: the client has gone, and hears nothing of this.
+            Ok(Err(status)) if status.code() == Code::Unknown => Err(Status::cancelled("the upload broke off")),
+            Ok(part) => part,
+            Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
+        }
+    }
+}
+
+impl Service {
+    pub(super) fn begin_upload(&self, tenant: &Tenant, message: &v1::BeginUploadRequest) -> Result<v1::UploadState> {
+        let kind = match message.kind() {
+            v1::BlobKind::Keys => BlobKind::Keys,
+            v1::BlobKind::Batch => BlobKind::Batch,
+            v1::BlobKind::Features => BlobKind::Features,
+            v1::BlobKind::Unspecified => return Err(Error::invalid("a blob of no kind")),
+        };
+        let wanted = Upload { name: blob_name(&message.name)?, kind, size: message.size, complete: false };
+        let UploadProgress { held, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;
+        Ok(v1::UploadState { held, complete })
+    }
+
+    /// Looks at how an upload begins: an object of its kind and of an accepted parameter set.
+    fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
+        let kind = match upload.kind {
+            BlobKind::Keys => ObjectKind::KeySet,
+            BlobKind::Batch | BlobKind::Features => ObjectKind::SeededCiphertext,
+        };
+        let header = Header::parse(start, kind).map_err(Error::invalid)?;
+        self.core.param_sets.by_id(&header.params).map(|_| ())
+    }
+}

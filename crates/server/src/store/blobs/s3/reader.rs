@@ -1,0 +1,33 @@
+//! Reading objects.
+
+use super::PART;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
+use std::io::Read;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// Reads an object range by range.
+pub struct RangeReader {
+    pub store: Arc<dyn ObjectStore>,
+    pub runtime: Arc<Runtime>,
+    pub path: ObjectPath,
+    pub offset: u64,
+    pub len: u64,
+    pub buffer: Vec<u8>,
+    pub used: usize,
+}
+
+impl Read for RangeReader {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.used == self.buffer.len() && self.offset < self.len {
+            let end = self.len.min(self.offset + PART as u64);
+            let bytes = self.runtime.block_on(self.store.get_range(&self.path, self.offset..end));
+            self.buffer = bytes.map_err(std::io::Error::other)?.to_vec();
+            (self.used, self.offset) = (0, end);
+        }
+        let count = (&self.buffer[self.used..]).read(out)?;
+        self.used += count;
+        Ok(count)
+    }
+}

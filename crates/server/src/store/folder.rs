@@ -1,0 +1,49 @@
+//! The server's folder: its permissions and its lock.
+
+use crate::{Error, Result};
+use std::fs::File;
+use std::path::Path;
+
+/// Makes the folder, for nobody but its owner: labels, verdicts and whose blobs are whose are in it.
+pub fn make_private(folder: &Path) -> Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    let failed = |e: std::io::Error| Error::file(folder, e);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let mode = format!("{mode:o}");
+        tracing::warn!(folder = %folder.display(), mode, "others on this machine may look into the folder: chmod 700 it");
+    }
+    Ok(())
+}
+
+/// Makes sure that no other process uses the folder.
+pub fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let file =
+        File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::file(&path, e))?;
+    file.try_lock().map_err(|_| Error::Config {
+        reason: format!("{} is used by another server: stop it, or take another folder", folder.display()),
+    })?;
+    Ok(file)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_folder_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = TempDir::new();
+        let folder = dir.path().join("of/hetal");
+        make_private(&folder).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        // One that an operator made wider is his.
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o750)).unwrap();
+        make_private(&folder).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o750);
+    }
+}

@@ -1,0 +1,166 @@
+//! Queries of single rows, and their conversion.
+
+use crate::jobs::spec::JobSpec;
+use crate::store::state::{BlobKind, Job, JobState, JobSummary, Millis, NewJob, TenantTotals, Upload};
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use hetal_learn::Verdict;
+use hetal_wire::{BlobName, JobId, v1};
+use prost::Message;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+pub const STATES: [JobState; 6] =
+    [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
+pub const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
+pub const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
+
+pub const JOB: &str = "number, id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
+/// What is small of it.
+pub const SUMMARY: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
+/// Jobs that have not ended and that a worker can do something for. A lease that ends a whole lease later than one given
+/// now was given by a clock that has been set back since (a little later: it was extended while this question waited); so was a rest
+/// that ends later than the longest.
+pub const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > 2 * ?2 - ?1)
+    AND (cancel OR not_before <= ?1 OR not_before > ?1 + ?3)";
+
+/// Jobs that wait for a verdict, without a worker that has a lease.
+pub const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > 2 * ?2 - ?1) AND NOT EXISTS
+    (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
+
+pub fn corrupt(what: &str) -> Error {
+    Error::State { reason: format!("{what} in the database makes no sense: restore it from a backup") }
+}
+
+/// The number of one of `all`, as it is stored.
+pub fn number<T: PartialEq>(all: &[T], value: T) -> i64 {
+    all.iter().position(|v| *v == value).map_or(-1, |n| n as i64)
+}
+
+pub fn numbered<T: Copy>(all: &[T], number: i64, what: &str) -> Result<T> {
+    usize::try_from(number).ok().and_then(|n| all.get(n)).copied().ok_or_else(|| corrupt(what))
+}
+
+pub fn find_upload(db: &Connection, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
+    let sql = "SELECT kind, size, complete FROM uploads WHERE tenant = ?1 AND name = ?2";
+    let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?));
+    let found = db.query_row(sql, params![tenant.as_str(), name.0], row).optional()?;
+    let parse = |(kind, size, complete): (i64, i64, bool)| {
+        Ok(Upload { name, kind: numbered(&KINDS, kind, "an upload's kind")?, size: size as u64, complete })
+    };
+    found.map(parse).transpose()
+}
+
+/// A row of jobs: its number, and the job if it makes sense. Damage in one row must not end a question about many.
+pub fn read_job(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Job>)> {
+    Ok((row.get(0)?, parse_job(row)))
+}
+
+pub fn parse_job(row: &Row<'_>) -> Result<Job> {
+    let work: String = row.get(4)?;
+    let progress = row.get::<_, Option<Vec<u8>>>(8)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+    let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
+    Ok(Job {
+        id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
+        tenant: Tenant::try_from(row.get::<_, String>(2)?).map_err(|_| corrupt("a tenant"))?,
+        label: row.get(3)?,
+        spec: serde_json::from_str(&work).map_err(|_| corrupt("a job's work"))?,
+        state: numbered(&STATES, row.get(5)?, "a job's state")?,
+        round: row.get(6)?,
+        checkpoint: row.get(7)?,
+        progress: progress.map_err(|_| corrupt("a job's progress"))?,
+        reason: row.get(9)?,
+        cancel: row.get(10)?,
+        created: number(11)?,
+        updated: number(12)?,
+        sequence: number(13)?,
+        spent: number(14)?,
+    })
+}
+
+pub fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
+    let sql = format!("SELECT {JOB} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_job).optional()?;
+    found.ok_or(Error::NoJob { id })?.1
+}
+
+pub fn read_summary(row: &Row<'_>) -> rusqlite::Result<(i64, Result<JobSummary>)> {
+    Ok((row.get(0)?, parse_summary(row)))
+}
+
+pub fn parse_summary(row: &Row<'_>) -> Result<JobSummary> {
+    let agreement = row.get::<_, Option<String>>(3)?.map(|text| serde_json::from_str(&text)).transpose();
+    let progress = row.get::<_, Option<Vec<u8>>>(6)?.map(|bytes| v1::Progress::decode(&bytes[..])).transpose();
+    let number = |column| Ok::<_, Error>(row.get::<_, i64>(column)? as u64);
+    Ok(JobSummary {
+        id: JobId::try_from(&row.get::<_, Vec<u8>>(1)?[..]).map_err(|_| corrupt("a job's id"))?,
+        label: row.get(2)?,
+        agreement: agreement.map_err(|_| corrupt("a job's agreement"))?,
+        state: numbered(&STATES, row.get(4)?, "a job's state")?,
+        round: row.get(5)?,
+        progress: progress.map_err(|_| corrupt("a job's progress"))?,
+        reason: row.get(7)?,
+        created: number(8)?,
+        updated: number(9)?,
+        sequence: number(10)?,
+    })
+}
+
+pub fn find_summary(db: &Connection, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
+    let sql = format!("SELECT {SUMMARY} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_summary).optional()?;
+    found.ok_or(Error::NoJob { id })?.1
+}
+
+pub fn add_event(db: &Connection, id: JobId, what: v1::event::What) -> Result<()> {
+    let sql = "UPDATE jobs SET sequence = sequence + 1 WHERE id = ?1 RETURNING sequence";
+    let sequence: i64 = db.query_row(sql, [&id.0[..]], |row| row.get(0))?;
+    let event = v1::Event { sequence: sequence as u64, what: Some(what) };
+    db.execute("INSERT INTO events VALUES (?1, ?2, ?3)", params![id.0, sequence, event.encode_to_vec()])?;
+    Ok(())
+}
+
+pub fn insert_job(db: &Connection, tenant: &Tenant, job: &NewJob, now: Millis) -> Result<()> {
+    let failed = |e: serde_json::Error| Error::State { reason: e.to_string() };
+    let agreement = match &job.spec {
+        JobSpec::Training(training) => Some(serde_json::to_string(&training.agreement).map_err(failed)?),
+        JobSpec::Classification(_) => None,
+    };
+    let work = serde_json::to_string(&job.spec).map_err(failed)?;
+    let sql = "INSERT INTO jobs (id, tenant, request, label, work, agreement, state, created, updated)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?7)";
+    db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, agreement, now as i64])?;
+    Ok(())
+}
+
+pub fn find_verdict(db: &Connection, id: JobId, round: u32) -> Result<Option<Verdict>> {
+    let sql = "SELECT verdict FROM verdicts WHERE job = ?1 AND round = ?2";
+    let found = db.query_row(sql, params![id.0, round], |row| row.get::<_, i64>(0)).optional()?;
+    found.map(|n| numbered(&VERDICTS, n, "a verdict")).transpose()
+}
+
+pub fn tenant_totals(db: &Connection, tenant: &Tenant) -> Result<TenantTotals> {
+    let jobs = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1", tenant)?;
+    let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
+    Ok(TenantTotals { jobs, uploads })
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Ends a job whose row makes no sense, so that the queue goes on.
+pub fn fail_unreadable(db: &Connection, number: i64, error: &Error) -> Result<()> {
+    let reason = "the server's record of the job was damaged";
+    let sql = "UPDATE jobs SET state = 4, reason = ?2 WHERE number = ?1 RETURNING id";
+    let id: Vec<u8> = db.query_row(sql, params![number, reason], |row| row.get(0))?;
+    tracing::error!(job = hex(&id), number, %error, "a job cannot be read: it fails");
+    if let Ok(id) = JobId::try_from(&id[..]) {
+        add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
+    }
+    Ok(())
+}
+
+pub fn count(db: &Connection, sql: &str, tenant: &Tenant) -> Result<u64> {
+    Ok(db.query_row(sql, [tenant.as_str()], |row| row.get::<_, i64>(0))? as u64)
+}

@@ -1,0 +1,109 @@
+//! A server process of the simulation.
+
+use super::LEASE;
+use super::disk::SimDiskHandle;
+use super::state::SimState;
+use super::toy_executor::ToyExecutor;
+use super::world::World;
+use crate::compute::param_registry::ParamRegistry;
+use crate::config::{Bounds, Config};
+use crate::context::Core;
+use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::spec::JobSpec;
+use crate::metrics::Metrics;
+use crate::notify::ChangeNotifier;
+use crate::store::blobs::LocalBlobs;
+use crate::store::gc::collect_garbage;
+use crate::store::staging::Staging;
+use crate::store::state::State;
+use crate::store::uploads::Uploads;
+use crate::worker::pool::WorkerContext;
+use crate::worker::shutdown::ShutdownSignal;
+use crate::worker::training;
+use crate::{Error, Result};
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// One life of a server.
+pub struct SimServer {
+    pub world: Arc<World>,
+    pub blobs: Arc<LocalBlobs>,
+    pub state: Arc<SimState>,
+    pub uploads: Uploads,
+    pub worker: WorkerContext,
+    pub encoded: Cell<usize>,
+}
+
+pub fn root() -> &'static Path {
+    Path::new("server")
+}
+
+impl SimServer {
+    pub fn start(world: &Arc<World>, disk: &SimDiskHandle, state: &Arc<SimState>) -> Result<Self> {
+        static SETS: OnceLock<Arc<ParamRegistry>> = OnceLock::new();
+        let param_sets =
+            SETS.get_or_init(|| Arc::new(ParamRegistry::new(&["insecure-toy11".to_owned()], true).unwrap()));
+        let any: Arc<dyn State> = Arc::<SimState>::clone(state);
+        let folder = root().join("blobs");
+        crate::store::disk::Disk::make_folder(disk, &folder).map_err(|e| Error::file(&folder, e))?;
+        crate::store::disk::Disk::sync_folder(disk, root()).map_err(|e| Error::file(&folder, e))?;
+        let blobs = Arc::new(LocalBlobs::on(Arc::new(disk.clone()), &folder)?);
+        let staging = Staging::open(Arc::new(disk.clone()), &root().join("staging"), 8)?;
+        let bounds = Bounds { attempts: 10_000, ..Bounds::default() };
+        let checkpoint_every = 1 + world.below(3) as u64;
+        let (warm_seconds, stall_seconds, prepared_gib) = (0, 0, 2.0);
+        let config =
+            Config { warm_seconds, stall_seconds, checkpoint_every, prepared_gib, bounds, ..Config::default() };
+        let clock = Arc::clone(world);
+        let core = Core {
+            config,
+            param_sets: Arc::clone(param_sets),
+            state: Arc::clone(&any),
+            blobs: Arc::<LocalBlobs>::clone(&blobs),
+            notifier: ChangeNotifier::default(),
+            metrics: Arc::new(Metrics::default()),
+            key_requirements: KeyRequirementsCache::default(),
+            clock: Arc::new(move || clock.now()),
+        };
+        let worker = WorkerContext {
+            core: Arc::new(core),
+            name: "local".to_owned(),
+            draining: false.into(),
+            shutdown: ShutdownSignal::default(),
+            device_fault: Mutex::default(),
+        };
+        any.release_worker(&worker.name)?;
+        // As in a real server, what cannot be swept up stops nobody.
+        let _ = collect_garbage(&*any, &*blobs, &staging);
+        let uploads = Uploads {
+            state: any,
+            blobs: Arc::<LocalBlobs>::clone(&blobs),
+            staging,
+            max_bytes: 1 << 20,
+            reserve_bytes: 1 << 10,
+        };
+        Ok(Self {
+            world: Arc::clone(world),
+            blobs,
+            state: Arc::clone(state),
+            uploads,
+            worker,
+            encoded: Cell::default(),
+        })
+    }
+
+    /// What a worker does, once.
+    pub fn work(&self) {
+        let now = self.world.now();
+        let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };
+        let attempt = self.worker.begin_attempt(&claim);
+        let toy = ToyExecutor { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
+        let JobSpec::Training(work) = &claim.job.spec else { panic!("only trainings are simulated") };
+        let outcome = self.worker.check_runnable(&attempt).and_then(|refused| match refused {
+            Some(outcome) => Ok(outcome),
+            None => training::train(&attempt, &toy, work),
+        });
+        let _ = self.worker.record_end(&attempt, self.worker.next_state(&attempt, &outcome));
+    }
+}

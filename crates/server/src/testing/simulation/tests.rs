@@ -1,0 +1,328 @@
+//! Schedules of random faults, and single scenarios.
+
+use super::LEASE;
+use super::client::Client;
+use super::disk::{SimDisk, SimDiskHandle};
+use super::machine::{Machine, env_number, server_awaiting_verdicts, simulate};
+use super::server::{SimServer, root};
+use super::toy_executor;
+use super::world::{FaultRates, World, interleaved};
+use crate::Error;
+use crate::compute::device::ComputeDevice;
+use crate::jobs::lifecycle::{cancel_job, delete_job};
+use crate::jobs::verdict_timeout::VerdictTimeouts;
+use crate::store::blobs::{Blobs, Key, Namespace, name_of};
+use crate::store::gc::collect_garbage;
+use crate::store::staging::Staging;
+use crate::store::state::{JobState, MAX_BACKOFF, MemoryState, SqliteState, State};
+use crate::tenants::Tenant;
+use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
+use hetal_learn::Verdict;
+use hetal_wire::v1;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+#[test]
+fn acknowledged_work_survives_thousands_of_random_faults() {
+    let seeds = match env_number("HETAL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..env_number("HETAL_SCHEDULES").unwrap_or(10_000),
+    };
+    let count = seeds.clone().count() as u64;
+    let totals = simulate(seeds, || Box::new(MemoryState::default()));
+    println!("{count} schedules: {totals:?}");
+    if count >= 1000 {
+        // The faults were there, and did not keep the work from being done.
+        assert!(totals.lives > 3 * count && totals.cuts > count && totals.corrupted > count / 20, "{totals:?}");
+        assert!(totals.finished > count && totals.failed > count / 1000 && totals.cancelled > count / 20, "{totals:?}");
+    }
+}
+
+/// An interrupted sync is repaired by a copy; where there is no room for one, that does not stop a start.
+#[test]
+fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
+    let world = Arc::new(World::new(7));
+    let disk = SimDiskHandle(Arc::new(SimDisk::new(&world, root())));
+    let (staging, ann) = (root().join("staging"), Tenant::try_from("ann".to_owned()).unwrap());
+    let (bytes, name) = (vec![5; 1000], name_of(&[5; 1000]));
+    Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
+    crate::store::disk::Disk::make_folder(&disk, &staging.join("ann")).unwrap();
+    for full in [false, true] {
+        let syncing = staging.join(format!("ann/{name}.syncing"));
+        crate::store::disk::Disk::append(&disk, &syncing).unwrap().write_all(&bytes).unwrap();
+        if full {
+            crate::store::disk::Disk::remove(&disk, &staging.join(format!("ann/{name}"))).unwrap();
+            world.fill_disk();
+        }
+        let opened = Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
+        let held = opened.received(&ann, name).unwrap();
+        assert!(if full { held < 1000 } else { held == 1000 }, "{held}");
+        assert!(disk.0.contents(&syncing).is_none(), "it takes no more room");
+    }
+}
+
+/// A checkpoint stores what changed since the last one: in the middle of an epoch the model, and not again what earlier epochs left.
+#[test]
+fn a_checkpoint_stores_what_changed() {
+    let mut cancelled = 0;
+    for seed in 0..20 {
+        let machine = Machine::new(seed, Box::new(MemoryState::default()));
+        machine.world.start(FaultRates::default(), None);
+        let mut server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = 1;
+        while !machine.all_done() {
+            machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.corrupted));
+            server.work();
+        }
+        let seen = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
+            client.borrow().seen.iter().filter(|event| event.what.as_ref().is_some_and(wanted)).count()
+        };
+        // Weights, lookahead and momentum for every checkpoint; for every verdict the start of the next epoch and what is kept, too;
+        // logits; and at the end what is handed out.
+        let model = 3 * toy_executor::PARTS;
+        let rounds = |client| seen(client, |what| matches!(what, v1::event::What::Validation(_)));
+        let most: usize = machine
+            .clients
+            .iter()
+            .map(|client| {
+                let kept = (client.borrow().training.agreement.patience + 1) * toy_executor::PARTS;
+                rounds(client) * (1 + model + kept) + kept
+            })
+            .sum();
+        let checkpoints = server.worker.core.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
+        assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
+        // Whatever a job ended by, nothing of it is left that nobody names.
+        cancelled += machine.clients.iter().filter(|client| client.borrow().end == Some(JobState::Cancelled)).count();
+        assert_eq!(collect_garbage(&*server.state, &*server.blobs, &server.uploads.staging).unwrap(), 0, "seed {seed}");
+    }
+    assert!(cancelled > 0);
+}
+
+/// Whoever stores something for a job that has ended meanwhile, or is gone, takes it away again.
+#[test]
+fn a_worker_that_lost_its_job_leaves_nothing() {
+    for deleted in [false, true] {
+        let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
+        let client = machine.clients[0].borrow();
+        let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+        server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        let attempt = server.worker.begin_attempt(&claim);
+        machine.world.advance_clock(1000 * LEASE as i64 + 1);
+        cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+        if deleted {
+            delete_job(&*server.state, &*server.blobs, tenant, id).unwrap();
+        }
+        let told = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
+        server.blobs.put(&Key::new(tenant, Namespace::Job(id), name_of(b"late")), b"late").unwrap();
+        server.worker.record_end(&attempt, server.worker.next_state(&attempt, &Err(Error::Fenced))).unwrap();
+        assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), told);
+        assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
+    }
+}
+
+/// A card that fails ends no job: its checkpoint is kept, its owner is told, and the next worker goes on from there when it has rested.
+/// However often memory is lacking, that does not count; a card that breaks at every attempt does.
+#[test]
+fn a_lost_card_loses_no_job() {
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id) = (&client.tenant, client.job.unwrap());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    let stored = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
+    let before = server.state.job(tenant, id).unwrap();
+    assert!(before.checkpoint.is_some() && !stored.is_empty());
+    let most = server.worker.core.config.bounds.attempts;
+    let fails = |is_full, counted| {
+        let claim = || {
+            let now = machine.world.now();
+            server.state.claim("local", now, now + 1000 * LEASE).unwrap()
+        };
+        if server.state.job(tenant, id).unwrap().state == JobState::Queued {
+            assert_eq!(claim(), None, "it rests");
+            machine.world.advance_clock(MAX_BACKOFF as i64);
+        }
+        let claim = claim().unwrap();
+        let attempt = server.worker.begin_attempt(&claim);
+        assert_eq!((claim.attempts, server.worker.check_runnable(&attempt).unwrap()), (counted, None));
+        let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full });
+        server.worker.record_end(&attempt, server.worker.next_state(&attempt, &lost)).unwrap();
+        server.state.job(tenant, id).unwrap()
+    };
+    let failures = (0..2 * most).map(|_| (true, 1)).chain((1..most).map(|attempt| (false, attempt)));
+    for (is_full, attempt) in failures {
+        let job = fails(is_full, attempt);
+        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &before.checkpoint));
+        let resting = v1::Progress { resting: true, ..before.progress.unwrap() };
+        assert_eq!(job.progress, Some(resting), "its owner is told, and how far it was");
+        assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), stored);
+    }
+    assert_eq!(server.worker.core.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
+    assert_eq!(fails(false, most).state, JobState::Failed);
+}
+
+/// An owner who wants the job to end does not wait for a card that failed.
+#[test]
+fn a_lost_card_keeps_no_job_from_its_end() {
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    cancel_job(&*server.state, &*server.blobs, tenant, id, now).unwrap();
+    server.state.release_worker("local").unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    let lost = Err(Error::Device { reason: "an illegal address".to_owned(), is_full: false });
+    let attempt = server.worker.begin_attempt(&claim);
+    server.worker.record_end(&attempt, server.worker.next_state(&attempt, &lost)).unwrap();
+    assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
+}
+
+/// Nobody is told that a job began before its keys are here: where they have no room that may take days.
+#[test]
+fn a_job_begins_when_its_keys_are_here() {
+    let machine = Machine::new(1, Box::new(MemoryState::default()));
+    machine.world.start(FaultRates::default(), None);
+    let server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    let mut client = machine.clients[0].borrow_mut();
+    client.training.set = "insecure-toy11".to_owned();
+    while client.job.is_none() {
+        client.step(&server, &machine.corrupted);
+    }
+    let (tenant, now) = (client.tenant.clone(), machine.world.now());
+    server.blobs.delete(&Key::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    server.worker.run_attempt(&claim, ComputeDevice::Cpu);
+    let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
+    let whats: Vec<_> = events.into_iter().filter_map(|event| event.what).collect();
+    assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
+}
+
+/// However long there is no room on the disk, that costs a job nothing but time; whoever no longer wants it has its end.
+#[test]
+fn a_full_disk_loses_no_job() {
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (tenant, id) = (&client.tenant, client.job.unwrap());
+    server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
+    let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
+    let fails = |attempt| {
+        machine.world.advance_clock(MAX_BACKOFF as i64);
+        let now = machine.world.now();
+        let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+        assert_eq!((claim.attempts, claim.backoffs), (1, attempt));
+        let full = Error::System { what: "a blob".to_owned(), reason: "no space left".to_owned() };
+        let attempt = server.worker.begin_attempt(&claim);
+        server.worker.record_end(&attempt, server.worker.next_state(&attempt, &Err(full))).unwrap();
+        server.state.job(tenant, id).unwrap()
+    };
+    for attempt in 0..100 {
+        let job = fails(attempt);
+        assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &checkpoint));
+    }
+    let job = cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+    assert_eq!(job.state, JobState::Cancelled);
+}
+
+/// A server that is stopped keeps every iteration, also the last of an epoch, and the attempt does not count.
+#[test]
+fn a_stopped_server_loses_no_iteration() {
+    let (mut after_an_epoch, mut released) = (0, 0);
+    for seed in 0..200 {
+        let machine = Machine::new(seed, Box::new(MemoryState::default()));
+        machine.world.start(FaultRates::default(), None);
+        let mut server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = u64::MAX;
+        let client = &machine.clients[0];
+        while client.borrow().job.is_none() {
+            client.borrow_mut().step(&server, &machine.corrupted);
+        }
+        let (tenant, id) = (client.borrow().tenant.clone(), client.borrow().job.unwrap());
+        let server = Rc::new(server);
+        let (other, mut left) = (Rc::clone(&server), machine.world.below(5));
+        let stop = move || {
+            left = left.saturating_sub(1);
+            other.worker.draining.store(left == 0, Ordering::Relaxed);
+        };
+        interleaved(stop, || server.work());
+        let job = server.state.without_faults().job(&tenant, id).unwrap();
+        let done = server.worker.core.metrics.iterations.load(Ordering::Relaxed);
+        let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+        assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
+        if job.state == JobState::Queued {
+            released += 1;
+            after_an_epoch += u32::from(done == client.borrow().training.batches.len() as u64);
+            let now = machine.world.now();
+            let claim = server.state.without_faults().claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+            assert_eq!((claim.job.id, claim.attempts), (id, 1), "seed {seed}");
+        }
+    }
+    assert!(released > 20 && after_an_epoch > 5, "{released} {after_an_epoch}");
+}
+
+/// A card that does not answer ends the process; a CPU that takes long does not, nor does whatever comes before the card.
+#[test]
+fn a_card_that_hangs_is_not_waited_for() {
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let now = machine.world.now();
+    server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
+    let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
+    let attempt = server.worker.begin_attempt(&claim);
+    for (device, turned, ends) in [
+        (ComputeDevice::Cpu, false, None),
+        (ComputeDevice::Gpu(0), false, None),
+        (ComputeDevice::Cpu, true, None),
+        (ComputeDevice::Gpu(0), true, Some(ShutdownReason::GpuHung { seconds: 0 })),
+    ] {
+        if turned {
+            attempt.start_device_watch();
+        }
+        let shutdown = ShutdownSignal::default();
+        std::thread::scope(|scope| {
+            let (working, stopped) = std::sync::mpsc::channel();
+            let watch = scope.spawn(|| attempt.renew_lease(stopped, device, &shutdown));
+            if ends.is_none() {
+                std::thread::sleep(Duration::from_millis(2500));
+                drop(working);
+                watch.join().unwrap();
+            } else {
+                let until = std::time::Instant::now() + Duration::from_secs(20);
+                while !watch.is_finished() && std::time::Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                drop(working);
+            }
+        });
+        assert_eq!(shutdown.reason(), ends.as_ref());
+    }
+}
+
+/// A row of which nobody knows whose it is ends all the same, and keeps no other job from its end.
+#[test]
+fn an_unreadable_job_keeps_no_other_waiting() {
+    let dir = hetal_testkit::TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let seed = (0..).find(|&seed| Machine::new(seed, Box::new(MemoryState::default())).clients.len() > 1).unwrap();
+    let (machine, server) = server_awaiting_verdicts(seed, Box::new(SqliteState::open(&path).unwrap()));
+    let ids: Vec<_> = machine.clients.iter().map(|client| client.borrow().job.unwrap()).collect();
+    let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
+    rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
+    VerdictTimeouts::new(0).expire_overdue(&server.worker).unwrap();
+    let now = machine.world.now();
+    assert_eq!(server.state.waiting(now, now + 1000 * LEASE).unwrap(), []);
+    for (client, id) in machine.clients.iter().zip(&ids).skip(1) {
+        assert_eq!(server.state.job(&client.borrow().tenant, *id).unwrap().state, JobState::Failed);
+    }
+}
+
+/// The same over the state that servers really have.
+#[test]
+fn acknowledged_work_survives_in_the_database() {
+    let totals = simulate(1_000_000..1_000_100, || Box::new(SqliteState::in_memory().unwrap()));
+    println!("{totals:?}");
+}
