@@ -373,7 +373,7 @@ fn file_error(path: &Path, error: &std::io::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// The stored results of the repository make its page again, without any computation.
+    /// The stored results of the repository give its page and figures again, without computation.
     #[test]
     fn the_page_of_the_repository_agrees_with_this_program() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
@@ -393,8 +393,10 @@ mod tests {
             json: false,
         };
         run(&arguments).unwrap();
-        let read = |folder: &Path| std::fs::read_to_string(folder.join("reproduce.md")).unwrap();
-        assert_eq!(read(&out), read(&docs));
+        for file in ["reproduce.md", "reproduce/softmax-inputs-nesterov.svg", "reproduce/softmax-inputs-sgd.svg"] {
+            let read = |folder: &Path| std::fs::read_to_string(folder.join(file)).unwrap();
+            assert_eq!(read(&out), read(&docs), "{file}");
+        }
         std::fs::remove_dir_all(out).unwrap();
     }
 

@@ -43,7 +43,7 @@ pub struct GpuOptions {
 pub struct TimedRun<T> {
     /// The output.
     pub output: T,
-    /// Seconds to make the keys and to encode the bootstrapping matrices; 0 in the clear.
+    /// Seconds to make the keys and to encode the bootstrapping matrices; 0 on plain numbers.
     pub setup_seconds: f64,
 }
 

@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Arguments of `hetal bench matmul`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Where products run; their operations are counted in the clear in any case.
+    /// Where products run. Operations are always counted on plain numbers.
     #[arg(long, value_enum, default_value = "clear")]
     pub engine: EngineKind,
     /// The parameter set.
