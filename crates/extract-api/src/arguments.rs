@@ -11,8 +11,8 @@ pub struct Arguments {
     /// What else to do.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// The network: a short name (see below), a folder with config.json and model.safetensors, an .onnx file, or a name on the hub
-    /// (owner/name).
+    /// The network: a short name (see below), a folder with config.json and model.safetensors, an
+    /// .onnx file, or a name on the hub (owner/name).
     #[arg(long, required = true)]
     pub model: Option<String>,
     /// The data set: a folder, a table or an archive.
@@ -71,7 +71,8 @@ pub const STALL_SECONDS: u64 = 600;
 /// What else `hetal extract` does.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List the networks that have a short name: kind, columns, size, licence, pinned revision and SHA-256.
+    /// List the networks that have a short name: kind, columns, size, licence, pinned revision and
+    /// SHA-256.
     Models {
         /// Print an array of JSON objects.
         #[arg(long)]

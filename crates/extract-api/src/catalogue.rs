@@ -1,8 +1,9 @@
 //! Networks that have a short name.
 //!
-//! A revision or hash stands here only if its source is known. The hashes of `all-mpnet-base-v2` and `all-MiniLM-L6-v2` are those of
-//! the weights that `crates/features/reference/compare.sh` downloads; revision and hash of `vit-base` are those that public
-//! repositories name for it, in agreement. A missing entry means that no such source was found.
+//! A revision or hash stands here only if its source is known. The hashes of `all-mpnet-base-v2`
+//! and `all-MiniLM-L6-v2` are those of the weights that `crates/features/reference/compare.sh`
+//! downloads; revision and hash of `vit-base` are those that public repositories name for it, in
+//! agreement. A missing entry means that no such source was found.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! The manifest: what a set of features was made from and how, kept beside it and carried along with the classifier.
+//! The manifest: what a set of features was made from and how, kept beside it and carried along
+//! with the classifier.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -25,9 +26,11 @@ pub struct ManifestOf<P> {
     pub rows: BTreeMap<String, usize>,
     /// The seed of the split.
     pub seed: u64,
-    /// SHA-256 over parts, names, classes and contents (of pictures' files, their sizes) of all samples, in order.
+    /// SHA-256 over parts, names, classes and contents (of pictures' files, their sizes) of all
+    /// samples, in order.
     pub samples: String,
-    /// Where the network ran: `cpu`, `cuda`, or both if a later run used another device. Empty if that was not recorded.
+    /// Where the network ran: `cpu`, `cuda`, or both if a later run used another device. Empty if
+    /// that was not recorded.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub devices: BTreeSet<String>,
     /// Samples that could not be used.
@@ -84,8 +87,9 @@ impl Error {
 }
 
 impl<P> IdentityOf<P> {
-    /// A file of an earlier identity, with its hash, that differs now. Files that only this identity names are no difference: earlier
-    /// versions did not read all of them, and what they change shows in the preprocessing.
+    /// A file of an earlier identity, with its hash, that differs now. Files that only this
+    /// identity names are no difference: earlier versions did not read all of them, and what they
+    /// change shows in the preprocessing.
     pub fn changed<'a>(&self, earlier: &'a Self) -> Option<(&'a String, &'a String)> {
         earlier.files.iter().find(|(name, hash)| self.files.get(*name) != Some(hash))
     }

@@ -1,15 +1,17 @@
 //! What `hetal` asks of `hetal-extract`, and what it is told.
 //!
-//! `hetal-extract request` reads one line of JSON from standard input, a [`Request`], and prints one line of JSON, a [`Reply`]. The
-//! request holds everything that is private: nothing of it is on the command line, which other users of the machine can see. Standard
-//! input stays open while the caller runs; when it is closed, the extractor ends.
+//! `hetal-extract request` reads one line of JSON from standard input, a [`Request`], and prints
+//! one line of JSON, a [`Reply`]. The request holds everything that is private: nothing of it is on
+//! the command line, which other users of the machine can see. Standard input stays open while the
+//! caller runs; when it is closed, the extractor ends.
 
 use crate::arguments::DeviceArgument;
 use crate::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
-/// The version of the messages. A change of them raises it, so that a program that was built earlier is not misunderstood.
+/// The version of the messages. A change of them raises it, so that a program that was built
+/// earlier is not misunderstood.
 macro_rules! protocol {
     () => {
         1
@@ -69,7 +71,8 @@ pub enum Request {
     Extract(Extract),
 }
 
-/// Features of a few pictures or texts. Paths are operating system strings: names of files need not be UTF-8.
+/// Features of a few pictures or texts. Paths are operating system strings: names of files need not
+/// be UTF-8.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Encode {
     /// How the features of the classifier were made: the same network is used.

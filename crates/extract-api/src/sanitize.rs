@@ -1,7 +1,7 @@
 //! Names of files and messages of others, before they are shown on a terminal.
 
-/// A text without control characters and without marks that change the direction of writing: it cannot move a terminal's cursor, set
-/// its clipboard or reorder what is shown.
+/// A text without control characters and without marks that change the direction of writing: it
+/// cannot move a terminal's cursor, set its clipboard or reorder what is shown.
 pub fn sanitize_terminal(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || changes_direction(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

@@ -1,4 +1,5 @@
-//! Models by name from the Hugging Face hub: a revision and the hash of the weights are part of the name.
+//! Models by name from the Hugging Face hub: a revision and the hash of the weights are part of the
+//! name.
 
 use crate::weights::hexadecimal;
 use crate::{Error, Result, config, disk};
@@ -101,7 +102,8 @@ pub enum Step<'a> {
         /// Bytes in all, where the hub says so.
         total: Option<u64>,
     },
-    /// A file that may belong to the model could not be asked for, or not be kept: the model is used without it.
+    /// A file that may belong to the model could not be asked for, or not be kept: the model is
+    /// used without it.
     Without {
         /// Which file.
         file: &'a str,
@@ -111,10 +113,11 @@ pub enum Step<'a> {
 }
 
 impl Hub {
-    /// The folder of the pinned model. Files that are not there are downloaded; those that the hub does not have either are remembered,
-    /// so that a whole copy needs no network, and one that an earlier version of this program left is made whole; where that cannot be,
-    /// it is used as it was then. Weights that come are held to their pin here, weights that are there by `Extractor::pinned`, which
-    /// reads them anyway.
+    /// The folder of the pinned model. Files that are not there are downloaded; those that the hub
+    /// does not have either are remembered, so that a whole copy needs no network, and one that an
+    /// earlier version of this program left is made whole; where that cannot be, it is used as it
+    /// was then. Weights that come are held to their pin here, weights that are there by
+    /// `Extractor::pinned`, which reads them anyway.
     pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(Step)) -> Result<PathBuf> {
         let folder = self.folder(pin);
         // Weights come last: with them is everything that the version which fetched them knew of.
@@ -155,7 +158,8 @@ impl Hub {
         }
         let parent = path.parent().unwrap_or(folder);
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
-        // Claimed before it is asked for: while one waits for another, the hub would take back what it offered.
+        // Claimed before it is asked for: while one waits for another, the hub would take back what
+        // it offered.
         let Some(out) = claimed(&path, || progress(Step::Waiting(file)))? else { return Ok(()) };
         let part = disk::unfinished(&path);
         match self.download(pin, file, (&out, &part), progress) {
@@ -254,7 +258,8 @@ impl Hub {
     }
 }
 
-/// The files a model may consist of, and whether it must. Of a model of the catalogue they are known, so that no others are asked for.
+/// The files a model may consist of, and whether it must. Of a model of the catalogue they are
+/// known, so that no others are asked for.
 fn files(pin: &Pin) -> Vec<(&'static str, bool)> {
     match catalogue::files(&pin.name, &pin.revision) {
         Some(known) => known.iter().map(|file| (*file, true)).collect(),
@@ -271,9 +276,10 @@ fn is_private(address: &str) -> bool {
     address.starts_with("https://") || ["127.0.0.1", "localhost", "[::1]"].into_iter().any(here)
 }
 
-/// The folder of a pinned model in the cache of Hugging Face's own programs (`hub`), if all of it is there. Programs that load a
-/// model download only some of its files, and a missing file can change features: the copy is used if it holds every file, or if each
-/// missing one is known not to exist.
+/// The folder of a pinned model in the cache of Hugging Face's own programs (`hub`), if all of it
+/// is there. Programs that load a model download only some of its files, and a missing file can
+/// change features: the copy is used if it holds every file, or if each missing one is known not to
+/// exist.
 pub fn snapshot(hub: &Path, pin: &Pin) -> Option<PathBuf> {
     let model = hub.join(format!("models--{}", pin.name.replace('/', "--")));
     let folder = model.join("snapshots").join(&pin.revision);
@@ -298,8 +304,9 @@ fn is_known(path: &Path) -> bool {
     path.is_file() || absent(path).is_file()
 }
 
-/// The unfinished file of a download, for this process alone: one that another process writes is waited for, which ends when that
-/// process does; `waiting` hears it. `None` if it is known by then what the file is, or that there is none.
+/// The unfinished file of a download, for this process alone: one that another process writes is
+/// waited for, which ends when that process does; `waiting` hears it. `None` if it is known by then
+/// what the file is, or that there is none.
 fn claimed(path: &Path, mut waiting: impl FnMut()) -> Result<Option<File>> {
     let part = disk::unfinished(path);
     while !is_known(path) {
@@ -333,7 +340,8 @@ fn is_at(_: &File, path: &Path) -> bool {
     path.is_file()
 }
 
-/// What a body holds, piece by piece and an empty one last, from a thread of its own: a read that never ends can be left to itself.
+/// What a body holds, piece by piece and an empty one last, from a thread of its own: a read that
+/// never ends can be left to itself.
 fn pieces(mut body: impl Read + Send + 'static) -> Receiver<std::io::Result<Vec<u8>>> {
     let (sender, receiver) = sync_channel(4);
     std::thread::spawn(move || {

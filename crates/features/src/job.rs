@@ -1,4 +1,5 @@
-//! An extraction: a data set through a network into files, chunk by chunk, so that an interrupted one goes on where it was.
+//! An extraction: a data set through a network into files, chunk by chunk, so that an interrupted
+//! one goes on where it was.
 
 use crate::dataset::{self, Content, Dataset, PARTS, Sample, Source};
 use crate::manifest::{Manifest, Skipped};
@@ -60,7 +61,8 @@ pub struct Job<'a> {
     pub output: Output,
 }
 
-/// What hears which samples an extraction is working on, so that an extraction that dies can be explained.
+/// What hears which samples an extraction is working on, so that an extraction that dies can be
+/// explained.
 pub trait Watch: Sync {
     /// A sample is being read; samples are read in parallel.
     fn begin(&self, _index: usize, _name: &str) {}
@@ -99,7 +101,8 @@ impl Job<'_> {
         self.run_watched(progress, &())
     }
 
-    /// Runs, or goes on; `progress` hears how many samples are done, `watch` which of them are being worked on.
+    /// Runs, or goes on; `progress` hears how many samples are done, `watch` which of them are
+    /// being worked on.
     pub fn run_watched(&self, mut progress: impl FnMut(usize), watch: &dyn Watch) -> Result<Manifest> {
         if self.extractor.reads_text() != self.dataset.is_text() {
             let kind = |text: bool| if text { "texts" } else { "pictures" };
@@ -161,8 +164,8 @@ impl Job<'_> {
         self.work_folder().join("state.json")
     }
 
-    /// The manifest of an extraction that was brought to its end before: the same samples, network and files. It is written last,
-    /// so that where it is everything is.
+    /// The manifest of an extraction that was brought to its end before: the same samples, network
+    /// and files. It is written last, so that where it is everything is.
     fn finished(&self, hash: &str) -> Option<Manifest> {
         let manifest = Manifest::read(self.folder).ok()?;
         let model = self.extractor.identity();
@@ -174,8 +177,8 @@ impl Job<'_> {
         (same && there).then_some(manifest)
     }
 
-    /// Removes the record of progress of this extraction, which may have been stopped between its manifest and here; another
-    /// extraction's is left alone.
+    /// Removes the record of progress of this extraction, which may have been stopped between its
+    /// manifest and here; another extraction's is left alone.
     fn tidy(&self, hash: &str) -> Result<()> {
         let ours = match config::read_if_there::<State>(&self.state_path()) {
             Ok(Some(state)) => self.goes_on(&state, hash),
@@ -191,19 +194,22 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// What must be the same for an extraction to go on, with the files of the model that are looked at.
+    /// What must be the same for an extraction to go on, with the files of the model that are
+    /// looked at.
     fn fingerprint(&self, hash: &str, is_looked_at: impl Fn(&str) -> bool) -> String {
         let model = self.extractor.identity();
         let files: BTreeMap<_, _> = model.files.iter().filter(|(name, _)| is_looked_at(name)).collect();
         format!("{hash} {files:?} {:?}", model.preprocessing)
     }
 
-    /// Whether a record is that of this extraction. Files that it does not name are no difference, as for `Identity::changed`.
+    /// Whether a record is that of this extraction. Files that it does not name are no difference,
+    /// as for `Identity::changed`.
     fn goes_on(&self, state: &State, hash: &str) -> bool {
         state.fingerprint == self.fingerprint(hash, |name| state.fingerprint.contains(&format!("{name:?}: ")))
     }
 
-    /// Over part, name, class and content of each sample; of pictures' files, their size stands for the content.
+    /// Over part, name, class and content of each sample; of pictures' files, their size stands for
+    /// the content.
     fn samples_hash(&self, watch: &dyn Watch) -> String {
         let mut hash = Sha256::new();
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len()).to_le_bytes();
@@ -312,8 +318,8 @@ impl Job<'_> {
         together.into_par_iter().flat_map_iter(ready).collect()
     }
 
-    /// A sample as the network takes it. Pictures are made small here, so that no more large ones are in memory than threads
-    /// read them.
+    /// A sample as the network takes it. Pictures are made small here, so that no more large ones
+    /// are in memory than threads read them.
     fn ready(&self, sample: &Sample, content: Content) -> Result<Ready> {
         let no = |reason: &str| Error::item(&sample.name, reason);
         match (content, self.extractor.reads_text()) {
@@ -327,7 +333,8 @@ impl Job<'_> {
         }
     }
 
-    /// Cuts the rows into parts, writes the files, the manifest last, and removes the record of progress.
+    /// Cuts the rows into parts, writes the files, the manifest last, and removes the record of
+    /// progress.
     fn finish(&self, state: &State, hash: String) -> Result<Manifest> {
         // A manifest of an earlier extraction must not stand beside rows it does not describe.
         disk::remove(&self.folder.join(Manifest::FILE))?;

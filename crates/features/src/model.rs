@@ -56,8 +56,8 @@ struct ModelType {
 }
 
 impl Extractor {
-    /// Opens a folder with `config.json` and `model.safetensors`, a safetensors file of EfficientNet-Lite0, or an `.onnx` file, to be
-    /// run on the CPU.
+    /// Opens a folder with `config.json` and `model.safetensors`, a safetensors file of
+    /// EfficientNet-Lite0, or an `.onnx` file, to be run on the CPU.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_on(path, Place::Cpu)
     }
@@ -127,7 +127,8 @@ impl Extractor {
         Ok(Self { network, identity, device: device.clone(), note: None })
     }
 
-    /// Opens the network a manifest describes, at `path` or where it was then, and refuses any other.
+    /// Opens the network a manifest describes, at `path` or where it was then, and refuses any
+    /// other.
     pub fn from_manifest(manifest: &crate::Manifest, path: Option<&Path>, place: Place) -> Result<Self> {
         let path = path.unwrap_or(Path::new(&manifest.model.source));
         let mut extractor = Self::open_on(path, place)?;
@@ -148,7 +149,8 @@ impl Extractor {
         Ok(extractor)
     }
 
-    /// Opens the folder of a model of the hub, under the name and revision it has there; other weights than pinned are refused.
+    /// Opens the folder of a model of the hub, under the name and revision it has there; other
+    /// weights than pinned are refused.
     #[cfg(feature = "hub")]
     pub fn pinned(folder: &Path, pin: &crate::hub::Pin, place: Place) -> Result<Self> {
         let mut extractor = Self::open_on(folder, place)?;
@@ -186,7 +188,8 @@ impl Extractor {
         matches!(self.identity.preprocessing, Preprocessing::Sentence(_))
     }
 
-    /// A feature vector for each text; texts beyond the model's limit lose their end, as in sentence-transformers.
+    /// A feature vector for each text; texts beyond the model's limit lose their end, as in
+    /// sentence-transformers.
     pub fn extract_texts(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
         let tokens: Vec<Tokens> = texts.par_iter().map(|text| self.tokens(text)).collect::<Result<_>>()?;
         match texts.iter().zip(&tokens).find(|(_, tokens)| tokens.ids.is_empty()) {
@@ -195,8 +198,8 @@ impl Extractor {
         }
     }
 
-    /// A feature vector for each text that was read before, of which there must be at least a token; `progress` hears how many are
-    /// done.
+    /// A feature vector for each text that was read before, of which there must be at least a
+    /// token; `progress` hears how many are done.
     pub(crate) fn extract_tokens(&self, texts: &[Tokens], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
         let ids: Vec<&[u32]> = texts.iter().map(|tokens| tokens.ids.as_slice()).collect();
         match &self.network {
@@ -212,7 +215,8 @@ impl Extractor {
         Ok(self.extract_texts(&[text])?.pop().unwrap_or_default())
     }
 
-    /// A text as the model reads it, and how much of it that is; what is beyond its limit does not count.
+    /// A text as the model reads it, and how much of it that is; what is beyond its limit does not
+    /// count.
     pub fn tokens(&self, text: &str) -> Result<Tokens> {
         match &self.network {
             Network::Sentence(model) => model.reader().tokens(text),

@@ -259,7 +259,7 @@ fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
     }
 }
 
-/// Answers every request on one address in the same way; returns the address and the heads of the requests.
+/// Answers every request in the same way; returns the address and the heads of the requests.
 fn answer_all(host: &str, answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind((host, 0)).unwrap();
     let address = format!("http://{host}:{}", listener.local_addr().unwrap().port());
@@ -277,7 +277,8 @@ fn answer_all(host: &str, answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
     (address, heads)
 }
 
-/// A token is for the hub alone: not for a host it redirects to, not over an open line, and in no message.
+/// A token is for the hub alone: not for a host it redirects to, not over an open line, and in no
+/// message.
 #[test]
 fn a_token_is_sent_to_the_hub_alone() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

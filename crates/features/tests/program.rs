@@ -130,8 +130,8 @@ impl Stuck {
         serde_json::from_slice::<Value>(&state).unwrap()["done"].as_u64().unwrap()
     }
 
-    /// The same command again, with a picture in the pipe. The pictures that were finished before are no pictures any more, in as
-    /// many bytes: they cannot be extracted again.
+    /// The same command again, with a picture in the pipe. The pictures that were finished before
+    /// are no pictures any more, in as many bytes: they cannot be extracted again.
     fn goes_on(&self) {
         let done = self.done() as usize;
         assert_eq!(done, 32, "the first chunk was finished");
@@ -329,7 +329,8 @@ impl Hub {
 fn a_whole_copy_of_hugging_face_s_programs_is_used() {
     let hub = Hub::new();
     hub.copy_model(&hub.snapshot());
-    // Files that decide what features are may be missing here: nothing says that the model has no others.
+    // Files that decide what features are may be missing here: nothing says that the model has no
+    // others.
     let refused = error(hub.pinned().output().unwrap());
     let own = hub.home().join("hetal/owner--small").join(REVISION);
     assert!(refused.contains("without a network: download those of config.json, tokenizer.json"), "{refused}");

@@ -129,7 +129,8 @@ fn exceptions_are_not_in_the_product() {
     }
 }
 
-/// The program that holds the secret key reads no pictures, sentences, networks or Parquet tables: `hetal-extract` does.
+/// The program that holds the secret key reads no pictures, sentences, networks or Parquet tables:
+/// `hetal-extract` does.
 #[test]
 fn hetal_does_not_link_what_reads_the_files_of_others() {
     let tree = |package| cargo(&["tree", "--locked", "--offline", "-e", "normal", "--prefix", "none", "-p", package]);

@@ -1,5 +1,5 @@
-//! Errors of the program: what happened, to which input, what to do. Names of files are in the messages, and files may come from
-//! anyone: what could act on a terminal is replaced.
+//! Errors of the program: what happened, to which input, what to do. Names of files are in the
+//! messages, and files may come from anyone: what could act on a terminal is replaced.
 
 use hetal_extract_api::sanitize_terminal;
 use std::path::Path;

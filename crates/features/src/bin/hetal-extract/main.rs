@@ -1,8 +1,9 @@
 //! The `hetal-extract` program: pictures and sentences to features by a public pretrained network.
 //!
-//! It runs as two processes. The supervisor reads the arguments, downloads networks, draws the bar and prints results. The worker,
-//! which is this program again, reads the files of others, with limits on memory and open files. When the worker dies or stalls, the
-//! supervisor names the sample that was being read.
+//! It runs as two processes. The supervisor reads the arguments, downloads networks, draws the bar
+//! and prints results. The worker, which is this program again, reads the files of others, with
+//! limits on memory and open files. When the worker dies or stalls, the supervisor names the sample
+//! that was being read.
 
 mod bars;
 mod error;
@@ -59,7 +60,8 @@ fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<()> {
     print(arguments.json, &report::json(&manifest, arguments), &report::text(&manifest, arguments))
 }
 
-/// Runs an extraction and returns its manifest. `given` are the arguments as they came, which the worker reads again.
+/// Runs an extraction and returns its manifest. `given` are the arguments as they came, which the
+/// worker reads again.
 fn extract(arguments: &Arguments, given: Vec<OsString>, at_most: Option<[usize; 3]>) -> Result<Manifest> {
     let [model, data, out] = worker::needed(arguments)?;
     // Before a network is downloaded for it.
@@ -73,7 +75,8 @@ fn extract(arguments: &Arguments, given: Vec<OsString>, at_most: Option<[usize; 
     Ok(Manifest::read(Path::new(out))?)
 }
 
-/// Prints a result: one line of JSON, or the text for people. A reader that stops early (`| head`) is no error.
+/// Prints a result: one line of JSON, or the text for people. A reader that stops early (`| head`)
+/// is no error.
 fn print(json: bool, value: &serde_json::Value, text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let printed = if json { writeln!(out, "{value}") } else { writeln!(out, "{}", text.trim_end()) };

@@ -1,4 +1,5 @@
-//! Where a network is: a folder, a short name, or a name on the hub. Runs in the supervisor, which reads none of its files.
+//! Where a network is: a folder, a short name, or a name on the hub. Runs in the supervisor, which
+//! reads none of its files.
 
 use crate::bars;
 use crate::error::{Error, Result};
@@ -66,7 +67,8 @@ fn pin_of(network: &'static Network, arguments: &Arguments) -> Result<Pin> {
     }
 }
 
-/// Where the network of a classifier is now: at the path that is given, or in the copy of its pinned revision.
+/// Where the network of a classifier is now: at the path that is given, or in the copy of its
+/// pinned revision.
 pub fn folder_again(request: &Encode) -> Result<Option<OsString>> {
     let model = &request.manifest.model;
     match (&request.network, &model.revision, model.files.get(WEIGHTS)) {
@@ -78,7 +80,8 @@ pub fn folder_again(request: &Encode) -> Result<Option<OsString>> {
     }
 }
 
-/// The folder of a pinned model: in the cache of Hugging Face's programs, in ours, or downloaded into ours.
+/// The folder of a pinned model: in the cache of Hugging Face's programs, in ours, or downloaded
+/// into ours.
 fn fetch(pin: &Pin, models: Option<&Path>) -> Result<PathBuf> {
     if models.is_none()
         && let Some(folder) = hub_cache().and_then(|cache| hub::snapshot(&cache, pin))
@@ -128,7 +131,8 @@ fn token() -> Option<String> {
     HUB_SECRETS.iter().filter_map(given).find(|token| !token.is_empty())
 }
 
-/// Where downloaded models are kept: as told, else beside Hugging Face's if `HF_HOME` says where that is, else in the user's cache.
+/// Where downloaded models are kept: as told, else beside Hugging Face's if `HF_HOME` says where
+/// that is, else in the user's cache.
 fn cache(models: Option<&Path>) -> Result<PathBuf> {
     let beside = || variable("HF_HOME").map(|home| home.join("hetal"));
     let folder = models.map(Path::to_owned).or_else(beside).or_else(|| Some(user_cache()?.join("hetal/models")));

@@ -2,7 +2,8 @@
 
 use std::io::Read;
 
-/// Ends this process when the one that started it has ended: then standard input is closed. Standard input is not read otherwise.
+/// Ends this process when the one that started it has ended: then standard input is closed.
+/// Standard input is not read otherwise.
 pub fn end_with_parent() {
     // A process that is stopped does not read: on Linux the system ends it.
     #[cfg(target_os = "linux")]

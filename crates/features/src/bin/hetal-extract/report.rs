@@ -29,7 +29,8 @@ pub fn json(manifest: &Manifest, arguments: &Arguments) -> Value {
     })
 }
 
-/// What came out, and what can be done with it. Names of files may come from anyone: they must not act on a terminal.
+/// What came out, and what can be done with it. Names of files may come from anyone: they must not
+/// act on a terminal.
 pub fn text(manifest: &Manifest, arguments: &Arguments) -> String {
     let (rows, model) = (manifest.rows.values().sum::<usize>(), &manifest.model);
     let part = |name: &str| manifest.rows.get(name).copied().unwrap_or_default();

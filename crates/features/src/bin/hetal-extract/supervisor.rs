@@ -100,7 +100,8 @@ fn last_words(mut errors: ChildStderr) -> JoinHandle<String> {
 /// How far a worker is.
 struct Progress {
     bar: ProgressBar,
-    /// Whether the first count of samples has come: what earlier runs did says nothing about the time that is left.
+    /// Whether the first count of samples has come: what earlier runs did says nothing about the
+    /// time that is left.
     counted: bool,
     doing: String,
     reading: BTreeMap<usize, String>,
@@ -181,7 +182,8 @@ impl Death<'_> {
         }
     }
 
-    /// Whether an allocation was refused: the standard library and the system's libraries say so before they give up.
+    /// Whether an allocation was refused: the standard library and the system's libraries say so
+    /// before they give up.
     fn is_starved(&self) -> bool {
         let signs =
             ["memory allocation of", "Cannot allocate memory", "out of memory", "Resource temporarily unavailable"];
