@@ -1,4 +1,4 @@
-//! Starting and stopping a server: sockets, threads, and the order of both.
+//! Starts and stops a server: storage, sockets and threads.
 
 use crate::clock;
 use crate::compute::device::Devices;
@@ -41,13 +41,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How long streams may take to end when the server stops.
+/// Time limit for streams to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Bytes of a disk that are too few to start on.
+/// The least free disk space for a start, in bytes.
 const LEAST_FREE: u64 = 16 << 20;
 
-/// A server that runs in threads of this process.
+/// A running server. Its threads belong to this process.
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
@@ -75,7 +75,7 @@ pub fn start(config: Config) -> Result<Server> {
     begin(config, ownership::RENEWAL_INTERVAL).map_err(|error| explain(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
 }
 
-/// Says what to do where a server does not start because its disk is full: database, log and mark are written then.
+/// Explains a failed start on a full disk.
 fn explain(error: Error, free: u64) -> Error {
     if free >= LEAST_FREE || !error.is_transient() || matches!(error, Error::Device { .. }) {
         return error;
@@ -84,13 +84,14 @@ fn explain(error: Error, free: u64) -> Error {
     Error::System { what: "the disk is full".to_owned(), reason }
 }
 
-/// Everything that can fail comes before the blobs are taken: a start that fails leaves them to whom they were.
+/// Everything that can fail comes before the server takes ownership of the blobs. A failed start
+/// leaves the ownership unchanged.
 pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
     config.check()?;
     folder::make_private(&config.folder)?;
     let lock = folder::lock(&config.folder)?;
     let param_sets = Arc::new(ParamRegistry::new(&config.sets, config.allow_insecure)?);
-    // Now, with a sentence, rather than in the middle of the first job.
+    // A missing or broken GPU is reported now, not during the first job.
     let devices = Devices::detect(&config, &param_sets)?;
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = blobs::open(&config)?;
@@ -117,10 +118,10 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
         device_fault: Mutex::default(),
     });
     let config = &core.config;
-    // The folder is locked: whoever held jobs in it under this name is dead.
+    // The folder is locked, so any worker of this name is dead.
     state.release_worker(&worker.name)?;
     let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
-    // Told to take over once more, it is no surer that this was right.
+    // Repeating the flag gives no further certainty that the blobs belong to this database.
     collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
     let uploads = Uploads {
         state,
@@ -154,10 +155,10 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
     Ok(running)
 }
 
-/// Removes what a sudden end had left, where it is certain that the database is that of the blobs.
+/// Deletes what a crash left behind, unless the blobs were taken over just now.
 fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
     if ownership == Ownership::New {
-        // Of an empty place there is nothing to say.
+        // An empty store needs no message.
         if !blobs.namespaces().is_ok_and(|namespaces| namespaces.is_empty()) {
             let location = blobs.location();
             tracing::info!(
@@ -170,17 +171,17 @@ fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blob
     match gc::collect_garbage(state, blobs, staging) {
         Ok(0) => {}
         Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
-        // They cost room and nothing else.
+        // The files only waste space.
         Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
     }
 }
 
-/// Marks the blobs again and again, until the server stops or another one has them.
+/// Renews the ownership mark until the server stops or another server owns the blobs.
 fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
     let mut next = Instant::now() + pause;
     while !worker.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
-            // Woken by the bell more often, so that the server stops at once.
+            // The notifier wakes this thread more often, so that it stops at once with the server.
             worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
             continue;
         }
@@ -204,7 +205,7 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
     std::thread::Builder::new().name(name).spawn(work).map_err(failed)
 }
 
-/// The addresses that are served, bound, and what is shown to those who come.
+/// Bound sockets with their TLS settings.
 struct Sockets {
     runtime: Runtime,
     acceptor: TlsAcceptor,
@@ -214,7 +215,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    /// Reads or makes certificates and binds; whoever comes waits until [`Sockets::serve`].
+    /// Loads or creates certificates and binds the sockets. Clients wait until [`Sockets::serve`].
     fn open(config: &Config) -> Result<Self> {
         let failed = |what: String| move |e: std::io::Error| Error::System { what, reason: e.to_string() };
         let runtime =
@@ -284,42 +285,43 @@ impl Sockets {
 }
 
 impl Server {
-    /// Where clients are served.
+    /// The address on which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where health and metrics are served.
+    /// The address of health checks and metrics.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// The authority (PEM) that clients must trust, if the server made its certificate itself.
+    /// The certificate authority (PEM) that clients must trust, if the server created it.
     pub fn authority(&self) -> Option<&Path> {
         self.authority.as_deref()
     }
 
-    /// Takes other tenants in place of those it was started with; those who are no longer among them are refused from their next
-    /// request on.
+    /// Replaces the tenants. Removed tenants are refused from their next request on.
     pub fn reload(&self, tenants: &[TenantConfig]) -> Result<()> {
         let fresh = Tenants::new(tenants)?;
         *self.service.tenants.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// Returns once the server has to end, with the reason.
+    /// Waits for a fatal condition and returns it.
     pub async fn fatal_condition(&self) -> ShutdownReason {
         self.worker.shutdown.wait().await
     }
 
-    /// What the GPU said when it last failed; empty if it never did.
+    /// The last failure of a GPU; empty if there was none.
     pub fn device_fault(&self) -> String {
         self.worker.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops: jobs go to their next checkpoint and back to the queue, then there are no new connections and streams end. Gives whether
-    /// all of it did: a thread that waits for a card for ever ends with the process only, and what the driver does at an exit may wait
-    /// like it.
+    /// Stops the server. Jobs write a checkpoint and return to the queue, then connections and
+    /// streams end.
+    ///
+    /// Returns false if a thread is still waiting for a hung GPU. Such a thread ends only with the
+    /// process, and the driver's exit handlers may hang too.
     pub fn stop(mut self) -> bool {
         self.drain();
         !self.worker.shutdown.gpu_hung()
@@ -333,7 +335,7 @@ impl Server {
             while !thread.is_finished() && !self.worker.shutdown.gpu_hung() {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            // One that waits for a card for ever ends with the process.
+            // A thread that waits for a hung GPU ends with the process.
             if thread.is_finished() {
                 let _ = thread.join();
             }
@@ -344,7 +346,7 @@ impl Server {
             let _ = stop.send(());
             let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
-            // The last mark: no copy that was made of the database while this server ran knows it.
+            // After this last mark, no copy of the database made while the server ran is accepted.
             if let Err(error) = ownership::renew(&*self.worker.core.blobs, &self.database) {
                 tracing::warn!(%error, "the blobs could not be marked at the end");
             }
@@ -383,8 +385,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A copy of the database, made while a server runs on a folder, no longer knows the blobs a pause later: what comes after that
-    /// would be rubbish to it.
+    /// A copy of the database, made while the server runs, stops matching the blobs after the next
+    /// renewal.
     #[test]
     fn a_running_server_marks_its_blobs() {
         let dir = TempDir::new();
@@ -397,7 +399,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Whoever ends the process must know that a thread still waits for a card: an exit would wait like it.
+    /// The caller must know whether a thread still waits for a hung GPU.
     #[test]
     fn a_stop_says_whether_a_card_hangs() {
         for hangs in [false, true] {

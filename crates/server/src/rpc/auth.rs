@@ -1,4 +1,4 @@
-//! The door: who asks is known, and written down, before anything of a request's message is read.
+//! Authentication and audit of requests, before any message is read.
 
 use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
@@ -17,7 +17,8 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::{Code, Status};
 
-/// Lets requests through to `inner` with their tenant and a note for the audit log, or refuses them.
+/// Middleware that authenticates requests. It passes them to `inner` with their tenant and their
+/// audit subject, or refuses them.
 #[derive(Clone)]
 pub struct AuthLayer<S> {
     inner: S,
@@ -25,7 +26,7 @@ pub struct AuthLayer<S> {
 }
 
 impl<S> AuthLayer<S> {
-    /// The door of a service.
+    /// Wraps `inner`.
     pub fn new(inner: S, service: Arc<Service>) -> Self {
         Self { inner, service }
     }
@@ -74,12 +75,12 @@ where
         request.extensions_mut().insert(audited.subject.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
-            // Its message is read, and takes its room, when the answer is waited for.
+            // The message is read when the response future is polled.
             let _permit =
                 if audited.request == "CreateJob" { service.create_job_slots.acquire(&tenant).await } else { None };
             let answer = answer.await;
             audited.end(match &answer {
-                // What ends before its stream begins says so in the headers.
+                // A call that fails before its stream begins reports the status in the headers.
                 Ok(response) => Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code()),
                 Err(never) => match *never {},
             });
@@ -88,7 +89,8 @@ where
     }
 }
 
-/// A line of the audit log, written when the request ends: also when its client resets the stream and nobody waits for the answer.
+/// An entry of the audit log. It is written on drop, so a request whose client resets the stream is
+/// logged too.
 struct AuditedRequest {
     books: (Arc<AuditLog>, Arc<Metrics>),
     begun: Instant,
@@ -104,7 +106,7 @@ impl AuditedRequest {
         Self {
             books,
             begun: Instant::now(),
-            // Longer names than ours are not worth their room in the log.
+            // No method of the protocol has a longer name.
             request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
             peer: peer.map(|peer| peer.address),
             tenant: None,
@@ -113,7 +115,7 @@ impl AuditedRequest {
         }
     }
 
-    /// Ends it, other than by being broken off.
+    /// Sets the final status. Without it the request counts as cancelled.
     fn end(mut self, code: Code) {
         self.code = code;
     }
@@ -146,7 +148,7 @@ mod tests {
     use tokio::sync::Semaphore;
     use tonic::codegen::Service as _;
 
-    /// Messages that ask for jobs are read a few at a time, of each tenant; others are not kept waiting.
+    /// Few `CreateJob` messages of a tenant are read at the same time. Other requests do not wait.
     #[test]
     fn few_orders_are_read_at_once() {
         let dir = TempDir::new();
@@ -202,7 +204,7 @@ mod tests {
             audited
         };
         begin().end(Code::Ok);
-        // What becomes of it when its client resets the stream.
+        // The client resets the stream.
         drop(begin());
         let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
         let outcomes: Vec<_> = text.lines().map(|line| line.contains("broken off")).collect();

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Service {
-    /// Refuses more batches than there may be.
+    /// Refuses a request with too many row blobs.
     pub(super) fn check_batches(&self, message: &v1::CreateJobRequest) -> Result<()> {
         use v1::create_job_request::Work::{Classification, Training};
         let batches = match &message.work {
@@ -27,8 +27,8 @@ impl Service {
         check_batch_count(batches, self.core.config.bounds.batches)
     }
 
-    /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
-    /// only the tenant's own requests wait.
+    /// Creates a job. The admission covers the computation of the key requirements. Checking the
+    /// keys may download them from a bucket, so it delays only requests of the same tenant.
     pub(super) fn create_job(
         &self,
         tenant: &Tenant,
@@ -68,7 +68,7 @@ impl Service {
         Ok(self.describe(&job))
     }
 
-    /// The key set has the keys that the shape needs, each once, and no others.
+    /// Checks that the key set contains exactly the required keys.
     fn check_keys(
         &self,
         tenant: &Tenant,

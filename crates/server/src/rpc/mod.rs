@@ -1,4 +1,4 @@
-//! The protocol's requests, one function each: who asks, what exactly, then the state and the blobs.
+//! The RPC service: one function for each request.
 
 pub mod auth;
 mod convert;
@@ -29,42 +29,44 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages of a stream that wait for a slow client.
+/// Buffered messages of a stream.
 const STREAM_DEPTH: usize = 4;
-/// Requests of a tenant that are worked on at once: twice as many as uploads by default, whose ends may take long.
+/// Concurrent requests of a tenant: twice the default number of concurrent uploads, whose last step
+/// may take long.
 pub const REQUESTS_PER_TENANT: usize = 16;
-/// Requests of a tenant for jobs whose messages are in memory at once.
+/// Concurrent `CreateJob` messages of a tenant in memory.
 pub const CREATE_JOBS_PER_TENANT: usize = 2;
 
-/// Everything requests work on.
+/// Everything that requests need.
 pub struct Service {
     /// What requests and workers share.
     pub core: Arc<Core>,
-    /// Who may ask.
+    /// The tenants, replaced by a reload.
     pub tenants: RwLock<Tenants>,
-    /// Bytes on their way.
+    /// Uploads in progress.
     pub uploads: Uploads,
-    /// Where requests are written down.
+    /// The audit log.
     pub audit: Arc<AuditLog>,
-    /// Connections of each tenant.
+    /// Limits the connections of each tenant.
     pub connections: ConcurrencyLimit<Tenant>,
-    /// Streams to each tenant.
+    /// Limits the streams of each tenant.
     pub streams: ConcurrencyLimit<Tenant>,
-    /// Of requests for jobs, whose needs may take a while to find out.
+    /// Serialises `CreateJob` requests, which may compute key requirements.
     pub admission: AdmissionQueue,
-    /// Of all requests, while they are worked on.
+    /// Limits the concurrent requests of each tenant.
     pub request_slots: TenantSemaphores,
-    /// Of requests for jobs, from before their messages are read: a small message may be large in memory.
+    /// Limits the `CreateJob` messages of each tenant in memory. A small message may decode to a
+    /// large one.
     pub create_job_slots: TenantSemaphores,
-    /// Set when streams shall end.
+    /// Set when streams must end.
     pub closing: AtomicBool,
 }
 
-/// What the network layer holds.
+/// The gRPC handler.
 #[derive(Clone)]
 pub struct Handler(pub Arc<Service>);
 
-/// The tenant whom the door let in, and the note for its log.
+/// The authenticated tenant and the audit subject of a request.
 fn authenticated<T>(request: &Request<T>) -> Result<(Tenant, AuditSubject)> {
     let extensions = request.extensions();
     let found = extensions.get::<Tenant>().cloned().zip(extensions.get::<AuditSubject>().cloned());
@@ -72,7 +74,7 @@ fn authenticated<T>(request: &Request<T>) -> Result<(Tenant, AuditSubject)> {
 }
 
 impl Handler {
-    /// Runs what blocks away from the network's threads, when its tenant has a place.
+    /// Runs blocking work outside the network threads, within the tenant's limit.
     async fn run<T: Send + 'static>(
         &self,
         tenant: &Tenant,
@@ -83,9 +85,9 @@ impl Handler {
     }
 }
 
-/// What became of work in another thread.
+/// Converts the result of blocking work to a response.
 fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
-    // What it said when it broke off is for the log alone.
+    // The panic message may contain secrets, so it goes to the log only.
     let broken_off = |e: JoinError| Error::System { what: "a request broke off".to_owned(), reason: e.to_string() };
     let outcome = outcome.unwrap_or_else(|e| Err(broken_off(e)));
     outcome.map_err(|error| {
@@ -131,7 +133,7 @@ impl Hetal for Handler {
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();
-        // Before it waits, with all it holds.
+        // Checked before the request waits in the queue with its message in memory.
         self.0.check_batches(&message)?;
         let (service, asked) = (Arc::clone(&self.0), tenant.clone());
         let work = move |admission| service.create_job(&asked, &message, admission);
@@ -183,7 +185,7 @@ impl Hetal for Handler {
         let (id, after) = (job_id(&request.get_ref().job)?, request.get_ref().after);
         subject.set(id);
         let permit = self.0.stream(&tenant)?;
-        // The job must be there before the stream begins.
+        // An unknown job is refused before the stream begins.
         self.run(&tenant, move |service, tenant| service.core.state.summary(tenant, id)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
@@ -235,7 +237,8 @@ impl Hetal for Handler {
 }
 
 impl Service {
-    /// The tenant who asks, after the protocol's version: an old client is told so even with old credentials.
+    /// Identifies the tenant. The protocol version is checked first, so that an old client is told
+    /// to update even with old credentials.
     pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Tenant> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let version = text(VERSION_ENTRY).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0);
@@ -246,7 +249,7 @@ impl Service {
         tenants.identify(certificate, token, clock::millis() / 1000)
     }
 
-    /// How long anyone is waited for.
+    /// Time limit for waiting on a client.
     fn idle(&self) -> Duration {
         Duration::from_secs(self.core.config.bounds.idle_seconds)
     }

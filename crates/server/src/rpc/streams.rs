@@ -15,13 +15,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// How often watchers look for changes made by other machines.
+/// How often watchers poll for changes by other machines.
 const POLL: Duration = Duration::from_secs(1);
-/// Events that are read at once.
+/// Events read at once.
 const EVENTS_AT_ONCE: usize = 64;
 
 impl Handler {
-    /// Sends a blob part by part, as long as somebody takes them.
+    /// Sends a blob in parts until the client stops reading.
     pub(super) async fn send_parts(
         &self,
         tenant: &Tenant,
@@ -42,13 +42,14 @@ impl Handler {
             }
             add(&self.0.core.metrics.sent_bytes, data.len() as u64);
             if out.send_timeout(Ok(v1::DownloadPart { data: data.into() }), self.0.idle()).await.is_err() {
-                // Nobody takes it, or not soon enough.
+                // The client is gone or too slow.
                 return Ok(());
             }
         }
     }
 
-    /// Sends events after a number, and progress as it changes, until the job has ended or nobody listens.
+    /// Sends the events after a sequence number, and progress updates, until the job ends or the
+    /// client leaves.
     pub(super) async fn send_events(
         &self,
         tenant: &Tenant,
@@ -75,11 +76,12 @@ impl Handler {
             if more {
                 continue;
             }
-            // Whoever watches a server that closes hears the rest from the next.
+            // The client resumes the stream at the next server.
             if job.state.has_ended() && after >= job.sequence || self.0.closing.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            // A job that rests is in the queue; one that runs no longer rests, whatever it said last.
+            // A job that backs off is queued. The last progress of a running job may still say that
+            // it backs off.
             let speaks = if job.progress.is_some_and(|p| p.resting) { JobState::Queued } else { JobState::Running };
             if job.progress != told && job.state == speaks && after == job.sequence {
                 told = job.progress;
@@ -97,7 +99,7 @@ impl Handler {
 }
 
 impl Service {
-    /// A place among the streams of a tenant.
+    /// Takes a permit for a stream.
     pub(super) fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
         let most = self.core.config.bounds.streams;
         let message = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");

@@ -13,11 +13,11 @@ use hetal_wire::{PART_BYTES, v1};
 use std::time::Instant;
 use tonic::{Code, Status, Streaming};
 
-/// Bytes that an upload brings in `idle_seconds`, at the least.
+/// The least number of bytes that an upload must bring in `idle_seconds`.
 const MIN_BYTES: usize = 64 << 10;
 
 impl Handler {
-    /// Takes the parts of an upload. Whatever ends the stream, the bytes that came stay.
+    /// Receives the parts of an upload. Received bytes stay, even if the stream breaks off.
     pub(super) async fn receive(
         &self,
         tenant: Tenant,
@@ -62,13 +62,13 @@ impl Handler {
         Ok(v1::UploadState { held, complete: true })
     }
 
-    /// The next part of an upload, if it comes soon.
+    /// The next part of an upload, with a time limit.
     async fn part(
         &self,
         stream: &mut Streaming<v1::UploadPart>,
     ) -> std::result::Result<Option<v1::UploadPart>, Status> {
         match tokio::time::timeout(self.0.idle(), stream.message()).await {
-            // What the transport cannot read any more: the client has gone, and hears nothing of this.
+            // The transport failed: the client is gone and will not see this status.
             Ok(Err(status)) if status.code() == Code::Unknown => Err(Status::cancelled("the upload broke off")),
             Ok(part) => part,
             Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
@@ -89,7 +89,7 @@ impl Service {
         Ok(v1::UploadState { held, complete })
     }
 
-    /// Looks at how an upload begins: an object of its kind and of an accepted parameter set.
+    /// Checks the header of an upload: its kind and its parameter set.
     fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
         let kind = match upload.kind {
             BlobKind::Keys => ObjectKind::KeySet,
