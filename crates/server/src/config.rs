@@ -93,7 +93,7 @@ impl std::str::FromStr for Engine {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda),
-            _ => Err(format!("{text:?} is none of auto, cpu and cuda")),
+            _ => Err(format!("invalid engine {text:?}: use auto, cpu or cuda")),
         }
     }
 }
@@ -213,40 +213,42 @@ impl Config {
     pub fn check(&self) -> Result<()> {
         let refuse = |reason: &str| Err(Error::Config { reason: reason.to_owned() });
         if self.tenants.is_empty() {
-            return refuse("there are no tenants: `hetal-server token NAME` makes one");
+            return refuse("there are no tenants: create one with `hetal-server token NAME`");
         }
         if self.tenants.iter().any(|t| t.certificate.is_some()) && self.client_authorities.is_none() {
-            return refuse("a tenant is known by a certificate, but client_authorities is not set");
+            return refuse("a tenant has a certificate, but `client_authorities` is not set");
         }
         if self.certificate.is_some() != self.key.is_some() {
-            return refuse("certificate and key belong together");
+            return refuse("`certificate` and `key` must be set together");
         }
         if self.workers == Some(0)
             || self.checkpoint_every == 0
             || self.lease_seconds < 3
             || self.bounds.connections == 0
         {
-            return refuse("workers, checkpoint_every and connections are at least 1, lease_seconds at least 3");
+            return refuse(
+                "`workers`, `checkpoint_every` and `bounds.connections` must be at least 1, `lease_seconds` at least 3",
+            );
         }
         let Bounds { tenant_connections, strangers, streams, open_uploads, .. } = self.bounds;
         if [tenant_connections, strangers, streams, open_uploads].contains(&0) {
-            return refuse("tenant_connections, strangers, streams and open_uploads are at least 1");
+            return refuse("`tenant_connections`, `strangers`, `streams` and `open_uploads` must be at least 1");
         }
         if self.stall_seconds < LEAST_STALL {
-            return refuse("stall_seconds is at least 60: a GPU that works is silent for some seconds now and then");
+            return refuse("`stall_seconds` must be at least 60: a working GPU may be silent for some seconds");
         }
         if self.bounds.idle_seconds == 0 || self.bounds.verdict_seconds == 0 {
-            return refuse("idle_seconds and verdict_seconds are at least 1");
+            return refuse("`idle_seconds` and `verdict_seconds` must be at least 1");
         }
         if self.bounds.audit_bytes < LEAST_AUDIT {
-            return refuse("bounds.audit_bytes is at least 4096: a file of the audit log holds some lines");
+            return refuse("`bounds.audit_bytes` must be at least 4096");
         }
         // The list of jobs must fit into one message.
         if self.bounds.kept_jobs > 2000 {
-            return refuse("bounds.kept_jobs is at most 2000");
+            return refuse("`bounds.kept_jobs` must be at most 2000");
         }
         if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
-            return refuse("prepared_gib is not a number of GiB");
+            return refuse("`prepared_gib` must be a number that is not negative");
         }
         Tenants::new(&self.tenants)?;
         ParamRegistry::new(&self.sets, self.allow_insecure)?;

@@ -18,7 +18,7 @@ pub enum Error {
         message: String,
     },
     /// No tenant has these credentials.
-    #[error("the credentials are not known here, or no longer")]
+    #[error("the credentials are unknown or expired")]
     Credentials,
     /// The request is malformed or asks for something that is not allowed.
     #[error("{message}")]
@@ -27,19 +27,19 @@ pub enum Error {
         message: String,
     },
     /// The tenant has no such blob.
-    #[error("there is no blob {name}: upload it")]
+    #[error("blob {name} not found: upload it")]
     NoBlob {
         /// Its name.
         name: BlobName,
     },
     /// The job has no such output.
-    #[error("there is no output {name} of that job")]
+    #[error("output {name} not found in that job")]
     NoOutput {
         /// Its name.
         name: BlobName,
     },
     /// The tenant has no such job.
-    #[error("there is no job {id}")]
+    #[error("job {id} not found")]
     NoJob {
         /// Its name.
         id: JobId,
@@ -63,7 +63,7 @@ pub enum Error {
         message: String,
     },
     /// Stored bytes do not match their hash.
-    #[error("the bytes of {what} are not those they are named after: they were damaged")]
+    #[error("{what} is damaged: its content does not match its hash")]
     Damaged {
         /// Which object.
         what: String,
@@ -80,7 +80,7 @@ pub enum Error {
         reason: String,
     },
     /// The state database failed.
-    #[error("the state: {reason}")]
+    #[error("state database: {reason}")]
     State {
         /// The device's or database's message.
         reason: String,
@@ -94,7 +94,7 @@ pub enum Error {
         reason: String,
     },
     /// The GPU failed or is out of memory. Jobs wait until it works again.
-    #[error("the GPU: {reason}")]
+    #[error("GPU: {reason}")]
     Device {
         /// The device's or database's message.
         reason: String,
@@ -149,7 +149,9 @@ impl Error {
             | Self::State { .. }
             | Self::System { .. }
             | Self::Device { .. }
-            | Self::Config { .. } => "the server has a fault of its own; its operator finds it in the log".to_owned(),
+            | Self::Config { .. } => {
+                "internal server error: the operator finds the details in the server's log".to_owned()
+            }
             other => other.to_string(),
         }
     }
@@ -177,7 +179,7 @@ impl From<Error> for Status {
             | Error::System { .. }
             | Error::Device { .. }
             | Error::Config { .. } => {
-                tracing::error!(fault = %error, "a request failed");
+                tracing::error!(fault = %error, "request failed");
                 Status::internal(message)
             }
             Error::Failed { .. } => Status::internal(message),

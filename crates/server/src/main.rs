@@ -14,7 +14,7 @@ use std::process::ExitCode;
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The configuration, in TOML (docs/operations/configure.md).
+    /// Configuration file in TOML (docs/operations/configure.md).
     #[arg(long, env = "HETAL_CONFIG", global = true)]
     config: Option<PathBuf>,
     /// The folder for all data of the server.
@@ -41,8 +41,8 @@ struct Arguments {
     /// Accept insecure parameter sets, for tests only.
     #[arg(long)]
     allow_insecure: bool,
-    /// Takes the blobs from another copy of the database, after a backup was restored or the server
-    /// moved: no other server may run on them (docs/operations/backup.md).
+    /// Take over blobs that another copy of the database used last, after restoring a backup or
+    /// moving the server. No other server may run on these blobs (docs/operations/backup.md).
     #[arg(long)]
     take_over: bool,
     /// Write each log entry as a JSON object.
@@ -68,7 +68,7 @@ enum Command {
         /// The tenant's name.
         tenant: String,
     },
-    /// Prints the manual page of this program.
+    /// Print the manual page of this program.
     Man,
 }
 
@@ -128,23 +128,23 @@ fn serve(arguments: &Arguments) -> Result<()> {
     // Scripts read the port from here if the system chose it.
     println!("{}", running.address());
     let end = wait_for_shutdown(arguments, &running)?;
-    let anew = "start the server anew, jobs go on where they were";
+    let advice = "restart the server, and jobs resume from their checkpoints";
     match end {
         // Exit without a clean stop: the blobs belong to another server, so not even a checkpoint
         // may be written.
         Some(ShutdownReason::BlobsTaken) => {
             std::mem::forget(running);
-            Err(Error::Config { reason: "another server has taken the blobs".to_owned() })
+            Err(Error::Config { reason: "another server has taken over the blobs".to_owned() })
         }
         // Abort: the worker that waits for the GPU cannot be stopped, and the driver's exit
         // handlers may hang too.
         Some(ShutdownReason::GpuHung { seconds }) => {
-            eprintln!("hetal-server: the GPU: nothing came from it for {seconds} seconds: {anew}");
+            eprintln!("hetal-server: GPU: no response for {seconds} seconds: {advice}");
             std::process::abort()
         }
         Some(ShutdownReason::GpuLost { reason }) => {
             stop(running);
-            let reason = format!("{reason}; this process cannot use it again: {anew}");
+            let reason = format!("{reason}; this process cannot use the GPU again: {advice}");
             Err(Error::Device { reason, is_full: false })
         }
         None => {
@@ -155,12 +155,10 @@ fn serve(arguments: &Arguments) -> Result<()> {
 }
 
 fn stop(running: Server) {
-    tracing::info!("stopping: jobs go to their next checkpoint");
+    tracing::info!("stopping: jobs write their checkpoints");
     if !running.stop() {
         // Abort for the same reason: exit handlers of the driver may hang.
-        eprintln!(
-            "hetal-server: the GPU: it does not answer; jobs go on from their checkpoints when the server is started anew"
-        );
+        eprintln!("hetal-server: GPU: no response; restart the server, and jobs resume from their checkpoints");
         std::process::abort()
     }
 }
@@ -193,8 +191,8 @@ fn reload(arguments: &Arguments, running: &Server) {
         Ok(config.tenants.len())
     });
     match reloaded {
-        Ok(tenants) => tracing::info!(tenants, "the tenants were read again"),
-        Err(error) => tracing::error!(%error, "the tenants stay as they were"),
+        Ok(tenants) => tracing::info!(tenants, "reloaded the tenants"),
+        Err(error) => tracing::error!(%error, "could not reload the tenants: they are unchanged"),
     }
 }
 
@@ -202,7 +200,7 @@ fn check(config: &Config) -> Result<()> {
     config.check()?;
     let tenants: Vec<_> = config.tenants.iter().map(|tenant| tenant.name.to_string()).collect();
     println!(
-        "the configuration can be used: tenants {}; sets {}; address {}; folder {}",
+        "the configuration is valid: tenants {}; sets {}; address {}; folder {}",
         tenants.join(", "),
         config.sets.join(", "),
         config.address,
@@ -217,7 +215,7 @@ fn forget(config: &Config, tenant: &str) -> Result<()> {
     if report.found_in.is_empty() {
         return Ok(());
     }
-    Err(Error::State { reason: format!("something of {tenant} is still in {}", report.found_in.join(", ")) })
+    Err(Error::State { reason: format!("data of {tenant} remains in {}", report.found_in.join(", ")) })
 }
 
 fn print_token(tenant: &str) -> Result<()> {
@@ -226,9 +224,9 @@ fn print_token(tenant: &str) -> Result<()> {
     getrandom::fill(&mut bytes).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
     let token: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let fingerprint = Fingerprint::of(token.as_bytes());
-    eprintln!("For the tenant, to be kept secret (it is not stored):");
+    eprintln!("Give this token to the tenant. It is secret and not stored:");
     println!("{token}");
-    eprintln!("For the configuration:");
+    eprintln!("Add these lines to the configuration:");
     println!("[[tenants]]\nname = \"{tenant}\"\ntoken = \"{fingerprint}\"");
     Ok(())
 }

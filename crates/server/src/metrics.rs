@@ -90,11 +90,11 @@ impl Metrics {
             "/metrics" => ("200 OK", self.text(state)),
             "/healthz" => match state.count_jobs() {
                 Ok(_) => ("200 OK", "ok\n".to_owned()),
-                Err(_) => ("503 Service Unavailable", "the state cannot be read\n".to_owned()),
+                Err(_) => ("503 Service Unavailable", "the state database cannot be read\n".to_owned()),
             },
             "/readyz" if self.draining.load(Ordering::Relaxed) => ("503 Service Unavailable", "draining\n".to_owned()),
             "/readyz" => ("200 OK", "ready\n".to_owned()),
-            _ => ("404 Not Found", "there are /healthz, /readyz and /metrics\n".to_owned()),
+            _ => ("404 Not Found", "not found: use /healthz, /readyz or /metrics\n".to_owned()),
         }
     }
 }

@@ -57,19 +57,11 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
     database: Arc<SqliteState>,
-    /// CachedBatch while this process has the folder.
+    /// Keeps the folder locked.
     _lock: File,
 }
 
-/// Starts a server.
-///
-/// ```no_run
-/// let config = hetal_server::Config::read("server.toml".as_ref())?;
-/// let running = hetal_server::start(config)?;
-/// println!("clients are served at {}", running.address());
-/// running.stop();
-/// # Ok::<(), hetal_server::Error>(())
-/// ```
+/// Starts a server. The crate documentation has an example.
 pub fn start(config: Config) -> Result<Server> {
     let folder = config.folder.clone();
     begin(config, ownership::RENEWAL_INTERVAL).map_err(|error| explain(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
@@ -80,7 +72,7 @@ fn explain(error: Error, free: u64) -> Error {
     if free >= LEAST_FREE || !error.is_transient() || matches!(error, Error::Device { .. }) {
         return error;
     }
-    let reason = format!("{error} ({free} bytes of the disk are free: free some MiB and start again)");
+    let reason = format!("{error} (only {free} bytes of disk space are left: free some MiB and start again)");
     Error::System { what: "the disk is full".to_owned(), reason }
 }
 
@@ -163,16 +155,16 @@ fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blob
             let location = blobs.location();
             tracing::info!(
                 place = location,
-                "the blobs are this database's from now on: what it does not name goes at the next start"
+                "took ownership of the blobs: the next start deletes blobs that the database does not reference"
             );
         }
         return;
     }
     match gc::collect_garbage(state, blobs, staging) {
         Ok(0) => {}
-        Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
+        Ok(removed) => tracing::info!(removed, "deleted files that a crash had left behind"),
         // The files only waste space.
-        Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
+        Err(error) => tracing::warn!(%error, "could not delete files that a crash had left behind"),
     }
 }
 
@@ -191,11 +183,11 @@ fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) 
             Ok(false) => {
                 tracing::error!(
                     place = worker.core.blobs.location(),
-                    "another server has taken the blobs: this one ends"
+                    "another server has taken over the blobs: this server ends"
                 );
                 return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
-            Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
+            Err(error) => tracing::warn!(%error, "could not renew the ownership of the blobs"),
         }
     }
 }
@@ -272,12 +264,12 @@ impl Sockets {
                 let _ = stopped.await;
             });
             if let Err(error) = served.await {
-                tracing::error!(%error, "the network failed");
+                tracing::error!(%error, "the network service failed");
             }
             let _ = ended.send(());
         });
         let authority = config.certificate.is_none().then(|| certificates::authority_path(&config.folder));
-        tracing::info!(%address, "clients are served");
+        tracing::info!(%address, "listening for clients");
         let network = Some((runtime, stop, end));
         let threads = Vec::new();
         Server { address, metrics_address, authority, worker, service, threads, network, database, _lock: lock }
@@ -348,7 +340,7 @@ impl Server {
             runtime.shutdown_timeout(Duration::from_secs(1));
             // After this last mark, no copy of the database made while the server ran is accepted.
             if let Err(error) = ownership::renew(&*self.worker.core.blobs, &self.database) {
-                tracing::warn!(%error, "the blobs could not be marked at the end");
+                tracing::warn!(%error, "could not renew the ownership of the blobs while stopping");
             }
         }
     }

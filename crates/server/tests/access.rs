@@ -314,7 +314,7 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
         assert_eq!(asked(&output.blob.0, offset).unwrap_err().code(), tonic::Code::InvalidArgument, "{offset}");
     }
     let none = asked(&[9; 32], 0).unwrap_err();
-    assert!(none.code() == tonic::Code::NotFound && none.message().contains("no output"), "{none:?}");
+    assert!(none.code() == tonic::Code::NotFound && none.message().contains("not found in that job"), "{none:?}");
     let wrong = remote.download(job.id, &output, owner.logits_len() + 1, &path, &mut |_, _| {});
     assert!(matches!(wrong, Err(Error::Size { .. })));
     remote.cancel(job.id).unwrap();
@@ -521,7 +521,10 @@ fn a_full_disk_takes_no_uploads() {
     let running = start(config).unwrap();
     let remote = Remote::connect(&quickly(&running, TOKEN)).unwrap();
     let refused = remote.upload(BlobKind::Batch, &owner.path("batch0"), &mut |_, _| {}).err();
-    assert!(matches!(&refused, Some(Error::Limit { sentence, .. }) if sentence.contains("no room")), "{refused:?}");
+    assert!(
+        matches!(&refused, Some(Error::Limit { sentence, .. }) if sentence.contains("no disk space")),
+        "{refused:?}"
+    );
 }
 
 #[test]

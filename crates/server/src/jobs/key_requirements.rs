@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Advice for key sets of an earlier version.
-pub const OLD_KEYS_HINT: &str = "keys of an earlier version are made anew by `hetal keygen`";
+pub const OLD_KEYS_HINT: &str = "renew keys of an earlier version with `hetal keygen`";
 
 /// Describes a problem with a key file. Adds `hint` if the keys have the shapes of another version;
 /// the hint does not help against damaged files or I/O errors.

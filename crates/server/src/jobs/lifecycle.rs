@@ -18,7 +18,7 @@ pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: Job
 /// deleted now are left for garbage collection.
 pub fn clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) {
     if let Err(error) = try_clear_ended(state, blobs, tenant, id) {
-        tracing::warn!(job = %id, %error, "the checkpoint of a job that has ended could not be removed");
+        tracing::warn!(job = %id, %error, "could not delete the checkpoint of an ended job");
     }
 }
 

@@ -65,7 +65,9 @@ impl RequestValidator<'_> {
             let rows: usize =
                 training.batches[circuit.pieces_of(number, uploaded)].iter().map(|row_blob| row_blob.rows).sum();
             if rows > batch {
-                return Err(Error::invalid(format!("{rows} rows in batch {number}, at most {batch} were agreed")));
+                return Err(Error::invalid(format!(
+                    "batch {number} has {rows} rows, but the agreed maximum is {batch}"
+                )));
             }
         }
         self.row_blobs(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
@@ -79,7 +81,7 @@ impl RequestValidator<'_> {
     pub fn classification(&self, message: &v1::Classification) -> Result<ClassificationSpec> {
         let id = job_id(&message.job)?;
         let JobSpec::Training(training) = self.state.job(self.tenant, id)?.spec else {
-            return Err(Error::invalid(format!("job {id} is no training")));
+            return Err(Error::invalid(format!("job {id} is not a training")));
         };
         let weights = blob_name(&message.weights)?;
         let events = self.state.events(self.tenant, id, 0, usize::MAX >> 1)?;
@@ -117,7 +119,7 @@ impl RequestValidator<'_> {
         self.limits.agree(&wishes).map_err(|error| match error {
             // The bounds would reveal hidden hyper-parameters.
             hetal_learn::Error::NotAllowed { what: "a learning rate", asked, .. } if self.hide => {
-                Error::invalid(format!("a learning rate of {asked} is not allowed here"))
+                Error::invalid(format!("a learning rate of {asked} is not allowed by this server"))
             }
             error => Error::invalid(error),
         })
@@ -127,8 +129,8 @@ impl RequestValidator<'_> {
         for row_blob in blobs {
             if row_blob.rows == 0 || row_blob.rows > rows {
                 return Err(Error::invalid(format!(
-                    "{} rows in blob {}, 1 to {rows} fit",
-                    row_blob.rows, row_blob.blob
+                    "blob {} has {} rows, but must have 1 to {rows}",
+                    row_blob.blob, row_blob.rows
                 )));
             }
             self.check_upload(row_blob.blob, kind, size)?;
@@ -148,7 +150,7 @@ impl RequestValidator<'_> {
             String::new()
         };
         Err(Error::invalid(format!(
-            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape{hint}",
+            "blob {name} is {:?} of {} bytes, but this shape needs {kind:?} of {size} bytes{hint}",
             found.kind, found.size
         )))
     }
@@ -159,7 +161,7 @@ pub fn check_batch_count(batches: usize, most: usize) -> Result<()> {
     if batches <= most {
         return Ok(());
     }
-    Err(Error::Limit { message: format!("{batches} batches, at most {most} are allowed") })
+    Err(Error::Limit { message: format!("the job has {batches} row blobs, but at most {most} are allowed") })
 }
 
 /// Parses the name of a blob.

@@ -33,7 +33,7 @@ impl VerdictTimeouts {
             }
             next = Instant::now() + pause;
             if let Err(error) = self.expire_overdue(worker) {
-                tracing::warn!(%error, "jobs that wait could not be looked at");
+                tracing::warn!(%error, "could not check for overdue verdicts");
             }
         }
     }
@@ -41,18 +41,20 @@ impl VerdictTimeouts {
     /// Fails jobs whose verdict is overdue. If this fails for one job, the others are still
     /// checked.
     pub(crate) fn expire_overdue(&mut self, worker: &WorkerContext) -> crate::Result<()> {
-        let reason = format!("no verdict came within {} seconds", self.limit.as_secs());
+        let reason = format!("no verdict within {} seconds", self.limit.as_secs());
         let now = (worker.core.clock)();
         let until = worker.lease_until(now);
         for (id, round) in self.overdue(&worker.core.state.waiting(now, until)?, Instant::now()) {
             match worker.core.state.expire(id, round, &reason, now, until) {
                 Ok(Some(tenant)) => {
-                    tracing::info!(job = %id, round, "job failed: no verdict came");
+                    tracing::info!(job = %id, round, "job failed: no verdict in time");
                     worker.core.notifier.notify();
                     clear_ended(&*worker.core.state, &*worker.core.blobs, &tenant, id);
                 }
                 Ok(None) => {}
-                Err(error) => tracing::error!(job = %id, round, %error, "a job that waits too long could not be ended"),
+                Err(error) => {
+                    tracing::error!(job = %id, round, %error, "could not fail a job whose verdict is overdue")
+                }
             }
         }
         Ok(())

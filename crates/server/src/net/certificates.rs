@@ -65,7 +65,7 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
         return Ok((certificate, key));
     }
     std::fs::create_dir_all(&tls).map_err(|e| Error::file(&tls, e))?;
-    let refuse = |e: rcgen::Error| Error::Config { reason: format!("no certificate can be made for {names:?}: {e}") };
+    let refuse = |e: rcgen::Error| Error::Config { reason: format!("cannot create a certificate for {names:?}: {e}") };
     let mut authority = CertificateParams::default();
     authority.distinguished_name.push(DnType::CommonName, "hetal server authority");
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

@@ -46,13 +46,13 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
             Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely out of file descriptors: other connections must close first.
-                tracing::warn!(%error, "no connection could be accepted");
+                tracing::warn!(%error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         let Some(address_permit) = per_address.try_acquire(&network_of(peer.ip())) else {
-            tracing::debug!(%peer, "too many connections without credentials");
+            tracing::debug!(%peer, "refused: too many unauthenticated connections");
             continue;
         };
         let (acceptor, out) = (acceptor.clone(), out.clone());
@@ -61,7 +61,7 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
             let _ = tcp.set_nodelay(true);
             let accepted = tokio::select! {
                 accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(tcp)) => accepted,
-                _ = &mut evicted => return tracing::debug!(%peer, "gave its place to another stranger"),
+                _ = &mut evicted => return tracing::debug!(%peer, "evicted: too many unauthenticated connections"),
             };
             match accepted {
                 Ok(Ok(stream)) => {
@@ -70,8 +70,8 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
                         .send(Connection::new(stream, peer, (limits.handshake_timeout, evicted), permit, standing))
                         .await;
                 }
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
-                Err(_) => tracing::debug!(%peer, "TLS took too long"),
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+                Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
             }
         });
     }

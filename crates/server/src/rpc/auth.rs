@@ -55,7 +55,7 @@ where
             audited.tenant = Some(tenant.clone());
             match &peer {
                 Some(peer) if !peer.admit(&tenant, &service.connections) => {
-                    Err(Error::Limit { message: "too many connections: use the ones you have".to_owned() })
+                    Err(Error::Limit { message: "too many connections: reuse the open ones".to_owned() })
                 }
                 _ => Ok(tenant),
             }

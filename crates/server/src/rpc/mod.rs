@@ -88,7 +88,7 @@ impl Handler {
 /// Converts the result of blocking work to a response.
 fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
     // The panic message may contain secrets, so it goes to the log only.
-    let broken_off = |e: JoinError| Error::System { what: "a request broke off".to_owned(), reason: e.to_string() };
+    let broken_off = |e: JoinError| Error::System { what: "a request panicked".to_owned(), reason: e.to_string() };
     let outcome = outcome.unwrap_or_else(|e| Err(broken_off(e)));
     outcome.map_err(|error| {
         tracing::debug!(%error, "refused");
@@ -208,7 +208,7 @@ impl Hetal for Handler {
             v1::Verdict::Stop => Verdict::Stop,
             v1::Verdict::LowerRate => Verdict::LowerRate,
             v1::Verdict::WidenRange => Verdict::WidenRange,
-            v1::Verdict::Unspecified => return Err(Error::invalid("that is no verdict").into()),
+            v1::Verdict::Unspecified => return Err(Error::invalid("the request has no verdict").into()),
         };
         let done = self.run(&tenant, move |service, tenant| {
             service.core.state.judge(tenant, id, message.round, verdict)?;
@@ -271,6 +271,6 @@ mod tests {
         let broken = || -> Result<()> { panic!("a secret") };
         let status = runtime.block_on(async { answer(tokio::task::spawn_blocking(broken).await).unwrap_err() });
         assert_eq!(status.code(), tonic::Code::Internal);
-        assert!(!status.message().contains("secret") && status.message().contains("fault of its own"), "{status}");
+        assert!(!status.message().contains("secret") && status.message().contains("internal server error"), "{status}");
     }
 }

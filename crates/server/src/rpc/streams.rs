@@ -102,7 +102,8 @@ impl Service {
     /// Takes a permit for a stream.
     pub(super) fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
         let most = self.core.config.bounds.streams;
-        let message = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
+        let message =
+            || format!("too many streams: at most {most} jobs watched and blobs downloaded at once are allowed");
         self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { message: message() })
     }
 
@@ -112,7 +113,9 @@ impl Service {
         let (key, offset) = (Key::new(tenant, Namespace::Job(id), name), message.offset);
         let size = self.core.blobs.len(&key)?.ok_or_else(|| key.missing())?;
         if offset > size {
-            return Err(Error::invalid(format!("output {name} has {size} bytes: none begin at {offset}")));
+            return Err(Error::invalid(format!(
+                "offset {offset} is beyond the end of output {name}, which has {size} bytes"
+            )));
         }
         self.core.blobs.open(&key, offset)?.ok_or_else(|| key.missing())
     }

@@ -25,7 +25,7 @@ impl Handler {
         mut stream: Streaming<v1::UploadPart>,
     ) -> std::result::Result<v1::UploadState, Status> {
         let first = self.part(&mut stream).await?;
-        let first = first.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
+        let first = first.ok_or_else(|| Status::invalid_argument("the first part of an upload must carry its name"))?;
         let name = blob_name(&first.name)?;
         subject.set(name);
         let begun =
@@ -38,7 +38,7 @@ impl Handler {
         let mut part = Some(first);
         while let Some(v1::UploadPart { data, .. }) = part {
             if data.len() > PART_BYTES {
-                return Err(Error::invalid(format!("a part of more than {PART_BYTES} bytes")).into());
+                return Err(Error::invalid(format!("a part has more than {PART_BYTES} bytes")).into());
             }
             add(&self.0.core.metrics.received_bytes, data.len() as u64);
             came += data.len();
@@ -71,7 +71,9 @@ impl Handler {
             // The transport failed: the client is gone and will not see this status.
             Ok(Err(status)) if status.code() == Code::Unknown => Err(Status::cancelled("the upload broke off")),
             Ok(part) => part,
-            Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
+            Err(_) => {
+                Err(Status::deadline_exceeded("timed out waiting for the next part of the upload: send the rest"))
+            }
         }
     }
 }
@@ -82,7 +84,7 @@ impl Service {
             v1::BlobKind::Keys => BlobKind::Keys,
             v1::BlobKind::Batch => BlobKind::Batch,
             v1::BlobKind::Features => BlobKind::Features,
-            v1::BlobKind::Unspecified => return Err(Error::invalid("a blob of no kind")),
+            v1::BlobKind::Unspecified => return Err(Error::invalid("the request has no blob kind")),
         };
         let wanted = Upload { name: blob_name(&message.name)?, kind, size: message.size, complete: false };
         let UploadProgress { held, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;

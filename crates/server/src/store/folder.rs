@@ -13,7 +13,7 @@ pub fn make_private(folder: &Path) -> Result<()> {
     let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let mode = format!("{mode:o}");
-        tracing::warn!(folder = %folder.display(), mode, "others on this machine may look into the folder: chmod 700 it");
+        tracing::warn!(folder = %folder.display(), mode, "other users of this machine can read the folder: run chmod 700 on it");
     }
     Ok(())
 }
@@ -24,7 +24,7 @@ pub fn lock(folder: &Path) -> Result<File> {
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::file(&path, e))?;
     file.try_lock().map_err(|_| Error::Config {
-        reason: format!("{} is used by another server: stop it, or take another folder", folder.display()),
+        reason: format!("{} is in use by another server: stop it, or choose another folder", folder.display()),
     })?;
     Ok(file)
 }

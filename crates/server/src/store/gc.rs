@@ -57,7 +57,7 @@ fn blobs_to_keep(state: &dyn State, tenant: &Tenant, namespace: Namespace) -> Re
         Ok(names) => Ok(Some(Keep::Only(names))),
         Err(Error::NoJob { .. }) => Ok(None),
         Err(error @ (Error::State { .. } | Error::Failed { .. })) => {
-            tracing::error!(job = %id, %tenant, %error, "a job cannot be read: everything it made is kept");
+            tracing::error!(job = %id, %tenant, %error, "a job cannot be read: all its blobs are kept");
             Ok(Some(Keep::All))
         }
         Err(error) => Err(error),

@@ -46,14 +46,14 @@ pub fn establish(blobs: &dyn Blobs, state: &SqliteState, take_over: bool) -> Res
         }
         // Another server was faster: check what it wrote.
     }
-    let reason = format!("{} is being taken by another server: stop one of them", blobs.location());
+    let reason = format!("another server is taking over {}: stop one of them", blobs.location());
     Err(Error::Config { reason })
 }
 
 /// Renews the mark. Returns false if the blobs no longer belong to this copy of the database.
 pub fn renew(blobs: &dyn Blobs, state: &SqliteState) -> Result<bool> {
     let Some(recorded) = blobs.owner()? else {
-        return Err(Error::Config { reason: format!("{} no longer says whose it is", blobs.location()) });
+        return Err(Error::Config { reason: format!("{} no longer records its owner", blobs.location()) });
     };
     Ok(is_ours(state, &recorded)? && write_mark(blobs, state, Some(&recorded))?)
 }
@@ -88,8 +88,8 @@ fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over
     let location = blobs.location();
     let reason = if parse(recorded).0 != state.identity()? {
         format!(
-            "{location} holds the blobs of another database than state.sqlite: restore the one they belong to, or take another place (a \
-             folder, or a prefix in the bucket) to begin anew"
+            "{location} holds the blobs of another database than state.sqlite: restore the database that belongs to \
+             them, or choose another location (a folder, or a prefix in the bucket)"
         )
     } else if is_ours(state, recorded)? {
         return Ok(Ownership::Confirmed);
@@ -97,9 +97,9 @@ fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over
         return Ok(Ownership::New);
     } else {
         format!(
-            "{location} was last used with another copy of state.sqlite than this one, which is a copy itself or was restored from a backup. \
-             Two servers on one place destroy each other's data: make sure that no other one runs on it, and start this one once with \
-             --take-over"
+            "{location} was last used with another copy of state.sqlite. This one is a copy or a restored backup. Two \
+             servers on the same blobs destroy each other's data: make sure that no other server uses them, and start \
+             this one once with --take-over"
         )
     };
     Err(Error::Config { reason })
@@ -118,15 +118,15 @@ fn check_unowned(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
     let uploads = state.complete_uploads()?;
     let reason = if !unknown.is_empty() {
         format!(
-            "{location} does not say whose it is, and holds blobs of tenants whom state.sqlite does not know ({}): they may be another \
-             server's, or state.sqlite is not theirs. Restore the database they belong to; or take another place (a folder, or a prefix in \
-             the bucket) and move what is this server's there; or, if they are nobody's, move these tenants' folders away",
+            "{location} records no owner and holds blobs of tenants that state.sqlite does not know ({}). Restore the \
+             database that belongs to them, or choose another location (a folder, or a prefix in the bucket), or, if \
+             nobody needs them, move the folders of these tenants away",
             unknown.join(", ")
         )
     } else if holders.is_empty() && uploads > 0 {
         format!(
-            "{location} is empty, and state.sqlite knows of {uploads} uploads: name or mount the place that they are in; or, where they are \
-             lost, move state.sqlite away to begin anew"
+            "{location} is empty, but state.sqlite knows of {uploads} uploads: configure or mount the location of the \
+             blobs, or, if they are lost, move state.sqlite away to start anew"
         )
     } else {
         return Ok(());

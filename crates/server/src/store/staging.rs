@@ -44,7 +44,7 @@ impl Staging {
                 if let Err(error) = self.copy(&syncing, &whole) {
                     // For example on a full disk. The bytes were not acknowledged, so the client
                     // sends the missing ones again.
-                    tracing::warn!(file = %syncing.display(), %error, "a begun upload is kept in part");
+                    tracing::warn!(file = %syncing.display(), %error, "could not recover an incomplete upload completely");
                 }
                 self.disk.remove(&syncing).map_err(|e| Error::file(&syncing, e))?;
             }
@@ -85,12 +85,12 @@ impl Staging {
     pub fn lock(&self, tenant: &Tenant, name: BlobName) -> Result<Staged> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.iter().filter(|(other, _)| other == tenant).count() >= self.max_open_per_tenant {
-            let message = format!("{} uploads at once are the most allowed", self.max_open_per_tenant);
+            let message = format!("too many uploads: at most {} at once are allowed", self.max_open_per_tenant);
             return Err(Error::Busy { message });
         }
         let key = (tenant.clone(), name);
         if !open.insert(key.clone()) {
-            return Err(Error::Busy { message: format!("blob {name} is being uploaded by another stream") });
+            return Err(Error::Busy { message: format!("blob {name} is being uploaded in another stream") });
         }
         drop(open);
         let (disk, open, to_delete) = (Arc::clone(&self.disk), Arc::clone(&self.open), Arc::clone(&self.to_delete));

@@ -59,7 +59,7 @@ impl UploadWriter {
     fn add(&mut self, data: &[u8]) -> Result<()> {
         let held = self.held.saturating_add(data.len() as u64);
         if held > self.upload.size {
-            return Err(Error::invalid(format!("a part too long: {} bytes belong to the blob", self.upload.size)));
+            return Err(Error::invalid(format!("too many bytes: the blob has {} bytes", self.upload.size)));
         }
         self.file.write_all(data).map_err(|e| Error::file(self.staged.path(), e))?;
         self.held = held;
@@ -82,7 +82,7 @@ impl Uploads {
     pub fn begin(&self, tenant: &Tenant, wanted: &Upload, quota: &Quota) -> Result<UploadProgress> {
         let (name, size) = (wanted.name, wanted.size);
         if size < HEADER_LEN as u64 || size > self.max_bytes {
-            let reason = format!("a blob of {size} bytes: {HEADER_LEN} to {} are allowed", self.max_bytes);
+            let reason = format!("a blob must have {HEADER_LEN} to {} bytes, not {size}", self.max_bytes);
             return Err(Error::invalid(reason));
         }
         if self.state.upload(tenant, name)?.is_none() {
@@ -118,8 +118,8 @@ impl Uploads {
         if bytes.saturating_add(self.reserve_bytes) <= free {
             return Ok(());
         }
-        tracing::warn!(bytes, free, "an upload is refused: the disk is nearly full");
-        Err(Error::Limit { message: format!("the server has no room for {bytes} bytes now: try later") })
+        tracing::warn!(bytes, free, "refused an upload: the disk is nearly full");
+        Err(Error::Limit { message: format!("the server has no disk space for {bytes} bytes: try again later") })
     }
 
     /// Resumes an upload at `offset`, which must be the number of bytes received so far.
@@ -136,7 +136,8 @@ impl Uploads {
             return Err(Error::Damaged { what: format!("upload {name}") });
         }
         if held != offset {
-            let message = format!("{held} bytes are here, the upload goes on at {offset}: begin it again");
+            let message =
+                format!("the upload resumes at byte {offset}, but {held} bytes were received: begin it again");
             return Err(Error::Busy { message });
         }
         self.require_space(upload.size - held)?;

@@ -72,7 +72,7 @@ impl AuditLog {
     pub fn write(&self, entry: &AuditEntry<'_>) {
         let log = if entry.tenant.is_some() { &self.tenants } else { &self.strangers };
         if let Err(error) = log.write(entry) {
-            tracing::error!(%error, request = entry.request, tenant = entry.tenant, "the audit log cannot be written");
+            tracing::error!(%error, request = entry.request, tenant = entry.tenant, "could not write the audit log");
         }
     }
 

@@ -66,7 +66,7 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     let left = state.tenant_totals(tenant)?;
     drop(state);
     if left != TenantTotals::default() || blobs.namespaces()?.iter().any(|(owner, _)| owner == tenant) {
-        return Err(Error::State { reason: format!("something of {tenant} is still there: {left:?}") });
+        return Err(Error::State { reason: format!("data of {tenant} remains: {left:?}") });
     }
     // Equal uploads of two tenants have the same name. Names that another tenant has are not
     // searched for.

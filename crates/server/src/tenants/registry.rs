@@ -25,7 +25,7 @@ impl TryFrom<String> for Tenant {
         if (1..=32).contains(&name.len()) && name.chars().all(plain) {
             return Ok(Self(name));
         }
-        Err(Error::Config { reason: format!("{name:?} is no tenant's name: 1 to 32 of a-z, 0-9 and -") })
+        Err(Error::Config { reason: format!("invalid tenant name {name:?}: use 1 to 32 characters of a-z, 0-9 and -") })
     }
 }
 
@@ -69,7 +69,10 @@ impl TryFrom<String> for Fingerprint {
 
     fn try_from(text: String) -> Result<Self> {
         let hash = blake3::Hash::from_hex(&text);
-        let reason = || "a token or certificate is given by 64 hexadecimal digits: see `hetal-server token`".to_owned();
+        let reason = || {
+            "a fingerprint of a token or certificate must have 64 hexadecimal digits: see `hetal-server token`"
+                .to_owned()
+        };
         hash.map(|h| Self(*h.as_bytes())).map_err(|_| Error::Config { reason: reason() })
     }
 }

@@ -258,7 +258,7 @@ fn check_same_upload(wanted: &Upload, found: Upload) -> Result<Upload> {
     if (wanted.kind, wanted.size) == (found.kind, found.size) {
         return Ok(found);
     }
-    Err(Error::invalid(format!("blob {} was begun with another kind or size", found.name)))
+    Err(Error::invalid(format!("the upload of blob {} began with another kind or size", found.name)))
 }
 
 /// Bytes of the blobs that an event references. They exist as long as the job.
@@ -274,10 +274,10 @@ fn output_bytes(what: &v1::event::What) -> u64 {
 /// Checks the upload quota of a tenant with `count` uploads and `bytes` stored bytes.
 fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) -> Result<()> {
     let message = if count >= quota.uploads {
-        format!("there are {count} uploads, the most allowed: delete some")
+        format!("the limit of {count} uploads is reached: delete some")
     } else if bytes.saturating_add(upload.size) > quota.bytes {
         format!(
-            "{} more bytes would pass the limit of {} (there are {bytes}): delete uploads or jobs",
+            "{} more bytes would exceed the limit of {} bytes ({bytes} are used): delete uploads or jobs",
             upload.size, quota.bytes
         )
     } else {
@@ -289,9 +289,9 @@ fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) ->
 /// Checks the job quota of a tenant.
 fn check_job_quota(quota: &Quota, open: u64, all: u64) -> Result<()> {
     let message = if open >= quota.jobs {
-        format!("{open} jobs have not ended, the most allowed: wait or cancel one")
+        format!("the limit of {open} active jobs is reached: wait or cancel one")
     } else if all >= quota.kept_jobs {
-        format!("{all} jobs are kept, the most allowed: delete some")
+        format!("the limit of {all} stored jobs is reached: delete some")
     } else {
         return Ok(());
     };
@@ -302,7 +302,7 @@ fn check_job_quota(quota: &Quota, open: u64, all: u64) -> Result<()> {
 fn check_verdict(job: &JobSummary, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
     let message = match given {
         Some(given) if given == verdict => return Ok(()),
-        Some(_) => format!("round {round} has been judged already"),
+        Some(_) => format!("round {round} already has a verdict"),
         None if job.state == JobState::Waiting && job.round == round => return Ok(()),
         None => format!("the job does not wait for a verdict on round {round}"),
     };

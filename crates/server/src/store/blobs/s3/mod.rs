@@ -146,7 +146,7 @@ impl S3Blobs {
             Err(AlreadyExists { .. } | Precondition { .. }) => Ok(false),
             Err(e) => Err(Error::Blobs {
                 key: OWNER.to_owned(),
-                reason: format!("{e} (the store must know conditional writes, If-None-Match and If-Match)"),
+                reason: format!("{e} (the store must support conditional writes with If-None-Match and If-Match)"),
             }),
         }
     }
@@ -161,7 +161,8 @@ impl S3Blobs {
         if self.write_owner(text, PutMode::Update(never))? {
             return Err(Error::Config {
                 reason: format!(
-                    "the store of {} overlooks the condition of a write (If-Match): two servers could take one place in it; use another store",
+                    "the store of {} ignores the conditions of writes (If-Match), so two servers could own the same blobs: use another \
+                     store",
                     self.location
                 ),
             });
@@ -262,7 +263,7 @@ impl Blobs for S3Blobs {
         let Some(bytes) = self.len(key)? else { return Ok(None) };
         if bytes.saturating_add(self.reserve_bytes) > self.local.free()? {
             return Err(Error::Busy {
-                message: format!("the server has no room for {bytes} bytes of keys now: try later"),
+                message: format!("the server has no disk space for {bytes} bytes of keys: try again later"),
             });
         }
         let scratch = self.local.scratch();

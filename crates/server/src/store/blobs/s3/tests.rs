@@ -184,7 +184,7 @@ fn a_store_without_conditional_writes_is_refused() {
     let mut unconditional = bucket.open("", "local");
     unconditional.store = Arc::new(UnconditionalStore(unconditional.store));
     let refused = unconditional.set_owner(None, "0123").unwrap_err().to_string();
-    assert!(refused.contains("overlooks"), "{refused}");
+    assert!(refused.contains("ignores the conditions"), "{refused}");
 }
 
 /// A store that ignores the conditions of writes.

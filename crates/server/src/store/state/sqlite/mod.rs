@@ -61,7 +61,7 @@ impl SqliteState {
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let missing = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..));
-        let newer = || Error::State { reason: format!("version {version} of the database: use a newer server") };
+        let newer = || Error::State { reason: format!("the database has version {version}: use a newer server") };
         let missing = missing.ok_or_else(newer)?;
         let transaction = connection.transaction()?;
         missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
@@ -194,7 +194,7 @@ impl State for SqliteState {
                 match row? {
                     (_, Ok(job)) => jobs.push(job),
                     // An unreadable job does not hide the others.
-                    (number, Err(error)) => tracing::error!(number, %error, "a job cannot be read"),
+                    (number, Err(error)) => tracing::error!(number, %error, "cannot read a job"),
                 }
             }
             Ok(jobs)
@@ -332,7 +332,7 @@ impl State for SqliteState {
                 match (JobId::try_from(&id[..]), u32::try_from(round)) {
                     (Ok(id), Ok(round)) => waiting.push((id, round)),
                     // An unreadable job does not block the others.
-                    _ => tracing::error!(job = hex(&id), round, "a job that waits for a verdict cannot be read"),
+                    _ => tracing::error!(job = hex(&id), round, "cannot read a job that waits for a verdict"),
                 }
             }
             Ok(waiting)
@@ -403,7 +403,7 @@ impl State for SqliteState {
                 match numbered(&STATES, state, "a job's state") {
                     Ok(state) => counted.push((state, count as u64)),
                     // Invalid states do not prevent counting the others.
-                    Err(_) => tracing::error!(state, count, "jobs in a state that there is not"),
+                    Err(_) => tracing::error!(state, count, "jobs have an invalid state"),
                 }
             }
             Ok(counted)

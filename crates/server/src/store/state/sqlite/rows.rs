@@ -31,7 +31,7 @@ pub const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR un
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
 
 pub fn corrupt(what: &str) -> Error {
-    Error::State { reason: format!("{what} in the database makes no sense: restore it from a backup") }
+    Error::State { reason: format!("the database contains an invalid value ({what}): restore it from a backup") }
 }
 
 /// The stored number of a value.
@@ -153,10 +153,10 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Fails a job whose row cannot be read, so that the queue continues.
 pub fn fail_unreadable(db: &Connection, number: i64, error: &Error) -> Result<()> {
-    let reason = "the server's record of the job was damaged";
+    let reason = "the server's record of the job is damaged";
     let sql = "UPDATE jobs SET state = 4, reason = ?2 WHERE number = ?1 RETURNING id";
     let id: Vec<u8> = db.query_row(sql, params![number, reason], |row| row.get(0))?;
-    tracing::error!(job = hex(&id), number, %error, "a job cannot be read: it fails");
+    tracing::error!(job = hex(&id), number, %error, "cannot read a job: it fails");
     if let Ok(id) = JobId::try_from(&id[..]) {
         add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
     }
