@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// The least value of `stall_seconds`.
-const LEAST_STALL: u64 = 60;
+const MIN_STALL_SECONDS: u64 = 60;
 /// The least value of `audit_bytes`: a log file must hold some lines.
-const LEAST_AUDIT: u64 = 4096;
+const MIN_AUDIT_BYTES: u64 = 4096;
 
 /// The settings of a server.
 #[derive(Clone, Debug, Deserialize)]
@@ -234,13 +234,13 @@ impl Config {
         if [tenant_connections, strangers, streams, open_uploads].contains(&0) {
             return refuse("`tenant_connections`, `strangers`, `streams` and `open_uploads` must be at least 1");
         }
-        if self.stall_seconds < LEAST_STALL {
+        if self.stall_seconds < MIN_STALL_SECONDS {
             return refuse("`stall_seconds` must be at least 60: a working GPU may be silent for some seconds");
         }
         if self.bounds.idle_seconds == 0 || self.bounds.verdict_seconds == 0 {
             return refuse("`idle_seconds` and `verdict_seconds` must be at least 1");
         }
-        if self.bounds.audit_bytes < LEAST_AUDIT {
+        if self.bounds.audit_bytes < MIN_AUDIT_BYTES {
             return refuse("`bounds.audit_bytes` must be at least 4096");
         }
         // The list of jobs must fit into one message.

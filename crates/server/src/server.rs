@@ -42,10 +42,10 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 /// Time limit for streams to end when the server stops.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The least free disk space for a start, in bytes.
-const LEAST_FREE: u64 = 16 << 20;
+const MIN_FREE_BYTES: u64 = 16 << 20;
 
 /// A running server. Its threads belong to this process.
 pub struct Server {
@@ -55,21 +55,31 @@ pub struct Server {
     worker: Arc<WorkerContext>,
     pub(crate) service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
-    network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
+    network: Option<Network>,
     database: Arc<SqliteState>,
     /// Keeps the folder locked.
     _lock: File,
 }
 
+/// The network threads of a server.
+struct Network {
+    runtime: Runtime,
+    /// Asks the network service to stop.
+    stop: oneshot::Sender<()>,
+    /// Completes when it has stopped.
+    stopped: oneshot::Receiver<()>,
+}
+
 /// Starts a server. The crate documentation has an example.
 pub fn start(config: Config) -> Result<Server> {
     let folder = config.folder.clone();
-    begin(config, ownership::RENEWAL_INTERVAL).map_err(|error| explain(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
+    begin(config, ownership::RENEWAL_INTERVAL)
+        .map_err(|error| explain_full_disk(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
 }
 
 /// Explains a failed start on a full disk.
-fn explain(error: Error, free: u64) -> Error {
-    if free >= LEAST_FREE || !error.is_transient() || matches!(error, Error::Device { .. }) {
+fn explain_full_disk(error: Error, free: u64) -> Error {
+    if free >= MIN_FREE_BYTES || !error.is_transient() || matches!(error, Error::Device { .. }) {
         return error;
     }
     let reason = format!("{error} (only {free} bytes of disk space are left: free some MiB and start again)");
@@ -134,12 +144,12 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
         closing: false.into(),
         core,
     };
-    let mut running = sockets.serve(Arc::new(service), worker, (Arc::clone(&database), lock));
+    let mut running = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock);
     let worker = Arc::clone(&running.worker);
     let seconds = running.worker.core.config.bounds.verdict_seconds;
-    running.threads.push(thread("patience".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
+    running.threads.push(thread("verdict-timeout".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
     let worker = Arc::clone(&running.worker);
-    running.threads.push(thread("mark".to_owned(), move || keep_marked(&worker, &database, pause))?);
+    running.threads.push(thread("ownership".to_owned(), move || renew_ownership(&worker, &database, pause))?);
     for number in 0..running.worker.core.config.workers.unwrap_or(devices.workers()) {
         let (worker, device) = (Arc::clone(&running.worker), devices.of_worker(number));
         running.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
@@ -169,7 +179,7 @@ fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blob
 }
 
 /// Renews the ownership mark until the server stops or another server owns the blobs.
-fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
+fn renew_ownership(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
     let mut next = Instant::now() + pause;
     while !worker.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
@@ -226,7 +236,8 @@ impl Sockets {
         self,
         service: Arc<Service>,
         worker: Arc<WorkerContext>,
-        (database, lock): (Arc<SqliteState>, File),
+        database: Arc<SqliteState>,
+        lock: File,
     ) -> Server {
         let Self { runtime, acceptor, listener, address, monitor } = self;
         let config = service.core.config.clone();
@@ -270,7 +281,7 @@ impl Sockets {
         });
         let authority = config.certificate.is_none().then(|| certificates::authority_path(&config.folder));
         tracing::info!(%address, "listening for clients");
-        let network = Some((runtime, stop, end));
+        let network = Some(Network { runtime, stop, stopped: end });
         let threads = Vec::new();
         Server { address, metrics_address, authority, worker, service, threads, network, database, _lock: lock }
     }
@@ -332,11 +343,11 @@ impl Server {
                 let _ = thread.join();
             }
         }
-        if let Some((runtime, stop, end)) = self.network.take() {
+        if let Some(Network { runtime, stop, stopped }) = self.network.take() {
             self.service.closing.store(true, Ordering::Relaxed);
             self.worker.core.notifier.notify();
             let _ = stop.send(());
-            let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
+            let _ = runtime.block_on(async { tokio::time::timeout(DRAIN_TIMEOUT, stopped).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
             // After this last mark, no copy of the database made while the server ran is accepted.
             if let Err(error) = ownership::renew(&*self.worker.core.blobs, &self.database) {
@@ -407,12 +418,12 @@ pub(crate) mod tests {
     #[test]
     fn a_full_disk_is_named() {
         let full = || Error::State { reason: "database or disk is full".to_owned() };
-        let said = explain(full(), 4096).to_string();
+        let said = explain_full_disk(full(), 4096).to_string();
         assert!(said.contains("database or disk is full") && said.contains("free some MiB"), "{said}");
-        assert_eq!(explain(full(), LEAST_FREE), full(), "there is room: the fault is another");
+        assert_eq!(explain_full_disk(full(), MIN_FREE_BYTES), full(), "there is room: the fault is another");
         let refused = Error::Config { reason: "there are no tenants".to_owned() };
-        assert_eq!(explain(refused.clone(), 0), refused);
+        assert_eq!(explain_full_disk(refused.clone(), 0), refused);
         let card = Error::Device { reason: "no GPU".to_owned(), is_full: false };
-        assert_eq!(explain(card.clone(), 0), card);
+        assert_eq!(explain_full_disk(card.clone(), 0), card);
     }
 }

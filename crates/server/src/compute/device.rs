@@ -117,7 +117,7 @@ pub fn open_gpu(card: usize, params: &Params) -> Result<CudaBackend> {
 
 /// The result of a call with a time limit.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Timed<T> {
+pub enum CallResult<T> {
     /// The call returned.
     Done(T),
     /// The call panicked.
@@ -128,13 +128,13 @@ pub enum Timed<T> {
 
 /// Runs a call that may never return, such as a driver call, in its own thread. After a timeout
 /// that thread is abandoned.
-pub fn run_with_timeout<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> Timed<T> {
+pub fn run_with_timeout<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> CallResult<T> {
     let (answer, answers) = mpsc::channel();
     std::thread::spawn(move || _ = answer.send(work()));
     match answers.recv_timeout(Duration::from_secs(seconds)) {
-        Ok(answer) => Timed::Done(answer),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Timed::Panicked,
-        Err(mpsc::RecvTimeoutError::Timeout) => Timed::TimedOut,
+        Ok(answer) => CallResult::Done(answer),
+        Err(mpsc::RecvTimeoutError::Disconnected) => CallResult::Panicked,
+        Err(mpsc::RecvTimeoutError::Timeout) => CallResult::TimedOut,
     }
 }
 
@@ -145,9 +145,9 @@ fn driver_call<T: Send + 'static>(
 ) -> hetal_cuda::Result<T> {
     let silent = |reason| Err(hetal_cuda::Error::Driver { operation: "a test", reason });
     match run_with_timeout(seconds, work) {
-        Timed::Done(answer) => answer,
-        Timed::TimedOut => silent(format!("no response from the GPU for {seconds} seconds")),
-        Timed::Panicked => silent("the call panicked".to_owned()),
+        CallResult::Done(answer) => answer,
+        CallResult::TimedOut => silent(format!("no response from the GPU for {seconds} seconds")),
+        CallResult::Panicked => silent("the call panicked".to_owned()),
     }
 }
 
@@ -321,13 +321,13 @@ mod tests {
 
     #[test]
     fn a_card_that_never_answers_is_not_waited_for() {
-        assert_eq!(run_with_timeout(60, || 7), Timed::Done(7));
-        assert_eq!(run_with_timeout(60, || panic!("a test that breaks off")), Timed::<u8>::Panicked);
+        assert_eq!(run_with_timeout(60, || 7), CallResult::Done(7));
+        assert_eq!(run_with_timeout(60, || panic!("a test that breaks off")), CallResult::<u8>::Panicked);
         let never = || {
             std::thread::sleep(Duration::from_secs(60));
             7
         };
-        assert_eq!(run_with_timeout(0, never), Timed::TimedOut);
+        assert_eq!(run_with_timeout(0, never), CallResult::TimedOut);
         // At startup, a hung GPU is distinguished from a missing one.
         let said = driver_call(0, move || Ok(never())).unwrap_err().to_string();
         assert!(said.contains("no response from the GPU for 0 seconds"), "{said}");

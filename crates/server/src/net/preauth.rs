@@ -14,20 +14,26 @@ pub struct PreauthConnections {
     open: Arc<Mutex<Open>>,
 }
 
+/// An open connection. Dropping the sender evicts it.
+struct OpenConnection {
+    address: IpAddr,
+    _evict: oneshot::Sender<()>,
+}
+
 #[derive(Default)]
 struct Open {
     next: u64,
-    /// Open connections in order of arrival. Dropping the sender evicts the connection.
-    by_age: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
+    /// Open connections in order of arrival.
+    by_age: BTreeMap<u64, OpenConnection>,
 }
 
 impl Open {
     /// The oldest connection from the busiest address.
     fn eviction_candidate(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        self.by_age.values().for_each(|(address, _)| *counts.entry(*address).or_default() += 1);
+        self.by_age.values().for_each(|open| *counts.entry(open.address).or_default() += 1);
         let most = counts.values().copied().max()?;
-        self.by_age.iter().find(|(_, (address, _))| counts[address] == most).map(|(&number, _)| number)
+        self.by_age.iter().find(|(_, open)| counts[&open.address] == most).map(|(&number, _)| number)
     }
 }
 
@@ -54,7 +60,7 @@ impl PreauthConnections {
         }
         let number = open.next;
         open.next += 1;
-        open.by_age.insert(number, (address, sender));
+        open.by_age.insert(number, OpenConnection { address, _evict: sender });
         (PreauthConnection { number, open: Arc::clone(&self.open) }, evicted)
     }
 }

@@ -65,9 +65,9 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
             };
             match accepted {
                 Ok(Ok(stream)) => {
-                    let standing = Standing::Unauthenticated { _permits: (address_permit, slot), refusals: 0 };
+                    let standing = Standing::Unauthenticated { _address: address_permit, _slot: slot, refusals: 0 };
                     let _ = out
-                        .send(Connection::new(stream, peer, (limits.handshake_timeout, evicted), permit, standing))
+                        .send(Connection::new(stream, peer, limits.handshake_timeout, evicted, permit, standing))
                         .await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
@@ -110,7 +110,7 @@ pub struct Peer {
 enum Standing {
     /// Not authenticated, with permits for its address and in total, and the number of refused
     /// requests.
-    Unauthenticated { _permits: (Permit<IpAddr>, PreauthConnection), refusals: u32 },
+    Unauthenticated { _address: Permit<IpAddr>, _slot: PreauthConnection, refusals: u32 },
     /// Authenticated, with a permit for each tenant that used it.
     Authenticated(BTreeMap<Tenant, Permit<Tenant>>),
 }
@@ -153,7 +153,8 @@ impl Connection {
     fn new(
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
-        (handshake_timeout, evicted): (Duration, oneshot::Receiver<()>),
+        handshake_timeout: Duration,
+        evicted: oneshot::Receiver<()>,
         permit: OwnedSemaphorePermit,
         standing: Standing,
     ) -> Self {

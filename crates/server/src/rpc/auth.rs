@@ -48,8 +48,8 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let service = Arc::clone(&self.service);
         let peer = request.extensions().get::<Peer>().cloned();
-        let books = (Arc::clone(&service.audit), Arc::clone(&service.core.metrics));
-        let mut audited = AuditedRequest::begin(books, request.uri().path(), peer.as_ref());
+        let recorder = Recorder { audit: Arc::clone(&service.audit), metrics: Arc::clone(&service.core.metrics) };
+        let mut audited = AuditedRequest::begin(recorder, request.uri().path(), peer.as_ref());
         add(&service.core.metrics.requests, 1);
         let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
             audited.tenant = Some(tenant.clone());
@@ -89,10 +89,17 @@ where
     }
 }
 
+/// Where requests are recorded.
+#[derive(Clone)]
+struct Recorder {
+    audit: Arc<AuditLog>,
+    metrics: Arc<Metrics>,
+}
+
 /// An entry of the audit log. It is written on drop, so a request whose client resets the stream is
 /// logged too.
 struct AuditedRequest {
-    books: (Arc<AuditLog>, Arc<Metrics>),
+    recorder: Recorder,
     begun: Instant,
     request: String,
     peer: Option<SocketAddr>,
@@ -102,9 +109,9 @@ struct AuditedRequest {
 }
 
 impl AuditedRequest {
-    fn begin(books: (Arc<AuditLog>, Arc<Metrics>), path: &str, peer: Option<&Peer>) -> Self {
+    fn begin(recorder: Recorder, path: &str, peer: Option<&Peer>) -> Self {
         Self {
-            books,
+            recorder,
             begun: Instant::now(),
             // No method of the protocol has a longer name.
             request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
@@ -123,7 +130,7 @@ impl AuditedRequest {
 
 impl Drop for AuditedRequest {
     fn drop(&mut self) {
-        let (audit, metrics) = &self.books;
+        let Recorder { audit, metrics } = &self.recorder;
         if self.code != Code::Ok {
             add(&metrics.refusals, 1);
         }
@@ -197,9 +204,9 @@ mod tests {
     #[test]
     fn a_request_that_nobody_waits_for_is_written_down() {
         let dir = TempDir::new();
-        let books = (Arc::new(AuditLog::open(dir.path(), 4096).unwrap()), Arc::<Metrics>::default());
+        let recorder = Recorder { audit: Arc::new(AuditLog::open(dir.path(), 4096).unwrap()), metrics: Arc::default() };
         let begin = || {
-            let mut audited = AuditedRequest::begin(books.clone(), "/hetal.v1.Hetal/CreateJob", None);
+            let mut audited = AuditedRequest::begin(recorder.clone(), "/hetal.v1.Hetal/CreateJob", None);
             audited.tenant = Some("ann".to_owned().try_into().unwrap());
             audited
         };

@@ -13,7 +13,7 @@
 //! more recent copy lacks at most the last minute before a crash.
 
 use crate::store::blobs::Blobs;
-use crate::store::state::{SqliteState, State, TenantTotals};
+use crate::store::state::{OwnerMarks, SqliteState, State, TenantTotals};
 use crate::{Error, Result};
 use std::time::Duration;
 
@@ -58,16 +58,23 @@ pub fn renew(blobs: &dyn Blobs, state: &SqliteState) -> Result<bool> {
     Ok(is_ours(state, &recorded)? && write_mark(blobs, state, Some(&recorded))?)
 }
 
+/// What a store records about its owner.
+struct OwnerRecord<'a> {
+    identity: &'a str,
+    mark: &'a str,
+}
+
 /// Splits the record into the identity of the database and the mark. Servers before version 5 of
 /// the database wrote no mark.
-fn parse(recorded: &str) -> (&str, &str) {
-    recorded.split_once(' ').unwrap_or((recorded, ""))
+fn parse(recorded: &str) -> OwnerRecord<'_> {
+    let (identity, mark) = recorded.split_once(' ').unwrap_or((recorded, ""));
+    OwnerRecord { identity, mark }
 }
 
 /// Whether this copy of the database wrote the record.
 pub(crate) fn is_ours(state: &SqliteState, recorded: &str) -> Result<bool> {
-    let (identity, mark) = parse(recorded);
-    let (found, intended) = state.marks()?;
+    let OwnerRecord { identity, mark } = parse(recorded);
+    let OwnerMarks { found, intended } = state.marks()?;
     Ok(identity == state.identity()? && [found, intended].iter().any(|known| known == mark))
 }
 
@@ -76,9 +83,9 @@ fn write_mark(blobs: &dyn Blobs, state: &SqliteState, recorded: Option<&str>) ->
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
     let fresh: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    let (found, intended) = state.marks()?;
+    let OwnerMarks { found, intended } = state.marks()?;
     // A mark of another copy must not become known before it is replaced.
-    let is_intended = recorded.is_some_and(|recorded| parse(recorded).1 == intended);
+    let is_intended = recorded.is_some_and(|recorded| parse(recorded).mark == intended);
     state.set_marks(if is_intended { &intended } else { &found }, &fresh)?;
     blobs.set_owner(recorded, &format!("{} {fresh}", state.identity()?))
 }
@@ -86,7 +93,7 @@ fn write_mark(blobs: &dyn Blobs, state: &SqliteState, recorded: Option<&str>) ->
 /// Checks blobs with a recorded owner.
 fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over: bool) -> Result<Ownership> {
     let location = blobs.location();
-    let reason = if parse(recorded).0 != state.identity()? {
+    let reason = if parse(recorded).identity != state.identity()? {
         format!(
             "{location} holds the blobs of another database than state.sqlite: restore the database that belongs to \
              them, or choose another location (a folder, or a prefix in the bucket)"
@@ -237,7 +244,7 @@ pub(crate) mod tests {
         for _ in 0..3 {
             // Committed to the database, not written to the store.
             let recorded = blobs.owner().unwrap().unwrap();
-            state.set_marks(parse(&recorded).1, "never written").unwrap();
+            state.set_marks(parse(&recorded).mark, "never written").unwrap();
             assert_eq!(establish(&blobs, &state, false).unwrap(), Ownership::Confirmed);
             // Written to the store, and then a crash.
             let recorded = blobs.owner().unwrap().unwrap();

@@ -88,7 +88,13 @@ struct RotatingLog {
     path: PathBuf,
     max_bytes: u64,
     kept: usize,
-    file: Mutex<(File, u64)>,
+    file: Mutex<LogFile>,
+}
+
+/// An open log file and its length.
+struct LogFile {
+    file: File,
+    len: u64,
 }
 
 impl RotatingLog {
@@ -101,7 +107,7 @@ impl RotatingLog {
         let mut line = serde_json::to_vec(entry).map_err(Error::failed)?;
         line.push(b'\n');
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let (file, len) = &mut *guard;
+        let LogFile { file, len } = &mut *guard;
         if *len + line.len() as u64 > self.max_bytes && *len > 0 {
             // The file is missing if an earlier rotation moved it but could not create a new one.
             if self.path.exists() {
@@ -111,7 +117,8 @@ impl RotatingLog {
                 }
                 std::fs::rename(&self.path, self.rotated_path(1)).map_err(|e| Error::file(&self.path, e))?;
             }
-            (*file, *len) = open(&self.path)?;
+            let fresh = open(&self.path)?;
+            (*file, *len) = (fresh.file, fresh.len);
         }
         if let Err(error) = file.write_all(&line) {
             // Remove an incomplete line, so that the next entry starts a new one.
@@ -127,10 +134,10 @@ impl RotatingLog {
     }
 }
 
-fn open(path: &Path) -> Result<(File, u64)> {
+fn open(path: &Path) -> Result<LogFile> {
     let file = File::options().create(true).append(true).mode(0o600).open(path).map_err(|e| Error::file(path, e))?;
     let len = file.metadata().map_err(|e| Error::file(path, e))?.len();
-    Ok((file, len))
+    Ok(LogFile { file, len })
 }
 
 /// The name of a result.

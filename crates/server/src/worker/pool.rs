@@ -1,7 +1,7 @@
 //! Worker threads: each claims jobs from the queue, one at a time, and runs them under a lease.
 
 use crate::compute::ckks::{CkksExecutor, DevicePlan, JobInput};
-use crate::compute::device::{self, ComputeDevice, MemoryPlan, Timed};
+use crate::compute::device::{self, CallResult, ComputeDevice, MemoryPlan};
 use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
@@ -112,8 +112,8 @@ impl WorkerContext {
         let params = self.core.param_sets.by_name(&claim.job.spec.training().set).ok()?;
         let seconds = self.core.config.stall_seconds;
         match device::run_with_timeout(seconds, move || device::check_gpu(card, &params)) {
-            Timed::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
-            Timed::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
+            CallResult::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
+            CallResult::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
             // A panic of the check counts as a failure too.
             _ => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");

@@ -8,6 +8,7 @@ mod memory;
 mod sqlite;
 
 pub use memory::MemoryState;
+pub(crate) use sqlite::OwnerMarks;
 pub use sqlite::SqliteState;
 
 use crate::jobs::spec::JobSpec;

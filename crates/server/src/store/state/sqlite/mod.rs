@@ -27,6 +27,14 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
+/// The ownership marks of a database.
+pub(crate) struct OwnerMarks {
+    /// The last mark that was found beside the blobs.
+    pub found: String,
+    /// The mark that was intended to replace it.
+    pub intended: String,
+}
+
 impl SqliteState {
     /// Opens a database file and creates it if necessary.
     pub fn open(path: &Path) -> Result<Self> {
@@ -76,9 +84,9 @@ impl SqliteState {
 
     /// The ownership marks: the last one found beside the blobs, and the one intended to replace
     /// it.
-    pub(crate) fn marks(&self) -> Result<(String, String)> {
+    pub(crate) fn marks(&self) -> Result<OwnerMarks> {
         let sql = "SELECT found, intended FROM identity";
-        self.read(|db| Ok(db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
+        self.read(|db| Ok(db.query_row(sql, [], |row| Ok(OwnerMarks { found: row.get(0)?, intended: row.get(1)? }))?))
     }
 
     /// Stores the ownership marks.
