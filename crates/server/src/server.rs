@@ -7,13 +7,11 @@ use crate::config::Config;
 use crate::context::Core;
 use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
-use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
-use crate::limits::concurrency::ConcurrencyLimit;
 use crate::metrics::Metrics;
 use crate::net::{certificates, metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
-use crate::rpc::{self, Handler, Service};
+use crate::rpc::{Handler, Service};
 use crate::store::blobs::Blobs;
 use crate::store::disk::{Disk, OsDisk};
 use crate::store::ownership::{self, Ownership};
@@ -73,7 +71,7 @@ struct Network {
 /// Starts a server. The crate documentation has an example.
 pub fn start(config: Config) -> Result<Server> {
     let folder = config.folder.clone();
-    begin(config, ownership::RENEWAL_INTERVAL)
+    start_with(config, ownership::RENEWAL_INTERVAL)
         .map_err(|error| explain_full_disk(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
 }
 
@@ -88,7 +86,7 @@ fn explain_full_disk(error: Error, free: u64) -> Error {
 
 /// Everything that can fail comes before the server takes ownership of the blobs. A failed start
 /// leaves the ownership unchanged.
-pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
+pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<Server> {
     config.check()?;
     folder::make_private(&config.folder)?;
     let lock = folder::lock(&config.folder)?;
@@ -132,29 +130,10 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
         max_bytes: config.bounds.blob_bytes,
         reserve_bytes: config.bounds.spare_bytes,
     };
-    let service = Service {
-        tenants,
-        uploads,
-        audit,
-        connections: ConcurrencyLimit::new(config.bounds.tenant_connections),
-        streams: ConcurrencyLimit::new(config.bounds.streams),
-        admission: AdmissionQueue::default(),
-        request_slots: TenantSemaphores::new(rpc::REQUESTS_PER_TENANT),
-        create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
-        closing: false.into(),
-        core,
-    };
-    let mut running = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock);
-    let worker = Arc::clone(&running.worker);
-    let seconds = running.worker.core.config.bounds.verdict_seconds;
-    running.threads.push(thread("verdict-timeout".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
-    let worker = Arc::clone(&running.worker);
-    running.threads.push(thread("ownership".to_owned(), move || renew_ownership(&worker, &database, pause))?);
-    for number in 0..running.worker.core.config.workers.unwrap_or(devices.workers()) {
-        let (worker, device) = (Arc::clone(&running.worker), devices.of_worker(number));
-        running.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
-    }
-    Ok(running)
+    let service = Service::new(core, tenants, uploads, audit);
+    let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock);
+    server.spawn_threads(&devices, database, renewal_interval)?;
+    Ok(server)
 }
 
 /// Deletes what a crash left behind, unless the blobs were taken over just now.
@@ -288,6 +267,26 @@ impl Sockets {
 }
 
 impl Server {
+    /// Starts the threads that expire verdicts, renew the ownership of blobs, and run jobs.
+    fn spawn_threads(
+        &mut self,
+        devices: &Devices,
+        database: Arc<SqliteState>,
+        renewal_interval: Duration,
+    ) -> Result<()> {
+        let worker = Arc::clone(&self.worker);
+        let seconds = worker.core.config.bounds.verdict_seconds;
+        self.threads.push(thread("verdict-timeout".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
+        let worker = Arc::clone(&self.worker);
+        let renew = move || renew_ownership(&worker, &database, renewal_interval);
+        self.threads.push(thread("ownership".to_owned(), renew)?);
+        for number in 0..self.worker.core.config.workers.unwrap_or(devices.workers()) {
+            let (worker, device) = (Arc::clone(&self.worker), devices.of_worker(number));
+            self.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
+        }
+        Ok(())
+    }
+
     /// The address on which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -393,7 +392,7 @@ pub(crate) mod tests {
     #[test]
     fn a_running_server_marks_its_blobs() {
         let dir = TempDir::new();
-        let running = begin(config(dir.path()), Duration::from_millis(20)).unwrap();
+        let running = start_with(config(dir.path()), Duration::from_millis(20)).unwrap();
         let copied = ownership::tests::copy(dir.path(), "state.sqlite", "copy.sqlite");
         let until = Instant::now() + Duration::from_secs(60);
         while ownership::is_ours(&copied, &running.worker.core.blobs.owner().unwrap().unwrap()).unwrap() {
@@ -407,7 +406,7 @@ pub(crate) mod tests {
     fn a_stop_says_whether_a_card_hangs() {
         for hangs in [false, true] {
             let dir = TempDir::new();
-            let running = begin(config(dir.path()), ownership::RENEWAL_INTERVAL).unwrap();
+            let running = start_with(config(dir.path()), ownership::RENEWAL_INTERVAL).unwrap();
             if hangs {
                 running.worker.shutdown.trigger(ShutdownReason::GpuHung { seconds: 1 });
             }
@@ -418,8 +417,8 @@ pub(crate) mod tests {
     #[test]
     fn a_full_disk_is_named() {
         let full = || Error::State { reason: "database or disk is full".to_owned() };
-        let said = explain_full_disk(full(), 4096).to_string();
-        assert!(said.contains("database or disk is full") && said.contains("free some MiB"), "{said}");
+        let message = explain_full_disk(full(), 4096).to_string();
+        assert!(message.contains("database or disk is full") && message.contains("free some MiB"), "{message}");
         assert_eq!(explain_full_disk(full(), MIN_FREE_BYTES), full(), "there is room: the fault is another");
         let refused = Error::Config { reason: "there are no tenants".to_owned() };
         assert_eq!(explain_full_disk(refused.clone(), 0), refused);

@@ -329,8 +329,8 @@ mod tests {
         };
         assert_eq!(run_with_timeout(0, never), CallResult::TimedOut);
         // At startup, a hung GPU is distinguished from a missing one.
-        let said = driver_call(0, move || Ok(never())).unwrap_err().to_string();
-        assert!(said.contains("no response from the GPU for 0 seconds"), "{said}");
+        let message = driver_call(0, move || Ok(never())).unwrap_err().to_string();
+        assert!(message.contains("no response from the GPU for 0 seconds"), "{message}");
         assert!(driver_call(60, || Ok(7)).is_ok_and(|answer| answer == 7));
     }
 

@@ -157,11 +157,11 @@ impl RequestValidator<'_> {
 }
 
 /// Refuses a request with too many row blobs.
-pub fn check_batch_count(batches: usize, most: usize) -> Result<()> {
-    if batches <= most {
+pub fn check_batch_count(batches: usize, max_batches: usize) -> Result<()> {
+    if batches <= max_batches {
         return Ok(());
     }
-    Err(Error::Limit { message: format!("the job has {batches} row blobs, but at most {most} are allowed") })
+    Err(Error::Limit { message: format!("the job has {batches} row blobs, but at most {max_batches} are allowed") })
 }
 
 /// Parses the name of a blob.

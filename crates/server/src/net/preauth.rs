@@ -32,8 +32,8 @@ impl Open {
     fn eviction_candidate(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         self.by_age.values().for_each(|open| *counts.entry(open.address).or_default() += 1);
-        let most = counts.values().copied().max()?;
-        self.by_age.iter().find(|(_, open)| counts[&open.address] == most).map(|(&number, _)| number)
+        let highest = counts.values().copied().max()?;
+        self.by_age.iter().find(|(_, open)| counts[&open.address] == highest).map(|(&number, _)| number)
     }
 }
 

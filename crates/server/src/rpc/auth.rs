@@ -100,7 +100,7 @@ struct Recorder {
 /// logged too.
 struct AuditedRequest {
     recorder: Recorder,
-    begun: Instant,
+    started: Instant,
     request: String,
     peer: Option<SocketAddr>,
     tenant: Option<Tenant>,
@@ -112,7 +112,7 @@ impl AuditedRequest {
     fn begin(recorder: Recorder, path: &str, peer: Option<&Peer>) -> Self {
         Self {
             recorder,
-            begun: Instant::now(),
+            started: Instant::now(),
             // No method of the protocol has a longer name.
             request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
             peer: peer.map(|peer| peer.address),
@@ -141,7 +141,7 @@ impl Drop for AuditedRequest {
             request: &self.request,
             object: self.subject.take(),
             outcome: outcome_name(self.code),
-            millis: self.begun.elapsed().as_millis() as u64,
+            millis: self.started.elapsed().as_millis() as u64,
         });
     }
 }
@@ -159,9 +159,11 @@ mod tests {
     #[test]
     fn few_orders_are_read_at_once() {
         let dir = TempDir::new();
-        let running =
-            crate::server::begin(crate::server::tests::config(dir.path()), crate::store::ownership::RENEWAL_INTERVAL)
-                .unwrap();
+        let running = crate::server::start_with(
+            crate::server::tests::config(dir.path()),
+            crate::store::ownership::RENEWAL_INTERVAL,
+        )
+        .unwrap();
         let (read, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (counter, gate) = (Arc::clone(&read), Arc::clone(&go_on));
         let inner = tower::service_fn(move |_: Request<Body>| {

@@ -33,7 +33,7 @@ use tonic::{Request, Response, Status, Streaming};
 const STREAM_DEPTH: usize = 4;
 /// Concurrent requests of a tenant: twice the default number of concurrent uploads, whose last step
 /// may take long.
-pub const REQUESTS_PER_TENANT: usize = 16;
+const REQUESTS_PER_TENANT: usize = 16;
 /// Concurrent `CreateJob` messages of a tenant in memory.
 pub const CREATE_JOBS_PER_TENANT: usize = 2;
 
@@ -80,16 +80,16 @@ impl Handler {
         tenant: &Tenant,
         work: impl FnOnce(&Service, &Tenant) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, Status> {
-        let (service, asked) = (Arc::clone(&self.0), tenant.clone());
-        answer(self.0.request_slots.run_blocking(tenant, move || work(&service, &asked)).await)
+        let (service, owner) = (Arc::clone(&self.0), tenant.clone());
+        answer(self.0.request_slots.run_blocking(tenant, move || work(&service, &owner)).await)
     }
 }
 
 /// Converts the result of blocking work to a response.
 fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
     // The panic message may contain secrets, so it goes to the log only.
-    let broken_off = |e: JoinError| Error::System { what: "a request panicked".to_owned(), reason: e.to_string() };
-    let outcome = outcome.unwrap_or_else(|e| Err(broken_off(e)));
+    let panicked = |e: JoinError| Error::System { what: "a request panicked".to_owned(), reason: e.to_string() };
+    let outcome = outcome.unwrap_or_else(|e| Err(panicked(e)));
     outcome.map_err(|error| {
         tracing::debug!(%error, "refused");
         error.into()
@@ -135,8 +135,8 @@ impl Hetal for Handler {
         let message = request.into_inner();
         // Checked before the request waits in the queue with its message in memory.
         self.0.check_batches(&message)?;
-        let (service, asked) = (Arc::clone(&self.0), tenant.clone());
-        let work = move |admission| service.create_job(&asked, &message, admission);
+        let (service, owner) = (Arc::clone(&self.0), tenant.clone());
+        let work = move |admission| service.create_job(&owner, &message, admission);
         let job = answer(self.0.admission.run_blocking(&tenant, work).await)?;
         subject.set(job_id(&job.id)?);
         Ok(Response::new(job))
@@ -237,6 +237,23 @@ impl Hetal for Handler {
 }
 
 impl Service {
+    /// Creates the service with the limits of the configuration.
+    pub fn new(core: Arc<Core>, tenants: RwLock<Tenants>, uploads: Uploads, audit: Arc<AuditLog>) -> Self {
+        let bounds = &core.config.bounds;
+        Self {
+            tenants,
+            uploads,
+            audit,
+            connections: ConcurrencyLimit::new(bounds.tenant_connections),
+            streams: ConcurrencyLimit::new(bounds.streams),
+            admission: AdmissionQueue::default(),
+            request_slots: TenantSemaphores::new(REQUESTS_PER_TENANT),
+            create_job_slots: TenantSemaphores::new(CREATE_JOBS_PER_TENANT),
+            closing: false.into(),
+            core,
+        }
+    }
+
     /// Identifies the tenant. The protocol version is checked first, so that an old client is told
     /// to update even with old credentials.
     pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Tenant> {

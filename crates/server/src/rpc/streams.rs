@@ -58,14 +58,14 @@ impl Handler {
         out: &mpsc::Sender<std::result::Result<v1::Event, Status>>,
     ) -> std::result::Result<(), Status> {
         let mut notifier = self.0.core.notifier.subscribe();
-        let mut told = None;
+        let mut last_sent = None;
         loop {
             notifier.mark_unchanged();
-            let news = self.run(tenant, move |service, tenant| {
+            let update = self.run(tenant, move |service, tenant| {
                 let events = service.core.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
                 Ok((service.core.state.summary(tenant, id)?, events))
             });
-            let (job, events) = news.await?;
+            let (job, events) = update.await?;
             let more = events.len() == EVENTS_AT_ONCE;
             for event in events {
                 after = event.sequence;
@@ -82,10 +82,11 @@ impl Handler {
             }
             // A job that backs off is queued. The last progress of a running job may still say that
             // it backs off.
-            let speaks = if job.progress.is_some_and(|p| p.resting) { JobState::Queued } else { JobState::Running };
-            if job.progress != told && job.state == speaks && after == job.sequence {
-                told = job.progress;
-                let what = told.map(v1::event::What::Progress);
+            let reporting_state =
+                if job.progress.is_some_and(|p| p.resting) { JobState::Queued } else { JobState::Running };
+            if job.progress != last_sent && job.state == reporting_state && after == job.sequence {
+                last_sent = job.progress;
+                let what = last_sent.map(v1::event::What::Progress);
                 if out.send_timeout(Ok(v1::Event { sequence: after, what }), self.0.idle()).await.is_err() {
                     return Ok(());
                 }
@@ -101,9 +102,9 @@ impl Handler {
 impl Service {
     /// Takes a permit for a stream.
     pub(super) fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
-        let most = self.core.config.bounds.streams;
+        let max_streams = self.core.config.bounds.streams;
         let message =
-            || format!("too many streams: at most {most} jobs watched and blobs downloaded at once are allowed");
+            || format!("too many streams: at most {max_streams} jobs watched and blobs downloaded at once are allowed");
         self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { message: message() })
     }
 

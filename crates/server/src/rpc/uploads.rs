@@ -28,9 +28,9 @@ impl Handler {
         let first = first.ok_or_else(|| Status::invalid_argument("the first part of an upload must carry its name"))?;
         let name = blob_name(&first.name)?;
         subject.set(name);
-        let begun =
+        let resumed =
             self.run(&tenant, move |service, tenant| service.uploads.resume(tenant, name, first.offset)).await?;
-        let mut writer = match begun {
+        let mut writer = match resumed {
             Resumed::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
             Resumed::Partial(writer) => writer,
         };

@@ -183,7 +183,7 @@ pub(crate) mod tests {
 
     /// Everything that ownership must satisfy, with databases in `dir`, on an empty store and a
     /// second one.
-    pub(crate) fn check(blobs: &dyn Blobs, lonely: &dyn Blobs, dir: &Path) {
+    pub(crate) fn check(blobs: &dyn Blobs, other_store: &dyn Blobs, dir: &Path) {
         let open = |name: &str| SqliteState::open(&dir.join(name)).unwrap();
         let staging = Staging::open(Arc::new(crate::store::disk::OsDisk), &dir.join("staging"), 8).unwrap();
         let (first, second) = (open("first.sqlite"), open("second.sqlite"));
@@ -220,9 +220,9 @@ pub(crate) mod tests {
         assert_eq!(collect_garbage(&copied, blobs, &staging).unwrap(), 1, "now it is known to be rubbish");
         assert!(blobs.len(&later).unwrap().is_none() && blobs.len(&anns).unwrap().is_some());
         // An empty store does not match a database with uploads.
-        refused(lonely, &copied, "knows of 1 uploads");
-        refused(lonely, &second, "knows of 1 uploads");
-        assert_eq!(establish(lonely, &open("third.sqlite"), false).unwrap(), Ownership::New);
+        refused(other_store, &copied, "knows of 1 uploads");
+        refused(other_store, &second, "knows of 1 uploads");
+        assert_eq!(establish(other_store, &open("third.sqlite"), false).unwrap(), Ownership::New);
     }
 
     #[test]

@@ -76,8 +76,8 @@ impl<'a> Attempt<'a> {
     /// The job's progress, marked as backing off.
     pub fn resting(&self) -> v1::Progress {
         let known = self.core.state.job(&self.job.tenant, self.job.id).ok().and_then(|job| job.progress);
-        let begun = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
-        v1::Progress { resting: true, ..known.unwrap_or(begun) }
+        let preparing = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
+        v1::Progress { resting: true, ..known.unwrap_or(preparing) }
     }
 
     /// Reports the job's progress.

@@ -97,8 +97,8 @@ impl WorkerContext {
 
     /// Pauses, or returns early if the server stops.
     fn pause(&self, rest: Duration) {
-        let begun = Instant::now();
-        while self.accepts_work() && begun.elapsed() < rest {
+        let started = Instant::now();
+        while self.accepts_work() && started.elapsed() < rest {
             std::thread::sleep(STOP_CHECK_INTERVAL.min(rest));
         }
     }
@@ -274,12 +274,12 @@ impl WorkerContext {
             let started = v1::Started { attempt: attempt.claim.attempts, engine };
             attempt.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
         }
-        let mut told: Option<Instant> = None;
+        let mut last_report: Option<Instant> = None;
         let mut progress = |done: usize, total: usize| {
-            if told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
+            if last_report.is_some_and(|last_report| last_report.elapsed() < PROGRESS_INTERVAL) {
                 return Ok(());
             }
-            told = Some(Instant::now());
+            last_report = Some(Instant::now());
             let (done, total) = (done as u64, total as u64);
             let phase = v1::Phase::Preparing.into();
             attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })

@@ -131,13 +131,13 @@ pub(crate) fn open(config: &Config) -> Result<std::sync::Arc<dyn Blobs>> {
     Ok(std::sync::Arc::new(LocalBlobs::open(&folder)?))
 }
 
-/// Reads a blob of at most `most` bytes and verifies its hash.
-pub fn read(blobs: &dyn Blobs, key: &Key, most: u64) -> Result<Vec<u8>> {
+/// Reads a blob of at most `max_bytes` bytes and verifies its hash.
+pub fn read(blobs: &dyn Blobs, key: &Key, max_bytes: u64) -> Result<Vec<u8>> {
     let reader = blobs.open(key, 0)?.ok_or_else(|| key.missing())?;
     let mut bytes = Vec::new();
-    let count = reader.take(most + 1).read_to_end(&mut bytes);
+    let count = reader.take(max_bytes + 1).read_to_end(&mut bytes);
     let count = count.map_err(|e| Error::Blobs { key: key.to_string(), reason: e.to_string() })?;
-    if count as u64 > most || name_of(&bytes) != key.name {
+    if count as u64 > max_bytes || name_of(&bytes) != key.name {
         return Err(Error::Damaged { what: key.to_string() });
     }
     Ok(bytes)

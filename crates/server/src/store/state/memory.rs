@@ -219,10 +219,10 @@ impl State for MemoryState {
         Ok(())
     }
 
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
         let mut inner = self.lock();
         let events = &inner.find(tenant, id)?.events;
-        Ok(events.iter().filter(|e| e.sequence > after).take(most).cloned().collect())
+        Ok(events.iter().filter(|e| e.sequence > after).take(limit).cloned().collect())
     }
 
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {

@@ -219,8 +219,8 @@ pub trait State: Send + Sync {
     fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary>;
     /// Deletes an ended job.
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()>;
-    /// Up to `most` events after a sequence number, in order.
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>>;
+    /// Up to `limit` events after a sequence number, in order.
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>>;
     /// Records the verdict on the current round. Repeating the same verdict has no effect.
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
 

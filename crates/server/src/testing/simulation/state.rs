@@ -78,8 +78,8 @@ impl State for SimState {
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
         self.write(|s| s.delete_job(tenant, id))
     }
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
-        self.read(|s| s.events(tenant, id, after, most))
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
+        self.read(|s| s.events(tenant, id, after, limit))
     }
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         self.write(|s| s.judge(tenant, id, round, verdict))

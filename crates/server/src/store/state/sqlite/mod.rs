@@ -233,13 +233,13 @@ impl State for SqliteState {
         })
     }
 
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
         self.read(|db| {
             find_summary(db, tenant, id)?;
             let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
             let mut rows = db.prepare(sql)?;
             let after = i64::try_from(after).unwrap_or(i64::MAX);
-            let rows = rows.query_map(params![id.0, after, most as i64], |row| row.get::<_, Vec<u8>>(0))?;
+            let rows = rows.query_map(params![id.0, after, limit as i64], |row| row.get::<_, Vec<u8>>(0))?;
             rows.map(|row| v1::Event::decode(&row?[..]).map_err(|_| corrupt("an event"))).collect()
         })
     }
