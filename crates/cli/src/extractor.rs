@@ -73,7 +73,8 @@ pub(crate) fn program() -> Result<PathBuf> {
 fn find() -> Result<PathBuf> {
     let file = format!("{PROGRAM}{}", std::env::consts::EXE_SUFFIX);
     if let Some(named) = std::env::var_os("HETAL_EXTRACT").filter(|path| !path.is_empty()) {
-        let path = PathBuf::from(named);
+        // Without a folder in it, a name would be looked for on the path.
+        let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
         let looked = || format!("at {} (HETAL_EXTRACT)", path.display());
         return if path.is_file() { Ok(path) } else { Err(Error::NoExtractor { looked: looked() }) };
     }

@@ -1,4 +1,4 @@
-//! The time.
+//! The time of day.
 
 use crate::store::state::Millis;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ pub fn millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Where the time of day comes from. It may jump: nothing but what people read, and when credentials expire, depends on it.
+/// Source of the time of day. The clock may jump. Only displayed times and the expiry of
+/// credentials depend on it.
 pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
 
-/// The machine's clock.
+/// The system clock.
 pub fn system() -> Clock {
     Arc::new(millis)
 }

@@ -1,4 +1,4 @@
-//! How a server is set up: a file in TOML, and what flags and environment say over it.
+//! Configuration: a TOML file, overridden by flags and environment variables.
 
 use crate::compute::param_registry::ParamRegistry;
 use crate::tenants::{TenantConfig, Tenants};
@@ -8,70 +8,76 @@ use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Seconds that a GPU may be silent, at the least.
-const LEAST_STALL: u64 = 60;
-/// A file of the audit log holds at least some lines.
-const LEAST_AUDIT: u64 = 4096;
+/// The least value of `stall_seconds`.
+const MIN_STALL_SECONDS: u64 = 60;
+/// The least value of `audit_bytes`: a log file must hold some lines.
+const MIN_AUDIT_BYTES: u64 = 4096;
 
-/// Everything an operator can choose.
+/// The settings of a server.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where everything is kept.
+    /// The folder for all data of the server.
     pub folder: PathBuf,
-    /// Where clients are served.
+    /// The address on which clients connect.
     pub address: SocketAddr,
-    /// Where health and metrics are served, in plain HTTP: not for the public.
+    /// The address of health checks and metrics, served over plain HTTP. Do not expose it to the
+    /// public.
     pub metrics: Option<SocketAddr>,
-    /// The server's certificate chain (PEM). Without one, an authority and a certificate are made in `folder/tls`.
+    /// The server's certificate chain (PEM). If not set, the server creates an authority and a
+    /// certificate in `folder/tls`.
     pub certificate: Option<PathBuf>,
-    /// The certificate's key (PEM).
+    /// The private key of the certificate (PEM).
     pub key: Option<PathBuf>,
-    /// Names and addresses in a certificate that is made.
+    /// Names and addresses for a certificate that the server creates.
     pub names: Vec<String>,
-    /// Authorities of client certificates (PEM), for tenants that are known by one.
+    /// Authorities of client certificates (PEM). Needed if a tenant authenticates with a
+    /// certificate.
     pub client_authorities: Option<PathBuf>,
-    /// Who may use it.
+    /// The tenants.
     pub tenants: Vec<TenantConfig>,
-    /// Names of the parameter sets it accepts.
+    /// Names of the accepted parameter sets.
     pub sets: Vec<String>,
-    /// Whether sets that protect nothing may be among them.
+    /// Whether insecure parameter sets may be accepted.
     pub allow_insecure: bool,
-    /// A bucket that blobs are kept in instead of `folder/blobs`.
+    /// An S3 bucket for blobs, in place of `folder/blobs`.
     #[cfg(feature = "s3")]
     pub s3: Option<crate::store::blobs::S3Config>,
-    /// Whether to take blobs that another copy of the database used last: for one start, so no file says it.
+    /// Whether to take over blobs that another copy of the database used last. Applies to one
+    /// start, so it is a flag and not a key of the file.
     #[serde(skip)]
     pub take_over: bool,
-    /// What computes.
+    /// The device to compute on.
     pub engine: Engine,
-    /// Numbers of the GPUs to use, as the driver counts them; all that work, if none are named.
+    /// Numbers of the GPUs to use, in the driver's order. Empty: all working GPUs.
     pub cards: Vec<usize>,
-    /// Jobs that are computed at the same time; one for each GPU that is used, or one on the CPU, if not said.
+    /// Jobs computed at the same time. Default: one for each GPU, or one on the CPU.
     pub workers: Option<usize>,
-    /// GiB of prepared batches that are kept; others are prepared each time they are needed.
+    /// GiB of memory for prepared batches. Batches that do not fit are prepared each time they are
+    /// used.
     pub prepared_gib: f64,
-    /// Iterations between checkpoints; the end of an epoch always is one.
+    /// Iterations between checkpoints. The end of an epoch always writes one.
     pub checkpoint_every: u64,
-    /// Seconds after which a worker that does not report is taken for dead.
+    /// Seconds without renewal after which a worker's lease expires.
     pub lease_seconds: u64,
-    /// Seconds a job keeps its worker while it waits for a verdict.
+    /// Seconds that a job keeps its worker while it waits for a verdict.
     pub warm_seconds: u64,
-    /// Seconds without a sign of life of a job on a GPU, after which the GPU is taken to hang and the process ends.
+    /// Seconds without progress of a GPU job after which the GPU counts as hung and the process
+    /// ends.
     pub stall_seconds: u64,
-    /// Whether learning rates, momentum and seed are kept from clients.
+    /// Whether learning rates, momentum and seed are hidden from clients.
     pub hide_hyperparameters: bool,
-    /// Hyper-parameters: defaults and bounds.
+    /// Defaults and bounds of the hyper-parameters.
     pub hyperparameters: Limits,
-    /// The most of everything.
+    /// Limits on what clients may use.
     pub bounds: Bounds,
 }
 
-/// What computes.
+/// The device to compute on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// A GPU if there is one.
+    /// A GPU if one works, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
@@ -87,12 +93,12 @@ impl std::str::FromStr for Engine {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda),
-            _ => Err(format!("{text:?} is none of auto, cpu and cuda")),
+            _ => Err(format!("invalid engine {text:?}: use auto, cpu or cuda")),
         }
     }
 }
 
-/// The most of everything that comes from outside.
+/// Limits on what clients may use.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bounds {
@@ -102,36 +108,36 @@ pub struct Bounds {
     pub tenant_bytes: u64,
     /// Uploads of a tenant.
     pub uploads: u64,
-    /// Uploads of a tenant at the same time.
+    /// Concurrent uploads of a tenant.
     pub open_uploads: usize,
     /// Jobs of a tenant that have not ended.
     pub jobs: u64,
-    /// Jobs of a tenant that are kept.
+    /// Jobs of a tenant that are stored, ended ones included.
     pub kept_jobs: u64,
-    /// Batches of a job.
+    /// Row blobs of a job.
     pub batches: usize,
-    /// Connections at the same time.
+    /// Concurrent connections.
     pub connections: usize,
-    /// Connections of a tenant at the same time.
+    /// Concurrent connections of a tenant.
     pub tenant_connections: usize,
-    /// Connections from one address (of version 6: one network of 64 bits) at the same time on which nobody has shown credentials.
+    /// Concurrent unauthenticated connections from one IPv4 address or one IPv6 /64 network.
     pub strangers: usize,
-    /// Requests of one connection at the same time.
+    /// Concurrent requests on one connection.
     pub requests: u32,
-    /// Jobs watched and blobs downloaded by a tenant at the same time.
+    /// Concurrent watch and download streams of a tenant.
     pub streams: usize,
-    /// Seconds for a connection to come up, for credentials to be shown on it, between the parts of an upload, and for a part of a
-    /// download to be taken.
+    /// Seconds to complete the TLS handshake, to authenticate after it, between two parts of an
+    /// upload, and to accept a part of a download.
     pub idle_seconds: u64,
-    /// Attempts at a job without a checkpoint in between.
+    /// Attempts at a job without a new checkpoint.
     pub attempts: u32,
-    /// Hours in which a job is worked on.
+    /// Hours of work on a job.
     pub job_hours: u64,
-    /// Seconds in which a verdict has to come, from the time that the server begins to wait for it.
+    /// Seconds to give a verdict, counted while the server runs.
     pub verdict_seconds: u64,
-    /// Bytes of the disk that uploads leave free.
+    /// Bytes of disk space that uploads leave free.
     pub spare_bytes: u64,
-    /// Bytes of the audit log after which a new file is begun.
+    /// Bytes of an audit log file after which the log is rotated.
     pub audit_bytes: u64,
 }
 
@@ -192,55 +198,57 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The configuration in a file; what it does not say is left at its default.
+    /// Reads a configuration file. Missing keys keep their defaults.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
         Self::parse(&text).map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.trim_end()) })
     }
 
-    /// The configuration in a text.
+    /// Parses a configuration.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         toml::from_str(text).map_err(|e| e.to_string())
     }
 
-    /// Refuses what cannot work.
+    /// Checks that the settings are valid together.
     pub fn check(&self) -> Result<()> {
         let refuse = |reason: &str| Err(Error::Config { reason: reason.to_owned() });
         if self.tenants.is_empty() {
-            return refuse("there are no tenants: `hetal-server token NAME` makes one");
+            return refuse("there are no tenants: create one with `hetal-server token NAME`");
         }
         if self.tenants.iter().any(|t| t.certificate.is_some()) && self.client_authorities.is_none() {
-            return refuse("a tenant is known by a certificate, but client_authorities is not set");
+            return refuse("a tenant has a certificate, but `client_authorities` is not set");
         }
         if self.certificate.is_some() != self.key.is_some() {
-            return refuse("certificate and key belong together");
+            return refuse("`certificate` and `key` must be set together");
         }
         if self.workers == Some(0)
             || self.checkpoint_every == 0
             || self.lease_seconds < 3
             || self.bounds.connections == 0
         {
-            return refuse("workers, checkpoint_every and connections are at least 1, lease_seconds at least 3");
+            return refuse(
+                "`workers`, `checkpoint_every` and `bounds.connections` must be at least 1, `lease_seconds` at least 3",
+            );
         }
         let Bounds { tenant_connections, strangers, streams, open_uploads, .. } = self.bounds;
         if [tenant_connections, strangers, streams, open_uploads].contains(&0) {
-            return refuse("tenant_connections, strangers, streams and open_uploads are at least 1");
+            return refuse("`tenant_connections`, `strangers`, `streams` and `open_uploads` must be at least 1");
         }
-        if self.stall_seconds < LEAST_STALL {
-            return refuse("stall_seconds is at least 60: a GPU that works is silent for some seconds now and then");
+        if self.stall_seconds < MIN_STALL_SECONDS {
+            return refuse("`stall_seconds` must be at least 60: a working GPU may be silent for some seconds");
         }
         if self.bounds.idle_seconds == 0 || self.bounds.verdict_seconds == 0 {
-            return refuse("idle_seconds and verdict_seconds are at least 1");
+            return refuse("`idle_seconds` and `verdict_seconds` must be at least 1");
         }
-        if self.bounds.audit_bytes < LEAST_AUDIT {
-            return refuse("bounds.audit_bytes is at least 4096: a file of the audit log holds some lines");
+        if self.bounds.audit_bytes < MIN_AUDIT_BYTES {
+            return refuse("`bounds.audit_bytes` must be at least 4096");
         }
-        // A list of jobs is one message.
+        // The list of jobs must fit into one message.
         if self.bounds.kept_jobs > 2000 {
-            return refuse("bounds.kept_jobs is at most 2000");
+            return refuse("`bounds.kept_jobs` must be at most 2000");
         }
         if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
-            return refuse("prepared_gib is not a number of GiB");
+            return refuse("`prepared_gib` must be a number that is not negative");
         }
         Tenants::new(&self.tenants)?;
         ParamRegistry::new(&self.sets, self.allow_insecure)?;

@@ -1,113 +1,113 @@
-//! What can go wrong in a server, and what its clients are told of it.
+//! Errors of the server, and how they are reported to clients.
 
 use hetal_wire::{BlobName, JobId};
 use std::path::Path;
 use tonic::Status;
 
-/// The result of something a server does.
+/// The result of a server operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong.
+/// An error of the server.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The client speaks another version. The sentence is for the client.
+    /// The client uses an unsupported protocol version.
     #[error("{message}")]
     Version {
-        /// What the client is told.
+        /// The message for the client.
         message: String,
     },
     /// No tenant has these credentials.
-    #[error("the credentials are not known here, or no longer")]
+    #[error("the credentials are unknown or expired")]
     Credentials,
-    /// A request that makes no sense or asks for what is not allowed.
+    /// The request is malformed or asks for something that is not allowed.
     #[error("{message}")]
     Invalid {
-        /// What is wrong with it.
+        /// What is wrong.
         message: String,
     },
     /// The tenant has no such blob.
-    #[error("there is no blob {name}: upload it")]
+    #[error("blob {name} not found: upload it")]
     NoBlob {
         /// Its name.
         name: BlobName,
     },
-    /// A job of the tenant made no such blob, or it is gone.
-    #[error("there is no output {name} of that job")]
+    /// The job has no such output.
+    #[error("output {name} not found in that job")]
     NoOutput {
         /// Its name.
         name: BlobName,
     },
     /// The tenant has no such job.
-    #[error("there is no job {id}")]
+    #[error("job {id} not found")]
     NoJob {
         /// Its name.
         id: JobId,
     },
-    /// Right in itself, but not now.
+    /// The request is valid but the current state does not allow it.
     #[error("{message}")]
     Precondition {
         /// Why not.
         message: String,
     },
-    /// Someone else is doing the same: try again.
+    /// Another request holds the resource. Retry later.
     #[error("{message}")]
     Busy {
-        /// Who.
+        /// Which resource.
         message: String,
     },
     /// A limit is reached.
     #[error("{message}")]
     Limit {
-        /// Which, and what would help.
+        /// Which limit, and what to do.
         message: String,
     },
-    /// Bytes are not those they are named after.
-    #[error("the bytes of {what} are not those they are named after: they were damaged")]
+    /// Stored bytes do not match their hash.
+    #[error("{what} is damaged: its content does not match its hash")]
     Damaged {
-        /// Which.
+        /// Which object.
         what: String,
     },
-    /// A worker lost its lease: another one has the job.
+    /// The worker lost its lease, and another worker may have the job.
     #[error("the lease was lost")]
     Fenced,
     /// The blob store failed.
     #[error("blob {key}: {reason}")]
     Blobs {
-        /// Which blob.
+        /// The blob.
         key: String,
-        /// What the store said.
+        /// The store's message.
         reason: String,
     },
-    /// The database failed.
-    #[error("the state: {reason}")]
+    /// The state database failed.
+    #[error("state database: {reason}")]
     State {
-        /// What it said.
+        /// The device's or database's message.
         reason: String,
     },
-    /// A file or the system failed.
+    /// A file or a system call failed.
     #[error("{what}: {reason}")]
     System {
-        /// Which file, or what was attempted.
+        /// The file or the operation.
         what: String,
-        /// What the system said.
+        /// The system's message.
         reason: String,
     },
-    /// What computes failed, or has no room. Jobs wait for it to work again.
-    #[error("the GPU: {reason}")]
+    /// The GPU failed or is out of memory. Jobs wait until it works again.
+    #[error("GPU: {reason}")]
     Device {
-        /// What it said.
+        /// The device's or database's message.
         reason: String,
-        /// Whether it works, and only lacks memory that others hold.
+        /// Whether the GPU works but lacks free memory.
         is_full: bool,
     },
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     #[error("configuration: {reason}")]
     Config {
         /// What is wrong, and what to do.
         reason: String,
     },
-    /// The computation failed.
+    /// The job failed.
     #[error("{reason}")]
     Failed {
         /// Why.
@@ -116,40 +116,42 @@ pub enum Error {
 }
 
 impl Error {
-    /// A request that makes no sense.
+    /// Builds an error for an invalid request.
     pub fn invalid(message: impl ToString) -> Self {
         Self::Invalid { message: message.to_string() }
     }
 
-    /// A file that failed.
+    /// Builds an error for a failed file operation.
     pub fn file(path: &Path, error: impl ToString) -> Self {
         Self::System { what: path.display().to_string(), reason: error.to_string() }
     }
 
-    /// A computation that failed.
+    /// Builds an error for a failed job.
     pub fn failed(reason: impl ToString) -> Self {
         Self::Failed { reason: reason.to_string() }
     }
 
-    /// A GPU that cannot be opened.
+    /// Builds an error for a GPU that cannot be used.
     pub fn gpu(error: &hetal_cuda::Error) -> Self {
         Self::Device { reason: error.to_string(), is_full: error.lacks_memory() }
     }
 
-    /// Whether trying again later may help: the fault is the machine's, not the request's.
+    /// Whether a later retry may succeed: the cause is the machine, not the request.
     pub fn is_transient(&self) -> bool {
         use Error::{Blobs, Busy, Device, State, System};
         matches!(self, Blobs { .. } | State { .. } | System { .. } | Device { .. } | Busy { .. })
     }
 
-    /// What a client is told of it. Faults of the machine stay in the log: they may name files.
+    /// The message for clients. Faults of the server stay in its log, because they may name files.
     pub fn client_message(&self) -> String {
         match self {
             Self::Blobs { .. }
             | Self::State { .. }
             | Self::System { .. }
             | Self::Device { .. }
-            | Self::Config { .. } => "the server has a fault of its own; its operator finds it in the log".to_owned(),
+            | Self::Config { .. } => {
+                "internal server error: the operator finds the details in the server's log".to_owned()
+            }
             other => other.to_string(),
         }
     }
@@ -177,7 +179,7 @@ impl From<Error> for Status {
             | Error::System { .. }
             | Error::Device { .. }
             | Error::Config { .. } => {
-                tracing::error!(fault = %error, "a request failed");
+                tracing::error!(fault = %error, "request failed");
                 Status::internal(message)
             }
             Error::Failed { .. } => Status::internal(message),

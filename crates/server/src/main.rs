@@ -1,4 +1,4 @@
-//! The server program.
+//! The program `hetal-server`.
 
 use clap::{CommandFactory, Parser, Subcommand};
 use hetal_server::config::Engine;
@@ -8,66 +8,67 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Trains classifiers on data it cannot read.
+/// Trains classifiers on encrypted data.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The configuration, in TOML (docs/operations/configure.md).
+    /// Configuration file in TOML (docs/operations/configure.md).
     #[arg(long, env = "HETAL_CONFIG", global = true)]
     config: Option<PathBuf>,
-    /// Where everything is kept.
+    /// The folder for all data of the server.
     #[arg(long, env = "HETAL_FOLDER")]
     folder: Option<PathBuf>,
-    /// Where clients are served.
+    /// The address on which clients connect.
     #[arg(long, env = "HETAL_ADDRESS")]
     address: Option<SocketAddr>,
-    /// Where health and metrics are served, in plain HTTP.
+    /// Address of health checks and metrics, in plain HTTP.
     #[arg(long, env = "HETAL_METRICS")]
     metrics: Option<SocketAddr>,
-    /// What computes: auto, cpu or cuda.
+    /// Device to compute on: auto, cpu or cuda.
     #[arg(long, env = "HETAL_ENGINE")]
     engine: Option<Engine>,
-    /// Numbers of the GPUs to use, as the driver counts them; without, all that work.
+    /// Numbers of the GPUs to use, in the driver's order (default: all that work).
     #[arg(long, env = "HETAL_CARDS", value_delimiter = ',')]
     cards: Option<Vec<usize>>,
-    /// Jobs that are computed at the same time; without, one for each GPU, or one.
+    /// Jobs computed at the same time (default: one for each GPU, or one on the CPU).
     #[arg(long, env = "HETAL_WORKERS")]
     workers: Option<usize>,
-    /// Parameter sets that are accepted.
+    /// Accepted parameter sets.
     #[arg(long, env = "HETAL_SETS", value_delimiter = ',')]
     sets: Option<Vec<String>>,
-    /// Accepts sets that protect nothing: for tests.
+    /// Accept insecure parameter sets, for tests only.
     #[arg(long)]
     allow_insecure: bool,
-    /// Takes the blobs from another copy of the database, after a backup was restored or the server moved: no other server may run
-    /// on them (docs/operations/backup.md).
+    /// Take over blobs that another copy of the database used last, after restoring a backup or
+    /// moving the server. No other server may run on these blobs (docs/operations/backup.md).
     #[arg(long)]
     take_over: bool,
-    /// Logs one JSON object a line.
+    /// Write each log entry as a JSON object.
     #[arg(long, env = "HETAL_LOG_JSON")]
     log_json: bool,
-    /// What is logged: error, warn, info, debug or trace.
+    /// Log level: error, warn, info, debug or trace.
     #[arg(long, env = "HETAL_LOG", default_value = "info")]
     log: tracing::Level,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Makes a bearer token, and the lines that let a tenant in by it.
+    /// Create a bearer token and print the configuration lines for its tenant.
     Token {
         /// The tenant's name.
         tenant: String,
     },
-    /// Reads the configuration and says what is wrong with it.
+    /// Check the configuration and report what is wrong.
     Check,
-    /// Removes everything of a tenant from a server that does not run, looks for what is left, and says what was done in JSON.
+    /// Delete all data of a tenant from a stopped server, verify the deletion, and print a report
+    /// in JSON.
     Forget {
         /// The tenant's name.
         tenant: String,
     },
-    /// Prints the manual page of this program.
+    /// Print the manual page of this program.
     Man,
 }
 
@@ -92,7 +93,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The file's words, then those of flags and environment.
+/// The configuration file, overridden by flags and environment variables.
 fn configuration(arguments: &Arguments) -> Result<Config> {
     let mut config = match &arguments.config {
         Some(path) => Config::read(path)?,
@@ -124,24 +125,26 @@ fn serve(arguments: &Arguments) -> Result<()> {
         logs.init();
     }
     let running = hetal_server::start(configuration(arguments)?)?;
-    // For scripts that let the system choose a port.
+    // Scripts read the port from here if the system chose it.
     println!("{}", running.address());
     let end = wait_for_shutdown(arguments, &running)?;
-    let anew = "start the server anew, jobs go on where they were";
+    let advice = "restart the server, and jobs resume from their checkpoints";
     match end {
-        // As if killed: another server has the blobs, and not even a checkpoint may be written.
+        // Exit without a clean stop: the blobs belong to another server, so not even a checkpoint
+        // may be written.
         Some(ShutdownReason::BlobsTaken) => {
             std::mem::forget(running);
-            Err(Error::Config { reason: "another server has taken the blobs".to_owned() })
+            Err(Error::Config { reason: "another server has taken over the blobs".to_owned() })
         }
-        // As if killed: the worker that waits for it cannot be stopped, and what the driver does at an exit may wait like it.
+        // Abort: the worker that waits for the GPU cannot be stopped, and the driver's exit
+        // handlers may hang too.
         Some(ShutdownReason::GpuHung { seconds }) => {
-            eprintln!("hetal-server: the GPU: nothing came from it for {seconds} seconds: {anew}");
+            eprintln!("hetal-server: GPU: no response for {seconds} seconds: {advice}");
             std::process::abort()
         }
         Some(ShutdownReason::GpuLost { reason }) => {
             stop(running);
-            let reason = format!("{reason}; this process cannot use it again: {anew}");
+            let reason = format!("{reason}; this process cannot use the GPU again: {advice}");
             Err(Error::Device { reason, is_full: false })
         }
         None => {
@@ -152,17 +155,15 @@ fn serve(arguments: &Arguments) -> Result<()> {
 }
 
 fn stop(running: Server) {
-    tracing::info!("stopping: jobs go to their next checkpoint");
+    tracing::info!("stopping: jobs write their checkpoints");
     if !running.stop() {
-        // As above: no exit, which may wait for the card too.
-        eprintln!(
-            "hetal-server: the GPU: it does not answer; jobs go on from their checkpoints when the server is started anew"
-        );
+        // Abort for the same reason: exit handlers of the driver may hang.
+        eprintln!("hetal-server: GPU: no response; restart the server, and jobs resume from their checkpoints");
         std::process::abort()
     }
 }
 
-/// Returns at SIGTERM or SIGINT, or with a reason when the server has to end; at SIGHUP reads the tenants again.
+/// Waits for SIGTERM, SIGINT, or a fatal condition. SIGHUP reloads the tenants.
 fn wait_for_shutdown(arguments: &Arguments, running: &Server) -> Result<Option<ShutdownReason>> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |e: std::io::Error| Error::System { what: "signals".to_owned(), reason: e.to_string() };
@@ -182,7 +183,7 @@ fn wait_for_shutdown(arguments: &Arguments, running: &Server) -> Result<Option<S
     })
 }
 
-/// Takes the tenants of the configuration as it is now; a broken one changes nothing.
+/// Reloads the tenants from the configuration. An invalid configuration changes nothing.
 fn reload(arguments: &Arguments, running: &Server) {
     let reloaded = configuration(arguments).and_then(|config| {
         config.check()?;
@@ -190,8 +191,8 @@ fn reload(arguments: &Arguments, running: &Server) {
         Ok(config.tenants.len())
     });
     match reloaded {
-        Ok(tenants) => tracing::info!(tenants, "the tenants were read again"),
-        Err(error) => tracing::error!(%error, "the tenants stay as they were"),
+        Ok(tenants) => tracing::info!(tenants, "reloaded the tenants"),
+        Err(error) => tracing::error!(%error, "could not reload the tenants: they are unchanged"),
     }
 }
 
@@ -199,7 +200,7 @@ fn check(config: &Config) -> Result<()> {
     config.check()?;
     let tenants: Vec<_> = config.tenants.iter().map(|tenant| tenant.name.to_string()).collect();
     println!(
-        "the configuration can be used: tenants {}; sets {}; address {}; folder {}",
+        "the configuration is valid: tenants {}; sets {}; address {}; folder {}",
         tenants.join(", "),
         config.sets.join(", "),
         config.address,
@@ -214,7 +215,7 @@ fn forget(config: &Config, tenant: &str) -> Result<()> {
     if report.found_in.is_empty() {
         return Ok(());
     }
-    Err(Error::State { reason: format!("something of {tenant} is still in {}", report.found_in.join(", ")) })
+    Err(Error::State { reason: format!("data of {tenant} remains in {}", report.found_in.join(", ")) })
 }
 
 fn print_token(tenant: &str) -> Result<()> {
@@ -223,9 +224,9 @@ fn print_token(tenant: &str) -> Result<()> {
     getrandom::fill(&mut bytes).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
     let token: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let fingerprint = Fingerprint::of(token.as_bytes());
-    eprintln!("For the tenant, to be kept secret (it is not stored):");
+    eprintln!("Give this token to the tenant. It is secret and not stored:");
     println!("{token}");
-    eprintln!("For the configuration:");
+    eprintln!("Add these lines to the configuration:");
     println!("[[tenants]]\nname = \"{tenant}\"\ntoken = \"{fingerprint}\"");
     Ok(())
 }

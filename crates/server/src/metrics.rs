@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Counters of a server since it started.
+/// Prometheus counters since the start of the server.
 pub struct Metrics {
     started: Instant,
-    /// Set while it no longer takes work.
+    /// Set while the server stops.
     pub draining: AtomicBool,
     /// Requests.
     pub requests: AtomicU64,
@@ -20,13 +20,13 @@ pub struct Metrics {
     pub sent_bytes: AtomicU64,
     /// Training iterations.
     pub iterations: AtomicU64,
-    /// Microseconds in training iterations.
+    /// Microseconds spent in training iterations.
     pub iteration_micros: AtomicU64,
-    /// Checkpoints.
+    /// Checkpoints written.
     pub checkpoints: AtomicU64,
-    /// Jobs that failed.
+    /// Failed jobs.
     pub failures: AtomicU64,
-    /// Attempts at jobs that a GPU ended.
+    /// Attempts that ended because of a GPU.
     pub device_failures: AtomicU64,
 }
 
@@ -55,7 +55,7 @@ pub fn add(counter: &AtomicU64, amount: u64) {
 }
 
 impl Metrics {
-    /// The text that Prometheus reads.
+    /// The metrics in Prometheus' text format.
     fn text(&self, state: &dyn State) -> String {
         let mut text = String::new();
         let seconds = self.started.elapsed().as_secs_f64();
@@ -84,17 +84,17 @@ impl Metrics {
         text
     }
 
-    /// The status line's code and the body for a path.
+    /// The status and the body of a response.
     pub fn answer(&self, path: &str, state: &dyn State) -> (&'static str, String) {
         match path {
             "/metrics" => ("200 OK", self.text(state)),
             "/healthz" => match state.count_jobs() {
                 Ok(_) => ("200 OK", "ok\n".to_owned()),
-                Err(_) => ("503 Service Unavailable", "the state cannot be read\n".to_owned()),
+                Err(_) => ("503 Service Unavailable", "the state database cannot be read\n".to_owned()),
             },
             "/readyz" if self.draining.load(Ordering::Relaxed) => ("503 Service Unavailable", "draining\n".to_owned()),
             "/readyz" => ("200 OK", "ready\n".to_owned()),
-            _ => ("404 Not Found", "there are /healthz, /readyz and /metrics\n".to_owned()),
+            _ => ("404 Not Found", "not found: use /healthz, /readyz or /metrics\n".to_owned()),
         }
     }
 }

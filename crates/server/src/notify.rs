@@ -1,10 +1,10 @@
-//! Tells whoever waits that something changed.
+//! Wakes threads and tasks after changes of the state.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Rung after every change of the state; heard by threads and by tasks.
+/// Notifies waiting threads and tasks after every change of the state.
 pub struct ChangeNotifier {
     tasks: watch::Sender<u64>,
     version: Mutex<u64>,
@@ -18,26 +18,26 @@ impl Default for ChangeNotifier {
 }
 
 impl ChangeNotifier {
-    /// Wakes everyone.
+    /// Wakes all waiting threads and tasks.
     pub fn notify(&self) {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.threads.notify_all();
         self.tasks.send_modify(|version| *version += 1);
     }
 
-    /// How often it rang.
+    /// The number of notifications so far.
     pub fn version(&self) -> u64 {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks a thread until the bell has rung more often than `heard`, or a while has passed: the state may be shared with other
-    /// machines, whose bells are not heard here.
+    /// Blocks until there are more notifications than `seen`, or until the timeout. Other machines
+    /// may change a shared state without a notification here, so callers poll as well.
     pub fn wait(&self, seen: u64, timeout: Duration) {
         let version = self.version.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = self.threads.wait_timeout_while(version, timeout, |version| *version == seen);
     }
 
-    /// For tasks.
+    /// A receiver for asynchronous tasks.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.tasks.subscribe()
     }

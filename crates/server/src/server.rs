@@ -1,4 +1,4 @@
-//! Starting and stopping a server: sockets, threads, and the order of both.
+//! Starts and stops a server: storage, sockets and threads.
 
 use crate::clock;
 use crate::compute::device::Devices;
@@ -7,13 +7,11 @@ use crate::config::Config;
 use crate::context::Core;
 use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
-use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
-use crate::limits::concurrency::ConcurrencyLimit;
 use crate::metrics::Metrics;
 use crate::net::{certificates, metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
-use crate::rpc::{self, Handler, Service};
+use crate::rpc::{Handler, Service};
 use crate::store::blobs::Blobs;
 use crate::store::disk::{Disk, OsDisk};
 use crate::store::ownership::{self, Ownership};
@@ -41,13 +39,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How long streams may take to end when the server stops.
-const DRAIN: Duration = Duration::from_secs(10);
+/// Time limit for streams to end when the server stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of a disk that are too few to start on.
-const LEAST_FREE: u64 = 16 << 20;
+/// The least free disk space for a start, in bytes.
+const MIN_FREE_BYTES: u64 = 16 << 20;
 
-/// A server that runs in threads of this process.
+/// A running server. Its threads belong to this process.
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
@@ -55,42 +53,45 @@ pub struct Server {
     worker: Arc<WorkerContext>,
     pub(crate) service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
-    network: Option<(Runtime, oneshot::Sender<()>, oneshot::Receiver<()>)>,
+    network: Option<Network>,
     database: Arc<SqliteState>,
-    /// CachedBatch while this process has the folder.
+    /// Keeps the folder locked.
     _lock: File,
 }
 
-/// Starts a server.
-///
-/// ```no_run
-/// let config = hetal_server::Config::read("server.toml".as_ref())?;
-/// let running = hetal_server::start(config)?;
-/// println!("clients are served at {}", running.address());
-/// running.stop();
-/// # Ok::<(), hetal_server::Error>(())
-/// ```
-pub fn start(config: Config) -> Result<Server> {
-    let folder = config.folder.clone();
-    begin(config, ownership::RENEWAL_INTERVAL).map_err(|error| explain(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
+/// The network threads of a server.
+struct Network {
+    runtime: Runtime,
+    /// Asks the network service to stop.
+    stop: oneshot::Sender<()>,
+    /// Completes when it has stopped.
+    stopped: oneshot::Receiver<()>,
 }
 
-/// Says what to do where a server does not start because its disk is full: database, log and mark are written then.
-fn explain(error: Error, free: u64) -> Error {
-    if free >= LEAST_FREE || !error.is_transient() || matches!(error, Error::Device { .. }) {
+/// Starts a server. The crate documentation has an example.
+pub fn start(config: Config) -> Result<Server> {
+    let folder = config.folder.clone();
+    start_with(config, ownership::RENEWAL_INTERVAL)
+        .map_err(|error| explain_full_disk(error, OsDisk.free(&folder).unwrap_or(u64::MAX)))
+}
+
+/// Explains a failed start on a full disk.
+fn explain_full_disk(error: Error, free: u64) -> Error {
+    if free >= MIN_FREE_BYTES || !error.is_transient() || matches!(error, Error::Device { .. }) {
         return error;
     }
-    let reason = format!("{error} ({free} bytes of the disk are free: free some MiB and start again)");
+    let reason = format!("{error} (only {free} bytes of disk space are left: free some MiB and start again)");
     Error::System { what: "the disk is full".to_owned(), reason }
 }
 
-/// Everything that can fail comes before the blobs are taken: a start that fails leaves them to whom they were.
-pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
+/// Everything that can fail comes before the server takes ownership of the blobs. A failed start
+/// leaves the ownership unchanged.
+pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<Server> {
     config.check()?;
     folder::make_private(&config.folder)?;
     let lock = folder::lock(&config.folder)?;
     let param_sets = Arc::new(ParamRegistry::new(&config.sets, config.allow_insecure)?);
-    // Now, with a sentence, rather than in the middle of the first job.
+    // A missing or broken GPU is reported now, not during the first job.
     let devices = Devices::detect(&config, &param_sets)?;
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = blobs::open(&config)?;
@@ -117,10 +118,10 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
         device_fault: Mutex::default(),
     });
     let config = &core.config;
-    // The folder is locked: whoever held jobs in it under this name is dead.
+    // The folder is locked, so any worker of this name is dead.
     state.release_worker(&worker.name)?;
     let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
-    // Told to take over once more, it is no surer that this was right.
+    // Repeating the flag gives no further certainty that the blobs belong to this database.
     collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
     let uploads = Uploads {
         state,
@@ -129,58 +130,39 @@ pub(crate) fn begin(config: Config, pause: Duration) -> Result<Server> {
         max_bytes: config.bounds.blob_bytes,
         reserve_bytes: config.bounds.spare_bytes,
     };
-    let service = Service {
-        tenants,
-        uploads,
-        audit,
-        connections: ConcurrencyLimit::new(config.bounds.tenant_connections),
-        streams: ConcurrencyLimit::new(config.bounds.streams),
-        admission: AdmissionQueue::default(),
-        request_slots: TenantSemaphores::new(rpc::REQUESTS_PER_TENANT),
-        create_job_slots: TenantSemaphores::new(rpc::CREATE_JOBS_PER_TENANT),
-        closing: false.into(),
-        core,
-    };
-    let mut running = sockets.serve(Arc::new(service), worker, (Arc::clone(&database), lock));
-    let worker = Arc::clone(&running.worker);
-    let seconds = running.worker.core.config.bounds.verdict_seconds;
-    running.threads.push(thread("patience".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
-    let worker = Arc::clone(&running.worker);
-    running.threads.push(thread("mark".to_owned(), move || keep_marked(&worker, &database, pause))?);
-    for number in 0..running.worker.core.config.workers.unwrap_or(devices.workers()) {
-        let (worker, device) = (Arc::clone(&running.worker), devices.of_worker(number));
-        running.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
-    }
-    Ok(running)
+    let service = Service::new(core, tenants, uploads, audit);
+    let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock);
+    server.spawn_threads(&devices, database, renewal_interval)?;
+    Ok(server)
 }
 
-/// Removes what a sudden end had left, where it is certain that the database is that of the blobs.
+/// Deletes what a crash left behind, unless the blobs were taken over just now.
 fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
     if ownership == Ownership::New {
-        // Of an empty place there is nothing to say.
+        // An empty store needs no message.
         if !blobs.namespaces().is_ok_and(|namespaces| namespaces.is_empty()) {
             let location = blobs.location();
             tracing::info!(
                 place = location,
-                "the blobs are this database's from now on: what it does not name goes at the next start"
+                "took ownership of the blobs: the next start deletes blobs that the database does not reference"
             );
         }
         return;
     }
     match gc::collect_garbage(state, blobs, staging) {
         Ok(0) => {}
-        Ok(removed) => tracing::info!(removed, "files that a sudden end had left were removed"),
-        // They cost room and nothing else.
-        Err(error) => tracing::warn!(%error, "files that a sudden end had left could not be removed"),
+        Ok(removed) => tracing::info!(removed, "deleted files that a crash had left behind"),
+        // The files only waste space.
+        Err(error) => tracing::warn!(%error, "could not delete files that a crash had left behind"),
     }
 }
 
-/// Marks the blobs again and again, until the server stops or another one has them.
-fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
+/// Renews the ownership mark until the server stops or another server owns the blobs.
+fn renew_ownership(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
     let mut next = Instant::now() + pause;
     while !worker.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
-            // Woken by the bell more often, so that the server stops at once.
+            // The notifier wakes this thread more often, so that it stops at once with the server.
             worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
             continue;
         }
@@ -190,11 +172,11 @@ fn keep_marked(worker: &WorkerContext, database: &SqliteState, pause: Duration) 
             Ok(false) => {
                 tracing::error!(
                     place = worker.core.blobs.location(),
-                    "another server has taken the blobs: this one ends"
+                    "another server has taken over the blobs: this server ends"
                 );
                 return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
-            Err(error) => tracing::warn!(%error, "the blobs could not be marked"),
+            Err(error) => tracing::warn!(%error, "could not renew the ownership of the blobs"),
         }
     }
 }
@@ -204,7 +186,7 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
     std::thread::Builder::new().name(name).spawn(work).map_err(failed)
 }
 
-/// The addresses that are served, bound, and what is shown to those who come.
+/// Bound sockets with their TLS settings.
 struct Sockets {
     runtime: Runtime,
     acceptor: TlsAcceptor,
@@ -214,7 +196,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    /// Reads or makes certificates and binds; whoever comes waits until [`Sockets::serve`].
+    /// Loads or creates certificates and binds the sockets. Clients wait until [`Sockets::serve`].
     fn open(config: &Config) -> Result<Self> {
         let failed = |what: String| move |e: std::io::Error| Error::System { what, reason: e.to_string() };
         let runtime =
@@ -233,7 +215,8 @@ impl Sockets {
         self,
         service: Arc<Service>,
         worker: Arc<WorkerContext>,
-        (database, lock): (Arc<SqliteState>, File),
+        database: Arc<SqliteState>,
+        lock: File,
     ) -> Server {
         let Self { runtime, acceptor, listener, address, monitor } = self;
         let config = service.core.config.clone();
@@ -271,55 +254,76 @@ impl Sockets {
                 let _ = stopped.await;
             });
             if let Err(error) = served.await {
-                tracing::error!(%error, "the network failed");
+                tracing::error!(%error, "the network service failed");
             }
             let _ = ended.send(());
         });
         let authority = config.certificate.is_none().then(|| certificates::authority_path(&config.folder));
-        tracing::info!(%address, "clients are served");
-        let network = Some((runtime, stop, end));
+        tracing::info!(%address, "listening for clients");
+        let network = Some(Network { runtime, stop, stopped: end });
         let threads = Vec::new();
         Server { address, metrics_address, authority, worker, service, threads, network, database, _lock: lock }
     }
 }
 
 impl Server {
-    /// Where clients are served.
+    /// Starts the threads that expire verdicts, renew the ownership of blobs, and run jobs.
+    fn spawn_threads(
+        &mut self,
+        devices: &Devices,
+        database: Arc<SqliteState>,
+        renewal_interval: Duration,
+    ) -> Result<()> {
+        let worker = Arc::clone(&self.worker);
+        let seconds = worker.core.config.bounds.verdict_seconds;
+        self.threads.push(thread("verdict-timeout".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
+        let worker = Arc::clone(&self.worker);
+        let renew = move || renew_ownership(&worker, &database, renewal_interval);
+        self.threads.push(thread("ownership".to_owned(), renew)?);
+        for number in 0..self.worker.core.config.workers.unwrap_or(devices.workers()) {
+            let (worker, device) = (Arc::clone(&self.worker), devices.of_worker(number));
+            self.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
+        }
+        Ok(())
+    }
+
+    /// The address on which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where health and metrics are served.
+    /// The address of health checks and metrics.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// The authority (PEM) that clients must trust, if the server made its certificate itself.
+    /// The certificate authority (PEM) that clients must trust, if the server created it.
     pub fn authority(&self) -> Option<&Path> {
         self.authority.as_deref()
     }
 
-    /// Takes other tenants in place of those it was started with; those who are no longer among them are refused from their next
-    /// request on.
+    /// Replaces the tenants. Removed tenants are refused from their next request on.
     pub fn reload(&self, tenants: &[TenantConfig]) -> Result<()> {
         let fresh = Tenants::new(tenants)?;
         *self.service.tenants.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// Returns once the server has to end, with the reason.
+    /// Waits for a fatal condition and returns it.
     pub async fn fatal_condition(&self) -> ShutdownReason {
         self.worker.shutdown.wait().await
     }
 
-    /// What the GPU said when it last failed; empty if it never did.
+    /// The last failure of a GPU; empty if there was none.
     pub fn device_fault(&self) -> String {
         self.worker.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops: jobs go to their next checkpoint and back to the queue, then there are no new connections and streams end. Gives whether
-    /// all of it did: a thread that waits for a card for ever ends with the process only, and what the driver does at an exit may wait
-    /// like it.
+    /// Stops the server. Jobs write a checkpoint and return to the queue, then connections and
+    /// streams end.
+    ///
+    /// Returns false if a thread is still waiting for a hung GPU. Such a thread ends only with the
+    /// process, and the driver's exit handlers may hang too.
     pub fn stop(mut self) -> bool {
         self.drain();
         !self.worker.shutdown.gpu_hung()
@@ -333,20 +337,20 @@ impl Server {
             while !thread.is_finished() && !self.worker.shutdown.gpu_hung() {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            // One that waits for a card for ever ends with the process.
+            // A thread that waits for a hung GPU ends with the process.
             if thread.is_finished() {
                 let _ = thread.join();
             }
         }
-        if let Some((runtime, stop, end)) = self.network.take() {
+        if let Some(Network { runtime, stop, stopped }) = self.network.take() {
             self.service.closing.store(true, Ordering::Relaxed);
             self.worker.core.notifier.notify();
             let _ = stop.send(());
-            let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, end).await });
+            let _ = runtime.block_on(async { tokio::time::timeout(DRAIN_TIMEOUT, stopped).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
-            // The last mark: no copy that was made of the database while this server ran knows it.
+            // After this last mark, no copy of the database made while the server ran is accepted.
             if let Err(error) = ownership::renew(&*self.worker.core.blobs, &self.database) {
-                tracing::warn!(%error, "the blobs could not be marked at the end");
+                tracing::warn!(%error, "could not renew the ownership of the blobs while stopping");
             }
         }
     }
@@ -383,12 +387,12 @@ pub(crate) mod tests {
         }
     }
 
-    /// A copy of the database, made while a server runs on a folder, no longer knows the blobs a pause later: what comes after that
-    /// would be rubbish to it.
+    /// A copy of the database, made while the server runs, stops matching the blobs after the next
+    /// renewal.
     #[test]
     fn a_running_server_marks_its_blobs() {
         let dir = TempDir::new();
-        let running = begin(config(dir.path()), Duration::from_millis(20)).unwrap();
+        let running = start_with(config(dir.path()), Duration::from_millis(20)).unwrap();
         let copied = ownership::tests::copy(dir.path(), "state.sqlite", "copy.sqlite");
         let until = Instant::now() + Duration::from_secs(60);
         while ownership::is_ours(&copied, &running.worker.core.blobs.owner().unwrap().unwrap()).unwrap() {
@@ -397,12 +401,12 @@ pub(crate) mod tests {
         }
     }
 
-    /// Whoever ends the process must know that a thread still waits for a card: an exit would wait like it.
+    /// The caller must know whether a thread still waits for a hung GPU.
     #[test]
     fn a_stop_says_whether_a_card_hangs() {
         for hangs in [false, true] {
             let dir = TempDir::new();
-            let running = begin(config(dir.path()), ownership::RENEWAL_INTERVAL).unwrap();
+            let running = start_with(config(dir.path()), ownership::RENEWAL_INTERVAL).unwrap();
             if hangs {
                 running.worker.shutdown.trigger(ShutdownReason::GpuHung { seconds: 1 });
             }
@@ -413,12 +417,12 @@ pub(crate) mod tests {
     #[test]
     fn a_full_disk_is_named() {
         let full = || Error::State { reason: "database or disk is full".to_owned() };
-        let said = explain(full(), 4096).to_string();
-        assert!(said.contains("database or disk is full") && said.contains("free some MiB"), "{said}");
-        assert_eq!(explain(full(), LEAST_FREE), full(), "there is room: the fault is another");
+        let message = explain_full_disk(full(), 4096).to_string();
+        assert!(message.contains("database or disk is full") && message.contains("free some MiB"), "{message}");
+        assert_eq!(explain_full_disk(full(), MIN_FREE_BYTES), full(), "there is room: the fault is another");
         let refused = Error::Config { reason: "there are no tenants".to_owned() };
-        assert_eq!(explain(refused.clone(), 0), refused);
+        assert_eq!(explain_full_disk(refused.clone(), 0), refused);
         let card = Error::Device { reason: "no GPU".to_owned(), is_full: false };
-        assert_eq!(explain(card.clone(), 0), card);
+        assert_eq!(explain_full_disk(card.clone(), 0), card);
     }
 }

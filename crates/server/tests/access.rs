@@ -1,4 +1,4 @@
-//! Who gets in, what they see, and what becomes of connections and uploads that go wrong.
+//! Authentication, isolation of tenants, and broken connections and uploads.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A server with small bounds.
+/// A server with small limits.
 fn server(folder: &Path) -> Server {
     start(config(folder)).unwrap()
 }
@@ -38,11 +38,11 @@ fn only_known_credentials_get_in() {
     Remote::connect(&quickly(&running, TOKEN)).unwrap();
     for token in ["", "wrong", "expired", &format!("{TOKEN} "), &TOKEN[1..]] {
         let refused = Remote::connect(&quickly(&running, token)).err();
-        // Spaces around a token are not part of it.
+        // Whitespace around a token is ignored.
         assert_eq!(refused.is_none(), token.trim() == TOKEN, "{token:?}: {refused:?}");
         assert!(matches!(refused, None | Some(Error::Credentials { .. })), "{token:?}: {refused:?}");
     }
-    // A server whose certificate comes from somewhere else is not talked to.
+    // The client refuses a server with a certificate of another authority.
     let other = TempDir::new();
     let foreign = server(other.path());
     let address = Address { server: foreign.address().to_string(), ..quickly(&running, TOKEN) };
@@ -85,7 +85,7 @@ fn certificates_stand_for_tenants() {
     connect(credentials).unwrap();
     connect(Credentials::Token(TOKEN.to_owned().into())).unwrap();
     assert!(matches!(connect(unknown), Err(Error::Credentials { .. })));
-    // Not even TLS comes up with a certificate of another authority.
+    // With a certificate of another authority, the TLS handshake fails.
     assert!(matches!(connect(forger), Err(Error::Unreachable { .. })));
 }
 
@@ -103,11 +103,11 @@ fn older_tls_is_refused() {
     stream.write_all(&record).unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    // A fatal alert about the version (70), or about what every hello of TLS 1.3 has and this one lacks (109).
+    // A fatal alert about the version (70), or about an extension that TLS 1.3 requires (109).
     assert!(answer.len() == 7 && answer[0] == 21 && answer[5] == 2 && [70, 109, 40].contains(&answer[6]), "{answer:?}");
 }
 
-/// Requests in another version of the protocol.
+/// Requests in another protocol version.
 fn raw<T>(running: &Server, version: &str, call: impl AsyncFnOnce(RawClient) -> T) -> T {
     Stranger { version: Some(version.to_owned()), ..Stranger::with_token(TOKEN) }.talk(running, call)
 }
@@ -122,7 +122,7 @@ fn other_versions_get_a_sentence() {
     assert!(old.code() == tonic::Code::FailedPrecondition && old.message().contains("update the client"), "{old:?}");
     let new = raw(&running, &ours, async |mut rpc| rpc.hello(hello(next, 9)).await.unwrap_err());
     assert!(new.message().contains("operator"), "{new:?}");
-    // Later requests say their version too; one that does not, or says another, is told so and not misread.
+    // Every request states its version. A missing or different one is refused.
     for version in ["0", "1", &next.to_string(), "x"] {
         let refused = raw(&running, version, async |mut rpc| rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap_err());
         assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{version}: {refused:?}");
@@ -145,11 +145,12 @@ fn tenants_do_not_see_each_other() {
     assert!(not_found(bob.delete(job.id).err()));
     assert!(not_found(bob.watch(job.id, 0).next_event().err()));
     assert!(not_found(bob.delete_upload(training.keys).err()));
-    // What ann uploaded is no blob of bob's: it cannot be trained on, and uploading it takes as long as if nobody had it.
+    // An upload of ann is invisible to bob: he cannot train on it, and he must upload it himself.
     assert!(not_found(bob.train([2; 16], "", &training).err()));
     let sent = bob.upload(BlobKind::Features, &owner.path("validation"), &mut |_, _| {}).unwrap();
     assert_eq!(sent.sent, sent.size);
-    // An answer about a job of another tenant is the answer about one that never was.
+    // The response about a job of another tenant equals the response about a job that never
+    // existed.
     let message = |id| match bob.job(id) {
         Err(Error::NotFound { sentence, .. }) => sentence.replace(&id.to_string(), "ID"),
         other => panic!("{other:?}"),
@@ -178,7 +179,7 @@ fn nonsense_is_refused_before_it_costs_anything() {
     assert!(refused(upload(BlobKind::Batch, b"short").err()));
     assert!(refused(upload(BlobKind::Batch, &[7; 100]).err()));
     assert!(refused(upload(BlobKind::Keys, &batch).err()));
-    // A ciphertext of a set that is not accepted.
+    // A ciphertext of a parameter set that is not accepted.
     let mut foreign = batch.clone();
     foreign[24] ^= 1;
     assert!(refused(upload(BlobKind::Batch, &foreign).err()));
@@ -215,7 +216,7 @@ fn nonsense_is_refused_before_it_costs_anything() {
     // Bounds of hidden hyper-parameters are hidden too.
     let rate = attempt(&|t| t.wishes = Wishes { rate: Some(1e9), ..common::wishes() });
     assert!(matches!(&rate, Some(Error::Refused { sentence, .. }) if !sentence.contains(" to ")), "{rate:?}");
-    // A job that was accepted and turns out to hold nonsense fails alone, with a reason.
+    // An accepted job with invalid content fails with a reason, and affects no other job.
     let mut damaged = batch.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let blob = upload(BlobKind::Batch, &damaged).unwrap().name;
@@ -229,7 +230,7 @@ fn nonsense_is_refused_before_it_costs_anything() {
     );
 }
 
-/// Forwards connections and cuts the first one after a number of bytes from the client.
+/// Forwards connections, and cuts the first one after a number of bytes from the client.
 fn cutting_proxy(server: std::net::SocketAddr, after: u64) -> (std::net::SocketAddr, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, connections) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
@@ -267,9 +268,10 @@ fn an_upload_that_is_cut_goes_on_where_it_stopped() {
     let remote = Remote::connect(&Address { server: proxy.to_string(), ..address(&running, TOKEN) }).unwrap();
     let uploaded = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |_, _| {}).unwrap();
     assert_eq!(connections.load(Ordering::SeqCst), 2);
-    // Some parts were on their way when the connection was cut; from the start again it would have been half of it.
+    // Some parts were in transit when the connection was cut. Starting over would have sent half of
+    // the upload again.
     assert!(uploaded.sent > size && uploaded.sent < size + size / 3, "{uploaded:?}");
-    // Not sent a third time.
+    // It is not sent a third time.
     assert_eq!(remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |_, _| {}).unwrap().sent, 0);
 }
 
@@ -291,7 +293,7 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
     let whole = std::fs::read(&path).unwrap();
     assert_eq!(blake3::hash(&whole).as_bytes(), &output.blob.0);
     let part = dir.path().join("logits.part");
-    // Half of it, and half of something else.
+    // Half of the upload, and half of another.
     for start in [&whole[..whole.len() / 2], &vec![7; whole.len() / 2]] {
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&part, start).unwrap();
@@ -312,7 +314,7 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
         assert_eq!(asked(&output.blob.0, offset).unwrap_err().code(), tonic::Code::InvalidArgument, "{offset}");
     }
     let none = asked(&[9; 32], 0).unwrap_err();
-    assert!(none.code() == tonic::Code::NotFound && none.message().contains("no output"), "{none:?}");
+    assert!(none.code() == tonic::Code::NotFound && none.message().contains("not found in that job"), "{none:?}");
     let wrong = remote.download(job.id, &output, owner.logits_len() + 1, &path, &mut |_, _| {});
     assert!(matches!(wrong, Err(Error::Size { .. })));
     remote.cancel(job.id).unwrap();
@@ -347,7 +349,7 @@ fn a_folder_serves_one_server() {
     assert!(second.to_string().contains("another server"), "{second}");
     running.stop();
     server(dir.path());
-    // Insecure sets need the operator's word.
+    // Insecure sets must be allowed explicitly.
     let secure = Config { allow_insecure: false, ..config(&dir.path().join("other")) };
     assert!(start(secure).err().unwrap().to_string().contains("--allow-insecure"));
 }
@@ -361,9 +363,9 @@ fn tenants_come_and_go_while_the_server_runs() {
     assert!(matches!(Remote::connect(&carol), Err(Error::Credentials { .. })));
     running.reload(&[tenant("carol", "a third token")]).unwrap();
     Remote::connect(&carol).unwrap();
-    // Also on a connection that was there before.
+    // Also on an existing connection.
     assert!(matches!(connected.jobs(), Err(Error::Credentials { .. })));
-    // Two tenants with one token: nothing changes.
+    // Two tenants with one token: the reload is refused.
     assert!(running.reload(&[tenant("ann", TOKEN), tenant("bob", TOKEN)]).is_err());
     Remote::connect(&carol).unwrap();
 }
@@ -377,12 +379,12 @@ fn connections_and_uploads_of_a_tenant_are_counted() {
     let (first, _second) =
         (Remote::connect(&quickly(&running, TOKEN)).unwrap(), Remote::connect(&quickly(&running, TOKEN)).unwrap());
     assert!(matches!(Remote::connect(&quickly(&running, TOKEN)), Err(Error::Limit { .. })));
-    // Neither those who are there nor others suffer.
+    // Existing connections and other tenants are not affected.
     first.jobs().unwrap();
     Remote::connect(&quickly(&running, "another token")).unwrap();
 }
 
-/// Whether the server ends a connection on which nothing is said, before that alone would be a reason.
+/// Whether the server closes a silent connection before its time limit.
 fn is_ended(connection: &mut TcpStream, patience: Duration) -> bool {
     connection.set_read_timeout(Some(patience)).unwrap();
     match connection.read(&mut [0; 1]) {
@@ -403,7 +405,7 @@ fn strangers_of_an_address_are_counted() {
     let [mut first, mut second, mut third] = [0; 3].map(|_| TcpStream::connect(running.address()).unwrap());
     assert!(is_ended(&mut third, LONG), "a third is let in");
     assert!(!is_ended(&mut first, SHORT) && !is_ended(&mut second, SHORT));
-    // One that goes makes room, and one that is known takes none.
+    // A closed connection makes room, and an authenticated one needs none.
     drop(first);
     let connect = || Remote::connect(&address(&running, TOKEN)).unwrap();
     let _known = [0; 3].map(|_| connect());
@@ -421,7 +423,7 @@ fn strangers_leave_places_to_others() {
     });
     assert!(is_ended(&mut strangers[0], LONG), "the oldest of too many stays");
     assert!(!is_ended(&mut strangers[1], SHORT) && !is_ended(&mut strangers[2], SHORT));
-    // Also of many more: nobody who is known waits for them.
+    // Also with many more connections: authenticated tenants do not wait.
     let _more = [0; 40].map(|_| TcpStream::connect(running.address()).unwrap());
     Remote::connect(&quickly(&running, TOKEN)).unwrap().jobs().unwrap();
 }
@@ -464,7 +466,7 @@ fn streams_and_uploads_at_once_are_counted() {
         begins.recv().unwrap();
         parts.blocking_send(part(1)).unwrap();
         let until = Instant::now() + LONG;
-        // Until the first part is there another upload would do.
+        // Until the first part arrives, another upload is possible.
         let staged = dir.path().join("staging/ann").join("01".repeat(32));
         while !std::fs::metadata(&staged).is_ok_and(|file| file.len() == 10) {
             assert!(Instant::now() < until, "no part comes");
@@ -480,7 +482,7 @@ fn streams_and_uploads_at_once_are_counted() {
     remote.cancel(job.id).unwrap();
 }
 
-/// Whoever watches a server that stops does not keep it from its end, and goes on with the next.
+/// A watcher does not prevent the server from stopping, and resumes with the next one.
 #[test]
 fn a_stop_ends_the_streams() {
     let (owner, dir) = (owner(), TempDir::new());
@@ -488,7 +490,7 @@ fn a_stop_ends_the_streams() {
     let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
     let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
     let mut watch = remote.watch(job.id, 0);
-    // From then on it waits, and there is nothing to do.
+    // From then on the job waits, and no event follows.
     while !matches!(watch.next_event().unwrap().unwrap().kind, hetal_client::rpc::EventKind::Validation(_)) {}
     let (begun, begins) = std::sync::mpsc::channel();
     let (server, authority) = (running.address(), std::fs::read(running.authority().unwrap()).unwrap());
@@ -519,7 +521,10 @@ fn a_full_disk_takes_no_uploads() {
     let running = start(config).unwrap();
     let remote = Remote::connect(&quickly(&running, TOKEN)).unwrap();
     let refused = remote.upload(BlobKind::Batch, &owner.path("batch0"), &mut |_, _| {}).err();
-    assert!(matches!(&refused, Some(Error::Limit { sentence, .. }) if sentence.contains("no room")), "{refused:?}");
+    assert!(
+        matches!(&refused, Some(Error::Limit { sentence, .. }) if sentence.contains("no disk space")),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -538,7 +543,7 @@ fn a_verdict_that_does_not_come_ends_the_job() {
     );
 }
 
-/// Every request is in the audit log, with who, what, from where and how it ended; nobody's token is.
+/// Every request is in the audit log with tenant, subject, address and result. No token is.
 #[test]
 fn requests_are_written_down() {
     let dir = TempDir::new();
@@ -553,7 +558,7 @@ fn requests_are_written_down() {
     };
     assert_eq!(words(&lines[0]), ["ann", "Hello", "-", "ok"]);
     assert_eq!(words(&lines[1]), ["ann", "GetJob", &unknown.to_string(), "not found"]);
-    // Strangers are written down where they push nobody else out.
+    // Unauthenticated requests have a log of their own.
     let (strangers, refused) = log(dir.path(), "strangers.log");
     assert_eq!(words(&refused[0]), ["-", "Hello", "-", "unknown credentials"]);
     assert!(lines.len() == 2 && refused.len() == 1);
@@ -563,14 +568,14 @@ fn requests_are_written_down() {
     assert!(!(text + &strangers).contains("token"));
 }
 
-/// A log, and its lines.
+/// A log and its lines.
 fn log(folder: &Path, name: &str) -> (String, Vec<serde_json::Value>) {
     let text = std::fs::read_to_string(folder.join(name)).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (text, lines)
 }
 
-/// A request whose client goes away in the middle is in the log like any other.
+/// A request whose client disconnects is logged too.
 #[test]
 fn requests_that_are_broken_off_are_written_down() {
     let dir = TempDir::new();
@@ -580,7 +585,7 @@ fn requests_that_are_broken_off_are_written_down() {
         let begin =
             v1::BeginUploadRequest { name: name.clone().into(), kind: v1::BlobKind::Batch.into(), size: 1 << 20 };
         rpc.begin_upload(begin).await.unwrap();
-        // A part, and then nothing: the request is under way when its stream is reset.
+        // One part, and then nothing: the request is active when its stream is reset.
         let (parts, stream) = tokio::sync::mpsc::channel(1);
         parts.send(v1::UploadPart { name: name.clone().into(), offset: 0, data: vec![1; 10].into() }).await.unwrap();
         let upload = rpc.upload(tokio_stream::wrappers::ReceiverStream::new(stream));
@@ -598,7 +603,7 @@ fn requests_that_are_broken_off_are_written_down() {
     assert!(line["tenant"] == "ann" && line["object"] == "09".repeat(32), "{line}");
 }
 
-/// Whoever only knocks is shown out.
+/// A client that only sends refused requests is disconnected.
 #[test]
 fn a_connection_of_refusals_ends() {
     let dir = TempDir::new();
@@ -614,7 +619,7 @@ fn a_connection_of_refusals_ends() {
     let (_, lines) = log(dir.path(), "strangers.log");
     let peers: std::collections::BTreeSet<_> = lines.iter().map(|line| line["peer"].to_string()).collect();
     assert!(peers.len() >= 5 && refused + broken == 50, "{refused} refused, {broken} broken off, by {}", peers.len());
-    // One who is known has as many requests as he likes.
+    // An authenticated client is not limited.
     Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
         for _ in 0..50 {
             rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap();
@@ -624,7 +629,7 @@ fn a_connection_of_refusals_ends() {
     assert_eq!(lines.iter().map(|line| line["peer"].to_string()).collect::<std::collections::BTreeSet<_>>().len(), 1);
 }
 
-/// Blobs beside a database that is not theirs are noticed before anything is done.
+/// Blobs of another database are noticed before anything changes.
 #[test]
 fn blobs_and_database_belong_together() {
     let dir = TempDir::new();
@@ -635,13 +640,13 @@ fn blobs_and_database_belong_together() {
     }
     let refused = start(config(dir.path())).err().unwrap().to_string();
     assert!(refused.contains("another database"), "{refused}");
-    // Nor is anyone forgotten there.
+    // Tenants are not erased there either.
     let refused = hetal_server::forget_tenant(&config(dir.path()), &"ann".to_owned().try_into().unwrap());
     assert!(refused.unwrap_err().to_string().contains("another database"));
 }
 
-/// A database from a backup that was made while the server ran, beside blobs that came later: they outlive every start but the one after
-/// its operator has seen a server run with them.
+/// A database restored from a backup beside newer blobs: the blobs stay until the first start
+/// without the flag.
 #[test]
 fn a_backup_of_the_database_does_not_cost_later_blobs() {
     let (owner, dir, backup) = (owner(), TempDir::new(), TempDir::new());
@@ -663,7 +668,8 @@ fn a_backup_of_the_database_does_not_cost_later_blobs() {
         assert!(error.contains("--take-over"), "{error}");
     };
     refused();
-    // A start that fails takes nothing over: not for want of its address, nor of the metrics', nor of its certificate.
+    // A failed start takes nothing over, whether its address, the metrics' address or its
+    // certificate is the cause.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taking = || Config { take_over: true, ..config(dir.path()) };
     let address = taken.local_addr().unwrap();
@@ -672,7 +678,7 @@ fn a_backup_of_the_database_does_not_cost_later_blobs() {
     let missing = Some(dir.path().join("nowhere.pem"));
     assert!(start(Config { certificate: missing.clone(), key: missing, ..taking() }).is_err());
     refused();
-    // Nothing is removed as long as the flag is given, however often.
+    // Nothing is deleted while the flag is given.
     for _ in 0..2 {
         start(taking()).unwrap().stop();
         assert!(blob.exists());
@@ -681,7 +687,7 @@ fn a_backup_of_the_database_does_not_cost_later_blobs() {
     assert!(!blob.exists(), "now it is known to be rubbish");
 }
 
-/// A tenant who leaves: nothing of his is found afterwards, and nothing of others is missing.
+/// Erasure of a tenant: nothing of his is found afterwards, and nothing of others is missing.
 #[test]
 fn a_tenant_who_leaves_is_gone() {
     let (owner, dir) = (owner(), TempDir::new());
@@ -695,7 +701,7 @@ fn a_tenant_who_leaves_is_gone() {
     while !matches!(watch.next_event().unwrap().unwrap().kind, hetal_client::rpc::EventKind::Validation(_)) {}
     drop(watch);
     let name = "ann".to_owned().try_into().unwrap();
-    // Not while the server runs.
+    // Erasure is refused while the server runs.
     assert!(hetal_server::forget_tenant(&config(dir.path()), &name).is_err());
     running.stop();
     let gone = hetal_server::forget_tenant(&config(dir.path()), &name).unwrap();

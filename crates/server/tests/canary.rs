@@ -1,5 +1,5 @@
-//! A canary with its owner: what must never leave him is looked for in everything that did, in everything the server keeps and says, and
-//! in what is left of it in the memory of his program.
+//! Canary test: secrets of the owner are searched in everything that leaves him, in everything the
+//! server stores and says, and in the memory of his program.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As the program of the data owner has it.
+/// As the data owner's program has it.
 #[global_allocator]
 static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
@@ -28,10 +28,11 @@ const SET: &str = "insecure-toy11";
 const FOLDER: &str = "HETAL_CANARY_FOLDER";
 const ROWS: usize = 70;
 const FEATURES: usize = 6;
-/// Bytes of the secret's file, each of four coefficients, that are looked for in one piece.
+/// Bytes of the secret key file, each of four coefficients, that are searched as one piece.
 const STRETCH: usize = 32;
 
-/// The owner's program. Its words come from its folder, so that no canary is in the program itself.
+/// The owner's program. Its inputs come from its folder, so that the program itself contains no
+/// canary.
 #[test]
 #[ignore = "a part of the test below, in a process of its own"]
 fn the_owner() {
@@ -58,14 +59,14 @@ fn the_owner() {
     pause("dropped");
 }
 
-/// Says a word and waits for an answer.
+/// Prints a word and waits for an answer.
 fn pause(word: &str) {
     println!("\n{word}");
     std::io::stdout().flush().unwrap();
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
 }
 
-/// The owner's process, as far as it has come.
+/// The owner's process.
 struct OwnersProcess(Child);
 
 impl OwnersProcess {
@@ -76,7 +77,7 @@ impl OwnersProcess {
         Self(child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Waits until it says a word.
+    /// Waits until it prints a word.
     fn until(&mut self, word: &str) {
         let mut lines = BufReader::with_capacity(1, self.0.stdout.as_mut().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == word), "the owner ended before {word:?}");
@@ -94,7 +95,7 @@ impl Drop for OwnersProcess {
     }
 }
 
-/// Rows like no others, of classes with names like no others.
+/// Unique rows, of classes with unique names.
 fn write_rows(path: &Path, random: &mut Random) -> Vec<String> {
     let names: Vec<String> = (0..3).map(|class| format!("bird{class}-{:016x}", random.next())).collect();
     let mut text = format!("{}kind\n", (0..FEATURES).map(|j| format!("column{j},")).collect::<String>());
@@ -115,7 +116,7 @@ fn learned_from(rows: &Path) -> TrainingData {
     TrainingData::new(&Labelled::new(table, None).unwrap(), None, data::ROW_NORM).unwrap()
 }
 
-/// Feature values as the file has them and as they are encrypted.
+/// Feature values as in the file and as encrypted.
 fn add_rows(canaries: &mut Canaries, rows: &Path) {
     let table = files::table(rows, Some("kind")).unwrap();
     let task = learned_from(rows);
@@ -130,7 +131,8 @@ fn add_rows(canaries: &mut Canaries, rows: &Path) {
     }
 }
 
-/// The secret as its file has it, as small and as whole numbers, and modulo the first and the last prime, transformed or not.
+/// The secret as in its file, as small and as whole numbers, and modulo the first and the last
+/// prime, transformed or not.
 fn add_secret(canaries: &mut Canaries, project: &Path) {
     let path = project.join("secret.key");
     let owner = Owner::load(Arc::new(Params::named(SET).unwrap()), &path, None).unwrap();
@@ -138,7 +140,7 @@ fn add_secret(canaries: &mut Canaries, project: &Path) {
     let packed = &file[56..56 + owner.params.degree() / 4];
     let coefficient = |k: usize| (packed[k / 4] >> (2 * (k % 4)) << 6).cast_signed() >> 6;
     let coefficients: Vec<i8> = (0..owner.params.degree()).map(coefficient).collect();
-    // The stretch that says most.
+    // The most distinctive stretch.
     let weight = |at: &usize| packed[*at..at + STRETCH].iter().filter(|&&byte| byte != 0).count();
     let at = (0..packed.len() - STRETCH).max_by_key(weight).unwrap();
     canaries.add("the secret key's file", &packed[at..at + STRETCH]);
@@ -186,7 +188,7 @@ fn a_canary_is_nowhere_but_with_its_owner() {
     add_rows(&mut canaries, &rows);
     names.iter().for_each(|name| canaries.add("a class's name", name.as_bytes()));
 
-    // They are where they belong: whoever looks can find them.
+    // The canaries are where they belong, so the search can find them.
     let (in_memory, _) = canaries.found_in_process(owner.0.id());
     for what in ["the secret key", "a training row as a double", "a class's name"] {
         assert!(in_memory.contains(what), "{what}: {in_memory:?}");
@@ -195,7 +197,7 @@ fn a_canary_is_nowhere_but_with_its_owner() {
     for what in ["the secret key's file", "a feature as text", "a class's name"] {
         assert!(at_home.contains(&what), "{what}: {at_home:?}");
     }
-    // Nothing of it is left once the owner is done.
+    // Nothing is left after the owner is done.
     owner.go_on();
     owner.until("dropped");
     let (left, bytes) = canaries.found_in_process(owner.0.id());
@@ -204,7 +206,7 @@ fn a_canary_is_nowhere_but_with_its_owner() {
     owner.go_on();
     assert!(owner.0.wait().unwrap().success());
 
-    // In what was said over the network, as it was sent and under its encryption: it is all there, and no canary.
+    // The network traffic, as sent and decrypted, is complete and contains no canary.
     let (wire, inside) = (tap.wire(), tap.inside());
     let project = Project::existing(&here.path().join("project")).unwrap();
     let uploaded = std::fs::metadata(project.key_file(&project.settings().keys[0])).unwrap().len() as usize;
@@ -216,7 +218,8 @@ fn a_canary_is_nowhere_but_with_its_owner() {
             assert!(canaries.found(stream).is_empty(), "{:?} was {what}", canaries.found(stream));
         }
     }
-    // In everything the server keeps and says, its memory included. It knows the token by its hash alone.
+    // Everything the server stores and says, including its memory. It knows only the hash of the
+    // token.
     let (found, _) = canaries.found_in_process(process.child.id());
     assert!(found.is_empty(), "{found:?} in the server's memory");
     canaries.add("the token", TOKEN.as_bytes());
@@ -225,7 +228,7 @@ fn a_canary_is_nowhere_but_with_its_owner() {
     let stopped = canaries.found_below(there.path());
     println!("{} bytes of the server's, {} of them in its log", stopped.1, std::fs::metadata(&log).unwrap().len());
     assert!(running.0.is_empty() && stopped.0.is_empty() && stopped.1 > uploaded, "{running:?} {stopped:?}");
-    // The search goes through its database and its log, and those are not empty.
+    // The search covers the database and the log, which are not empty.
     let mut known = Canaries::default();
     known.add("the tenant's job", b"\"set\":\"insecure-toy11\"");
     known.add("a request", b"CreateJob");

@@ -1,4 +1,4 @@
-//! A server process that is killed without warning, again and again, and started again.
+//! A server process that is killed and started again, many times.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const WORDS: &str = "checkpoint_every = 2";
-/// Far longer than any of these takes: what takes longer hangs.
+/// A time limit far beyond the duration of these tests.
 const LONGEST: Duration = Duration::from_secs(900);
 
 fn start(folder: &Path, address: &str) -> Process {
-    // A process that is killed again and again makes many attempts.
+    // A process that is killed often makes many attempts.
     Process::start(folder, address, WORDS, "[bounds]\nattempts = 10000\n")
 }
 
-/// The next life at the same address.
+/// The next process at the same address.
 fn kill_and_start(process: &mut Process, folder: &Path) {
     process.kill();
     let address = process.address.clone();
@@ -32,7 +32,8 @@ fn connect(process: &Process, folder: &Path) -> Remote {
     Remote::connect(&process.reached_by(folder, TOKEN)).unwrap()
 }
 
-/// Killed while keys are uploaded, in the middle of every epoch, and with a question open: the same weights to the last bit.
+/// Killed during the upload of keys, during every epoch, and while a verdict is open: the weights
+/// are the same to the last bit.
 #[test]
 fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     let _watched = Watchdog::new(LONGEST);
@@ -40,7 +41,8 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     let process = RefCell::new(start(dir.path(), "127.0.0.1:0"));
     let remote = connect(&process.borrow(), dir.path());
     let mut kills = 0;
-    // How far it is is told now and then: on a quick machine an upload may end between two times, and is made again.
+    // Progress is reported now and then. On a fast machine an upload may end between two reports,
+    // and is repeated.
     let uploaded = (0..50).find_map(|_| {
         let uploaded = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |held, total| {
             if kills == 0 && held > total / 3 && held < total {
@@ -86,8 +88,9 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     assert_eq!(names(&outputs), owner.reference());
 }
 
-/// One job whose server is killed at so many random moments: a quarter of them from the first upload on, the rest shared out among the
-/// epochs. It starts, takes uploads, reads keys, trains, saves or waits: a verdict is given when the epoch's share is over.
+/// A job whose server is killed at random moments: a quarter of them during uploads, the rest
+/// spread over the epochs. The server starts, receives uploads, loads keys, trains, saves or waits.
+/// A verdict is given when the epoch's share is over.
 fn killed_at_random_moments(kills: usize, seed: u64) {
     let (owner, dir) = (owner(), TempDir::new());
     let mut process = start(dir.path(), "127.0.0.1:0");
@@ -96,7 +99,7 @@ fn killed_at_random_moments(kills: usize, seed: u64) {
     let (done, allowed, ended) = (AtomicUsize::new(0), AtomicUsize::new(share(0)), AtomicBool::new(false));
     let _watched = Watchdog::new(LONGEST);
     let outputs = std::thread::scope(|scope| {
-        // However this ends, also in a panic, the other thread ends with it.
+        // The other thread ends in any case, also after a panic.
         let _over = SetOnDrop(&ended);
         let (done, allowed, ended, folder) = (&done, &allowed, &ended, dir.path());
         scope.spawn(move || {
@@ -144,7 +147,7 @@ fn a_server_killed_at_50_random_moments_ends_with_the_same_bytes() {
     killed_at_random_moments(50, 6);
 }
 
-/// SIGTERM: the process ends by itself, soon, and the job goes on in the next one.
+/// After SIGTERM the process ends soon, and the next one continues the job.
 #[test]
 fn a_terminated_server_drains() {
     let _watched = Watchdog::new(LONGEST);

@@ -1,4 +1,4 @@
-//! Many clients at once, and many more who mean no good.
+//! Many clients at once, and many hostile ones.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -18,10 +18,10 @@ use std::time::Duration;
 
 const CLIENTS: usize = 32;
 const HOSTILE: usize = 200;
-/// Of the server, at the toy set: two jobs, their keys and batches, and every connection there is.
+/// Memory of the server at the toy set: two jobs with keys and batches, and all connections.
 const MEMORY_KIB: u64 = 1 << 20;
 
-/// Far longer than it takes: what takes longer hangs.
+/// A time limit far beyond the duration of the test.
 const LONGEST: Duration = Duration::from_secs(900);
 
 /// Counts when it is dropped, also by a panic.
@@ -45,7 +45,7 @@ fn tables() -> String {
     format!("{clients}{}[bounds]\nidle_seconds = 5\n", tenant("mallory", "token of mallory"))
 }
 
-/// A training of one epoch of one batch.
+/// A training of one epoch with one batch.
 fn training(remote: &Remote) -> TrainingRequest {
     let mut training = owner().upload(remote);
     training.batches.truncate(1);
@@ -53,7 +53,7 @@ fn training(remote: &Remote) -> TrainingRequest {
     training
 }
 
-/// A number from the server's metrics.
+/// A value of the server's metrics.
 fn metric(address: SocketAddr, name: &str) -> u64 {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
@@ -63,7 +63,8 @@ fn metric(address: SocketAddr, name: &str) -> u64 {
     line.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Trains; gives the weights' names and how many iterations the server did meanwhile, for everyone.
+/// Trains. Returns the names of the weights and the number of iterations the server did meanwhile
+/// for all tenants.
 fn train(remote: &Remote, training: &TrainingRequest, metrics: SocketAddr) -> (Vec<(usize, BlobName)>, u64) {
     let before = metric(metrics, "hetal_iterations_total");
     let job = remote.train([7; 16], "", training).unwrap();
@@ -80,7 +81,8 @@ fn train(remote: &Remote, training: &TrainingRequest, metrics: SocketAddr) -> (V
     }
 }
 
-/// Connects again and again and does something useless: garbage, silence after TCP, or an upload that never ends.
+/// Connects again and again and does something useless: garbage, silence after TCP, or an upload
+/// that never ends.
 fn annoy(number: usize, server: SocketAddr, authority: &[u8], over: &AtomicBool, met: &AtomicU64) {
     while !over.load(Ordering::Relaxed) {
         met.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +97,7 @@ fn annoy(number: usize, server: SocketAddr, authority: &[u8], over: &AtomicBool,
             1 => {
                 let Ok(mut stream) = TcpStream::connect(server) else { continue };
                 let _ = stream.set_read_timeout(Some(Duration::from_secs(8)));
-                // Until the server has had enough.
+                // Until the server closes it.
                 let _ = stream.read(&mut [0; 64]);
             }
             _ => never_finish(number, server, authority),
@@ -103,7 +105,8 @@ fn annoy(number: usize, server: SocketAddr, authority: &[u8], over: &AtomicBool,
     }
 }
 
-/// As a tenant who may: begins an upload and sends a byte now and then, until the server ends it.
+/// As an authenticated tenant: begins an upload and sends a byte now and then, until the server
+/// ends it.
 fn never_finish(number: usize, server: SocketAddr, authority: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _ = runtime.block_on(async {
@@ -125,7 +128,7 @@ fn never_finish(number: usize, server: SocketAddr, authority: &[u8]) {
     });
 }
 
-/// The most memory that a process has had, in KiB.
+/// The peak memory of a process, in KiB.
 fn peak(process: &Process) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -133,7 +136,7 @@ fn peak(process: &Process) -> u64 {
 }
 
 fn start(folder: &Path) -> (Process, SocketAddr) {
-    // A free port for the metrics: asked for and given back.
+    // Finds a free port for the metrics.
     let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let words = format!("workers = 2\nprepared_gib = 0.1\nmetrics = \"{metrics}\"\n");
     (Process::start(folder, "127.0.0.1:0", &words, &tables()), metrics)
@@ -148,7 +151,7 @@ fn a_crowd_of_clients_is_served_whoever_else_is_there() {
     let (over, met, ready) = (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0));
     let _watched = Watchdog::new(LONGEST);
     let (results, alone) = std::thread::scope(|scope| {
-        // However this ends, also in a panic, the others end with it.
+        // The other threads end in any case, also after a panic.
         let _over = SetOnDrop(&over);
         for number in 0..HOSTILE {
             let (authority, over, met) = (&authority, &over, &met);
@@ -157,7 +160,7 @@ fn a_crowd_of_clients_is_served_whoever_else_is_there() {
         let client = |number: usize| {
             let (process, dir, ready, over) = (&process, &dir, &ready, &over);
             scope.spawn(move || {
-                // One that fails before the others begin does not keep them waiting.
+                // A thread that fails early does not keep the others waiting.
                 let arrived = CountOnDrop(ready);
                 let remote = Remote::connect(&process.reached_by(dir.path(), &token(number))).unwrap();
                 let training = training(&remote);

@@ -1,4 +1,6 @@
-//! A server on an emulated card: it gives the CPU's bytes, and a card that is lost, or full, costs nothing but time.
+//! A server on an emulated GPU: it computes the same bytes as the CPU, and a lost or full GPU only
+//! costs time.
+//!
 //! `cargo test --release -p hetal-server --features emulator --test emulated_card`
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -15,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Far longer than anything here takes.
+/// A time limit far beyond the duration of these tests.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn start(folder: &Path, engine: Engine) -> (Server, Arc<Remote>) {
@@ -24,18 +26,18 @@ fn start(folder: &Path, engine: Engine) -> (Server, Arc<Remote>) {
     (running, Arc::new(remote))
 }
 
-/// One epoch of two batches: emulated kernels are slow.
+/// One epoch of two batches, because emulated kernels are slow.
 fn train(remote: &Remote) -> JobInfo {
     let mut training = owner().upload(remote);
     training.wishes.max_epochs = Some(1);
     remote.train([1; 16], "a training", &training).unwrap()
 }
 
-/// Waits for a progress of some kind.
+/// Waits for a certain kind of progress.
 fn wait(remote: &Arc<Remote>, job: &JobInfo, wanted: fn(&JobProgress) -> bool) {
     let (remote, id) = (Arc::clone(remote), job.id);
     let (seen, news) = mpsc::channel();
-    // A job in the queue is watched for ever: a server that tells nothing must not keep the test.
+    // Watching a queued job never ends, so a silent server must not block the test.
     std::thread::spawn(move || {
         let mut watch = remote.watch(id, 0);
         while let Some(event) = watch.next_event().unwrap() {
@@ -65,7 +67,7 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
     let expected = names(&follow(&remote, train(&remote).id, |_| {}));
     cpu.stop();
 
-    // Enough to open it, not for a training.
+    // Enough to open the GPU, but not for a training.
     emulated::install(24 << 20);
     let (running, remote) = start(dir.path(), Engine::Cuda);
     let job = train(&remote);
@@ -87,7 +89,7 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
     assert_eq!(running.device_fault(), reason);
     running.stop();
 
-    // Another process would have another card.
+    // Another process would have another GPU.
     emulated::install(usize::MAX);
     let (running, remote) = start(dir.path(), Engine::Auto);
     let mut rested = false;

@@ -1,5 +1,5 @@
-//! Hostile bytes for everything a server reads that is not a ciphertext or a key (`hetal-ckks` has those): a few seconds of them here,
-//! as many of each as `HETAL_FUZZ_RUNS` says where it is set.
+//! Hostile bytes for everything a server parses, except ciphertexts and keys, which `hetal-ckks`
+//! tests. Runs for a few seconds, or `HETAL_FUZZ_RUNS` times for each target.
 #![allow(clippy::unwrap_used)]
 
 use hetal_learn::{Limits, Session};
@@ -13,7 +13,7 @@ use prost::Message;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Beyond what grows with the input: tables of a parser, text of an error.
+/// Memory beyond what grows with the input: tables of a parser, text of an error.
 const MEMORY: usize = 64 << 10;
 
 fn configurations() -> Vec<Vec<u8>> {
@@ -83,7 +83,7 @@ fn events() -> Vec<Vec<u8>> {
     all.map(|what| v1::Event { sequence: 7, what: Some(what) }.encode_to_vec()).into()
 }
 
-/// One test, because two at a time would count each other's memory.
+/// One test, because concurrent tests would count each other's memory.
 #[test]
 fn hostile_bytes_are_refused_or_understood() {
     let targets: [(&str, Vec<Vec<u8>>, fn(&[u8]) -> bool); 5] = [
@@ -98,7 +98,7 @@ fn hostile_bytes_are_refused_or_understood() {
         let runs = runs(20_000);
         let understood = feed(name, &samples, 11, runs, MEMORY, parser);
         println!("{name}: {runs} mutations, {understood} understood");
-        // Both happen, or the mutations are no test.
+        // Inputs are both accepted and refused, or the mutations are useless.
         assert!(understood > 0 && understood < runs, "{name}: {understood} of {runs}");
     }
 }

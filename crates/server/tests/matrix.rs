@@ -1,4 +1,4 @@
-//! Every request of the protocol, made by everyone who may not make it.
+//! Every request of the protocol, made by every client that is not allowed to.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -28,7 +28,7 @@ const REQUESTS: [&str; 12] = [
     "Download",
 ];
 
-/// What requests are about.
+/// The subjects of requests.
 #[derive(Clone)]
 struct Target {
     job: Vec<u8>,
@@ -38,7 +38,7 @@ struct Target {
 }
 
 impl Target {
-    /// Something that never was, like this.
+    /// A subject of the same form that never existed.
     fn never(&self) -> Self {
         let other = |name: &[u8]| name.iter().map(|b| b ^ 0x55).collect::<Vec<_>>();
         let mut training = self.training.clone();
@@ -49,7 +49,7 @@ impl Target {
         Self { job: other(&self.job), upload: other(&self.upload), output: other(&self.output), training }
     }
 
-    /// A sentence without the names that are in it.
+    /// A message without the names in it.
     fn anonymous(&self, text: &str) -> String {
         let hex = |name: &[u8]| name.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let batch = self.training.batches.first().map(|rows| hex(&rows.blob)).unwrap_or_default();
@@ -72,7 +72,7 @@ fn message(training: &TrainingRequest) -> v1::Training {
     }
 }
 
-/// Makes a request; gives what came first, as text.
+/// Makes a request, and returns the first response as text.
 async fn make(rpc: &mut RawClient, request: &str, target: &Target) -> Result<String, Status> {
     let Target { job, upload, output, training } = target.clone();
     let named = v1::JobRequest { id: job.clone().into() };
@@ -120,7 +120,7 @@ async fn make(rpc: &mut RawClient, request: &str, target: &Target) -> Result<Str
     }
 }
 
-/// Everything a status tells.
+/// Everything in a status.
 fn told(status: &Status) -> String {
     let mut entries: Vec<_> = status.metadata().clone().into_headers().into_iter().collect();
     entries.retain(|(name, _)| name.as_ref().is_none_or(|name| name != "date"));
@@ -135,7 +135,8 @@ fn the_list_of_requests_is_whole() {
     assert_eq!(in_proto, REQUESTS);
 }
 
-/// Every request crossed with everyone who may not make it: refused before it is read, with one answer.
+/// Every request, combined with every client that may not make it, is refused before it is read,
+/// with the same response.
 #[test]
 fn every_request_is_refused_to_strangers_and_other_tenants() {
     let (owner, dir) = (owner(), TempDir::new());
@@ -157,7 +158,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
     config.tenants.push(TenantConfig { expires: Some(1), ..tenant("late", "expired") });
     let running = start(config).unwrap();
 
-    // What ann has: a job that waits for a verdict.
+    // The data of ann: a job that waits for a verdict.
     let ann = Remote::connect(&address(&running, TOKEN)).unwrap();
     let training = owner.upload(&ann);
     let job = ann.train([1; 16], "", &training).unwrap();
@@ -201,19 +202,19 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
     }
     assert_eq!(answers.len(), 1, "{answers:?}");
 
-    // A certificate of another authority: not even TLS comes up, so nothing can be asked.
+    // With a certificate of another authority the TLS handshake fails, so no request is possible.
     let forger = Stranger { certificate: Some(certificate(&theirs)), ..Stranger::with_token(TOKEN) };
     let requests = || std::fs::read_to_string(dir.path().join("server/audit.log")).unwrap().lines().count();
     let before = requests();
     for request in REQUESTS {
-        // How the client's library puts it depends on when it notices.
+        // The client library's message depends on when it notices.
         let status = forger.talk(&running, async |mut rpc| make(&mut rpc, request, &target).await).unwrap_err();
         let broken = [Code::Unavailable, Code::Cancelled, Code::Unknown].contains(&status.code());
         assert!(broken && std::error::Error::source(&status).is_some(), "{request}: {status:?}");
     }
     assert_eq!(requests(), before, "a request came through");
 
-    // Another tenant: what is ann's is answered like what never was.
+    // For another tenant, data of ann looks as if it never existed.
     let bob = Stranger::with_token("another token");
     for request in REQUESTS {
         let ask = |target: &Target| {
@@ -232,7 +233,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
         }
     }
 
-    // Nothing of ann's was touched.
+    // Nothing of ann's was changed.
     let found = ann.job(job.id).unwrap();
     assert!(!found.state.has_ended() && ann.jobs().unwrap().len() == 1, "{found:?}");
     for (kind, name) in [(BlobKind::Batch, "batch0"), (BlobKind::Keys, "keys")] {
@@ -242,7 +243,8 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
     report_times(&running, &bob, &target, &never);
 }
 
-/// How long answers about another's job and about no job take. Printed, for people: times are not asserted.
+/// Prints how long responses about another tenant's job and about no job take. Times are not
+/// asserted.
 fn report_times(running: &hetal_server::Server, bob: &Stranger, target: &Target, never: &Target) {
     let (mut theirs, mut none) = (Vec::new(), Vec::new());
     bob.talk(running, async |mut rpc| {

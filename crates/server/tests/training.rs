@@ -1,4 +1,5 @@
-//! Trainings over TLS on loopback: the same bytes as in one process, whatever happens to the server.
+//! Trainings over TLS on loopback: the same bytes as in one process, whatever happens to the
+//! server.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -15,7 +16,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     let running = hetal_server::start(config(dir.path())).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
     assert!(remote.offer().accepts(owner.client.params.id()));
-    // What is sent is what lies on the disk, and a second time it is nothing.
+    // The upload sends the file's bytes, and a second time nothing.
     let size = std::fs::metadata(owner.path("keys")).unwrap().len();
     let first = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |_, _| {}).unwrap();
     let second = remote.upload(BlobKind::Keys, &owner.path("keys"), &mut |_, _| {}).unwrap();
@@ -33,10 +34,11 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
         }
     });
     assert_eq!(names(&outputs), owner.reference());
-    // Rounds 2 and 3 repeated epoch 2: two accepted epochs before the last, of which patience + 1 are kept.
+    // Rounds 2 and 3 repeated epoch 2: two accepted epochs before the last, of which patience + 1
+    // are kept.
     assert_eq!(outputs.iter().map(|o| o.epoch).collect::<Vec<_>>(), [2, 3]);
     assert!(steps.windows(2).all(|w| w[0] <= w[1] || w[1].1 == 1) && steps.len() >= 3, "{steps:?}");
-    // Logits for queries under the weights that stayed on the server.
+    // Logits of queries with the weights on the server.
     let weights_path = dir.path().join("weights");
     remote.download(job.id, &outputs[1], owner.weights_len(), &weights_path, &mut |_, _| {}).unwrap();
     let weights = owner.client.codec().decode(&std::fs::read(&weights_path).unwrap()).unwrap();
@@ -52,7 +54,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     let error = found.max_difference(&expected);
     assert!(error < 1e-3, "{error}");
     assert!(expected.max_magnitude() > 0.1);
-    // Ended jobs can go, the weights with them.
+    // Ended jobs can be deleted, with their weights.
     remote.delete(query.id).unwrap();
     remote.delete(job.id).unwrap();
     assert!(remote.jobs().unwrap().is_empty());
@@ -60,7 +62,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     running.stop();
 }
 
-/// The rows that the shared owner validates on, decrypted from its upload.
+/// The validation rows of the shared owner, decrypted from the upload.
 fn validation_rows() -> Matrix {
     let owner = owner();
     let (g, codec) = (owner.circuit.geometry(), owner.client.codec());
@@ -90,7 +92,7 @@ fn a_stopped_server_goes_on_where_it_was() {
     let last = loop {
         let event = watch.next_event().unwrap().unwrap();
         match event.kind {
-            // Stopped in the middle of epoch 2.
+            // Stopped during epoch 2.
             EventKind::Progress(p) if p.phase == Phase::Training && p.iterations == 3 => break event.sequence,
             EventKind::Validation(validation) => {
                 rounds += 1;
@@ -104,7 +106,7 @@ fn a_stopped_server_goes_on_where_it_was() {
     assert_eq!(rounds, 1);
     let running = hetal_server::start(config(dir.path())).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
-    // Nothing that was told is told again: events go on after the last, and none is missed (or the watch fails).
+    // No event is repeated, and none is missed (or the watch fails).
     let mut watch = remote.watch(job.id, last);
     let next = std::iter::from_fn(|| watch.next_event().unwrap()).find(|event| event.sequence != last).unwrap();
     assert!(next.sequence == last + 1 && matches!(next.kind, EventKind::Started { attempt: _, .. }));
@@ -116,7 +118,7 @@ fn a_stopped_server_goes_on_where_it_was() {
             let event = watch.next_event().unwrap().unwrap();
             match event.kind {
                 EventKind::Started { .. } => attempts += 1,
-                // The first round has been judged; the same word again does no harm.
+                // The first round has its verdict; repeating it has no effect.
                 EventKind::Validation(validation) => judge(&remote, job.id, &validation),
                 EventKind::Finished(outputs) => break outputs,
                 _ => {}
@@ -147,7 +149,7 @@ fn a_cancelled_job_ends_and_stays_ended() {
     }
     assert!(watch.next_event().unwrap().is_none());
     assert_eq!(remote.job(job.id).unwrap().state, JobState::Cancelled);
-    // Uploads are free again once the job is gone.
+    // Uploads can be deleted once the job is gone.
     assert!(remote.delete_upload(training.keys).is_err());
     remote.delete(job.id).unwrap();
     remote.delete_upload(training.keys).unwrap();

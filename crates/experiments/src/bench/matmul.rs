@@ -12,7 +12,7 @@ use hetal_circuits::{Complex64, Engine};
 use hetal_ckks::Params;
 use hetal_learn::Matrix;
 use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
-use hetal_learn::paper::{Blocks, Branch, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
+use hetal_learn::paper::{BlockShape, Blocks, Branch, col_major, diag_abt, diag_atb, priv_gd, row_major};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -244,7 +244,7 @@ pub struct Product {
     /// Columns of the larger matrix.
     columns: usize,
     classes: usize,
-    unit: Unit,
+    unit: BlockShape,
     top_level: usize,
 }
 
@@ -262,7 +262,7 @@ impl Product {
     /// A block has as many rows as `A`, or as many as the slots allow.
     pub fn new(algorithm: Algorithm, (rows, columns, classes): Shape, params: &Params) -> Result<Self> {
         let block_rows = rows.min(params.slots() / classes.max(1));
-        let unit = Unit::new(block_rows, params.slots() / block_rows)?;
+        let unit = BlockShape::new(block_rows, params.slots() / block_rows)?;
         Ok(Self { algorithm, rows, columns, classes, unit, top_level: params.top_level() })
     }
 

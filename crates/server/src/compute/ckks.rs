@@ -79,7 +79,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
             JobSpec::Training(_) => OLD_KEYS_HINT,
             // A classification uses the keys of its training, even if the owner has newer keys.
             JobSpec::Classification(_) => {
-                "a model of an earlier version is trained again, or classifies without --remote"
+                "the model is from an earlier version: train it again, or classify without --remote"
             }
         };
         let file = KeySetFile::open(&codec, key_file).map_err(|e| bad(&describe_key_error(&e, hint)))?;
@@ -119,11 +119,11 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
             let whole = seeded.expand(&self.params, &*self.device);
             let sealed = self.engine.admit(whole).map_err(|e| bad(e.to_string()))?;
             if self.engine.level(&sealed) != level {
-                return Err(bad(format!("a ciphertext of level {}, not {level}", self.engine.level(&sealed))));
+                return Err(bad(format!("a ciphertext has level {} instead of {level}", self.engine.level(&sealed))));
             }
             ciphertexts.push(sealed);
         }
-        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
+        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes are left over", rest.len()))) }
     }
 }
 
@@ -181,7 +181,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         let mut levels = vec![level_plan.fresh_features(); self.circuit.geometry().blocks()];
         levels.push(level_plan.probabilities());
         let mut blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
-        let labels = blocks.pop().ok_or_else(|| Error::failed("a batch without labels"))?;
+        let labels = blocks.pop().ok_or_else(|| Error::failed("the batch has no labels"))?;
         self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))
     }
 

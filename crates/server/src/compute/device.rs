@@ -55,7 +55,7 @@ impl Devices {
         if engine == Engine::Cpu {
             return Ok(Self::default());
         }
-        let none = || hetal_cuda::Error::NoGpu { reason: "the driver sees none".to_owned() };
+        let none = || hetal_cuda::Error::NoGpu { reason: "the driver reports none".to_owned() };
         let all = if wanted.is_empty() { count().map(|count| (0..count).collect()) } else { Ok(wanted.to_vec()) };
         let (all, mut problem) = all.map_or_else(|error| (Vec::new(), error), |all: Vec<usize>| (all, none()));
         let mut cards = Vec::new();
@@ -65,7 +65,7 @@ impl Devices {
                 // The operator asked for this GPU by number.
                 Err(error) if engine == Engine::Cuda && !wanted.is_empty() => return Err(Error::gpu(&error)),
                 Err(error) => {
-                    tracing::warn!(card, %error, "a GPU is not used");
+                    tracing::warn!(card, %error, "skipped a GPU that does not work");
                     problem = error;
                 }
             }
@@ -74,9 +74,9 @@ impl Devices {
             return Err(Error::gpu(&problem));
         }
         if cards.is_empty() {
-            tracing::info!(%problem, "the CPU computes");
+            tracing::info!(%problem, "computing on the CPU");
         } else {
-            tracing::info!(?cards, "GPUs compute");
+            tracing::info!(?cards, "computing on GPUs");
         }
         Ok(Self { cards })
     }
@@ -117,7 +117,7 @@ pub fn open_gpu(card: usize, params: &Params) -> Result<CudaBackend> {
 
 /// The result of a call with a time limit.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Timed<T> {
+pub enum CallResult<T> {
     /// The call returned.
     Done(T),
     /// The call panicked.
@@ -128,13 +128,13 @@ pub enum Timed<T> {
 
 /// Runs a call that may never return, such as a driver call, in its own thread. After a timeout
 /// that thread is abandoned.
-pub fn run_with_timeout<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> Timed<T> {
+pub fn run_with_timeout<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> CallResult<T> {
     let (answer, answers) = mpsc::channel();
     std::thread::spawn(move || _ = answer.send(work()));
     match answers.recv_timeout(Duration::from_secs(seconds)) {
-        Ok(answer) => Timed::Done(answer),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Timed::Panicked,
-        Err(mpsc::RecvTimeoutError::Timeout) => Timed::TimedOut,
+        Ok(answer) => CallResult::Done(answer),
+        Err(mpsc::RecvTimeoutError::Disconnected) => CallResult::Panicked,
+        Err(mpsc::RecvTimeoutError::Timeout) => CallResult::TimedOut,
     }
 }
 
@@ -145,9 +145,9 @@ fn driver_call<T: Send + 'static>(
 ) -> hetal_cuda::Result<T> {
     let silent = |reason| Err(hetal_cuda::Error::Driver { operation: "a test", reason });
     match run_with_timeout(seconds, work) {
-        Timed::Done(answer) => answer,
-        Timed::TimedOut => silent(format!("nothing came from the GPU for {seconds} seconds")),
-        Timed::Panicked => silent("it broke off".to_owned()),
+        CallResult::Done(answer) => answer,
+        CallResult::TimedOut => silent(format!("no response from the GPU for {seconds} seconds")),
+        CallResult::Panicked => silent("the call panicked".to_owned()),
     }
 }
 
@@ -187,7 +187,7 @@ pub fn plan_memory(
     let has_checkpoint = job.checkpoint.is_some();
     let request = PlanRequest { tenant: &job.tenant, training, has_checkpoint };
     let plan = plan(params, &request, cache, memory)?.reduced(out_of_memory);
-    tracing::info!(job = %job.id, ?plan, "the job fits the GPU");
+    tracing::info!(job = %job.id, ?plan, "planned GPU memory");
     if !plan.graphs {
         gpu.use_graphs(false);
     }
@@ -234,8 +234,12 @@ fn plan(
         needed = estimate.bytes(batches, 0);
     }
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
-    let reason =
-        format!("the job needs {:.2} GiB of GPU memory, {:.2} of {:.2} are free", gib(needed), gib(free), gib(total));
+    let reason = format!(
+        "the job needs {:.2} GiB of GPU memory, but {:.2} of {:.2} GiB are free",
+        gib(needed),
+        gib(free),
+        gib(total)
+    );
     // Other processes may free their memory, but the card does not grow. A job with a checkpoint
     // may have come from a larger card and may return to it.
     match needed > total && !has_checkpoint {
@@ -280,15 +284,10 @@ pub fn log_graphs(gpu: &CudaBackend) {
         tracing::warn!(
             reason,
             replayed,
-            "bootstraps are no longer recorded as graphs: the rest was queued kernel by kernel"
+            "bootstraps could no longer be recorded as graphs and were queued kernel by kernel"
         );
     } else if passed_over > 0 {
-        tracing::warn!(
-            recorded,
-            replayed,
-            passed_over,
-            "GPU memory was short: some bootstraps were queued kernel by kernel"
-        );
+        tracing::warn!(recorded, replayed, passed_over, "low GPU memory: some bootstraps were queued kernel by kernel");
     } else if recorded > 0 {
         tracing::info!(recorded, replayed, "bootstraps were replayed as graphs");
     }
@@ -322,16 +321,16 @@ mod tests {
 
     #[test]
     fn a_card_that_never_answers_is_not_waited_for() {
-        assert_eq!(run_with_timeout(60, || 7), Timed::Done(7));
-        assert_eq!(run_with_timeout(60, || panic!("a test that breaks off")), Timed::<u8>::Panicked);
+        assert_eq!(run_with_timeout(60, || 7), CallResult::Done(7));
+        assert_eq!(run_with_timeout(60, || panic!("a test that breaks off")), CallResult::<u8>::Panicked);
         let never = || {
             std::thread::sleep(Duration::from_secs(60));
             7
         };
-        assert_eq!(run_with_timeout(0, never), Timed::TimedOut);
+        assert_eq!(run_with_timeout(0, never), CallResult::TimedOut);
         // At startup, a hung GPU is distinguished from a missing one.
-        let said = driver_call(0, move || Ok(never())).unwrap_err().to_string();
-        assert!(said.contains("nothing came from the GPU for 0 seconds"), "{said}");
+        let message = driver_call(0, move || Ok(never())).unwrap_err().to_string();
+        assert!(message.contains("no response from the GPU for 0 seconds"), "{message}");
         assert!(driver_call(60, || Ok(7)).is_ok_and(|answer| answer == 7));
     }
 

@@ -106,14 +106,14 @@ pub trait Executor {
         let mut rest = &bytes[..];
         let read = |_| self.decode(&mut rest).map_err(|e| bad(e.to_string()));
         let ciphertexts = (0..count).map(read).collect::<Result<_>>()?;
-        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes too many", rest.len()))) }
+        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes are left over", rest.len()))) }
     }
 
     /// Deletes a blob of the job. If this fails, the next start of the server deletes the blob.
     fn delete_output(&self, name: BlobName) {
         let key = Key::new(&self.job().tenant, Namespace::Job(self.job().id), name);
         if let Err(error) = self.blobs().delete(&key) {
-            tracing::warn!(%key, %error, "a blob that nobody needs could not be removed");
+            tracing::warn!(%key, %error, "could not delete an unused blob");
         }
     }
 }

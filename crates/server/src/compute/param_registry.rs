@@ -19,14 +19,15 @@ impl ParamRegistry {
         let entry = |name: &String| {
             let params = Params::named(name).map_err(|e| Error::Config { reason: e.to_string() })?;
             if params.is_insecure_by_name() && !allow_insecure {
-                let reason = format!("set {name} protects nothing; tests may allow it with --allow-insecure");
+                let reason =
+                    format!("parameter set {name} is insecure: choose another, or pass --allow-insecure for tests");
                 return Err(Error::Config { reason });
             }
             Ok(Entry { params: Arc::new(params), ring: OnceLock::new() })
         };
         let entries = names.iter().map(entry).collect::<Result<Vec<_>>>()?;
         if entries.is_empty() {
-            return Err(Error::Config { reason: "no parameter set is allowed".to_owned() });
+            return Err(Error::Config { reason: "`sets` is empty: name at least one parameter set".to_owned() });
         }
         Ok(Self(entries))
     }
@@ -40,21 +41,23 @@ impl ParamRegistry {
     pub fn by_id(&self, id: &[u8]) -> Result<Arc<Params>> {
         let known = || self.iter().map(|p| p.name().to_owned()).collect::<Vec<_>>().join(", ");
         let found = self.iter().find(|params| params.id()[..] == *id);
-        found
-            .cloned()
-            .ok_or_else(|| Error::invalid(format!("that parameter set is not accepted here; these are: {}", known())))
+        found.cloned().ok_or_else(|| {
+            Error::invalid(format!("the parameter set is not accepted by this server: use one of {}", known()))
+        })
     }
 
     /// Looks up the set of an existing job.
     pub fn by_name(&self, name: &str) -> Result<Arc<Params>> {
         let found = self.iter().find(|params| params.name() == name);
-        found.cloned().ok_or_else(|| Error::failed(format!("parameter set {name} is no longer accepted here")))
+        found
+            .cloned()
+            .ok_or_else(|| Error::failed(format!("parameter set {name} is no longer accepted by this server")))
     }
 
     /// The ring of a set, built on first use.
     pub fn ring(&self, params: &Arc<Params>) -> Result<Arc<RnsRing>> {
         let entry = self.0.iter().find(|entry| entry.params.id() == params.id());
-        let entry = entry.ok_or_else(|| Error::failed(format!("parameter set {} is not known", params.name())))?;
+        let entry = entry.ok_or_else(|| Error::failed(format!("unknown parameter set {}", params.name())))?;
         if let Some(ring) = entry.ring.get() {
             return Ok(Arc::clone(ring));
         }

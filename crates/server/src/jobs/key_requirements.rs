@@ -10,11 +10,11 @@ use hetal_learn::Circuit;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What helps where a key set was made by an earlier version of the client.
-pub const OLD_KEYS_HINT: &str = "keys of an earlier version are made anew by `hetal keygen`";
+/// Advice for key sets of an earlier version.
+pub const OLD_KEYS_HINT: &str = "renew keys of an earlier version with `hetal keygen`";
 
-/// What is wrong with the file of a key set; where its keys have other shapes than those of this version, with what `helps` against that.
-/// Against damage and faults of the machine it would not.
+/// Describes a problem with a key file. Adds `hint` if the keys have the shapes of another version;
+/// the hint does not help against damaged files or I/O errors.
 pub fn describe_key_error(error: &FormatError, hint: &str) -> String {
     use FormatError::{Digits, KeyOrder, Length, Primes, Purpose, Version};
     let other_shape = matches!(
@@ -24,21 +24,23 @@ pub fn describe_key_error(error: &FormatError, hint: &str) -> String {
     if other_shape { format!("{error}; {hint}") } else { error.to_string() }
 }
 
-/// What the circuit of a shape needs.
+/// The keys that a circuit needs.
 pub struct KeyRequirements {
     /// Switching keys, each with its number of limbs.
     pub keys: Vec<(KeyId, usize)>,
-    /// Bounds of what it bootstraps, as powers of two.
+    /// Bounds of the bootstrapped values, as powers of two.
     pub bounds: Vec<u32>,
 }
 
-/// What circuits need. Finding out takes a while, so the last few are kept, of each tenant his own: the time that an answer takes tells
-/// nobody what others asked for. Nothing is locked meanwhile: requests come one at a time (`turns`), and what a worker finds out at the
-/// same moment is found out twice.
+/// Caches the key requirements of circuits, because computing them takes a while.
+///
+/// Each tenant has a separate list, so that response times reveal nothing about other tenants. No
+/// lock is held during the computation: the admission queue serialises requests, and a worker may
+/// compute the same entry a second time.
 #[derive(Default)]
 pub struct KeyRequirementsCache(Mutex<HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>>);
 
-/// Set, rows that are computed at once, features, classes, range: a larger batch of the same shape comes in more pieces.
+/// The cache key. Larger batches of the same shape have more pieces but need the same keys.
 #[derive(PartialEq, Eq)]
 struct Shape {
     set: String,
@@ -49,10 +51,10 @@ struct Shape {
 }
 
 impl KeyRequirementsCache {
-    /// Of a tenant.
+    /// Entries per tenant.
     const KEPT: usize = 8;
 
-    /// What the circuit of a tenant's training needs.
+    /// The key requirements of a tenant's training.
     pub fn find(
         &self,
         params: &Params,

@@ -7,25 +7,25 @@ use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::JobId;
 
-/// Ends a job that no worker has; asks the worker that has it to end it.
+/// Cancels a job. If a worker has it, the worker is asked to end it.
 pub fn cancel_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary> {
     let job = state.cancel_job(tenant, id, now)?;
     clear_ended(state, blobs, tenant, id);
     Ok(job)
 }
 
-/// Removes what a job that has ended would have gone on from, and everything of one that is gone: it counts no more, and takes no room
-/// either. What cannot be removed now is swept up later.
+/// Deletes the checkpoint of an ended job, and all blobs of a deleted job. Blobs that cannot be
+/// deleted now are left for garbage collection.
 pub fn clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) {
     if let Err(error) = try_clear_ended(state, blobs, tenant, id) {
-        tracing::warn!(job = %id, %error, "the checkpoint of a job that has ended could not be removed");
+        tracing::warn!(job = %id, %error, "could not delete the checkpoint of an ended job");
     }
 }
 
 fn try_clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
     match state.summary(tenant, id) {
         Ok(job) if !job.state.has_ended() => return Ok(()),
-        // Names of jobs are not used twice.
+        // Job ids are never reused.
         Err(Error::NoJob { .. }) => return blobs.clear(tenant, Namespace::Job(id)),
         job => job.map(|_| ())?,
     }
@@ -38,8 +38,8 @@ fn try_clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: Jo
     Ok(())
 }
 
-/// Removes a job that has ended, with everything it made. Blobs first: if this is interrupted, the job is still there to be deleted
-/// again.
+/// Deletes an ended job and its blobs. The blobs go first: after an interruption, the job can be
+/// deleted again.
 pub fn delete_job(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: JobId) -> Result<()> {
     if !state.summary(tenant, id)?.state.has_ended() {
         return Err(Error::Precondition { message: "the job has not ended: cancel it first".to_owned() });

@@ -1,4 +1,4 @@
-//! What jobs are to do, and rules for their lives.
+//! Job specs, their validation, and the life cycle of jobs.
 
 pub mod key_requirements;
 pub mod lifecycle;

@@ -1,4 +1,4 @@
-//! What a job is to do, checked: the request of a client becomes this or an error.
+//! Job specs: what a job is to do.
 
 use crate::{Error, Result};
 use hetal_ckks::Params;
@@ -7,61 +7,61 @@ use hetal_learn::{Agreement, Circuit};
 use hetal_wire::{BlobName, JobId};
 use serde::{Deserialize, Serialize};
 
-/// What a job is to do.
+/// What a job is to do, validated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobSpec {
-    /// To train.
+    /// Train a classifier.
     Training(TrainingSpec),
-    /// To classify.
+    /// Classify rows with the weights of a training.
     Classification(ClassificationSpec),
 }
 
-/// A training.
+/// What a training is to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingSpec {
     /// Name of the parameter set.
     pub set: String,
     /// Features of a row.
     pub features: usize,
-    /// Classes.
+    /// Number of classes.
     pub classes: usize,
     /// The key set.
     #[serde(with = "text")]
     pub keys: BlobName,
-    /// Feature blocks and labels.
+    /// Row blobs with feature blocks and labels.
     pub batches: Vec<RowBlob>,
-    /// Feature blocks.
+    /// Row blobs with feature blocks.
     pub validation: Vec<RowBlob>,
-    /// The hyper-parameters.
+    /// The agreed hyper-parameters.
     pub agreement: Agreement,
 }
 
-/// A classification with the weights, keys and shape of a training.
+/// What a classification is to do: classify rows with the weights, keys and shape of a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassificationSpec {
-    /// The training's job.
+    /// The job of the training.
     #[serde(with = "text")]
     pub job: JobId,
-    /// What it was to do.
+    /// The spec of the training.
     pub training: TrainingSpec,
-    /// One of its outputs.
+    /// The weights: an output of the training.
     #[serde(with = "text")]
     pub weights: BlobName,
-    /// Feature blocks.
+    /// Row blobs with feature blocks.
     pub queries: Vec<RowBlob>,
 }
 
-/// Rows in an uploaded blob.
+/// An uploaded blob of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowBlob {
     /// The blob.
     #[serde(with = "text")]
     pub blob: BlobName,
-    /// Its rows that are not padding.
+    /// The number of rows without padding.
     pub rows: usize,
 }
 
-/// Names as text.
+/// Serialises names as text.
 mod text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::fmt::Display;
@@ -77,7 +77,7 @@ mod text {
 }
 
 impl JobSpec {
-    /// The uploads it needs for as long as it exists.
+    /// The uploads that the job needs as long as it exists.
     pub fn uploads(&self) -> impl Iterator<Item = BlobName> {
         let (training, queries) = match self {
             Self::Training(training) => (training, &[][..]),
@@ -92,7 +92,7 @@ impl JobSpec {
         std::iter::once(training.keys).chain(parts)
     }
 
-    /// The training it is or belongs to.
+    /// The spec of the training: the job itself, or the one that a classification uses.
     pub fn training(&self) -> &TrainingSpec {
         match self {
             Self::Training(training) => training,
@@ -102,20 +102,20 @@ impl JobSpec {
 }
 
 impl TrainingSpec {
-    /// The circuit of its shape.
+    /// The circuit for the shape of the training.
     pub fn circuit(&self, params: &Params) -> Result<Circuit> {
         let Agreement { batch, range, .. } = self.agreement;
         Circuit::new(params.slots(), batch, self.features, self.classes, range).map_err(Error::invalid)
     }
 }
 
-/// Bytes of a blob of feature blocks.
+/// Bytes of a row blob without labels.
 pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
     let limbs = params.limbs(circuit.level_plan().fresh_features());
     circuit.geometry().blocks() as u64 * seeded_ciphertext_len(params, limbs)
 }
 
-/// Bytes of the labels behind the feature blocks of a batch.
+/// Bytes of the labels at the end of a row blob.
 pub fn labels_len(params: &Params, circuit: &Circuit) -> u64 {
     seeded_ciphertext_len(params, params.limbs(circuit.level_plan().probabilities()))
 }

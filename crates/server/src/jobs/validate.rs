@@ -13,19 +13,19 @@ use hetal_learn::{Agreement, Limits, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
 use std::sync::Arc;
 
-/// What requests are checked against.
+/// Validates requests for jobs.
 pub struct RequestValidator<'a> {
-    /// The parameter sets that are allowed.
+    /// The accepted parameter sets.
     pub param_sets: &'a ParamRegistry,
-    /// The hyper-parameters that are allowed.
+    /// Bounds of the hyper-parameters.
     pub limits: &'a Limits,
-    /// Whether clients are told hyper-parameters.
+    /// Whether hyper-parameters are hidden from clients.
     pub hide: bool,
-    /// Where uploads are known.
+    /// The state, which knows the uploads.
     pub state: &'a dyn State,
-    /// Whose request it is.
+    /// The tenant who makes the request.
     pub tenant: &'a Tenant,
-    /// Keys of shapes that were asked for before.
+    /// Key requirements of earlier requests.
     pub key_requirements: &'a KeyRequirementsCache,
 }
 
@@ -40,7 +40,7 @@ pub struct ValidTraining {
 }
 
 impl RequestValidator<'_> {
-    /// A training that can run, as far as can be told without reading keys and ciphertexts, its set, and what it needs.
+    /// Validates a training as far as possible without reading keys and ciphertexts.
     pub fn training(&self, message: &v1::Training) -> Result<ValidTraining> {
         let params = self.param_sets.by_id(&message.set)?;
         let training = TrainingSpec {
@@ -65,7 +65,9 @@ impl RequestValidator<'_> {
             let rows: usize =
                 training.batches[circuit.pieces_of(number, uploaded)].iter().map(|row_blob| row_blob.rows).sum();
             if rows > batch {
-                return Err(Error::invalid(format!("{rows} rows in batch {number}, at most {batch} were agreed")));
+                return Err(Error::invalid(format!(
+                    "batch {number} has {rows} rows, but the agreed maximum is {batch}"
+                )));
             }
         }
         self.row_blobs(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
@@ -75,11 +77,11 @@ impl RequestValidator<'_> {
         Ok(ValidTraining { spec: training, params, requirements })
     }
 
-    /// A classification that can run: its training has finished and left those weights.
+    /// Validates a classification: its training must have finished with the given weights.
     pub fn classification(&self, message: &v1::Classification) -> Result<ClassificationSpec> {
         let id = job_id(&message.job)?;
         let JobSpec::Training(training) = self.state.job(self.tenant, id)?.spec else {
-            return Err(Error::invalid(format!("job {id} is no training")));
+            return Err(Error::invalid(format!("job {id} is not a training")));
         };
         let weights = blob_name(&message.weights)?;
         let events = self.state.events(self.tenant, id, 0, usize::MAX >> 1)?;
@@ -115,9 +117,9 @@ impl RequestValidator<'_> {
             max_epochs: message.max_epochs.map(|n| n as usize),
         };
         self.limits.agree(&wishes).map_err(|error| match error {
-            // The bounds are hyper-parameters too.
+            // The bounds would reveal hidden hyper-parameters.
             hetal_learn::Error::NotAllowed { what: "a learning rate", asked, .. } if self.hide => {
-                Error::invalid(format!("a learning rate of {asked} is not allowed here"))
+                Error::invalid(format!("a learning rate of {asked} is not allowed by this server"))
             }
             error => Error::invalid(error),
         })
@@ -127,8 +129,8 @@ impl RequestValidator<'_> {
         for row_blob in blobs {
             if row_blob.rows == 0 || row_blob.rows > rows {
                 return Err(Error::invalid(format!(
-                    "{} rows in blob {}, 1 to {rows} fit",
-                    row_blob.rows, row_blob.blob
+                    "blob {} has {} rows, but must have 1 to {rows}",
+                    row_blob.blob, row_blob.rows
                 )));
             }
             self.check_upload(row_blob.blob, kind, size)?;
@@ -148,26 +150,26 @@ impl RequestValidator<'_> {
             String::new()
         };
         Err(Error::invalid(format!(
-            "blob {name} is {:?} of {} bytes, where {kind:?} of {size} bytes belong for this shape{hint}",
+            "blob {name} is {:?} of {} bytes, but this shape needs {kind:?} of {size} bytes{hint}",
             found.kind, found.size
         )))
     }
 }
 
-/// Refuses more batches than there may be.
-pub fn check_batch_count(batches: usize, most: usize) -> Result<()> {
-    if batches <= most {
+/// Refuses a request with too many row blobs.
+pub fn check_batch_count(batches: usize, max_batches: usize) -> Result<()> {
+    if batches <= max_batches {
         return Ok(());
     }
-    Err(Error::Limit { message: format!("{batches} batches, at most {most} are allowed") })
+    Err(Error::Limit { message: format!("the job has {batches} row blobs, but at most {max_batches} are allowed") })
 }
 
-/// A blob's name in a message.
+/// Parses the name of a blob.
 pub fn blob_name(bytes: &[u8]) -> Result<BlobName> {
     BlobName::try_from(bytes).map_err(Error::invalid)
 }
 
-/// A job's name in a message.
+/// Parses the id of a job.
 pub fn job_id(bytes: &[u8]) -> Result<JobId> {
     JobId::try_from(bytes).map_err(Error::invalid)
 }

@@ -1,4 +1,4 @@
-//! Jobs that wait for a verdict do not wait for ever.
+//! Fails jobs whose owners do not give a verdict in time.
 
 use crate::jobs::lifecycle::clear_ended;
 use crate::worker::pool::WorkerContext;
@@ -7,55 +7,60 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Since when each job has waited, as far as this process saw: no jump of the clock and no time that the server was down counts.
+/// Tracks how long each job has waited. Only time that this process observed counts, so clock
+/// changes and downtime do not fail a job.
 pub struct VerdictTimeouts {
     limit: Duration,
     seen: HashMap<(JobId, u32), Instant>,
 }
 
 impl VerdictTimeouts {
-    /// So many seconds for each verdict.
+    /// Creates timeouts of `seconds` for each verdict.
     pub fn new(seconds: u64) -> Self {
         Self { limit: Duration::from_secs(seconds), seen: HashMap::new() }
     }
 
-    /// Ends jobs that wait too long, until the server stops.
+    /// Fails overdue jobs until the server stops.
     pub fn watch(mut self, worker: &WorkerContext) {
         let pause = (self.limit / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
         let mut next = Instant::now();
         while !worker.draining.load(Ordering::Relaxed) {
             if Instant::now() < next {
-                // Woken by the bell more often, so that the server stops at once.
+                // The notifier wakes this thread more often, so that it stops at once with the
+                // server.
                 worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
                 continue;
             }
             next = Instant::now() + pause;
             if let Err(error) = self.expire_overdue(worker) {
-                tracing::warn!(%error, "jobs that wait could not be looked at");
+                tracing::warn!(%error, "could not check for overdue verdicts");
             }
         }
     }
 
-    /// Ends jobs that have waited too long. One whose end fails does not keep the others alive.
+    /// Fails jobs whose verdict is overdue. If this fails for one job, the others are still
+    /// checked.
     pub(crate) fn expire_overdue(&mut self, worker: &WorkerContext) -> crate::Result<()> {
-        let reason = format!("no verdict came within {} seconds", self.limit.as_secs());
+        let reason = format!("no verdict within {} seconds", self.limit.as_secs());
         let now = (worker.core.clock)();
         let until = worker.lease_until(now);
         for (id, round) in self.overdue(&worker.core.state.waiting(now, until)?, Instant::now()) {
             match worker.core.state.expire(id, round, &reason, now, until) {
                 Ok(Some(tenant)) => {
-                    tracing::info!(job = %id, round, "job failed: no verdict came");
+                    tracing::info!(job = %id, round, "job failed: no verdict in time");
                     worker.core.notifier.notify();
                     clear_ended(&*worker.core.state, &*worker.core.blobs, &tenant, id);
                 }
                 Ok(None) => {}
-                Err(error) => tracing::error!(job = %id, round, %error, "a job that waits too long could not be ended"),
+                Err(error) => {
+                    tracing::error!(job = %id, round, %error, "could not fail a job whose verdict is overdue")
+                }
             }
         }
         Ok(())
     }
 
-    /// Those that have waited for too long.
+    /// The jobs whose verdict is overdue.
     fn overdue(&mut self, waiting: &[(JobId, u32)], now: Instant) -> Vec<(JobId, u32)> {
         self.seen.retain(|key, _| waiting.contains(key));
         let late = |key: &(JobId, u32), seen: &mut HashMap<_, Instant>| {
@@ -77,7 +82,7 @@ mod tests {
         assert!(timeouts.overdue(&[first], start).is_empty());
         assert!(timeouts.overdue(&[first, second], after(9)).is_empty());
         assert_eq!(timeouts.overdue(&[first, second], after(10)), [first]);
-        // Answered, and then another question.
+        // The owner answered, and a new round began.
         assert!(timeouts.overdue(&[second], after(11)).is_empty());
         assert!(timeouts.overdue(&[(first.0, 2)], after(12)).is_empty());
         assert!(timeouts.overdue(&[(first.0, 2), second], after(21)).is_empty());

@@ -1,5 +1,5 @@
-//! Something heavy that is done for one request at a time. Whoever waits holds no thread, and a tenant who asks for much waits for
-//! himself: of each, one request at most stands in the common line.
+//! Serialises expensive requests. Waiting requests hold no thread. Each tenant has at most one
+//! request in the shared queue, so a tenant with many requests delays only himself.
 
 use crate::tenants::Tenant;
 use std::collections::HashMap;
@@ -7,30 +7,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 
-/// Places of each tenant, for which only his own requests wait.
+/// A semaphore for each tenant. Tenants do not wait for each other.
 pub struct TenantSemaphores {
     permits: usize,
     by_tenant: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
 }
 
 impl TenantSemaphores {
-    /// So many places for each tenant.
+    /// Creates semaphores with `permits` permits for each tenant.
     pub fn new(permits: usize) -> Self {
         Self { permits, by_tenant: Mutex::default() }
     }
 
-    /// A place of a tenant, when one is free.
+    /// Waits for a permit of a tenant.
     pub async fn acquire(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
         let own = {
             let mut by_tenant = self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(by_tenant.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.permits))))
         };
-        // It is never closed.
+        // The semaphore is never closed.
         own.acquire_owned().await.ok()
     }
 
-    /// Waits for a place and works, away from the network's threads. The place goes with the work: a request whose stream is reset does
-    /// not end what was begun for it, and must not make room for more.
+    /// Waits for a permit and runs blocking work outside the network threads. The work owns the
+    /// permit: resetting the stream does not cancel the work, so it must not free the permit
+    /// either.
     pub async fn run_blocking<T: Send + 'static>(
         &self,
         tenant: &Tenant,
@@ -45,20 +46,21 @@ impl TenantSemaphores {
     }
 }
 
-/// The lines.
+/// A queue that admits one request at a time.
 pub struct AdmissionQueue {
     per_tenant: TenantSemaphores,
     shared: Arc<Semaphore>,
 }
 
-/// A turn, which ends when this is dropped.
+/// Admission to the queue, until this is dropped.
 pub struct Admission {
     shared: Option<OwnedSemaphorePermit>,
     _own: Option<OwnedSemaphorePermit>,
 }
 
 impl Admission {
-    /// Lets others have theirs, when what remains costs only the tenant's own time: his next request still waits for it.
+    /// Admits requests of other tenants while the rest of the work runs. The next request of the
+    /// same tenant still waits.
     pub fn release_shared(&mut self) {
         self.shared = None;
     }
@@ -71,8 +73,9 @@ impl Default for AdmissionQueue {
 }
 
 impl AdmissionQueue {
-    /// Waits for a tenant's turn and works, away from the network's threads, until the work ends it. The turn goes with the work: a
-    /// request whose stream is reset does not end what was begun for it, and the next one must not begin beside it.
+    /// Waits for admission and runs blocking work outside the network threads. The work owns the
+    /// admission: resetting the stream does not cancel the work, so the next request must still
+    /// wait.
     pub async fn run_blocking<T: Send + 'static>(
         &self,
         tenant: &Tenant,
@@ -84,7 +87,7 @@ impl AdmissionQueue {
 
     async fn acquire(&self, tenant: &Tenant) -> Admission {
         let own = self.per_tenant.acquire(tenant).await;
-        // It is never closed.
+        // The semaphore is never closed.
         let shared = Arc::clone(&self.shared).acquire_owned().await.ok();
         Admission { shared, _own: own }
     }
@@ -119,7 +122,8 @@ mod tests {
         assert_eq!(*served.lock().unwrap(), ["bob", "ann", "ann", "ann"]);
     }
 
-    /// However many requests a tenant makes, and resets, so many of them are worked on; and another's are not kept waiting.
+    /// A tenant gets a fixed number of permits, even if he resets streams. Other tenants do not
+    /// wait.
     #[test]
     fn a_tenant_has_so_many_places() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -200,7 +204,7 @@ mod tests {
             while begins.try_recv().is_err() {
                 tokio::task::yield_now().await;
             }
-            // Its client resets the stream; the work goes on.
+            // The client resets the stream; the work continues.
             request.abort();
             assert!(request.await.is_err_and(|e| e.is_cancelled()));
             assert_eq!(queue.shared.available_permits(), 0, "a second one may begin beside it");

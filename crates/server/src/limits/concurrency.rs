@@ -1,4 +1,4 @@
-//! Limits on how many of something anyone has at the same time.
+//! Counting limits: at most so many of something at the same time for each key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,25 +6,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Counts<K> = Arc<Mutex<HashMap<K, usize>>>;
 
-/// Places, so many for each key.
+/// A limit for each key.
 pub struct ConcurrencyLimit<K> {
     max_per_key: usize,
     counts: Counts<K>,
 }
 
-/// A place that is taken until this is dropped.
+/// A permit, returned when this is dropped.
 pub struct Permit<K: Eq + Hash> {
     key: K,
     counts: Counts<K>,
 }
 
 impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
-    /// `most` places for each key.
+    /// Allows `max_per_key` permits for each key.
     pub fn new(max_per_key: usize) -> Self {
         Self { max_per_key, counts: Counts::default() }
     }
 
-    /// A place, if one is free.
+    /// Takes a permit if one is free.
     pub fn try_acquire(&self, key: &K) -> Option<Permit<K>> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(key.clone()).or_default();
@@ -41,7 +41,7 @@ impl<K: Eq + Hash> Drop for Permit<K> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
-            // Whoever has nothing is forgotten: the table is no larger than what is held.
+            // Keys without permits are removed, so that the table does not grow.
             if *count == 0 {
                 counts.remove(&self.key);
             }

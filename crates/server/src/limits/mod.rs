@@ -1,4 +1,4 @@
-//! Limits on what is done at the same time.
+//! Limits on concurrent work.
 
 pub mod admission;
 pub mod concurrency;

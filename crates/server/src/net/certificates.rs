@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
-/// Where the certificate authority of a folder is, if the server made one itself.
+/// The path of the certificate authority, if the server created one.
 pub fn authority_path(folder: &Path) -> PathBuf {
     folder.join("tls/authority.pem")
 }
 
-/// The TLS side of a configuration.
+/// Builds the TLS acceptor of a configuration.
 pub fn acceptor(config: &Config) -> Result<TlsAcceptor> {
     let (certificate, key) = match (&config.certificate, &config.key) {
         (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
@@ -56,8 +56,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     certificates.map_err(|e| Error::file(path, e))
 }
 
-/// The certificate and key in the server's folder, made together with an authority of their own the first time. The authority's key is
-/// forgotten at once: it can sign nothing else.
+/// The certificate and key in the server's folder. They are created on first use, together with an
+/// authority. The authority's key is discarded, so it can sign nothing else.
 fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf)> {
     let tls = folder.join("tls");
     let (certificate, key) = (tls.join("server.pem"), tls.join("server.key"));
@@ -65,7 +65,7 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
         return Ok((certificate, key));
     }
     std::fs::create_dir_all(&tls).map_err(|e| Error::file(&tls, e))?;
-    let refuse = |e: rcgen::Error| Error::Config { reason: format!("no certificate can be made for {names:?}: {e}") };
+    let refuse = |e: rcgen::Error| Error::Config { reason: format!("cannot create a certificate for {names:?}: {e}") };
     let mut authority = CertificateParams::default();
     authority.distinguished_name.push(DnType::CommonName, "hetal server authority");
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -75,7 +75,7 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
     leaf.distinguished_name.push(DnType::CommonName, "hetal server");
     let leaf_key = KeyPair::generate().map_err(refuse)?;
     let leaf = leaf.signed_by(&leaf_key, &authority).map_err(refuse)?;
-    // The certificate last: where it is, everything is.
+    // The certificate is written last: if it exists, the other files do too.
     write_private(&authority_path(folder), authority.pem().as_bytes())?;
     write_private(&key, leaf_key.serialize_pem().as_bytes())?;
     write_private(&certificate, leaf.pem().as_bytes())?;
@@ -83,7 +83,7 @@ fn made_certificate(folder: &Path, names: &[String]) -> Result<(PathBuf, PathBuf
     Ok((certificate, key))
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file atomically, readable only by its owner.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = path.with_extension("new");

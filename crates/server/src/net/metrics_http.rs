@@ -1,4 +1,4 @@
-//! Health and metrics in plain HTTP, for the operator's monitoring.
+//! Health checks and Prometheus metrics over plain HTTP.
 
 use crate::metrics::Metrics;
 use crate::store::state::State;
@@ -10,20 +10,20 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-/// Answers that are made at the same time.
+/// Concurrent responses.
 const CONCURRENT_RESPONSES: usize = 8;
-/// Connections at the same time.
+/// Concurrent connections.
 const CONNECTIONS: usize = 64;
-/// For a question to come and its answer to be taken.
+/// Time limit for a request and its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves health and metrics for ever.
+/// Serves health checks and metrics for ever.
 pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, state: Arc<dyn State>) {
     serve_within(REQUEST_TIMEOUT, listener, metrics, state).await;
 }
 
 async fn serve_within(timeout: Duration, listener: TcpListener, metrics: Arc<Metrics>, state: Arc<dyn State>) {
-    // However many ask, those who train are not kept waiting for threads or files.
+    // Monitoring requests must not exhaust threads or file descriptors.
     let permits = Arc::new(Semaphore::new(CONCURRENT_RESPONSES));
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -32,7 +32,8 @@ async fn serve_within(timeout: Duration, listener: TcpListener, metrics: Arc<Met
             continue;
         };
         open.retain(|connection| !connection.is_finished());
-        // Whoever has been here longest without being served is not in a hurry: a question comes in one packet.
+        // The oldest open connection has waited longest without sending a request, which fits one
+        // packet.
         if open.len() >= CONNECTIONS
             && let Some(oldest) = open.pop_front()
         {
@@ -61,10 +62,11 @@ async fn respond(
     let line = String::from_utf8_lossy(&head[..len]);
     let mut words = line.split_whitespace();
     let (status, body) = match (words.next(), words.next()) {
-        // The state may be busy: never on the network's threads.
+        // Reading the state may block, so it does not run on the network threads.
         (Some("GET"), Some(path)) => {
             let path = path.to_owned();
-            // The permit goes with the work: a connection that ends does not end what was begun for it.
+            // The permit goes with the work: a connection that ends does not end what was begun for
+            // it.
             let permit = permits.acquire_owned().await.map_err(std::io::Error::other)?;
             let answer = tokio::task::spawn_blocking(move || {
                 let answer = metrics.answer(&path, &*state);
@@ -98,7 +100,7 @@ mod tests {
         answer
     }
 
-    /// Those who connect and ask nothing keep nobody from an answer, however patient the server is.
+    /// Silent connections do not block health checks.
     #[test]
     fn silent_connections_do_not_hide_the_health() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -115,7 +117,7 @@ mod tests {
                 }
             }
             assert!(ask(address).await.ends_with("ok\n"));
-            // There were too many: the oldest had to go, the newest did not.
+            // Above the limit the oldest connection was closed, and the newest was not.
             assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0);
             let newest = silent.last().unwrap().try_read(&mut [0; 1]);
             assert!(newest.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock));

@@ -1,4 +1,4 @@
-//! Connections and certificates: who connects.
+//! Network: connections, TLS, certificates, and the metrics endpoint.
 
 pub mod certificates;
 pub mod metrics_http;

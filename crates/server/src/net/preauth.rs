@@ -1,47 +1,55 @@
-//! Connections on which nobody has shown credentials. There are so many of them at most, wherever they come from: who comes when all
-//! places are taken has that of the oldest from where most come from. So many from one address push out each other.
+//! Connections before authentication.
+//!
+//! Their total number is limited. Above the limit, the oldest connection from the busiest address
+//! is closed, so a flood from one address only evicts itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 
-/// All strangers.
+/// All unauthenticated connections.
 pub struct PreauthConnections {
     max_open: usize,
     open: Arc<Mutex<Open>>,
 }
 
+/// An open connection. Dropping the sender evicts it.
+struct OpenConnection {
+    address: IpAddr,
+    _evict: oneshot::Sender<()>,
+}
+
 #[derive(Default)]
 struct Open {
     next: u64,
-    /// By their age, with where they come from; whoever is dropped from it is told.
-    by_age: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
+    /// Open connections in order of arrival.
+    by_age: BTreeMap<u64, OpenConnection>,
 }
 
 impl Open {
-    /// The oldest of those from where most come from.
+    /// The oldest connection from the busiest address.
     fn eviction_candidate(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        self.by_age.values().for_each(|(address, _)| *counts.entry(*address).or_default() += 1);
-        let most = counts.values().copied().max()?;
-        self.by_age.iter().find(|(_, (address, _))| counts[address] == most).map(|(&number, _)| number)
+        self.by_age.values().for_each(|open| *counts.entry(open.address).or_default() += 1);
+        let highest = counts.values().copied().max()?;
+        self.by_age.iter().find(|(_, open)| counts[&open.address] == highest).map(|(&number, _)| number)
     }
 }
 
-/// One of them, until this is dropped.
+/// One unauthenticated connection, until this is dropped.
 pub struct PreauthConnection {
     number: u64,
     open: Arc<Mutex<Open>>,
 }
 
 impl PreauthConnections {
-    /// So many of them.
+    /// Allows `max_open` connections.
     pub fn new(max_open: usize) -> Self {
         Self { max_open, open: Arc::default() }
     }
 
-    /// One more from a neighbourhood, and what tells it that it has to go.
+    /// Registers a connection. The receiver completes when the connection is evicted.
     pub fn register(&self, address: IpAddr) -> (PreauthConnection, oneshot::Receiver<()>) {
         let (sender, evicted) = oneshot::channel();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +60,7 @@ impl PreauthConnections {
         }
         let number = open.next;
         open.next += 1;
-        open.by_age.insert(number, (address, sender));
+        open.by_age.insert(number, OpenConnection { address, _evict: sender });
         (PreauthConnection { number, open: Arc::clone(&self.open) }, evicted)
     }
 }
@@ -78,7 +86,7 @@ mod tests {
             [0; 3].map(|_| connections.register(HERE));
         let stays = |evicted: &mut oneshot::Receiver<()>| evicted.try_recv() == Err(TryRecvError::Empty);
         assert!(!stays(&mut of_first) && stays(&mut of_second) && stays(&mut of_third));
-        // One that is known, or gone, makes room; one that had to go has none to give.
+        // A connection that authenticates or closes makes room. An evicted one has already made it.
         drop(first);
         drop(second);
         let _fourth = connections.register(HERE);

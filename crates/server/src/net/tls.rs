@@ -1,4 +1,4 @@
-//! Connections: TLS 1.3 and nothing below, a limit on how many, and a time limit on how long they take to come up.
+//! TLS connections: TLS 1.3 only, with limits on their number and on the time to authenticate.
 
 use crate::limits::concurrency::{ConcurrencyLimit, Permit};
 use crate::net::preauth::{PreauthConnection, PreauthConnections};
@@ -18,22 +18,22 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-/// Refusals after which a connection on which nobody has shown credentials ends.
+/// Refused requests after which an unauthenticated connection is closed.
 const REFUSALS: u32 = 8;
 
 /// Limits on connections.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// At the same time.
+    /// Concurrent connections.
     pub max_connections: usize,
-    /// At the same time from one neighbourhood, while nobody on them has shown credentials. From everywhere they are a quarter of `most`:
-    /// whatever strangers do, those who are known find places.
+    /// Concurrent unauthenticated connections from one address. From all addresses together, a
+    /// quarter of `max_connections` is allowed, so that authenticated tenants always find room.
     pub preauth_per_address: usize,
-    /// For TLS to come up, and then for credentials to be shown.
+    /// Time limit for the TLS handshake, and then for authentication.
     pub handshake_timeout: Duration,
 }
 
-/// Accepts connections until nobody takes them any more.
+/// Accepts connections until the receiver is closed.
 pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, out: mpsc::Sender<Connection>) {
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let (per_address, preauth) = (
@@ -45,14 +45,14 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
         let (tcp, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, most likely: others must end first.
-                tracing::warn!(%error, "no connection could be accepted");
+                // Most likely out of file descriptors: other connections must close first.
+                tracing::warn!(%error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         let Some(address_permit) = per_address.try_acquire(&network_of(peer.ip())) else {
-            tracing::debug!(%peer, "too many connections without credentials");
+            tracing::debug!(%peer, "refused: too many unauthenticated connections");
             continue;
         };
         let (acceptor, out) = (acceptor.clone(), out.clone());
@@ -61,23 +61,23 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
             let _ = tcp.set_nodelay(true);
             let accepted = tokio::select! {
                 accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(tcp)) => accepted,
-                _ = &mut evicted => return tracing::debug!(%peer, "gave its place to another stranger"),
+                _ = &mut evicted => return tracing::debug!(%peer, "evicted: too many unauthenticated connections"),
             };
             match accepted {
                 Ok(Ok(stream)) => {
-                    let standing = Standing::Unauthenticated { _permits: (address_permit, slot), refusals: 0 };
+                    let standing = Standing::Unauthenticated { _address: address_permit, _slot: slot, refusals: 0 };
                     let _ = out
-                        .send(Connection::new(stream, peer, (limits.handshake_timeout, evicted), permit, standing))
+                        .send(Connection::new(stream, peer, limits.handshake_timeout, evicted, permit, standing))
                         .await;
                 }
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
-                Err(_) => tracing::debug!(%peer, "TLS took too long"),
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+                Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
             }
         });
     }
 }
 
-/// What one person has: an address, or the network of 64 bits that comes with one of version 6.
+/// The network that counts as one client: an IPv4 address, or an IPv6 /64 network.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -85,37 +85,38 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection of a client.
+/// A client connection.
 pub struct Connection {
     stream: TlsStream<TcpStream>,
     peer: Peer,
-    /// When it ends unless credentials were shown.
+    /// Closes the connection unless it authenticates before.
     deadline: Pin<Box<Sleep>>,
-    /// Tells a stranger to make room for another; nothing once it was told.
+    /// Completes when the connection is evicted; `None` afterwards.
     evicted: Option<oneshot::Receiver<()>>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Who is at the other end.
+/// The remote end of a connection.
 #[derive(Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// Of its certificate, which an authority of ours signed.
+    /// The fingerprint of its certificate, which a configured authority signed.
     pub certificate: Option<Fingerprint>,
     standing: Arc<Mutex<Standing>>,
 }
 
-/// What a connection counts as.
+/// How a connection is counted.
 enum Standing {
-    /// One of the strangers of a neighbourhood, and of all, refused so many times.
-    Unauthenticated { _permits: (Permit<IpAddr>, PreauthConnection), refusals: u32 },
-    /// One of the connections of each of these tenants.
+    /// Not authenticated, with permits for its address and in total, and the number of refused
+    /// requests.
+    Unauthenticated { _address: Permit<IpAddr>, _slot: PreauthConnection, refusals: u32 },
+    /// Authenticated, with a permit for each tenant that used it.
     Authenticated(BTreeMap<Tenant, Permit<Tenant>>),
 }
 
 impl Peer {
-    /// Counts the connection as one of a tenant, who showed credentials on it; gives whether he may have it.
+    /// Counts the connection as one of the tenant's. Returns false if he has too many.
     pub fn admit(&self, tenant: &Tenant, connections: &ConcurrencyLimit<Tenant>) -> bool {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Standing::Authenticated(tenants) = &*standing
@@ -131,7 +132,7 @@ impl Peer {
         true
     }
 
-    /// Counts a request without credentials.
+    /// Counts a refused request.
     pub fn refused(&self) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Standing::Unauthenticated { refusals, .. } = &mut *standing {
@@ -139,7 +140,7 @@ impl Peer {
         }
     }
 
-    /// How often a stranger was refused; nothing where someone is known.
+    /// The number of refused requests; `None` after authentication.
     fn preauth_refusals(&self) -> Option<u32> {
         match *self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
             Standing::Unauthenticated { refusals, .. } => Some(refusals),
@@ -152,7 +153,8 @@ impl Connection {
     fn new(
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
-        (handshake_timeout, evicted): (Duration, oneshot::Receiver<()>),
+        handshake_timeout: Duration,
+        evicted: oneshot::Receiver<()>,
         permit: OwnedSemaphorePermit,
         standing: Standing,
     ) -> Self {
@@ -163,7 +165,7 @@ impl Connection {
         Self { stream, peer, deadline, evicted: Some(evicted), _permit: permit }
     }
 
-    /// Whether a stranger has to make room.
+    /// Whether the connection was evicted.
     fn is_evicted(&mut self, cx: &mut Context<'_>) -> bool {
         let evicted = self.evicted.as_mut().is_none_or(|evicted| Pin::new(evicted).poll(cx).is_ready());
         if evicted {

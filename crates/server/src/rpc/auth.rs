@@ -1,4 +1,4 @@
-//! The door: who asks is known, and written down, before anything of a request's message is read.
+//! Authentication and audit of requests, before any message is read.
 
 use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
@@ -17,7 +17,8 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::{Code, Status};
 
-/// Lets requests through to `inner` with their tenant and a note for the audit log, or refuses them.
+/// Middleware that authenticates requests. It passes them to `inner` with their tenant and their
+/// audit subject, or refuses them.
 #[derive(Clone)]
 pub struct AuthLayer<S> {
     inner: S,
@@ -25,7 +26,7 @@ pub struct AuthLayer<S> {
 }
 
 impl<S> AuthLayer<S> {
-    /// The door of a service.
+    /// Wraps `inner`.
     pub fn new(inner: S, service: Arc<Service>) -> Self {
         Self { inner, service }
     }
@@ -47,14 +48,14 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let service = Arc::clone(&self.service);
         let peer = request.extensions().get::<Peer>().cloned();
-        let books = (Arc::clone(&service.audit), Arc::clone(&service.core.metrics));
-        let mut audited = AuditedRequest::begin(books, request.uri().path(), peer.as_ref());
+        let recorder = Recorder { audit: Arc::clone(&service.audit), metrics: Arc::clone(&service.core.metrics) };
+        let mut audited = AuditedRequest::begin(recorder, request.uri().path(), peer.as_ref());
         add(&service.core.metrics.requests, 1);
         let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
             audited.tenant = Some(tenant.clone());
             match &peer {
                 Some(peer) if !peer.admit(&tenant, &service.connections) => {
-                    Err(Error::Limit { message: "too many connections: use the ones you have".to_owned() })
+                    Err(Error::Limit { message: "too many connections: reuse the open ones".to_owned() })
                 }
                 _ => Ok(tenant),
             }
@@ -74,12 +75,12 @@ where
         request.extensions_mut().insert(audited.subject.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
-            // Its message is read, and takes its room, when the answer is waited for.
+            // The message is read when the response future is polled.
             let _permit =
                 if audited.request == "CreateJob" { service.create_job_slots.acquire(&tenant).await } else { None };
             let answer = answer.await;
             audited.end(match &answer {
-                // What ends before its stream begins says so in the headers.
+                // A call that fails before its stream begins reports the status in the headers.
                 Ok(response) => Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code()),
                 Err(never) => match *never {},
             });
@@ -88,10 +89,18 @@ where
     }
 }
 
-/// A line of the audit log, written when the request ends: also when its client resets the stream and nobody waits for the answer.
+/// Where requests are recorded.
+#[derive(Clone)]
+struct Recorder {
+    audit: Arc<AuditLog>,
+    metrics: Arc<Metrics>,
+}
+
+/// An entry of the audit log. It is written on drop, so a request whose client resets the stream is
+/// logged too.
 struct AuditedRequest {
-    books: (Arc<AuditLog>, Arc<Metrics>),
-    begun: Instant,
+    recorder: Recorder,
+    started: Instant,
     request: String,
     peer: Option<SocketAddr>,
     tenant: Option<Tenant>,
@@ -100,11 +109,11 @@ struct AuditedRequest {
 }
 
 impl AuditedRequest {
-    fn begin(books: (Arc<AuditLog>, Arc<Metrics>), path: &str, peer: Option<&Peer>) -> Self {
+    fn begin(recorder: Recorder, path: &str, peer: Option<&Peer>) -> Self {
         Self {
-            books,
-            begun: Instant::now(),
-            // Longer names than ours are not worth their room in the log.
+            recorder,
+            started: Instant::now(),
+            // No method of the protocol has a longer name.
             request: path.rsplit('/').next().unwrap_or(path).chars().take(32).collect(),
             peer: peer.map(|peer| peer.address),
             tenant: None,
@@ -113,7 +122,7 @@ impl AuditedRequest {
         }
     }
 
-    /// Ends it, other than by being broken off.
+    /// Sets the final status. Without it the request counts as cancelled.
     fn end(mut self, code: Code) {
         self.code = code;
     }
@@ -121,7 +130,7 @@ impl AuditedRequest {
 
 impl Drop for AuditedRequest {
     fn drop(&mut self) {
-        let (audit, metrics) = &self.books;
+        let Recorder { audit, metrics } = &self.recorder;
         if self.code != Code::Ok {
             add(&metrics.refusals, 1);
         }
@@ -132,7 +141,7 @@ impl Drop for AuditedRequest {
             request: &self.request,
             object: self.subject.take(),
             outcome: outcome_name(self.code),
-            millis: self.begun.elapsed().as_millis() as u64,
+            millis: self.started.elapsed().as_millis() as u64,
         });
     }
 }
@@ -146,13 +155,15 @@ mod tests {
     use tokio::sync::Semaphore;
     use tonic::codegen::Service as _;
 
-    /// Messages that ask for jobs are read a few at a time, of each tenant; others are not kept waiting.
+    /// Few `CreateJob` messages of a tenant are read at the same time. Other requests do not wait.
     #[test]
     fn few_orders_are_read_at_once() {
         let dir = TempDir::new();
-        let running =
-            crate::server::begin(crate::server::tests::config(dir.path()), crate::store::ownership::RENEWAL_INTERVAL)
-                .unwrap();
+        let running = crate::server::start_with(
+            crate::server::tests::config(dir.path()),
+            crate::store::ownership::RENEWAL_INTERVAL,
+        )
+        .unwrap();
         let (read, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (counter, gate) = (Arc::clone(&read), Arc::clone(&go_on));
         let inner = tower::service_fn(move |_: Request<Body>| {
@@ -195,14 +206,14 @@ mod tests {
     #[test]
     fn a_request_that_nobody_waits_for_is_written_down() {
         let dir = TempDir::new();
-        let books = (Arc::new(AuditLog::open(dir.path(), 4096).unwrap()), Arc::<Metrics>::default());
+        let recorder = Recorder { audit: Arc::new(AuditLog::open(dir.path(), 4096).unwrap()), metrics: Arc::default() };
         let begin = || {
-            let mut audited = AuditedRequest::begin(books.clone(), "/hetal.v1.Hetal/CreateJob", None);
+            let mut audited = AuditedRequest::begin(recorder.clone(), "/hetal.v1.Hetal/CreateJob", None);
             audited.tenant = Some("ann".to_owned().try_into().unwrap());
             audited
         };
         begin().end(Code::Ok);
-        // What becomes of it when its client resets the stream.
+        // The client resets the stream.
         drop(begin());
         let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
         let outcomes: Vec<_> = text.lines().map(|line| line.contains("broken off")).collect();

@@ -32,7 +32,7 @@ impl Service {
         }
     }
 
-    /// What a client is told of an agreement.
+    /// Converts an agreement for clients.
     fn terms(&self, agreement: &Agreement) -> v1::Terms {
         use hetal_learn::nesterov::Momentum;
         let hide = self.core.config.hide_hyperparameters;

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Service {
-    /// Refuses more batches than there may be.
+    /// Refuses a request with too many row blobs.
     pub(super) fn check_batches(&self, message: &v1::CreateJobRequest) -> Result<()> {
         use v1::create_job_request::Work::{Classification, Training};
         let batches = match &message.work {
@@ -27,8 +27,8 @@ impl Service {
         check_batch_count(batches, self.core.config.bounds.batches)
     }
 
-    /// `turn`: what finding the needs of a shape waits for. While keys are looked at, which may have to be fetched from a bucket first,
-    /// only the tenant's own requests wait.
+    /// Creates a job. The admission covers the computation of the key requirements. Checking the
+    /// keys may download them from a bucket, so it delays only requests of the same tenant.
     pub(super) fn create_job(
         &self,
         tenant: &Tenant,
@@ -36,9 +36,11 @@ impl Service {
         mut admission: Admission,
     ) -> Result<v1::Job> {
         let request = (&*message.request_id).try_into();
-        let request: [u8; 16] = request.map_err(|_| Error::invalid("a request's id is 16 random bytes"))?;
+        let request: [u8; 16] = request.map_err(|_| Error::invalid("a request id must have 16 random bytes"))?;
         if message.label.len() > LABEL_BYTES || message.label.chars().any(char::is_control) {
-            return Err(Error::invalid(format!("a label is at most {LABEL_BYTES} bytes of text")));
+            return Err(Error::invalid(format!(
+                "a label must be text of at most {LABEL_BYTES} bytes without control characters"
+            )));
         }
         let validator = RequestValidator {
             param_sets: &self.core.param_sets,
@@ -58,7 +60,7 @@ impl Service {
             Some(v1::create_job_request::Work::Classification(message)) => {
                 JobSpec::Classification(validator.classification(message)?)
             }
-            None => return Err(Error::invalid("a job without work")),
+            None => return Err(Error::invalid("the request names neither a training nor a classification")),
         };
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
@@ -68,7 +70,7 @@ impl Service {
         Ok(self.describe(&job))
     }
 
-    /// The key set has the keys that the shape needs, each once, and no others.
+    /// Checks that the key set contains exactly the required keys.
     fn check_keys(
         &self,
         tenant: &Tenant,
@@ -84,13 +86,13 @@ impl Service {
         let expected: BTreeSet<_> = expected.iter().copied().collect();
         if let Some((id, limbs)) = expected.difference(&found).next() {
             return Err(Error::invalid(format!(
-                "the key set lacks the {id} for {limbs} limbs: make keys for this shape; {OLD_KEYS_HINT}"
+                "the key set lacks the {id} for {limbs} limbs: create keys for this shape; {OLD_KEYS_HINT}"
             )));
         }
         match found.difference(&expected).next() {
-            Some((id, limbs)) => Err(Error::invalid(format!(
-                "the key set has a {id} for {limbs} limbs that nothing needs; {OLD_KEYS_HINT}"
-            ))),
+            Some((id, limbs)) => {
+                Err(Error::invalid(format!("the key set has an unneeded {id} for {limbs} limbs; {OLD_KEYS_HINT}")))
+            }
             None => Ok(()),
         }
     }

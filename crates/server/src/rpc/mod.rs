@@ -1,4 +1,4 @@
-//! The protocol's requests, one function each: who asks, what exactly, then the state and the blobs.
+//! The RPC service: one function for each request.
 
 pub mod auth;
 mod convert;
@@ -29,42 +29,44 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages of a stream that wait for a slow client.
+/// Buffered messages of a stream.
 const STREAM_DEPTH: usize = 4;
-/// Requests of a tenant that are worked on at once: twice as many as uploads by default, whose ends may take long.
-pub const REQUESTS_PER_TENANT: usize = 16;
-/// Requests of a tenant for jobs whose messages are in memory at once.
+/// Concurrent requests of a tenant: twice the default number of concurrent uploads, whose last step
+/// may take long.
+const REQUESTS_PER_TENANT: usize = 16;
+/// Concurrent `CreateJob` messages of a tenant in memory.
 pub const CREATE_JOBS_PER_TENANT: usize = 2;
 
-/// Everything requests work on.
+/// Everything that requests need.
 pub struct Service {
     /// What requests and workers share.
     pub core: Arc<Core>,
-    /// Who may ask.
+    /// The tenants, replaced by a reload.
     pub tenants: RwLock<Tenants>,
-    /// Bytes on their way.
+    /// Uploads in progress.
     pub uploads: Uploads,
-    /// Where requests are written down.
+    /// The audit log.
     pub audit: Arc<AuditLog>,
-    /// Connections of each tenant.
+    /// Limits the connections of each tenant.
     pub connections: ConcurrencyLimit<Tenant>,
-    /// Streams to each tenant.
+    /// Limits the streams of each tenant.
     pub streams: ConcurrencyLimit<Tenant>,
-    /// Of requests for jobs, whose needs may take a while to find out.
+    /// Serialises `CreateJob` requests, which may compute key requirements.
     pub admission: AdmissionQueue,
-    /// Of all requests, while they are worked on.
+    /// Limits the concurrent requests of each tenant.
     pub request_slots: TenantSemaphores,
-    /// Of requests for jobs, from before their messages are read: a small message may be large in memory.
+    /// Limits the `CreateJob` messages of each tenant in memory. A small message may decode to a
+    /// large one.
     pub create_job_slots: TenantSemaphores,
-    /// Set when streams shall end.
+    /// Set when streams must end.
     pub closing: AtomicBool,
 }
 
-/// What the network layer holds.
+/// The gRPC handler.
 #[derive(Clone)]
 pub struct Handler(pub Arc<Service>);
 
-/// The tenant whom the door let in, and the note for its log.
+/// The authenticated tenant and the audit subject of a request.
 fn authenticated<T>(request: &Request<T>) -> Result<(Tenant, AuditSubject)> {
     let extensions = request.extensions();
     let found = extensions.get::<Tenant>().cloned().zip(extensions.get::<AuditSubject>().cloned());
@@ -72,22 +74,22 @@ fn authenticated<T>(request: &Request<T>) -> Result<(Tenant, AuditSubject)> {
 }
 
 impl Handler {
-    /// Runs what blocks away from the network's threads, when its tenant has a place.
+    /// Runs blocking work outside the network threads, within the tenant's limit.
     async fn run<T: Send + 'static>(
         &self,
         tenant: &Tenant,
         work: impl FnOnce(&Service, &Tenant) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, Status> {
-        let (service, asked) = (Arc::clone(&self.0), tenant.clone());
-        answer(self.0.request_slots.run_blocking(tenant, move || work(&service, &asked)).await)
+        let (service, owner) = (Arc::clone(&self.0), tenant.clone());
+        answer(self.0.request_slots.run_blocking(tenant, move || work(&service, &owner)).await)
     }
 }
 
-/// What became of work in another thread.
+/// Converts the result of blocking work to a response.
 fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
-    // What it said when it broke off is for the log alone.
-    let broken_off = |e: JoinError| Error::System { what: "a request broke off".to_owned(), reason: e.to_string() };
-    let outcome = outcome.unwrap_or_else(|e| Err(broken_off(e)));
+    // The panic message may contain secrets, so it goes to the log only.
+    let panicked = |e: JoinError| Error::System { what: "a request panicked".to_owned(), reason: e.to_string() };
+    let outcome = outcome.unwrap_or_else(|e| Err(panicked(e)));
     outcome.map_err(|error| {
         tracing::debug!(%error, "refused");
         error.into()
@@ -131,10 +133,10 @@ impl Hetal for Handler {
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();
-        // Before it waits, with all it holds.
+        // Checked before the request waits in the queue with its message in memory.
         self.0.check_batches(&message)?;
-        let (service, asked) = (Arc::clone(&self.0), tenant.clone());
-        let work = move |admission| service.create_job(&asked, &message, admission);
+        let (service, owner) = (Arc::clone(&self.0), tenant.clone());
+        let work = move |admission| service.create_job(&owner, &message, admission);
         let job = answer(self.0.admission.run_blocking(&tenant, work).await)?;
         subject.set(job_id(&job.id)?);
         Ok(Response::new(job))
@@ -183,7 +185,7 @@ impl Hetal for Handler {
         let (id, after) = (job_id(&request.get_ref().job)?, request.get_ref().after);
         subject.set(id);
         let permit = self.0.stream(&tenant)?;
-        // The job must be there before the stream begins.
+        // An unknown job is refused before the stream begins.
         self.run(&tenant, move |service, tenant| service.core.state.summary(tenant, id)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
@@ -206,7 +208,7 @@ impl Hetal for Handler {
             v1::Verdict::Stop => Verdict::Stop,
             v1::Verdict::LowerRate => Verdict::LowerRate,
             v1::Verdict::WidenRange => Verdict::WidenRange,
-            v1::Verdict::Unspecified => return Err(Error::invalid("that is no verdict").into()),
+            v1::Verdict::Unspecified => return Err(Error::invalid("the request has no verdict").into()),
         };
         let done = self.run(&tenant, move |service, tenant| {
             service.core.state.judge(tenant, id, message.round, verdict)?;
@@ -235,7 +237,25 @@ impl Hetal for Handler {
 }
 
 impl Service {
-    /// The tenant who asks, after the protocol's version: an old client is told so even with old credentials.
+    /// Creates the service with the limits of the configuration.
+    pub fn new(core: Arc<Core>, tenants: RwLock<Tenants>, uploads: Uploads, audit: Arc<AuditLog>) -> Self {
+        let bounds = &core.config.bounds;
+        Self {
+            tenants,
+            uploads,
+            audit,
+            connections: ConcurrencyLimit::new(bounds.tenant_connections),
+            streams: ConcurrencyLimit::new(bounds.streams),
+            admission: AdmissionQueue::default(),
+            request_slots: TenantSemaphores::new(REQUESTS_PER_TENANT),
+            create_job_slots: TenantSemaphores::new(CREATE_JOBS_PER_TENANT),
+            closing: false.into(),
+            core,
+        }
+    }
+
+    /// Identifies the tenant. The protocol version is checked first, so that an old client is told
+    /// to update even with old credentials.
     pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Tenant> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let version = text(VERSION_ENTRY).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0);
@@ -246,7 +266,7 @@ impl Service {
         tenants.identify(certificate, token, clock::millis() / 1000)
     }
 
-    /// How long anyone is waited for.
+    /// Time limit for waiting on a client.
     fn idle(&self) -> Duration {
         Duration::from_secs(self.core.config.bounds.idle_seconds)
     }
@@ -268,6 +288,6 @@ mod tests {
         let broken = || -> Result<()> { panic!("a secret") };
         let status = runtime.block_on(async { answer(tokio::task::spawn_blocking(broken).await).unwrap_err() });
         assert_eq!(status.code(), tonic::Code::Internal);
-        assert!(!status.message().contains("secret") && status.message().contains("fault of its own"), "{status}");
+        assert!(!status.message().contains("secret") && status.message().contains("internal server error"), "{status}");
     }
 }

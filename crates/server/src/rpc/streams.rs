@@ -15,13 +15,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// How often watchers look for changes made by other machines.
+/// How often watchers poll for changes by other machines.
 const POLL: Duration = Duration::from_secs(1);
-/// Events that are read at once.
+/// Events read at once.
 const EVENTS_AT_ONCE: usize = 64;
 
 impl Handler {
-    /// Sends a blob part by part, as long as somebody takes them.
+    /// Sends a blob in parts until the client stops reading.
     pub(super) async fn send_parts(
         &self,
         tenant: &Tenant,
@@ -42,13 +42,14 @@ impl Handler {
             }
             add(&self.0.core.metrics.sent_bytes, data.len() as u64);
             if out.send_timeout(Ok(v1::DownloadPart { data: data.into() }), self.0.idle()).await.is_err() {
-                // Nobody takes it, or not soon enough.
+                // The client is gone or too slow.
                 return Ok(());
             }
         }
     }
 
-    /// Sends events after a number, and progress as it changes, until the job has ended or nobody listens.
+    /// Sends the events after a sequence number, and progress updates, until the job ends or the
+    /// client leaves.
     pub(super) async fn send_events(
         &self,
         tenant: &Tenant,
@@ -57,14 +58,14 @@ impl Handler {
         out: &mpsc::Sender<std::result::Result<v1::Event, Status>>,
     ) -> std::result::Result<(), Status> {
         let mut notifier = self.0.core.notifier.subscribe();
-        let mut told = None;
+        let mut last_sent = None;
         loop {
             notifier.mark_unchanged();
-            let news = self.run(tenant, move |service, tenant| {
+            let update = self.run(tenant, move |service, tenant| {
                 let events = service.core.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
                 Ok((service.core.state.summary(tenant, id)?, events))
             });
-            let (job, events) = news.await?;
+            let (job, events) = update.await?;
             let more = events.len() == EVENTS_AT_ONCE;
             for event in events {
                 after = event.sequence;
@@ -75,15 +76,17 @@ impl Handler {
             if more {
                 continue;
             }
-            // Whoever watches a server that closes hears the rest from the next.
+            // The client resumes the stream at the next server.
             if job.state.has_ended() && after >= job.sequence || self.0.closing.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            // A job that rests is in the queue; one that runs no longer rests, whatever it said last.
-            let speaks = if job.progress.is_some_and(|p| p.resting) { JobState::Queued } else { JobState::Running };
-            if job.progress != told && job.state == speaks && after == job.sequence {
-                told = job.progress;
-                let what = told.map(v1::event::What::Progress);
+            // A job that backs off is queued. The last progress of a running job may still say that
+            // it backs off.
+            let reporting_state =
+                if job.progress.is_some_and(|p| p.resting) { JobState::Queued } else { JobState::Running };
+            if job.progress != last_sent && job.state == reporting_state && after == job.sequence {
+                last_sent = job.progress;
+                let what = last_sent.map(v1::event::What::Progress);
                 if out.send_timeout(Ok(v1::Event { sequence: after, what }), self.0.idle()).await.is_err() {
                     return Ok(());
                 }
@@ -97,10 +100,11 @@ impl Handler {
 }
 
 impl Service {
-    /// A place among the streams of a tenant.
+    /// Takes a permit for a stream.
     pub(super) fn stream(&self, tenant: &Tenant) -> Result<Permit<Tenant>> {
-        let most = self.core.config.bounds.streams;
-        let message = || format!("{most} jobs watched and blobs downloaded at once are the most allowed");
+        let max_streams = self.core.config.bounds.streams;
+        let message =
+            || format!("too many streams: at most {max_streams} jobs watched and blobs downloaded at once are allowed");
         self.streams.try_acquire(tenant).ok_or_else(|| Error::Limit { message: message() })
     }
 
@@ -110,7 +114,9 @@ impl Service {
         let (key, offset) = (Key::new(tenant, Namespace::Job(id), name), message.offset);
         let size = self.core.blobs.len(&key)?.ok_or_else(|| key.missing())?;
         if offset > size {
-            return Err(Error::invalid(format!("output {name} has {size} bytes: none begin at {offset}")));
+            return Err(Error::invalid(format!(
+                "offset {offset} is beyond the end of output {name}, which has {size} bytes"
+            )));
         }
         self.core.blobs.open(&key, offset)?.ok_or_else(|| key.missing())
     }

@@ -13,11 +13,11 @@ use hetal_wire::{PART_BYTES, v1};
 use std::time::Instant;
 use tonic::{Code, Status, Streaming};
 
-/// Bytes that an upload brings in `idle_seconds`, at the least.
+/// The least number of bytes that an upload must bring in `idle_seconds`.
 const MIN_BYTES: usize = 64 << 10;
 
 impl Handler {
-    /// Takes the parts of an upload. Whatever ends the stream, the bytes that came stay.
+    /// Receives the parts of an upload. Received bytes stay, even if the stream breaks off.
     pub(super) async fn receive(
         &self,
         tenant: Tenant,
@@ -25,12 +25,12 @@ impl Handler {
         mut stream: Streaming<v1::UploadPart>,
     ) -> std::result::Result<v1::UploadState, Status> {
         let first = self.part(&mut stream).await?;
-        let first = first.ok_or_else(|| Status::invalid_argument("an upload begins with its name"))?;
+        let first = first.ok_or_else(|| Status::invalid_argument("the first part of an upload must carry its name"))?;
         let name = blob_name(&first.name)?;
         subject.set(name);
-        let begun =
+        let resumed =
             self.run(&tenant, move |service, tenant| service.uploads.resume(tenant, name, first.offset)).await?;
-        let mut writer = match begun {
+        let mut writer = match resumed {
             Resumed::Complete(upload) => return Ok(v1::UploadState { held: upload.size, complete: true }),
             Resumed::Partial(writer) => writer,
         };
@@ -38,7 +38,7 @@ impl Handler {
         let mut part = Some(first);
         while let Some(v1::UploadPart { data, .. }) = part {
             if data.len() > PART_BYTES {
-                return Err(Error::invalid(format!("a part of more than {PART_BYTES} bytes")).into());
+                return Err(Error::invalid(format!("a part has more than {PART_BYTES} bytes")).into());
             }
             add(&self.0.core.metrics.received_bytes, data.len() as u64);
             came += data.len();
@@ -62,16 +62,18 @@ impl Handler {
         Ok(v1::UploadState { held, complete: true })
     }
 
-    /// The next part of an upload, if it comes soon.
+    /// The next part of an upload, with a time limit.
     async fn part(
         &self,
         stream: &mut Streaming<v1::UploadPart>,
     ) -> std::result::Result<Option<v1::UploadPart>, Status> {
         match tokio::time::timeout(self.0.idle(), stream.message()).await {
-            // What the transport cannot read any more: the client has gone, and hears nothing of this.
+            // The transport failed: the client is gone and will not see this status.
             Ok(Err(status)) if status.code() == Code::Unknown => Err(Status::cancelled("the upload broke off")),
             Ok(part) => part,
-            Err(_) => Err(Status::deadline_exceeded("no part of the upload came for too long: send the rest")),
+            Err(_) => {
+                Err(Status::deadline_exceeded("timed out waiting for the next part of the upload: send the rest"))
+            }
         }
     }
 }
@@ -82,14 +84,14 @@ impl Service {
             v1::BlobKind::Keys => BlobKind::Keys,
             v1::BlobKind::Batch => BlobKind::Batch,
             v1::BlobKind::Features => BlobKind::Features,
-            v1::BlobKind::Unspecified => return Err(Error::invalid("a blob of no kind")),
+            v1::BlobKind::Unspecified => return Err(Error::invalid("the request has no blob kind")),
         };
         let wanted = Upload { name: blob_name(&message.name)?, kind, size: message.size, complete: false };
         let UploadProgress { held, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;
         Ok(v1::UploadState { held, complete })
     }
 
-    /// Looks at how an upload begins: an object of its kind and of an accepted parameter set.
+    /// Checks the header of an upload: its kind and its parameter set.
     fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
         let kind = match upload.kind {
             BlobKind::Keys => ObjectKind::KeySet,

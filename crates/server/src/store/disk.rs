@@ -1,49 +1,50 @@
-//! The file system, as far as a server needs one: a trait, so that tests can pull the plug.
+//! File system operations of the server, as a trait, so that tests can simulate crashes.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// A file system. What is written survives the machine's sudden end once the file was synced, and its name once its folder was.
+/// A file system. Content survives a power cut after the file was synced, and a name after its
+/// folder was synced.
 pub trait Disk: Send + Sync {
-    /// Opens a file to write at its end; makes it if it is not there.
+    /// Opens a file for appending, and creates it if necessary.
     fn append(&self, path: &Path) -> io::Result<Box<dyn AppendFile>>;
 
-    /// The bytes of a file from an offset; `None` if there is no such file.
+    /// Reads a file from an offset; `None` if there is no such file.
     fn read(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn Read + Send>>>;
 
-    /// The length of a file, if there is one.
+    /// The length of a file, if it exists.
     fn len(&self, path: &Path) -> io::Result<Option<u64>>;
 
-    /// Gives a file another name, in place of what had it.
+    /// Renames a file and replaces an existing target.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file; it need not be there.
+    /// Deletes a file, if it exists.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a folder in one that is there; it may be there already.
+    /// Creates a folder in an existing folder, unless it exists.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes an empty folder; it need not be there.
+    /// Deletes an empty folder, if it exists.
     fn remove_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes the names in a folder last.
+    /// Makes the names in a folder durable.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a folder, in order; none if there is no such folder.
+    /// The names in a folder, sorted; empty if there is no such folder.
     fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
 
-    /// Bytes that can still be written where a path is.
+    /// Free space in bytes on the file system of a path.
     fn free(&self, path: &Path) -> io::Result<u64>;
 }
 
-/// A file that is written at its end.
+/// A file open for appending.
 pub trait AppendFile: Write + Send {
-    /// Makes the bytes last.
+    /// Makes the content durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The machine's own file system.
+/// The file system of the machine.
 pub struct OsDisk;
 
 impl AppendFile for File {
@@ -52,7 +53,7 @@ impl AppendFile for File {
     }
 }
 
-/// `None` where something is not there.
+/// Converts "not found" to `None`.
 fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

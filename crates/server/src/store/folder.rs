@@ -4,7 +4,8 @@ use crate::{Error, Result};
 use std::fs::File;
 use std::path::Path;
 
-/// Makes the folder, for nobody but its owner: labels, verdicts and whose blobs are whose are in it.
+/// Creates the folder with access for its owner only. It contains labels, verdicts, and which
+/// tenant owns which blobs.
 pub fn make_private(folder: &Path) -> Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     let failed = |e: std::io::Error| Error::file(folder, e);
@@ -12,18 +13,18 @@ pub fn make_private(folder: &Path) -> Result<()> {
     let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let mode = format!("{mode:o}");
-        tracing::warn!(folder = %folder.display(), mode, "others on this machine may look into the folder: chmod 700 it");
+        tracing::warn!(folder = %folder.display(), mode, "other users of this machine can read the folder: run chmod 700 on it");
     }
     Ok(())
 }
 
-/// Makes sure that no other process uses the folder.
+/// Locks the folder against other processes.
 pub fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::file(&path, e))?;
     file.try_lock().map_err(|_| Error::Config {
-        reason: format!("{} is used by another server: stop it, or take another folder", folder.display()),
+        reason: format!("{} is in use by another server: stop it, or choose another folder", folder.display()),
     })?;
     Ok(file)
 }
@@ -41,7 +42,7 @@ mod tests {
         let folder = dir.path().join("of/hetal");
         make_private(&folder).unwrap();
         assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
-        // One that an operator made wider is his.
+        // Permissions that the operator widened stay.
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o750)).unwrap();
         make_private(&folder).unwrap();
         assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o750);

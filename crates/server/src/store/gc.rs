@@ -1,5 +1,7 @@
-//! What is no longer needed: jobs that their owners delete, and what a sudden end left behind and nobody names: bytes of forgotten uploads and jobs, ciphertexts of a checkpoint that was never
-//! written. It is swept up when a server starts, before it serves anyone: nothing is on its way then.
+//! Garbage collection: deletes uploads and blobs that the state does not reference.
+//!
+//! A crash may leave bytes of deleted uploads and jobs, and ciphertexts of a checkpoint that was
+//! never committed. The collection runs when a server starts, before it serves clients.
 
 use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::staging::Staging;
@@ -10,7 +12,7 @@ use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId, v1};
 use std::collections::BTreeSet;
 
-/// Removes what nobody names; gives how much that was.
+/// Deletes everything that the state does not reference. Returns the number of deleted files.
 pub fn collect_garbage(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<usize> {
     let mut removed = 0;
     for (tenant, name) in staging.files()? {
@@ -40,29 +42,29 @@ pub fn collect_garbage(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) 
     Ok(removed)
 }
 
-/// What of a shelf is needed.
+/// Which blobs of a namespace to keep.
 enum Keep {
     Uploads,
     Only(BTreeSet<BlobName>),
-    /// The job cannot be read: what it needs is not known.
+    /// The job cannot be read, so its references are unknown.
     All,
 }
 
-/// `None` where the whole shelf has lost its job.
+/// `None` if the job of the namespace no longer exists.
 fn blobs_to_keep(state: &dyn State, tenant: &Tenant, namespace: Namespace) -> Result<Option<Keep>> {
     let Namespace::Job(id) = namespace else { return Ok(Some(Keep::Uploads)) };
     match referenced_blobs(state, tenant, id) {
         Ok(names) => Ok(Some(Keep::Only(names))),
         Err(Error::NoJob { .. }) => Ok(None),
         Err(error @ (Error::State { .. } | Error::Failed { .. })) => {
-            tracing::error!(job = %id, %tenant, %error, "a job cannot be read: everything it made is kept");
+            tracing::error!(job = %id, %tenant, %error, "a job cannot be read: all its blobs are kept");
             Ok(Some(Keep::All))
         }
         Err(error) => Err(error),
     }
 }
 
-/// The blobs that a job's checkpoint and events name.
+/// The blobs that a job's checkpoint and events reference.
 pub fn referenced_blobs(state: &dyn State, tenant: &Tenant, id: JobId) -> Result<BTreeSet<BlobName>> {
     let job = state.job(tenant, id)?;
     let mut names = BTreeSet::new();

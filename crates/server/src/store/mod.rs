@@ -1,4 +1,4 @@
-//! What a server keeps: the database of its state, blobs, and uploads on their way.
+//! Persistent storage: the state database, blobs, and uploads in progress.
 
 pub mod blobs;
 pub mod disk;

@@ -1,32 +1,39 @@
-//! Blobs and the database that knows them belong together: each alone looks whole beside the other of another server, and what a
-//! database does not name is swept up.
+//! Ownership of blobs: a blob store belongs to one copy of one database.
 //!
-//! Beside the blobs stands the name of their database, which all its copies have, and a mark, which they do not: a random word that the
-//! server replaces when it starts, once a minute, and when it stops. The new one is remembered in the database before it is written beside
-//! the blobs, and the one it replaces stays remembered until the next: whichever of the two a sudden end leaves there is known. A copy of
-//! the database that is older than the last mark knows neither, and is refused. One that is younger lacks what came since, at most the
-//! last minute before a sudden end.
+//! Garbage collection deletes blobs that the database does not reference. With the wrong database,
+//! it would delete everything.
+//!
+//! The store therefore records the identity of its database, which all copies of the database
+//! share, and a random mark, which they do not. The server replaces the mark when it starts, once a
+//! minute, and when it stops. It commits the new mark to the database before it writes the mark to
+//! the store, and remembers the previous mark until the next replacement. After a crash, the store
+//! holds one of these two marks.
+//!
+//! A copy of the database that is older than the last mark knows neither of them and is refused. A
+//! more recent copy lacks at most the last minute before a crash.
 
 use crate::store::blobs::Blobs;
-use crate::store::state::{SqliteState, State, TenantTotals};
+use crate::store::state::{OwnerMarks, SqliteState, State, TenantTotals};
 use crate::{Error, Result};
 use std::time::Duration;
 
-/// How often the mark is replaced while a server runs.
+/// How often a running server replaces the mark.
 pub const RENEWAL_INTERVAL: Duration = Duration::from_secs(60);
-/// Whoever loses a race for the mark so often has company.
+/// Lost races for the mark after which another server must be active.
 const MAX_ATTEMPTS: usize = 3;
 
-/// How blobs and database came together.
+/// How the blobs were matched with the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// As they were left: what the database does not name is rubbish.
+    /// The mark matched: unreferenced blobs are garbage.
     Confirmed,
-    /// For the first time, or because the operator said so. What the database does not name stays until he has seen that it was right.
+    /// The blobs had no owner, or the operator forced a takeover. Unreferenced blobs stay until the
+    /// next start without the flag.
     New,
 }
 
-/// Makes sure that blobs are those of this copy of the database, and marks them. `take_over`: also those that another copy marked last.
+/// Checks that the blobs belong to this copy of the database, and renews the mark. With
+/// `take_over`, blobs that another copy used last are accepted too.
 pub fn establish(blobs: &dyn Blobs, state: &SqliteState, take_over: bool) -> Result<Ownership> {
     for _ in 0..MAX_ATTEMPTS {
         let recorded = blobs.owner()?;
@@ -37,51 +44,59 @@ pub fn establish(blobs: &dyn Blobs, state: &SqliteState, take_over: bool) -> Res
         if write_mark(blobs, state, recorded.as_deref())? {
             return Ok(ownership);
         }
-        // Another server was faster: what it wrote is looked at like anything else.
+        // Another server was faster: check what it wrote.
     }
-    let reason = format!("{} is being taken by another server: stop one of them", blobs.location());
+    let reason = format!("another server is taking over {}: stop one of them", blobs.location());
     Err(Error::Config { reason })
 }
 
-/// Marks the blobs anew; gives whether they are still those of this copy of the database.
+/// Renews the mark. Returns false if the blobs no longer belong to this copy of the database.
 pub fn renew(blobs: &dyn Blobs, state: &SqliteState) -> Result<bool> {
     let Some(recorded) = blobs.owner()? else {
-        return Err(Error::Config { reason: format!("{} no longer says whose it is", blobs.location()) });
+        return Err(Error::Config { reason: format!("{} no longer records its owner", blobs.location()) });
     };
     Ok(is_ours(state, &recorded)? && write_mark(blobs, state, Some(&recorded))?)
 }
 
-/// The name of the database and the mark beside blobs. Servers before version 5 of the database wrote no mark.
-fn parse(recorded: &str) -> (&str, &str) {
-    recorded.split_once(' ').unwrap_or((recorded, ""))
+/// What a store records about its owner.
+struct OwnerRecord<'a> {
+    identity: &'a str,
+    mark: &'a str,
 }
 
-/// Whether this copy of the database is the one that wrote that.
+/// Splits the record into the identity of the database and the mark. Servers before version 5 of
+/// the database wrote no mark.
+fn parse(recorded: &str) -> OwnerRecord<'_> {
+    let (identity, mark) = recorded.split_once(' ').unwrap_or((recorded, ""));
+    OwnerRecord { identity, mark }
+}
+
+/// Whether this copy of the database wrote the record.
 pub(crate) fn is_ours(state: &SqliteState, recorded: &str) -> Result<bool> {
-    let (identity, mark) = parse(recorded);
-    let (found, intended) = state.marks()?;
+    let OwnerRecord { identity, mark } = parse(recorded);
+    let OwnerMarks { found, intended } = state.marks()?;
     Ok(identity == state.identity()? && [found, intended].iter().any(|known| known == mark))
 }
 
-/// Replaces what is beside the blobs by a mark of this copy of the database; gives whether nobody else did meanwhile.
+/// Writes a new mark to the store. Returns false if another server changed the record meanwhile.
 fn write_mark(blobs: &dyn Blobs, state: &SqliteState, recorded: Option<&str>) -> Result<bool> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
     let fresh: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    let (found, intended) = state.marks()?;
-    // What another copy wrote becomes this one's only by being replaced.
-    let is_intended = recorded.is_some_and(|recorded| parse(recorded).1 == intended);
+    let OwnerMarks { found, intended } = state.marks()?;
+    // A mark of another copy must not become known before it is replaced.
+    let is_intended = recorded.is_some_and(|recorded| parse(recorded).mark == intended);
     state.set_marks(if is_intended { &intended } else { &found }, &fresh)?;
     blobs.set_owner(recorded, &format!("{} {fresh}", state.identity()?))
 }
 
-/// Blobs that name their database.
+/// Checks blobs with a recorded owner.
 fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over: bool) -> Result<Ownership> {
     let location = blobs.location();
-    let reason = if parse(recorded).0 != state.identity()? {
+    let reason = if parse(recorded).identity != state.identity()? {
         format!(
-            "{location} holds the blobs of another database than state.sqlite: restore the one they belong to, or take another place (a \
-             folder, or a prefix in the bucket) to begin anew"
+            "{location} holds the blobs of another database than state.sqlite: restore the database that belongs to \
+             them, or choose another location (a folder, or a prefix in the bucket)"
         )
     } else if is_ours(state, recorded)? {
         return Ok(Ownership::Confirmed);
@@ -89,15 +104,16 @@ fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over
         return Ok(Ownership::New);
     } else {
         format!(
-            "{location} was last used with another copy of state.sqlite than this one, which is a copy itself or was restored from a backup. \
-             Two servers on one place destroy each other's data: make sure that no other one runs on it, and start this one once with \
-             --take-over"
+            "{location} was last used with another copy of state.sqlite. This one is a copy or a restored backup. Two \
+             servers on the same blobs destroy each other's data: make sure that no other server uses them, and start \
+             this one once with --take-over"
         )
     };
     Err(Error::Config { reason })
 }
 
-/// Blobs that name no database are this one's, unless they or it speak against that.
+/// Checks blobs without a recorded owner. They belong to this database unless their tenants or the
+/// uploads contradict it.
 fn check_unowned(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
     let (location, holders) = (blobs.location(), blobs.tenants()?);
     let mut unknown = Vec::new();
@@ -109,15 +125,15 @@ fn check_unowned(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
     let uploads = state.complete_uploads()?;
     let reason = if !unknown.is_empty() {
         format!(
-            "{location} does not say whose it is, and holds blobs of tenants whom state.sqlite does not know ({}): they may be another \
-             server's, or state.sqlite is not theirs. Restore the database they belong to; or take another place (a folder, or a prefix in \
-             the bucket) and move what is this server's there; or, if they are nobody's, move these tenants' folders away",
+            "{location} records no owner and holds blobs of tenants that state.sqlite does not know ({}). Restore the \
+             database that belongs to them, or choose another location (a folder, or a prefix in the bucket), or, if \
+             nobody needs them, move the folders of these tenants away",
             unknown.join(", ")
         )
     } else if holders.is_empty() && uploads > 0 {
         format!(
-            "{location} is empty, and state.sqlite knows of {uploads} uploads: name or mount the place that they are in; or, where they are \
-             lost, move state.sqlite away to begin anew"
+            "{location} is empty, but state.sqlite knows of {uploads} uploads: configure or mount the location of the \
+             blobs, or, if they are lost, move state.sqlite away to start anew"
         )
     } else {
         return Ok(());
@@ -142,7 +158,7 @@ pub(crate) mod tests {
         name.to_owned().try_into().unwrap()
     }
 
-    /// A complete upload, known to the database and in the store.
+    /// A complete upload, in the database and in the store.
     pub(crate) fn upload(blobs: &dyn Blobs, state: &dyn State, name: &str, bytes: &[u8]) -> Key {
         let (tenant, key) = (tenant(name), Key::new(&tenant(name), Namespace::Uploads, name_of(bytes)));
         let upload = Upload { name: key.name(), kind: BlobKind::Batch, size: bytes.len() as u64, complete: false };
@@ -158,19 +174,20 @@ pub(crate) mod tests {
         assert!(error.contains(word), "{error}");
     }
 
-    /// A copy of a database that is in use.
+    /// Copies a database that is in use.
     pub(crate) fn copy(dir: &Path, from: &str, to: &str) -> SqliteState {
         let backup = format!("VACUUM INTO '{}'", dir.join(to).display());
         rusqlite::Connection::open(dir.join(from)).unwrap().execute_batch(&backup).unwrap();
         SqliteState::open(&dir.join(to)).unwrap()
     }
 
-    /// Everything that is asked of a pairing, with databases in `dir`, on an empty store and another one.
-    pub(crate) fn check(blobs: &dyn Blobs, lonely: &dyn Blobs, dir: &Path) {
+    /// Everything that ownership must satisfy, with databases in `dir`, on an empty store and a
+    /// second one.
+    pub(crate) fn check(blobs: &dyn Blobs, other_store: &dyn Blobs, dir: &Path) {
         let open = |name: &str| SqliteState::open(&dir.join(name)).unwrap();
         let staging = Staging::open(Arc::new(crate::store::disk::OsDisk), &dir.join("staging"), 8).unwrap();
         let (first, second) = (open("first.sqlite"), open("second.sqlite"));
-        // One place of two servers that says nothing: whoever starts first does not get what is the other's.
+        // Two servers share a store without an owner: neither may claim the blobs of the other.
         let anns = upload(blobs, &first, "ann", b"rows");
         let bobs = upload(blobs, &second, "bob", b"more rows");
         refused(blobs, &first, "does not know (bob)");
@@ -181,7 +198,7 @@ pub(crate) mod tests {
         assert_eq!(establish(blobs, &first, false).unwrap(), Ownership::Confirmed);
         refused(blobs, &second, "another database");
         assert!(establish(blobs, &second, true).is_err(), "only copies of a database take over");
-        // A copy of a database knows the blobs until the original marks them again.
+        // A copy of the database matches until the original renews the mark.
         let copied = copy(dir, "first.sqlite", "copy.sqlite");
         assert!(is_ours(&copied, &blobs.owner().unwrap().unwrap()).unwrap());
         let later = upload(blobs, &first, "ann", b"rows that the copy does not know");
@@ -189,12 +206,12 @@ pub(crate) mod tests {
         refused(blobs, &copied, "--take-over");
         assert!(!renew(blobs, &copied).unwrap());
         assert_eq!(establish(blobs, &first, false).unwrap(), Ownership::Confirmed);
-        // Killed before it had taken over, it has not.
+        // A takeover that was killed halfway has no effect.
         let recorded = blobs.owner().unwrap().unwrap();
         assert!(!write_mark(blobs, &copied, Some("what was there before")).unwrap());
         assert_eq!(blobs.owner().unwrap().unwrap(), recorded);
         refused(blobs, &copied, "--take-over");
-        // Told to, it takes over; the original notices, and is refused from then on.
+        // The copy takes over on request. From then on the original is refused.
         assert_eq!(establish(blobs, &copied, true).unwrap(), Ownership::New);
         assert!(!renew(blobs, &first).unwrap());
         refused(blobs, &first, "--take-over");
@@ -202,10 +219,10 @@ pub(crate) mod tests {
         assert_eq!(establish(blobs, &copied, false).unwrap(), Ownership::Confirmed);
         assert_eq!(collect_garbage(&copied, blobs, &staging).unwrap(), 1, "now it is known to be rubbish");
         assert!(blobs.len(&later).unwrap().is_none() && blobs.len(&anns).unwrap().is_some());
-        // Nothing beside a database that knows of much.
-        refused(lonely, &copied, "knows of 1 uploads");
-        refused(lonely, &second, "knows of 1 uploads");
-        assert_eq!(establish(lonely, &open("third.sqlite"), false).unwrap(), Ownership::New);
+        // An empty store does not match a database with uploads.
+        refused(other_store, &copied, "knows of 1 uploads");
+        refused(other_store, &second, "knows of 1 uploads");
+        assert_eq!(establish(other_store, &open("third.sqlite"), false).unwrap(), Ownership::New);
     }
 
     #[test]
@@ -217,7 +234,7 @@ pub(crate) mod tests {
         check(&MemoryBlobs::new(dir.path()), &MemoryBlobs::new(dir.path()), dir.path());
     }
 
-    /// Killed between the two writes, however often, a server knows its blobs again; one that a failed write left in doubt too.
+    /// A crash between the two writes never locks the server out, nor does a failed write.
     #[test]
     fn a_sudden_end_between_the_writes_locks_nobody_out() {
         let dir = TempDir::new();
@@ -225,23 +242,24 @@ pub(crate) mod tests {
         let state = SqliteState::open(&dir.path().join("state.sqlite")).unwrap();
         establish(&blobs, &state, false).unwrap();
         for _ in 0..3 {
-            // Remembered, and not written.
+            // Committed to the database, not written to the store.
             let recorded = blobs.owner().unwrap().unwrap();
-            state.set_marks(parse(&recorded).1, "never written").unwrap();
+            state.set_marks(parse(&recorded).mark, "never written").unwrap();
             assert_eq!(establish(&blobs, &state, false).unwrap(), Ownership::Confirmed);
-            // Written, and nothing after that.
+            // Written to the store, and then a crash.
             let recorded = blobs.owner().unwrap().unwrap();
             assert!(write_mark(&blobs, &state, Some(&recorded)).unwrap());
             assert!(renew(&blobs, &state).unwrap());
         }
-        // As servers wrote it that knew no marks.
+        // A record from before marks existed.
         let old = SqliteState::open(&dir.path().join("old.sqlite")).unwrap();
         let blobs = MemoryBlobs::new(dir.path());
         blobs.set_owner(None, &old.identity().unwrap()).unwrap();
         assert_eq!(establish(&blobs, &old, false).unwrap(), Ownership::Confirmed);
     }
 
-    /// Two servers find a place without an owner at the same time: the second is told what it would have been told a moment later.
+    /// Two servers find a store without an owner at the same time. The second gets the ordinary
+    /// error.
     #[test]
     fn the_second_of_two_is_told_why() {
         let dir = TempDir::new();

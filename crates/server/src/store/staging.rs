@@ -1,4 +1,4 @@
-//! Uploads that are not whole yet: files that grow, each by one stream at a time.
+//! Staging: files of incomplete uploads. One stream at a time appends to a file.
 
 use crate::store::blobs::name_of_bytes;
 use crate::store::disk::{AppendFile, Disk};
@@ -10,21 +10,21 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How the name of a file ends while it is synced.
+/// Suffix of a file while it is synced.
 const SYNCING: &str = ".syncing";
 
-/// The folder of begun uploads.
+/// The folder of incomplete uploads.
 pub struct Staging {
     disk: Arc<dyn Disk>,
     root: PathBuf,
     open: Arc<Mutex<HashSet<(Tenant, BlobName)>>>,
-    /// Files that must go and could not be removed.
+    /// Files that must be deleted but could not be.
     to_delete: Arc<Mutex<HashSet<PathBuf>>>,
     max_open_per_tenant: usize,
 }
 
 impl Staging {
-    /// The folder, which is made if it is not there.
+    /// Opens the folder and creates it if necessary.
     pub fn open(disk: Arc<dyn Disk>, root: &Path, max_open_per_tenant: usize) -> Result<Self> {
         disk.make_folder(root).map_err(|e| Error::file(root, e))?;
         let staging =
@@ -33,8 +33,8 @@ impl Staging {
         Ok(staging)
     }
 
-    /// Files whose syncs a sudden end cut short. A sync may have failed just before it, and the system then takes bytes for written that
-    /// are not: a copy is new to it.
+    /// Recovers files whose sync was interrupted by a crash. After a failed sync, the system may
+    /// consider bytes as written that are not. A copy writes them again.
     fn recover(&self) -> Result<()> {
         for tenant in self.names(&self.root)? {
             let folder = self.root.join(tenant);
@@ -42,8 +42,9 @@ impl Staging {
                 let Some(whole) = name.strip_suffix(SYNCING) else { continue };
                 let (syncing, whole) = (folder.join(&name), folder.join(whole));
                 if let Err(error) = self.copy(&syncing, &whole) {
-                    // On a full disk, for example. Nobody was told that these bytes are here for good: the client sends what is missing.
-                    tracing::warn!(file = %syncing.display(), %error, "a begun upload is kept in part");
+                    // For example on a full disk. The bytes were not acknowledged, so the client
+                    // sends the missing ones again.
+                    tracing::warn!(file = %syncing.display(), %error, "could not recover an incomplete upload completely");
                 }
                 self.disk.remove(&syncing).map_err(|e| Error::file(&syncing, e))?;
             }
@@ -51,7 +52,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies a file, unless bytes came under its own name since, or its copy was begun already: what there is of it is a beginning.
+    /// Copies a file, unless the target exists: then the target holds newer bytes or the beginning
+    /// of an earlier copy.
     fn copy(&self, from: &Path, to: &Path) -> std::io::Result<()> {
         if self.disk.len(to)?.is_some() {
             return Ok(());
@@ -68,27 +70,27 @@ impl Staging {
         self.root.join(tenant.as_str()).join(name.to_string())
     }
 
-    /// Bytes that are there of an upload.
+    /// The number of bytes received so far.
     pub fn received(&self, tenant: &Tenant, name: BlobName) -> Result<u64> {
         let path = self.path(tenant, name);
         Ok(self.disk.len(&path).map_err(|e| Error::file(&path, e))?.unwrap_or(0))
     }
 
-    /// Bytes that still fit on the disk.
+    /// Free disk space in bytes.
     pub fn free(&self) -> Result<u64> {
         self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
     }
 
-    /// Takes the file of an upload for one stream.
+    /// Locks the file of an upload for one stream.
     pub fn lock(&self, tenant: &Tenant, name: BlobName) -> Result<Staged> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.iter().filter(|(other, _)| other == tenant).count() >= self.max_open_per_tenant {
-            let message = format!("{} uploads at once are the most allowed", self.max_open_per_tenant);
+            let message = format!("too many uploads: at most {} at once are allowed", self.max_open_per_tenant);
             return Err(Error::Busy { message });
         }
         let key = (tenant.clone(), name);
         if !open.insert(key.clone()) {
-            return Err(Error::Busy { message: format!("blob {name} is being uploaded by another stream") });
+            return Err(Error::Busy { message: format!("blob {name} is being uploaded in another stream") });
         }
         drop(open);
         let (disk, open, to_delete) = (Arc::clone(&self.disk), Arc::clone(&self.open), Arc::clone(&self.to_delete));
@@ -99,7 +101,7 @@ impl Staging {
         Ok(staged)
     }
 
-    /// All files there are, of all tenants.
+    /// All files of all tenants.
     pub fn files(&self) -> Result<Vec<(Tenant, BlobName)>> {
         let mut files = Vec::new();
         for name in self.names(&self.root)? {
@@ -110,14 +112,14 @@ impl Staging {
         Ok(files)
     }
 
-    /// Removes the folder of a tenant who has no files in it.
+    /// Deletes the empty folder of a tenant.
     pub fn remove_tenant(&self, tenant: &Tenant) -> Result<()> {
         let path = self.root.join(tenant.as_str());
         self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))
     }
 }
 
-/// An upload's file, held by one stream.
+/// The file of an upload, locked by one stream.
 pub struct Staged {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -127,12 +129,12 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens it to append to it; gives its length too.
+    /// Opens the file for appending. Also returns its length.
     pub fn append(&self) -> Result<(Box<dyn AppendFile>, u64)> {
         let folder = self.path.parent().unwrap_or(&self.path);
         let open = || {
@@ -143,8 +145,9 @@ impl Staged {
         open().map_err(|e: std::io::Error| Error::file(&self.path, e))
     }
 
-    /// Makes its bytes last. Meanwhile it has another name: after a sync that failed the system may take bytes for written that are not,
-    /// and whoever finds that name, in this life or the next, knows not to trust them.
+    /// Makes the bytes durable. During the sync the file has another name, because after a failed
+    /// sync the system may consider bytes as written that are not. A file found under that name is
+    /// not trusted.
     pub fn sync(&self, file: &mut dyn AppendFile) -> Result<()> {
         let mut name = self.path.clone().into_os_string();
         name.push(SYNCING);
@@ -152,20 +155,20 @@ impl Staged {
         let rename = |from: &Path, to: &Path| self.disk.rename(from, to).map_err(|e| Error::file(from, e));
         rename(&self.path, &syncing)?;
         if let Err(e) = file.sync() {
-            // Where it cannot be removed either, the next one takes its name.
+            // If the file cannot be deleted either, the next upload replaces it.
             let _ = self.disk.remove(&syncing);
             return Err(Error::file(&self.path, e));
         }
         rename(&syncing, &self.path)
     }
 
-    /// Its bytes.
+    /// Reads the file.
     pub fn read(&self) -> Result<Box<dyn Read + Send>> {
         let reader = self.disk.read(&self.path, 0).map_err(|e| Error::file(&self.path, e))?;
         reader.ok_or(Error::NoBlob { name: self.key.1 })
     }
 
-    /// Compares its bytes with its name; throws them away if they are others.
+    /// Verifies the hash. Deletes the file if it does not match.
     pub fn verify(&self) -> Result<()> {
         if name_of_bytes(self.read()?).map_err(|e| Error::file(&self.path, e))? == self.key.1 {
             return Ok(());
@@ -174,7 +177,7 @@ impl Staged {
         Err(Error::Damaged { what: format!("upload {}", self.key.1) })
     }
 
-    /// Throws its bytes away, now or before anyone uses them again.
+    /// Deletes the file now, or before its next use if that fails.
     pub fn discard(&self) -> Result<()> {
         self.to_delete.lock().unwrap_or_else(PoisonError::into_inner).insert(self.path.clone());
         self.disk.remove(&self.path).map_err(|e| Error::file(&self.path, e))?;

@@ -1,7 +1,8 @@
-//! Uploads from their first byte to a blob: begun, grown by streams that may break off, checked, taken over, remembered.
+//! Uploads, from the first byte to a blob.
 //!
-//! The order is what makes them safe. Bytes are synced before they are compared with their name, they are a blob that stays before the
-//! state says so, and only then is the client told. A process that ends in between leaves bytes that the next one finds.
+//! The order of the steps makes them safe: bytes are synced before their hash is verified, the blob
+//! is durable before the state records it, and only then is the client told. After a crash between
+//! two steps, the next process finds the bytes.
 
 use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::disk::AppendFile;
@@ -14,38 +15,38 @@ use hetal_wire::BlobName;
 use std::io::Read;
 use std::sync::Arc;
 
-/// All uploads of a server.
+/// The uploads of a server.
 pub struct Uploads {
-    /// What is remembered.
+    /// The state database.
     pub state: Arc<dyn State>,
-    /// Where bytes end up.
+    /// The blob store, which receives complete uploads.
     pub blobs: Arc<dyn Blobs>,
-    /// Where bytes come first.
+    /// Files of incomplete uploads.
     pub staging: Staging,
-    /// The most bytes of one.
+    /// The largest size of an upload.
     pub max_bytes: u64,
-    /// Bytes of the disk that uploads leave free.
+    /// Bytes of disk space that uploads leave free.
     pub reserve_bytes: u64,
 }
 
-/// How far an upload is.
+/// The progress of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadProgress {
-    /// Bytes that are here.
+    /// Bytes received.
     pub held: u64,
-    /// Whether that is all, checked and lasting.
+    /// Whether the upload is complete, verified and durable.
     pub complete: bool,
 }
 
-/// An upload that a stream goes on with.
+/// An upload that a stream resumes.
 pub enum Resumed {
-    /// There is nothing left to send.
+    /// Nothing is left to send.
     Complete(Upload),
-    /// There is.
+    /// More bytes are needed.
     Partial(UploadWriter),
 }
 
-/// An upload's file while one stream writes it.
+/// The file of an upload while one stream writes it.
 pub struct UploadWriter {
     upload: Upload,
     staged: Staged,
@@ -54,34 +55,34 @@ pub struct UploadWriter {
 }
 
 impl UploadWriter {
-    /// Writes bytes at the end. Those that came stay, whatever ends the stream.
+    /// Appends bytes. They stay even if the stream breaks off.
     fn add(&mut self, data: &[u8]) -> Result<()> {
         let held = self.held.saturating_add(data.len() as u64);
         if held > self.upload.size {
-            return Err(Error::invalid(format!("a part too long: {} bytes belong to the blob", self.upload.size)));
+            return Err(Error::invalid(format!("too many bytes: the blob has {} bytes", self.upload.size)));
         }
         self.file.write_all(data).map_err(|e| Error::file(self.staged.path(), e))?;
         self.held = held;
         Ok(())
     }
 
-    /// How far it is.
+    /// Its progress.
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Whether all bytes are there.
+    /// Whether all bytes are received.
     pub fn is_whole(&self) -> bool {
         self.held == self.upload.size
     }
 }
 
 impl Uploads {
-    /// Begins an upload, or finds how far the one of that name is.
+    /// Begins an upload, or finds the progress of an existing one.
     pub fn begin(&self, tenant: &Tenant, wanted: &Upload, quota: &Quota) -> Result<UploadProgress> {
         let (name, size) = (wanted.name, wanted.size);
         if size < HEADER_LEN as u64 || size > self.max_bytes {
-            let reason = format!("a blob of {size} bytes: {HEADER_LEN} to {} are allowed", self.max_bytes);
+            let reason = format!("a blob must have {HEADER_LEN} to {} bytes, not {size}", self.max_bytes);
             return Err(Error::invalid(reason));
         }
         if self.state.upload(tenant, name)?.is_none() {
@@ -93,7 +94,8 @@ impl Uploads {
         }
         let key = Key::new(tenant, Namespace::Uploads, name);
         if self.blobs.len(&key)?.is_some() {
-            // A server that ended between taking the blob over and remembering that it did. Nobody may be deleting it meanwhile.
+            // A crash may have come between storing the blob and recording that. The lock excludes
+            // a concurrent deletion.
             let _alone = self.staging.lock(tenant, name)?;
             if self.blobs.confirm(&key, size)? {
                 self.state.complete_upload(tenant, name)?;
@@ -104,23 +106,23 @@ impl Uploads {
         Ok(UploadProgress { held: self.staging.received(tenant, name)?, complete: false })
     }
 
-    /// Writes bytes at the end of an upload. There may be less room by now than when it began: others send too.
+    /// Appends bytes to an upload. Other uploads may have used up disk space since it began.
     pub fn add(&self, writer: &mut UploadWriter, data: &[u8]) -> Result<()> {
         self.require_space(data.len() as u64)?;
         writer.add(data)
     }
 
-    /// Refuses what would not fit on the disk.
+    /// Refuses bytes that do not fit on the disk.
     fn require_space(&self, bytes: u64) -> Result<()> {
         let free = self.staging.free()?;
         if bytes.saturating_add(self.reserve_bytes) <= free {
             return Ok(());
         }
-        tracing::warn!(bytes, free, "an upload is refused: the disk is nearly full");
-        Err(Error::Limit { message: format!("the server has no room for {bytes} bytes now: try later") })
+        tracing::warn!(bytes, free, "refused an upload: the disk is nearly full");
+        Err(Error::Limit { message: format!("the server has no disk space for {bytes} bytes: try again later") })
     }
 
-    /// The file of a begun upload, whose bytes so far end at `offset`.
+    /// Resumes an upload at `offset`, which must be the number of bytes received so far.
     pub fn resume(&self, tenant: &Tenant, name: BlobName, offset: u64) -> Result<Resumed> {
         let staged = self.staging.lock(tenant, name)?;
         let upload = self.state.upload(tenant, name)?.ok_or(Error::NoBlob { name })?;
@@ -129,19 +131,20 @@ impl Uploads {
         }
         let (file, held) = staged.append()?;
         if held > upload.size {
-            // Never written by us: what a power cut left of a file can have any length.
+            // Not written by this server: after a power cut, a file can have any length.
             staged.discard()?;
             return Err(Error::Damaged { what: format!("upload {name}") });
         }
         if held != offset {
-            let message = format!("{held} bytes are here, the upload goes on at {offset}: begin it again");
+            let message =
+                format!("the upload resumes at byte {offset}, but {held} bytes were received: begin it again");
             return Err(Error::Busy { message });
         }
         self.require_space(upload.size - held)?;
         Ok(Resumed::Partial(UploadWriter { upload, staged, file, held }))
     }
 
-    /// Checks a whole upload and takes it over; `inspect` looks at how it begins.
+    /// Verifies a complete upload and moves it to the blob store. `inspect` checks its header.
     pub fn finish(
         &self,
         tenant: &Tenant,
@@ -154,7 +157,7 @@ impl Uploads {
         let mut start = [0; HEADER_LEN];
         staged.read()?.read_exact(&mut start).map_err(|e| Error::file(staged.path(), e))?;
         if let Err(error) = inspect(&upload, &start) {
-            // The right bytes of the wrong thing: nothing will make them useful.
+            // The hash is right but the content is not: the bytes are useless.
             staged.discard()?;
             self.state.delete_upload(tenant, upload.name)?;
             return Err(error);
@@ -163,7 +166,7 @@ impl Uploads {
         self.state.complete_upload(tenant, upload.name)
     }
 
-    /// Forgets an upload that no job uses.
+    /// Deletes an upload that no job uses.
     pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let staged = self.staging.lock(tenant, name)?;
         self.state.delete_upload(tenant, name)?;

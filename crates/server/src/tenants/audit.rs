@@ -1,5 +1,5 @@
-//! The audit log: one JSON object a line for every request, granted or refused. Those of strangers are in a log of their own: however
-//! often they ask, what tenants did stays.
+//! The audit log: a JSON object on a line for every request, granted or refused. Unauthenticated
+//! requests go to a separate log, so that they cannot displace the entries of tenants.
 
 use crate::tenants::Tenant;
 use crate::{Error, Result, clock};
@@ -12,54 +12,54 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tonic::Code;
 
-/// Older files that are kept beside the one that is written.
+/// Rotated files of the tenants' log.
 const KEPT: usize = 8;
-/// The same for the log of strangers.
+/// Rotated files of the log of unauthenticated requests.
 const KEPT_OF_STRANGERS: usize = 1;
 
-/// A line.
+/// An entry of the log.
 #[derive(Serialize)]
 pub struct AuditEntry<'a> {
     /// Milliseconds since 1970.
     pub time: u64,
-    /// Who asked, if he is known.
+    /// The tenant, if authenticated.
     pub tenant: Option<&'a str>,
-    /// From where.
+    /// The client's address.
     pub peer: Option<SocketAddr>,
-    /// What was asked for.
+    /// The method.
     pub request: &'a str,
-    /// The job or blob it was about.
+    /// The job or blob that the request names.
     pub object: Option<String>,
-    /// How it ended; for what is told in a stream, how that began.
+    /// The result; for a stream, the result of opening it.
     pub outcome: &'a str,
-    /// Milliseconds it took.
+    /// Duration in milliseconds.
     pub millis: u64,
 }
 
-/// What a request turns out to be about: filled in by whoever reads its message.
+/// The job or blob that a request names. The handler sets it after reading the message.
 #[derive(Clone, Default)]
 pub struct AuditSubject(Arc<Mutex<Option<String>>>);
 
 impl AuditSubject {
-    /// Says what it is about.
+    /// Sets the subject.
     pub fn set(&self, object: impl ToString) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.to_string());
     }
 
-    /// What was said.
+    /// Takes the subject.
     pub fn take(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// The two logs of a server's folder.
+/// The two audit logs of a server.
 pub struct AuditLog {
     tenants: RotatingLog,
     strangers: RotatingLog,
 }
 
 impl AuditLog {
-    /// The logs in a folder, in files of at most so many bytes.
+    /// Opens the logs in a folder, with files of at most `max_bytes` bytes.
     pub fn open(folder: &Path, max_bytes: u64) -> Result<Self> {
         Ok(Self {
             tenants: RotatingLog::open(folder.join("audit.log"), max_bytes, KEPT)?,
@@ -67,27 +67,34 @@ impl AuditLog {
         })
     }
 
-    /// Writes a line. A line that cannot be written is in the ordinary log, and the request goes on.
+    /// Writes an entry. If this fails, the error goes to the ordinary log and the request
+    /// continues.
     pub fn write(&self, entry: &AuditEntry<'_>) {
         let log = if entry.tenant.is_some() { &self.tenants } else { &self.strangers };
         if let Err(error) = log.write(entry) {
-            tracing::error!(%error, request = entry.request, tenant = entry.tenant, "the audit log cannot be written");
+            tracing::error!(%error, request = entry.request, tenant = entry.tenant, "could not write the audit log");
         }
     }
 
-    /// Notes something that an operator did.
+    /// Logs an action of the operator.
     pub fn operator(&self, request: &str, tenant: &Tenant, outcome: &str) {
         let (tenant, time) = (Some(tenant.as_str()), clock::millis());
         self.write(&AuditEntry { time, tenant, peer: None, request, object: None, outcome, millis: 0 });
     }
 }
 
-/// A log's file. When it is full it gets a number and a new one is begun; of the old ones a few are kept.
+/// A log file with rotation.
 struct RotatingLog {
     path: PathBuf,
     max_bytes: u64,
     kept: usize,
-    file: Mutex<(File, u64)>,
+    file: Mutex<LogFile>,
+}
+
+/// An open log file and its length.
+struct LogFile {
+    file: File,
+    len: u64,
 }
 
 impl RotatingLog {
@@ -100,20 +107,21 @@ impl RotatingLog {
         let mut line = serde_json::to_vec(entry).map_err(Error::failed)?;
         line.push(b'\n');
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let (file, len) = &mut *guard;
+        let LogFile { file, len } = &mut *guard;
         if *len + line.len() as u64 > self.max_bytes && *len > 0 {
-            // Not there: the last time it could be moved, but no new one begun.
+            // The file is missing if an earlier rotation moved it but could not create a new one.
             if self.path.exists() {
                 for old in (1..self.kept).rev() {
-                    // The first ones are not there yet.
+                    // The first rotations have fewer files.
                     let _ = std::fs::rename(self.rotated_path(old), self.rotated_path(old + 1));
                 }
                 std::fs::rename(&self.path, self.rotated_path(1)).map_err(|e| Error::file(&self.path, e))?;
             }
-            (*file, *len) = open(&self.path)?;
+            let fresh = open(&self.path)?;
+            (*file, *len) = (fresh.file, fresh.len);
         }
         if let Err(error) = file.write_all(&line) {
-            // No half line, to which the next would be glued.
+            // Remove an incomplete line, so that the next entry starts a new one.
             let _ = file.set_len(*len);
             return Err(Error::file(&self.path, error));
         }
@@ -126,13 +134,13 @@ impl RotatingLog {
     }
 }
 
-fn open(path: &Path) -> Result<(File, u64)> {
+fn open(path: &Path) -> Result<LogFile> {
     let file = File::options().create(true).append(true).mode(0o600).open(path).map_err(|e| Error::file(path, e))?;
     let len = file.metadata().map_err(|e| Error::file(path, e))?.len();
-    Ok((file, len))
+    Ok(LogFile { file, len })
 }
 
-/// The word for a code.
+/// The name of a result.
 pub fn outcome_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",
@@ -169,7 +177,7 @@ mod tests {
         }
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         assert!(read("audit.log").contains("request 39") && read("audit.1.log").len() <= 200);
-        // No more than the newest and eight older ones, and the strangers'.
+        // The current file, eight rotated ones, and the log of unauthenticated requests.
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1 + KEPT + 1);
         for line in read("audit.8.log").lines() {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();

@@ -1,4 +1,4 @@
-//! The end of a tenant: everything of his is removed, and then looked for.
+//! Erasure of a tenant: deletes all his data, then searches for remains.
 
 use crate::config::Config;
 use crate::store::blobs::Blobs;
@@ -15,39 +15,39 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What was removed of a tenant, and what a search for him found afterwards.
+/// What was deleted, and what a search found afterwards.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct ErasureReport {
     /// The tenant.
     pub tenant: String,
-    /// Jobs that were forgotten.
+    /// Deleted jobs.
     pub jobs: u64,
-    /// Uploads that were forgotten.
+    /// Deleted uploads.
     pub uploads: u64,
-    /// Blobs that were removed.
+    /// Deleted blobs.
     pub blobs: usize,
-    /// Uploads that had not been whole.
+    /// Deleted incomplete uploads.
     pub partial_uploads: usize,
-    /// Files of the server in which something of his was found afterwards: none, or the removal failed.
+    /// Files in which data of the tenant was found afterwards. Empty if the erasure succeeded.
     pub found_in: Vec<String>,
 }
 
-/// Removes everything of a tenant from the folder of a server that does not run.
+/// Deletes all data of a tenant from the folder of a stopped server.
 pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<ErasureReport> {
     let _lock = folder::lock(&config.folder)?;
     erase_from(config, tenant, &*blobs::open(config)?)
 }
 
-/// The same, from some blobs.
+/// Deletes all data of a tenant, with a given blob store.
 pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) -> Result<ErasureReport> {
     let folder = &config.folder;
     let state = SqliteState::open(&folder.join("state.sqlite"))?;
-    // A tenant of the same name may be another server's.
+    // Another server may have a tenant of the same name.
     ownership::establish(blobs, &state, false)?;
     let staging = Staging::open(Arc::new(OsDisk), &folder.join("staging"), 1)?;
-    // Names that stand for nothing but what is removed here: random, or hashes.
+    // Random names and hashes, which occur only in data of this tenant.
     let mut names: Vec<Vec<u8>> = state.jobs(tenant)?.iter().map(|job| job.id.to_vec()).collect();
-    // The state last: if this is interrupted it can be done again.
+    // The state goes last, so that an interrupted erasure can be repeated.
     let (mut removed, mut partial) = (0, 0);
     for (_, namespace) in blobs.namespaces()?.into_iter().filter(|(owner, _)| owner == tenant) {
         let all = blobs.list(tenant, namespace)?;
@@ -66,9 +66,10 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     let left = state.tenant_totals(tenant)?;
     drop(state);
     if left != TenantTotals::default() || blobs.namespaces()?.iter().any(|(owner, _)| owner == tenant) {
-        return Err(Error::State { reason: format!("something of {tenant} is still there: {left:?}") });
+        return Err(Error::State { reason: format!("data of {tenant} remains: {left:?}") });
     }
-    // The same bytes uploaded by two tenants have one name: what another has is no trace.
+    // Equal uploads of two tenants have the same name. Names that another tenant has are not
+    // searched for.
     for (other, namespace) in blobs.namespaces()? {
         let theirs: HashSet<_> = blobs.list(&other, namespace)?.into_iter().map(BlobName::to_vec).collect();
         names.retain(|name| !theirs.contains(name));
@@ -80,7 +81,7 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     Ok(ErasureReport { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
 }
 
-/// Removes the empty folders of a tenant.
+/// Deletes the empty folders of a tenant.
 fn remove_folders(folder: &Path) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::file(folder, e)),
@@ -88,12 +89,12 @@ fn remove_folders(folder: &Path) -> Result<()> {
     }
 }
 
-/// A look for a tenant's folders, and for the names of what he had: among the names of files, and in the bytes of the database, as bytes
-/// and as text. The audit log keeps both: it says who did what.
+/// A search for a tenant's folders and for the names of his data: in file names, and in the
+/// database as bytes and as text. The audit log keeps its entries.
 struct Search<'a> {
     root: &'a Path,
     homes: [PathBuf; 2],
-    /// The first bytes of random names, and their first digits: enough to find them by.
+    /// The first bytes of each name, and the same in hexadecimal.
     bytes: HashSet<[u8; 8]>,
     digits: HashSet<[u8; 16]>,
 }
@@ -107,7 +108,7 @@ impl<'a> Search<'a> {
         Self { root, homes, bytes, digits }
     }
 
-    /// The files and folders in which something is.
+    /// The files and folders with data of the tenant.
     fn run(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         self.walk(self.root, &mut found)?;
@@ -148,7 +149,8 @@ mod tests {
     use super::*;
     use hetal_testkit::TempDir;
 
-    /// A tenant may be called like any folder of a server; what he had is found by its name, however that is written.
+    /// A tenant's name may equal the name of any folder. His data is found by name, in every
+    /// notation.
     #[test]
     fn a_search_finds_what_is_his_and_nothing_else() {
         let folder = TempDir::new();

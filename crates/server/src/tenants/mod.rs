@@ -1,4 +1,4 @@
-//! Who may use a server, what they did, and how one of them is removed.
+//! Tenants: registry, audit log, and erasure.
 
 pub(crate) mod audit;
 pub(crate) mod erasure;

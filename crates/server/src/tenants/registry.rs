@@ -1,17 +1,17 @@
-//! Who may use a server.
+//! The registry of tenants.
 
 use crate::{Error, Result};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fmt;
 
-/// A tenant's name: 1 to 32 of a-z, 0-9 and -, so that it can be a folder.
+/// The name of a tenant: 1 to 32 characters of a-z, 0-9 and -. It is also the name of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Tenant(String);
 
 impl Tenant {
-    /// As text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -25,7 +25,7 @@ impl TryFrom<String> for Tenant {
         if (1..=32).contains(&name.len()) && name.chars().all(plain) {
             return Ok(Self(name));
         }
-        Err(Error::Config { reason: format!("{name:?} is no tenant's name: 1 to 32 of a-z, 0-9 and -") })
+        Err(Error::Config { reason: format!("invalid tenant name {name:?}: use 1 to 32 characters of a-z, 0-9 and -") })
     }
 }
 
@@ -41,24 +41,24 @@ impl fmt::Display for Tenant {
 pub struct TenantConfig {
     /// Its name.
     pub name: Tenant,
-    /// BLAKE3 of its bearer token, in hexadecimal: what `hetal-server token` prints.
+    /// BLAKE3 hash of its bearer token in hexadecimal, as printed by `hetal-server token`.
     #[serde(default)]
     pub token: Option<Fingerprint>,
-    /// BLAKE3 of its client certificate (DER), in hexadecimal.
+    /// BLAKE3 hash of its client certificate (DER) in hexadecimal.
     #[serde(default)]
     pub certificate: Option<Fingerprint>,
-    /// Seconds since 1970 after which it is no longer known.
+    /// Time of expiry in seconds since 1970.
     #[serde(default)]
     pub expires: Option<u64>,
 }
 
-/// A hash of something a tenant shows.
+/// The hash of a token or certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of a token or a certificate.
+    /// Hashes a token or certificate.
     pub fn of(shown: &[u8]) -> Self {
         Self(*blake3::hash(shown).as_bytes())
     }
@@ -69,7 +69,10 @@ impl TryFrom<String> for Fingerprint {
 
     fn try_from(text: String) -> Result<Self> {
         let hash = blake3::Hash::from_hex(&text);
-        let reason = || "a token or certificate is given by 64 hexadecimal digits: see `hetal-server token`".to_owned();
+        let reason = || {
+            "a fingerprint of a token or certificate must have 64 hexadecimal digits: see `hetal-server token`"
+                .to_owned()
+        };
         hash.map(|h| Self(*h.as_bytes())).map_err(|_| Error::Config { reason: reason() })
     }
 }
@@ -86,7 +89,8 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// All tenants, by what they show. Only hashes are kept and compared: a look-up's time says nothing about a token.
+/// All tenants, by the fingerprints of their credentials. Only hashes are stored and compared, so
+/// the time of a lookup reveals nothing about a token.
 #[derive(Debug, Default)]
 pub struct Tenants {
     tokens: HashMap<Fingerprint, (Tenant, u64)>,
@@ -94,7 +98,7 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// The tenants of a configuration.
+    /// Builds the registry of a configuration.
     pub fn new(configs: &[TenantConfig]) -> Result<Self> {
         let mut tenants = Self::default();
         for config in configs {
@@ -114,12 +118,12 @@ impl Tenants {
         Ok(tenants)
     }
 
-    /// Whether some tenant shows a certificate.
+    /// Whether any tenant authenticates with a certificate.
     pub fn use_certificates(&self) -> bool {
         !self.certificates.is_empty()
     }
 
-    /// The tenant of a certificate (by its fingerprint) or else of a token, at a time in seconds since 1970.
+    /// Identifies a tenant by certificate, else by token, at a time in seconds since 1970.
     pub fn identify(&self, certificate: Option<Fingerprint>, token: Option<&str>, now: u64) -> Result<Tenant> {
         let by_certificate = certificate.and_then(|shown| self.certificates.get(&shown));
         let by_token = token.and_then(|shown| self.tokens.get(&Fingerprint::of(shown.as_bytes())));
@@ -147,7 +151,7 @@ mod tests {
         let tenants = Tenants::new(&[config("first", Some("abc"), Some(100)), second]).unwrap();
         assert_eq!(tenants.identify(None, Some("abc"), 99).unwrap().as_str(), "first");
         assert_eq!(tenants.identify(Some(Fingerprint::of(b"certificate")), None, 99).unwrap().as_str(), "second");
-        // Expired, wrong, a certificate's hash as a token, nothing.
+        // Expired, wrong, a certificate's hash as a token, and no credentials.
         assert_eq!(tenants.identify(None, Some("abc"), 100), Err(Error::Credentials));
         assert_eq!(tenants.identify(None, Some("abd"), 99), Err(Error::Credentials));
         assert_eq!(tenants.identify(Some(Fingerprint::of(b"abc")), Some("certificate"), 99), Err(Error::Credentials));

@@ -1,5 +1,6 @@
-//! What this crate itself makes of bytes from outside and from its own disk, as functions that `tests/fuzz.rs` feeds. Each gives whether it
-//! understood them. Ciphertexts and keys are read by `hetal-ckks`, which has its own; TLS, HTTP/2 and SQL by libraries.
+//! Fuzz targets: the parsers of this crate, as functions for `tests/fuzz.rs`. Each returns whether
+//! it accepted its input. `hetal-ckks` has targets for ciphertexts and keys; libraries parse TLS,
+//! HTTP/2 and SQL.
 
 use crate::config::Config;
 use crate::jobs::spec::JobSpec;
@@ -9,12 +10,12 @@ use hetal_learn::Session;
 use hetal_wire::v1;
 use prost::Message;
 
-/// A configuration that can work.
+/// Parses and checks a configuration.
 pub fn configuration(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| Config::parse(text).is_ok_and(|config| config.check().is_ok()))
 }
 
-/// A checkpoint and the session in it, with a name in place of each ciphertext.
+/// Parses a checkpoint and its session, with names in place of ciphertexts.
 pub fn checkpoint(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| {
         let parsed = Checkpoint::parse(text);
@@ -22,7 +23,7 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
     })
 }
 
-/// A request for a job, as it comes.
+/// Parses a request to create a job.
 pub fn job_request(bytes: &[u8]) -> bool {
     v1::CreateJobRequest::decode(bytes).is_ok_and(|message| match &message.work {
         Some(v1::create_job_request::Work::Training(training)) => row_blobs(&training.batches).is_ok(),
@@ -31,12 +32,12 @@ pub fn job_request(bytes: &[u8]) -> bool {
     })
 }
 
-/// A job's work, as the state keeps it.
+/// Parses a stored job spec.
 pub fn job_spec(bytes: &[u8]) -> bool {
     serde_json::from_slice::<JobSpec>(bytes).is_ok()
 }
 
-/// An event, as the state keeps it.
+/// Parses a stored event.
 pub fn event(bytes: &[u8]) -> bool {
     v1::Event::decode(bytes).is_ok_and(|event| event.what.is_some())
 }

@@ -1,4 +1,4 @@
-//! Support for tests: entry points of the fuzzer, test suites of traits, and a simulation with faults.
+//! Test support: fuzz targets, shared test suites of traits, and a fault simulation.
 
 pub mod fuzz_targets;
 #[cfg(test)]

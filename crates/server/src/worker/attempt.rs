@@ -76,8 +76,8 @@ impl<'a> Attempt<'a> {
     /// The job's progress, marked as backing off.
     pub fn resting(&self) -> v1::Progress {
         let known = self.core.state.job(&self.job.tenant, self.job.id).ok().and_then(|job| job.progress);
-        let begun = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
-        v1::Progress { resting: true, ..known.unwrap_or(begun) }
+        let preparing = v1::Progress { phase: v1::Phase::Preparing.into(), ..v1::Progress::default() };
+        v1::Progress { resting: true, ..known.unwrap_or(preparing) }
     }
 
     /// Reports the job's progress.
@@ -108,7 +108,7 @@ impl<'a> Attempt<'a> {
         // The time of work is measured by a monotonic clock.
         let (hours, spent) = (self.core.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
         if self.job.spent.saturating_add(spent) > hours.saturating_mul(3_600_000) {
-            return Err(Error::failed(format!("the job was worked on for longer than {hours} hours")));
+            return Err(Error::failed(format!("the job exceeded its limit of {hours} hours of work")));
         }
         Ok(None)
     }
@@ -140,7 +140,7 @@ impl<'a> Attempt<'a> {
             if let ComputeDevice::Gpu(card) = device
                 && self.is_stalled()
             {
-                tracing::error!(job = %self.job.id, card, "nothing came from the GPU for too long: the server ends");
+                tracing::error!(job = %self.job.id, card, "no response from the GPU: the server ends");
                 return shutdown.trigger(ShutdownReason::GpuHung { seconds: self.core.config.stall_seconds });
             }
             match self.core.state.renew(&self.claim.lease, &|| (self.core.clock)() + lease.as_millis() as u64) {
@@ -148,7 +148,7 @@ impl<'a> Attempt<'a> {
                 Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
                 // A later renewal may succeed. If none does, the lease ends and another worker
                 // takes over.
-                Err(error) => tracing::warn!(job = %self.job.id, %error, "a lease could not be renewed"),
+                Err(error) => tracing::warn!(job = %self.job.id, %error, "could not renew a lease"),
             }
         }
     }

@@ -22,7 +22,7 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Parses a checkpoint. Also returns the names of its ciphertexts.
     pub fn parse(text: &str) -> Result<(Self, Vec<BlobName>)> {
-        let broken = |e: &dyn std::fmt::Display| Error::failed(format!("the checkpoint makes no sense: {e}"));
+        let broken = |e: &dyn std::fmt::Display| Error::failed(format!("invalid checkpoint: {e}"));
         let checkpoint: Self = serde_json::from_str(text).map_err(|e| broken(&e))?;
         let names = checkpoint.ciphertexts.iter().map(|name| name.parse().map_err(|e| broken(&e)));
         let names = names.collect::<Result<_>>()?;

@@ -1,7 +1,7 @@
 //! Worker threads: each claims jobs from the queue, one at a time, and runs them under a lease.
 
 use crate::compute::ckks::{CkksExecutor, DevicePlan, JobInput};
-use crate::compute::device::{self, ComputeDevice, MemoryPlan, Timed};
+use crate::compute::device::{self, CallResult, ComputeDevice, MemoryPlan};
 use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
@@ -57,7 +57,7 @@ fn worker_backoff(failures: u32) -> Duration {
 }
 
 fn panicked() -> Error {
-    Error::failed("the computation broke off: this is a fault of the server")
+    Error::failed("the computation panicked: this is a bug of the server")
 }
 
 impl WorkerContext {
@@ -88,7 +88,7 @@ impl WorkerContext {
                 }
                 Ok(None) => self.core.notifier.wait(seen, POLL),
                 Err(error) => {
-                    tracing::error!(%error, "no job could be taken");
+                    tracing::error!(%error, "could not claim a job");
                     self.core.notifier.wait(seen, WORKER_BACKOFF);
                 }
             }
@@ -97,8 +97,8 @@ impl WorkerContext {
 
     /// Pauses, or returns early if the server stops.
     fn pause(&self, rest: Duration) {
-        let begun = Instant::now();
-        while self.accepts_work() && begun.elapsed() < rest {
+        let started = Instant::now();
+        while self.accepts_work() && started.elapsed() < rest {
             std::thread::sleep(STOP_CHECK_INTERVAL.min(rest));
         }
     }
@@ -112,8 +112,8 @@ impl WorkerContext {
         let params = self.core.param_sets.by_name(&claim.job.spec.training().set).ok()?;
         let seconds = self.core.config.stall_seconds;
         match device::run_with_timeout(seconds, move || device::check_gpu(card, &params)) {
-            Timed::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
-            Timed::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
+            CallResult::TimedOut => Some(ShutdownReason::GpuHung { seconds }),
+            CallResult::Done(Ok(()) | Err(Error::Device { is_full: true, .. })) => None,
             // A panic of the check counts as a failure too.
             _ => {
                 tracing::error!(card, reason, "the GPU failed and cannot be opened again: the server ends");
@@ -131,7 +131,7 @@ impl WorkerContext {
     pub(crate) fn run_attempt(&self, claim: &Claim, device: ComputeDevice) -> bool {
         let attempt = self.begin_attempt(claim);
         let (job, tenant) = (claim.job.id, &claim.job.tenant);
-        tracing::info!(%job, %tenant, attempt = claim.attempts, "job begins");
+        tracing::info!(%job, %tenant, attempt = claim.attempts, "attempt begins");
         let (stop, stopped) = mpsc::channel();
         std::thread::scope(|scope| {
             let attempt = &attempt;
@@ -145,7 +145,7 @@ impl WorkerContext {
             if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal_gpu_failure(claim, device, error)) {
                 self.shutdown.trigger(end);
             }
-            tracing::info!(%job, %tenant, ?outcome, "job rests or ends");
+            tracing::info!(%job, %tenant, ?outcome, "attempt ended");
             let next = self.next_state(attempt, &outcome);
             self.record_end_with_retries(attempt, &next);
             drop(stop);
@@ -160,10 +160,10 @@ impl WorkerContext {
         loop {
             match self.record_end(attempt, next.clone()) {
                 Err(error @ Error::State { .. }) if self.accepts_work() && !attempt.fenced.load(Ordering::Relaxed) => {
-                    tracing::warn!(%job, %error, "the end of an attempt could not be remembered: again in a moment");
+                    tracing::warn!(%job, %error, "could not record the end of an attempt: retrying");
                     self.pause(WORKER_BACKOFF);
                 }
-                Err(error) => return tracing::warn!(%job, %error, "the end of an attempt could not be remembered"),
+                Err(error) => return tracing::warn!(%job, %error, "could not record the end of an attempt"),
                 Ok(()) => return,
             }
         }
@@ -203,13 +203,13 @@ impl WorkerContext {
         let (Some(error), job) = (error, job.id) else { return };
         match next {
             NextState::BackOff(_) => {
-                tracing::error!(%job, %error, "the GPU failed: the job rests at its checkpoint");
+                tracing::error!(%job, %error, "the GPU failed: the job backs off");
                 add(&self.core.metrics.device_failures, 1);
                 if let Error::Device { reason, .. } = error {
                     self.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone_from(reason);
                 }
             }
-            NextState::Requeue(_) => tracing::warn!(%job, %error, "a fault of this machine: the job is tried again"),
+            NextState::Requeue(_) => tracing::warn!(%job, %error, "a transient fault: the job is retried"),
             NextState::End(Change { state: Some(JobState::Failed), .. }) => {
                 add(&self.core.metrics.failures, 1);
                 tracing::error!(%job, %error, "job failed");
@@ -222,7 +222,7 @@ impl WorkerContext {
     pub fn check_runnable(&self, attempt: &Attempt<'_>) -> Result<Option<AttemptOutcome>> {
         let attempts = attempt.claim.attempts;
         if attempts > self.core.config.bounds.attempts {
-            return Err(Error::failed(format!("{attempts} attempts brought the job no further")));
+            return Err(Error::failed(format!("{attempts} attempts made no progress")));
         }
         attempt.interruption()
     }
@@ -274,12 +274,12 @@ impl WorkerContext {
             let started = v1::Started { attempt: attempt.claim.attempts, engine };
             attempt.commit(Change { event: Some(v1::event::What::Started(started)), ..Change::default() })?;
         }
-        let mut told: Option<Instant> = None;
+        let mut last_report: Option<Instant> = None;
         let mut progress = |done: usize, total: usize| {
-            if told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
+            if last_report.is_some_and(|last_report| last_report.elapsed() < PROGRESS_INTERVAL) {
                 return Ok(());
             }
-            told = Some(Instant::now());
+            last_report = Some(Instant::now());
             let (done, total) = (done as u64, total as u64);
             let phase = v1::Phase::Preparing.into();
             attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })

@@ -1,4 +1,4 @@
-//! A data owner with toy keys, the server it talks to, and the training it would do without one.
+//! A data owner with toy keys, the server, and the expected result of the training.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 pub mod tap;
@@ -30,11 +30,11 @@ pub const BATCH: usize = 64;
 pub const FEATURES: usize = 12;
 pub const CLASSES: usize = 3;
 pub const VALIDATION: usize = 40;
-/// One of each kind, and an end.
+/// One verdict of each kind, and a stop.
 pub const VERDICTS: [Verdict; 5] =
     [Verdict::Continue, Verdict::WidenRange, Verdict::LowerRate, Verdict::Continue, Verdict::Stop];
 
-/// A data owner: secret, keys and encrypted data on disk.
+/// A data owner: secret key, keys and encrypted data on disk.
 pub struct Owner {
     pub client: Client,
     pub circuit: Circuit,
@@ -42,7 +42,7 @@ pub struct Owner {
     pub rows: [usize; 2],
 }
 
-/// The owner that all tests of a binary share: keys take a while.
+/// The owner that all tests of a binary share, because keys take a while.
 pub fn owner() -> &'static Owner {
     static OWNER: OnceLock<Owner> = OnceLock::new();
     OWNER.get_or_init(|| Owner::new(7))
@@ -135,7 +135,8 @@ impl Owner {
         Matrix::from_fn(rows, CLASSES, |i, k| scale * opened[(i, k)])
     }
 
-    /// What the server would compute, in this process and without blobs, state or network: epochs and names of the weights.
+    /// What the server would compute, in this process and without blobs, state or network: epochs
+    /// and names of the weights.
     pub fn reference(&self) -> &'static [(usize, BlobName)] {
         static REFERENCE: OnceLock<Vec<(usize, BlobName)>> = OnceLock::new();
         REFERENCE.get_or_init(|| self.train_here())
@@ -206,7 +207,7 @@ pub fn tenant(name: &str, token: &str) -> TenantConfig {
     }
 }
 
-/// A server's configuration for toy sets, in a folder.
+/// A server configuration for toy sets, in a folder.
 pub fn config(folder: &Path) -> Config {
     Config {
         folder: folder.to_owned(),
@@ -229,7 +230,7 @@ pub fn address(running: &Server, token: &str) -> Address {
     }
 }
 
-/// Follows a training to its end with the fixed verdicts; `seen` sees every event first.
+/// Follows a training to its end with the fixed verdicts. `seen` gets every event first.
 pub fn follow(remote: &Remote, job: JobId, mut seen: impl FnMut(&Event)) -> Vec<Output> {
     let mut watch = remote.watch(job, 0);
     while let Some(event) = watch.next_event().unwrap() {
@@ -253,19 +254,19 @@ pub fn names(outputs: &[Output]) -> Vec<(usize, BlobName)> {
     outputs.iter().map(|output| (output.epoch, output.blob)).collect()
 }
 
-/// The program, in a process of its own.
+/// The program in a process of its own.
 pub struct Process {
     pub child: Child,
     pub address: String,
 }
 
 impl Process {
-    /// Starts it in a folder with more words of configuration, before its tables.
+    /// Starts it in a folder, with more configuration before its tables.
     pub fn start(folder: &Path, address: &str, words: &str, tables: &str) -> Self {
         Self::logging(folder, address, words, tables, ("warn", Stdio::inherit()))
     }
 
-    /// Starts it in a folder; everything it can say goes to a file.
+    /// Starts it in a folder, with all its output in a file.
     pub fn talking(folder: &Path, log: &Path) -> Self {
         let log = std::fs::File::create(log).unwrap();
         Self::logging(folder, "127.0.0.1:0", "checkpoint_every = 1", "", ("trace", log.into()))
@@ -291,13 +292,13 @@ impl Process {
         Self { child, address: address.trim().to_owned() }
     }
 
-    /// SIGKILL, without a warning.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// How a tenant reaches it.
+    /// The address for a tenant.
     pub fn reached_by(&self, folder: &Path, token: &str) -> Address {
         Address {
             server: self.address.clone(),
@@ -315,7 +316,7 @@ impl Drop for Process {
     }
 }
 
-/// A client as another program would make one: whatever version, token and certificate it likes.
+/// A client of another program, with any version, token and certificate.
 #[derive(Clone, Default)]
 pub struct Stranger {
     pub version: Option<String>,
@@ -329,7 +330,7 @@ pub type RawClient =
     v1::hetal_client::HetalClient<tonic::service::interceptor::InterceptedService<tonic::transport::Channel, Papers>>;
 
 impl Stranger {
-    /// One who speaks the protocol and shows a token.
+    /// A client that speaks the protocol and has a token.
     pub fn with_token(token: &str) -> Self {
         let version = Some(hetal_wire::VERSION.to_string());
         Self { version, authorization: Some(format!("Bearer {token}")), certificate: None }
@@ -353,7 +354,7 @@ impl Stranger {
         tls
     }
 
-    /// A connection, made when it is first used.
+    /// A connection, opened on first use.
     pub fn connect(&self, server: std::net::SocketAddr, authority: &[u8]) -> RawClient {
         let connector = tokio_rustls::TlsConnector::from(Arc::new(self.tls(authority)));
         let connect = tower::service_fn(move |_| {
@@ -379,7 +380,7 @@ impl Stranger {
         v1::hetal_client::HetalClient::with_interceptor(channel, Box::new(papers))
     }
 
-    /// Talks to a server.
+    /// Connects to a server and runs a call.
     pub fn talk<T>(&self, running: &Server, call: impl AsyncFnOnce(RawClient) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let authority = std::fs::read(running.authority().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Someone in the middle whom the client trusts: what goes by is recorded as it is sent, and once more without its encryption.
+//! A trusted man in the middle: records the traffic as sent, and decrypted.
 
 use super::Stranger;
 use rcgen::{CertificateParams, KeyPair};
@@ -13,11 +13,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// One for each direction of each connection.
 type Recording = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Two relays, one after the other: from the client to the second, encrypted; from there to the server, decrypted and encrypted again.
+/// Two relays in a row: encrypted from the client to the second, and decrypted and encrypted again
+/// from there to the server.
 pub struct Tap {
-    /// Where the client connects to.
+    /// The address for the client.
     pub address: SocketAddr,
-    /// What it must trust (PEM).
+    /// The authority for the client (PEM).
     pub authority: String,
     wire: Recording,
     inside: Recording,
@@ -25,7 +26,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Before a server.
+    /// In front of a server.
     pub fn start(server: SocketAddr, authority: &[u8]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let bind = || runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -60,12 +61,12 @@ impl Tap {
         Self { address, authority: certificate.pem(), wire, inside, _runtime: runtime }
     }
 
-    /// What was sent.
+    /// The recorded traffic.
     pub fn wire(&self) -> Vec<Vec<u8>> {
         self.wire.lock().unwrap().clone()
     }
 
-    /// What was said.
+    /// Takes the subject.
     pub fn inside(&self) -> Vec<Vec<u8>> {
         self.inside.lock().unwrap().clone()
     }

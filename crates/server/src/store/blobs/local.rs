@@ -1,4 +1,5 @@
-//! Blobs in a folder. A blob is written under another name, synced, renamed, and its folder synced: it is there whole or not at all.
+//! Blobs in a folder. A blob is written to a scratch file, synced and renamed, and its folder is
+//! synced. It is stored completely or not at all.
 
 use super::{Blobs, Key, Namespace, folder, name_of_bytes};
 use crate::store::disk::{Disk, OsDisk};
@@ -11,29 +12,30 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The file that says whose the blobs are.
+/// The file that records the owner of the blobs.
 const OWNER: &str = "owner";
 
-/// A folder of blobs.
+/// A blob store in a folder.
 pub struct LocalBlobs {
     disk: Arc<dyn Disk>,
     root: PathBuf,
-    /// Where blobs are written before they are whole; on the same file system.
+    /// Folder for blobs that are being written, on the same file system.
     scratch: PathBuf,
     counter: AtomicU64,
-    /// Folders whose own names are known to last. One that is merely there may have been made by a process that was killed before it
-    /// synced.
+    /// Folders whose directory entries are known to be synced. An existing folder may come from a
+    /// process that was killed before it synced.
     lasting: Mutex<HashSet<PathBuf>>,
 }
 
 impl LocalBlobs {
-    /// The store in a folder, which is made if it is not there. What a sudden end left half written is removed.
+    /// Opens the store in a folder and creates the folder if necessary. Deletes scratch files that
+    /// a crash left behind.
     pub fn open(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root).map_err(|e| Error::file(root, e))?;
         Self::on(Arc::new(OsDisk), root)
     }
 
-    /// The store in a folder of a disk.
+    /// Opens the store on a given disk.
     pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Result<Self> {
         let scratch = root.join("scratch");
         disk.make_folder(&scratch).map_err(|e| Error::file(&scratch, e))?;
@@ -46,12 +48,12 @@ impl LocalBlobs {
         Ok(Self { disk, root: root.to_owned(), scratch, counter: AtomicU64::new(0), lasting })
     }
 
-    /// A name of its own in the folder of blobs that are not whole yet.
+    /// A new path in the scratch folder.
     pub(super) fn scratch(&self) -> PathBuf {
         self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Bytes that still fit on its disk.
+    /// Free disk space in bytes.
     #[cfg(feature = "s3")]
     pub(super) fn free(&self) -> Result<u64> {
         self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
@@ -65,7 +67,7 @@ impl LocalBlobs {
         self.root.join("tenants").join(folder(tenant, namespace))
     }
 
-    /// Makes a synced file part of the store.
+    /// Moves a synced file into the store.
     fn settle(&self, key: &Key, file: &Path) -> Result<()> {
         let path = self.path(key);
         let parent = path.parent().unwrap_or(&self.root);
@@ -74,7 +76,7 @@ impl LocalBlobs {
         self.sync(parent)
     }
 
-    /// Makes a folder below the root, and its name last.
+    /// Creates a folder below the root and syncs its directory entry.
     fn make_folders(&self, folder: &Path) -> Result<()> {
         if self.lasting.lock().unwrap_or_else(PoisonError::into_inner).contains(folder) {
             return Ok(());
@@ -109,7 +111,7 @@ impl Blobs for LocalBlobs {
         };
         let written = write().map_err(|e| Error::file(&scratch, e)).and_then(|()| self.settle(key, &scratch));
         if written.is_err() {
-            // A full disk should not fill up further with what could not be written.
+            // Do not fill the disk further with a file that could not be written.
             let _ = self.disk.remove(&scratch);
         }
         written
@@ -128,7 +130,7 @@ impl Blobs for LocalBlobs {
         if name_of_bytes(reader).map_err(|e| Error::file(&path, e))? != key.name() {
             return Ok(false);
         }
-        // Renamed, perhaps, by a process that was killed before it synced.
+        // The rename may come from a process that was killed before it synced the folder.
         let parent = path.parent().unwrap_or(&self.root);
         self.make_folders(parent)?;
         self.sync(parent)?;
@@ -159,7 +161,7 @@ impl Blobs for LocalBlobs {
     }
 
     fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
-        // Only what this store wrote is listed.
+        // Foreign files are ignored.
         let names = self.names(&self.namespace(tenant, namespace))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
@@ -175,7 +177,8 @@ impl Blobs for LocalBlobs {
             let blob = path.join(name.to_string());
             self.disk.remove(&blob).map_err(|e| Error::file(&blob, e))?;
         }
-        // Also where nothing is left: whoever removed it may have been killed before this.
+        // Sync even if the folder is empty: the process that deleted its files may have been killed
+        // before it synced.
         self.sync(&path)?;
         self.lasting.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))?;
@@ -197,7 +200,7 @@ impl Blobs for LocalBlobs {
     fn tenants(&self) -> Result<BTreeSet<Tenant>> {
         let mut holders = BTreeSet::new();
         for (tenant, namespace) in self.namespaces()? {
-            // Of who has left, an empty folder may be there.
+            // An erased tenant may have an empty folder.
             if !self.list(&tenant, namespace)?.is_empty() {
                 holders.insert(tenant);
             }
@@ -215,7 +218,7 @@ impl Blobs for LocalBlobs {
         read().map_err(|e: std::io::Error| Error::file(&path, e))
     }
 
-    /// The folder is one process's (`folder/lock`): nobody writes between the look and the rename.
+    /// `folder/lock` excludes other processes, so nobody writes between the check and the rename.
     fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
         if self.owner()?.as_deref() != before {
             return Ok(false);

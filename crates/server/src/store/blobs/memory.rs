@@ -9,7 +9,7 @@ use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Blobs that are gone with the process. Files for [`Blobs::local`] are made in a folder.
+/// A blob store in memory. Files for [`Blobs::local`] are written to a folder.
 pub struct MemoryBlobs {
     blobs: Mutex<BTreeMap<Key, Arc<[u8]>>>,
     owner: Mutex<Option<String>>,
@@ -17,7 +17,7 @@ pub struct MemoryBlobs {
 }
 
 impl MemoryBlobs {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(folder: &Path) -> Self {
         Self { blobs: Mutex::default(), owner: Mutex::default(), folder: folder.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! Where the bytes are: uploads, checkpoints and results, each written once and named by its hash.
+//! Blob storage: uploads, checkpoints and results. A blob is immutable and named by its hash.
 
 mod local;
 mod memory;
@@ -19,16 +19,16 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What a folder of blobs is for.
+/// Who a blob belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Namespace {
-    /// What a client sent.
+    /// A tenant's uploads.
     Uploads,
-    /// What a job made.
+    /// The outputs of a job.
     Job(JobId),
 }
 
-/// Where a blob is: `tenant/uploads/name` or `tenant/jobs/id/name`.
+/// The location of a blob: `tenant/uploads/name` or `tenant/jobs/id/name`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     tenant: Tenant,
@@ -37,12 +37,12 @@ pub struct Key {
 }
 
 impl Key {
-    /// A blob of a tenant.
+    /// Creates the key of a tenant's blob.
     pub fn new(tenant: &Tenant, namespace: Namespace, name: BlobName) -> Self {
         Self { tenant: tenant.clone(), namespace, name }
     }
 
-    /// What is said where it is not there.
+    /// The error for a missing blob.
     pub fn missing(&self) -> Error {
         match self.namespace {
             Namespace::Uploads => Error::NoBlob { name: self.name },
@@ -50,13 +50,13 @@ impl Key {
         }
     }
 
-    /// The hash it is named by.
+    /// The blob's name: its hash.
     pub fn name(&self) -> BlobName {
         self.name
     }
 }
 
-/// The folder of a shelf.
+/// The folder of a namespace.
 pub(crate) fn folder(tenant: &Tenant, namespace: Namespace) -> String {
     match namespace {
         Namespace::Uploads => format!("{tenant}/uploads"),
@@ -76,52 +76,52 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A store of blobs. What was put survives the machine's sudden end; nothing is ever there in part.
+/// A blob store. Stored blobs survive a power cut, and a blob is never stored in part.
 pub trait Blobs: Send + Sync {
-    /// Stores bytes. A blob that is there already stays as it is, unless it was damaged.
+    /// Stores bytes. An existing blob stays as it is, unless it is damaged.
     fn put(&self, key: &Key, bytes: &[u8]) -> Result<()>;
 
-    /// Takes over a file that its owner is done with, and that has been synced.
+    /// Moves a synced file into the store.
     fn adopt(&self, key: &Key, file: &Path) -> Result<()>;
 
-    /// Whether a blob is there with the bytes it is named after, of this number; if so, it stays whatever happens.
+    /// Whether the blob is stored with the right content and size. If so, it is durable.
     fn confirm(&self, key: &Key, size: u64) -> Result<bool>;
 
-    /// The bytes from an offset; `None` if there is no such blob.
+    /// Reads a blob from an offset; `None` if there is no such blob.
     fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>>;
 
-    /// The length of a blob, if there is one.
+    /// The size of a blob, if it exists.
     fn len(&self, key: &Key) -> Result<Option<u64>>;
 
-    /// A local file with the blob's bytes, which stays while the blob does.
+    /// A local file with the content of a blob. The file exists as long as the blob.
     fn local(&self, key: &Key) -> Result<Option<PathBuf>>;
 
-    /// Removes a blob; it need not be there.
+    /// Deletes a blob, if it exists.
     fn delete(&self, key: &Key) -> Result<()>;
 
-    /// The names on a shelf, in order.
+    /// The names in a namespace, sorted.
     fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>>;
 
-    /// Removes a shelf and everything on it.
+    /// Deletes a namespace with all its blobs.
     fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()>;
 
-    /// All shelves there are, of all tenants.
+    /// All namespaces of all tenants.
     fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>>;
 
-    /// Tenants who have blobs in it; copies that are kept beside it do not count.
+    /// Tenants with blobs in the store. Local copies do not count.
     fn tenants(&self) -> Result<BTreeSet<Tenant>>;
 
-    /// Whose the blobs are, in words of `pairing`, once that is written down.
+    /// The recorded owner of the blobs, in the format of `ownership`.
     fn owner(&self) -> Result<Option<String>>;
 
-    /// Writes that down in place of `before`; gives whether it did: not where something else is there by now.
+    /// Replaces the recorded owner `before` by `after`. Returns false if another owner is recorded.
     fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool>;
 
-    /// Where it is, in words.
+    /// The location of the store, for messages.
     fn location(&self) -> String;
 }
 
-/// The store that a configuration asks for.
+/// Opens the configured blob store.
 pub(crate) fn open(config: &Config) -> Result<std::sync::Arc<dyn Blobs>> {
     let folder = config.folder.join("blobs");
     #[cfg(feature = "s3")]
@@ -131,26 +131,26 @@ pub(crate) fn open(config: &Config) -> Result<std::sync::Arc<dyn Blobs>> {
     Ok(std::sync::Arc::new(LocalBlobs::open(&folder)?))
 }
 
-/// All bytes of a blob of at most `most` bytes, after comparing them with its name.
-pub fn read(blobs: &dyn Blobs, key: &Key, most: u64) -> Result<Vec<u8>> {
+/// Reads a blob of at most `max_bytes` bytes and verifies its hash.
+pub fn read(blobs: &dyn Blobs, key: &Key, max_bytes: u64) -> Result<Vec<u8>> {
     let reader = blobs.open(key, 0)?.ok_or_else(|| key.missing())?;
     let mut bytes = Vec::new();
-    let count = reader.take(most + 1).read_to_end(&mut bytes);
+    let count = reader.take(max_bytes + 1).read_to_end(&mut bytes);
     let count = count.map_err(|e| Error::Blobs { key: key.to_string(), reason: e.to_string() })?;
-    if count as u64 > most || name_of(&bytes) != key.name {
+    if count as u64 > max_bytes || name_of(&bytes) != key.name {
         return Err(Error::Damaged { what: key.to_string() });
     }
     Ok(bytes)
 }
 
-/// The name of all bytes that a reader gives.
+/// Hashes the content of a reader.
 pub(crate) fn name_of_bytes(reader: impl Read) -> std::io::Result<BlobName> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(reader)?;
     Ok(BlobName(*hasher.finalize().as_bytes()))
 }
 
-/// The name of some bytes.
+/// Hashes bytes.
 pub fn name_of(bytes: &[u8]) -> BlobName {
     BlobName(*blake3::hash(bytes).as_bytes())
 }

@@ -4,14 +4,14 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A state that is gone with the process.
+/// A state that is lost with the process.
 #[derive(Default)]
 pub struct MemoryState(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     uploads: BTreeMap<(Tenant, BlobName), Upload>,
-    /// In the order in which they were made.
+    /// In order of creation.
     jobs: Vec<Entry>,
     turn: u64,
 }
@@ -55,7 +55,7 @@ impl Entry {
         self.job.state == JobState::Waiting && alone && !self.verdicts.contains_key(&self.job.round)
     }
 
-    /// Bytes that it left, and needs to go on.
+    /// Bytes of the job's outputs and of its checkpoint.
     fn bytes(&self) -> u64 {
         let left: u64 = self.events.iter().filter_map(|event| event.what.as_ref()).map(output_bytes).sum();
         left + if self.job.state.has_ended() { 0 } else { self.held }
@@ -71,7 +71,7 @@ impl Entry {
         ready && (backed_off || self.job.cancel) && (self.until <= now || self.until > 2 * until - now)
     }
 
-    /// Takes it from its worker: what nobody works on does not run.
+    /// Ends the lease. A running job returns to the queue.
     fn release(&mut self) {
         (self.worker, self.until) = (None, 0);
         if self.job.state == JobState::Running {
@@ -219,10 +219,10 @@ impl State for MemoryState {
         Ok(())
     }
 
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
         let mut inner = self.lock();
         let events = &inner.find(tenant, id)?.events;
-        Ok(events.iter().filter(|e| e.sequence > after).take(most).cloned().collect())
+        Ok(events.iter().filter(|e| e.sequence > after).take(limit).cloned().collect())
     }
 
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {

@@ -1,12 +1,14 @@
-//! What a server remembers: uploads, jobs, events, verdicts, and who is working on what.
+//! The state of a server: uploads, jobs, events, verdicts and leases.
 //!
-//! Workers hold jobs by leases. Each lease has a token that is larger than those before it, and everything a worker writes is refused
-//! once another lease was given: a worker that slept through the end of its lease can do no harm. Times come from the caller.
+//! Workers hold jobs by leases. Each lease has a fencing token that is larger than all earlier
+//! ones, and writes with an older token are refused. A worker that misses the end of its lease can
+//! therefore do no harm. The caller supplies all times.
 
 mod memory;
 mod sqlite;
 
 pub use memory::MemoryState;
+pub(crate) use sqlite::OwnerMarks;
 pub use sqlite::SqliteState;
 
 use crate::jobs::spec::JobSpec;
@@ -19,56 +21,57 @@ use hetal_wire::{BlobName, JobId, v1};
 /// Milliseconds since 1970.
 pub type Millis = u64;
 
-/// The longest rest of a job. One that would end later was given by a clock that has been set back since.
+/// The longest backoff of a job. A later time comes from a clock that was set back since.
 pub const MAX_BACKOFF: Millis = 120_000;
 
-/// What an uploaded blob holds.
+/// What an uploaded blob contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobKind {
     /// A key set.
     Keys,
-    /// Feature blocks and labels of a batch.
+    /// A row blob with labels.
     Batch,
-    /// Feature blocks alone.
+    /// A row blob without labels.
     Features,
 }
 
-/// An upload, begun or complete.
+/// An upload, complete or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upload {
     /// Its name.
     pub name: BlobName,
-    /// What it holds.
+    /// What it contains.
     pub kind: BlobKind,
-    /// All its bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Whether they are all there and checked.
+    /// Whether all bytes are stored and verified.
     pub complete: bool,
 }
 
-/// The most a tenant may have.
+/// The limits of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of all uploads, begun ones counted whole, of what jobs left, and of where those that have not ended go on from.
+    /// Bytes of all uploads (incomplete ones count in full), of the outputs of jobs, and of the
+    /// checkpoints of active jobs.
     pub bytes: u64,
     /// Uploads.
     pub uploads: u64,
     /// Jobs that have not ended.
     pub jobs: u64,
-    /// Jobs that are remembered.
+    /// Stored jobs, ended ones included.
     pub kept_jobs: u64,
 }
 
-/// A job to be remembered.
+/// A job to create.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewJob {
     /// Its name.
     pub id: JobId,
-    /// The client's name for the request.
+    /// The client's id of the request, for idempotence.
     pub request: [u8; 16],
-    /// What its owner calls it.
+    /// The owner's label.
     pub label: String,
-    /// What is to be done.
+    /// What to do.
     pub spec: JobSpec,
 }
 
@@ -77,60 +80,60 @@ pub struct NewJob {
 pub struct Job {
     /// Its name.
     pub id: JobId,
-    /// Whose it is.
+    /// The tenant.
     pub tenant: Tenant,
-    /// What its owner calls it.
+    /// The owner's label.
     pub label: String,
-    /// What is to be done.
+    /// What to do.
     pub spec: JobSpec,
-    /// What it is doing.
+    /// Its current state.
     pub state: JobState,
-    /// The round whose verdict it waits for, or waited for last.
+    /// The round whose verdict it needs, or needed last.
     pub round: u32,
-    /// Where to go on from.
+    /// The checkpoint to resume from.
     pub checkpoint: Option<String>,
-    /// How far it is.
+    /// Its progress.
     pub progress: Option<v1::Progress>,
     /// Why it failed.
     pub reason: String,
-    /// Whether its owner wants it to end.
+    /// Whether the owner asked to cancel it.
     pub cancel: bool,
-    /// When it was made.
+    /// Time of creation.
     pub created: Millis,
-    /// When it changed.
+    /// Time of the last change.
     pub updated: Millis,
-    /// Number of its last event.
+    /// Sequence number of its last event.
     pub sequence: u64,
-    /// Milliseconds in which it was worked on.
+    /// Milliseconds of work on it.
     pub spent: Millis,
 }
 
-/// A job as its owner sees it: without what is large, of which he may have much.
+/// A job as its owner sees it, without its large fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSummary {
     /// Its name.
     pub id: JobId,
-    /// What its owner calls it.
+    /// The owner's label.
     pub label: String,
-    /// Of a training, its hyper-parameters.
+    /// The hyper-parameters of a training.
     pub agreement: Option<Agreement>,
-    /// What it is doing.
+    /// Its current state.
     pub state: JobState,
-    /// The round whose verdict it waits for, or waited for last.
+    /// The round whose verdict it needs, or needed last.
     pub round: u32,
-    /// How far it is.
+    /// Its progress.
     pub progress: Option<v1::Progress>,
     /// Why it failed.
     pub reason: String,
-    /// When it was made.
+    /// Time of creation.
     pub created: Millis,
-    /// When it changed.
+    /// Time of the last change.
     pub updated: Millis,
-    /// Number of its last event.
+    /// Sequence number of its last event.
     pub sequence: u64,
 }
 
-/// Numbers of what is remembered of a tenant.
+/// Totals of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantTotals {
     /// Jobs.
@@ -139,123 +142,127 @@ pub struct TenantTotals {
     pub uploads: u64,
 }
 
-/// The right to work on a job for a while.
+/// The right to work on a job for a limited time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The job.
     pub job: JobId,
-    /// Larger than those of all leases before it.
+    /// The fencing token: larger than those of all earlier leases.
     pub token: u64,
 }
 
-/// A job that a worker got.
+/// A job that a worker claimed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// The right to it.
+    /// The lease.
     pub lease: Lease,
     /// The job.
     pub job: Job,
-    /// Claims of it since its last checkpoint that count, this one included.
+    /// Counted attempts since the last checkpoint, this one included.
     pub attempts: u32,
-    /// Rests since its last checkpoint.
+    /// Backoffs since the last checkpoint.
     pub backoffs: u32,
-    /// Attempts since its last checkpoint that lacked memory of the card they were made on.
+    /// Attempts since the last checkpoint that ran out of GPU memory.
     pub out_of_memory: u32,
 }
 
-/// What a worker changes about a job, all at once or not at all.
+/// Changes of a job, applied in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
-    /// What it is doing now.
+    /// The new state.
     pub state: Option<JobState>,
-    /// The round whose verdict it waits for.
+    /// The round whose verdict it needs.
     pub round: Option<u32>,
-    /// Where to go on from.
+    /// The checkpoint to resume from.
     pub checkpoint: Option<String>,
-    /// Bytes of the blobs that the checkpoint names.
+    /// Bytes of the blobs that the checkpoint references.
     pub held: Option<u64>,
-    /// How far it is.
+    /// Its progress.
     pub progress: Option<v1::Progress>,
     /// Why it failed.
     pub reason: Option<String>,
-    /// What is told to its watchers.
+    /// The event for watchers.
     pub event: Option<v1::event::What>,
-    /// Whether the lease ends: a job that runs is in the queue again.
+    /// Whether the lease ends. A running job then returns to the queue.
     pub release: bool,
-    /// For how long nobody shall take it.
+    /// How long no worker may claim the job.
     pub backoff: Option<Millis>,
-    /// Whether this attempt does not count; those before it do.
+    /// Whether this attempt does not count. Earlier ones still do.
     pub uncounted: bool,
-    /// Whether this attempt lacked memory of its card.
+    /// Whether this attempt ran out of GPU memory.
     pub out_of_memory: bool,
     /// Milliseconds of work since the last change.
     pub spent: Millis,
 }
 
-/// The memory of a server, or of many that share one.
+/// The state of a server, or of several that share it.
 pub trait State: Send + Sync {
-    /// Remembers an upload, or finds the one of that name. Fails if the quota does not allow it, or if one of another kind or size has the
-    /// name.
+    /// Begins an upload, or finds the existing one of that name. Fails if the quota is exceeded or
+    /// the existing upload has another kind or size.
     fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload>;
-    /// An upload.
+    /// Finds an upload.
     fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>>;
     /// Marks an upload as complete.
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
-    /// Forgets an upload; refuses while a job uses it.
+    /// Deletes an upload. Fails while a job uses it.
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
 
     /// Queues a job, or finds the one of the same request.
     fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary>;
     /// A job of a tenant.
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job>;
-    /// A job of a tenant, as he sees it.
+    /// The summary of a job.
     fn summary(&self, tenant: &Tenant, id: JobId) -> Result<JobSummary>;
-    /// All jobs of a tenant, the newest first.
+    /// All jobs of a tenant, newest first.
     fn jobs(&self, tenant: &Tenant) -> Result<Vec<JobSummary>>;
-    /// Ends a job that no worker has; asks the worker that has it to end it.
+    /// Cancels a job. If a worker has it, the worker is asked to end it.
     fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary>;
-    /// Forgets a job that has ended.
+    /// Deletes an ended job.
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()>;
-    /// Events of a job after a number, in order, `most` of them.
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>>;
-    /// Remembers the verdict on the round that a job waits for; the same verdict again changes nothing.
+    /// Up to `limit` events after a sequence number, in order.
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>>;
+    /// Records the verdict on the current round. Repeating the same verdict has no effect.
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
 
-    /// Gives a worker the job whose turn it is: of the tenant that has the fewest jobs running, among these of the one that was served
-    /// longest ago, the oldest. Jobs that wait for a verdict come when they have it, those that rest when they have rested, and both when
-    /// their owner wants them to end. `until` is as late as any lease can end: one that ends later was given by a clock that has been set
-    /// back.
+    /// Gives a worker the next job. Tenants with the fewest running jobs come first, then the
+    /// tenant who was served longest ago, then the oldest job.
+    ///
+    /// A job that waits for a verdict can be claimed once it has the verdict, and a job that backs
+    /// off once the time is over. Both can be claimed at once if the owner cancels. `until` is the
+    /// latest time at which a lease can end; a later end comes from a clock that was set back.
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>>;
-    /// Extends a lease until a time that is asked for when nobody is waited for any more; gives whether the owner wants the job to end.
+    /// Extends a lease. `until` is called after all locks are held. Returns whether the owner asked
+    /// to cancel the job.
     fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool>;
-    /// Changes a job.
+    /// Applies changes to a job.
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()>;
     /// The verdict on a round.
     fn verdict(&self, job: JobId, round: u32) -> Result<Option<Verdict>>;
-    /// Jobs that wait for a verdict, without a worker or with one whose lease is over, and the rounds they ask about; `until` as in
+    /// Jobs that wait for a verdict and have no valid lease, with their rounds; `until` as in
     /// [`State::claim`].
     fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>>;
-    /// Ends a job that is still among those; gives whose it was if it did.
+    /// Fails a job that still waits for this verdict. Returns its tenant if it did.
     fn expire(&self, id: JobId, round: u32, reason: &str, now: Millis, until: Millis) -> Result<Option<Tenant>>;
-    /// What is remembered of a tenant.
+    /// The totals of a tenant.
     fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals>;
-    /// Forgets everything of a tenant; gives what that was. No worker may have a job of his.
+    /// Deletes everything of a tenant and returns the totals. No worker may have one of his jobs.
     fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals>;
-    /// Ends all leases of a worker that is known to be dead, and the rest of all jobs: what they waited for may work for the next.
+    /// Ends all leases of a dead worker, and all backoffs: the next process may have a working
+    /// device.
     fn release_worker(&self, worker: &str) -> Result<()>;
-    /// Numbers of jobs in each state.
+    /// The number of jobs in each state.
     fn count_jobs(&self) -> Result<Vec<(JobState, u64)>>;
 }
 
-/// The upload that `wanted` may be, where `found` has its name already.
+/// Checks that an existing upload matches the wanted one.
 fn check_same_upload(wanted: &Upload, found: Upload) -> Result<Upload> {
     if (wanted.kind, wanted.size) == (found.kind, found.size) {
         return Ok(found);
     }
-    Err(Error::invalid(format!("blob {} was begun with another kind or size", found.name)))
+    Err(Error::invalid(format!("the upload of blob {} began with another kind or size", found.name)))
 }
 
-/// Bytes of the blobs that an event tells of: they stay as long as the job.
+/// Bytes of the blobs that an event references. They exist as long as the job.
 fn output_bytes(what: &v1::event::What) -> u64 {
     let outputs = match what {
         v1::event::What::Validation(validation) => &validation.logits,
@@ -265,13 +272,13 @@ fn output_bytes(what: &v1::event::What) -> u64 {
     outputs.iter().fold(0, |bytes, output| bytes.saturating_add(output.size))
 }
 
-/// Refuses an upload that would pass the quota of a tenant who has `count` uploads, and with those of his jobs `bytes` bytes.
+/// Checks the upload quota of a tenant with `count` uploads and `bytes` stored bytes.
 fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) -> Result<()> {
     let message = if count >= quota.uploads {
-        format!("there are {count} uploads, the most allowed: delete some")
+        format!("the limit of {count} uploads is reached: delete some")
     } else if bytes.saturating_add(upload.size) > quota.bytes {
         format!(
-            "{} more bytes would pass the limit of {} (there are {bytes}): delete uploads or jobs",
+            "{} more bytes would exceed the limit of {} bytes ({bytes} are used): delete uploads or jobs",
             upload.size, quota.bytes
         )
     } else {
@@ -280,23 +287,23 @@ fn check_upload_quota(quota: &Quota, upload: &Upload, count: u64, bytes: u64) ->
     Err(Error::Limit { message })
 }
 
-/// Refuses a job that would pass the quota of a tenant with so many jobs.
+/// Checks the job quota of a tenant.
 fn check_job_quota(quota: &Quota, open: u64, all: u64) -> Result<()> {
     let message = if open >= quota.jobs {
-        format!("{open} jobs have not ended, the most allowed: wait or cancel one")
+        format!("the limit of {open} active jobs is reached: wait or cancel one")
     } else if all >= quota.kept_jobs {
-        format!("{all} jobs are kept, the most allowed: delete some")
+        format!("the limit of {all} stored jobs is reached: delete some")
     } else {
         return Ok(());
     };
     Err(Error::Limit { message })
 }
 
-/// Whether a verdict may be given: `given` is the one there is already.
+/// Checks a verdict. `given` is the one already recorded.
 fn check_verdict(job: &JobSummary, round: u32, verdict: Verdict, given: Option<Verdict>) -> Result<()> {
     let message = match given {
         Some(given) if given == verdict => return Ok(()),
-        Some(_) => format!("round {round} has been judged already"),
+        Some(_) => format!("round {round} already has a verdict"),
         None if job.state == JobState::Waiting && job.round == round => return Ok(()),
         None => format!("the job does not wait for a verdict on round {round}"),
     };

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Where a client is.
+/// What a client does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientStage {
     Send(usize),
@@ -31,7 +31,7 @@ pub enum ClientStage {
     Done,
 }
 
-/// A client and everything it was told.
+/// A client, and everything it was told.
 pub struct Client {
     pub tenant: Tenant,
     pub number: u8,
@@ -51,7 +51,7 @@ pub struct Client {
     pub end: Option<JobState>,
 }
 
-/// The verdict of a client on a round: always the same.
+/// The verdict of a client on a round, a fixed function of both.
 pub fn verdict(number: u8, round: u32) -> Verdict {
     match (u32::from(number) * 7 + round * 5) % 6 {
         0..=2 => Verdict::Continue,
@@ -108,7 +108,7 @@ impl Client {
         name_of(&self.files[file].1)
     }
 
-    /// One request, whose answer may be lost on the way.
+    /// Makes one request, whose response may be lost.
     pub fn step(&mut self, server: &SimServer, corrupted: &Corrupted) {
         let lost = server.world.chance(50);
         let done = match self.stage {
@@ -173,7 +173,8 @@ impl Client {
     }
 
     pub fn create(&mut self, server: &SimServer, lost: bool) -> Result<()> {
-        // The request's id is the client's, the job's comes from the server: another one each time.
+        // The client chooses the id of the request. The server chooses the id of the job, a new one
+        // each time.
         let mut id = [self.number; 16];
         id[1..9].copy_from_slice(&server.world.operations().to_le_bytes());
         let (request, spec) = ([self.number; 16], JobSpec::Training(self.training.clone()));
@@ -208,7 +209,7 @@ impl Client {
         Ok(())
     }
 
-    /// Looks at an event; fails if a blob cannot be read now.
+    /// Handles an event. Fails if a blob cannot be read now.
     pub fn handle_event(
         &mut self,
         server: &SimServer,
@@ -271,7 +272,7 @@ impl Client {
     pub fn delete_job(&mut self, server: &SimServer, lost: bool) -> Result<()> {
         match delete_job(&*server.state, &*server.blobs, &self.tenant, self.job.unwrap()) {
             Ok(()) if lost => {}
-            // Done by an earlier request whose answer was lost.
+            // An earlier request succeeded, and its response was lost.
             Ok(()) | Err(Error::NoJob { .. }) => {
                 self.job = None;
                 self.stage = ClientStage::DeleteUpload(0);
@@ -283,7 +284,7 @@ impl Client {
 
     pub fn delete_upload(&mut self, server: &SimServer, file: usize, lost: bool) -> Result<()> {
         let name = self.name(file);
-        // From here on it may be gone.
+        // From now on the upload may be gone.
         self.uploaded.remove(&name);
         match server.uploads.delete(&self.tenant, name) {
             Ok(()) if lost => {}
@@ -296,7 +297,7 @@ impl Client {
         Ok(())
     }
 
-    /// Everything it was told is still so.
+    /// Checks that everything the client was told still holds.
     pub fn check(&self, disk: &SimDisk, state: &dyn State, corrupted: &Corrupted) {
         for (_, bytes) in &self.files {
             let name = name_of(bytes);

@@ -1,4 +1,4 @@
-//! A disk that forgets what was not synced, tears what was half written, and rots.
+//! A simulated disk. A power cut loses or tears what was not synced, and bits can flip.
 
 use super::world::{Injected, World};
 use crate::store::disk::{AppendFile, Disk};
@@ -17,18 +17,18 @@ struct Inner {
     files: Vec<File>,
     /// What processes see.
     now: Tree,
-    /// What a power cut leaves for certain.
+    /// What a power cut certainly leaves.
     lasting: Tree,
-    /// How `now` came from `lasting`.
+    /// The changes from `lasting` to `now`.
     pending: Vec<Change>,
 }
 
 #[derive(Default)]
 struct File {
     data: Vec<u8>,
-    /// Bytes that last.
+    /// The number of durable bytes.
     synced: usize,
-    /// Whether a sync failed: the system takes what was there for written, and it is not.
+    /// Whether a sync failed. The system then considers the bytes as written although they are not.
     sync_failed: bool,
 }
 
@@ -71,7 +71,7 @@ impl Tree {
         }
     }
 
-    /// Drops what is in folders that are not there.
+    /// Drops entries whose parent folder does not exist.
     fn prune(&mut self) {
         let all = self.folders.clone();
         let stands = |path: &Path| path.ancestors().skip(1).all(|p| p.as_os_str().is_empty() || all.contains(p));
@@ -93,7 +93,7 @@ fn broken() -> Error {
 }
 
 impl SimDisk {
-    /// An empty disk with one folder.
+    /// Creates an empty disk with one folder.
     pub fn new(world: &Arc<World>, root: &Path) -> Self {
         let mut inner = Inner::default();
         inner.now.folders.insert(root.to_owned());
@@ -105,7 +105,7 @@ impl SimDisk {
         self.inner.lock().unwrap()
     }
 
-    /// Does an operation as fate has it.
+    /// Runs an operation, with an injected fault if one is due.
     fn operate<T>(&self, writes: bool, work: impl FnOnce(&mut Inner) -> io::Result<T>) -> io::Result<T> {
         match self.world.next_fault(writes) {
             Injected::Success => work(&mut self.lock()),
@@ -114,7 +114,7 @@ impl SimDisk {
         }
     }
 
-    /// Power comes back after a cut: what was not synced is there, or not, or in part.
+    /// Simulates a power cut. What was not synced survives completely, in part, or not at all.
     pub fn cut_power(&self) {
         let world = &self.world;
         let mut inner = self.lock();
@@ -130,14 +130,14 @@ impl SimDisk {
             let kept = file.synced + world.below(file.data.len() - file.synced + 1);
             file.data.truncate(kept);
             if world.chance(300) {
-                // Blocks that were given to the file and never written.
+                // Allocated blocks that were never written.
                 file.data[file.synced..].fill(0);
             }
             (file.synced, file.sync_failed) = (kept, false);
         }
     }
 
-    /// Turns over one bit of a file under a folder, chosen by chance; gives which.
+    /// Flips a random bit of a file below a folder, and returns the file.
     pub fn corrupt_bit(&self, folder: &Path) -> Option<PathBuf> {
         let mut inner = self.lock();
         let paths: Vec<_> = inner.now.files.keys().filter(|path| path.starts_with(folder)).cloned().collect();
@@ -149,7 +149,7 @@ impl SimDisk {
         Some(path)
     }
 
-    /// The bytes of a file, whatever fate has in store: for those who check.
+    /// The content of a file, without faults, for checks.
     pub fn contents(&self, path: &Path) -> Option<Vec<u8>> {
         let inner = self.lock();
         inner.now.files.get(path).map(|&file| inner.files[file].data.clone())
@@ -172,7 +172,7 @@ impl Write for Open {
         let injected = self.disk.world.next_fault(true);
         let count = match injected {
             Injected::Success | Injected::Crash { applied: true } => bytes.len(),
-            // Some of it, at most.
+            // At most a part is written.
             Injected::Failure | Injected::Crash { .. } => self.disk.world.below(bytes.len() + 1),
         };
         if self.disk.world.is_alive() || injected != Injected::Failure {
@@ -200,7 +200,7 @@ impl AppendFile for Open {
     }
 }
 
-/// A handle, so that open files can hold the disk.
+/// A handle to the disk, shared with open files.
 #[derive(Clone)]
 pub struct SimDiskHandle(pub Arc<SimDisk>);
 
@@ -255,7 +255,7 @@ impl Disk for SimDiskHandle {
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
-        // One that is there takes no more room.
+        // An existing folder needs no space.
         let is_new = !self.0.lock().now.folders.contains(path);
         self.0.operate(is_new, |inner| {
             if !inner.now.folders.contains(path) {

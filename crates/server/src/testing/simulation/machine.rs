@@ -23,7 +23,7 @@ pub struct Machine {
     pub corrupted: Corrupted,
 }
 
-/// What schedules met.
+/// Counts of what happened in the schedules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     pub lives: u64,
@@ -50,7 +50,7 @@ impl Machine {
         self.clients.iter().all(|c| c.borrow().stage == ClientStage::Done)
     }
 
-    /// Lives of the server until all clients are done, the first few of them ended by force.
+    /// Runs server processes until all clients are done. The first few processes are killed.
     pub fn run(&self) -> Totals {
         let (world, mut totals) = (&self.world, Totals::default());
         let forced = world.below(8) as u64;
@@ -93,7 +93,7 @@ impl Machine {
         }
     }
 
-    /// One process, until it ends or nothing is left to do.
+    /// Runs one process until it ends or nothing is left to do.
     pub fn run_process(&self, forced: bool, corruptions_left: &mut usize) {
         let Ok(server) = SimServer::start(&self.world, &self.disk, &self.state).map(Rc::new) else { return };
         for turn in 0.. {
@@ -111,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// Turns over a bit of something that is kept.
+    /// Flips a bit of a stored blob.
     pub fn corrupt_bit(&self) {
         if let Some(path) = self.disk.0.corrupt_bit(&root().join("blobs/tenants")) {
             let name = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
@@ -119,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// The end: whatever is named is there after another power cut, and nothing else is.
+    /// Checks the end: after another power cut, the referenced files exist and no others.
     pub fn check_final_state(&self) {
         self.disk.0.cut_power();
         self.world.start(FaultRates::default(), None);
@@ -146,7 +146,7 @@ impl Machine {
     }
 }
 
-/// Someone acts: a client that is not in the middle of something, a worker, the clock.
+/// One actor acts: a client that is not busy, a worker, or the clock.
 pub fn act(server: &SimServer, clients: &Clients, corrupted: &Corrupted) {
     match server.world.below(20) {
         0..=12 => {
@@ -194,7 +194,7 @@ pub fn simulate(seeds: impl Iterator<Item = u64>, state: impl Fn() -> Box<dyn St
     all
 }
 
-/// Says, when a schedule fails, how to see it again.
+/// Prints the seed of a failed schedule.
 pub struct PrintSeedOnPanic(u64);
 
 impl Drop for PrintSeedOnPanic {

@@ -1,12 +1,15 @@
-//! Random lives of a server on a machine with faults.
+//! Simulation of servers on a machine with faults.
 //!
-//! The server's own upload and training code runs here, over a disk, a state and a network that fail as a seed says: the process is
-//! killed in the middle of any operation, power is cut and what was not synced is lost or torn, the disk is full, operations fail, bits
-//! rot, the clock jumps, answers and streams are lost, a second worker takes a job whose lease ran out. Between any two operations
-//! others act. Only the computation is a toy. Whatever happens: what was acknowledged stays, what comes out is right, what rotted is
-//! named, and only the jobs that needed it fail.
+//! The production code of uploads and trainings runs on a simulated disk, state and network. A seed
+//! decides about faults: the process is killed during any operation, a power cut loses or tears
+//! unsynced data, the disk is full, operations fail, bits flip, the clock jumps, responses and
+//! streams are lost, and a second worker takes a job whose lease expired. Other actors run between
+//! any two operations. Only the computation is a toy.
 //!
-//! `HETAL_SCHEDULES=1000000` runs more, `HETAL_SEED=n` the one that failed.
+//! In every schedule, acknowledged data stays, results are correct, damage is reported with the
+//! name of the blob, and only jobs that need a damaged blob fail.
+//!
+//! `HETAL_SCHEDULES=1000000` runs more schedules, `HETAL_SEED=n` repeats one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod client;

@@ -25,7 +25,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// One life of a server.
+/// A server process.
 pub struct SimServer {
     pub world: Arc<World>,
     pub blobs: Arc<LocalBlobs>,
@@ -74,7 +74,7 @@ impl SimServer {
             device_fault: Mutex::default(),
         };
         any.release_worker(&worker.name)?;
-        // As in a real server, what cannot be swept up stops nobody.
+        // As in a real server, a failed collection does not prevent the start.
         let _ = collect_garbage(&*any, &*blobs, &staging);
         let uploads = Uploads {
             state: any,
@@ -93,7 +93,7 @@ impl SimServer {
         })
     }
 
-    /// What a worker does, once.
+    /// Runs a worker once.
     pub fn work(&self) {
         let now = self.world.now();
         let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };

@@ -1,4 +1,5 @@
-//! A state on a machine that fails. Each change is one transaction: done or not, whatever whoever asked for it is told.
+//! A simulated state. Each change is one transaction: it is applied or not, whatever the caller is
+//! told.
 
 use super::toy_executor::SIZE;
 use super::world::{Injected, World};
@@ -23,7 +24,7 @@ impl SimState {
         Self { world: Arc::clone(world), inner }
     }
 
-    /// The state itself, without faults: for those who check it.
+    /// The state without faults, for checks.
     pub fn without_faults(&self) -> &dyn State {
         &*self.inner
     }
@@ -77,8 +78,8 @@ impl State for SimState {
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
         self.write(|s| s.delete_job(tenant, id))
     }
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
-        self.read(|s| s.events(tenant, id, after, most))
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
+        self.read(|s| s.events(tenant, id, after, limit))
     }
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         self.write(|s| s.judge(tenant, id, round, verdict))
@@ -91,7 +92,8 @@ impl State for SimState {
     }
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
         if let (Some(checkpoint), Some(held)) = (&change.checkpoint, change.held) {
-            // Every blob counts once, however many ciphertexts it stands for; in the toy all have one size.
+            // A blob counts once, however many ciphertexts it stands for. In the toy all have the
+            // same size.
             let names: BTreeSet<_> = Checkpoint::parse(checkpoint)?.1.into_iter().collect();
             assert_eq!(held, (names.len() * SIZE) as u64, "bytes of a checkpoint");
         }

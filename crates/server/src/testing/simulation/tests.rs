@@ -35,13 +35,13 @@ fn acknowledged_work_survives_thousands_of_random_faults() {
     let totals = simulate(seeds, || Box::new(MemoryState::default()));
     println!("{count} schedules: {totals:?}");
     if count >= 1000 {
-        // The faults were there, and did not keep the work from being done.
+        // Faults occurred, and most jobs finished all the same.
         assert!(totals.lives > 3 * count && totals.cuts > count && totals.corrupted > count / 20, "{totals:?}");
         assert!(totals.finished > count && totals.failed > count / 1000 && totals.cancelled > count / 20, "{totals:?}");
     }
 }
 
-/// An interrupted sync is repaired by a copy; where there is no room for one, that does not stop a start.
+/// An interrupted sync is repaired by a copy. A full disk prevents the copy but not the start.
 #[test]
 fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
     let world = Arc::new(World::new(7));
@@ -64,7 +64,8 @@ fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
     }
 }
 
-/// A checkpoint stores what changed since the last one: in the middle of an epoch the model, and not again what earlier epochs left.
+/// A checkpoint stores only what changed: within an epoch the model, and not the weights that
+/// earlier epochs left.
 #[test]
 fn a_checkpoint_stores_what_changed() {
     let mut cancelled = 0;
@@ -80,8 +81,8 @@ fn a_checkpoint_stores_what_changed() {
         let seen = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
             client.borrow().seen.iter().filter(|event| event.what.as_ref().is_some_and(wanted)).count()
         };
-        // Weights, lookahead and momentum for every checkpoint; for every verdict the start of the next epoch and what is kept, too;
-        // logits; and at the end what is handed out.
+        // Every checkpoint stores weights, lookahead and momentum. Every verdict adds the start of
+        // the next epoch and the kept weights, every round its logits, and the end its outputs.
         let model = 3 * toy_executor::PARTS;
         let rounds = |client| seen(client, |what| matches!(what, v1::event::What::Validation(_)));
         let most: usize = machine
@@ -95,14 +96,14 @@ fn a_checkpoint_stores_what_changed() {
         let checkpoints = server.worker.core.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
         assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
         assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
-        // Whatever a job ended by, nothing of it is left that nobody names.
+        // However a job ended, it leaves no unreferenced blob.
         cancelled += machine.clients.iter().filter(|client| client.borrow().end == Some(JobState::Cancelled)).count();
         assert_eq!(collect_garbage(&*server.state, &*server.blobs, &server.uploads.staging).unwrap(), 0, "seed {seed}");
     }
     assert!(cancelled > 0);
 }
 
-/// Whoever stores something for a job that has ended meanwhile, or is gone, takes it away again.
+/// A worker whose job ended or was deleted meanwhile removes what it stored.
 #[test]
 fn a_worker_that_lost_its_job_leaves_nothing() {
     for deleted in [false, true] {
@@ -125,8 +126,9 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
     }
 }
 
-/// A card that fails ends no job: its checkpoint is kept, its owner is told, and the next worker goes on from there when it has rested.
-/// However often memory is lacking, that does not count; a card that breaks at every attempt does.
+/// A failed GPU does not fail a job. Its checkpoint stays, its owner is told, and after the backoff
+/// the next worker resumes it. Lack of memory never counts as an attempt; a GPU that fails at every
+/// attempt does.
 #[test]
 fn a_lost_card_loses_no_job() {
     let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
@@ -165,7 +167,7 @@ fn a_lost_card_loses_no_job() {
     assert_eq!(fails(false, most).state, JobState::Failed);
 }
 
-/// An owner who wants the job to end does not wait for a card that failed.
+/// A cancelled job does not wait for a failed GPU.
 #[test]
 fn a_lost_card_keeps_no_job_from_its_end() {
     let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
@@ -182,7 +184,7 @@ fn a_lost_card_keeps_no_job_from_its_end() {
     assert_eq!(server.state.job(tenant, id).unwrap().state, JobState::Cancelled);
 }
 
-/// Nobody is told that a job began before its keys are here: where they have no room that may take days.
+/// A job counts as started when its keys are available. Fetching them may take days on a full disk.
 #[test]
 fn a_job_begins_when_its_keys_are_here() {
     let machine = Machine::new(1, Box::new(MemoryState::default()));
@@ -202,7 +204,7 @@ fn a_job_begins_when_its_keys_are_here() {
     assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
 }
 
-/// However long there is no room on the disk, that costs a job nothing but time; whoever no longer wants it has its end.
+/// A full disk only delays a job, and a cancelled job ends at once.
 #[test]
 fn a_full_disk_loses_no_job() {
     let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
@@ -228,7 +230,8 @@ fn a_full_disk_loses_no_job() {
     assert_eq!(job.state, JobState::Cancelled);
 }
 
-/// A server that is stopped keeps every iteration, also the last of an epoch, and the attempt does not count.
+/// A server that is stopped keeps every iteration, including the last of an epoch, and the attempt
+/// does not count.
 #[test]
 fn a_stopped_server_loses_no_iteration() {
     let (mut after_an_epoch, mut released) = (0, 0);
@@ -264,7 +267,8 @@ fn a_stopped_server_loses_no_iteration() {
     assert!(released > 20 && after_an_epoch > 5, "{released} {after_an_epoch}");
 }
 
-/// A card that does not answer ends the process; a CPU that takes long does not, nor does whatever comes before the card.
+/// A GPU that does not respond ends the process. A slow CPU does not, nor does a wait before the
+/// GPU is used.
 #[test]
 fn a_card_that_hangs_is_not_waited_for() {
     let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
@@ -302,7 +306,7 @@ fn a_card_that_hangs_is_not_waited_for() {
     }
 }
 
-/// A row of which nobody knows whose it is ends all the same, and keeps no other job from its end.
+/// A row with a damaged tenant ends too, and does not block other jobs.
 #[test]
 fn an_unreadable_job_keeps_no_other_waiting() {
     let dir = hetal_testkit::TempDir::new();
@@ -320,7 +324,7 @@ fn an_unreadable_job_keeps_no_other_waiting() {
     }
 }
 
-/// The same over the state that servers really have.
+/// The same with the production database.
 #[test]
 fn acknowledged_work_survives_in_the_database() {
     let totals = simulate(1_000_000..1_000_100, || Box::new(SqliteState::in_memory().unwrap()));

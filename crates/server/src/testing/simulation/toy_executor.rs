@@ -1,4 +1,4 @@
-//! A computation that takes no time and whose every result depends on everything that went into it.
+//! A toy computation. Every result is a hash of all its inputs.
 
 use super::world::World;
 use crate::compute::executor::Executor;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub type Ct = [u8; 32];
 
-/// The hash of what a result came from.
+/// Hashes the inputs of a result.
 fn of(kind: &str, parts: &[&[u8]]) -> Ct {
     let mut hasher = blake3::Hasher::new();
     hasher.update(kind.as_bytes());
@@ -28,14 +28,14 @@ fn of(kind: &str, parts: &[&[u8]]) -> Ct {
     *hasher.finalize().as_bytes()
 }
 
-/// Ciphertexts of a classifier.
+/// The number of ciphertexts of a classifier.
 pub const PARTS: usize = 2;
 /// Bytes of a ciphertext.
 pub const SIZE: usize = 96;
-/// The most bytes of a blob that a job makes.
+/// The largest blob of a job in bytes.
 pub const MOST: u64 = (PARTS * SIZE) as u64;
 
-/// Every part of a vector of ciphertexts.
+/// All parts of a vector of ciphertexts.
 fn parts_of(kind: &str, from: &[&[u8]]) -> Vec<Ct> {
     (0..PARTS as u8).map(|part| of(kind, &[from, &[&[part]]].concat())).collect()
 }
@@ -60,7 +60,7 @@ fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
         weights: parts_of("weights", &all),
         lookahead: Some(parts_of("lookahead", &all)),
         momentum: Some(parts_of("momentum", &all)),
-        // A refresh after every other step.
+        // A refresh follows every other step.
         scale: model.scale / 100.0,
         schedule: model.schedule,
     }
@@ -79,13 +79,14 @@ fn encode(ct: &Ct) -> Vec<u8> {
     ct.repeat(3)
 }
 
-/// What a training must come to: the names of the logits of every round, and of the weights at its end.
+/// The expected result of a training: the names of the logits of every round, and of the weights at
+/// the end.
 pub struct Expected {
     pub logits: Vec<Vec<BlobName>>,
     pub outputs: Vec<(u32, BlobName)>,
 }
 
-/// The training, without disk, state or network.
+/// Runs the training without disk, state or network.
 pub fn expected(training: &TrainingSpec, verdict: impl Fn(u32) -> Verdict) -> Expected {
     let first = first_weights(training);
     let mut session = Session::new(training.agreement.clone(), training.batches.len(), first).unwrap();
@@ -139,12 +140,12 @@ impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
     }
 }
 
-/// The toy at work for a server.
+/// The toy as an executor.
 pub struct ToyExecutor<'a> {
     pub world: &'a World,
     pub blobs: &'a dyn Blobs,
     pub job: &'a Job,
-    /// Ciphertexts that were encoded.
+    /// The number of encoded ciphertexts.
     pub encoded: &'a Cell<usize>,
 }
 

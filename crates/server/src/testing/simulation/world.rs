@@ -1,4 +1,4 @@
-//! The machine that a simulated server runs on: its luck, its clock, and its plug.
+//! The machine of a simulated server: random faults, the clock, and the power supply.
 
 use crate::store::state::Millis;
 use hetal_testkit::Random;
@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard};
 
 thread_local! {
-    /// Others who act between two operations of whoever is at work.
+    /// The actor that runs between two operations of another.
     static OTHER_ACTOR: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
 }
 
-/// Lets others act between the operations of `work`.
+/// Runs `other` between the operations of `work`.
 pub fn interleaved<T>(other: impl FnMut() + 'static, work: impl FnOnce() -> T) -> T {
     OTHER_ACTOR.with(|v| v.replace(Some(Box::new(other))));
     let result = work();
@@ -18,23 +18,23 @@ pub fn interleaved<T>(other: impl FnMut() + 'static, work: impl FnOnce() -> T) -
     result
 }
 
-/// What becomes of an operation.
+/// What happens to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injected {
-    /// It is done.
+    /// It succeeds.
     Success,
     /// It fails.
     Failure,
-    /// The process ends in the middle of it: done or not, nobody is told.
+    /// The process ends during the operation, which is applied or not.
     Crash { applied: bool },
 }
 
-/// How likely faults are, in permille of operations.
+/// Probabilities of faults, in permille of the operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultRates {
-    /// Of an operation to fail.
+    /// An operation fails.
     pub fault: usize,
-    /// Of the disk to become full, or to have room again.
+    /// The disk becomes full, or gets space again.
     pub full: usize,
 }
 
@@ -62,7 +62,7 @@ impl World {
         self.0.lock().unwrap()
     }
 
-    /// A new process, which ends after so many operations if it is told to.
+    /// Starts a process, which ends after `left` operations if given.
     pub fn start(&self, rates: FaultRates, left: Option<usize>) {
         let mut inner = self.lock();
         (inner.rates, inner.left, inner.alive, inner.full) = (rates, left, true, false);
@@ -76,7 +76,7 @@ impl World {
         self.lock().full
     }
 
-    /// From now on there is no room on the disk.
+    /// Fills the disk.
     pub fn fill_disk(&self) {
         self.lock().full = true;
     }
@@ -89,7 +89,7 @@ impl World {
         self.lock().now
     }
 
-    /// Moves the clock, forwards or back.
+    /// Moves the clock forwards or back.
     pub fn advance_clock(&self, millis: i64) {
         let mut inner = self.lock();
         inner.now = inner.now.saturating_add_signed(millis);
@@ -103,7 +103,7 @@ impl World {
         self.lock().random.chance(permille)
     }
 
-    /// What becomes of the next operation; `writes` if it needs room on the disk.
+    /// Decides about the next operation. `writes` means that it needs disk space.
     pub fn next_fault(&self, writes: bool) -> Injected {
         self.pause();
         let mut inner = self.lock();
@@ -126,12 +126,12 @@ impl World {
         if inner.random.chance(fault) || writes && inner.full { Injected::Failure } else { Injected::Success }
     }
 
-    /// Others act, now and then.
+    /// Lets another actor run, with some probability.
     pub fn pause(&self) {
         if !self.is_alive() || !self.chance(250) {
             return;
         }
-        // Whoever visits is not visited.
+        // Interleaving does not nest.
         let Some(mut other) = OTHER_ACTOR.with(|v| v.borrow_mut().take()) else { return };
         other();
         OTHER_ACTOR.with(|v| v.replace(Some(other)));

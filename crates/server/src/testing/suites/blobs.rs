@@ -1,4 +1,4 @@
-//! What every store of blobs must do.
+//! The test suite of blob stores.
 #![allow(clippy::unwrap_used)]
 
 use crate::Error;
@@ -24,7 +24,7 @@ fn text(blobs: &dyn Blobs, key: &Key, offset: u64) -> String {
     text
 }
 
-/// Everything that is asked of a store, on an empty one.
+/// Checks an empty store.
 pub fn check(blobs: &dyn Blobs, scratch: &Path) {
     let job = Namespace::Job(JobId([7; 16]));
     let (upload, output) = (key("ann", Namespace::Uploads, b"hello"), key("ann", job, b"hello"));
@@ -43,7 +43,7 @@ pub fn check(blobs: &dyn Blobs, scratch: &Path) {
     assert_eq!(read(blobs, &upload, 5).unwrap(), b"hello");
     assert!(matches!(read(blobs, &upload, 4), Err(Error::Damaged { .. })));
 
-    // Neither other shelves nor other tenants see it.
+    // Other namespaces and other tenants do not see it.
     assert_eq!(blobs.len(&output).unwrap(), None);
     assert_eq!(blobs.len(&key("bob", Namespace::Uploads, b"hello")).unwrap(), None);
     assert!(blobs.list(&tenant("bob"), Namespace::Uploads).unwrap().is_empty());
@@ -60,7 +60,7 @@ pub fn check(blobs: &dyn Blobs, scratch: &Path) {
     assert_eq!(blobs.list(&tenant("ann"), job).unwrap(), [name_of(b"world")]);
     assert_eq!(blobs.list(&tenant("ann"), Namespace::Uploads).unwrap(), [upload.name()]);
 
-    // A megabyte, and nothing at all.
+    // A megabyte, and an empty blob.
     let large: Vec<u8> = (0..1 << 20).map(|i| (i % 251) as u8).collect();
     for bytes in [&large[..], b""] {
         let key = key("ann", Namespace::Uploads, bytes);
@@ -68,7 +68,7 @@ pub fn check(blobs: &dyn Blobs, scratch: &Path) {
         assert!(read(blobs, &key, large.len() as u64).unwrap() == bytes);
     }
 
-    // It says whose it is, and takes another word only from who knows the last.
+    // The owner is recorded, and replaced only by a caller who knows the current one.
     assert_eq!(blobs.owner().unwrap(), None);
     assert!(!blobs.set_owner(Some("89"), "4567").unwrap());
     assert_eq!(blobs.owner().unwrap(), None);
@@ -96,7 +96,7 @@ fn a_folder_is_a_store_that_lasts() {
     let dir = TempDir::new();
     let root = dir.path().join("blobs");
     check(&LocalBlobs::open(&root).unwrap(), dir.path());
-    // Half-written blobs of an earlier life are gone, whole ones are not.
+    // Scratch files of an earlier process are deleted, complete blobs stay.
     std::fs::write(root.join("scratch/0"), b"half").unwrap();
     let again = LocalBlobs::open(&root).unwrap();
     assert_eq!(std::fs::read_dir(root.join("scratch")).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! What every implementation of a trait must do.
+//! Shared test suites: what every implementation of a trait must satisfy.
 
 pub mod blobs;
 pub mod state;

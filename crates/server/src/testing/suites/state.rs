@@ -1,4 +1,4 @@
-//! What every state must do.
+//! The test suite of states.
 #![allow(clippy::unwrap_used)]
 
 use crate::Error;
@@ -51,7 +51,7 @@ fn uploads(state: &dyn State) {
     let (ann, bob) = (tenant("ann"), tenant("bob"));
     assert_eq!(state.upload(&ann, BlobName([1; 32])).unwrap(), None);
     assert_eq!(state.begin_upload(&ann, &upload(1, 60), &QUOTA).unwrap(), upload(1, 60));
-    // Once more: the same. With another size: refused.
+    // The same upload again succeeds; with another size it is refused.
     assert_eq!(state.begin_upload(&ann, &upload(1, 60), &QUOTA).unwrap(), upload(1, 60));
     assert!(matches!(state.begin_upload(&ann, &upload(1, 61), &QUOTA), Err(Error::Invalid { .. })));
     assert!(matches!(state.begin_upload(&ann, &upload(2, 41), &QUOTA), Err(Error::Limit { .. })));
@@ -61,20 +61,20 @@ fn uploads(state: &dyn State) {
     assert!(matches!(state.begin_upload(&ann, &upload(4, 0), &QUOTA), Err(Error::Limit { .. })));
     state.complete_upload(&ann, BlobName([1; 32])).unwrap();
     assert!(state.upload(&ann, BlobName([1; 32])).unwrap().unwrap().complete);
-    // Another tenant has neither the blob nor the bill.
+    // Another tenant sees neither the blob nor its use of the quota.
     assert_eq!(state.upload(&bob, BlobName([1; 32])).unwrap(), None);
     assert_eq!(state.complete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
     assert_eq!(state.delete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
     state.begin_upload(&bob, &upload(1, 99), &QUOTA).unwrap();
     state.delete_upload(&bob, BlobName([1; 32])).unwrap();
-    // A job needs uploads that are whole, whatever was checked before.
+    // A job needs complete uploads, whatever was checked before.
     let missing = Err(Error::NoBlob { name: BlobName([2; 32]) });
     assert_eq!(state.create_job(&ann, &new_job(1), &QUOTA, 9), missing);
     complete(state, &ann, [2, 3]);
     complete(state, &bob, [1, 2, 3]);
 }
 
-/// Uploads that are whole.
+/// Complete uploads.
 fn complete<const N: usize>(state: &dyn State, tenant: &Tenant, uploads: [u8; N]) {
     for n in uploads {
         state.begin_upload(tenant, &upload(n, 20), &QUOTA).unwrap();
@@ -89,7 +89,7 @@ fn jobs(state: &dyn State) {
     assert_eq!(state.job(&ann, first.id).unwrap().spec, new_job(1).spec);
     assert_eq!(first.agreement, Some(Limits::default().defaults));
     assert_eq!(state.summary(&ann, first.id).unwrap(), first);
-    // The same request under another name is the same job.
+    // A repeated request returns the same job.
     let again = NewJob { id: JobId([99; 16]), ..new_job(1) };
     assert_eq!(state.create_job(&ann, &again, &QUOTA, 11).unwrap(), first);
     state.create_job(&ann, &new_job(2), &QUOTA, 12).unwrap();
@@ -98,9 +98,9 @@ fn jobs(state: &dyn State) {
     let ids: Vec<_> = state.jobs(&ann).unwrap().iter().map(|job| job.id.0[0]).collect();
     assert_eq!(ids, [3, 2, 1]);
     assert_eq!(kinds(&state.events(&ann, first.id, 0, 10).unwrap()), [(1, "queued")]);
-    // Uploads that a job uses stay.
+    // Uploads in use cannot be deleted.
     assert!(matches!(state.delete_upload(&ann, BlobName([1; 32])), Err(Error::Precondition { .. })));
-    // Nobody else sees it.
+    // Other tenants do not see the job.
     let unknown = || Error::NoJob { id: first.id };
     assert_eq!(state.job(&bob, first.id), Err(unknown()));
     assert_eq!(state.events(&bob, first.id, 0, 10), Err(unknown()));
@@ -108,12 +108,12 @@ fn jobs(state: &dyn State) {
     assert_eq!(state.delete_job(&bob, first.id), Err(unknown()));
     assert_eq!(state.judge(&bob, first.id, 1, Verdict::Stop), Err(unknown()));
     assert!(state.jobs(&bob).unwrap().is_empty());
-    // Cancelled while nobody works on it: at once, and for good.
+    // Cancelling a job without a worker ends it at once.
     assert!(matches!(state.delete_job(&ann, JobId([2; 16])), Err(Error::Precondition { .. })));
     assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 20).unwrap().state, JobState::Cancelled);
     assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 21).unwrap().sequence, 2);
     assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 1, 10).unwrap()), [(2, "cancelled")]);
-    // An ended job leaves room for another, until too many are kept.
+    // An ended job makes room for another, until too many are stored.
     state.create_job(&ann, &new_job(4), &QUOTA, 22).unwrap();
     state.cancel_job(&ann, JobId([4; 16]), 23).unwrap();
     assert!(matches!(state.create_job(&ann, &new_job(5), &QUOTA, 24), Err(Error::Limit { .. })));
@@ -122,7 +122,7 @@ fn jobs(state: &dyn State) {
     state.delete_job(&ann, JobId([4; 16])).unwrap();
 }
 
-/// Turns of tenants: jobs 1 and 3 of ann, then one of bob, which is younger but comes between.
+/// Fairness: after jobs 1 and 3 of ann, the younger job of bob comes in between.
 fn turns(state: &dyn State) {
     let bob = tenant("bob");
     state.create_job(&bob, &new_job(11), &QUOTA, 30).unwrap();
@@ -131,7 +131,8 @@ fn turns(state: &dyn State) {
     assert_eq!([&a, &b, &c].map(|claim| claim.job.id.0[0]), [1, 11, 3]);
     assert_eq!((a.attempts, a.job.state), (1, JobState::Running));
     assert_eq!(claim(199), None);
-    // Leases end unless they are renewed; then the job is another's, and the first worker can do nothing more.
+    // Leases expire unless they are renewed. Then another worker gets the job, and the first is
+    // fenced.
     assert!(!state.renew(&a.lease, &|| 300).unwrap());
     let again = claim(200).unwrap();
     assert!(again.job.id == b.job.id || again.job.id == c.job.id);
@@ -140,7 +141,7 @@ fn turns(state: &dyn State) {
     let change = Change { state: Some(JobState::Finished), ..Change::default() };
     assert_eq!(state.commit(&late.lease, &change, 201), Err(Error::Fenced));
     assert_eq!(state.renew(&late.lease, &|| 900), Err(Error::Fenced));
-    // An attempt that does not count is forgotten, and no other.
+    // Only the uncounted attempt is forgotten.
     let progress = Some(v1::Progress { done: 1, resting: true, ..v1::Progress::default() });
     let change =
         Change { state: Some(JobState::Queued), progress, release: true, uncounted: true, ..Change::default() };
@@ -148,7 +149,7 @@ fn turns(state: &dyn State) {
     let other = state.claim("worker", 201, 301).unwrap().unwrap();
     let again = if other.job.id == again.job.id { other } else { state.claim("worker", 201, 301).unwrap().unwrap() };
     assert_eq!((again.job.state, again.attempts), (JobState::Running, 2));
-    // A worker that is known to be dead loses all.
+    // A dead worker loses all its leases.
     let backoffs = || state.job(&again.job.tenant, again.job.id).unwrap().progress.map(|p| (p.done, p.resting));
     assert_eq!(backoffs(), Some((1, true)));
     state.release_worker("worker").unwrap();
@@ -161,7 +162,7 @@ fn turns(state: &dyn State) {
     state.release_worker("worker").unwrap();
 }
 
-/// A job through a verdict to its end.
+/// A job from creation through a verdict to its end.
 fn life(state: &dyn State) {
     let ann = tenant("ann");
     state.cancel_job(&tenant("bob"), JobId([11; 16]), 300).unwrap();
@@ -191,7 +192,7 @@ fn life(state: &dyn State) {
     assert_eq!((job.state, job.checkpoint.as_deref(), job.progress), (JobState::Waiting, Some("here"), Some(progress)));
     assert_eq!((job.spent, state.waiting(315, 400).unwrap()), (7, vec![(id, 1)]));
     assert!(state.expire(id, 2, "late", 315, 400).unwrap().is_none(), "another round");
-    // Without a verdict there is nothing to do.
+    // Without a verdict the job cannot be claimed.
     assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
     assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::Precondition { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), None);
@@ -202,9 +203,9 @@ fn life(state: &dyn State) {
     let unanswered = state.waiting(325, 400).unwrap();
     assert!(unanswered.is_empty() && state.expire(id, 1, "late", 325, 400).unwrap().is_none(), "it was answered");
     let claim = state.claim("worker", 330, 430).unwrap().unwrap();
-    // A checkpoint was made since the last claim.
+    // A checkpoint was written since the last claim.
     assert_eq!((claim.job.id, claim.attempts), (id, 1));
-    // An owner who cancels a job in work is heard at the next renewal.
+    // A worker learns of a cancellation at its next renewal.
     assert_eq!(state.cancel_job(&ann, id, 340).unwrap().state, JobState::Running);
     assert!(state.renew(&claim.lease, &|| 500).unwrap());
     let failed = Change {
@@ -226,16 +227,16 @@ fn life(state: &dyn State) {
     state.delete_upload(&ann, BlobName([1; 32])).unwrap();
 }
 
-/// Clocks that jump, questions that nobody answers, tenants who leave.
+/// Clock changes, missing verdicts, and tenants who leave.
 fn ends(state: &dyn State) {
     let (ann, bob) = (tenant("ann"), tenant("bob"));
     complete(state, &ann, [1, 2, 3]);
     let job = state.create_job(&ann, &new_job(21), &QUOTA, 1000).unwrap();
     let first = state.claim("worker", 1000, 1060).unwrap().unwrap();
-    // The clock is set back: a lease that ends later than any given now does not hold the job for a year.
+    // After the clock is set back, a lease in the far future does not hold the job.
     let second = state.claim("worker", 10, 70).unwrap().unwrap();
     assert!(second.lease.job == job.id && second.lease.token > first.lease.token);
-    // What the job leaves counts, and is told of in the same transaction.
+    // The outputs of a job count, from the same transaction on.
     let logits = vec![v1::Output { size: 35, ..v1::Output::default() }];
     let event = Some(What::Validation(v1::Validation { round: 1, logits, ..v1::Validation::default() }));
     state.commit(&second.lease, &Change { event, ..Change::default() }, 20).unwrap();
@@ -243,7 +244,7 @@ fn ends(state: &dyn State) {
     assert!(matches!(state.begin_upload(&ann, &upload(4, 6), &quota), Err(Error::Limit { .. })));
     state.begin_upload(&ann, &upload(4, 5), &quota).unwrap();
     state.delete_upload(&ann, BlobName([4; 32])).unwrap();
-    // So does what it goes on from, until it goes on from somewhere else.
+    // So does its checkpoint, until another replaces it.
     for (held, room) in [(3, 2), (1, 4)] {
         let change = Change { checkpoint: Some(String::new()), held: Some(held), ..Change::default() };
         state.commit(&second.lease, &change, 20).unwrap();
@@ -251,7 +252,7 @@ fn ends(state: &dyn State) {
         state.begin_upload(&ann, &upload(4, room), &quota).unwrap();
         state.delete_upload(&ann, BlobName([4; 32])).unwrap();
     }
-    // The end of the lease could not be written down: it holds until it is over, and no longer.
+    // If the end of a lease was not recorded, the lease holds until it expires.
     let waiting = Change { state: Some(JobState::Waiting), round: Some(1), ..Change::default() };
     state.commit(&second.lease, &waiting, 20).unwrap();
     assert!(state.waiting(69, 129).unwrap().is_empty() && state.expire(job.id, 1, "early", 69, 129).unwrap().is_none());
@@ -259,7 +260,7 @@ fn ends(state: &dyn State) {
     assert!(state.waiting(9, 69).unwrap().is_empty(), "a lease that was extended while this waited");
     assert_eq!(state.waiting(5, 35).unwrap(), [(job.id, 1)], "a clock that was set back");
     assert_eq!(state.expire(job.id, 1, "nobody answered", 70, 130).unwrap(), Some(ann.clone()));
-    // Of a job that has ended what it would have gone on from is gone.
+    // The checkpoint of an ended job no longer counts.
     state.begin_upload(&ann, &upload(4, 5), &quota).unwrap();
     state.delete_upload(&ann, BlobName([4; 32])).unwrap();
     assert_eq!(state.commit(&second.lease, &Change::default(), 71), Err(Error::Fenced));
@@ -276,7 +277,7 @@ fn ends(state: &dyn State) {
     assert_eq!(state.job(&ann, job.id), Err(Error::NoJob { id: job.id }));
 }
 
-/// Jobs that rest do so in the queue, and keep no other from its turn.
+/// Jobs that back off stay in the queue and do not block other jobs.
 fn backoffs(state: &dyn State) {
     let eve = tenant("eve");
     complete(state, &eve, [1, 2, 3]);
@@ -299,26 +300,26 @@ fn backoffs(state: &dyn State) {
     assert_eq!(claim(2499), None);
     let rested = claim(2500).unwrap();
     assert_eq!(counts(&rested), (first, 1, 1, 1));
-    // A clock that is set back holds nothing.
+    // After the clock is set back, a backoff in the far future does not hold the job.
     rest(&rested, MAX_BACKOFF, 3000);
     assert_eq!(claim(3000), None);
     let rested = claim(2999).unwrap();
     assert_eq!(counts(&rested), (first, 1, 2, 2));
-    // A checkpoint makes good what was before it.
+    // A checkpoint resets the counts.
     let further = Change { checkpoint: Some("here".to_owned()), ..Change::default() };
     state.commit(&rested.lease, &further, 3001).unwrap();
     rest(&rested, 500, 3001);
     let rested = claim(3501).unwrap();
     assert_eq!(counts(&rested), (first, 1, 1, 1));
-    // So does another process, though not of memory.
+    // So does a new process, except for the count of attempts without memory.
     rest(&rested, 500, 3501);
     state.release_worker("worker").unwrap();
     let rested = claim(3502).unwrap();
     assert_eq!(counts(&rested), (first, 1, 0, 2));
-    // What a worker had when it died does not run either.
+    // Jobs of a dead worker are not running.
     state.release_worker("worker").unwrap();
     assert_eq!(state.job(&eve, first).unwrap().state, JobState::Queued);
-    // An owner who wants an end does not wait for one that began to rest meanwhile.
+    // A cancelled job does not wait for a backoff that began meanwhile.
     let rested = claim(3503).unwrap();
     assert_eq!(state.cancel_job(&eve, first, 3503).unwrap().state, JobState::Running);
     rest(&rested, 500, 3503);
@@ -328,7 +329,7 @@ fn backoffs(state: &dyn State) {
     state.forget_tenant(&eve).unwrap();
 }
 
-/// Everything that is asked of a state, on an empty one.
+/// Checks an empty state.
 fn check(state: &dyn State) {
     uploads(state);
     jobs(state);
@@ -367,7 +368,7 @@ fn sqlite_is_a_state_that_lasts() {
     backoffs(&state);
 }
 
-/// Whatever is wrong with a row, its job is failed or passed over, and the others have their turn; the start goes on too.
+/// A damaged row fails its job or is skipped. It blocks neither other jobs nor the start.
 #[test]
 fn one_damaged_row_stops_nobody() {
     let damages = [
@@ -394,7 +395,7 @@ fn one_damaged_row_stops_nobody() {
         );
         broken.execute_batch(&sql).unwrap();
         state.release_worker("worker").unwrap();
-        // What its owner is not shown does not keep it from being listed.
+        // Damage in fields that the owner does not see does not hide the job.
         let is_shown = !damage.starts_with("work") && !damage.starts_with("checkpoint");
         assert_eq!(state.jobs(&ann).unwrap().len(), if is_shown { 1 } else { 2 }, "{damage}");
         assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
@@ -407,7 +408,8 @@ fn one_damaged_row_stops_nobody() {
     }
 }
 
-/// A count that makes no sense ends its job, not the queue; a tenant that is no text keeps no job from its end.
+/// An invalid count fails its job and not the queue. A damaged tenant does not prevent the end of a
+/// job.
 #[test]
 fn damaged_numbers_and_names_stop_nobody() {
     let dir = TempDir::new();
@@ -424,7 +426,7 @@ fn damaged_numbers_and_names_stop_nobody() {
     assert_eq!(state.count_jobs().unwrap(), [(JobState::Failed, 1)]);
 }
 
-/// A row that was damaged fails its job and keeps no other from its turn; a damaged file is not used at all.
+/// A damaged row fails its job and does not block others. A damaged file is refused.
 #[test]
 fn damage_to_the_database_is_noticed() {
     let dir = TempDir::new();
@@ -449,14 +451,14 @@ fn damage_to_the_database_is_noticed() {
     assert!(damaged.contains("backup") || damaged.contains("malformed"), "{damaged}");
 }
 
-/// A database of the first version is read and goes on.
+/// A database of version 1 is migrated.
 #[test]
 fn an_older_database_is_brought_up_to_date() {
     let dir = TempDir::new();
     let path = dir.path().join("state.sqlite");
     SqliteState::first_version(&path).unwrap();
     check(&SqliteState::open(&path).unwrap());
-    // What owners see of jobs that were there before is taken from their work, where that can be read.
+    // The agreements of older jobs are taken from their specs, if those can be read.
     let path = dir.path().join("used.sqlite");
     SqliteState::first_version(&path).unwrap();
     let work = serde_json::to_string(&new_job(1).spec).unwrap();
@@ -471,7 +473,7 @@ fn an_older_database_is_brought_up_to_date() {
     assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().spec, new_job(1).spec);
 }
 
-/// Many tenants with many jobs and few workers: whoever asks for little is not kept waiting by whoever asks for much.
+/// A tenant with few jobs does not wait for a tenant with many.
 #[test]
 fn a_busy_tenant_does_not_starve_others() {
     for state in [&MemoryState::default() as &dyn State, &SqliteState::in_memory().unwrap()] {

@@ -1,4 +1,4 @@
-//! Blobs in an object store that speaks S3. Files that must be local are kept in a folder beside it.
+//! Blobs in an S3 bucket. Blobs that are needed as files are copied to a local folder.
 
 mod reader;
 #[cfg(all(test, feature = "s3-tests"))]
@@ -23,56 +23,57 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::runtime::Runtime;
 
-/// Bytes that are asked for or sent at once.
+/// Bytes per request.
 const PART: usize = 8 << 20;
-/// Parts of an upload on their way at once.
+/// Concurrent parts of an upload.
 const PARTS_AT_ONCE: usize = 4;
-/// The object that says whose the blobs are; no tenant has such a name.
+/// The object that records the owner of the blobs. No tenant can have this name.
 const OWNER: &str = "owner.txt";
 
-/// Where the store is. Credentials come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`).
+/// The bucket. Credentials come from the environment (`AWS_ACCESS_KEY_ID`,
+/// `AWS_SECRET_ACCESS_KEY`).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct S3Config {
-    /// The bucket.
+    /// Its name.
     pub bucket: String,
     /// Its region.
     #[serde(default)]
     pub region: Option<String>,
-    /// The address of a store that is not Amazon's.
+    /// The address of a store other than Amazon's.
     #[serde(default)]
     pub endpoint: Option<String>,
-    /// Whether that address may be without TLS.
+    /// Whether the address may use plain HTTP.
     #[serde(default)]
     pub allow_http: bool,
-    /// What the names of this server's objects begin with, where others share the bucket.
+    /// Prefix of all object names, for buckets with several users.
     #[serde(default)]
     pub prefix: String,
 }
 
-/// A bucket of blobs.
+/// A blob store in an S3 bucket.
 pub struct S3Blobs {
     store: Arc<dyn ObjectStore>,
     runtime: Arc<Runtime>,
     location: String,
-    /// Blobs that are needed as files.
+    /// Local copies.
     local: LocalBlobs,
-    /// Bytes of the disk that such files leave free.
+    /// Bytes of disk space that local copies leave free.
     reserve_bytes: u64,
-    /// Blobs that are being copied to such files, each by one thread.
+    /// Locks of the local copies in progress, so that one thread copies each blob.
     copies: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
-    /// Whether the store was seen to refuse a write whose condition does not hold.
+    /// Whether the store was seen to refuse a write whose condition fails.
     conditions_checked: AtomicBool,
 }
 
 impl S3Blobs {
-    /// The bucket of a configuration; `folder` holds local copies, which leave `spare` bytes of its disk free.
+    /// Opens a bucket. `folder` holds local copies, which leave `reserve_bytes` of disk space free.
     pub fn open(config: &S3Config, folder: &Path, reserve_bytes: u64) -> Result<Self> {
         Self::of(builder(config), config, folder, reserve_bytes)
     }
 
     fn of(builder: AmazonS3Builder, config: &S3Config, folder: &Path, reserve_bytes: u64) -> Result<Self> {
-        // Another part of the process may have chosen the same one already.
+        // Another part of the process may have installed the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let store = builder.build().map_err(|e| Error::Config { reason: format!("S3: {e}") })?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -91,7 +92,7 @@ impl S3Blobs {
         })
     }
 
-    /// What whoever copies a blob to a file holds meanwhile.
+    /// The lock for copying a blob to a local file.
     fn copy_lock(&self, key: &Key) -> Arc<Mutex<()>> {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         copies.retain(|_, copy| copy.strong_count() > 0);
@@ -103,7 +104,7 @@ impl S3Blobs {
         copy
     }
 
-    /// Copies a blob to a file; the file stays whatever comes of it.
+    /// Copies a blob to a file. The caller removes the file after an error.
     fn copy(&self, key: &Key, to: &Path) -> Result<()> {
         let mut reader = self.open(key, 0)?.ok_or(Error::NoBlob { name: key.name() })?;
         let mut copy = || {
@@ -117,14 +118,14 @@ impl S3Blobs {
         if copied == key.name() { Ok(()) } else { Err(Error::Damaged { what: key.to_string() }) }
     }
 
-    /// The shelf of every object in the bucket.
+    /// The namespaces of all objects in the bucket.
     fn object_namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
         let found = self.runtime.block_on(self.store.list(None).try_collect::<Vec<_>>());
         let found = found.map_err(|e| Error::Blobs { key: "the bucket".to_owned(), reason: e.to_string() })?;
         Ok(found.iter().filter_map(|meta| namespace_of(meta.location.as_ref())).collect())
     }
 
-    /// What is said about the owner, and which version of it that is.
+    /// The recorded owner and its version.
     async fn read_owner(&self) -> object_store::Result<Option<(Vec<u8>, UpdateVersion)>> {
         match self.store.get(&ObjectPath::from(OWNER)).await {
             Ok(found) => {
@@ -136,7 +137,7 @@ impl S3Blobs {
         }
     }
 
-    /// Says something about the owner if a condition holds; gives whether it did.
+    /// Records the owner if a condition holds. Returns whether it did.
     fn write_owner(&self, text: &str, condition: PutMode) -> Result<bool> {
         use object_store::Error::{AlreadyExists, Precondition};
         let (path, options) = (ObjectPath::from(OWNER), PutOptions::from(condition));
@@ -145,12 +146,13 @@ impl S3Blobs {
             Err(AlreadyExists { .. } | Precondition { .. }) => Ok(false),
             Err(e) => Err(Error::Blobs {
                 key: OWNER.to_owned(),
-                reason: format!("{e} (the store must know conditional writes, If-None-Match and If-Match)"),
+                reason: format!("{e} (the store must support conditional writes with If-None-Match and If-Match)"),
             }),
         }
     }
 
-    /// Makes sure, once, that the store refuses what it should: one that overlooks conditions lets two servers take one place.
+    /// Checks once that the store refuses writes whose condition fails. Otherwise two servers could
+    /// own the same blobs.
     fn check_conditional_writes(&self, text: &str) -> Result<()> {
         if self.conditions_checked.load(Ordering::Relaxed) {
             return Ok(());
@@ -159,7 +161,8 @@ impl S3Blobs {
         if self.write_owner(text, PutMode::Update(never))? {
             return Err(Error::Config {
                 reason: format!(
-                    "the store of {} overlooks the condition of a write (If-Match): two servers could take one place in it; use another store",
+                    "the store of {} ignores the conditions of writes (If-Match), so two servers could own the same blobs: use another \
+                     store",
                     self.location
                 ),
             });
@@ -171,7 +174,7 @@ impl S3Blobs {
     async fn send(&self, key: &Key, mut file: File) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let mut upload = WriteMultipart::new_with_chunk_size(self.store.put_multipart(&path(key)).await?, PART);
         if let Err(error) = fill(&mut upload, &mut file).await {
-            // Parts of what was never whole are in no list, and would be there for ever.
+            // Parts of an unfinished upload appear in no listing and would never be deleted.
             let _ = upload.abort().await;
             return Err(error);
         }
@@ -180,7 +183,7 @@ impl S3Blobs {
     }
 }
 
-/// Sends the parts of a file.
+/// Uploads a file in parts.
 async fn fill(upload: &mut WriteMultipart, file: &mut File) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut buffer = vec![0; 1 << 20];
     loop {
@@ -213,7 +216,8 @@ fn failed(key: &Key, error: impl ToString) -> Error {
 
 impl Blobs for S3Blobs {
     fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
-        // Over what may be there, which has the same bytes unless it was damaged: to compare them would cost as much.
+        // Overwrites an existing blob, which has the same content unless it is damaged. Comparing
+        // would cost as much.
         let put = self.runtime.block_on(self.store.put(&path(key), bytes.to_vec().into()));
         put.map(|_| ()).map_err(|e| failed(key, e))
     }
@@ -252,14 +256,14 @@ impl Blobs for S3Blobs {
         }
         let copy_lock = self.copy_lock(key);
         let _alone = copy_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever was first may be done.
+        // Another thread may have finished the copy.
         if let Some(path) = self.local.local(key)? {
             return Ok(Some(path));
         }
         let Some(bytes) = self.len(key)? else { return Ok(None) };
         if bytes.saturating_add(self.reserve_bytes) > self.local.free()? {
             return Err(Error::Busy {
-                message: format!("the server has no room for {bytes} bytes of keys now: try later"),
+                message: format!("the server has no disk space for {bytes} bytes of keys: try again later"),
             });
         }
         let scratch = self.local.scratch();
@@ -282,7 +286,7 @@ impl Blobs for S3Blobs {
         let found = self.runtime.block_on(self.store.list(Some(&prefix)).try_collect::<Vec<_>>());
         let found = found.map_err(|e| Error::Blobs { key: prefix.to_string(), reason: e.to_string() })?;
         let mut names: Vec<BlobName> = found.iter().filter_map(|meta| meta.location.filename()?.parse().ok()).collect();
-        // Copies here of what is gone there are blobs that someone must remove.
+        // Local copies of deleted blobs must be listed too, so that they are deleted.
         names.extend(self.local.list(tenant, namespace)?);
         names.sort();
         names.dedup();
@@ -317,14 +321,15 @@ impl Blobs for S3Blobs {
     fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
         let recorded = self.runtime.block_on(self.read_owner());
         let recorded = recorded.map_err(|e| Error::Blobs { key: OWNER.to_owned(), reason: e.to_string() })?;
-        // The store refuses the second of two servers that find the same at the same time.
+        // If two servers write at the same time, the store refuses the second.
         let condition = match (before, recorded) {
             (None, None) => PutMode::Create,
             (Some(before), Some((there, version))) if there == before.as_bytes() => PutMode::Update(version),
             _ => return Ok(false),
         };
         if !self.write_owner(after, condition)? {
-            // It may refuse the second attempt at a write whose first it took, when the answer was lost on the way.
+            // If the response to a successful write was lost, the client library's retry is
+            // refused.
             return Ok(self.owner()?.as_deref() == Some(after));
         }
         self.check_conditional_writes(after).map(|()| true)
@@ -335,7 +340,7 @@ impl Blobs for S3Blobs {
     }
 }
 
-/// The shelf that a key, as text, stands on.
+/// The namespace of an object.
 fn namespace_of(key: &str) -> Option<(Tenant, Namespace)> {
     let mut words = key.split('/');
     let tenant = Tenant::try_from(words.next()?.to_owned()).ok()?;

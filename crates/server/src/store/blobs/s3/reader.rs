@@ -7,7 +7,7 @@ use std::io::Read;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// Reads an object range by range.
+/// Reads an object in ranges.
 pub struct RangeReader {
     pub store: Arc<dyn ObjectStore>,
     pub runtime: Arc<Runtime>,

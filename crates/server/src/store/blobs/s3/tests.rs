@@ -17,7 +17,7 @@ use object_store::{
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 
-/// A server that speaks S3, over a folder.
+/// An S3 server over a folder.
 fn server(runtime: &Runtime, folder: &Path) -> std::net::SocketAddr {
     std::fs::create_dir_all(folder.join("bucket")).unwrap();
     let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(folder).unwrap());
@@ -37,7 +37,7 @@ fn server(runtime: &Runtime, folder: &Path) -> std::net::SocketAddr {
     address
 }
 
-/// A bucket on such a server, and local folders for those who use it.
+/// A bucket on a test server, with local folders for its users.
 struct Bucket {
     dir: TempDir,
     runtime: Runtime,
@@ -75,7 +75,7 @@ impl Bucket {
         S3Blobs::of(change(builder), &config, &self.dir.path().join(local), reserve_bytes).unwrap()
     }
 
-    /// Puts bytes in place of a blob's.
+    /// Overwrites a blob with other bytes.
     fn damage(&self, blobs: &S3Blobs, key: &Key) {
         self.runtime.block_on(blobs.store.put(&path(key), b"jello".to_vec().into())).unwrap();
     }
@@ -91,19 +91,19 @@ fn a_bucket_is_a_store() {
     let dir = bucket.dir.path();
     let blobs = bucket.open("some/where", "local");
     suites::blobs::check(&blobs, dir);
-    // Others in the bucket are out of sight.
+    // Other prefixes of the bucket are invisible.
     let others = bucket.open("some/where-else", "others");
     suites::blobs::check(&others, dir);
     let ann = tenant("ann");
     others.clear(&ann, Namespace::Uploads).unwrap();
     assert_eq!(blobs.list(&ann, Namespace::Uploads).unwrap().len(), 3);
-    // What was damaged there is put right.
+    // Writing repairs a damaged blob.
     let key = Key::new(&ann, Namespace::Uploads, name_of(b"hello"));
     bucket.damage(&blobs, &key);
     assert!(read(&blobs, &key, 5).is_err());
     blobs.put(&key, b"hello").unwrap();
     assert_eq!(read(&blobs, &key, 5).unwrap(), b"hello");
-    // A blob of several parts comes back through a file of its own.
+    // A blob of several parts is read back through a local file.
     let bytes: Vec<u8> = (0..3 * PART + 5).map(|i| (i * 7 % 251) as u8).collect();
     let file = dir.join("large");
     std::fs::write(&file, &bytes).unwrap();
@@ -113,12 +113,12 @@ fn a_bucket_is_a_store() {
     assert!(std::fs::read(blobs.local(&key).unwrap().unwrap()).unwrap() == bytes);
 }
 
-/// Two databases, and copies of one, on one prefix.
+/// Two databases, and copies of one, with the same prefix.
 #[test]
 fn a_bucket_belongs_to_one_copy_of_one_database() {
     let bucket = Bucket::new();
     ownership::check(&bucket.open("pair", "local"), &bucket.open("lonely", "other"), bucket.dir.path());
-    // Files kept here say nothing about what is there: not that one knows those who have something, nor that there is something.
+    // Local copies do not count as content of the bucket.
     let [ours, theirs] = ["ours", "theirs"].map(|name| SqliteState::open(&bucket.dir.path().join(name)).unwrap());
     let before = bucket.open("before", "kept");
     let key = ownership::upload(&before, &ours, "ann", b"rows");
@@ -148,7 +148,7 @@ fn a_tenant_who_leaves_is_gone_from_a_bucket() {
     assert_eq!(read(&blobs, &bobs, 10).unwrap(), b"other rows");
 }
 
-/// However many ask for a blob as a file, it is copied once; and nothing stays of a copy that failed.
+/// Concurrent requests for a local file copy the blob once. A failed copy leaves no file.
 #[test]
 fn a_blob_is_copied_once() {
     let bucket = Bucket::new();
@@ -164,7 +164,7 @@ fn a_blob_is_copied_once() {
             scope.spawn(|| assert_eq!(std::fs::read(blobs.local(&key).unwrap().unwrap()).unwrap(), b"hello"));
         }
     });
-    // The failed copy had the name 0, the one that succeeded 1.
+    // The failed copy had the scratch name 0, the successful one 1.
     assert!(blobs.local.scratch().ends_with("2"));
     assert_eq!(half(), 0);
     let other = bucket.open("some/where", "other");
@@ -184,10 +184,10 @@ fn a_store_without_conditional_writes_is_refused() {
     let mut unconditional = bucket.open("", "local");
     unconditional.store = Arc::new(UnconditionalStore(unconditional.store));
     let refused = unconditional.set_owner(None, "0123").unwrap_err().to_string();
-    assert!(refused.contains("overlooks"), "{refused}");
+    assert!(refused.contains("ignores the conditions"), "{refused}");
 }
 
-/// A store that overlooks the conditions of writes.
+/// A store that ignores the conditions of writes.
 #[derive(Debug)]
 struct UnconditionalStore(Arc<dyn ObjectStore>);
 

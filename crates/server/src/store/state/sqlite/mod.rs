@@ -1,4 +1,4 @@
-//! The state in an SQLite database. Every change is one transaction, on disk when it returns.
+//! The state in an SQLite database. Every change is one transaction and durable when it returns.
 
 mod rows;
 mod schema;
@@ -18,7 +18,7 @@ use schema::MIGRATIONS;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// A database.
+/// A state database.
 pub struct SqliteState(Mutex<Connection>);
 
 impl From<rusqlite::Error> for Error {
@@ -27,23 +27,31 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
+/// The ownership marks of a database.
+pub(crate) struct OwnerMarks {
+    /// The last mark that was found beside the blobs.
+    pub found: String,
+    /// The mark that was intended to replace it.
+    pub intended: String,
+}
+
 impl SqliteState {
-    /// The database in a file, which is made if it is not there.
+    /// Opens a database file and creates it if necessary.
     pub fn open(path: &Path) -> Result<Self> {
         let connection = Connection::open(path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        // With a write-ahead log only FULL makes every transaction survive a power cut.
+        // With a write-ahead log, only FULL makes every transaction survive a power cut.
         connection.pragma_update(None, "synchronous", "FULL")?;
         Self::prepare(connection)
     }
 
-    /// An empty database as the first version made it.
+    /// Creates an empty database of version 1.
     #[cfg(test)]
     pub(crate) fn first_version(path: &Path) -> Result<()> {
         Ok(Connection::open(path)?.execute_batch(schema::SCHEMA)?)
     }
 
-    /// A database that is gone with the process.
+    /// Creates a database in memory.
     pub fn in_memory() -> Result<Self> {
         Self::prepare(Connection::open_in_memory()?)
     }
@@ -51,7 +59,7 @@ impl SqliteState {
     fn prepare(mut connection: Connection) -> Result<Self> {
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.busy_timeout(std::time::Duration::from_secs(10))?;
-        // What is deleted is overwritten.
+        // Deleted content is overwritten.
         connection.pragma_update(None, "secure_delete", true)?;
         let sound: String = connection.pragma_query_value(None, "quick_check", |row| row.get(0))?;
         if sound != "ok" {
@@ -61,7 +69,7 @@ impl SqliteState {
         }
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let missing = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..));
-        let newer = || Error::State { reason: format!("version {version} of the database: use a newer server") };
+        let newer = || Error::State { reason: format!("the database has version {version}: use a newer server") };
         let missing = missing.ok_or_else(newer)?;
         let transaction = connection.transaction()?;
         missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
@@ -69,18 +77,19 @@ impl SqliteState {
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// A name of its own, in hexadecimal: random, and the same for its whole life and in all its backups.
+    /// The identity of the database in hexadecimal. It is random and shared by all backups.
     pub fn identity(&self) -> Result<String> {
         self.read(|db| Ok(hex(&db.query_row("SELECT id FROM identity", [], |row| row.get::<_, [u8; 16]>(0))?)))
     }
 
-    /// The mark that was found beside the blobs last, and the one that was to take its place.
-    pub(crate) fn marks(&self) -> Result<(String, String)> {
+    /// The ownership marks: the last one found beside the blobs, and the one intended to replace
+    /// it.
+    pub(crate) fn marks(&self) -> Result<OwnerMarks> {
         let sql = "SELECT found, intended FROM identity";
-        self.read(|db| Ok(db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
+        self.read(|db| Ok(db.query_row(sql, [], |row| Ok(OwnerMarks { found: row.get(0)?, intended: row.get(1)? }))?))
     }
 
-    /// Remembers those marks.
+    /// Stores the ownership marks.
     pub(crate) fn set_marks(&self, found: &str, intended: &str) -> Result<()> {
         self.write(|db| {
             db.execute("UPDATE identity SET found = ?1, intended = ?2", [found, intended])?;
@@ -88,7 +97,7 @@ impl SqliteState {
         })
     }
 
-    /// Uploads of all tenants that are complete.
+    /// The number of complete uploads of all tenants.
     pub(crate) fn complete_uploads(&self) -> Result<u64> {
         let sql = "SELECT COUNT(*) FROM uploads WHERE complete";
         self.read(|db| Ok(db.query_row(sql, [], |row| row.get::<_, i64>(0))? as u64))
@@ -192,8 +201,8 @@ impl State for SqliteState {
             for row in rows.query_map([tenant.as_str()], read_summary)? {
                 match row? {
                     (_, Ok(job)) => jobs.push(job),
-                    // One that cannot be read does not hide the others.
-                    (number, Err(error)) => tracing::error!(number, %error, "a job cannot be read"),
+                    // An unreadable job does not hide the others.
+                    (number, Err(error)) => tracing::error!(number, %error, "cannot read a job"),
                 }
             }
             Ok(jobs)
@@ -224,13 +233,13 @@ impl State for SqliteState {
         })
     }
 
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, most: usize) -> Result<Vec<v1::Event>> {
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
         self.read(|db| {
             find_summary(db, tenant, id)?;
             let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
             let mut rows = db.prepare(sql)?;
             let after = i64::try_from(after).unwrap_or(i64::MAX);
-            let rows = rows.query_map(params![id.0, after, most as i64], |row| row.get::<_, Vec<u8>>(0))?;
+            let rows = rows.query_map(params![id.0, after, limit as i64], |row| row.get::<_, Vec<u8>>(0))?;
             rows.map(|row| v1::Event::decode(&row?[..]).map_err(|_| corrupt("an event"))).collect()
         })
     }
@@ -257,7 +266,7 @@ impl State for SqliteState {
                 match db.query_row(&sql, values, read_job).optional()? {
                     None => return Ok(None),
                     Some((_, Ok(job))) => break job,
-                    // One that cannot be read does not keep the others from their turn.
+                    // An unreadable job does not block the queue.
                     Some((number, Err(error))) => fail_unreadable(db, number, &error)?,
                 }
             };
@@ -266,7 +275,7 @@ impl State for SqliteState {
             let values = params![job.id.0, worker, until as i64];
             let counts = |row: &Row<'_>| Ok([row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?, row.get(3)?]);
             let [token, counts @ ..] = db.query_row(sql, values, counts)?;
-            // A number that makes no sense is too large: the job ends, and not the queue.
+            // An invalid count is treated as too large: it fails the job and not the queue.
             let [attempts, backoffs, out_of_memory] = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
             let lease = Lease { job: job.id, token: token as u64 };
             Ok(Some(Claim { lease, job: Job { state: JobState::Running, ..job }, attempts, backoffs, out_of_memory }))
@@ -309,7 +318,7 @@ impl State for SqliteState {
                 return Err(Error::Fenced);
             }
             if change.release {
-                // What nobody works on does not run.
+                // A job without a worker is not running.
                 let sql = "UPDATE jobs SET worker = NULL, until = 0, state = IIF(state = 1, 0, state) WHERE id = ?1";
                 db.execute(sql, [&lease.job.0[..]])?;
             }
@@ -330,8 +339,8 @@ impl State for SqliteState {
                 let (id, round) = row?;
                 match (JobId::try_from(&id[..]), u32::try_from(round)) {
                     (Ok(id), Ok(round)) => waiting.push((id, round)),
-                    // One that cannot be read does not keep the others waiting.
-                    _ => tracing::error!(job = hex(&id), round, "a job that waits for a verdict cannot be read"),
+                    // An unreadable job does not block the others.
+                    _ => tracing::error!(job = hex(&id), round, "cannot read a job that waits for a verdict"),
                 }
             }
             Ok(waiting)
@@ -345,7 +354,7 @@ impl State for SqliteState {
                     WHERE id = ?4 AND round = ?5 AND {UNANSWERED} RETURNING tenant"
             );
             let values = params![now as i64, until as i64, reason, id.0, round];
-            // As bytes, which may be no text: ended it is, whosever it was.
+            // Read as bytes: the job ends even if the tenant's name is damaged.
             let tenant = |row: &Row<'_>| Ok(row.get_ref(0)?.as_bytes()?.to_vec());
             let Some(tenant) = db.query_row(&sql, values, tenant).optional()? else { return Ok(None) };
             add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
@@ -367,7 +376,7 @@ impl State for SqliteState {
             }
             Ok(held)
         })?;
-        // What was deleted stays neither in free pages nor in the log.
+        // Deleted content must not stay in free pages or in the write-ahead log.
         self.read(|db| Ok(db.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?))?;
         Ok(held)
     }
@@ -382,7 +391,7 @@ impl State for SqliteState {
             let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
             for row in rows {
                 let (number, bytes) = row?;
-                // One that makes no sense is found by whoever reads its job.
+                // Damaged progress is reported when the job itself is read.
                 if let Ok(progress @ v1::Progress { resting: true, .. }) = v1::Progress::decode(&bytes[..]) {
                     let awake = v1::Progress { resting: false, ..progress }.encode_to_vec();
                     db.execute("UPDATE jobs SET progress = ?2 WHERE number = ?1", params![number, awake])?;
@@ -401,8 +410,8 @@ impl State for SqliteState {
                 let (state, count) = row?;
                 match numbered(&STATES, state, "a job's state") {
                     Ok(state) => counted.push((state, count as u64)),
-                    // Those that make no sense keep nobody from counting the others.
-                    Err(_) => tracing::error!(state, count, "jobs in a state that there is not"),
+                    // Invalid states do not prevent counting the others.
+                    Err(_) => tracing::error!(state, count, "jobs have an invalid state"),
                 }
             }
             Ok(counted)

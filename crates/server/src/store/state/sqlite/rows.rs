@@ -15,24 +15,26 @@ pub const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Fea
 pub const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
 
 pub const JOB: &str = "number, id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
-/// What is small of it.
+/// The columns of a summary.
 pub const SUMMARY: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
-/// Jobs that have not ended and that a worker can do something for. A lease that ends a whole lease later than one given
-/// now was given by a clock that has been set back since (a little later: it was extended while this question waited); so was a rest
-/// that ends later than the longest.
+/// Jobs that a worker can claim.
+///
+/// A lease that ends a whole lease later than one given now comes from a clock that was set back.
+/// (A slightly later end was extended while this query waited.) The same holds for a backoff beyond
+/// the longest one.
 pub const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > 2 * ?2 - ?1)
     AND (cancel OR not_before <= ?1 OR not_before > ?1 + ?3)";
 
-/// Jobs that wait for a verdict, without a worker that has a lease.
+/// Jobs that wait for a verdict and have no valid lease.
 pub const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > 2 * ?2 - ?1) AND NOT EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
 
 pub fn corrupt(what: &str) -> Error {
-    Error::State { reason: format!("{what} in the database makes no sense: restore it from a backup") }
+    Error::State { reason: format!("the database contains an invalid value ({what}): restore it from a backup") }
 }
 
-/// The number of one of `all`, as it is stored.
+/// The stored number of a value.
 pub fn number<T: PartialEq>(all: &[T], value: T) -> i64 {
     all.iter().position(|v| *v == value).map_or(-1, |n| n as i64)
 }
@@ -51,7 +53,7 @@ pub fn find_upload(db: &Connection, tenant: &Tenant, name: BlobName) -> Result<O
     found.map(parse).transpose()
 }
 
-/// A row of jobs: its number, and the job if it makes sense. Damage in one row must not end a question about many.
+/// Reads a row of jobs. Damage in one row must not fail a query of many, so the result is nested.
 pub fn read_job(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Job>)> {
     Ok((row.get(0)?, parse_job(row)))
 }
@@ -149,12 +151,12 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Ends a job whose row makes no sense, so that the queue goes on.
+/// Fails a job whose row cannot be read, so that the queue continues.
 pub fn fail_unreadable(db: &Connection, number: i64, error: &Error) -> Result<()> {
-    let reason = "the server's record of the job was damaged";
+    let reason = "the server's record of the job is damaged";
     let sql = "UPDATE jobs SET state = 4, reason = ?2 WHERE number = ?1 RETURNING id";
     let id: Vec<u8> = db.query_row(sql, params![number, reason], |row| row.get(0))?;
-    tracing::error!(job = hex(&id), number, %error, "a job cannot be read: it fails");
+    tracing::error!(job = hex(&id), number, %error, "cannot read a job: it fails");
     if let Ok(id) = JobId::try_from(&id[..]) {
         add_event(db, id, v1::event::What::Failed(v1::Failed { reason: reason.to_owned() }))?;
     }

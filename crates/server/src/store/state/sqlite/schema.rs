@@ -1,6 +1,7 @@
 //! The tables of the database, and their migrations.
 
-/// The tables of version 1. `turn` counts claims, so that tenants can be served in turn whatever the clock does.
+/// The tables of version 1. `turn` counts claims, so that tenants are served in turn independently
+/// of the clock.
 pub const SCHEMA: &str = "
 CREATE TABLE uploads (
     tenant TEXT NOT NULL, name BLOB NOT NULL, kind INTEGER NOT NULL, size INTEGER NOT NULL, complete INTEGER NOT NULL,
@@ -31,15 +32,16 @@ CREATE TABLE verdicts (
 PRAGMA user_version = 1;
 ";
 
-/// What version 2 adds: the time a job took, and an index by which another tenant's job is found missing exactly like one that never was.
+/// Version 2 adds the time spent on a job, and an index that makes a lookup of another tenant's job
+/// indistinguishable from a lookup of a job that never existed.
 const SECOND: &str = "
 ALTER TABLE jobs ADD COLUMN spent INTEGER NOT NULL DEFAULT 0;
 CREATE UNIQUE INDEX jobs_of ON jobs (tenant, id);
 PRAGMA user_version = 2;
 ";
 
-/// What version 3 adds: the bytes of what a job left (of jobs before it they are not known), and a name by which the blobs beside the
-/// database know it.
+/// Version 3 adds the bytes of a job's outputs (0 for older jobs) and the identity by which blobs
+/// know their database.
 const THIRD: &str = "
 ALTER TABLE jobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE identity (id BLOB NOT NULL) STRICT;
@@ -47,22 +49,22 @@ INSERT INTO identity VALUES (randomblob(16));
 PRAGMA user_version = 3;
 ";
 
-/// What version 4 adds: the bytes of the blobs that a job's checkpoint names (of checkpoints before it they are not known).
+/// Version 4 adds the bytes of a checkpoint's blobs (0 for older checkpoints).
 const FOURTH: &str = "
 ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = 4;
 ";
 
-/// What version 5 adds: the marks by which the blobs know this copy of the database from others (`pairing`): the one that was found beside
-/// them last, and the one that was to take its place.
+/// Version 5 adds the ownership marks (see `ownership`): the one last found beside the blobs, and
+/// the one intended to replace it.
 const FIFTH: &str = "
 ALTER TABLE identity ADD COLUMN found TEXT NOT NULL DEFAULT '';
 ALTER TABLE identity ADD COLUMN intended TEXT NOT NULL DEFAULT '';
 PRAGMA user_version = 5;
 ";
 
-/// What version 6 adds: until when a job rests, and how often it did so, or lacked memory, since its last checkpoint; and of trainings
-/// what their owners see of the work, which is large.
+/// Version 6 adds backoffs, the counts of backoffs and of attempts without enough memory since the
+/// last checkpoint, and the agreement of a training apart from its large spec.
 const SIXTH: &str = "
 ALTER TABLE jobs ADD COLUMN not_before INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN rests INTEGER NOT NULL DEFAULT 0;
@@ -72,5 +74,5 @@ UPDATE jobs SET agreement = json_extract(work, '$.Training.agreement') WHERE jso
 PRAGMA user_version = 6;
 ";
 
-/// Every version's step from the one before.
+/// The migration to each version from the one before.
 pub const MIGRATIONS: [&str; 6] = [SCHEMA, SECOND, THIRD, FOURTH, FIFTH, SIXTH];
