@@ -1,7 +1,7 @@
 //! `hetal bench train`: encrypted training compared with plain training.
 //!
 //! Rows are random features of a benchmark's shape, or real features. The run is a fixed number of
-//! [`iterations`] or a [`full_training`] to early stopping.
+//! iterations or a full training to early stopping.
 
 mod arguments;
 mod data;
