@@ -1,4 +1,4 @@
-//! The largest switching key of the set `full` to bytes and back.
+//! Times writing and reading the largest switching key of the set `full`.
 
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{EvaluationKeys, KeyId, SwitchingKey};
@@ -7,7 +7,7 @@ use hetal_testkit::Client;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Milliseconds (minimum of `repetitions`) and GB of bytes per second, with one thread and two.
+/// Milliseconds (minimum of `repetitions`) and GB per second, with one thread and with two.
 #[allow(clippy::expect_used)]
 pub fn report(repetitions: usize) -> Value {
     let client = Client::new("full", 1);

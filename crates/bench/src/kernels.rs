@@ -1,4 +1,5 @@
-//! One limb of degree 65536 through every kernel of every instruction set, and through tfhe-ntt's transform.
+//! Times every kernel of every instruction set on one limb of degree 65536, and the transform of
+//! tfhe-ntt.
 
 use hetal_ring::base_conversion::BaseConverter;
 use hetal_ring::buffer::{Limb, Pool};
@@ -13,14 +14,14 @@ const LOG_N: u32 = 16;
 const SOURCES: usize = 7;
 const TERMS: usize = 4;
 
-/// A named thing to time.
+/// A measurement.
 struct Case<'a> {
     name: String,
     run: Box<dyn FnMut() + 'a>,
     best_us: f64,
 }
 
-/// Cases run in turns, so that a slow moment of the machine hits all of them alike; the minimum counts.
+/// Cases run in turns, so that a slow moment of the machine affects all alike. The minimum counts.
 #[derive(Default)]
 struct Cases<'a>(Vec<Case<'a>>);
 
@@ -54,7 +55,8 @@ fn table(bits: u32) -> NttTable {
     NttTable::new(prime::ntt_primes_below(bits, LOG_N, 1)[0], LOG_N).expect("an NTT prime")
 }
 
-/// Microseconds per limb (minimum of `repetitions`), and the ratio of our forward transform to tfhe-ntt's.
+/// Microseconds for each limb (minimum of `repetitions`), and the ratio of our forward transform to
+/// that of tfhe-ntt.
 pub fn report(repetitions: usize) -> Value {
     let pool = Pool::new(1 << LOG_N);
     let transforms = transforms(&pool, repetitions);
@@ -99,7 +101,7 @@ fn transforms(pool: &Arc<Pool>, repetitions: usize) -> Map<String, Value> {
     cases.measure(repetitions)
 }
 
-/// The forward transform of degree 65536 modulo a 50-bit prime, ours and tfhe-ntt's.
+/// The forward transforms of hetal and tfhe-ntt, of degree 65536 modulo a 50-bit prime.
 pub struct ForwardPair {
     table: NttTable,
     plan: tfhe_ntt::prime64::Plan,
@@ -116,7 +118,7 @@ impl ForwardPair {
         Self { plan, ours: random(&pool, q, 1), theirs: random(&pool, q, 2), table }
     }
 
-    /// Microseconds, ours and theirs: medians of runs in turns.
+    /// Microseconds of both transforms: medians of alternating runs.
     pub fn measure(&mut self) -> (f64, f64) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..400 {
@@ -127,7 +129,7 @@ impl ForwardPair {
     }
 }
 
-/// Microseconds of the second of two runs: the first brings the data into the caches.
+/// Microseconds of the second of two runs. The first one loads the caches.
 fn second_run(mut run: impl FnMut()) -> f64 {
     run();
     let start = Instant::now();
@@ -135,7 +137,7 @@ fn second_run(mut run: impl FnMut()) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-/// The number in the middle, the larger of two.
+/// The median; the upper one of an even number of values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

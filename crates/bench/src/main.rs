@@ -1,7 +1,9 @@
-//! Comparisons with other people's code and timings of parts, which the product never links. All print JSON:
-//! `hetal-bench ntt [repetitions]`, every kernel on one thread beside tfhe-ntt's transform;
-//! `hetal-bench bytes [repetitions]`, reading and writing keys;
-//! `hetal-bench peers [--set NAME] [--more-keys] [--json]`, the operations of a parameter set in units of tfhe-ntt's transform.
+//! Compares hetal with other libraries, which the product never links. All commands print JSON.
+//!
+//! - `hetal-bench ntt [repetitions]`: every kernel on one thread, and the transform of tfhe-ntt
+//! - `hetal-bench bytes [repetitions]`: writing and reading keys
+//! - `hetal-bench peers [--set NAME] [--more-keys] [--json]`: the operations of a parameter set, in
+//!   units of tfhe-ntt's transform
 
 mod bytes;
 mod kernels;
@@ -20,8 +22,8 @@ fn main() {
         Some("ntt") => println!("{:#}", kernels::report(repetitions.unwrap_or(400))),
         Some("bytes") => println!("{:#}", bytes::report(repetitions.unwrap_or(5))),
         Some("peers") => {
-            let steps = BsgsSplit::allowing(arguments.iter().any(|a| a == "--more-keys"));
-            match peers::report(value_of("--set").unwrap_or("full"), steps) {
+            let split = BsgsSplit::allowing(arguments.iter().any(|a| a == "--more-keys"));
+            match peers::report(value_of("--set").unwrap_or("full"), split) {
                 Ok(report) => println!("{report}"),
                 Err(error) => {
                     eprintln!("hetal-bench: {error}");

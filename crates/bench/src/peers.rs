@@ -1,25 +1,28 @@
-//! The operations of a parameter set beside tfhe-ntt's transform, in one run.
+//! The operations of a parameter set and the transform of tfhe-ntt, measured in one run.
 
 use crate::kernels::{ForwardPair, median};
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_experiments::Result;
-use hetal_experiments::bench::ops;
+use hetal_experiments::bench::ops::{self, CpuOptions};
 use serde_json::Value;
 
-/// The figures of `hetal bench ops`, and the forward transform (N = 65536, 50-bit prime) by us and by tfhe-ntt right after each
-/// bootstrap on one thread, while the machine's clock and its other users are the same. One *NTT unit* is tfhe-ntt's time;
-/// ratios, and the unit elsewhere, are medians over the bootstraps.
-pub fn report(set: &str, steps: BsgsSplit) -> Result<Value> {
+/// Measures `hetal bench ops` and, after each bootstrap on one thread, the forward transforms
+/// (N = 65536, 50-bit prime) of hetal and of tfhe-ntt.
+///
+/// Clock rate and load of the machine are then the same for all three. One *NTT unit* is the time
+/// of tfhe-ntt's transform. Ratios and units are medians over the bootstraps.
+pub fn report(set: &str, split: BsgsSplit) -> Result<Value> {
     let mut pair = ForwardPair::new();
     let (mut ours, mut theirs, mut ratios, mut bootstraps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut seen = |seconds: f64| {
+    let mut on_bootstrap = |seconds: f64| {
         let (our_us, their_us) = pair.measure();
         ours.push(our_us);
         theirs.push(their_us);
         ratios.push(our_us / their_us);
         bootstraps.push(1e6 * seconds / their_us);
     };
-    let mut report = ops::report(set, 1, steps, &["peers", "--set", "small"], &mut seen)?;
+    let options = CpuOptions { set, threads: 1, split, small_set_command: &["peers", "--set", "small"] };
+    let mut report = ops::report(&options, &mut on_bootstrap)?;
     let [ours, theirs, ratio, bootstrap] = [ours, theirs, ratios, bootstraps].map(|mut values| median(&mut values));
     let units = |microseconds: f64| microseconds / theirs;
     let figure = |name: &str| report.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);

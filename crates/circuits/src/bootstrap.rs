@@ -369,7 +369,7 @@ impl<B: Backend> Bootstrapper<B> {
         raised.scale = evaluator.params().literal().q0 as f64;
         let (first, rest) = self.to_slots.split_first().ok_or(Error::Empty("bootstrap"))?;
         let mut z = if self.is_sparse() {
-            let z = self.traced(evaluator, evaluator.unsparsed(raised, keys)?, keys)?;
+            let z = self.traced(evaluator, evaluator.leave_sparse_secret(raised, keys)?, keys)?;
             ended("raise_modulus");
             evaluator.sum_of_transforms(&[(&z, first)], keys)?
         } else {

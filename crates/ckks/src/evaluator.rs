@@ -103,7 +103,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// A copy with fewer limbs, the scale unchanged.
     pub fn truncated(&self, a: &Ct<B>, limbs: usize) -> Result<Ct<B>> {
-        self.own("truncation", a)?;
+        self.check_params("truncation", a)?;
         if limbs == 0 || limbs > a.limbs {
             return Err(Error::OutOfLimbs { operation: "truncation", needs: limbs, has: a.limbs });
         }
@@ -112,7 +112,7 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// Fails for a ciphertext of another parameter set.
-    fn own(&self, operation: &'static str, a: &Ct<B>) -> Result<()> {
+    fn check_params(&self, operation: &'static str, a: &Ct<B>) -> Result<()> {
         if a.set == self.params.tag() {
             Ok(())
         } else {
@@ -151,8 +151,8 @@ impl<B: Backend> Evaluator<B> {
 
     /// Checks scales, and truncates `a` to the limbs of `b` if it has more.
     fn lower_to(&self, a: &mut Ct<B>, b: &Ct<B>, operation: &'static str) -> Result<()> {
-        self.own(operation, a)?;
-        self.own(operation, b)?;
+        self.check_params(operation, a)?;
+        self.check_params(operation, b)?;
         Self::same_scale(operation, a.scale, b.scale)?;
         if a.limbs > b.limbs {
             self.backend.truncate(&mut a.c0, Self::basis(b.limbs));
@@ -164,7 +164,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// `a = -a`.
     pub fn neg_assign(&self, a: &mut Ct<B>) -> Result<()> {
-        self.own("negation", a)?;
+        self.check_params("negation", a)?;
         self.backend.neg_assign(&mut a.c0);
         self.backend.neg_assign(&mut a.c1);
         Ok(())
@@ -172,7 +172,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// `a += values`, slot by slot.
     pub fn add_plain_assign(&self, a: &mut Ct<B>, values: &[Complex64]) -> Result<()> {
-        self.own("addition", a)?;
+        self.check_params("addition", a)?;
         let plain = self.encode(values, a.scale, Self::basis(a.limbs))?;
         self.backend.add_assign(&mut a.c0, &plain.poly);
         Ok(())
@@ -180,7 +180,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// `a += c` in every slot.
     pub fn add_constant_assign(&self, a: &mut Ct<B>, c: Complex64) -> Result<()> {
-        self.own("addition", a)?;
+        self.check_params("addition", a)?;
         let halves = self.constant(c, a.scale, a.limbs)?;
         self.backend.add_halves_assign(&mut a.c0, &halves);
         Ok(())
@@ -188,7 +188,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// `a *= c` for an integer.
     pub fn mul_integer_assign(&self, a: &mut Ct<B>, c: i64) -> Result<()> {
-        self.own("multiplication", a)?;
+        self.check_params("multiplication", a)?;
         self.mul_halves_assign(a, &self.integer(c, a.limbs));
         Ok(())
     }
@@ -199,7 +199,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// `a *= i^power`.
     pub fn mul_i_assign(&self, a: &mut Ct<B>, power: u32) -> Result<()> {
-        self.own("multiplication", a)?;
+        self.check_params("multiplication", a)?;
         let halves = |&(q, unit): &(Modulus, u64)| match power & 3 {
             1 => (unit, q.neg(unit)),
             _ => (q.neg(unit), unit),
@@ -248,7 +248,7 @@ impl<B: Backend> Evaluator<B> {
         limbs: usize,
         target: f64,
     ) -> Result<Ct<B>> {
-        self.needs("linear combination", 2, limbs)?;
+        self.require_limbs("linear combination", 2, limbs)?;
         let q = self.last_prime(limbs);
         let terms = self.linear_terms(terms, target * q, limbs)?;
         let constant = self.constant_unless_zero(constant, target * q, limbs)?;
@@ -261,21 +261,21 @@ impl<B: Backend> Evaluator<B> {
     /// The ciphertexts and constants of a sum whose terms all have the given scale.
     fn linear_terms<'a>(&self, terms: &[(&'a Ct<B>, Complex64)], scale: f64, limbs: usize) -> Result<Vec<Term<'a, B>>> {
         let term = |&(a, c): &(&'a Ct<B>, Complex64)| {
-            self.own("linear combination", a)?;
-            self.needs("linear combination", limbs, a.limbs)?;
+            self.check_params("linear combination", a)?;
+            self.require_limbs("linear combination", limbs, a.limbs)?;
             Ok(((&a.c0, &a.c1), self.constant(c, scale / a.scale, limbs)?))
         };
         terms.iter().map(term).collect()
     }
 
-    fn needs(&self, operation: &'static str, needs: usize, has: usize) -> Result<()> {
+    fn require_limbs(&self, operation: &'static str, needs: usize, has: usize) -> Result<()> {
         if has < needs { Err(Error::OutOfLimbs { operation, needs, has }) } else { Ok(()) }
     }
 
     /// Divides by the last prime.
     pub fn rescale(&self, a: Ct<B>) -> Result<Ct<B>> {
-        self.own("rescale", &a)?;
-        self.needs("rescale", 2, a.limbs)?;
+        self.check_params("rescale", &a)?;
+        self.require_limbs("rescale", 2, a.limbs)?;
         let scale = a.scale / self.last_prime(a.limbs);
         let (c0, c1) = self.backend.divide_pair((a.c0, a.c1), 1, 1);
         Ok(Ciphertext { c0, c1, limbs: a.limbs - 1, scale, set: a.set })
@@ -286,8 +286,8 @@ impl<B: Backend> Evaluator<B> {
         let Some((first, plain)) = terms.first() else { return Err(Error::Empty("sum of plain products")) };
         let scale = first.scale * plain.scale;
         for (a, p) in terms {
-            self.own("plain product", a)?;
-            self.needs("plain product", limbs, a.limbs.min(B::basis(&p.poly).q))?;
+            self.check_params("plain product", a)?;
+            self.require_limbs("plain product", limbs, a.limbs.min(B::basis(&p.poly).q))?;
             Self::same_scale("sum of plain products", scale, a.scale * p.scale)?;
         }
         let pairs: Vec<_> = terms.iter().map(|(a, p)| ((&a.c0, &a.c1), &p.poly)).collect();
@@ -312,11 +312,11 @@ impl<B: Backend> Evaluator<B> {
     ) -> Result<Ct<B>> {
         let Some((first, second)) = products.first() else { return Err(Error::Empty("sum of products")) };
         let limbs = products.iter().map(|(a, b)| a.limbs.min(b.limbs)).min().unwrap_or(0);
-        self.needs("multiplication", 2, limbs)?;
+        self.require_limbs("multiplication", 2, limbs)?;
         let scale = first.scale * second.scale;
         for (a, b) in products {
-            self.own("multiplication", a)?;
-            self.own("multiplication", b)?;
+            self.check_params("multiplication", a)?;
+            self.check_params("multiplication", b)?;
             Self::same_scale("sum of products", scale, a.scale * b.scale)?;
         }
         let key = keys.find(KeyId::Relinearisation, self.params.key_basis(limbs))?;
@@ -361,7 +361,7 @@ impl<B: Backend> Evaluator<B> {
 
     /// Many automorphisms of one ciphertext, sharing its digits.
     pub fn automorphisms(&self, a: &Ct<B>, galois: &[u64], keys: &EvaluationKeys<B::Packed>) -> Result<Vec<Ct<B>>> {
-        self.own("automorphism", a)?;
+        self.check_params("automorphism", a)?;
         let lookup = |basis: Basis| -> Result<Vec<Option<&Arc<SwitchingKey<B::Packed>>>>> {
             let key = |&g: &u64| if g == 1 { Ok(None) } else { keys.find(KeyId::Galois(g), basis).map(Some) };
             galois.iter().map(key).collect()
@@ -415,7 +415,7 @@ impl<B: Backend> Evaluator<B> {
     }
 
     /// Switches a raised ciphertext back to the ordinary secret.
-    pub fn unsparsed(&self, a: RaisedCiphertext<B::Poly>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
+    pub fn leave_sparse_secret(&self, a: RaisedCiphertext<B::Poly>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
         let basis = B::basis(&a.c1);
         let key = keys.find(KeyId::FromSparse(1), basis)?;
         let u = self.backend.inner_product_plus(&self.backend.small_digit(a.c1), &key.digits, [Some(&a.c0), None]);

@@ -98,7 +98,7 @@ fn version_1_keys_of_the_sparse_secret_still_raise_and_turn() {
     let ct = client.encrypt(&values, 0);
     let raised = || evaluator.raise_modulus(&ct, 2, &keys).unwrap();
     // What raising added is a multiple of q0, and gone modulo q0.
-    let back = evaluator.truncated(&evaluator.unsparsed(raised(), &keys).unwrap(), 1).unwrap();
+    let back = evaluator.truncated(&evaluator.leave_sparse_secret(raised(), &keys).unwrap(), 1).unwrap();
     assert!(max_error(&client.decrypt(&back), &values) < 1e-4);
     let rotation = BTreeMap::from([(1, vec![Complex64::ONE; values.len()])]);
     let basis = shape(KeyId::FromSparse(5));

@@ -1,100 +1,15 @@
-//! The commands of the data owner.
+//! The commands of the program, one module each.
 
-pub mod connection;
-pub mod data;
+pub mod bench;
 pub mod demo;
 pub mod doctor;
-pub mod inputs;
+pub mod extract;
 pub mod jobs;
 pub mod keygen;
 pub mod keys;
 pub mod model;
-pub mod passphrase;
+pub mod params;
 pub mod plan;
 pub mod predict;
 pub mod shell;
-pub mod steps;
 pub mod train;
-
-use crate::{Error, Result};
-use hetal_durable::NewFile;
-pub use hetal_experiments::report::output::print;
-use std::io::Write;
-use std::path::Path;
-
-/// Writes a file for its owner's eyes, whole or not at all.
-pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
-    write(path, NewFile::create, bytes)
-}
-
-/// Writes a file that others may read, whole or not at all.
-pub fn write_public(path: &Path, bytes: &[u8]) -> Result<()> {
-    write(path, NewFile::create_public, bytes)
-}
-
-/// Puts a new file in the place of an old one; a terminal, a pipe or another device is written to instead of being replaced.
-fn write(path: &Path, create: fn(&Path) -> std::io::Result<NewFile>, bytes: &[u8]) -> Result<()> {
-    let write = || {
-        if path.metadata().is_ok_and(|there| !there.is_file()) {
-            return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
-        }
-        // A link stays one.
-        create(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?.finish_with(bytes)
-    };
-    write().map_err(|e| Error::File { path: path.display().to_string(), reason: e.to_string() })
-}
-
-/// Says so where a secret lies open.
-pub fn warn_if_others_read(what: &str, file: &Path) {
-    #[cfg(unix)]
-    if let Ok(metadata) = std::fs::metadata(file)
-        && metadata.is_file()
-        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
-    {
-        eprintln!("warning: others can read the {what} in {}: run chmod 600 on it", file.display());
-    }
-}
-
-/// Says so where others can look into a folder of secrets that was there before this program.
-pub fn warn_if_others_enter(folder: &Path) {
-    #[cfg(unix)]
-    if let Ok(metadata) = std::fs::metadata(folder)
-        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
-    {
-        eprintln!("warning: others can look into the project folder {}: run chmod 700 on it", folder.display());
-    }
-}
-
-/// Bytes for people.
-pub fn bytes(count: u64) -> String {
-    let count = count as f64;
-    match count {
-        _ if count >= 1e9 => format!("{:.2} GB", count / 1e9),
-        _ if count >= 1e6 => format!("{:.1} MB", count / 1e6),
-        _ if count >= 1e3 => format!("{:.1} kB", count / 1e3),
-        _ => format!("{count} bytes"),
-    }
-}
-
-/// Seconds for people.
-pub fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s >= 5400.0 => format!("{:.1} h", s / 3600.0),
-        s if s >= 90.0 => format!("{:.1} min", s / 60.0),
-        s if s >= 9.95 => format!("{s:.0} s"),
-        s => format!("{s:.1} s"),
-    }
-}
-
-/// Security for people.
-pub fn security(params: &hetal_ckks::Params) -> String {
-    let security = params.security();
-    if security.bits() > 0.0 {
-        format!("{security} bits of security")
-    } else {
-        "NO SECURITY: for tests only".to_owned()
-    }
-}
-
-/// Where the data owner's files are, unless told otherwise.
-pub const FOLDER: &str = "hetal-project";

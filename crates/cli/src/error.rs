@@ -1,150 +1,149 @@
-//! Errors of the program: what happened, to which input, what to do.
+//! Errors of the program: what happened, to which input, and what to do next.
+
+use hetal_client::rpc::sanitize_terminal;
+use hetal_extract_api::BUILD_COMMAND;
+use hetal_extract_api::protocol::PROGRAM;
+use std::path::PathBuf;
 
 /// The result of a command.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in a command.
+/// A failed command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A passphrase was wished for a key that is there without one.
-    #[error(
-        "the secret key {} is there and is not locked: `hetal keys rotate --passphrase` makes a new, locked one", .path.display()
-    )]
-    NotLocked {
-        /// The key.
-        path: std::path::PathBuf,
-    },
     /// An experiment failed.
     #[error(transparent)]
     Experiment(#[from] hetal_experiments::Error),
-    /// The scheme refused.
+    /// An operation of the CKKS scheme failed.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),
-    /// Training refused.
+    /// A parameter of a training is invalid.
     #[error(transparent)]
     Learn(#[from] hetal_learn::Error),
-    /// The data owner's side refused.
+    /// The data owner's side failed.
     #[error(transparent)]
     Client(#[from] hetal_client::Error),
     /// The embedded server failed.
     #[error(transparent)]
     Server(#[from] hetal_server::Error),
-    /// The embedded server's GPU failed.
-    #[error("the GPU cannot go on: {reason}. Nothing is lost: the same command goes on from the last checkpoint")]
-    CardFailed {
-        /// What the server saw.
-        reason: String,
-    },
-    /// Not known where the server is.
-    #[error("no server is known in this project: give --server HOST:PORT")]
-    NoServer,
-    /// Not known whose certificates to trust.
-    #[error(
-        "no certificate authority is known in this project: give --authority FILE, which the server's operator has"
-    )]
-    NoAuthority,
-    /// Nothing to show to the server.
-    #[error("no credentials: give --token-file FILE, or --certificate and --certificate-key, or set HETAL_TOKEN")]
-    NoCredentials,
-    /// The secret key refused.
+    /// A secret key file cannot be read or written.
     #[error(transparent)]
     Keys(#[from] hetal_keys::Error),
-    /// Two typings that differ.
-    #[error("the two passphrases differ: nothing was made")]
+    /// The GPU of the embedded server failed.
+    #[error("the GPU failed: {reason}. Run the same command again to continue from the last checkpoint")]
+    GpuFailed {
+        /// The failure that the server saw.
+        reason: String,
+    },
+    /// The project has no server address.
+    #[error("this project has no server yet: give --server HOST:PORT")]
+    NoServer,
+    /// The project has no certificate authority.
+    #[error("this project has no certificate authority yet: give --authority FILE (ask the server's operator for it)")]
+    NoAuthority,
+    /// The command has no credentials for the server.
+    #[error("no credentials: give --token-file FILE, or --certificate and --certificate-key, or set HETAL_TOKEN")]
+    NoCredentials,
+    /// The two typed passphrases differ.
+    #[error("the two passphrases differ: nothing was written, run the command again")]
     PassphrasesDiffer,
-    /// No passphrase where one is needed.
-    #[error(
-        "a passphrase is needed: give --passphrase-file FILE, set HETAL_PASSPHRASE, or run in a terminal and type it"
-    )]
+    /// A passphrase is needed and was not given.
+    #[error("a passphrase is needed: give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal")]
     NoPassphrase,
-    /// A job's name that is none.
-    #[error("{name:?} is no job: `hetal jobs` lists them")]
+    /// A passphrase was requested for an existing key without one.
+    #[error(
+        "the secret key {} exists and has no passphrase: `hetal keys rotate --passphrase` makes a new key with one",
+        .path.display()
+    )]
+    NotLocked {
+        /// The file of the key.
+        path: PathBuf,
+    },
+    /// The name of a job is invalid.
+    #[error("invalid job {name:?}: `hetal jobs` lists your jobs")]
     JobName {
-        /// What was given.
+        /// The name that was given.
         name: String,
     },
-    /// A disk that is too full.
-    #[error("{} needs {needs} of disk, {free} are free: make room or choose another --dir", .folder.display())]
+    /// The disk has too little free space.
+    #[error("{} needs {needs} of disk space, and {free} are free: free some space or choose another --dir", .folder.display())]
     Disk {
         /// The folder.
-        folder: std::path::PathBuf,
-        /// What is needed.
+        folder: PathBuf,
+        /// The space that is needed.
         needs: String,
-        /// What there is.
+        /// The space that is free.
         free: String,
     },
-    /// A plan of nothing.
+    /// `hetal plan` has no rows.
     #[error("nothing to plan: give --features FILE (with labels), or --rows, --columns and --classes")]
     NothingToPlan,
-    /// The system gave no random bytes.
-    #[error("the system gives no random bytes: {reason}")]
+    /// The operating system returns no random bytes.
+    #[error("the operating system returns no random bytes: {reason}")]
     Randomness {
-        /// Its words.
+        /// The problem.
         reason: String,
     },
-    /// The extractor is not there.
+    /// The program `hetal-extract` is missing.
     #[error(
-        "{} is needed to read pictures, sentences and data sets, and was not found {looked}: build it with `{}`, or set \
-         HETAL_EXTRACT to its path",
-        hetal_extract_api::protocol::PROGRAM,
-        hetal_extract_api::BUILD_COMMAND
+        "{PROGRAM} reads pictures, sentences and data sets, and was not found {looked}: build it with \
+         `{BUILD_COMMAND}`, or set HETAL_EXTRACT to its path"
     )]
     NoExtractor {
-        /// Where it was looked for.
+        /// The places where it was looked for.
         looked: String,
     },
-    /// The extractor is another program, or of another version.
-    #[error("{} {reason} (`{}` builds hetal-extract)", .path.display(), hetal_extract_api::BUILD_COMMAND)]
+    /// The program is not `hetal-extract`, or has another version.
+    #[error("{} {reason} (`{BUILD_COMMAND}` builds hetal-extract)", .path.display())]
     OtherExtractor {
         /// The program.
-        path: std::path::PathBuf,
-        /// What is wrong with it.
+        path: PathBuf,
+        /// The difference.
         reason: String,
     },
-    /// The extractor could not be run.
-    #[error("{}: {}", .path.display(), hetal_client::rpc::sanitize_terminal(.reason))]
+    /// `hetal-extract` cannot be run.
+    #[error("{}: {}", .path.display(), sanitize_terminal(.reason))]
     Extractor {
         /// The program.
-        path: std::path::PathBuf,
-        /// What happened.
+        path: PathBuf,
+        /// The problem.
         reason: String,
     },
-    /// Features could not be extracted. Names of files are in the words, and files may come from anyone.
-    #[error("{}", hetal_client::rpc::sanitize_terminal(.0))]
+    /// Features cannot be computed. The message may contain file names from anyone.
+    #[error("{}", sanitize_terminal(.0))]
     Extraction(String),
-    /// A manifest that cannot be used.
-    #[error("{}", hetal_client::rpc::sanitize_terminal(&.0.to_string()))]
+    /// A manifest cannot be used.
+    #[error("{}", sanitize_terminal(&.0.to_string()))]
     Manifest(#[from] hetal_extract_api::manifest::Error),
-    /// Pictures or texts for a classifier that knows of no network.
+    /// Pictures or texts were given to a model without a manifest.
     #[error(
-        "model {model} was trained on features of unknown origin, so pictures and texts cannot be turned into such: train on \
-         what `hetal extract` writes (its manifest.json beside the features, or --manifest), or give --features"
+        "model {model} has no record of the network that made its features, so it cannot classify pictures or texts: \
+         give --features, or train on the output of `hetal extract` (with its manifest.json next to the features, \
+         or --manifest)"
     )]
     NoExtraction {
-        /// The classifier.
+        /// The model.
         model: String,
     },
-    /// A manifest of other features.
-    #[error(
-        "{path}: describes features of {described} columns, {features} has {found}: give the manifest of these features"
-    )]
+    /// A manifest describes other features.
+    #[error("{path}: describes {described} columns, but {features} has {found}: give the manifest of these features")]
     OtherManifest {
         /// The manifest.
         path: String,
-        /// The columns it speaks of.
+        /// The number of columns that it describes.
         described: usize,
         /// The features.
         features: String,
-        /// Their columns.
+        /// The number of their columns.
         found: usize,
     },
-    /// A file that cannot be used.
+    /// A file cannot be read or written.
     #[error("{path}: {reason}")]
     File {
-        /// Which file.
+        /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }

@@ -1,10 +1,16 @@
-//! What the `hetal` program does, as a library: the program itself only reads its arguments.
+//! The commands of the `hetal` program as a library.
+//!
+//! - `commands`: one module for each command
+//! - `args`: arguments that several commands share
+//! - `ui`: progress, formats, output
+//! - `extractor`: the program `hetal-extract`, which reads pictures, sentences and data sets
 
+pub mod args;
 pub mod commands;
 pub mod error;
-pub mod extract;
+pub mod extractor;
 pub mod machine;
 mod private_folder;
+pub mod ui;
 
 pub use error::{Error, Result};
-pub use hetal_experiments::report::progress;

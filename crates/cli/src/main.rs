@@ -1,15 +1,11 @@
 //! The `hetal` program.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use hetal_circuits::bootstrap::BsgsSplit;
-use hetal_cli::{Result, commands, extract, machine};
-use hetal_experiments::bench::{self, ops};
-use hetal_experiments::report::output::print_object;
-use hetal_experiments::runner::engine::Processor;
-use hetal_experiments::{params, reproduce, selftest};
+use hetal_cli::{Result, commands, machine};
+use hetal_experiments::{reproduce, selftest};
 use std::process::ExitCode;
 
-/// What was read, decrypted or typed is not left behind in memory.
+/// Overwrites freed memory with zeros: it may hold a secret key, decrypted rows or a passphrase.
 #[global_allocator]
 static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
@@ -23,84 +19,50 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// See it work: a server on this machine trains on encrypted sentences, at full security (some minutes, 13 GiB of memory).
+    /// Train on encrypted sentences with a server on this machine, at full security (some minutes,
+    /// 13 GiB of memory).
     Demo(commands::demo::Arguments),
-    /// What a training will take: bytes, memory, time, security.
+    /// Estimate what a training takes: bytes, memory, time, security.
     Plan(commands::plan::Arguments),
-    /// Make a project's secret key and key set before there are rows (`hetal train` makes them where they are missing).
+    /// Make the secret key and the key set of a project in advance (`hetal train` makes missing
+    /// ones).
     Keygen(commands::keygen::Arguments),
-    /// The secret key: back it up, bring it back, replace it.
+    /// Back up, restore or replace the secret key.
     #[command(subcommand)]
     Keys(commands::keys::Command),
     /// Train a classifier on a server that cannot read the rows.
     Train(commands::train::Arguments),
     /// Classify rows, on this machine or encrypted on the server.
     Predict(commands::predict::Arguments),
-    /// Look at models, export them.
+    /// Show and export models.
     #[command(subcommand)]
     Model(commands::model::Command),
-    /// List our jobs on the server.
+    /// List your jobs on the server.
     Jobs(commands::jobs::Arguments),
     /// Show one job.
-    Status(commands::jobs::OneArguments),
-    /// End one job.
-    Cancel(commands::jobs::OneArguments),
-    /// Delete one job that has ended from the server, with what it made and what was sent for it alone.
-    Delete(commands::jobs::OneArguments),
-    /// What this machine can do: CPU, GPU, memory, disk, the sets that fit.
+    Status(commands::jobs::JobArguments),
+    /// Cancel one job.
+    Cancel(commands::jobs::JobArguments),
+    /// Delete one finished job from the server, with its results and the uploads that only it uses.
+    Delete(commands::jobs::JobArguments),
+    /// Report what this machine can do: CPU, GPU, memory, disk, parameter sets that fit.
     Doctor(commands::doctor::Arguments),
     /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
-    Params {
-        /// Print an array of JSON objects.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Compare an engine with a reference, byte for byte: every operation, a bootstrap, a training iteration.
+    Params(commands::params::Arguments),
+    /// Compare an engine with a reference, byte for byte: every operation, bootstraps, training
+    /// iterations.
     Selftest(selftest::Arguments),
-    /// Turn pictures or sentences into features by a public pretrained network.
+    /// Compute features of pictures or sentences with a public pretrained network.
     Extract(hetal_extract_api::arguments::Arguments),
-    /// Measure this machine.
+    /// Run benchmarks on this machine.
     #[command(subcommand)]
-    Bench(BenchCommand),
-    /// Write the paper's tables and figures again, with its numbers beside ours.
+    Bench(commands::bench::Command),
+    /// Reproduce the tables and figures of the paper, with its numbers next to ours.
     Reproduce(reproduce::Arguments),
     /// Print the completion script of a shell: bash, zsh or fish.
     Completions(commands::shell::CompletionsArguments),
     /// Write the manual pages of this program into a folder.
     Man(commands::shell::ManArguments),
-}
-
-#[derive(Subcommand)]
-enum BenchCommand {
-    /// Time and precision of the operations of one parameter set, bootstrapping included.
-    Ops {
-        /// The parameter set.
-        #[arg(long, default_value = "full")]
-        set: String,
-        /// Where operations run.
-        #[arg(long, value_enum, default_value = "cpu")]
-        engine: Processor,
-        /// Threads for the figure `bootstrap_wall_s` (on the CPU).
-        #[arg(long, default_value_t = 1)]
-        threads: usize,
-        /// Bootstraps with a third more keys, and faster.
-        #[arg(long)]
-        more_keys: bool,
-        /// Which GPU.
-        #[arg(long, default_value_t = 0)]
-        device: usize,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Trainings of real features to early stopping, exactly and with the errors of encryption.
-    Accuracy(bench::accuracy::Arguments),
-    /// The paper's comparison of encrypted matrix products: operations and seconds.
-    Matmul(bench::matmul::Arguments),
-    /// The paper's table of softmax errors, measured again, and our softmax beside it.
-    Softmax(bench::softmax::Arguments),
-    /// Encrypted training beside exact training, on random features of a benchmark's shape or on real ones.
-    Train(bench::train::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -113,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether a command has the secret key, decrypted values or a token in memory.
+/// Whether a command holds the secret key, decrypted values or a token in memory.
 fn holds_secrets(command: &Command) -> bool {
     matches!(
         command,
@@ -147,36 +109,16 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,
         Command::Delete(arguments) => commands::jobs::delete(&arguments)?,
         Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
-        Command::Params { json } => {
-            let table = params::table()?;
-            commands::print(json, &serde_json::Value::from(&table[..]), &params::text(&table));
-        }
+        Command::Params(arguments) => commands::params::run(&arguments)?,
         Command::Selftest(arguments) => selftest::run(&arguments)?,
-        Command::Bench(BenchCommand::Ops { set, engine, threads, more_keys, device, json }) => {
-            let steps = BsgsSplit::allowing(more_keys);
-            let report = match engine {
-                Processor::Cpu => {
-                    ops::report(&set, threads, steps, &["bench", "ops", "--set", "small", "--json"], &mut |_| {})?
-                }
-                Processor::Cuda => ops::report_on_gpu(&set, device, steps)?,
-            };
-            if json {
-                commands::print(true, &serde_json::Value::from(report), "");
-            } else {
-                print_object(&report);
-            }
-        }
+        Command::Bench(command) => commands::bench::run(&command)?,
         Command::Extract(arguments) => {
-            // Without the names of the program and of the command.
-            return extract::run(&arguments, std::env::args_os().skip(2).collect());
+            // Skip the names of the program and of the command.
+            return commands::extract::run(&arguments, std::env::args_os().skip(2).collect());
         }
         Command::Reproduce(arguments) => reproduce::run(&arguments)?,
         Command::Completions(arguments) => commands::shell::completions(Arguments::command(), &arguments)?,
         Command::Man(arguments) => commands::shell::man(Arguments::command(), &arguments)?,
-        Command::Bench(BenchCommand::Accuracy(arguments)) => bench::accuracy::run(&arguments)?,
-        Command::Bench(BenchCommand::Matmul(arguments)) => bench::matmul::run(&arguments)?,
-        Command::Bench(BenchCommand::Softmax(arguments)) => bench::softmax::run(&arguments)?,
-        Command::Bench(BenchCommand::Train(arguments)) => bench::train::run(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }

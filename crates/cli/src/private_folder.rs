@@ -1,16 +1,15 @@
-//! A folder for its owner's eyes that goes away.
+//! A temporary folder that only its owner can read.
 
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// A new folder among the system's temporary files, removed with what is in it when this is
-/// dropped.
+/// A new temporary folder. Dropping it removes the folder and its contents.
 pub struct PrivateFolder {
     path: PathBuf,
 }
 
 impl PrivateFolder {
-    /// Makes it.
+    /// Creates the folder.
     pub fn new() -> Result<Self> {
         let mut name = [0; 16];
         getrandom::fill(&mut name).map_err(|error| Error::Randomness { reason: error.to_string() })?;
@@ -25,7 +24,7 @@ impl PrivateFolder {
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! How `hetal` finds and starts the program that reads the files of others.
+//! How `hetal` finds and starts `hetal-extract`.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -26,7 +26,7 @@ fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The program in a folder of its own, where nothing is beside it.
+/// A copy of the program in a folder that contains nothing else.
 fn alone(folder: &Path) -> PathBuf {
     let (program, alone) = (env!("CARGO_BIN_EXE_hetal"), folder.join("hetal"));
     if std::fs::hard_link(program, &alone).is_err() {
@@ -48,7 +48,7 @@ fn a_missing_extractor_says_how_to_build_it() {
     };
     let said = error(&run("/nowhere"));
     assert!(said.contains(BUILD_COMMAND) && said.contains("on the PATH"), "{said}");
-    // On the path, and before that beside the program.
+    // The folder of the program comes before PATH.
     let bin = folder.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     script(&bin.join("hetal-extract"), "echo on the path >&2; exit 1");
@@ -94,7 +94,7 @@ fn arguments_streams_and_status_are_passed_on_and_secrets_are_not() {
     assert_eq!(output.status.code(), Some(3));
     assert!(said.contains("--model m --data d --out o --bad skip\n"), "{said}");
     assert!(said.contains("SHOWN=no secret") && !said.contains("a secret"), "{said}");
-    // Mistakes are noticed without the program.
+    // Wrong arguments are found without the program.
     let said = error(&hetal_with(Path::new("/nowhere"), &["extract", "--model", "m", "--bad", "perhaps"]));
     assert!(said.contains("perhaps") && !said.contains(BUILD_COMMAND), "{said}");
 }

@@ -1,4 +1,4 @@
-//! The program from its first key to its last prediction, at toy sets, through its command line.
+//! The command line of `hetal` from key generation to prediction, at toy parameter sets.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -48,7 +48,7 @@ fn the_demo_trains_and_its_sizes_are_those_planned() {
     let model = PathBuf::from(report["model_path"].as_str().unwrap());
     assert!(Model::load(&model).is_ok());
 
-    // The plan knew every byte.
+    // The plan predicts every byte.
     let plan = json(&[
         "plan",
         "--json",
@@ -76,13 +76,13 @@ fn the_demo_trains_and_its_sizes_are_those_planned() {
         "bytes that really left"
     );
 
-    // A second run trains again, with the keys and rows that the server has.
+    // A second run trains again with the keys and rows that the server already has.
     let again = json(&[&DEMO[..], &[dir]].concat());
     assert_eq!(again["test_accuracy"], report["test_accuracy"]);
     let job: Value =
         serde_json::from_slice(&std::fs::read(folder.path().join("owner/jobs/demo/job.json")).unwrap()).unwrap();
     assert_eq!((job["sent"][0].as_u64(), job["sent"][1].as_u64()), (Some(0), Some(0)));
-    // The secret key is nowhere on the server's side.
+    // No file of the server contains the secret key.
     let secret = std::fs::read(folder.path().join("owner/secret.key")).unwrap();
     let body = &secret[56..secret.len() - 32];
     let mut looked_at = 0;
@@ -99,7 +99,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// Interrupted again and again, wherever it happens to be, the demo still ends.
+/// A demo that is killed several times at arbitrary points still finishes.
 #[test]
 fn a_demo_that_is_killed_goes_on() {
     let folder = TempDir::new();
@@ -119,7 +119,7 @@ fn a_demo_that_is_killed_goes_on() {
     assert!(report["weights_relative_difference"].as_f64().unwrap() < 1e-3, "{report}");
 }
 
-/// A table of three clusters with names.
+/// A CSV table of three clusters with class names.
 fn table(rows: usize) -> String {
     let mut state = 7u64;
     let mut next = || {
@@ -187,7 +187,7 @@ fn a_project_from_keys_to_published_models() {
     };
     assert_eq!(classes(&remote), classes(&local), "the server's blind predictions are the model's");
 
-    // Few digits leave unless all are asked for, and a file of them is its owner's.
+    // Predictions have few digits unless --exact is given, and only the owner can read the file.
     let out = folder.path().join("predictions.csv");
     json(&["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind", "--out", text(&out)]);
     let few = |probability: &str| probability.parse::<f64>().is_ok() && probability.len() <= 4;
@@ -200,7 +200,7 @@ fn a_project_from_keys_to_published_models() {
         for file in files(Path::new(dir)) {
             assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0, "{}", file.display());
         }
-        // A folder that was there before is not closed behind its owner's back, but that is said.
+        // The mode of an existing folder does not change; a warning says that others can read it.
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
         let said = String::from_utf8_lossy(&hetal(&["jobs", "--dir", dir]).stderr).into_owned();
         assert!(said.contains("chmod 700"), "{said}");
@@ -231,7 +231,7 @@ fn a_project_from_keys_to_published_models() {
     let exact = Model::load(&Path::new(dir).join("models/model.json")).unwrap();
     assert!(exact.weights.concat().iter().zip(coefficients.values()).all(|(a, b)| a != b), "exact weights left");
 
-    // Another shape has its own key set of the same secret key; the server is the one that is known.
+    // Another shape gets its own key set of the same secret key. The server is the stored one.
     let wide = folder.path().join("wide.npz");
     let values: Vec<f64> = (0..72).map(|k| f64::from(k % 7 + k / 9 % 2 * 5)).collect();
     let (values, names) = (npy::write_doubles(&[8, 9], &values), Labels::Numbers(vec![0, 1, 0, 1, 0, 1, 0, 1]));
@@ -247,7 +247,7 @@ fn a_project_from_keys_to_published_models() {
     assert_eq!(classes(&again), classes(&local), "the first model has not lost its keys");
 }
 
-/// Predictions go into a pipe; the pipe is not replaced by a file.
+/// Predictions are written into a pipe, and the pipe is not replaced by a file.
 #[cfg(unix)]
 #[test]
 fn what_is_no_file_is_written_to() {
@@ -259,17 +259,18 @@ fn what_is_no_file_is_written_to() {
         let pipe = pipe.clone();
         move || std::fs::read(pipe).unwrap()
     });
-    hetal_cli::commands::write_private(&pipe, b"a,b\n").unwrap();
+    hetal_cli::ui::output::write_private(&pipe, b"a,b\n").unwrap();
     assert_eq!(reader.join().unwrap(), b"a,b\n");
     assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
     std::fs::write(&target, b"old").unwrap();
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    hetal_cli::commands::write_public(&link, b"new").unwrap();
+    hetal_cli::ui::output::write_public(&link, b"new").unwrap();
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
 }
 
-/// A server that hides its learning rate: no exact twin, said with the reason, and nothing that nobody knows the noise of is published.
+/// Without the learning rate there is no comparison with plaintext training. The output says why,
+/// and the model, whose noise is unknown, is not published.
 #[test]
 fn hidden_rates_leave_no_twin_and_no_export() {
     let folder = TempDir::new();
@@ -287,7 +288,7 @@ fn hidden_rates_leave_no_twin_and_no_export() {
     assert!(refused.contains("does not hide its hyper-parameters"), "{refused}");
 }
 
-/// A classifier of two ciphertexts and batches of two pieces, through client and server, and back as blind predictions.
+/// Trains a classifier of two ciphertexts on batches of two pieces and classifies with it remotely.
 #[test]
 fn wide_rows_and_large_batches_take_several_ciphertexts() {
     let folder = TempDir::new();
@@ -325,7 +326,7 @@ fn wide_rows_and_large_batches_take_several_ciphertexts() {
     assert_eq!(predicted(&["--remote"]), predicted(&[]));
 }
 
-/// Waits until something is so; the child must not end before.
+/// Waits until `ready` returns true. The child must not exit before.
 fn wait_until(child: &mut Child, what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
@@ -335,7 +336,8 @@ fn wait_until(child: &mut Child, what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// A client killed at every stage of a training resumes; what was encrypted once is what the server gets, and there is one job.
+/// A client that is killed at every stage of a training resumes. Rows are encrypted once, and there
+/// is one job.
 #[test]
 fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
     let folder = TempDir::new();
@@ -382,8 +384,8 @@ fn a_training_whose_client_is_killed_at_every_stage_ends_once() {
     assert_eq!(json(&["jobs", "--json", "--dir", text(&dir)]).as_array().unwrap().len(), 1);
 }
 
-/// What a training was interrupted with stays its own: where the server has the key set its file is not needed, and one of an earlier
-/// version is not replaced behind its back.
+/// An interrupted training keeps its key set. If the server has the key set, its file is not
+/// needed. A key set of an earlier version is not replaced silently.
 #[test]
 fn an_interrupted_training_keeps_its_key_set() {
     let folder = TempDir::new();
@@ -414,7 +416,7 @@ fn an_interrupted_training_keeps_its_key_set() {
     json(&named("first"));
     assert!(key_files(&dir).is_empty(), "nothing was made in its place");
 
-    // Nor is anything made where the keys are of an earlier version: that is said.
+    // Keys of an earlier version are an error, and nothing is made.
     let settings = dir.join("project.json");
     let change = |name: &str, value: Value| {
         let mut read: Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
@@ -427,18 +429,19 @@ fn an_interrupted_training_keeps_its_key_set() {
     let said = error(&named("second"));
     assert!(said.contains("keys of an earlier version") && said.contains("--replace"), "{said}");
     assert_eq!(key_files(&dir), keys);
-    // One of another name makes new keys, and says whose the old ones were.
+    // A training of another name makes new keys and names the training that used the old ones.
     let output = hetal(&named("third"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("--name second --replace"), "{said}");
     assert!(error(&named("second")).contains("keys that were replaced since"));
-    // A new secret key says so too.
+    // So does a new secret key.
     interrupt("fourth", &|_| true);
     let rotated = json(&["keys", "rotate", "--json", "--dir", text(&dir)]);
     assert_eq!(rotated["interrupted_trainings"], serde_json::json!(["fourth"]), "{rotated}");
 }
 
-/// A job goes with what was sent for it, unless another job uses it; what a query left that was killed goes with the next command.
+/// Deleting a job deletes its uploads that no other job uses. The next command deletes what a
+/// killed query left behind.
 #[test]
 fn what_is_on_the_server_can_be_deleted() {
     let folder = TempDir::new();
@@ -451,18 +454,19 @@ fn what_is_on_the_server_can_be_deleted() {
     let (first, second) = (train("first"), train("second"));
     let delete = |report: &Value| json(&["delete", report["job"].as_str().unwrap(), "--json", "--dir", project]);
     let deleted = delete(&first);
-    // Three pieces of rows and one of validation rows; the key set is the second one's too.
+    // Three pieces of rows and one of validation rows; the second job uses the key set too.
     assert_eq!((&deleted["training"], &deleted["uploads_kept"]), (&"first".into(), &1.into()), "{deleted}");
     let jobs = || json(&["jobs", "--json", "--dir", project]).as_array().unwrap().len();
     assert_eq!((jobs(), delete(&second)["uploads_kept"].clone(), jobs()), (1, 0.into(), 0));
-    // A deletion that was interrupted goes on; of a job that nobody knows there is nothing to delete.
+    // An interrupted deletion continues. An unknown job cannot be deleted.
     assert_eq!(delete(&second)["uploads_deleted"], 0);
     assert!(error(&["delete", &"0".repeat(32), "--dir", project]).contains("not found on"));
-    // What is left says whose the folder is.
+    // The remaining files name the owner of the folder.
     let left: Vec<_> = files(&folder.path().join("server/blobs"));
     assert!(left.iter().all(|path| path.ends_with("owner")), "{left:?}");
 
-    // A query that is killed while the server works on it: on many rows, so that it does not end before it is seen.
+    // A query is killed while the server works on it. It has many rows, so that it does not finish
+    // before.
     train("third");
     std::fs::write(&features, table(6000)).unwrap();
     let query = ["predict", "--json", "--remote", "--dir", project, "--features", rows, "--label-column", "kind"];
@@ -485,7 +489,7 @@ fn what_is_on_the_server_can_be_deleted() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(queries().len(), 1);
-    // It ends some time after it was told to: what it left is known until then.
+    // It ends some time after its cancellation. Until then the project remembers it.
     let start = Instant::now();
     while jobs() > 1 {
         assert_eq!(queries().len(), 1, "forgotten while it is on the server");
@@ -494,7 +498,7 @@ fn what_is_on_the_server_can_be_deleted() {
     assert_eq!((queries().len(), jobs()), (0, 1));
 }
 
-/// While a training runs its project can be looked at; a wrong address or authority is said at once, not after minutes.
+/// A project can be read while it trains. A wrong address or authority fails at once.
 #[test]
 fn a_project_is_looked_at_while_it_trains() {
     let folder = TempDir::new();
@@ -526,7 +530,7 @@ fn a_project_is_looked_at_while_it_trains() {
     assert!(said.contains("cannot reach") && started.elapsed() < Duration::from_secs(30), "{said}");
 }
 
-/// Encrypted rows that are damaged or gone, and a record that cannot be read, are mended by `--replace`; a job that was given up is ended.
+/// `--replace` repairs damaged or missing rows and an unreadable record, and cancels the old job.
 #[test]
 fn what_is_damaged_is_replaced() {
     let folder = TempDir::new();
@@ -542,7 +546,7 @@ fn what_is_damaged_is_replaced() {
     let whole = std::fs::read(&batch).unwrap();
     let mut other = whole.clone();
     other[1000] ^= 1;
-    // The first server has the rows; the second does not.
+    // The first server has the rows; the second one does not.
     std::fs::write(&batch, &other).unwrap();
     json(&train(&to_second));
     let again = std::fs::read(&batch).unwrap();
@@ -558,7 +562,7 @@ fn what_is_damaged_is_replaced() {
     assert!(said.contains("job.json") && said.contains("--replace"), "{said}");
     json(&train(&to_first));
 
-    // Interrupted, and then the server has another address: the job that is replaced is ended all the same.
+    // The server changes its address after an interruption: the replaced job is still cancelled.
     let mut named = train(&to_first);
     named.extend(["--name", "other"]);
     let record = dir.join("jobs/other/job.json");
@@ -585,13 +589,13 @@ fn what_is_damaged_is_replaced() {
     assert_eq!(status["state"], "cancelled", "{status}");
 }
 
-/// Key sets in a project folder, finished or not.
+/// Complete and incomplete key sets of a project folder.
 fn key_files(folder: &Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with("keys-")).collect()
 }
 
-/// A locked key, its backup, and its successor.
+/// A key with a passphrase, its backup and its replacement.
 #[test]
 fn keys_are_locked_backed_up_restored_and_replaced() {
     let folder = TempDir::new();
@@ -611,7 +615,7 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     assert!(!refused.status.success());
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("not the passphrase") && !said.contains("horse"), "{said}");
-    // Without a terminal nobody is asked.
+    // Without a terminal there is no prompt.
     assert!(error(&["keys", "backup", &backup, "--dir", &dir]).contains("HETAL_PASSPHRASE"));
     let saved = json(&["keys", "backup", &backup, "--dir", &dir, "--passphrase-file", &words, "--json"]);
     assert_eq!((&saved["key_id"], &saved["locked"]), (&made["key_id"], &Value::from(true)));
@@ -622,7 +626,7 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     assert!(lost.contains("keys restore"), "{lost}");
     let restored = json(&["keys", "restore", &backup, "--dir", &dir, "--passphrase-file", &words, "--json"]);
     assert_eq!((&restored["key_id"], &restored["may_publish"]), (&made["key_id"], &Value::from(true)));
-    // A key set that was damaged is made anew, and that is said.
+    // A damaged key set is made again, and the output says so.
     let replaced = || serde_json::from_slice::<Value>(&keygen(&words, &[]).stdout).unwrap()["replaced"].clone();
     assert_eq!(replaced(), false);
     let set = Path::new(made["key_set"].as_str().unwrap());
@@ -642,27 +646,27 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
         error(&["keys", "restore", &backup, "--dir", &dir, "--passphrase-file", &words]).contains("another secret key")
     );
 
-    // A shape that is refused costs no key; a locked key has a locked successor.
+    // An invalid shape leaves the key in place. The replacement of a locked key is locked.
     let secret = || std::fs::read(folder.path().join("p/secret.key")).unwrap();
     let before = secret();
     let wide = ["keygen", "--dir", &dir, "--passphrase-file", &words, "--fresh-keys", "--columns", "6", "--classes"];
     assert!(!hetal(&[&wide[..], &["1000", "--batch", "64"]].concat()).status.success());
     assert_eq!(secret(), before);
-    // Keys that no server has seen are as good as new ones.
+    // Keys that no server has seen are kept.
     let fresh = || serde_json::from_slice::<Value>(&keygen(&words, &["--fresh-keys"]).stdout).unwrap();
     assert!(fresh()["retired"] == false && secret() == before);
     let settings = folder.path().join("p/project.json");
     let mut read: Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
     read["keys"][0]["sent"] = true.into();
     std::fs::write(&settings, read.to_string()).unwrap();
-    // A word that does not open the old key locks no new one.
+    // A wrong passphrase does not lock a new key.
     let refused = keygen(&wrong, &["--fresh-keys"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("not the passphrase"), "{said}");
     assert_eq!(secret(), before);
     let made = fresh();
     assert!(made["locked"] == true && made["retired"] == true && secret() != before);
-    // An open key is not locked by the way, nor left open without a word.
+    // --passphrase on a key without one is an error.
     let unlocked = path("open");
     let open = [&["keygen", "--dir", &unlocked], &shape[..]].concat();
     assert!(hetal(&open).status.success());
@@ -682,7 +686,7 @@ fn errors_say_what_to_do() {
     assert!(wrong.contains("oops"), "{wrong}");
     let unnamed = error(&["plan", "--features", text(&rows)]);
     assert!(unnamed.contains("--label-column kind"), "{unnamed}");
-    // Rows to validate on have their own labels; a file is named with what is wrong in it.
+    // Validation rows need labels. Errors name the file and the problem.
     let labels = folder.path().join("labels.csv");
     std::fs::write(&rows, "1,2\n3,4\n5,6\n7,8\n").unwrap();
     std::fs::write(&labels, "x\ny\nx\ny\n").unwrap();
@@ -692,7 +696,7 @@ fn errors_say_what_to_do() {
     std::fs::write(&rows, "1,2\n3,4\n5,inf\n7,8\n").unwrap();
     let infinite = error(&plan);
     assert!(infinite.contains("rows.csv: row 3, column 2"), "{infinite}");
-    // Who has read enough (`| head`) is no reason to fall over.
+    // A closed pipe (`| head`) is no error.
     for command in ["doctor", "params"] {
         let run = Command::new(env!("CARGO_BIN_EXE_hetal"))
             .arg(command)

@@ -1,4 +1,4 @@
-//! From raw pictures and sentences to predictions, with small random networks, through the command line.
+//! From pictures and sentences to predictions on the command line, with small random networks.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod common;
@@ -10,7 +10,7 @@ use hetal_testkit::TempDir;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Sentences of three kinds that share no word but one.
+/// Sentences of three classes that have one word in common.
 fn write_sentences(folder: &Path) -> PathBuf {
     let kinds = [
         ("music", ["play", "some", "jazz", "song"]),
@@ -54,7 +54,7 @@ fn a_demo_from_sentences_answers_about_sentences() {
     assert_eq!((class, report["predictions"][1]["class"].as_str()), ("music", Some("sky")));
     assert!(probability > 1.0 / 3.0 && probability <= 1.0);
 
-    // Wrong inputs, and a network that moved, is another or was never known.
+    // Wrong inputs; a network that moved, differs or is unknown.
     let asked = |more: &[&str]| error(&[&predict[..], more].concat());
     assert!(asked(&["--text", "  "]).contains("empty"));
     assert!(asked(&[text(&sentences)]).contains("JPEG"));
@@ -85,7 +85,7 @@ fn a_demo_from_sentences_answers_about_sentences() {
     assert!(asked(&["--text", "play"]).contains("hetal extract"));
 }
 
-/// Other users of a machine can see command lines: texts and secrets are not there, nor in the environment.
+/// Texts and secrets are not in the command line or environment, which other users can read.
 #[cfg(unix)]
 fn texts_are_private(folder: &Path, predict: &[&str]) {
     use std::os::unix::fs::PermissionsExt;
@@ -117,7 +117,7 @@ fn texts_are_private(folder: &Path, predict: &[&str]) {
 #[cfg(not(unix))]
 fn texts_are_private(_: &Path, _: &[&str]) {}
 
-/// Files may come from anyone: their names do nothing to a terminal.
+/// Control characters in file names do not reach the terminal.
 #[cfg(unix)]
 #[test]
 fn names_of_files_are_shown_and_do_nothing() {
@@ -146,7 +146,7 @@ fn pictures_are_extracted_trained_on_and_classified() {
     let (network, data, out) = (folder.path().join("vit"), folder.path().join("data"), folder.path().join("features"));
     std::fs::create_dir(&network).unwrap();
     networks::write_vit(&network, "");
-    // Two kinds of pictures: dark and light, with noise.
+    // Two classes of pictures: dark and light, with noise.
     for (kind, base) in [("night", 10), ("day", 170)] {
         std::fs::create_dir_all(data.join(kind)).unwrap();
         for i in 0..40usize {
@@ -184,7 +184,7 @@ fn pictures_are_extracted_trained_on_and_classified() {
     assert_eq!(prediction(&remote).0, "day");
     assert!(error(&[&predict[..], &["--text", "play"]].concat()).contains("reads pictures"));
 
-    // Labels of one's own keep their names where nobody named the manifest, and the model keeps the manifest.
+    // Own labels keep their names if the manifest is not named. The model stores the manifest.
     let mine = folder.path().join("mine.csv");
     let labels = hetal_client::data::files::labels(Path::new(&train[1]), None).unwrap().texts();
     std::fs::write(
@@ -202,7 +202,7 @@ fn pictures_are_extracted_trained_on_and_classified() {
     let tested = json(&[&["predict", "--json", "--dir", text(&dir), "--model", "own"][..], &rows_of_mine].concat());
     assert!(tested["evaluation"]["accuracy"].as_f64().unwrap() > 0.9, "{tested}");
 
-    // A manifest of other features is refused where it was named, and not taken where it only lies there.
+    // A manifest of other features is an error if it is named, and is ignored otherwise.
     let manifest = out.join("manifest.json");
     let mut other: Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
     other["model"]["columns"] = 25.into();

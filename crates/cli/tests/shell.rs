@@ -1,4 +1,4 @@
-//! Shell completions and manual pages describe the commands that there are.
+//! Shell completions and manual pages describe every command.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod common;
@@ -26,7 +26,7 @@ fn completions_know_every_command() {
         for command in &commands {
             assert!(script.contains(command.as_str()), "{shell}: {command}");
         }
-        // Flags of a command, too.
+        // Also the flags of a command.
         assert!(script.contains("label-column"), "{shell}");
     }
     assert!(error(&["completions", "tcsh"]).contains("bash, zsh, fish"));

@@ -1,5 +1,7 @@
-//! What a parameter set and this machine mean for a plan: exact sizes of the serialised formats, seconds by a small table of measured
-//! costs, scaled by a quick measurement.
+//! Estimates the sizes and times of a training for `hetal plan`.
+//!
+//! Sizes are exact: they follow from the serialised formats. Times come from a small table of
+//! measured costs, scaled by a short measurement of this machine.
 
 use crate::Result;
 use hetal_circuits::clear::{KeyRequirements, OpKind};
@@ -8,68 +10,76 @@ use hetal_ckks::{Params, bytes};
 use hetal_learn::plan::CostModel;
 use hetal_ring::Basis;
 
-/// A parameter set on this machine's CPU.
-pub struct SetMachine {
+/// Costs of a parameter set on the CPU of this machine.
+pub struct CpuCostModel {
     params: Params,
     ntt_seconds: f64,
-    /// How many times as fast all threads are together as one.
+    /// The speed of all threads together, relative to one thread.
     speedup: f64,
 }
 
-/// Costs measured by `hetal bench ops` on machine Z (docs/benchmarks.md), in forward transforms of one limb on the same machine: a rotation
-/// and a multiplication of 13 limbs at `full`.
+/// The cost of a rotation, in forward transforms of one limb.
+///
+/// `hetal bench ops` measured it on machine Z (docs/benchmarks.md) at the set `full` with
+/// [`MEASURED_LIMBS`] limbs.
 const ROTATION: f64 = 195.0;
-/// See [`ROTATION`].
+/// The cost of a multiplication, measured like [`ROTATION`].
 const MULTIPLICATION: f64 = 197.0;
-/// The limbs these were measured at.
+/// The number of limbs at which the two costs were measured.
 const MEASURED_LIMBS: usize = 13;
-/// Bootstraps in the same unit, by set: `full` on 2026-11-16 (b44ec44: 5.96 s over 221.6 us, one
-/// run), `small` before its first matrix became cheaper (057eccc).
+/// The cost of a bootstrap in the same unit, by set.
+///
+/// `full` was measured on 2026-11-16 (b44ec44: 5.96 s over 221.6 us, one run), `small` at 057eccc.
 const BOOTSTRAPS: [(&str, f64); 2] = [("full", 26_900.0), ("small", 34_000.0)];
 
-/// More threads were hardly seen to help: an iteration with 7 classes took 14.0 s on two cores of machine S, 11.9 s on all sixteen. The
-/// estimate was 10.8 s there, and 14.9 s on machine Z, where 14.4 s were measured, with the bootstraps of that time (docs/benchmarks.md).
+/// The number of threads above which the model assumes no further speed-up.
+///
+/// An iteration with 7 classes took 14.0 s on two cores of machine S and 11.9 s on all sixteen.
+/// The model gave 10.8 s there. On machine Z it gave 14.9 s, and 14.4 s were measured
+/// (docs/benchmarks.md).
 const USEFUL_THREADS: usize = 2;
 
-impl SetMachine {
-    /// A set, with the machine measured for some milliseconds.
+impl CpuCostModel {
+    /// Measures this machine for some milliseconds.
     pub fn measure(set: &str) -> Result<Self> {
         let params = Params::named(set)?;
         let ring = hetal_client::ring_of(&params)?;
         let mut poly = ring.zero(Basis { q: 1, p: 0 });
         let table = ring.table(poly.basis(), 0);
         let ntt_seconds = crate::process::time(50, || table.forward(ring.isa(), &mut poly.limbs_mut()[0])).wall;
-        // Two threads on two cores take 0.6 of one thread's time.
+        // Two threads on two cores take about 0.6 of the time of one thread.
         let speedup = (rayon::current_num_threads().min(USEFUL_THREADS) as f64).powf(0.8);
         Ok(Self { params, ntt_seconds, speedup })
     }
 
-    /// Bytes of the set of all keys a circuit needs, those of bootstraps included, as it is sent and stored.
+    /// Serialised bytes of all keys that a circuit needs, including those of its bootstraps.
     pub fn key_set_bytes(&self, keys: &KeyRequirements) -> Result<u64> {
         Ok(bytes::key_set_len(&self.params, &encrypted::keys(&self.params, keys)).map_err(hetal_ckks::Error::from)?)
     }
 
-    /// Transforms of a key-switch: every digit is extended to the key's basis, then both halves are divided.
+    /// Transforms of a key switch.
+    ///
+    /// Every digit is extended to the basis of the key; then both halves are divided.
     fn key_switch_transforms(&self, limbs: usize) -> f64 {
         let basis = self.params.key_basis(limbs).limbs();
         ((self.params.digits(limbs) + 2) * basis) as f64
     }
 
-    /// A cost measured at 13 limbs, at others.
+    /// Converts a cost measured at [`MEASURED_LIMBS`] limbs to the limbs of a level.
     fn scaled(&self, transforms: f64, level: usize) -> f64 {
         let measured = MEASURED_LIMBS.min(self.params.chain().len());
         transforms * self.key_switch_transforms(self.params.limbs(level)) / self.key_switch_transforms(measured)
     }
 
-    /// The cost of an operation in transforms.
+    /// The cost of an operation, in transforms.
     fn transforms(&self, kind: OpKind, level: usize) -> Option<f64> {
         let limbs = self.params.limbs(level) as f64;
         Some(match kind {
             OpKind::Rotation | OpKind::Conjugation => self.scaled(ROTATION, level),
-            // The first half is shared: about two thirds of the transforms.
+            // Hoisted rotations share their first half, about two thirds of the transforms.
             OpKind::HoistedRotation => self.scaled(ROTATION, level) / 2.0,
             OpKind::Relinearisation => self.scaled(MULTIPLICATION, level) - 4.0 * limbs,
-            // Pointwise work, some eighth of a transform a limb.
+            // A pointwise operation costs about an eighth of a transform for each limb.
             OpKind::Product => limbs / 2.0,
             OpKind::PlainProduct | OpKind::ConstantProduct => limbs / 4.0,
             OpKind::Addition => limbs / 8.0,
@@ -80,7 +90,7 @@ impl SetMachine {
     }
 }
 
-impl CostModel for SetMachine {
+impl CostModel for CpuCostModel {
     fn ciphertext_bytes(&self, level: usize) -> u64 {
         bytes::ciphertext_len(&self.params, self.params.limbs(level))
     }
@@ -101,10 +111,10 @@ mod tests {
     use hetal_learn::plan::Workload;
     use std::sync::Arc;
 
-    /// Sizes are those of real objects.
+    /// Estimated sizes equal those of real objects.
     #[test]
     fn sizes_are_exact() {
-        let machine = SetMachine::measure("insecure-toy11").unwrap();
+        let machine = CpuCostModel::measure("insecure-toy11").unwrap();
         let owner = LocalOwner::new("insecure-toy11").unwrap();
         let codec = Codec::new(Arc::clone(&owner.params), Arc::clone(&owner.ring));
         for level in [0, 3, 13] {
@@ -120,17 +130,17 @@ mod tests {
         assert_eq!(stored.len() as u64, machine.key_set_bytes(&keys).unwrap());
     }
 
-    /// The paper's SNIPS shape at `full`: sizes and times of the right order.
+    /// The paper's SNIPS shape at `full` has sizes and times of the right order.
     #[test]
     fn snips_is_planned() {
         let task =
             Workload { rows: 13_084, validation_rows: 700, batch: 1024, features: 768, classes: 7, range: 128.0 };
-        let machine = SetMachine::measure("full").unwrap();
+        let machine = CpuCostModel::measure("full").unwrap();
         let plan = Plan::new(&task, 32768, 13).unwrap();
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let keys = gib(machine.key_set_bytes(&plan.keys).unwrap());
         assert!((2.1..4.5).contains(&keys), "{keys}");
-        // Three bootstraps are most of it.
+        // Three bootstraps dominate an iteration.
         let (iteration, bootstrap) = (plan.seconds_per_iteration(&machine), machine.seconds(OpKind::Bootstrap, 0));
         let ratio = iteration.unwrap() / bootstrap.unwrap();
         assert!((3.0..6.0).contains(&ratio), "{ratio}");

@@ -3,101 +3,105 @@
 /// The result of an experiment.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in an experiment.
+/// A failed experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The scheme refused.
+    /// An operation of the CKKS scheme failed.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),
-    /// A circuit could not run.
+    /// A circuit failed.
     #[error(transparent)]
     Circuit(#[from] hetal_circuits::Error),
     /// The GPU is missing or failed.
     #[error(transparent)]
     Gpu(#[from] hetal_cuda::Error),
-    /// Training refused.
+    /// A training failed.
     #[error(transparent)]
     Learn(#[from] hetal_learn::Error),
-    /// The data owner's side refused.
+    /// The data owner's side failed.
     #[error(transparent)]
     Client(#[from] hetal_client::Error),
-    /// A file that cannot be used.
+    /// A file cannot be read or written.
     #[error("{path}: {reason}")]
     File {
-        /// Which file.
+        /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A shape without rows, features or classes.
-    #[error("--batch, --features and --classes are at least 1")]
-    NoShape,
-    /// The CPU's work is in one order.
-    #[error("--shake is for --engine cuda: only a GPU's kernels run beside each other")]
-    NothingToShake,
-    /// A shape that has no preset.
-    #[error("no shape is named {name}; there are {known}")]
-    Shape {
-        /// What was asked for.
+    /// A custom shape has no rows, no features or no classes.
+    #[error("invalid shape: --batch, --features and --classes must be at least 1")]
+    EmptyShape,
+    /// Pauses between kernels were asked for on the CPU.
+    #[error("--shake needs --engine cuda: only the kernels of a GPU run concurrently")]
+    ShakeNeedsGpu,
+    /// The benchmark has no preset of this name.
+    #[error("unknown shape {name}: use one of {known}")]
+    UnknownShape {
+        /// The name that was given.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
-    /// A job larger than the card.
+    /// The arguments that `hetal reproduce` derives for a benchmark are invalid.
+    #[error("invalid arguments of a benchmark: {reason}")]
+    Arguments {
+        /// The problem.
+        reason: String,
+    },
+    /// The training needs more memory than the GPU has free.
     #[error(
-        "this training needs {:.1} GiB on the GPU even when versions are made again for each batch, {:.1} GiB are free: \
-         use a larger card, fewer rows, or --engine cpu",
+        "the training needs {:.1} GiB on the GPU, and {:.1} GiB are free: use a larger GPU, fewer \
+         rows, --versions auto or --engine cpu",
         gib(*.needed), gib(*.free)
     )]
     DoesNotFit {
-        /// Bytes needed at least.
+        /// The bytes that are needed.
         needed: usize,
-        /// Bytes free.
+        /// The bytes that are free.
         free: usize,
     },
-    /// A training that does not even run without a card.
-    #[error("the training cannot be planned: {reason}")]
-    Rehearsal {
-        /// Why.
+    /// The dry run that estimates device memory failed.
+    #[error("cannot estimate the device memory of the training: {reason}")]
+    MemoryEstimate {
+        /// The problem.
         reason: String,
     },
-    /// Bytes that should be equal are not.
-    #[error("self-test: {differ} results differ; do not use this engine, and report it with the output of --json")]
+    /// The self-test found differences.
+    #[error("self-test failed: {differ} results differ; do not use this engine, and report the output of --json")]
     SelfTest {
-        /// How many.
+        /// The number of results that differ.
         differ: usize,
     },
-    /// A set whose errors nobody measured.
-    #[error(
-        "the errors of set {set} were not measured: run `hetal bench ops --set {set}` and add them to the table of sets"
-    )]
+    /// The bootstrapping error of a set is unknown.
+    #[error("set {set} has no measured precision: run `hetal bench ops --set {set}` and add the result to params.rs")]
     NotMeasured {
-        /// The set.
+        /// The parameter set.
         set: String,
     },
-    /// A set with too few levels for a benchmark.
-    #[error("the benchmark takes {needs} levels, the set has {has}")]
+    /// The parameter set has too few levels for a benchmark.
+    #[error("the benchmark needs {needs} levels, and the parameter set has {has}: use a larger set")]
     TooFewLevels {
-        /// The levels it takes.
+        /// The levels that are needed.
         needs: usize,
-        /// The levels there are.
+        /// The levels of the set.
         has: usize,
     },
-    /// The thread pool could not be made.
+    /// A thread pool cannot start.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {
-        /// Threads asked for.
+        /// The number of threads.
         threads: usize,
-        /// Why not.
+        /// The problem.
         reason: String,
     },
-    /// A second process of the program failed.
-    #[error("the measurement of set {set} in a process of its own failed: {reason}")]
-    Child {
-        /// The set it was to measure.
+    /// The process that measures a second parameter set failed.
+    #[error("the process that measures set {set} failed: {reason}")]
+    Subprocess {
+        /// The parameter set.
         set: String,
-        /// What it said.
+        /// The output of the process.
         reason: String,
     },
 }

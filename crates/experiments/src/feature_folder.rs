@@ -1,35 +1,47 @@
-//! A folder of features and labels that benchmarks read: `features_NAME.npy`, `labels_NAME.npy`.
+//! Reads a folder of features and labels: `features_NAME.npy` and `labels_NAME.npy`.
 
-use crate::Result;
+use crate::{Error, Result};
 use hetal_client::data::{Labels, files};
 use hetal_learn::{Dataset, Matrix};
 use std::path::Path;
 
-/// A two-dimensional array of numbers.
+/// Reads a two-dimensional array of numbers.
 pub fn matrix(path: &Path) -> Result<Matrix> {
     Ok(files::features(path)?)
 }
 
-/// A one-dimensional array of class numbers.
+/// Reads a one-dimensional array of class numbers.
 pub fn labels(path: &Path) -> Result<Vec<usize>> {
-    let bad = |reason: String| crate::Error::File { path: path.display().to_string(), reason };
-    let Labels::Numbers(numbers) = files::labels(path, None)? else { return Err(bad("holds texts".to_owned())) };
-    let class = |x: &i64| usize::try_from(*x).map_err(|_| bad(format!("label {x} is negative")));
+    let bad = |reason: String| Error::File { path: path.display().to_string(), reason };
+    let Labels::Numbers(numbers) = files::labels(path, None)? else {
+        return Err(bad("the labels are texts: give class numbers from 0".to_owned()));
+    };
+    let class =
+        |x: &i64| usize::try_from(*x).map_err(|_| bad(format!("label {x} is negative: give class numbers from 0")));
     numbers.iter().map(class).collect()
 }
 
-/// Rows to train on, every class among them, and the rows `other` of the same features.
-pub fn training_sets(folder: &Path, other: &str, classes: usize) -> Result<(Dataset, Dataset)> {
+/// Training rows and one other set of rows with the same features.
+pub struct TrainingAndOther {
+    /// The training rows; every class is among them.
+    pub training: Dataset,
+    /// The other rows.
+    pub other: Dataset,
+}
+
+/// Reads the rows `train` and the rows `other` of a folder.
+pub fn training_and(folder: &Path, other: &str, classes: usize) -> Result<TrainingAndOther> {
     let (train, other) = (dataset(folder, "train", classes)?, dataset(folder, other, classes)?);
     let (rows, columns, must_columns) = (other.rows(), other.features().columns(), train.features().columns());
     if columns != must_columns {
         let what = "the second set of features";
         return Err(hetal_learn::Error::Shape { what, rows, columns, must_rows: rows, must_columns }.into());
     }
-    Ok((Dataset::for_training(train.features().clone(), train.labels().to_vec(), classes)?, other))
+    let training = Dataset::for_training(train.features().clone(), train.labels().to_vec(), classes)?;
+    Ok(TrainingAndOther { training, other })
 }
 
-/// The rows `features_NAME.npy` and `labels_NAME.npy` of a folder.
+/// Reads `features_NAME.npy` and `labels_NAME.npy` of a folder.
 pub fn dataset(folder: &Path, name: &str, classes: usize) -> Result<Dataset> {
     let features = matrix(&folder.join(format!("features_{name}.npy")))?;
     Ok(Dataset::new(features, labels(&folder.join(format!("labels_{name}.npy")))?, classes)?)

@@ -1,4 +1,4 @@
-//! Benchmarks, accuracy studies, the self-test and the reproduction of the paper.
+#![doc = include_str!("../README.md")]
 
 pub mod bench;
 pub mod cost_model;

@@ -1,24 +1,29 @@
-//! The errors of encryption as measured, for runs in the clear.
+//! A Gaussian model of bootstrapping errors, for runs on plain numbers.
 
-use crate::{Error, Result, params};
+use crate::params::{ErrorLog2, measured_precision};
+use crate::{Error, Result};
 use hetal_ckks::Params;
 
-/// Deviations of a Gaussian model of a bootstrap's error, per real coordinate of a slot.
+/// Standard deviations of the error of a bootstrap, for each real coordinate of a slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BootstrapNoise {
-    /// From the mean of `|error|`: a complex Gaussian of deviation `s` per coordinate has a Rayleigh-distributed magnitude, whose mean is
-    /// `s sqrt(pi/2)`.
+    /// The deviation that explains the mean of `|error|`.
+    ///
+    /// The magnitude of a complex Gaussian with deviation `s` per coordinate is Rayleigh
+    /// distributed. Its mean is `s sqrt(pi/2)`.
     pub typical: f64,
-    /// From the largest `|error|` of all slots: the largest of `n` Rayleigh magnitudes is near `s sqrt(2 ln n)`. The errors' tails are
-    /// heavier than a Gaussian's, so this is larger: pessimistic for most slots.
+    /// The deviation that explains the largest `|error|` of all slots.
+    ///
+    /// The largest of `n` Rayleigh magnitudes is close to `s sqrt(2 ln n)`. The measured errors
+    /// have heavier tails than a Gaussian, so this deviation is pessimistic for most slots.
     pub pessimistic: f64,
 }
 
 impl BootstrapNoise {
-    /// That of a set, where it was measured.
+    /// The noise of a parameter set whose errors were measured.
     pub fn of(set: &str) -> Result<Self> {
         let unmeasured = || Error::NotMeasured { set: set.to_owned() };
-        let (mean, max) = params::measured_precision(set).ok_or_else(unmeasured)?;
+        let ErrorLog2 { mean, max } = measured_precision(set).ok_or_else(unmeasured)?;
         let slots = Params::named(set)?.slots() as f64;
         let rayleigh_mean = (std::f64::consts::PI / 2.0).sqrt();
         Ok(Self { typical: mean.exp2() / rayleigh_mean, pessimistic: max.exp2() / (2.0 * slots.ln()).sqrt() })

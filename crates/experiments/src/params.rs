@@ -1,4 +1,4 @@
-//! `hetal params`: the parameter sets.
+//! The table of parameter sets that `hetal params` prints.
 
 use crate::Result;
 use hetal_circuits::bootstrap;
@@ -6,28 +6,41 @@ use hetal_ckks::Params;
 use hetal_ckks::params::BUILT_IN;
 use serde_json::{Value, json};
 
-/// Error of a bootstrap: mean and largest, as log2, over all slots.
-struct Precision {
-    set: &'static str,
-    modelled: Option<(f64, f64)>,
-    measured: (f64, f64),
+/// The error of a bootstrap over all slots, as log2.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorLog2 {
+    /// The mean of `|error|`.
+    pub mean: f64,
+    /// The largest `|error|`.
+    pub max: f64,
 }
 
-/// Modelled: calibrated on another library and extrapolated before this one existed; measured: `hetal bench ops`
-/// (docs/benchmarks.md).
+const fn error(mean: f64, max: f64) -> ErrorLog2 {
+    ErrorLog2 { mean, max }
+}
+
+/// The precision of a set's bootstraps.
+struct Precision {
+    set: &'static str,
+    /// Extrapolated from measurements of another library.
+    modelled: Option<ErrorLog2>,
+    /// Measured by `hetal bench ops` (docs/benchmarks.md).
+    measured: ErrorLog2,
+}
+
 const PRECISION: [Precision; 4] = [
-    Precision { set: "full", modelled: Some((-25.1, -22.2)), measured: (-25.4, -22.2) },
-    Precision { set: "small", modelled: Some((-15.7, -12.9)), measured: (-16.1, -13.9) },
-    Precision { set: "insecure-toy11", modelled: None, measured: (-27.4, -25.3) },
-    Precision { set: "insecure-toy12", modelled: None, measured: (-27.0, -24.7) },
+    Precision { set: "full", modelled: Some(error(-25.1, -22.2)), measured: error(-25.4, -22.2) },
+    Precision { set: "small", modelled: Some(error(-15.7, -12.9)), measured: error(-16.1, -13.9) },
+    Precision { set: "insecure-toy11", modelled: None, measured: error(-27.4, -25.3) },
+    Precision { set: "insecure-toy12", modelled: None, measured: error(-27.0, -24.7) },
 ];
 
-/// Mean and largest error of a bootstrap of a set over its slots, as log2, where it was measured.
-pub fn measured_precision(set: &str) -> Option<(f64, f64)> {
+/// The measured error of a set's bootstraps; `None` for a set that was not measured.
+pub fn measured_precision(set: &str) -> Option<ErrorLog2> {
     PRECISION.iter().find(|p| p.set == set).map(|p| p.measured)
 }
 
-/// One flat object per set.
+/// All built-in sets, one flat JSON object each.
 pub fn table() -> Result<Vec<Value>> {
     BUILT_IN.iter().map(|literal| describe(&Params::named(&literal.name)?)).collect()
 }
@@ -38,7 +51,7 @@ fn describe(params: &Params) -> Result<Value> {
     let bytes = limbs * params.degree() * 8;
     let stored = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
     let modelled = PRECISION.iter().find(|p| p.set == params.name()).and_then(|p| p.modelled);
-    let pair = |values: Option<(f64, f64)>| values.map(|(mean, max)| json!([mean, max]));
+    let pair = |error: Option<ErrorLog2>| error.map(|error| json!([error.mean, error.max]));
     Ok(json!({
         "set": params.name(),
         "log_n": params.log_n(),
@@ -58,7 +71,7 @@ fn describe(params: &Params) -> Result<Value> {
     }))
 }
 
-/// The table for people: a column for each set.
+/// The table as text, with one column for each set.
 pub fn text(table: &[Value]) -> String {
     let Some(names) = table.first().and_then(Value::as_object) else { return String::new() };
     let text = |value: &Value| match value {
@@ -75,7 +88,7 @@ pub fn text(table: &[Value]) -> String {
     names.map(line).collect()
 }
 
-/// A number with as many digits as a reader of a table wants.
+/// A number with at most two decimals.
 fn short(x: f64) -> String {
     if x.fract() == 0.0 { format!("{x}") } else { format!("{:.2}", x).trim_end_matches('0').to_owned() }
 }

@@ -1,4 +1,4 @@
-//! How results are shown: standard output, tables, plots, progress bars.
+//! Presentation of results: standard output, tables, plots, progress bars.
 
 pub mod output;
 pub mod plot;

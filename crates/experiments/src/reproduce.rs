@@ -1,7 +1,7 @@
-//! `hetal reproduce`: every table and figure of the paper that needs no weights this project does not have, into one document.
+//! `hetal reproduce`: writes the tables and figures of the paper again, into one document.
 //!
-//! Each part leaves its results as JSON beside the document and is taken from there the next time, if its settings are the same: a run
-//! that was interrupted goes on where it was.
+//! Each part stores its results as JSON next to the document. The next run uses stored results with
+//! the same settings, so an interrupted run continues with the part that is missing.
 
 use crate::bench::train::{self, Circuit};
 use crate::bench::{accuracy, matmul, softmax};
@@ -9,7 +9,7 @@ use crate::report::output;
 use crate::report::plot::{Band, Plot};
 use crate::report::table::Table;
 use crate::runner::engine::EngineKind;
-use crate::tuning::{RATES, ROW_NORMS, Sets, choose, exactly, preset};
+use crate::tuning::{DataSplits, RATES, ROW_NORMS, Trial, grid_search, preset, train_plain};
 use crate::{Error, Result};
 use clap::Parser;
 use hetal_learn::agreement::PRESETS;
@@ -19,13 +19,15 @@ use hetal_learn::{Agreement, Wishes};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// What `hetal reproduce` takes.
+/// Arguments of `hetal reproduce`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// A folder with the folders snips-mpnet and facemask-lite0 of features; without it, parts that train on real features are left out.
+    /// A folder with the feature folders snips-mpnet and facemask-lite0. Without it, the parts that
+    /// train on real features are left out.
     #[arg(long)]
     pub data: Option<PathBuf>,
-    /// Where reproduce.md and the folder reproduce of results and figures go. Delete a result to have its part done again.
+    /// The folder for reproduce.md and for the folder reproduce with results and figures. Delete a
+    /// result to compute it again.
     #[arg(long, default_value = "docs")]
     pub out: PathBuf,
     /// Where matrix products are timed.
@@ -40,10 +42,10 @@ pub struct Arguments {
     /// Rows sampled on each box for the softmax.
     #[arg(long, default_value_t = 10_000_000)]
     pub samples: usize,
-    /// Everything, but little of it: to see that it works.
+    /// Compute a small part of everything, as a trial.
     #[arg(long)]
     pub quick: bool,
-    /// Print one JSON object: where the document and its results are.
+    /// Print one JSON object with the paths of the document and its results.
     #[arg(long)]
     pub json: bool,
 }
@@ -62,10 +64,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         FOOTER.to_owned(),
     ]
     .join("\n");
-    write(&arguments.out.join("reproduce.md"), &document)?;
-    let document = arguments.out.join("reproduce.md");
-    let value = json!({ "document": document, "results": reproduction.folder });
-    output::print(arguments.json, &value, &document.display().to_string());
+    let path = arguments.out.join("reproduce.md");
+    write(&path, &document)?;
+    let value = json!({ "document": path, "results": reproduction.folder });
+    output::print(arguments.json, &value, &path.display().to_string());
     Ok(())
 }
 
@@ -83,11 +85,36 @@ iterations above. The data files of the paper's plots are not published, so only
 axes can be compared.
 ";
 
-/// The real features, the benchmark they belong to, and what the paper prints: encrypted and plain accuracy, seconds an iteration.
-const FEATURES: [(&str, &str, [f64; 3]); 2] =
-    [("snips-mpnet", "snips", [95.00, 94.43, 6.95]), ("facemask-lite0", "facemask", [95.46, 95.46, 4.29])];
+/// A data set of real features, and what the paper prints for its benchmark.
+struct RealFeatures {
+    folder: &'static str,
+    shape: &'static str,
+    /// Accuracy of the paper's encrypted training, in percent.
+    encrypted_percent: f64,
+    /// Accuracy of the paper's plain training, in percent.
+    plain_percent: f64,
+    /// Seconds of an iteration of the paper.
+    seconds: f64,
+}
 
-/// Seconds an iteration of the paper, ViT-Base (MPNet) then ViT-Large.
+const REAL_FEATURES: [RealFeatures; 2] = [
+    RealFeatures {
+        folder: "snips-mpnet",
+        shape: "snips",
+        encrypted_percent: 95.00,
+        plain_percent: 94.43,
+        seconds: 6.95,
+    },
+    RealFeatures {
+        folder: "facemask-lite0",
+        shape: "facemask",
+        encrypted_percent: 95.46,
+        plain_percent: 95.46,
+        seconds: 4.29,
+    },
+];
+
+/// Seconds of an iteration of the paper: ViT-Base (or MPNet), then ViT-Large.
 const PAPER_SECONDS: [(&str, f64); 9] = [
     ("mnist", 9.46),
     ("cifar10", 15.72),
@@ -106,15 +133,15 @@ struct Reproduction<'a> {
 }
 
 impl Reproduction<'_> {
-    /// The results of a part: from the last run with the same settings, or made now and kept.
-    fn part(&self, name: &str, settings: Value, make: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Value>> {
+    /// The results of a part: stored ones with the same settings, or new ones, which are stored.
+    fn part(&self, name: &str, settings: Value, compute: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Value>> {
         let path = self.folder.join(format!("{name}.json"));
-        if let Some(results) = kept(&path, &settings) {
-            eprintln!("{name}: kept");
+        if let Some(results) = stored(&path, &settings) {
+            eprintln!("{name}: stored results");
             return Ok(results);
         }
         eprintln!("{name} ...");
-        let results = make()?;
+        let results = compute()?;
         let lines: Vec<String> = results.iter().map(Value::to_string).collect();
         write(&path, &format!("{{\"settings\": {settings}, \"results\": [\n{}\n]}}\n", lines.join(",\n")))?;
         Ok(results)
@@ -178,8 +205,8 @@ matrices at level 12 (in the branch `A<B`, `A` at 11).
                 let settings = json!({ "engine": kind.name(), "set": set, "iterations": iterations });
                 let name = format!("train-{}-{}", preset.name, circuit.name());
                 let arguments = iteration_arguments(preset.name, set, iterations)?;
-                let make = || Ok(vec![train::report(&arguments, circuit, kind)?]);
-                objects.extend(self.part(&name, settings, make)?);
+                let compute = || Ok(vec![train::report(&arguments, circuit, kind)?]);
+                objects.extend(self.part(&name, settings, compute)?);
             }
         }
         for object in &mut objects {
@@ -214,13 +241,13 @@ once). Seconds are those of engine `{}`.
 
 {}",
             kind.name(),
-            Table::of(&objects, &fields)
+            Table::from_objects(&objects, &fields)
         ))
     }
 
     fn trainings(&self) -> Result<String> {
         let Some(data) = &self.arguments.data else {
-            return Ok("## Trainings\n\nLeft out: run with `--data DIR`.\n".to_owned());
+            return Ok("## Encrypted and plain training\n\nNot computed: run with `--data DIR`.\n".to_owned());
         };
         let mut text = String::from(
             "## Encrypted and plain training (table `tab:transfer`)
@@ -232,76 +259,73 @@ measured in that run.
 
 ",
         );
-        let (mut reports, mut ranges) = (Vec::new(), [Vec::new(), Vec::new()]);
-        for (folder, shape, _) in FEATURES {
+        let (mut reports, mut nesterov, mut sgd) = (Vec::new(), Vec::new(), Vec::new());
+        for RealFeatures { folder, shape, .. } in REAL_FEATURES {
             let objects = self.part(&format!("training-{folder}"), json!({ "set": self.arguments.set }), || {
                 self.training(&data.join(folder), shape)
             })?;
             let (tried, rest): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(|o| o["chosen"].is_boolean());
-            text += &format!("{folder}:\n\n{}\n", accuracy::choice_table(&tried));
+            text += &format!("{folder}:\n\n{}\n", accuracy::search_table(&tried));
             for object in rest {
                 match object["momentum"].as_str() {
-                    Some("nesterov") => ranges[0].push(band(folder, &object)),
-                    Some("sgd") => ranges[1].push(band(folder, &object)),
+                    Some("nesterov") => nesterov.push(band(folder, &object)),
+                    Some("sgd") => sgd.push(band(folder, &object)),
                     _ => reports.push(object),
                 }
             }
         }
         text += &accuracy::table(&reports).to_string();
-        text += "\nThe paper, with ViT-Base and another MPNet checkpoint: ";
-        let printed = FEATURES.map(|(_, shape, [encrypted, plain, seconds])| {
-            format!("{shape} {encrypted:.2} % encrypted, {plain:.2} % plain, {seconds} s an iteration")
-        });
-        text += &(printed.join("; ") + ".\n");
-        let [nesterov, sgd] = ranges;
+        text += "\nThe paper's results, with ViT-Base and another checkpoint of MPNet:\n\n";
+        for RealFeatures { shape, encrypted_percent, plain_percent, seconds, .. } in REAL_FEATURES {
+            text += &format!(
+                "- {shape}: {encrypted_percent:.2} % encrypted, {plain_percent:.2} % plain, {seconds} s an iteration\n"
+            );
+        }
         text += &self.figure("nesterov", "Softmax inputs, Nesterov (figure `fig:softmaxinput`)", nesterov)?;
         text += &self.figure("sgd", "Softmax inputs, plain SGD (figure `fig:softmaxinputsgd`)", sgd)?;
         Ok(text)
     }
 
-    /// One set of features: what was tried, the comparison, the ranges of softmax inputs.
+    /// Trains on one folder of features. Returns the trials of the grid search, the comparison and
+    /// the ranges of softmax inputs.
     fn training(&self, folder: &Path, shape: &str) -> Result<Vec<Value>> {
-        let data = Sets::load(folder, preset(shape)?)?;
+        let data = DataSplits::load(folder, preset(shape)?)?;
         let agreement = data.agreement(&Wishes::default())?;
-        let choice = choose(&data, &agreement, &ROW_NORMS, &RATES)?;
-        let mut objects = choice.objects();
+        let search = grid_search(&data, &agreement, &ROW_NORMS, &RATES)?;
+        let mut objects = search.objects();
         let errors = accuracy::OperationErrors::measure(&self.arguments.set)?;
-        objects.push(accuracy::report(&data, &choice, &self.arguments.set, errors)?);
-        let (row_norm, rate, exact) = choice.best();
-        let plain = Agreement { rate: *rate, momentum: Momentum::None, max_epochs: SGD_EPOCHS, ..agreement };
-        let sgd = exactly(&data.normalised(*row_norm)?, &plain)?;
-        for (momentum, trained) in [("nesterov", exact), ("sgd", &sgd)] {
-            objects.push(json!({ "momentum": momentum, "epochs": trained.epochs, "ranges": trained.ranges }));
+        objects.push(accuracy::report(&data, &search, &self.arguments.set, errors)?);
+        let Trial { row_norm, rate, result: nesterov } = search.best();
+        let without_momentum = Agreement { rate: *rate, momentum: Momentum::None, max_epochs: SGD_EPOCHS, ..agreement };
+        let sgd = train_plain(&data.normalised(*row_norm)?, &without_momentum)?;
+        for (momentum, result) in [("nesterov", nesterov), ("sgd", &sgd)] {
+            objects.push(json!({ "momentum": momentum, "epochs": result.epochs, "ranges": result.ranges }));
         }
         Ok(objects)
     }
 
+    /// Writes a figure of softmax inputs. Returns its section of the document.
     fn figure(&self, name: &str, title: &str, bands: Vec<Band>) -> Result<String> {
-        let (last, ends): (Vec<String>, Vec<f64>) = bands
-            .iter()
-            .map(|band| {
-                let (low, high) = band.values.iter().fold((0.0f64, 0.0f64), |m, v| (m.0.min(v.0), m.1.max(v.1)));
-                (format!("{}: {low:.1} to {high:.1} in {} steps", band.name, band.values.len()), high)
-            })
-            .unzip();
-        let highest = ends.into_iter().fold(0.0, f64::max);
+        let (mut lines, mut highest) = (String::new(), 0.0f64);
+        for band in &bands {
+            let (low, high) = band.values.iter().fold((0.0f64, 0.0f64), |m, v| (m.0.min(v.0), m.1.max(v.1)));
+            lines += &format!("- {}: {low:.1} to {high:.1} in {} steps\n", band.name, band.values.len());
+            highest = highest.max(high);
+        }
         let marks = [-128.0, -32.0, -8.0, -4.0, 4.0, 8.0, 32.0, 128.0];
         let plot =
             Plot { title: "Smallest and largest softmax input of each step", steps: "step", marks: &marks, bands };
         write(&self.folder.join(format!("softmax-inputs-{name}.svg")), &plot.svg())?;
-        let beyond = if highest > 8.0 {
-            "beyond the 4 and 8 that earlier approximations cover"
+        let conclusion = if highest > 8.0 {
+            "The inputs exceed 4 and 8, the ranges of earlier approximations."
         } else {
-            "still within the 8 that earlier approximations cover: these features are shorter than ViT's"
+            "The inputs stay below 8, the range of earlier approximations: these features are shorter than ViT's."
         };
-        Ok(format!(
-            "\n### {title}\n\n![{title}](reproduce/softmax-inputs-{name}.svg)\n\n{}; {beyond}.\n",
-            last.join("; ")
-        ))
+        Ok(format!("\n### {title}\n\n![{title}](reproduce/softmax-inputs-{name}.svg)\n\n{lines}\n{conclusion}\n"))
     }
 }
 
-/// `hetal bench train` with everything else as it is by default.
+/// Arguments of `hetal bench train`; those that are not given have their default values.
 fn iteration_arguments(shape: &str, set: &str, iterations: usize) -> Result<train::Arguments> {
     #[derive(clap::Parser)]
     struct Line {
@@ -310,20 +334,21 @@ fn iteration_arguments(shape: &str, set: &str, iterations: usize) -> Result<trai
     }
     let iterations = iterations.to_string();
     let line = Line::try_parse_from(["train", "--shape", shape, "--set", set, "--iterations", &iterations]);
-    line.map(|line| line.arguments).map_err(|e| Error::Shape { name: shape.to_owned(), known: e.to_string() })
+    line.map(|line| line.arguments).map_err(|e| Error::Arguments { reason: e.to_string() })
 }
 
-/// Plain SGD takes about ten times as long.
+/// The limit of epochs without momentum, which needs about ten times as many.
 const SGD_EPOCHS: usize = 200;
 
+/// The band of softmax inputs that a stored object holds.
 fn band(name: &str, object: &Value) -> Band {
     let pair = |v: &Value| Some((v[0].as_f64()?, v[1].as_f64()?));
     let values = object["ranges"].as_array().map_or(Vec::new(), |all| all.iter().filter_map(pair).collect());
     Band { name: name.to_owned(), values }
 }
 
-/// The results of a file, if they were made with the same settings.
-fn kept(path: &Path, settings: &Value) -> Option<Vec<Value>> {
+/// The results of a file, if its settings are the same.
+fn stored(path: &Path, settings: &Value) -> Option<Vec<Value>> {
     let text = std::fs::read_to_string(path).ok()?;
     let part: Value = serde_json::from_str(&text).ok()?;
     if part["settings"] != *settings {
@@ -332,7 +357,7 @@ fn kept(path: &Path, settings: &Value) -> Option<Vec<Value>> {
     part["results"].as_array().cloned()
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 fn write(path: &Path, text: &str) -> Result<()> {
     let part = path.with_extension("part");
     let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, path));
@@ -348,8 +373,35 @@ fn file_error(path: &Path, error: &std::io::Error) -> Error {
 mod tests {
     use super::*;
 
+    /// The stored results of the repository give its page and figures again, without computation.
     #[test]
-    fn a_part_is_done_once_for_the_same_settings() {
+    fn the_page_of_the_repository_agrees_with_this_program() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let out = std::env::temp_dir().join(format!("hetal-reproduce-page-{}", std::process::id()));
+        std::fs::create_dir_all(out.join("reproduce")).unwrap();
+        for entry in std::fs::read_dir(docs.join("reproduce")).unwrap().map(|entry| entry.unwrap()) {
+            std::fs::copy(entry.path(), out.join("reproduce").join(entry.file_name())).unwrap();
+        }
+        let arguments = Arguments {
+            data: Some(PathBuf::from("not-read")),
+            out: out.clone(),
+            engine: EngineKind::Cuda,
+            iterations_engine: EngineKind::Cuda,
+            set: "full".to_owned(),
+            samples: 1_000_000,
+            quick: false,
+            json: false,
+        };
+        run(&arguments).unwrap();
+        for file in ["reproduce.md", "reproduce/softmax-inputs-nesterov.svg", "reproduce/softmax-inputs-sgd.svg"] {
+            let read = |folder: &Path| std::fs::read_to_string(folder.join(file)).unwrap();
+            assert_eq!(read(&out), read(&docs), "{file}");
+        }
+        std::fs::remove_dir_all(out).unwrap();
+    }
+
+    #[test]
+    fn a_part_is_computed_once_for_the_same_settings() {
         let folder = std::env::temp_dir().join(format!("hetal-reproduce-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let arguments = Arguments {

@@ -36,14 +36,14 @@ pub struct GpuOptions {
     /// The number of the GPU.
     pub device: usize,
     /// The split of bootstrapping matrices: more keys, or more work.
-    pub steps: BsgsSplit,
+    pub split: BsgsSplit,
 }
 
 /// The output of an experiment, and the time before it started.
 pub struct TimedRun<T> {
     /// The output.
     pub output: T,
-    /// Seconds to make the keys and to encode the bootstrapping matrices; 0 in the clear.
+    /// Seconds to make the keys and to encode the bootstrapping matrices; 0 on plain numbers.
     pub setup_seconds: f64,
 }
 
@@ -66,7 +66,7 @@ impl Runner {
             EngineKind::Cuda => {
                 let owner = LocalOwner::new(set)?;
                 let backend = open_gpu(&owner.params, gpu.device)?;
-                Self::Cuda(owner, backend, gpu.steps)
+                Self::Cuda(owner, backend, gpu.split)
             }
         })
     }
@@ -97,8 +97,8 @@ impl Runner {
                 let setup_seconds = start.elapsed().as_secs_f64();
                 Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }
-            Self::Cuda(owner, gpu, steps) => {
-                let engine = owner.engine_on(Arc::clone(gpu), &experiment.required_keys()?, *steps)?;
+            Self::Cuda(owner, gpu, split) => {
+                let engine = owner.engine_on(Arc::clone(gpu), &experiment.required_keys()?, *split)?;
                 let setup_seconds = start.elapsed().as_secs_f64();
                 Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }

@@ -1,23 +1,24 @@
-//! `hetal selftest`: every operation, a bootstrap and a training iteration, byte for byte against a reference.
+//! `hetal selftest`: compares every operation, bootstraps and training iterations with a reference
+//! implementation, byte for byte.
 
-use crate::bench::ops::described;
+use crate::bench::ops::graph_report;
 use crate::report::{output, progress};
 use crate::runner::engine::{DeviceBackend, Processor, open_gpu};
 use crate::runner::local_owner::LocalOwner;
 use crate::{Error, Result};
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::clear::KeyRequirements;
-use hetal_circuits::{Complex64, Engine, LeveledCiphertext};
-use hetal_ckks::{Backend, Params};
+use hetal_circuits::{Complex64, Encrypted, Engine, LeveledCiphertext};
+use hetal_ckks::{Backend, Evaluator, Params};
 use hetal_client::ring_with;
 use hetal_cuda::CudaBackend;
 use hetal_cuda::selftest::{Ring, compare, hashes};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
-use hetal_learn::trainer::{self, Model, Trainer};
+use hetal_learn::trainer::{self, Batch, Model, Trainer};
 use hetal_learn::{Geometry, LevelPlan, Matrix, packing};
-use hetal_ring::Isa;
 use hetal_ring::sampler::TestSeeds;
+use hetal_ring::{Isa, RnsRing};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,14 +29,14 @@ pub struct Arguments {
     /// What is tested: the CPU's vector kernels against its scalar ones, or a GPU against the CPU.
     #[arg(long, value_enum, default_value = "cpu")]
     pub engine: Processor,
-    /// The parameter sets (more than one: separated by commas). By default the toy sets, and on a GPU `full` too.
+    /// The parameter sets, separated by commas. The default is the toy sets, and `full` on a GPU.
     #[arg(long, value_delimiter = ',')]
     pub set: Vec<String>,
-    /// Which GPU.
+    /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
-    /// Do the bootstraps and the iterations so many times more, with pauses of random length between the GPU's kernels: what does
-    /// not wait for what it needs then shows.
+    /// Repeat the bootstraps and iterations this many times, with random pauses between the GPU's
+    /// kernels. The pauses reveal kernels that do not wait for their inputs.
     #[arg(long, default_value_t = 0)]
     pub shake: u64,
     /// Print an array of JSON objects, one for each set.
@@ -43,13 +44,31 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Names of results with a hash for each limb.
-type Results = Vec<(String, Vec<[u8; 32]>)>;
+/// One polynomial of a result: its name, and a hash for each limb.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HashedResult {
+    name: String,
+    limbs: Vec<[u8; 32]>,
+}
 
-/// Runs the self-test; a difference is an error.
+/// The results of the tested engine and those of the reference.
+struct ResultPair {
+    tested: Vec<HashedResult>,
+    reference: Vec<HashedResult>,
+}
+
+/// The comparison of single operations.
+struct OperationComparison {
+    /// The number of results compared.
+    compared: usize,
+    /// The names of those that differ.
+    differ: Vec<String>,
+}
+
+/// Runs the self-test. A difference is an error.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.shake > 0 && arguments.engine != Processor::Cuda {
-        return Err(Error::NothingToShake);
+        return Err(Error::ShakeNeedsGpu);
     }
     let toys = ["insecure-toy11", "insecure-toy12"];
     let defaults = toys.into_iter().chain((arguments.engine == Processor::Cuda).then_some("full"));
@@ -66,129 +85,200 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if differ > 0 { Err(Error::SelfTest { differ }) } else { Ok(()) }
 }
 
-/// Tests one set.
+/// Tests one parameter set.
 fn test(arguments: &Arguments, set: &str) -> Result<Value> {
     let start = Instant::now();
     let params = Params::named(set)?;
-    let ((mut compared, mut differ), (ours, theirs), on, graphs) = match arguments.engine {
+    let (operations, results, on, graphs) = match arguments.engine {
         Processor::Cpu => {
             let (vector, scalar) = (ring_with(&params, Isa::detect())?, ring_with(&params, Isa::Scalar)?);
-            let name = format!("{} against scalar", Isa::detect().name());
-            let operations = operations(&vector, &scalar, &params)?;
-            let journeys = (journey(set, Isa::detect(), &vector)?, journey(set, Isa::Scalar, &scalar)?);
-            (operations, journeys, name, Value::Null)
+            let operations = compare_operations(&vector, &scalar, &params)?;
+            let tested = circuit_results(set, Isa::detect(), &vector)?;
+            let reference = circuit_results(set, Isa::Scalar, &scalar)?;
+            let on = format!("{} against scalar", Isa::detect().name());
+            (operations, ResultPair { tested, reference }, on, Value::Null)
         }
         Processor::Cuda => {
-            let (card, cpu) = (open_gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
-            let operations = operations(&card, &cpu, &params)?;
-            let mut journeys = (journey(set, Isa::detect(), &card)?, journey(set, Isa::detect(), &cpu)?);
-            shaken(arguments.shake, set, &card, &mut journeys)?;
-            (operations, journeys, card.describe(), described(&card.graphs()))
+            let (gpu, cpu) = (open_gpu(&params, arguments.device)?, ring_with(&params, Isa::detect())?);
+            let operations = compare_operations(&gpu, &cpu, &params)?;
+            let tested = circuit_results(set, Isa::detect(), &gpu)?;
+            let reference = circuit_results(set, Isa::detect(), &cpu)?;
+            let mut results = ResultPair { tested, reference };
+            repeat_with_pauses(arguments.shake, set, &gpu, &mut results)?;
+            (operations, results, gpu.describe(), graph_report(&gpu.graphs()))
         }
     };
-    compared += ours.len().max(theirs.len());
-    differ.extend(differing(&ours, &theirs));
+    let mut differ = operations.differ;
+    differ.extend(differing(&results.tested, &results.reference));
     Ok(json!({
         "set": set,
         "on": on,
-        "compared": compared,
+        "compared": operations.compared + results.tested.len().max(results.reference.len()),
         "differ": differ,
         "graphs": graphs,
         "seconds": start.elapsed().as_secs_f64(),
     }))
 }
 
-/// Adds journeys with pauses between the card's kernels to what is compared.
-fn shaken(times: u64, set: &str, card: &Arc<CudaBackend>, (ours, theirs): &mut (Results, Results)) -> Result<()> {
-    let expected = theirs.clone();
+/// Adds runs with pauses between the GPU's kernels to the results that are compared.
+fn repeat_with_pauses(times: u64, set: &str, gpu: &Arc<CudaBackend>, results: &mut ResultPair) -> Result<()> {
+    let expected = results.reference.clone();
     let bar = progress::bar(times).with_message("with pauses");
     for seed in 1..=times {
-        card.shake(Some(seed));
-        ours.extend(journey(set, Isa::detect(), card)?);
-        theirs.extend(expected.iter().cloned());
+        gpu.shake(Some(seed));
+        results.tested.extend(circuit_results(set, Isa::detect(), gpu)?);
+        results.reference.extend(expected.iter().cloned());
         bar.inc(1);
     }
-    card.shake(None);
+    gpu.shake(None);
     bar.finish_and_clear();
     Ok(())
 }
 
-/// Names of results that one side has otherwise, or not at all.
-fn differing(ours: &Results, theirs: &Results) -> Vec<String> {
-    let pairs = (0..ours.len().max(theirs.len())).map(|k| (ours.get(k), theirs.get(k)));
-    let odd = pairs.filter(|(ours, theirs)| ours != theirs);
-    odd.filter_map(|(ours, theirs)| ours.or(theirs)).map(|(name, _)| name.clone()).collect()
+/// The names of results that differ, or that one side does not have.
+fn differing(tested: &[HashedResult], reference: &[HashedResult]) -> Vec<String> {
+    let pairs = (0..tested.len().max(reference.len())).map(|k| (tested.get(k), reference.get(k)));
+    let unequal = pairs.filter(|(tested, reference)| tested != reference);
+    unequal.filter_map(|(tested, reference)| tested.or(reference)).map(|result| result.name.clone()).collect()
 }
 
-/// How many results of single operations were compared, and the names of those that differ.
-fn operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &Params) -> Result<(usize, Vec<String>)> {
+/// Compares single operations of two backends.
+fn compare_operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &Params) -> Result<OperationComparison> {
     let spinner = progress::spinner("every operation");
     let (q, p) = (params.chain(), params.special());
     let ring = Ring { log_n: params.log_n(), q, p, digit_starts: params.digit_starts() };
     let report = compare(&**a, &**b, &ring, 1).map_err(hetal_ckks::Error::from)?;
     spinner.finish_and_clear();
     let name = |m: hetal_cuda::selftest::Mismatch| format!("{}, limb {}", m.operation, m.limb);
-    Ok((report.compared, report.mismatches.into_iter().map(name).collect()))
+    Ok(OperationComparison { compared: report.compared, differ: report.mismatches.into_iter().map(name).collect() })
 }
 
-/// Keys, ciphertexts, a bootstrap and a whole training iteration on a backend, all from the same seeds each time.
-fn journey<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Results> {
+/// Hashes of keys, ciphertexts, bootstraps and training iterations, from the same seeds each time.
+fn circuit_results<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Vec<HashedResult>> {
     let owner = LocalOwner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
-    let params = &owner.params;
-    let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
-    let g = Geometry::new(params.slots(), rows, features, classes)?;
-    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 128.0)?);
-    let needs: KeyRequirements = trainer::keys(g, level_plan, constants.clone(), 0, params.top_level())?;
-    let engine = owner.engine_on(Arc::clone(backend), &needs, BsgsSplit::FewKeys)?;
-    let encoder = owner.evaluator();
-    let seal = |values: &[Complex64], level| owner.encrypt_for(&engine, &encoder, values, level);
+    let circuit = Circuit::new(&owner.params)?;
+    let engine = owner.engine_on(Arc::clone(backend), &circuit.required_keys(&owner.params)?, BsgsSplit::FewKeys)?;
     let spinner = progress::spinner("a bootstrap and an iteration");
-    let mut results = Results::new();
-    let mut note = |name: &str, ct: &LeveledCiphertext<B::Poly>| -> Result<()> {
+    let encoder = owner.evaluator();
+    let mut run = CircuitRun { owner: &owner, engine: &engine, encoder, circuit, results: Vec::new() };
+    run.bootstraps()?;
+    run.iterations()?;
+    spinner.finish_and_clear();
+    Ok(run.results)
+}
+
+/// The training circuit that the self-test runs.
+struct Circuit {
+    geometry: Geometry,
+    level_plan: LevelPlan,
+    constants: Constants,
+    rows: usize,
+}
+
+impl Circuit {
+    fn new(params: &Params) -> Result<Self> {
+        let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
+        Ok(Self {
+            geometry: Geometry::new(params.slots(), rows, features, classes)?,
+            level_plan: LevelPlan::lowest(),
+            constants: Constants::built_in(classes, 128.0)?,
+            rows,
+        })
+    }
+
+    fn required_keys(&self, params: &Params) -> Result<KeyRequirements> {
+        Ok(trainer::keys(self.geometry, self.level_plan, self.constants.clone(), 0, params.top_level())?)
+    }
+}
+
+/// A fixed number for an index, with another sequence for each period.
+fn fixed_value(i: usize, period: f64) -> f64 {
+    (i as f64 * 0.37).sin() * (i as f64 / period).cos()
+}
+
+/// A run of the circuit on a backend, and the hashes of its results.
+struct CircuitRun<'a, B: DeviceBackend> {
+    owner: &'a LocalOwner,
+    engine: &'a Encrypted<B>,
+    encoder: Evaluator<RnsRing>,
+    circuit: Circuit,
+    results: Vec<HashedResult>,
+}
+
+impl<B: DeviceBackend> CircuitRun<'_, B> {
+    fn encrypt(&self, values: &[Complex64], level: usize) -> Result<LeveledCiphertext<B::Poly>> {
+        self.owner.encrypt_for(self.engine, &self.encoder, values, level)
+    }
+
+    /// Hashes both halves of a ciphertext.
+    fn record(&mut self, name: &str, ct: &LeveledCiphertext<B::Poly>) -> Result<()> {
+        let backend = self.engine.evaluator().backend();
         for (half, poly) in [("c0", &ct.inner().c0), ("c1", &ct.inner().c1)] {
-            let hashes = hashes(&**backend, poly).map_err(hetal_ckks::Error::from)?;
-            results.push((format!("{name}, {half}"), hashes));
+            let limbs = hashes(&**backend, poly).map_err(hetal_ckks::Error::from)?;
+            self.results.push(HashedResult { name: format!("{name}, {half}"), limbs });
         }
         Ok(())
-    };
-    let slot = |i: usize, period: f64| (i as f64 * 0.37).sin() * (i as f64 / period).cos();
-    let values: Vec<Complex64> = (0..params.slots()).map(|i| Complex64::new(slot(i, 5.0), slot(i, 7.0))).collect();
-    let fresh = seal(&values, 0)?;
-    note("encryption", &fresh)?;
-    // A card does the first kernel by kernel, records the second as a graph, and replays that on the first's input.
-    let turned: Vec<Complex64> = values.iter().rev().copied().collect();
-    let other = seal(&turned, 0)?;
-    for (name, ct) in [("bootstrap", &fresh), ("bootstrap of another", &other), ("bootstrap again", &fresh)] {
-        note(name, &engine.bootstrap(ct, 0)?)?;
     }
-    let trainer = Trainer::new(&engine, g, level_plan, constants, 0)?;
-    let x = Matrix::from_fn(rows, features, |i, j| slot(31 * i + j, 11.0) / (features as f64).sqrt());
-    let labels: Vec<usize> = (0..rows).map(|i| i * i % classes).collect();
-    let blocks = packing::features(&g, &x)?;
-    let blocks: Vec<_> = blocks.iter().map(|b| seal(b, level_plan.fresh_features())).collect::<Result<_>>()?;
-    let labels = seal(&packing::labels(&g, &labels)?, level_plan.probabilities())?;
-    let batch = trainer.batch(&engine, &blocks, labels, rows)?;
-    for (k, version) in batch.versions.iter().flatten().enumerate() {
-        note(&format!("version {k} of the features"), version)?;
+
+    fn record_all(&mut self, name: &str, cts: &[LeveledCiphertext<B::Poly>]) -> Result<()> {
+        cts.iter().try_for_each(|ct| self.record(name, ct))
     }
-    let first = Matrix::from_fn(classes, features + 1, |k, j| slot(97 * k + j, 13.0) / 20.0);
-    let parts = packing::weights(&g, &first)?;
-    let weights = parts.iter().map(|part| seal(part, level_plan.weights())).collect::<Result<_>>()?;
-    let model = Model::new(weights, Momentum::Nesterov);
-    // The first step has no momentum yet; in the third everything that a card records is replayed.
-    let first = trainer.step(&engine, &model, &batch, 1.0)?;
-    first.weights.iter().try_for_each(|ct| note("weights after the first iteration", ct))?;
-    let second = trainer.step(&engine, &first, &batch, 1.0)?;
-    second.weights.iter().try_for_each(|ct| note("weights after the second iteration", ct))?;
-    let stepped = trainer.step(&engine, &second, &batch, 1.0)?;
-    let refreshed = trainer.refresh(&engine, &stepped)?;
-    let after = [("weights", Some(&stepped.weights)), ("lookahead", stepped.lookahead.as_ref())];
-    for (name, parts) in after.into_iter().chain([("momentum", stepped.momentum.as_ref())]) {
-        parts.into_iter().flatten().try_for_each(|ct| note(&format!("{name} after the third iteration"), ct))?;
+
+    /// A GPU runs the kernels of the first bootstrap one by one, records the second bootstrap as a
+    /// graph, and replays the graph on the input of the first.
+    fn bootstraps(&mut self) -> Result<()> {
+        let value = |i: usize| Complex64::new(fixed_value(i, 5.0), fixed_value(i, 7.0));
+        let values: Vec<Complex64> = (0..self.owner.params.slots()).map(value).collect();
+        let fresh = self.encrypt(&values, 0)?;
+        self.record("encryption", &fresh)?;
+        let reversed: Vec<Complex64> = values.iter().rev().copied().collect();
+        let other = self.encrypt(&reversed, 0)?;
+        for (name, ct) in [("bootstrap", &fresh), ("bootstrap of another", &other), ("bootstrap again", &fresh)] {
+            self.record(name, &self.engine.bootstrap(ct, 0)?)?;
+        }
+        Ok(())
     }
-    refreshed.momentum.iter().flatten().try_for_each(|ct| note("momentum refreshed", ct))?;
-    spinner.finish_and_clear();
-    Ok(results)
+
+    /// The first iteration has no momentum. In the third one a GPU replays everything it records.
+    fn iterations(&mut self) -> Result<()> {
+        let (engine, Circuit { geometry, level_plan, constants, .. }) = (self.engine, &self.circuit);
+        let trainer = Trainer::new(engine, *geometry, *level_plan, constants.clone(), 0)?;
+        let batch = self.batch(&trainer)?;
+        for (k, version) in batch.versions.iter().flatten().enumerate() {
+            self.record(&format!("version {k} of the features"), version)?;
+        }
+        let first = trainer.step(engine, &self.initial_model()?, &batch, 1.0)?;
+        self.record_all("weights after the first iteration", &first.weights)?;
+        let second = trainer.step(engine, &first, &batch, 1.0)?;
+        self.record_all("weights after the second iteration", &second.weights)?;
+        let third = trainer.step(engine, &second, &batch, 1.0)?;
+        let refreshed = trainer.refresh(engine, &third)?;
+        self.record_all("weights after the third iteration", &third.weights)?;
+        self.record_all("lookahead after the third iteration", third.lookahead.as_deref().unwrap_or_default())?;
+        self.record_all("momentum after the third iteration", third.momentum.as_deref().unwrap_or_default())?;
+        self.record_all("momentum refreshed", refreshed.momentum.as_deref().unwrap_or_default())
+    }
+
+    fn batch(&self, trainer: &Trainer<Encrypted<B>>) -> Result<Batch<LeveledCiphertext<B::Poly>>> {
+        let Circuit { geometry, level_plan, rows, .. } = &self.circuit;
+        let (features, classes) = (geometry.features(), geometry.classes());
+        let entry = |i: usize, j: usize| fixed_value(31 * i + j, 11.0) / (features as f64).sqrt();
+        let blocks = packing::features(geometry, &Matrix::from_fn(*rows, features, entry))?;
+        let blocks = blocks.iter().map(|block| self.encrypt(block, level_plan.fresh_features()));
+        let blocks: Vec<_> = blocks.collect::<Result<_>>()?;
+        let labels: Vec<usize> = (0..*rows).map(|i| i * i % classes).collect();
+        let labels = self.encrypt(&packing::labels(geometry, &labels)?, level_plan.probabilities())?;
+        Ok(trainer.batch(self.engine, &blocks, labels, *rows)?)
+    }
+
+    fn initial_model(&self) -> Result<Model<LeveledCiphertext<B::Poly>>> {
+        let Circuit { geometry, level_plan, .. } = &self.circuit;
+        let entry = |k: usize, j: usize| fixed_value(97 * k + j, 13.0) / 20.0;
+        let weights = Matrix::from_fn(geometry.classes(), geometry.features() + 1, entry);
+        let parts = packing::weights(geometry, &weights)?;
+        let parts = parts.iter().map(|part| self.encrypt(part, level_plan.weights())).collect::<Result<_>>()?;
+        Ok(Model::new(parts, Momentum::Nesterov))
+    }
 }
 
 #[cfg(test)]
@@ -197,11 +287,11 @@ mod tests {
 
     #[test]
     fn a_missing_result_is_a_difference() {
-        let one = |name: &str, byte| (name.to_owned(), vec![[byte; 32]]);
+        let one = |name: &str, byte| HashedResult { name: name.to_owned(), limbs: vec![[byte; 32]] };
         let (a, b) = (vec![one("x", 1), one("y", 2)], vec![one("x", 1)]);
         assert_eq!(differing(&a, &a), Vec::<String>::new());
         assert_eq!((differing(&a, &b), differing(&b, &a)), (vec!["y".to_owned()], vec!["y".to_owned()]));
-        assert_eq!(differing(&a, &vec![one("x", 1), one("y", 3)]), ["y"]);
-        assert_eq!(differing(&a, &vec![one("x", 1), one("z", 2)]), ["y"], "results of another name are others");
+        assert_eq!(differing(&a, &[one("x", 1), one("y", 3)]), ["y"]);
+        assert_eq!(differing(&a, &[one("x", 1), one("z", 2)]), ["y"], "results of another name are others");
     }
 }

@@ -1,7 +1,8 @@
-//! Trainings of real features to early stopping without encryption, and the choice of how by validation rows.
+//! Plaintext training to early stopping, and the choice of hyper-parameters by validation rows.
 
+use crate::feature_folder::{self, TrainingAndOther};
 use crate::report::progress;
-use crate::{Error, Result, feature_folder};
+use crate::{Error, Result};
 use hetal_learn::agreement::{PRESETS, Preset, initial_weights};
 use hetal_learn::judge::NEAR_THE_END;
 use hetal_learn::reference::{self, ReferenceModel};
@@ -11,42 +12,42 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Row lengths that are tried.
+/// Row lengths that the grid search tries.
 pub const ROW_NORMS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
-/// Learning rates that are tried.
+/// Learning rates that the grid search tries.
 pub const RATES: [f64; 3] = [0.5, 1.0, 2.0];
 
 /// The benchmark of a name.
 pub fn preset(shape: &str) -> Result<&'static Preset> {
     Preset::named(shape)
-        .ok_or_else(|| Error::Shape { name: shape.to_owned(), known: PRESETS.map(|p| p.name).join(", ") })
+        .ok_or_else(|| Error::UnknownShape { name: shape.to_owned(), known: PRESETS.map(|p| p.name).join(", ") })
 }
 
-/// Rows to train on, to judge by, and to test on at the very end.
+/// Rows of a benchmark, split for training, validation and test.
 #[derive(Clone)]
-pub struct Sets {
-    /// What they are called.
+pub struct DataSplits {
+    /// The name of the folder they come from.
     pub name: String,
     /// The benchmark they belong to.
     pub preset: &'static Preset,
-    /// To train on.
+    /// Training rows.
     pub train: Dataset,
-    /// To judge by.
+    /// Validation rows: they choose hyper-parameters and end a training.
     pub validation: Dataset,
-    /// To test on.
+    /// Test rows: they are used once, after all choices.
     pub test: Dataset,
 }
 
-impl Sets {
+impl DataSplits {
     /// Reads `features_{train,val,test}.npy` and `labels_{train,val,test}.npy` of a folder.
     pub fn load(folder: &Path, preset: &'static Preset) -> Result<Self> {
-        let (train, validation) = feature_folder::training_sets(folder, "val", preset.classes)?;
+        let TrainingAndOther { training, other } = feature_folder::training_and(folder, "val", preset.classes)?;
         let test = feature_folder::dataset(folder, "test", preset.classes)?;
         let name = folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-        Ok(Self { name, preset, train, validation, test })
+        Ok(Self { name, preset, train: training, validation: other, test })
     }
 
-    /// The same with the longest training row brought to `row_norm`.
+    /// The same rows, scaled so that the longest training row has length `row_norm`.
     pub fn normalised(&self, row_norm: f64) -> Result<Self> {
         let normalisation = Normalisation::fit(self.train.features(), row_norm)?;
         let apply = |set: &Dataset| Ok::<_, Error>(set.with_features(normalisation.apply(set.features())?)?);
@@ -59,7 +60,7 @@ impl Sets {
         })
     }
 
-    /// What a client with the benchmark's wishes agrees on with a server's defaults.
+    /// The agreement that a client with the benchmark's wishes reaches with a default server.
     pub fn agreement(&self, wishes: &Wishes) -> Result<Agreement> {
         let ours = self.preset.wishes();
         let wishes = Wishes {
@@ -73,56 +74,56 @@ impl Sets {
     }
 }
 
-/// A training that ended.
+/// The result of a training.
 #[derive(Clone, Debug)]
-pub struct Trained {
-    /// The weights of the best epoch.
+pub struct TrainingResult {
+    /// The weights after the best epoch.
     pub weights: Matrix,
     /// The best epoch, counted from 1.
     pub best_epoch: usize,
-    /// Epochs done.
+    /// The number of epochs.
     pub epochs: usize,
-    /// Loss on the validation rows after the best epoch.
+    /// The validation loss after the best epoch.
     pub loss: f64,
-    /// Accuracy there.
+    /// The validation accuracy after the best epoch.
     pub validation_accuracy: f64,
-    /// Whether logits came too near the end of the softmax's range.
+    /// Whether a logit came too close to the end of the softmax's range.
     pub left_range: bool,
-    /// Smallest and largest logit of each step.
+    /// The smallest and the largest logit of each step.
     pub ranges: Vec<(f64, f64)>,
 }
 
-/// Trains on normalised rows without encryption or approximation.
-pub fn exactly(sets: &Sets, agreement: &Agreement) -> Result<Trained> {
-    let (train, validation) = (&sets.train, &sets.validation);
+/// Trains on normalised rows without encryption and with the exact softmax.
+pub fn train_plain(splits: &DataSplits, agreement: &Agreement) -> Result<TrainingResult> {
+    let (train, validation) = (&splits.train, &splits.validation);
     let initial = initial_weights(train.classes(), train.features().columns(), agreement.seed);
-    let mut twin = ReferenceModel::new(initial.clone(), agreement.momentum);
-    let mut follow = Follow::new(agreement, initial);
+    let mut reference = ReferenceModel::new(initial.clone(), agreement.momentum);
+    let mut stopping = EarlyStopping::new(agreement, initial);
     for _ in 0..agreement.max_epochs {
         for r in train.batches(agreement.batch)? {
             let (x, labels) = (train.features().slice(r.clone()), &train.labels()[r]);
-            follow.trained.ranges.push(twin.step(&x, labels, agreement.rate, softmax::exact)?);
+            stopping.result.ranges.push(reference.step(&x, labels, agreement.rate, softmax::exact)?);
         }
-        let logits = reference::logits(validation.features(), twin.weights())?;
-        if follow.epoch(&logits, validation, || Ok(twin.weights().clone()))? == Verdict::Stop {
+        let logits = reference::logits(validation.features(), reference.weights())?;
+        if stopping.end_epoch(&logits, validation, || Ok(reference.weights().clone()))? == Verdict::Stop {
             break;
         }
     }
-    Ok(follow.trained)
+    Ok(stopping.result)
 }
 
-/// The client's view of a training.
-pub struct Follow {
+/// The client's side of a training: judges each epoch and keeps the best weights.
+pub struct EarlyStopping {
     judge: Judge,
     range: f64,
-    /// What came of it so far.
-    pub trained: Trained,
+    /// The result so far.
+    pub result: TrainingResult,
 }
 
-impl Follow {
-    /// Before the first epoch.
+impl EarlyStopping {
+    /// The state before the first epoch.
     pub fn new(agreement: &Agreement, weights: Matrix) -> Self {
-        let trained = Trained {
+        let result = TrainingResult {
             weights,
             best_epoch: 0,
             epochs: 0,
@@ -131,75 +132,86 @@ impl Follow {
             left_range: false,
             ranges: Vec::new(),
         };
-        Self { judge: Judge::new(agreement.patience, agreement.range, 0), range: agreement.range, trained }
+        Self { judge: Judge::new(agreement.patience, agreement.range, 0), range: agreement.range, result }
     }
 
-    /// Judges an epoch by its validation logits; `weights` are wanted if it is the best so far.
-    pub fn epoch(
+    /// Judges an epoch by its validation logits. Calls `weights` if the epoch is the best so far.
+    pub fn end_epoch(
         &mut self,
         logits: &Matrix,
         rows: &Dataset,
         weights: impl FnOnce() -> Result<Matrix>,
     ) -> Result<Verdict> {
         let judgement = self.judge.judge(logits, rows.labels())?;
-        let trained = &mut self.trained;
-        trained.epochs += 1;
-        trained.left_range |= judgement.largest > NEAR_THE_END * self.range;
-        if self.judge.best_epoch() == Some(trained.epochs) {
-            trained.weights = weights()?;
-            trained.best_epoch = trained.epochs;
-            (trained.loss, trained.validation_accuracy) = (judgement.loss, judgement.accuracy);
+        let result = &mut self.result;
+        result.epochs += 1;
+        result.left_range |= judgement.largest > NEAR_THE_END * self.range;
+        if self.judge.best_epoch() == Some(result.epochs) {
+            result.weights = weights()?;
+            result.best_epoch = result.epochs;
+            (result.loss, result.validation_accuracy) = (judgement.loss, judgement.accuracy);
         }
         Ok(judgement.verdict)
     }
 }
 
-/// What was tried, and what was best on validation rows.
-pub struct Choice {
-    /// Row length, rate and what came of them.
-    pub tried: Vec<(f64, f64, Trained)>,
+/// One training of a grid search.
+pub struct Trial {
+    /// The length of the longest row.
+    pub row_norm: f64,
+    /// The learning rate.
+    pub rate: f64,
+    /// The result of the training.
+    pub result: TrainingResult,
+}
+
+/// All trials of a grid search.
+pub struct GridSearch {
+    trials: Vec<Trial>,
     best: usize,
 }
 
-impl Choice {
-    /// The best row length and rate with its training.
-    pub fn best(&self) -> &(f64, f64, Trained) {
-        &self.tried[self.best]
+impl GridSearch {
+    /// The trial with the smallest validation loss.
+    pub fn best(&self) -> &Trial {
+        &self.trials[self.best]
     }
 
-    /// All that was tried, as flat objects.
+    /// All trials as flat JSON objects.
     pub fn objects(&self) -> Vec<Value> {
-        let object = |(n, (row_norm, rate, trained)): (usize, &(f64, f64, Trained))| {
+        let object = |(n, trial): (usize, &Trial)| {
             json!({
-                "row_norm": row_norm,
-                "rate": rate,
-                "validation_loss": trained.loss,
-                "validation_accuracy": trained.validation_accuracy,
-                "best_epoch": trained.best_epoch,
-                "epochs": trained.epochs,
-                "left_range": trained.left_range,
+                "row_norm": trial.row_norm,
+                "rate": trial.rate,
+                "validation_loss": trial.result.loss,
+                "validation_accuracy": trial.result.validation_accuracy,
+                "best_epoch": trial.result.best_epoch,
+                "epochs": trial.result.epochs,
+                "left_range": trial.result.left_range,
                 "chosen": n == self.best,
             })
         };
-        self.tried.iter().enumerate().map(object).collect()
+        self.trials.iter().enumerate().map(object).collect()
     }
 }
 
-/// Trains exactly with every row length and rate; the least loss on validation rows wins. It is the client's choice, on its own plain
-/// data, before anything is encrypted. Test rows are not looked at.
-pub fn choose(raw: &Sets, agreement: &Agreement, row_norms: &[f64], rates: &[f64]) -> Result<Choice> {
-    let tries: Vec<(f64, f64)> =
+/// Trains without encryption with every row length and rate.
+///
+/// The smallest validation loss wins among trials that stay within the range. The client makes
+/// this choice on its own plain data before it encrypts anything. Test rows are not used.
+pub fn grid_search(raw: &DataSplits, agreement: &Agreement, row_norms: &[f64], rates: &[f64]) -> Result<GridSearch> {
+    let pairs: Vec<(f64, f64)> =
         row_norms.iter().flat_map(|&norm| rates.iter().map(move |&rate| (norm, rate))).collect();
-    let bar = progress::bar(tries.len() as u64);
-    bar.set_message(format!("{}: choosing", raw.name));
-    let attempt = |&(norm, rate): &(f64, f64)| -> Result<(f64, f64, Trained)> {
-        let trained = exactly(&raw.normalised(norm)?, &Agreement { rate, ..agreement.clone() })?;
+    let bar = progress::bar(pairs.len() as u64);
+    bar.set_message(format!("{}: grid search", raw.name));
+    let trial = |&(row_norm, rate): &(f64, f64)| -> Result<Trial> {
+        let result = train_plain(&raw.normalised(row_norm)?, &Agreement { rate, ..agreement.clone() })?;
         bar.inc(1);
-        Ok((norm, rate, trained))
+        Ok(Trial { row_norm, rate, result })
     };
-    let tried: Vec<_> = tries.par_iter().map(attempt).collect::<Result<_>>()?;
+    let trials: Vec<_> = pairs.par_iter().map(trial).collect::<Result<_>>()?;
     bar.finish_and_clear();
-    let allowed = (0..tried.len()).filter(|&n| !tried[n].2.left_range);
-    let best = allowed.min_by(|&a, &b| tried[a].2.loss.total_cmp(&tried[b].2.loss)).unwrap_or(0);
-    Ok(Choice { tried, best })
+    let allowed = (0..trials.len()).filter(|&n| !trials[n].result.left_range);
+    let best = allowed.min_by(|&a, &b| trials[a].result.loss.total_cmp(&trials[b].result.loss)).unwrap_or(0);
+    Ok(GridSearch { trials, best })
 }

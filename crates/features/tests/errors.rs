@@ -30,7 +30,7 @@ fn a_card_is_refused_by_a_build_without_cards() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "bert");
     let error = Extractor::open_on(folder.path(), Place::Cuda).err().unwrap().to_string();
-    assert!(error.contains("features-cuda") && error.contains("--device cpu"), "{error}");
+    assert!(error.contains("--features cuda") && error.contains("--device cpu"), "{error}");
     assert_eq!(Extractor::open_on(folder.path(), Place::Auto).unwrap().device(), "cpu");
 }
 

@@ -151,6 +151,19 @@ impl Stuck {
     }
 }
 
+/// What a program says that must end by itself.
+fn ended(mut child: Child) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("the program did not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
 fn finished(output: Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -177,7 +190,7 @@ fn a_killed_worker_names_the_sample_and_a_second_run_goes_on() {
 #[test]
 fn a_worker_without_progress_is_ended_and_a_second_run_goes_on() {
     let stuck = Stuck::new();
-    let error = error(stuck.extract(&["--stall-seconds", "3"]).output().unwrap());
+    let error = error(ended(stuck.start(&["--stall-seconds", "3"])));
     assert!(error.contains(&format!("reading {}", stuck.stuck_name())), "{error}");
     assert!(error.contains("no progress for 3 seconds"), "{error}");
     stuck.goes_on();

@@ -116,7 +116,7 @@ impl KeyGenerator {
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<PackedPoly>> {
         let basis = self.basis(limbs)?;
-        let target = self.turned_back(secret, galois, basis)?;
+        let target = self.inverse_automorphism(secret, galois, basis)?;
         self.switching(
             KeyId::Galois(galois),
             &secret.lift(&self.ring, basis),
@@ -153,12 +153,12 @@ impl KeyGenerator {
     ) -> Result<SwitchingKey<PackedPoly>> {
         let id = KeyId::FromSparse(galois);
         let basis = id.basis(&self.params, self.params.chain().len());
-        let (source, target) = (ephemeral.0.lift(&self.ring, basis), self.turned_back(secret, galois, basis)?);
+        let (source, target) = (ephemeral.0.lift(&self.ring, basis), self.inverse_automorphism(secret, galois, basis)?);
         self.switching(id, &source, &target, self.secret_weight(), basis, seeds)
     }
 
     /// `s(X^(1/galois))`.
-    fn turned_back(&self, secret: &SecretKey, galois: u64, basis: Basis) -> Result<SecretPoly> {
+    fn inverse_automorphism(&self, secret: &SecretKey, galois: u64, basis: Basis) -> Result<SecretPoly> {
         if galois.is_multiple_of(2) {
             return Err(hetal_ckks::Error::NotGalois { element: galois });
         }

@@ -14,7 +14,7 @@ pub mod row_major;
 pub mod softmax;
 pub mod trainer;
 
-pub use blocks::{Blocks, Unit};
+pub use blocks::{BlockShape, Blocks};
 pub use col_major::col_major;
 pub use counts::{Algorithm, Counts};
 pub use diag_abt::diag_abt;

@@ -7,7 +7,7 @@ use common::Random;
 use hetal_circuits::clear::Ciphertext;
 use hetal_circuits::{Bootstrapper, Clear, Complex64, Encrypted, Engine, encrypted};
 use hetal_ckks::EvaluationKeys;
-use hetal_learn::paper::{Blocks, Unit, diag_abt, diag_atb};
+use hetal_learn::paper::{BlockShape, Blocks, diag_abt, diag_atb};
 use hetal_learn::{Matrix, Result};
 use hetal_testkit::Client;
 
@@ -15,7 +15,7 @@ const SET: &str = "insecure-toy11";
 
 /// A product of two matrices in blocks, at some levels.
 struct Product {
-    unit: Unit,
+    unit: BlockShape,
     a: Blocks<Vec<Complex64>>,
     b: Blocks<Vec<Complex64>>,
     levels: (usize, usize),
@@ -89,7 +89,7 @@ const COLUMNS: usize = 41;
 #[test]
 fn diag_abt_is_exact_to_six_digits() {
     for c in [2, 4, 8] {
-        let unit = Unit::new(32, 32).unwrap();
+        let unit = BlockShape::new(32, 32).unwrap();
         let (x, w) = (Random(1).matrix(ROWS, COLUMNS, 1.0), Random(2).matrix(c - 1, COLUMNS, 1.0));
         let b = Blocks::pack_tiled_down(&w, c, unit).unwrap();
         let product = Product { unit, a: Blocks::pack(&x, unit), b, levels: (12, 12) };
@@ -106,7 +106,7 @@ fn diag_abt_is_exact_to_six_digits() {
 #[test]
 fn diag_atb_is_exact_to_six_digits_in_both_branches() {
     for (c, level_a) in [(4, 12), (4, 11), (8, 12), (8, 11)] {
-        let unit = Unit::new(32, 32).unwrap();
+        let unit = BlockShape::new(32, 32).unwrap();
         let (x, d) = (Random(3).matrix(ROWS, COLUMNS, 1.0), Random(4).matrix(ROWS, c, 1.0));
         let a = Blocks::pack_tiled_right(&d, c, unit).unwrap();
         let product = Product { unit, a, b: Blocks::pack(&x, unit), levels: (level_a, 12) };

@@ -10,7 +10,7 @@ use hetal_learn::nesterov::Momentum;
 use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
 use hetal_learn::paper::softmax::PaperSoftmax;
 use hetal_learn::paper::trainer::PaperBatch;
-use hetal_learn::paper::{Blocks, Branch, PaperTrainer, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
+use hetal_learn::paper::{BlockShape, Blocks, Branch, PaperTrainer, col_major, diag_abt, diag_atb, priv_gd, row_major};
 use hetal_learn::reference::ReferenceModel;
 use hetal_learn::softmax::Method;
 use hetal_learn::{Error, Matrix};
@@ -43,7 +43,7 @@ fn check_counts(engine: &Clear, algorithm: Algorithm, shape: Shape) {
 fn products_by_diagonals_are_exact_and_cost_what_the_table_says() {
     for shape in SHAPES {
         let (a, b, c) = shape;
-        let (engine, unit) = (Clear::new(32768, LEVEL), Unit::new(a, 32768 / a).unwrap());
+        let (engine, unit) = (Clear::new(32768, LEVEL), BlockShape::new(a, 32768 / a).unwrap());
         let mut random = Random(a as u64);
         let (x, w, d) = (random.matrix(a, b, 1.0), random.matrix(c, b, 1.0), random.matrix(a, c, 1.0));
         let xs = encrypt(&engine, &Blocks::pack(&x, unit), LEVEL);
@@ -80,7 +80,7 @@ fn large_products_cost_what_the_table_says() {
 
 fn check_crockett(shape: Shape) {
     let (a, b, c) = shape;
-    let (engine, unit) = (Clear::new(32768, LEVEL), Unit::new(a, 32768 / a).unwrap());
+    let (engine, unit) = (Clear::new(32768, LEVEL), BlockShape::new(a, 32768 / a).unwrap());
     let mut random = Random(a as u64);
     let (x, w, d) = (random.matrix(a, b, 1.0), random.matrix(c, b, 1.0), random.matrix(a, c, 1.0));
     let xs = encrypt(&engine, &Blocks::pack(&x, unit), LEVEL);
@@ -96,7 +96,7 @@ fn check_crockett(shape: Shape) {
 #[test]
 fn matrices_of_many_blocks() {
     let (a, b, c) = (60, 41, 4);
-    let (engine, unit) = (Clear::new(256, LEVEL), Unit::new(16, 16).unwrap());
+    let (engine, unit) = (Clear::new(256, LEVEL), BlockShape::new(16, 16).unwrap());
     let mut random = Random(1);
     let (x, w, d) = (random.matrix(a, b, 1.0), random.matrix(3, b, 1.0), random.matrix(a, c, 1.0));
     let xs = encrypt(&engine, &Blocks::pack(&x, unit), LEVEL);
@@ -119,7 +119,7 @@ fn matrices_of_many_blocks() {
 /// The branch by levels: a lower `A` saves its last level by rotating `B`.
 #[test]
 fn the_lower_matrix_is_spared() {
-    let (engine, unit) = (Clear::new(256, LEVEL), Unit::new(16, 16).unwrap());
+    let (engine, unit) = (Clear::new(256, LEVEL), BlockShape::new(16, 16).unwrap());
     let x = encrypt(&engine, &Blocks::pack(&Matrix::zeros(16, 16), unit), 6);
     for (level, expected) in [(5, 2), (6, 2), (7, 3)] {
         let d = encrypt(&engine, &Blocks::pack_tiled_right(&Matrix::zeros(16, 4), 4, unit).unwrap(), level);
@@ -162,7 +162,7 @@ fn privgd_is_exact_and_costs_what_the_table_says() {
 #[test]
 fn asoftmax_on_ciphertexts_is_the_plain_one() {
     for (classes, precise) in [(3, true), (3, false), (5, true), (10, true)] {
-        let (engine, unit) = (Clear::new(1024, 13), Unit::new(32, 32).unwrap());
+        let (engine, unit) = (Clear::new(1024, 13), BlockShape::new(32, 32).unwrap());
         let softmax = PaperSoftmax::new(unit, classes, precise).unwrap();
         let logits = Random(classes as u64).matrix(32, classes, 120.0);
         let padded = classes.next_power_of_two();
@@ -193,7 +193,7 @@ fn asoftmax_on_ciphertexts_is_the_plain_one() {
 
 #[test]
 fn wrong_shapes_are_errors() {
-    let (engine, unit) = (Clear::new(256, LEVEL), Unit::new(16, 16).unwrap());
+    let (engine, unit) = (Clear::new(256, LEVEL), BlockShape::new(16, 16).unwrap());
     let x = encrypt(&engine, &Blocks::pack(&Matrix::zeros(16, 40), unit), LEVEL);
     let w = encrypt(&engine, &Blocks::pack(&Matrix::zeros(4, 16), unit), LEVEL);
     assert!(matches!(diag_abt(&engine, &x, &w, 4, 1.0), Err(Error::Shape { .. })));
@@ -201,7 +201,7 @@ fn wrong_shapes_are_errors() {
     assert!(matches!(diag_abt(&engine, &w, &w, 3, 1.0), Err(Error::Invalid { .. })));
     assert!(matches!(col_major(&engine, &w, &w, 32), Err(Error::Invalid { .. })));
     assert!(matches!(row_major(&Clear::new(64, 3), &w, &w, 4), Err(Error::Circuit(_))));
-    assert!(Unit::new(3, 16).is_err());
+    assert!(BlockShape::new(3, 16).is_err());
     assert!(Blocks::pack_tiled_down(&Matrix::zeros(5, 5), 4, unit).is_err());
     assert!(Blocks::pack_tiled_right(&Matrix::zeros(5, 5), 4, unit).is_err());
     assert!(PaperSoftmax::new(unit, 17, true).is_err());

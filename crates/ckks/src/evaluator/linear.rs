@@ -79,12 +79,12 @@ impl<B: Backend> Evaluator<B> {
             let baby = split(rotation);
             let giant = (rotation - baby).rem_euclid(slots);
             // The giant step rotates the weighted sum, so the weights are rotated back by it.
-            let mut turned = values.clone();
-            let n = turned.len() as i64;
-            turned.rotate_right(giant.rem_euclid(n) as usize);
+            let mut rotated = values.clone();
+            let n = rotated.len() as i64;
+            rotated.rotate_right(giant.rem_euclid(n) as usize);
             let weights = giants.entry(giant).or_insert_with(|| babies.iter().map(|_| None).collect());
             let place = babies.partition_point(|&b| b < baby);
-            weights[place] = Some(self.backend().pack(self.encode(&turned, scale, basis)?.poly));
+            weights[place] = Some(self.backend().pack(self.encode(&rotated, scale, basis)?.poly));
         }
         let giants = giants.into_iter().map(|(rotation, weights)| GiantStep { rotation, weights }).collect();
         Ok(LinearTransform { babies, giants, basis, scale })
@@ -146,27 +146,27 @@ impl<B: Backend> Evaluator<B> {
         let steps: Vec<_> =
             chosen.iter().map(|&(galois, key)| KeyedAutomorphism { galois, key: Some(&key.digits[..]) }).collect();
         let sums = self.backend().rotation_sums(&a.c0, &self.backend().small_digit(a.c1), &steps, &matrix.rows());
-        let (mut out, mut turned) = (None, None);
+        let (mut out, mut rotated) = (None, None);
         for (giant, sum) in matrix.giants.iter().zip(sums) {
             if giant.rotation == 0 {
                 out = Some(self.finish(sum.0, sum.1, scale));
             } else {
-                turned = Some(self.add_turned(turned, sum, self.galois_of_rotation(giant.rotation), keys)?);
+                rotated = Some(self.add_rotated(rotated, sum, self.galois_of_rotation(giant.rotation), keys)?);
             }
         }
-        let turned = turned.map(|(u0, u1)| self.finish(u0, u1, scale));
-        match (out, turned) {
-            (Some(mut out), Some(turned)) => {
-                self.add_assign(&mut out, &turned)?;
+        let rotated = rotated.map(|(u0, u1)| self.finish(u0, u1, scale));
+        match (out, rotated) {
+            (Some(mut out), Some(rotated)) => {
+                self.add_assign(&mut out, &rotated)?;
                 Ok(out)
             }
-            (out, turned) => out.or(turned).ok_or(Error::Empty("transform")),
+            (out, rotated) => out.or(rotated).ok_or(Error::Empty("transform")),
         }
     }
 
     /// `acc + P rot(v)` from `P' v`, where `P'` is the product of fewer special primes than a key
     /// of the automorphism has.
-    fn add_turned(
+    fn add_rotated(
         &self,
         acc: Option<(B::Poly, B::Poly)>,
         v: (B::Poly, B::Poly),
@@ -218,8 +218,8 @@ impl<B: Backend> Evaluator<B> {
         rows: &[Vec<Option<&B::Packed>>],
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Vec<(B::Poly, B::Poly)>> {
-        self.own("linear transform", a)?;
-        self.needs("linear transform", basis.q, a.limbs)?;
+        self.check_params("linear transform", a)?;
+        self.require_limbs("linear transform", basis.q, a.limbs)?;
         let chosen: Vec<(u64, Option<&Arc<SwitchingKey<B::Packed>>>)> = babies
             .iter()
             .map(|&r| match self.galois_of_rotation(r) {

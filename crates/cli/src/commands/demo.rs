@@ -1,10 +1,12 @@
-//! `hetal demo`: both parties on one machine, at full security, on real sentences.
+//! `hetal demo`: data owner and server on one machine, at full security, on real sentences.
 
-use super::steps::Steps;
-use super::train::{carried, per_iteration};
-use super::{bytes, data, print, seconds, security};
+use super::train::{manifest_value, per_iteration};
+use crate::args::data;
 use crate::machine::{self, peak_rss_gib};
-use crate::{Error, Result, extract};
+use crate::ui::format::{bytes, seconds, security};
+use crate::ui::output::print;
+use crate::ui::progress::TrainingProgress;
+use crate::{Error, Result, extractor};
 use clap::ValueEnum;
 use hetal_client::data::files::{Format, parse_table};
 use hetal_client::data::{ROW_NORM, class_numbers};
@@ -24,36 +26,38 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// The bundled rows: SNIPS through MPNet, see data/README.md.
+/// The bundled features: SNIPS sentences encoded by MPNet (data/README.md).
 const TRAIN: &[u8] = include_bytes!("../../../../data/snips-mpnet/train.npz");
 const VALIDATION: &[u8] = include_bytes!("../../../../data/snips-mpnet/validation.npz");
 const TEST: &[u8] = include_bytes!("../../../../data/snips-mpnet/test.npz");
 
-/// Where the last of them are, seen from the repository.
+/// The bundled test rows, relative to the repository.
 const TEST_FILE: &str = "data/snips-mpnet/test.npz";
 
-/// Sentences of each part, as many as are bundled.
+/// The number of bundled training, validation and test sentences.
 const ROWS: [usize; 3] = [2048, 511, 700];
 
-/// Chosen by validation accuracy among rates 0.5 to 8 and batches of 256 to 2048 (docs/benchmarks.md).
+/// Rows of a batch. Batch and rate have the best validation accuracy among rates 0.5 to 8 and
+/// batches of 256 to 2048 (docs/benchmarks.md).
 const BATCH: usize = 512;
 const RATE: f64 = 2.0;
 const EPOCHS: usize = 2;
 const NAME: &str = "demo";
-/// The most that the demo should take.
+/// The largest memory of the demo.
 const MEMORY_GIB: f64 = 13.0;
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// Arguments of `hetal demo`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// Where both parties keep their files. The same command goes on where it was interrupted.
+    /// The folder for the files of both parties. Run the same command again to continue after an
+    /// interruption.
     #[arg(long, default_value = "hetal-demo")]
     pub dir: PathBuf,
-    /// What the server computes on: auto takes a GPU if there is one.
+    /// What the server computes on; auto uses a GPU if there is one.
     #[arg(long, default_value = "auto")]
     pub engine: hetal_server::config::Engine,
-    /// The parameter set; another than the default protects nothing.
+    /// The parameter set; only the default is secure.
     #[arg(long, default_value = "full", hide = true)]
     pub set: String,
     /// Training rows.
@@ -68,13 +72,15 @@ pub struct Arguments {
     /// Epochs to train for.
     #[arg(long, default_value_t = EPOCHS)]
     pub epochs: usize,
-    /// Milliseconds from logits to verdict.
+    /// Milliseconds between logits and verdict.
     #[arg(long, hide = true)]
     pub verdict_delay_ms: Option<u64>,
-    /// Start from sentences instead of the bundled features: a folder with SNIPS, or any table or folder of texts with labels.
+    /// Use sentences instead of the bundled features: a folder with SNIPS, or any table or folder
+    /// of texts with labels.
     #[arg(long, value_name = "DIR", requires = "network")]
     pub from_text: Option<PathBuf>,
-    /// With --from-text: the network that reads them (a folder with config.json and model.safetensors, see docs/features.md).
+    /// With --from-text: the network that encodes the sentences (a folder with config.json and
+    /// model.safetensors, see docs/features.md).
     #[arg(long, value_name = "DIR", requires = "from_text")]
     pub network: Option<PathBuf>,
     /// With --from-text: where the network runs.
@@ -86,22 +92,22 @@ pub struct Arguments {
 }
 
 /// The rows of the demo.
-struct Bundle {
-    task: TrainingData,
+struct DemoRows {
+    training: TrainingData,
     test: Labelled,
-    /// How they were made, where that was here.
+    /// The manifest of features that this command computed.
     manifest: Option<Manifest>,
 }
 
-impl Bundle {
+impl DemoRows {
     fn open(arguments: &Arguments) -> Result<Self> {
         match (&arguments.from_text, &arguments.network) {
             (Some(texts), Some(network)) => Self::from_text(arguments, texts, network),
-            _ => Self::new(arguments.rows, arguments.columns),
+            _ => Self::bundled(arguments.rows, arguments.columns),
         }
     }
 
-    /// As many sentences as are bundled, through a network on this machine.
+    /// Encodes as many sentences as are bundled, with a network on this machine.
     fn from_text(arguments: &Arguments, texts: &Path, network: &Path) -> Result<Self> {
         let folder = arguments.dir.join("features");
         let device = arguments.device.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
@@ -112,7 +118,7 @@ impl Bundle {
             ("--device", device.as_ref()),
             ("--bad", "skip".as_ref()),
         ];
-        extract::carry_out(&Request::Extract(Extract {
+        extractor::carry_out(&Request::Extract(Extract {
             arguments: options.into_iter().flat_map(|(name, value)| [name.into(), value.to_owned()]).collect(),
             at_most: Some([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]]),
         }))?;
@@ -122,11 +128,12 @@ impl Bundle {
             let rows = data::labelled(&folder.join(format!("features_{name}.npy")), Some(&labels), None)?;
             Ok(data::named(rows, Some(&manifest))?.first(usize::MAX, arguments.columns.unwrap_or(usize::MAX)))
         };
-        let task = TrainingData::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
-        Ok(Self { task, test: part("test")?, manifest: Some(manifest) })
+        let training = TrainingData::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
+        Ok(Self { training, test: part("test")?, manifest: Some(manifest) })
     }
 
-    fn new(rows: Option<usize>, columns: Option<usize>) -> Result<Self> {
+    /// The bundled rows.
+    fn bundled(rows: Option<usize>, columns: Option<usize>) -> Result<Self> {
         let part = |bytes: &[u8], rows: Option<usize>| -> Result<Labelled> {
             let table = parse_table(Format::Npz, bytes, None)
                 .map_err(|problem| hetal_client::Error::File { path: "the bundled data".into(), problem })?;
@@ -135,7 +142,7 @@ impl Bundle {
         };
         let (train, validation) = (part(TRAIN, rows)?, part(VALIDATION, None)?);
         Ok(Self {
-            task: TrainingData::new(&train, Some(&validation), ROW_NORM)?,
+            training: TrainingData::new(&train, Some(&validation), ROW_NORM)?,
             test: part(TEST, None)?,
             manifest: None,
         })
@@ -145,25 +152,27 @@ impl Bundle {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
-    let bundle = Bundle::open(arguments)?;
-    let (rows, classes) = (bundle.task.training.rows(), bundle.task.classes.len());
-    let mut steps = Steps::new();
-    steps.line(&format!(
-        "hetal demo: {rows} sentences of {classes} kinds as vectors of {} numbers. Their owner encrypts them, a server trains on them blindly.\n\
-         Interrupt it as you like: the same command goes on. Files: {}",
-        bundle.task.features(),
+    let rows = DemoRows::open(arguments)?;
+    let mut progress = TrainingProgress::new();
+    progress.line(&format!(
+        "hetal demo: {} sentences of {} classes, as vectors of {} numbers. The data owner encrypts them, and the server \
+         trains on the ciphertexts.\n\
+         You can interrupt the demo: the same command continues it. Files: {}",
+        rows.training.training.rows(),
+        rows.training.classes.len(),
+        rows.training.features(),
         arguments.dir.display()
     ));
     let mut project = Project::open(&arguments.dir.join("owner"), Some(&arguments.set))?;
-    let layout = layout(&project, &bundle.task, arguments.batch)?;
-    let prepared_gib = room(arguments, &project, &layout, &bundle.task, &mut steps)?;
-    let (server, address) = embedded(arguments, prepared_gib)?;
+    let layout = layout(&project, &rows.training, arguments.batch)?;
+    let prepared_gib = check_resources(arguments, &project, &layout, &rows.training, &mut progress)?;
+    let (server, address) = start_server(arguments, prepared_gib)?;
     let remote = Remote::connect(&address).map_err(hetal_client::Error::from)?;
     let mut options = Options::new(NAME);
     options.replace = true;
-    // This very process has the card, and may not be able to use it again.
+    // The GPU belongs to this process, which may not be able to use it again after a failure.
     options.leave_resting = true;
-    options.extraction = bundle.manifest.as_ref().map(carried).transpose()?;
+    options.extraction = rows.manifest.as_ref().map(manifest_value).transpose()?;
     options.wishes = Wishes {
         batch: Some(arguments.batch),
         rate: Some(RATE),
@@ -173,51 +182,48 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = Duration::from_millis(ms);
     }
-    let mut show = |step| steps.show(step);
-    let trained = TrainingRun::open(&mut project, &remote, &bundle.task, &options, &mut show)?.run(&mut show);
-    drop(steps);
-    let trained = trained.map_err(|error| told(error, &server))?;
+    let mut show = |step| progress.show(step);
+    let trained = TrainingRun::open(&mut project, &remote, &rows.training, &options, &mut show)?.run(&mut show);
+    drop(progress);
+    let trained = trained.map_err(|error| with_device_fault(error, &server))?;
     server.stop();
     let wall = start.elapsed().as_secs_f64().max(trained.seconds.all);
-    let (ours, theirs) = accuracies(&trained, &bundle)?;
-    let bits = layout.params.security().bits();
-    print(
-        arguments.json,
-        &report(&trained, ours, theirs, bits, wall),
-        &text(&trained, &bundle, ours, theirs, &layout, wall, arguments),
-    );
+    let accuracies = Accuracies::new(&trained, &rows)?;
+    let results = Results { arguments, rows: &rows, layout: &layout, trained: &trained, accuracies, wall };
+    print(arguments.json, &results.report(), &results.text());
     Ok(())
 }
 
-fn layout(project: &Project, task: &TrainingData, batch: usize) -> Result<Layout> {
+fn layout(project: &Project, rows: &TrainingData, batch: usize) -> Result<Layout> {
     let range = Limits::default().defaults.range;
-    Ok(Layout::new(keys::params(project)?, batch, task.features(), task.classes.len(), range)?)
+    Ok(Layout::new(keys::params(project)?, batch, rows.features(), rows.classes.len(), range)?)
 }
 
-/// Checks that there is room on the disk, and says how many GiB of prepared batches the server may keep.
-fn room(
+/// Checks disk space and memory. Returns the GiB of prepared batches that the server may keep.
+fn check_resources(
     arguments: &Arguments,
     project: &Project,
     layout: &Layout,
-    task: &TrainingData,
-    steps: &mut Steps,
+    rows: &TrainingData,
+    progress: &mut TrainingProgress,
 ) -> Result<f64> {
     let keys = layout.keys()?;
-    let batches = layout.pieces(task.training.rows()).len() as u64;
-    let validation = task.validation.rows().div_ceil(layout.geometry().rows()) as u64;
-    let rows = batches * layout.batch_bytes() + validation * layout.feature_bytes();
-    // Each of the two parties has its own, and there is some work on the way.
-    let needs = 2 * (layout.key_bytes(&keys)? + rows) + (1 << 30);
-    let there = folder_bytes(&arguments.dir);
+    let batches = layout.pieces(rows.training.rows()).len() as u64;
+    let validation = rows.validation.rows().div_ceil(layout.geometry().rows()) as u64;
+    let row_bytes = batches * layout.batch_bytes() + validation * layout.feature_bytes();
+    // Both parties store keys and rows, and need some space for work in progress.
+    let needs = 2 * (layout.key_bytes(&keys)? + row_bytes) + (1 << 30);
+    let existing = folder_bytes(&arguments.dir);
     let free = machine::free_disk_bytes(project.root()).unwrap_or(u64::MAX);
-    if needs.saturating_sub(there) > free {
-        return Err(Error::Disk { folder: arguments.dir.clone(), needs: bytes(needs - there), free: bytes(free) });
+    if needs.saturating_sub(existing) > free {
+        return Err(Error::Disk { folder: arguments.dir.clone(), needs: bytes(needs - existing), free: bytes(free) });
     }
     let base = server_bytes(&layout.params, &keys) as f64 / GIB;
     let available = machine::available_memory_bytes().map_or(MEMORY_GIB, |bytes| bytes as f64 / GIB);
     if available < base {
-        steps.line(&format!(
-            "note: this takes some {base:.0} GiB of memory, {available:.1} GiB are free: close other programs, or expect the system to end it"
+        progress.line(&format!(
+            "note: the demo needs about {base:.0} GiB of memory, and {available:.1} GiB are available: close other programs, \
+             or the system may kill it"
         ));
     }
     Ok((available.min(MEMORY_GIB) - base).max(0.0))
@@ -234,8 +240,8 @@ fn folder_bytes(folder: &Path) -> u64 {
         .sum()
 }
 
-/// A server in this process, with a certificate of its own and one tenant whose token no one else ever sees.
-fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Server, Address)> {
+/// Starts a server in this process, with its own certificate and one tenant with a secret token.
+fn start_server(arguments: &Arguments, prepared_gib: f64) -> Result<(Server, Address)> {
     let mut token = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *token).map_err(|e| Error::Randomness { reason: e.to_string() })?;
     let token = Zeroizing::new(token.iter().map(|b| format!("{b:02x}")).collect::<String>());
@@ -263,97 +269,136 @@ fn embedded(arguments: &Arguments, prepared_gib: f64) -> Result<(Server, Address
     Ok((running, Address { server, authorities, credentials: Credentials::Token(token), retry_timeout }))
 }
 
-/// An error of the owner's, where the server knows more about it.
-fn told(error: hetal_client::Error, server: &Server) -> Error {
+/// Adds what the server knows about a failed GPU to an error of the client.
+fn with_device_fault(error: hetal_client::Error, server: &Server) -> Error {
     match error {
-        hetal_client::Error::Resting => Error::CardFailed { reason: server.device_fault() },
+        hetal_client::Error::Resting => Error::GpuFailed { reason: server.device_fault() },
         other => other.into(),
     }
 }
 
-/// Shares of the test rows that the decrypted model and exact training get right.
-fn accuracies(trained: &Trained, bundle: &Bundle) -> Result<(f64, Option<f64>)> {
-    let labels = class_numbers(&bundle.test.labels, &bundle.task.classes)?;
-    let ours = judge::accuracy(&trained.model.logits(&bundle.test.features)?, &labels)?;
-    let theirs = |weights: &Matrix| -> Result<f64> {
-        let folded = bundle.task.normalisation.fold(weights)?;
-        Ok(judge::accuracy(&reference::logits(&bundle.test.features, &folded)?, &labels)?)
-    };
-    Ok((ours, trained.reference.as_ref().map(theirs).transpose()?))
+/// Accuracies on the test rows.
+struct Accuracies {
+    encrypted: f64,
+    /// The accuracy of plaintext training, if it was repeated.
+    plaintext: Option<f64>,
 }
 
-fn report(trained: &Trained, ours: f64, theirs: Option<f64>, security_bits: f64, wall: f64) -> Value {
-    json!({
-        "test_accuracy": ours,
-        "twin_accuracy": theirs,
-        "validation_accuracy": trained.model.training.validation_accuracy,
-        "iterations": trained.model.training.iterations,
-        "epochs": trained.model.training.epochs,
-        "security_bits": security_bits,
-        "wall_s": wall,
-        "key_s": trained.key_seconds,
-        "training_s": trained.seconds.training,
-        "seconds_per_iteration": per_iteration(trained),
-        "peak_rss_gib": peak_rss_gib(),
-        "key_bytes": trained.key_bytes,
-        "upload_bytes": trained.row_bytes,
-        "weights_relative_difference": trained.difference,
-        "model_path": trained.path,
-    })
+impl Accuracies {
+    fn new(trained: &Trained, rows: &DemoRows) -> Result<Self> {
+        let DemoRows { training, test, .. } = rows;
+        let labels = class_numbers(&test.labels, &training.classes)?;
+        let plaintext = |weights: &Matrix| -> Result<f64> {
+            let folded = training.normalisation.fold(weights)?;
+            Ok(judge::accuracy(&reference::logits(&test.features, &folded)?, &labels)?)
+        };
+        Ok(Self {
+            encrypted: judge::accuracy(&trained.model.logits(&test.features)?, &labels)?,
+            plaintext: trained.reference.as_ref().map(plaintext).transpose()?,
+        })
+    }
 }
 
-fn text(
-    trained: &Trained,
-    bundle: &Bundle,
-    ours: f64,
-    theirs: Option<f64>,
-    layout: &Layout,
+/// Everything that the demo reports.
+struct Results<'a> {
+    arguments: &'a Arguments,
+    rows: &'a DemoRows,
+    layout: &'a Layout,
+    trained: &'a Trained,
+    accuracies: Accuracies,
+    /// Seconds of the whole demo.
     wall: f64,
-    arguments: &Arguments,
-) -> String {
-    let training = &trained.model.training;
-    let theirs = theirs.map_or_else(|| "unknown".to_owned(), |a| format!("{:.2} %", 100.0 * a));
-    let verdicts = trained.rounds.len();
-    format!(
-        "\n\
-         test accuracy      {:.2} %   (plaintext twin {theirs}; {} sentences neither saw)\n\
-         weights            differ from the twin's by {:.1e} of the largest\n\
-         training           {} iterations in {} epochs, {} each\n\
-         security           {}\n\
-         sent               keys {} (made in {}), rows {}\n\
-         took               {}, at most {:.1} GiB of memory\n\
-         \n\
-         what the server saw: {} of encrypted batches, and that they are {} rows of {} numbers in {} classes; keys that cannot decrypt;\n\
-         {verdicts} verdicts of two bits each; when things happened. Never a sentence, a vector, a label, a weight or an accuracy.\n\
-         its files: {}   the owner's (secret key, model): {}\n\
-         model: {} (private: `hetal model export` writes what may be published)\n\
-         next: {} predict --dir {} --model {NAME} {}",
-        100.0 * ours,
-        bundle.test.features.rows(),
-        trained.difference.unwrap_or(f64::NAN),
-        training.iterations,
-        training.epochs,
-        per_iteration(trained).map_or_else(|| "unknown time".to_owned(), seconds),
-        security(&layout.params),
-        bytes(trained.key_bytes),
-        seconds(trained.key_seconds),
-        bytes(trained.row_bytes),
-        seconds(wall),
-        peak_rss_gib(),
-        bytes(trained.row_bytes),
-        bundle.task.training.rows(),
-        bundle.task.features(),
-        bundle.task.classes.len(),
-        arguments.dir.join("server").display(),
-        arguments.dir.join("owner").display(),
-        trained.path.display(),
-        // As it was called, so that the line can be given as it is.
-        std::env::args().next().unwrap_or_else(|| "hetal".to_owned()),
-        arguments.dir.join("owner").display(),
-        match (bundle.manifest.is_some(), Path::new(TEST_FILE).exists()) {
-            (true, _) => "--text \"play some jazz\"".to_owned(),
-            (false, true) => format!("--features {TEST_FILE}"),
-            (false, false) => "--features FILE".to_owned(),
-        },
-    )
+}
+
+impl Results<'_> {
+    fn report(&self) -> Value {
+        let Self { layout, trained, accuracies, wall, .. } = self;
+        json!({
+            "test_accuracy": accuracies.encrypted,
+            "twin_accuracy": accuracies.plaintext,
+            "validation_accuracy": trained.model.training.validation_accuracy,
+            "iterations": trained.model.training.iterations,
+            "epochs": trained.model.training.epochs,
+            "security_bits": layout.params.security().bits(),
+            "wall_s": wall,
+            "key_s": trained.key_seconds,
+            "training_s": trained.seconds.training,
+            "seconds_per_iteration": per_iteration(trained),
+            "peak_rss_gib": peak_rss_gib(),
+            "key_bytes": trained.key_bytes,
+            "upload_bytes": trained.row_bytes,
+            "weights_relative_difference": trained.difference,
+            "model_path": trained.path,
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self { arguments, rows, trained, accuracies, .. } = self;
+        let owner = arguments.dir.join("owner");
+        let plaintext = accuracies.plaintext.map_or_else(|| "unknown".to_owned(), |a| format!("{:.2} %", 100.0 * a));
+        format!(
+            "\n\
+             test accuracy      {:.2} %   (plaintext training {plaintext}; {} test sentences)\n\
+             weights            largest relative difference from plaintext training {:.1e}\n\
+             {}\
+             \n\
+             {}\
+             files of the server: {}\n\
+             files of the owner (secret key, model): {}\n\
+             model: {} (private; `hetal model export` writes a model that may be published)\n\
+             next: {} predict --dir {} --model {NAME} {}",
+            100.0 * accuracies.encrypted,
+            rows.test.features.rows(),
+            trained.difference.unwrap_or(f64::NAN),
+            self.costs(),
+            self.leakage(),
+            arguments.dir.join("server").display(),
+            owner.display(),
+            trained.path.display(),
+            // The name under which this program was called, so that the line can be copied.
+            std::env::args().next().unwrap_or_else(|| "hetal".to_owned()),
+            owner.display(),
+            match (rows.manifest.is_some(), Path::new(TEST_FILE).exists()) {
+                (true, _) => "--text \"play some jazz\"".to_owned(),
+                (false, true) => format!("--features {TEST_FILE}"),
+                (false, false) => "--features FILE".to_owned(),
+            },
+        )
+    }
+
+    /// The lines about time, security, bytes and memory.
+    fn costs(&self) -> String {
+        let Self { layout, trained, .. } = self;
+        format!(
+            "training           {} iterations in {} epochs, {} each\n\
+             security           {}\n\
+             sent               keys {} (made in {}), rows {}\n\
+             total              {}, at most {:.1} GiB of memory\n",
+            trained.model.training.iterations,
+            trained.model.training.epochs,
+            per_iteration(trained).map_or_else(|| "unknown time".to_owned(), seconds),
+            security(&layout.params),
+            bytes(trained.key_bytes),
+            seconds(trained.key_seconds),
+            bytes(trained.row_bytes),
+            seconds(self.wall),
+            peak_rss_gib(),
+        )
+    }
+
+    /// The lines about what the server saw.
+    fn leakage(&self) -> String {
+        let Self { rows, trained, .. } = self;
+        format!(
+            "The server saw {} of encrypted batches, their shape ({} rows of {} numbers, {} classes), keys that cannot \
+             decrypt,\n\
+             {} verdicts of two bits each, and the times of all messages. It never saw a sentence, a vector, a label, a \
+             weight or an accuracy.\n",
+            bytes(trained.row_bytes),
+            rows.training.training.rows(),
+            rows.training.features(),
+            rows.training.classes.len(),
+            trained.rounds.len(),
+        )
+    }
 }

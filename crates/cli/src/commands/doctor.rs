@@ -1,8 +1,10 @@
-//! `hetal doctor`: what this machine can do.
+//! `hetal doctor`: reports what this machine can do.
 
-use super::{bytes, print, security};
+use crate::Result;
 use crate::machine::{available_memory_bytes, free_disk_bytes, memory_bytes};
-use crate::{Result, progress};
+use crate::ui::format::{bytes, security};
+use crate::ui::output::print;
+use crate::ui::progress;
 use hetal_circuits::bootstrap;
 use hetal_ckks::Params;
 use hetal_ckks::params::BUILT_IN;
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Arguments of `hetal doctor`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// The folder whose disk is looked at.
+    /// A folder on the disk to check.
     #[arg(long, default_value = ".")]
     pub dir: PathBuf,
     /// Print one JSON object.
@@ -31,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn report(folder: &Path) -> Result<Value> {
-    let spinner = progress::spinner("looking at the GPUs (the first time their kernels are compiled)");
+    let spinner = progress::spinner("checking GPUs (kernels are compiled the first time)");
     let gpus = gpus(&Params::named("full")?);
     spinner.finish_and_clear();
     let first = gpus.as_ref().ok().and_then(|gpus| gpus.iter().find(|gpu| gpu["name"].is_string()));
@@ -44,7 +46,7 @@ fn report(folder: &Path) -> Result<Value> {
         .iter()
         .map(|literal| {
             let params = Params::named(&literal.name)?;
-            // A training's own keys, which depend on its shape, are few beside those of the bootstrap.
+            // The keys of a training depend on its shape; those of the bootstrap dominate.
             let needs = server_bytes(&params, &bootstrap::keys(&params));
             Ok(json!({
                 "set": literal.name,
@@ -68,17 +70,17 @@ fn report(folder: &Path) -> Result<Value> {
     }))
 }
 
-/// Every card that the driver sees: its name and memory, or why it cannot be used.
+/// Every GPU of the driver: its name and memory, or the reason why it cannot be used.
 fn gpus(params: &Params) -> std::result::Result<Vec<Value>, String> {
     let open = |number| {
         let gpu = CudaBackend::open(number, params.log_n(), params.chain(), params.special())?;
         Ok::<_, hetal_cuda::Error>((gpu.describe(), gpu.memory()?.1))
     };
-    let card = |number: usize| match open(number) {
+    let describe = |number: usize| match open(number) {
         Ok((name, memory)) => json!({ "number": number, "name": name, "memory_bytes": memory }),
         Err(error) => json!({ "number": number, "error": error.to_string() }),
     };
-    Ok((0..hetal_cuda::cards().map_err(|e| e.to_string())?).map(card).collect())
+    Ok((0..hetal_cuda::cards().map_err(|e| e.to_string())?).map(describe).collect())
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -98,9 +100,9 @@ fn cpu_features() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// A line for each card, or one that says why there is none.
+/// One line for each GPU, or a line with the reason why there is none.
 fn gpu_lines(report: &Value) -> String {
-    let card = |gpu: &Value| match gpu["name"].as_str() {
+    let line = |gpu: &Value| match gpu["name"].as_str() {
         Some(name) => {
             format!(
                 "GPU {:<4} {name}, {}\n",
@@ -110,7 +112,7 @@ fn gpu_lines(report: &Value) -> String {
         }
         None => format!("GPU {:<4} cannot be used: {}\n", gpu["number"], gpu["error"].as_str().unwrap_or_default()),
     };
-    let lines: String = report["gpus"].as_array().into_iter().flatten().map(card).collect();
+    let lines: String = report["gpus"].as_array().into_iter().flatten().map(line).collect();
     if lines.is_empty() { format!("GPU      {}\n", report["no_gpu_because"].as_str().unwrap_or("none")) } else { lines }
 }
 
@@ -121,7 +123,7 @@ fn text(report: &Value) -> String {
         texts.collect::<Vec<_>>().join(", ")
     };
     let mut text = format!(
-        "CPU      {} threads; kernels: {} (of: {})\n{}memory   {}, of which {} are free\ndisk     {} free\n",
+        "CPU      {} threads; kernels: {} (CPU features: {})\n{}memory   {}, {} available\ndisk     {} free\n",
         report["threads"],
         report["kernels"].as_str().unwrap_or_default(),
         list(&report["features"]),
@@ -131,13 +133,13 @@ fn text(report: &Value) -> String {
         size(&report["free_disk_bytes"]),
     );
     for set in report["sets"].as_array().into_iter().flatten() {
-        let fits = if set["fits"].as_bool() == Some(true) { "fits" } else { "does not fit in the free memory" };
+        let fits = if set["fits"].as_bool() == Some(true) { "fits" } else { "does not fit in the available memory" };
         text += &format!(
-            "set      {}: {}; a server takes {} and prepared batches: {fits}\n",
+            "set      {}: {}; a server needs {} plus prepared batches: {fits}\n",
             set["set"].as_str().unwrap_or_default(),
             set["security"].as_str().unwrap_or_default(),
             size(&set["server_memory_bytes"]),
         );
     }
-    text + "A data owner needs far less: 1 GiB of memory, and disk for keys and encrypted rows (`hetal plan` says how much)."
+    text + "A data owner needs less: 1 GiB of memory, and disk space for keys and encrypted rows (see `hetal plan`)."
 }

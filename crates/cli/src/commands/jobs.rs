@@ -1,7 +1,8 @@
-//! `hetal jobs`, `hetal status`, `hetal cancel` and `hetal delete`: what the server does for us.
+//! `hetal jobs`, `hetal status`, `hetal cancel` and `hetal delete`: jobs on the server.
 
-use super::connection::Connection;
-use super::{FOLDER, print};
+use crate::args::PROJECT_FOLDER;
+use crate::args::connection::Connection;
+use crate::ui::output::print;
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_client::rpc::{JobId, JobInfo, JobState};
@@ -13,9 +14,9 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// The project folder.
-    #[arg(long, default_value = FOLDER)]
+    #[arg(long, default_value = PROJECT_FOLDER)]
     pub dir: PathBuf,
-    /// Where the server is.
+    /// The server.
     #[command(flatten)]
     pub connection: Connection,
     /// Print JSON.
@@ -25,8 +26,8 @@ pub struct Arguments {
 
 /// Arguments of `hetal status`, `hetal cancel` and `hetal delete`.
 #[derive(clap::Args, Debug)]
-pub struct OneArguments {
-    /// The job, as `hetal jobs` names it.
+pub struct JobArguments {
+    /// The job, as listed by `hetal jobs`.
     pub job: String,
     /// The project and the server.
     #[command(flatten)]
@@ -45,17 +46,17 @@ pub fn list(arguments: &Arguments) -> Result<()> {
 }
 
 /// Shows one job.
-pub fn status(arguments: &OneArguments) -> Result<()> {
+pub fn status(arguments: &JobArguments) -> Result<()> {
     one(arguments, |remote, id| remote.job(id))
 }
 
-/// Ends one job.
-pub fn cancel(arguments: &OneArguments) -> Result<()> {
+/// Cancels one job.
+pub fn cancel(arguments: &JobArguments) -> Result<()> {
     one(arguments, |remote, id| remote.cancel(id))
 }
 
-/// Deletes one job, and what was sent for it alone.
-pub fn delete(arguments: &OneArguments) -> Result<()> {
+/// Deletes one job and the uploads that only it uses.
+pub fn delete(arguments: &JobArguments) -> Result<()> {
     let (id, common) = (job_id(&arguments.job)?, &arguments.common);
     let mut project = Project::existing(&common.dir)?;
     let remote = common.connection.connect(&mut project)?;
@@ -63,16 +64,17 @@ pub fn delete(arguments: &OneArguments) -> Result<()> {
     let value =
         json!({ "job": id.to_string(), "training": training, "uploads_deleted": uploads, "uploads_kept": kept });
     let stays = if finished {
-        "its model stays here and is used as before, but not with --remote; the rows that were encrypted stay here too"
+        "Its model stays in this project and still classifies on this machine, but not with --remote. The \
+         encrypted rows stay in this project too."
     } else {
-        "it had not ended, so there is no model of it; the rows that were encrypted stay here for the next `hetal train`"
+        "It had not finished, so it has no model. The encrypted rows stay in this project for the next `hetal train`."
     };
     let what = match training {
         Some(name) => format!(
-            "deleted on the server: job {id} of {name}, with {uploads} uploads ({kept} more are used by other jobs)\n{stays}"
+            "deleted on the server: job {id} of {name} and {uploads} uploads ({kept} more are used by other jobs)\n{stays}"
         ),
         None => format!(
-            "deleted on the server: job {id}. What was sent for it is not known in this project, and stays there"
+            "deleted on the server: job {id}. This project does not know its uploads, so they stay on the server"
         ),
     };
     print(common.json, &value, &what);
@@ -84,7 +86,7 @@ fn job_id(text: &str) -> Result<JobId> {
 }
 
 fn one(
-    arguments: &OneArguments,
+    arguments: &JobArguments,
     call: impl FnOnce(&hetal_client::rpc::Remote, JobId) -> hetal_client::rpc::Result<JobInfo>,
 ) -> Result<()> {
     let id = job_id(&arguments.job)?;
@@ -106,8 +108,8 @@ fn state(state: JobState) -> &'static str {
     }
 }
 
-/// A state in one word, for machines.
-fn word(state: JobState) -> &'static str {
+/// The name of a state in JSON.
+fn state_name(state: JobState) -> &'static str {
     match state {
         JobState::Waiting => "waiting",
         other => self::state(other),
@@ -118,7 +120,7 @@ fn value(job: &JobInfo) -> Value {
     json!({
         "job": job.id.to_string(),
         "label": job.label,
-        "state": word(job.state),
+        "state": state_name(job.state),
         "epoch": job.progress.as_ref().map(|p| p.epoch),
         "iterations": job.progress.as_ref().map(|p| p.iterations),
         "resting": rests(job),
@@ -128,7 +130,7 @@ fn value(job: &JobInfo) -> Value {
     })
 }
 
-/// Whether it waits for the server's GPU to work again.
+/// Whether the job waits until the server's GPU works again.
 fn rests(job: &JobInfo) -> bool {
     job.state == JobState::Queued && job.progress.as_ref().is_some_and(|p| p.resting)
 }
@@ -137,7 +139,7 @@ fn line(job: &JobInfo) -> String {
     let progress =
         job.progress.as_ref().map_or_else(String::new, |p| format!(", epoch {}, {} iterations", p.epoch, p.iterations));
     let reason = match job.reason.as_str() {
-        "" if rests(job) => ": rests at its last checkpoint until the server's GPU works again".to_owned(),
+        "" if rests(job) => ": waits at its last checkpoint until the server's GPU works again".to_owned(),
         "" => String::new(),
         reason => format!(": {reason}"),
     };

@@ -1,19 +1,22 @@
-//! `hetal keygen`: the secret key and the key set of a project, before there are rows.
+//! `hetal keygen`: makes the secret key and the key set of a project in advance.
 
-use super::passphrase::Lock;
-use super::steps::{Steps, stranded};
-use super::{FOLDER, bytes, print, seconds, security, warn_if_others_enter};
-use crate::{Result, progress};
+use crate::Result;
+use crate::args::PROJECT_FOLDER;
+use crate::args::passphrase::LockArguments;
+use crate::ui::format::{bytes, seconds, security};
+use crate::ui::output::{print, warn_if_others_enter};
+use crate::ui::progress;
+use crate::ui::progress::{TrainingProgress, stranded};
 use hetal_client::{Layout, Project, keys, training};
 use hetal_learn::Limits;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Arguments of `hetal keygen`. Keys fit one shape of batches, so the shape must be known.
+/// Arguments of `hetal keygen`. A key set fits one shape of batches.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// The project folder.
-    #[arg(long, default_value = FOLDER)]
+    #[arg(long, default_value = PROJECT_FOLDER)]
     pub dir: PathBuf,
     /// Features of a row.
     #[arg(long, alias = "features", value_name = "COUNT")]
@@ -21,15 +24,15 @@ pub struct Arguments {
     /// Classes.
     #[arg(long, value_name = "COUNT")]
     pub classes: usize,
-    /// Rows of a batch: all training rows where they are fewer.
+    /// Rows of a batch; the number of training rows if that is smaller.
     #[arg(long, default_value_t = 1024, value_name = "ROWS")]
     pub batch: usize,
-    /// Make new ones where there are some; the old secret key is kept in the folder `old`.
+    /// Replace existing keys; the old secret key moves to the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
-    /// Whether and how the secret key is locked.
+    /// The passphrase of a new secret key.
     #[command(flatten)]
-    pub lock: Lock,
+    pub lock: LockArguments,
     /// The parameter set.
     #[arg(long, hide = true)]
     pub set: Option<String>,
@@ -42,11 +45,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
     warn_if_others_enter(project.root());
-    // Everything that can be refused comes before an old key goes.
+    // All checks come before an old key is removed.
     let params = keys::params(&project)?;
     let range = Limits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.columns, arguments.classes, range)?;
-    // Keys that nobody has seen are as good as new ones, unless they are to be locked.
+    // Unused keys are as good as new ones, unless a passphrase is requested.
     let retire = arguments.fresh_keys && (keys::are_used(&project) || arguments.lock.passphrase);
     arguments.lock.prepare(&mut project, retire)?;
     let sets = project.settings().keys.clone();
@@ -54,13 +57,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         keys::retire(&mut project)?;
     }
     let owner = keys::owner(&mut project)?;
-    let mut steps = Steps::new();
+    let mut progress = TrainingProgress::new();
     let before = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
-    let spinner = progress::spinner("comparing the key set with its name");
+    let spinner = progress::spinner("checking the key set");
     keys::check_set(&mut project, &layout)?;
     spinner.finish_and_clear();
-    let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| steps.show(step))?;
-    drop(steps);
+    let set = keys::ensure_set(&mut project, &owner, &layout, &mut |step| progress.show(step))?;
+    drop(progress);
     let replaced = before.filter(|before| before.blob != set.blob);
     let names = training::stranded(&project, &sets);
     let value = json!({
@@ -77,9 +80,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "interrupted_trainings": names,
     });
     let mut text = format!(
-        "secret key: {} ({}: keep it, `hetal keys backup` it, show it to no one)\nkey set for the server: {} ({}, made in {})\nfor {}; {}",
+        "secret key: {} ({}; keep it secret and back it up with `hetal keys backup`)\n\
+         key set for the server: {} ({}, made in {})\nfor {}; {}",
         project.secret().display(),
-        if project.passphrase().is_some() { "locked with the passphrase" } else { "mode 0600" },
+        if project.passphrase().is_some() { "protected by the passphrase" } else { "mode 0600" },
         project.key_file(&set).display(),
         bytes(set.bytes),
         seconds(set.seconds),
@@ -87,10 +91,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         security(&layout.params)
     );
     if replaced.is_some() {
-        text += "\nthe key set that was there was damaged, gone or of an earlier version, and this one was made in its place";
+        text += "\nThe previous key set was damaged, missing or of an earlier version. This one replaces it.";
     }
     if arguments.fresh_keys && !retire {
-        text += "\nthe keys that were there had never been used, so they are as good as new ones and were kept";
+        text += "\nThe existing keys were never used, so they were kept.";
     }
     for name in &names {
         text += &format!("\n{}", stranded(name));

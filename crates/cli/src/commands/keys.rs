@@ -1,9 +1,10 @@
-//! `hetal keys`: the secret key backed up, brought back, replaced.
+//! `hetal keys`: backs up, restores and replaces the secret key.
 
-use super::passphrase::PassphraseSource;
-use super::steps::Steps;
-use super::{FOLDER, print};
 use crate::Result;
+use crate::args::PROJECT_FOLDER;
+use crate::args::passphrase::PassphraseSource;
+use crate::ui::output::print;
+use crate::ui::progress::TrainingProgress;
 use hetal_client::training::ProgressEvent;
 use hetal_client::{Project, keys};
 use serde_json::json;
@@ -14,22 +15,23 @@ use std::path::PathBuf;
 pub enum Command {
     /// Write a copy of the secret key to a new file.
     Backup(FileArguments),
-    /// Put a secret key from a backup in its place.
+    /// Restore the secret key from a backup.
     Restore(FileArguments),
-    /// Make a new secret key and key sets; the old secret key is kept in the folder `old`. Interrupted, the same command goes on.
+    /// Make a new secret key and new key sets; the old secret key moves to the folder `old`. Run
+    /// the same command again to continue after an interruption.
     Rotate(Arguments),
 }
 
-/// What all of them need.
+/// Arguments of all these commands.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// The project folder.
-    #[arg(long, default_value = FOLDER)]
+    #[arg(long, default_value = PROJECT_FOLDER)]
     pub dir: PathBuf,
-    /// Lock the key that is written with a passphrase.
+    /// Protect the key that is written with a passphrase.
     #[arg(long)]
     pub passphrase: bool,
-    /// Where passphrases are.
+    /// The source of passphrases.
     #[command(flatten)]
     pub source: PassphraseSource,
     /// The parameter set of a new project.
@@ -40,10 +42,10 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// A file besides.
+/// Arguments of `hetal keys backup` and `hetal keys restore`.
 #[derive(clap::Args, Debug)]
 pub struct FileArguments {
-    /// The backup.
+    /// The backup file.
     pub file: PathBuf,
     /// The project.
     #[command(flatten)]
@@ -63,17 +65,19 @@ fn backup(arguments: &FileArguments) -> Result<()> {
     let common = &arguments.common;
     let mut project = Project::existing(&common.dir)?;
     common.source.unlock(&mut project)?;
-    // A locked key is not laid open by a backup.
+    // The backup of a locked key is locked too.
     let passphrase = match project.passphrase().cloned() {
-        None if common.passphrase => Some(common.source.new_one()?),
+        None if common.passphrase => Some(common.source.ask_new()?),
         known => known,
     };
     let key_id = keys::back_up(&mut project, &arguments.file, passphrase.as_ref())?;
     let locked = passphrase.is_some();
     let text = format!(
-        "secret key {key_id}: a copy is in {} ({})\nkeep it elsewhere: whoever has it{} reads what was encrypted; who loses both loses the encrypted models",
+        "secret key {key_id}: copied to {} ({})\n\
+         Store the copy elsewhere. Anyone who has it{} can decrypt your data. Without the key and the \
+         copy, encrypted models are lost.",
         arguments.file.display(),
-        if locked { "locked with the passphrase" } else { "mode 0600, not locked" },
+        if locked { "protected by the passphrase" } else { "mode 0600, no passphrase" },
         if locked { " and the passphrase" } else { "" },
     );
     print(common.json, &json!({ "key_id": key_id, "file": arguments.file, "locked": locked }), &text);
@@ -83,21 +87,22 @@ fn backup(arguments: &FileArguments) -> Result<()> {
 fn restore(arguments: &FileArguments) -> Result<()> {
     let common = &arguments.common;
     let mut project = Project::open(&common.dir, common.set.as_deref())?;
-    let passphrase = common.source.of_file(&arguments.file)?;
+    let passphrase = common.source.for_key_file(&arguments.file)?;
     let locked = match (&passphrase, common.passphrase) {
-        (None, true) => Some(common.source.new_one()?),
+        (None, true) => Some(common.source.ask_new()?),
         _ => passphrase.clone(),
     };
     project.set_passphrase(locked);
     let key_id = keys::restore(&mut project, &arguments.file, passphrase.as_ref())?;
     let publishes = project.settings().released.is_none_or(|released| released.left > 0);
     let text = format!(
-        "secret key {key_id} is in its place: {}{}",
+        "secret key {key_id} restored: {}{}",
         project.secret().display(),
         if publishes {
             ""
         } else {
-            "\nwhat was published under it elsewhere is not known here, so nothing more is: `hetal model export` needs a model of a new key"
+            "\nThis project does not know what was published under this key elsewhere, so it publishes nothing \
+             more under it: `hetal model export` needs a model of a new key."
         }
     );
     print(common.json, &json!({ "key_id": key_id, "secret_key": project.secret(), "may_publish": publishes }), &text);
@@ -108,21 +113,21 @@ fn rotate(arguments: &Arguments) -> Result<()> {
     let mut project = Project::existing(&arguments.dir)?;
     arguments.source.unlock(&mut project)?;
     if arguments.passphrase && project.passphrase().is_none() {
-        project.set_passphrase(Some(arguments.source.new_one()?));
+        project.set_passphrase(Some(arguments.source.ask_new()?));
     }
-    let mut steps = Steps::new();
+    let mut progress = TrainingProgress::new();
     let mut names = Vec::new();
     let (before, owner) = keys::rotate(&mut project, &mut |step| {
         if let ProgressEvent::Stranded(stranded) = &step {
             names.clone_from(stranded);
         }
-        steps.show(step);
+        progress.show(step);
     })?;
-    drop(steps);
+    drop(progress);
     let (key_id, sets) = (owner.key_id(), project.settings().keys.len());
     let text = format!(
-        "secret key {key_id} in place of {before}, which is kept in {}\nmodels of the old key are used on this machine as before, but no more of them is published, and \
-         the server classifies with them no more",
+        "secret key {key_id} replaces {before}, which is now in {}\n\
+         Models of the old key still classify on this machine. They cannot be exported again or used with --remote.",
         project.root().join("old").display()
     );
     let value = json!({

@@ -1,9 +1,10 @@
-//! `hetal model`: what a model is, and what may be published of it.
+//! `hetal model`: shows and exports models.
 
-use super::train::ordinal;
-use super::{FOLDER, print, write_public};
 use crate::Result;
-use hetal_client::model::export::{self, Format, ReleaseLimits};
+use crate::args::PROJECT_FOLDER;
+use crate::ui::format::ordinal;
+use crate::ui::output::{print, write_public};
+use hetal_client::model::export::{Format, ReleaseLimits, publish};
 use hetal_client::{Model, Project};
 use serde_json::json;
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ use std::path::PathBuf;
 pub enum Command {
     /// Show a model: classes, training, accuracy.
     Show(ShowArguments),
-    /// Write a model that may be published: with noise that hides what exact decryptions tell about the secret key.
+    /// Write a model that may be published. Added noise hides what exact weights reveal about the
+    /// secret key.
     Export(ExportArguments),
 }
 
@@ -21,7 +23,7 @@ pub enum Command {
 #[derive(clap::Args, Debug)]
 pub struct ShowArguments {
     /// The project folder.
-    #[arg(long, default_value = FOLDER)]
+    #[arg(long, default_value = PROJECT_FOLDER)]
     pub dir: PathBuf,
     /// The name of the model.
     #[arg(long, default_value = "model")]
@@ -43,15 +45,17 @@ pub struct ExportArguments {
     /// The file to write.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Models of this size that will ever be published under this secret key (fixed by the first export).
+    /// The number of models of this size that may ever be published under this secret key (fixed by
+    /// the first export).
     #[arg(long, requires = "security", value_name = "COUNT")]
     pub models: Option<u64>,
-    /// Published values tell nothing about the secret key but with probability 2^-SECURITY (fixed by the first export).
+    /// Published values reveal nothing about the secret key, except with probability 2^-BITS (fixed
+    /// by the first export).
     #[arg(long, requires = "models", value_name = "BITS")]
     pub security: Option<u32>,
 }
 
-/// A format, on the command line.
+/// A format of an exported model.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum FormatArgument {
     /// `weights`, `bias`, class names in the metadata.
@@ -60,7 +64,7 @@ pub enum FormatArgument {
     Npz,
     /// A graph from features to probabilities and classes.
     Onnx,
-    /// JSON whose fields scikit-learn's LogisticRegression takes.
+    /// JSON with the fields of scikit-learn's LogisticRegression.
     Sklearn,
 }
 
@@ -68,7 +72,7 @@ pub enum FormatArgument {
 pub fn run(command: &Command) -> Result<()> {
     match command {
         Command::Show(arguments) => show(arguments),
-        Command::Export(arguments) => write(arguments),
+        Command::Export(arguments) => export(arguments),
     }
 }
 
@@ -79,7 +83,7 @@ fn show(arguments: &ShowArguments) -> Result<()> {
     let value =
         json!({ "name": model.name, "classes": model.classes, "features": model.features(), "training": training });
     let text = format!(
-        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, best the {}{}\nvalidation: accuracy {:.2} %, loss {:.4} on {} rows",
+        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the {}{} is the best\nvalidation: accuracy {:.2} %, loss {:.4} on {} rows",
         model.name,
         model.features(),
         model.classes.len(),
@@ -97,11 +101,11 @@ fn show(arguments: &ShowArguments) -> Result<()> {
     Ok(())
 }
 
-fn write(arguments: &ExportArguments) -> Result<()> {
+fn export(arguments: &ExportArguments) -> Result<()> {
     let mut project = Project::existing(&arguments.show.dir)?;
     let model = Model::load(&project.model(&arguments.show.model)?)?;
     let limits = arguments.models.zip(arguments.security).map(|(models, security)| ReleaseLimits { models, security });
-    let (published, _) = export::publish(&mut project, &model, limits)?;
+    let (published, _) = publish(&mut project, &model, limits)?;
     let format = match arguments.format {
         FormatArgument::Safetensors => Format::Safetensors,
         FormatArgument::Npz => Format::Npz,
@@ -109,7 +113,7 @@ fn write(arguments: &ExportArguments) -> Result<()> {
         FormatArgument::Sklearn => Format::Sklearn,
     };
     write_public(&arguments.out, &published.bytes(format))?;
-    // Of a key that was replaced, nothing more is published than what was.
+    // A replaced key publishes nothing more, so it has no such number.
     let left = project.settings().released.map(|released| released.left);
     let value = json!({
         "file": arguments.out,
@@ -118,13 +122,14 @@ fn write(arguments: &ExportArguments) -> Result<()> {
         "numbers_left": left,
     });
     let text = format!(
-        "{}: may be published. To hide the secret key (advantage at most 2^-{}), each weight got noise of {:.1e}; {}",
+        "{}: may be published. Each weight has noise of deviation {:.1e}, which hides the secret key (advantage at \
+         most 2^-{}); {}",
         arguments.out.display(),
-        published.security,
         published.sigma,
+        published.security,
         left.map_or_else(
-            || "these are the numbers that were published before".to_owned(),
-            |left| format!("{left} more numbers may be published under it")
+            || "these numbers were published before".to_owned(),
+            |left| format!("{left} more numbers may be published under this key")
         )
     );
     print(arguments.show.json, &value, &text);

@@ -1,52 +1,56 @@
-//! `hetal plan`: what a training will take, before anything is encrypted.
+//! `hetal plan`: estimates what a training takes, before anything is encrypted.
 
-use super::data::Data;
-use super::train::WishArguments;
-use super::{bytes, print, seconds, security};
-use crate::{Error, Result, progress};
+use crate::args::data::Data;
+use crate::args::hyper_parameters::HyperParameters;
+use crate::ui::format::{bytes, seconds, security};
+use crate::ui::output::print;
+use crate::ui::progress;
+use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_client::Layout;
 use hetal_client::data::{ROW_NORM, VALIDATION_SHARE};
 use hetal_client::layout::{resident_key_bytes, server_bytes};
-use hetal_experiments::cost_model::SetMachine;
+use hetal_experiments::cost_model::CpuCostModel;
 use hetal_learn::{Limits, Plan, plan};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Arguments of `hetal plan`: rows as for `hetal train`, or their numbers.
+/// Arguments of `hetal plan`: files as for `hetal train`, or numbers of rows.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// Features of the training rows: .npy, .npz, .safetensors or .csv.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: Option<PathBuf>,
-    /// Labels of the training rows: a file of them (FILE#NAME for one array or column of several).
+    /// Labels of the training rows in a file of their own (FILE#NAME selects an array or column).
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
-    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the labels.
+    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file
+    /// that contains the labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
-    /// Features of rows to validate on. Without it, one row in eight of each class is set aside.
+    /// Features of validation rows. Without it, one row in eight of each class is used for
+    /// validation.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
-    /// Labels of those rows.
+    /// Labels of the validation rows.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// Rows in all; one in eight is set aside for validation unless their number is given.
-    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
+    /// All rows. One in eight is used for validation, unless --validation-rows is given.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub rows: Option<usize>,
     /// Features of a row.
-    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub columns: Option<usize>,
     /// Classes.
-    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub classes: Option<usize>,
-    /// Validation rows, besides the others.
-    #[arg(long, value_name = "COUNT", help_heading = "Numbers of rows, where there is no file yet")]
+    /// Validation rows, in addition to --rows.
+    #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub validation_rows: Option<usize>,
-    /// Hyper-parameters to ask for.
+    /// Hyper-parameters to request.
     #[command(flatten)]
-    pub wishes: WishArguments,
+    pub wishes: HyperParameters,
     /// The parameter set.
     #[arg(long, default_value = "full")]
     pub set: String,
@@ -55,7 +59,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Rows, validation rows, features, classes.
+/// The size of a training.
 struct Shape {
     rows: usize,
     validation: usize,
@@ -95,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The plan as one object; bytes are those of payloads, before the network frames them.
+/// The plan as a JSON object. Bytes are those of payloads, without network framing.
 pub fn report(arguments: &Arguments) -> Result<Value> {
     let shape = arguments.shape()?;
     let params = Arc::new(Params::named(&arguments.set)?);
@@ -114,7 +118,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     };
     let plan = Plan::new(&task, params.slots(), params.top_level())?;
     let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
-    let machine = SetMachine::measure(&arguments.set)?;
+    let machine = CpuCostModel::measure(&arguments.set)?;
     spinner.finish_and_clear();
     let prepared = (pieces + validation) * layout.version_bytes();
     let rows = pieces * layout.batch_bytes() + validation * layout.feature_bytes();
@@ -159,7 +163,7 @@ fn text(plan: &Value) -> String {
     let size = |name: &str| bytes(number(name));
     let time = |name: &str| match plan[name].as_f64() {
         Some(taken) => format!("about {} on this machine's CPU", seconds(taken)),
-        None => "nobody has measured how long at this set".to_owned(),
+        None => "not measured for this parameter set".to_owned(),
     };
     let batches = if number("batches") == 1 { "batch" } else { "batches" };
     format!(
@@ -169,7 +173,7 @@ fn text(plan: &Value) -> String {
          sent once          keys {} ({} of them), rows {} (without seeds {})\n\
          received           {} an epoch, {} at the end\n\
          disk of the owner  {}\n\
-         server's memory    {} (keys {}), with all batches prepared {} (remade one by one where that is too much)\n\
+         server's memory    {} (keys {}); {} with all batches prepared (otherwise they are prepared one by one)\n\
          an iteration       {} bootstraps, {} key switches; {}\n\
          an epoch           {}; at most {} epochs\n\
          softmax            error at most {:.1e}",

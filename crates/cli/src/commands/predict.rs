@@ -1,53 +1,58 @@
-//! `hetal predict`: classes of rows, on this machine or encrypted on the server.
+//! `hetal predict`: classifies rows, on this machine or encrypted on the server.
 
-use super::connection::Connection;
-use super::data::labels;
-use super::inputs::{self, Inputs};
-use super::passphrase::PassphraseSource;
-use super::steps::Steps;
-use super::train::likeliest;
-use super::{FOLDER, print, write_private};
 use crate::Result;
+use crate::args::PROJECT_FOLDER;
+use crate::args::connection::Connection;
+use crate::args::data::labels;
+use crate::args::inputs::{self, Inputs};
+use crate::args::passphrase::PassphraseSource;
+use crate::ui::output::{print, write_private};
+use crate::ui::progress::TrainingProgress;
 use hetal_client::data::class_numbers;
 use hetal_client::rpc::sanitize_terminal;
-use hetal_client::{Evaluation, Model, Project, predict};
+use hetal_client::{Evaluation, Model, Project, model, predict};
+use hetal_learn::{Matrix, judge};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Probabilities are shown in hundredths: their last digits are those of a decryption.
+/// Probabilities are rounded to hundredths, because further digits reveal the noise of a
+/// decryption.
 const DIGITS: f64 = 100.0;
 
 /// Arguments of `hetal predict`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// The project folder.
-    #[arg(long, default_value = FOLDER)]
+    #[arg(long, default_value = PROJECT_FOLDER)]
     pub dir: PathBuf,
     /// The name of the model.
     #[arg(long, default_value = "model")]
     pub model: String,
-    /// What is to be classified.
+    /// The rows to classify.
     #[command(flatten)]
     pub inputs: Inputs,
-    /// True labels, to see how good the predictions are: a file of them (FILE#NAME for one array or column of several).
+    /// True labels in a file of their own, to evaluate the predictions (FILE#NAME selects an array
+    /// or column).
     #[arg(long, value_name = "FILE")]
     pub labels: Option<String>,
-    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the true labels.
+    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file
+    /// that contains the true labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME")]
     pub label_column: Option<String>,
     /// Classify on the server that trained the model; it sees neither the rows nor the model.
     #[arg(long)]
     pub remote: bool,
-    /// Where the server is.
+    /// The server.
     #[command(flatten)]
     pub connection: Connection,
-    /// Where the passphrase of the secret key is, if it has one (with --remote).
+    /// The source of the passphrase of the secret key (with --remote).
     #[command(flatten)]
     pub passphrase: PassphraseSource,
-    /// Write the predictions here (CSV) instead of to the terminal. The file is its owner's alone.
+    /// Write the predictions to a CSV file instead of the terminal. Only its owner can read it.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// All digits of the probabilities. They are PRIVATE: with the server's ciphertexts they give the secret key away.
+    /// Print all digits of the probabilities. They are PRIVATE: together with the server's
+    /// ciphertexts they reveal the secret key.
     #[arg(long)]
     pub exact: bool,
     /// Print one JSON object.
@@ -69,14 +74,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let logits = if arguments.remote {
         arguments.passphrase.unlock(&mut project)?;
         let remote = arguments.connection.connect(&mut project)?;
-        let mut steps = Steps::new();
-        predict::remote::logits(&mut project, &remote, &model, &rows.features, &mut |step| steps.show(step))?
+        let mut progress = TrainingProgress::new();
+        predict::remote::logits(&mut project, &remote, &model, &rows.features, &mut |step| progress.show(step))?
     } else {
         model.logits(&rows.features)?
     };
     let mut predictions = likeliest(&logits);
     if !arguments.exact {
-        predictions.iter_mut().for_each(|(_, probability)| *probability = (DIGITS * *probability).round() / DIGITS);
+        let round = |x: f64| (DIGITS * x).round() / DIGITS;
+        predictions.iter_mut().for_each(|prediction| prediction.probability = round(prediction.probability));
     }
     let evaluation = match &truth {
         Some(truth) => Some(Evaluation::new(&logits, &class_numbers(truth, &model.classes)?, &model.classes)?),
@@ -84,7 +90,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let lines = |shown: &dyn Fn(&str) -> String| -> String {
         let first = if rows.names.is_some() { "input" } else { "row" };
-        let line = |(row, (class, probability)): (usize, &(usize, f64))| {
+        let line = |(row, prediction): (usize, &Prediction)| {
+            let Prediction { class, probability } = prediction;
             let name = rows.names.as_ref().map_or_else(|| (row + 1).to_string(), |names| quoted(&shown(&names[row])));
             format!("{name},{},{probability}\n", quoted(&shown(&model.classes[*class])))
         };
@@ -93,8 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(path) = &arguments.out {
         write_private(path, lines(&str::to_owned).as_bytes())?;
     }
-    let one =
-        |(class, probability): &(usize, f64)| json!({ "class": model.classes[*class], "probability": probability });
+    let one = |prediction: &Prediction| json!({ "class": model.classes[prediction.class], "probability": prediction.probability });
     let value = json!({
         "rows": predictions.len(),
         "inputs": rows.names,
@@ -105,14 +111,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let text = match (&evaluation, &arguments.out) {
         (Some(evaluation), _) => evaluation.text(),
         (None, Some(path)) => format!("{} rows classified: {}", predictions.len(), path.display()),
-        // Names of files may come from anyone, and a terminal does what they say.
+        // File names may contain control characters.
         (None, None) => lines(&sanitize_terminal),
     };
     print(arguments.json, &value, &text);
     Ok(())
 }
 
-/// A field of CSV.
+/// The predicted class of a row.
+struct Prediction {
+    class: usize,
+    probability: f64,
+}
+
+/// The most likely class of each row.
+fn likeliest(logits: &Matrix) -> Vec<Prediction> {
+    let probabilities = model::probabilities(logits);
+    let predict = |row| {
+        let class = judge::predicted(probabilities.row(row));
+        Prediction { class, probability: probabilities[(row, class)] }
+    };
+    (0..probabilities.rows()).map(predict).collect()
+}
+
+/// A text as a field of CSV.
 fn quoted(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }

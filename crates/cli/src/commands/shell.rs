@@ -40,7 +40,7 @@ impl From<CompletionShell> for Shell {
 #[derive(clap::Args, Debug)]
 pub struct ManArguments {
     /// The folder for the pages: hetal.1 and one page for each command.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "PROJECT_FOLDER")]
     pub out: PathBuf,
 }
 

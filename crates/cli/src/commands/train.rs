@@ -1,86 +1,60 @@
-//! `hetal train`: a classifier from features that the server cannot read.
+//! `hetal train`: trains a classifier on a server that cannot read the rows.
 
-use super::connection::Connection;
-use super::data::Data;
-use super::passphrase::Lock;
-use super::steps::Steps;
-use super::{FOLDER, bytes, print, seconds};
+use crate::args::PROJECT_FOLDER;
+use crate::args::connection::Connection;
+use crate::args::data::Data;
+use crate::args::hyper_parameters::HyperParameters;
+use crate::args::passphrase::LockArguments;
+use crate::ui::format::{bytes, ordinal, seconds};
+use crate::ui::output::print;
+use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
+use hetal_client::Project;
 use hetal_client::training::{IterationTime, Options, Trained, TrainingRun};
-use hetal_client::{Project, model};
 use hetal_extract_api::Manifest;
-use hetal_learn::Wishes;
-use hetal_learn::nesterov::Momentum;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Arguments of `hetal train`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// The project folder: secret key, keys, encrypted uploads, models. The same command goes on where it was interrupted.
-    #[arg(long, default_value = FOLDER)]
+    /// The project folder: secret key, key sets, encrypted rows, models. Run the same command again
+    /// to continue after an interruption.
+    #[arg(long, default_value = PROJECT_FOLDER)]
     pub dir: PathBuf,
-    /// Where the server is.
+    /// The server.
     #[command(flatten)]
     pub connection: Connection,
     /// The rows.
     #[command(flatten)]
     pub data: Data,
-    /// Hyper-parameters to ask for.
+    /// Hyper-parameters to request.
     #[command(flatten)]
-    pub wishes: WishArguments,
-    /// The name of the training and its model. The server sees it, as the job's label.
+    pub wishes: HyperParameters,
+    /// The name of the training and its model. The server sees it as the label of the job.
     #[arg(long, default_value = "model")]
     pub name: String,
     /// Replace a model or an interrupted training of this name.
     #[arg(long)]
     pub replace: bool,
-    /// Make a new secret key and key set; the old secret key is kept in the folder `old`.
+    /// Make a new secret key and key set; the old secret key moves to the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
-    /// Whether and how the secret key is locked.
+    /// The passphrase of a new secret key.
     #[command(flatten)]
-    pub lock: Lock,
-    /// Do not repeat the training in the clear on this machine to compare (such a model cannot be exported).
+    pub lock: LockArguments,
+    /// Do not repeat the training without encryption for comparison (the model cannot be exported).
     #[arg(long)]
     pub no_check: bool,
     /// The parameter set.
     #[arg(long, hide = true)]
     pub set: Option<String>,
-    /// Milliseconds from logits to verdict.
+    /// Milliseconds between logits and verdict.
     #[arg(long, hide = true)]
     pub verdict_delay_ms: Option<u64>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Hyper-parameters to ask the server for; it has defaults for all.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct WishArguments {
-    /// Rows of a batch.
-    #[arg(long, value_name = "ROWS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub batch: Option<usize>,
-    /// The learning rate.
-    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub rate: Option<f64>,
-    /// Epochs without improvement before training stops.
-    #[arg(long, value_name = "EPOCHS", help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub patience: Option<usize>,
-    /// The most epochs.
-    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub epochs: Option<usize>,
-    /// Plain gradient descent instead of Nesterov's momentum.
-    #[arg(long, help_heading = "Hyper-parameters to ask for (left out: the server's defaults)")]
-    pub no_momentum: bool,
-}
-
-impl WishArguments {
-    /// As the server understands them.
-    pub fn wishes(&self) -> Wishes {
-        let momentum = self.no_momentum.then_some(Momentum::None);
-        Wishes { batch: self.batch, rate: self.rate, momentum, patience: self.patience, max_epochs: self.epochs }
-    }
 }
 
 /// Runs the command.
@@ -94,26 +68,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     options.check = !arguments.no_check;
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
-    options.extraction = manifest.as_ref().map(carried).transpose()?;
+    options.extraction = manifest.as_ref().map(manifest_value).transpose()?;
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
     }
-    let mut steps = Steps::new();
-    let mut show = |step| steps.show(step);
+    let mut progress = TrainingProgress::new();
+    let mut show = |step| progress.show(step);
     let training = TrainingRun::open(&mut project, &remote, &task, &options, &mut show)?;
     let trained = training.run(&mut show)?;
-    drop(steps);
+    drop(progress);
     print(arguments.json, &report(&trained), &text(&trained));
     Ok(())
 }
 
-/// The manifest of the features as the model file holds it.
-pub fn carried(manifest: &Manifest) -> Result<Value> {
+/// The manifest of the features, in the form that a model file stores.
+pub fn manifest_value(manifest: &Manifest) -> Result<Value> {
     let bad = |e: serde_json::Error| Error::File { path: Manifest::FILE.to_owned(), reason: e.to_string() };
     serde_json::to_value(manifest).map_err(bad)
 }
 
-/// What a training came to, for machines.
+/// The result of a training as JSON.
 pub fn report(trained: &Trained) -> Value {
     let training = &trained.model.training;
     json!({
@@ -137,17 +111,17 @@ pub fn report(trained: &Trained) -> Value {
     })
 }
 
-/// Seconds of an iteration as the client saw them.
+/// Mean seconds of an iteration, as measured by the client.
 pub fn per_iteration(trained: &Trained) -> Option<f64> {
     let IterationTime { seconds, count } = trained.seconds.iterations;
     (count > 0).then(|| seconds / count as f64)
 }
 
-/// What a training came to, for people.
+/// The result of a training as text.
 pub fn text(trained: &Trained) -> String {
     let training = &trained.model.training;
     let mut text = format!(
-        "trained: {} epochs, best the {}{}; validation accuracy {:.2} %\n",
+        "trained: {} epochs, the {}{} is the best; validation accuracy {:.2} %\n",
         training.epochs,
         training.best_epoch,
         ordinal(training.best_epoch),
@@ -155,17 +129,17 @@ pub fn text(trained: &Trained) -> String {
     );
     text += &match trained.difference {
         Some(d) if d < 0.01 => {
-            format!("the same training in the clear gives the same weights but for {d:.1e} of the largest\n")
+            format!("matches plaintext training (largest relative difference {d:.1e})\n")
         }
         Some(d) => format!(
-            "WARNING: the same training in the clear gives other weights ({d:.1e} of the largest): do not trust this server\n"
+            "WARNING: differs from plaintext training (largest relative difference {d:.1e}): do not trust this server\n"
         ),
         None if training.rate.is_none() => {
-            "not compared with training in the clear: the server hides its learning rate, without which nobody can repeat the training. So nobody \
-             knows how noisy the model is, and it cannot be exported\n"
+            "not compared with plaintext training: the server hides its learning rate, which is needed to repeat the \
+             training. The noise of the model is unknown, so it cannot be exported\n"
                 .to_owned()
         }
-        None => "not compared with training in the clear, as you wished (so it cannot be exported)\n".to_owned(),
+        None => "not compared with plaintext training (--no-check), so the model cannot be exported\n".to_owned(),
     };
     text += &format!(
         "sent: keys {}, rows {}; took {}\n",
@@ -174,39 +148,19 @@ pub fn text(trained: &Trained) -> String {
         seconds(trained.seconds.all)
     );
     text + &format!(
-        "saved: {} (private: `hetal model export` writes what may be published)\nnext: hetal predict {} --model {}\n",
+        "saved: {} (private; `hetal model export` writes a model that may be published)\n\
+         next: hetal predict {} --model {}\n",
         trained.path.display(),
-        inputs(trained),
+        predict_inputs(trained),
         trained.model.name
     )
 }
 
-/// What the model can be asked about.
-fn inputs(trained: &Trained) -> &'static str {
+/// The arguments of `hetal predict` for a model.
+fn predict_inputs(trained: &Trained) -> &'static str {
     match trained.model.extraction.as_ref().and_then(|manifest| manifest.pointer("/model/preprocessing")) {
         Some(what) if what.get("sentence").is_some() => "--text TEXT",
         Some(_) => "PICTURE",
         None => "--features FILE",
     }
-}
-
-/// What makes a number one of an order.
-pub fn ordinal(n: usize) -> &'static str {
-    match (n % 10, n % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
-    }
-}
-
-/// The likeliest class of each row and its probability.
-pub fn likeliest(logits: &hetal_learn::Matrix) -> Vec<(usize, f64)> {
-    let probabilities = model::probabilities(logits);
-    let row = |i| {
-        let class = hetal_learn::judge::predicted(probabilities.row(i));
-        (class, probabilities[(i, class)])
-    };
-    (0..probabilities.rows()).map(row).collect()
 }

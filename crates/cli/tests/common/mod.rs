@@ -1,4 +1,4 @@
-//! The program and a server, for tests.
+//! Helpers: the program and a server in this process.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -18,7 +18,7 @@ pub fn hetal(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hetal")).args(arguments).output().unwrap()
 }
 
-/// The JSON of a command that succeeds.
+/// Runs a command that succeeds and returns its JSON.
 pub fn json(arguments: &[&str]) -> Value {
     let output = hetal(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -26,7 +26,7 @@ pub fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The error of a command that fails.
+/// Runs a command that fails and returns its error.
 pub fn error(arguments: &[&str]) -> String {
     let output = hetal(arguments);
     assert!(!output.status.success(), "{arguments:?} should fail");
@@ -37,7 +37,7 @@ pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A server in this process, and what a client needs to reach it.
+/// A server in this process, and the credentials of a client.
 pub struct Server {
     running: hetal_server::Server,
     authority: PathBuf,

@@ -1,17 +1,18 @@
-//! `hetal bench accuracy`: trainings of real features to early stopping, exactly and with the errors of encryption.
+//! `hetal bench accuracy`: training on real features to early stopping, with and without the errors
+//! of encryption.
 //!
-//! The length features are brought to and the learning rate are chosen by the loss on validation rows. Test rows are looked at once,
-//! after that.
+//! The validation loss chooses the row length and the learning rate. Test rows are used once, after
+//! that choice.
 
 use super::train;
 use crate::Result;
 use crate::noise::BootstrapNoise;
-use crate::report::output;
+use crate::report::output::{print, print_table};
 use crate::report::table::{Table, digits};
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::Harness;
 use crate::runner::{self, Experiment, GpuOptions};
-use crate::tuning::{Choice, RATES, ROW_NORMS, Sets, choose, preset};
+use crate::tuning::{DataSplits, GridSearch, RATES, ROW_NORMS, Trial, grid_search, preset};
 use hetal_circuits::clear::{KeyRequirements, Noise};
 use hetal_circuits::{Complex64, Engine};
 use hetal_learn::judge::accuracy;
@@ -19,7 +20,7 @@ use hetal_learn::{LevelPlan, Matrix, Wishes, reference};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// What `hetal bench accuracy` takes.
+/// Arguments of `hetal bench accuracy`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
     /// A folder with features_{train,val,test}.npy and labels_{train,val,test}.npy.
@@ -28,7 +29,7 @@ pub struct Arguments {
     /// The benchmark whose batch and patience are used: facemask, snips, ...
     #[arg(long, default_value = "snips")]
     pub shape: String,
-    /// The parameter set whose errors are made.
+    /// The parameter set whose errors are simulated.
     #[arg(long, default_value = "full")]
     pub set: String,
     /// Print an array of JSON objects.
@@ -38,20 +39,20 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let data = Sets::load(&arguments.data, preset(&arguments.shape)?)?;
-    let choice = choose(&data, &data.agreement(&Wishes::default())?, &ROW_NORMS, &RATES)?;
+    let data = DataSplits::load(&arguments.data, preset(&arguments.shape)?)?;
+    let search = grid_search(&data, &data.agreement(&Wishes::default())?, &ROW_NORMS, &RATES)?;
     let errors = OperationErrors::measure(&arguments.set)?;
-    let objects = vec![report(&data, &choice, &arguments.set, errors)?];
-    super::show(&objects, arguments.json, |_| {
-        output::print(false, &Value::Null, &format!("{}\n", choice_table(&choice.objects())));
-        table(&objects)
-    });
+    let objects = vec![report(&data, &search, &arguments.set, errors)?];
+    if !arguments.json {
+        print(false, &Value::Null, &format!("{}\n", search_table(&search.objects())));
+    }
+    print_table(arguments.json, &objects, table);
     Ok(())
 }
 
-/// A table of what was tried.
-pub fn choice_table(objects: &[Value]) -> Table {
-    Table::of(
+/// The trials of a grid search as a table.
+pub fn search_table(objects: &[Value]) -> Table {
+    Table::from_objects(
         objects,
         &[
             ("row_norm", "row length"),
@@ -66,15 +67,14 @@ pub fn choice_table(objects: &[Value]) -> Table {
     )
 }
 
-/// Trains the chosen way with the errors of a set, and compares the test accuracies.
-pub fn report(data: &Sets, choice: &Choice, set: &str, errors: OperationErrors) -> Result<Value> {
-    let (row_norm, rate, exact) = choice.best();
-    let (encryption, operation) = errors.deviations();
-    let noise = Noise { encryption, operation, bootstrap: BootstrapNoise::of(set)?.typical, seed: 1 };
-    let (sets, agreement) =
-        (data.normalised(*row_norm)?, data.agreement(&Wishes { rate: Some(*rate), ..Wishes::default() })?);
-    let noisy = train::with_noise(&sets, &agreement, noise, set)?;
-    let test = &sets.test;
+/// Trains with the best row length and rate and with the errors of a set; compares the accuracies.
+pub fn report(data: &DataSplits, search: &GridSearch, set: &str, errors: OperationErrors) -> Result<Value> {
+    let Trial { row_norm, rate, result: exact } = search.best();
+    let noise = errors.noise(set)?;
+    let splits = data.normalised(*row_norm)?;
+    let agreement = data.agreement(&Wishes { rate: Some(*rate), ..Wishes::default() })?;
+    let noisy = train::train_with_noise(&splits, &agreement, noise, set)?;
+    let test = &splits.test;
     let tested = |weights: &Matrix| -> Result<f64> {
         Ok(accuracy(&reference::logits(test.features(), weights)?, test.labels())?)
     };
@@ -102,7 +102,7 @@ pub fn report(data: &Sets, choice: &Choice, set: &str, errors: OperationErrors) 
     }))
 }
 
-/// A table of reports.
+/// Reports as a table.
 pub fn table(objects: &[Value]) -> Table {
     let mut table = Table::new(&[
         "data",
@@ -136,33 +136,43 @@ pub fn table(objects: &[Value]) -> Table {
     table
 }
 
-/// Mean `|error|` over the slots of a fresh ciphertext, and of one rotation and one multiplication of it, its own error included.
+/// The mean `|error|` over the slots after one operation.
+///
+/// The errors of a rotation and a multiplication include the error of the fresh ciphertext.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationErrors {
-    /// Of an encryption.
+    /// After an encryption.
     pub encryption: f64,
-    /// Of a rotation.
+    /// After a rotation.
     pub rotation: f64,
-    /// Of a multiplication with relinearisation and rescale.
+    /// After a multiplication with relinearisation and rescale.
     pub multiplication: f64,
 }
 
 impl OperationErrors {
-    /// Measures them under encryption, on this machine's CPU.
+    /// Measures the errors of a set on the CPU.
     pub fn measure(set: &str) -> Result<Self> {
-        runner::run(&OneOfEach, EngineKind::Cpu, set, GpuOptions::default())
+        runner::run(&MeasureErrors, EngineKind::Cpu, set, GpuOptions::default())
     }
 
-    /// The deviations per real coordinate of an encryption and of the worse operation, by the mean of a Rayleigh distribution.
-    pub fn deviations(&self) -> (f64, f64) {
+    /// The Gaussian noise of a set: these errors and those of its bootstraps.
+    ///
+    /// A mean `|error|` is converted to a deviation by the mean of a Rayleigh distribution.
+    fn noise(&self, set: &str) -> Result<Noise> {
         let deviation = |mean: f64| mean / (std::f64::consts::PI / 2.0).sqrt();
-        (deviation(self.encryption), deviation(self.rotation.max(self.multiplication)))
+        Ok(Noise {
+            encryption: deviation(self.encryption),
+            operation: deviation(self.rotation.max(self.multiplication)),
+            bootstrap: BootstrapNoise::of(set)?.typical,
+            seed: 1,
+        })
     }
 }
 
-struct OneOfEach;
+/// One encryption, one rotation and one multiplication.
+struct MeasureErrors;
 
-impl Experiment for OneOfEach {
+impl Experiment for MeasureErrors {
     type Output = OperationErrors;
 
     fn required_keys(&self) -> Result<KeyRequirements> {

@@ -1,4 +1,4 @@
-//! `hetal bench matmul`: the paper's comparison of matrix products, counted and timed.
+//! `hetal bench matmul`: operations and seconds of encrypted matrix products.
 
 use crate::report::output;
 use crate::report::progress;
@@ -12,15 +12,15 @@ use hetal_circuits::{Complex64, Engine};
 use hetal_ckks::Params;
 use hetal_learn::Matrix;
 use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
-use hetal_learn::paper::{Blocks, Branch, Unit, col_major, diag_abt, diag_atb, priv_gd, row_major};
+use hetal_learn::paper::{BlockShape, Blocks, Branch, col_major, diag_abt, diag_atb, priv_gd, row_major};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// What `hetal bench matmul` takes.
+/// Arguments of `hetal bench matmul`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Where products run; their operations are counted in the clear in any case.
+    /// Where products run. Operations are always counted on plain numbers.
     #[arg(long, value_enum, default_value = "clear")]
     pub engine: EngineKind,
     /// The parameter set.
@@ -37,7 +37,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Runs the command: a table for each shape as soon as it is measured, or all in one array.
+/// Runs the command: prints a table after each shape, or one JSON array at the end.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let shapes = arguments.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
     let wanted = |a: &Algorithm| arguments.algorithms.is_empty() || arguments.algorithms.contains(&a.name());
@@ -71,17 +71,21 @@ fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
     }
 }
 
-/// The paper's level of both matrices; the branch `A<B` has its `A` one below.
+/// The level of both matrices in the paper. The branch `A<B` has its `A` one level lower.
 const LEVEL: usize = 12;
-/// PrivGD's seconds are measured on this many columns of `B` and scaled: in full it would take hours.
+/// PrivGD is timed on this many columns of `B` and scaled, because all columns would take hours.
 const TIMED_COLUMNS: usize = 64;
 
-/// Products that take less than [`SHORT_SECONDS`] are timed this often, for the best: the first one also asks the card for memory.
+/// The number of runs of a short product. The shortest run counts: the first one also allocates
+/// memory on the GPU.
 const RUNS: usize = 3;
+/// Products that take longer are run once.
 const SHORT_SECONDS: f64 = 5.0;
 
-/// Seconds the paper printed (`tab:matmul_comp`), its own estimates for PrivGD. Columns in the order of [`Algorithm::ALL`]; the
-/// other branch of DiagATB was not timed.
+/// Seconds that the paper prints (`tab:matmul_comp`); those of PrivGD are its own estimates.
+///
+/// Columns are in the order of [`Algorithm::ALL`]. The paper does not time the other branch of
+/// DiagATB.
 const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
     [Some(0.8192), Some(0.1104), Some(0.0601), Some(10.0352), Some(0.1171), Some(0.0415), None],
     [Some(3.2768), Some(0.3203), Some(0.1211), Some(40.1408), Some(0.3167), Some(0.1239), None],
@@ -90,12 +94,12 @@ const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
     [Some(19.6864), Some(12.6251), Some(1.2376), Some(241.1584), Some(11.8220), Some(4.9970), None],
 ];
 
-/// Every algorithm on one shape, as flat objects.
+/// Measures every algorithm on one shape. Returns one flat object for each.
 pub fn report(shape: Shape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
     report_in(&Runner::new(kind, set, GpuOptions::default())?, shape, &Algorithm::ALL, kind, set)
 }
 
-/// Some algorithms on one shape, as flat objects. They share their keys.
+/// Measures some algorithms on one shape, with one set of keys for all of them.
 fn report_in(
     runner: &Runner,
     shape: Shape,
@@ -149,7 +153,7 @@ fn report_in(
     Ok(rows.iter().map(object).collect())
 }
 
-/// The paper's algorithm for a product.
+/// The diagonal algorithm of the paper for one of the two products.
 fn diagonal(abt: bool) -> Algorithm {
     if abt { Algorithm::DiagAbt } else { Algorithm::DiagAtb(Branch::RotateA) }
 }
@@ -160,7 +164,7 @@ fn printed_seconds(algorithm: Algorithm, shape: Shape) -> Option<f64> {
     PRINTED_SECONDS[row][column]
 }
 
-/// One algorithm on one shape.
+/// The measurements of one algorithm on one shape.
 struct Measured {
     algorithm: Algorithm,
     counts: Counts,
@@ -183,7 +187,7 @@ impl Measured {
     }
 }
 
-/// A product with its operations, as counted in the clear.
+/// A product, with its operations counted on plain numbers.
 struct Counted {
     product: Product,
     counts: Counts,
@@ -198,7 +202,7 @@ impl Counted {
         let max_error = part.run(&harness, 1)?.max_error;
         let recorded = harness.engine().op_counts();
         let counts = Counts::from(&recorded);
-        // What is counted on a part is the same for each of its entries.
+        // Every entry takes the same number of operations.
         let whole = |count: u64| count / part.entries() * product.entries();
         let counts = if part.entries() == product.entries() {
             counts
@@ -209,7 +213,7 @@ impl Counted {
     }
 }
 
-/// All products of a shape, on one engine.
+/// Times all products of a shape on one engine.
 struct Comparison<'a> {
     counted: &'a [Counted],
     bar: &'a ProgressBar,
@@ -237,26 +241,28 @@ impl Experiment for Comparison<'_> {
 pub struct Product {
     algorithm: Algorithm,
     rows: usize,
-    /// Columns of the large matrix.
+    /// Columns of the larger matrix.
     columns: usize,
     classes: usize,
-    unit: Unit,
+    unit: BlockShape,
     top_level: usize,
 }
 
-/// What a product took.
+/// The time and the error of a product.
 pub struct Timed {
-    /// Seconds without encryption and decryption.
+    /// Seconds, without encryption and decryption.
     pub seconds: f64,
     /// The largest error of an entry.
     pub max_error: f64,
 }
 
 impl Product {
-    /// The product of a shape on a parameter set; blocks have as many rows as `A` (or all slots allow).
+    /// The product of a shape on a parameter set.
+    ///
+    /// A block has as many rows as `A`, or as many as the slots allow.
     pub fn new(algorithm: Algorithm, (rows, columns, classes): Shape, params: &Params) -> Result<Self> {
         let block_rows = rows.min(params.slots() / classes.max(1));
-        let unit = Unit::new(block_rows, params.slots() / block_rows)?;
+        let unit = BlockShape::new(block_rows, params.slots() / block_rows)?;
         Ok(Self { algorithm, rows, columns, classes, unit, top_level: params.top_level() })
     }
 
@@ -264,54 +270,62 @@ impl Product {
         matches!(self.algorithm, Algorithm::PrivGdAbt | Algorithm::PrivGdAtb)
     }
 
-    /// Entries of the smaller matrix, or of the product: what Jin et al.'s products take the same for each.
+    /// The number of entries for each of which PrivGD takes the same operations.
     fn entries(&self) -> u64 {
         (self.columns * self.classes) as u64
     }
 
-    /// The same, or as much of it as is timed.
+    /// The part of the product that is timed.
     fn timed(&self) -> Self {
         let columns = if self.is_column_wise() { self.columns.min(TIMED_COLUMNS) } else { self.columns };
         Self { columns, ..*self }
     }
 
-    /// The same, or as much of it as is counted: Jin et al.'s thousands of ciphertexts take long even in the clear.
+    /// The part of the product that is counted.
+    ///
+    /// PrivGD has thousands of ciphertexts and is slow even on plain numbers.
     fn counted(&self) -> Self {
         if self.is_column_wise() { Self { classes: 1, ..self.timed() } } else { Self { ..*self } }
     }
 
-    /// A fixed matrix of numbers in `[-1, 1]`, another one for each salt.
+    /// A fixed matrix of numbers in `[-1, 1]` that depends on the salt.
     fn matrix(rows: usize, columns: usize, salt: f64) -> Matrix {
         Matrix::from_fn(rows, columns, |i, j| (salt + 1.3 * i as f64 + 0.7 * (i * j) as f64).sin())
     }
 
-    /// `A`'s level.
+    /// The level of `A`.
     fn level_a(&self) -> usize {
         let top = LEVEL.min(self.top_level);
         if self.algorithm == Algorithm::DiagAtb(Branch::RotateB) { top - 1 } else { top }
     }
 
+    /// The level of `B`.
     fn level_b(&self) -> usize {
         LEVEL.min(self.top_level)
     }
 
-    fn sealed<H: Harness>(&self, harness: &H, blocks: &Packed, level: usize) -> Result<Blocks<HarnessCiphertext<H>>> {
+    fn encrypted<H: Harness>(
+        &self,
+        harness: &H,
+        blocks: &Packed,
+        level: usize,
+    ) -> Result<Blocks<HarnessCiphertext<H>>> {
         let rows = blocks.rows().iter().map(|row| harness.encrypt_all(row, level));
         Ok(Blocks::new(self.unit, rows.collect::<Result<Vec<Vec<_>>>>()?)?)
     }
 
-    fn opened<H: Harness>(
+    fn decrypted<H: Harness>(
         &self,
         harness: &H,
         blocks: &Blocks<HarnessCiphertext<H>>,
         rows: usize,
         columns: usize,
     ) -> Result<Matrix> {
-        let opened = blocks.rows().iter().map(|row| harness.decrypt_all(row));
-        Ok(Blocks::new(self.unit, opened.collect::<Result<Vec<Vec<_>>>>()?)?.unpack(rows, columns))
+        let values = blocks.rows().iter().map(|row| harness.decrypt_all(row));
+        Ok(Blocks::new(self.unit, values.collect::<Result<Vec<Vec<_>>>>()?)?.unpack(rows, columns))
     }
 
-    /// Products of matrices in blocks.
+    /// Multiplies matrices that are packed in blocks.
     fn blocks<H: Harness>(&self, harness: &H, runs: usize) -> Result<Timed> {
         let (a, b, c, unit) = (self.rows, self.columns, self.classes, self.unit);
         let (engine, x) = (harness.engine(), Self::matrix(self.rows, b, 0.1));
@@ -323,72 +337,90 @@ impl Product {
             Algorithm::DiagAtb(_) => Blocks::pack_tiled_right(&small, c, unit)?,
             _ => Blocks::pack(&small, unit),
         };
-        // A B^T has the large matrix first, A^T B second.
+        // The larger matrix is the first factor of A B^T and the second factor of A^T B.
         let (level_x, level_small) =
             if abt { (self.level_a(), self.level_b()) } else { (self.level_b(), self.level_a()) };
-        let (xs, small_sealed) = (self.sealed(harness, &xs, level_x)?, self.sealed(harness, &packed, level_small)?);
+        let (xs, small_encrypted) =
+            (self.encrypted(harness, &xs, level_x)?, self.encrypted(harness, &packed, level_small)?);
         let (product, seconds) = best_of(runs, harness, || match self.algorithm {
-            Algorithm::DiagAbt => diag_abt(engine, &xs, &small_sealed, c, 1.0),
-            Algorithm::ColMajor => col_major(engine, &xs, &small_sealed, c),
+            Algorithm::DiagAbt => diag_abt(engine, &xs, &small_encrypted, c, 1.0),
+            Algorithm::ColMajor => col_major(engine, &xs, &small_encrypted, c),
             // The levels choose the branch.
-            Algorithm::DiagAtb(_) => diag_atb(engine, &small_sealed, &xs, c, 1.0, None),
-            _ => row_major(engine, &small_sealed, &xs, c),
+            Algorithm::DiagAtb(_) => diag_atb(engine, &small_encrypted, &xs, c, 1.0, None),
+            _ => row_major(engine, &small_encrypted, &xs, c),
         })?;
         let exact = if abt { abt_exact(&x, &small) } else { atb_exact(&small, &x) };
-        let opened = self.opened(harness, &product, exact.rows(), exact.columns())?;
-        Ok(Timed { seconds, max_error: opened.max_difference(&exact) })
+        let values = self.decrypted(harness, &product, exact.rows(), exact.columns())?;
+        Ok(Timed { seconds, max_error: values.max_difference(&exact) })
     }
 
-    /// Jin et al.'s products, class by class so that few of their many ciphertexts live at a time.
+    /// Multiplies column by column (PrivGD by Jin et al.).
+    ///
+    /// Classes are handled one at a time, so that few ciphertexts are in memory.
     fn columns<H: Harness>(&self, harness: &H) -> Result<Timed> {
-        let (engine, slots) = (harness.engine(), harness.engine().slots());
         let x = Self::matrix(self.rows, self.columns, 0.1);
-        let seal = |columns: &[Vec<Complex64>]| harness.encrypt_all(columns, self.level_b());
-        let xs = seal(&priv_gd::pack_columns(&x, slots)?)?;
-        let (mut seconds, mut max_error) = (0.0, 0.0f64);
+        let packed = priv_gd::pack_columns(&x, harness.engine().slots())?;
+        let xs = harness.encrypt_all(&packed, self.level_b())?;
+        let mut total = Timed { seconds: 0.0, max_error: 0.0 };
         for class in 0..self.classes {
             let small = Self::matrix(self.classes, self.columns.max(self.rows), 0.2);
-            let (small, exact) = if self.algorithm.is_abt() {
-                let row = small.slice(class..class + 1);
-                let row = Matrix::from_fn(1, self.columns, |_, j| row[(0, j)]);
-                (row.clone(), abt_exact(&x, &row))
+            let timed = if self.algorithm.is_abt() {
+                let row = Matrix::from_fn(1, self.columns, |_, j| small[(class, j)]);
+                self.abt_of_row(harness, &xs, &row, &abt_exact(&x, &row))?
             } else {
                 let column = Matrix::from_fn(self.rows, 1, |i, _| small[(class, i)]);
-                (column.clone(), atb_exact(&column, &x))
+                self.atb_of_column(harness, &xs, &column, &atb_exact(&column, &x))?
             };
-            let values = if self.algorithm.is_abt() {
-                let replicated: Vec<_> =
-                    priv_gd::pack_replicated(&small, slots).iter().map(|row| seal(row)).collect::<Result<_>>()?;
-                harness.synchronize()?;
-                let start = Instant::now();
-                let product = priv_gd::abt(engine, &xs, &replicated)?;
-                harness.synchronize()?;
-                seconds += start.elapsed().as_secs_f64();
-                let opened = harness.decrypt(&product[0])?;
-                Matrix::from_fn(self.rows, 1, |i, _| opened[i].re)
-            } else {
-                let column = seal(&priv_gd::pack_columns(&small, slots)?)?;
-                // Entry by entry: all of them at once would be gigabytes.
-                let mut row = Vec::new();
-                for x in xs.chunks(8) {
-                    harness.synchronize()?;
-                    let start = Instant::now();
-                    let product = priv_gd::atb(engine, &column, x)?;
-                    harness.synchronize()?;
-                    seconds += start.elapsed().as_secs_f64();
-                    row.extend(harness.decrypt_all(&product[0])?.iter().map(|entry| entry[0].re));
-                }
-                Matrix::from_fn(1, self.columns, |_, j| row[j])
-            };
-            max_error = max_error.max(values.max_difference(&exact));
+            total.seconds += timed.seconds;
+            total.max_error = total.max_error.max(timed.max_error);
         }
-        Ok(Timed { seconds, max_error })
+        Ok(total)
+    }
+
+    /// The product of the encrypted columns `xs` with one row, compared with `exact`.
+    fn abt_of_row<H: Harness>(
+        &self,
+        harness: &H,
+        xs: &[HarnessCiphertext<H>],
+        row: &Matrix,
+        exact: &Matrix,
+    ) -> Result<Timed> {
+        let replicated = priv_gd::pack_replicated(row, harness.engine().slots());
+        let replicated = replicated.iter().map(|entries| harness.encrypt_all(entries, self.level_b()));
+        let replicated: Vec<_> = replicated.collect::<Result<_>>()?;
+        let (product, seconds) = best_of(1, harness, || priv_gd::abt(harness.engine(), xs, &replicated))?;
+        let values = harness.decrypt(&product[0])?;
+        let values = Matrix::from_fn(self.rows, 1, |i, _| values[i].re);
+        Ok(Timed { seconds, max_error: values.max_difference(exact) })
+    }
+
+    /// The product of one column with the encrypted columns `xs`, compared with `exact`.
+    fn atb_of_column<H: Harness>(
+        &self,
+        harness: &H,
+        xs: &[HarnessCiphertext<H>],
+        column: &Matrix,
+        exact: &Matrix,
+    ) -> Result<Timed> {
+        let packed = priv_gd::pack_columns(column, harness.engine().slots())?;
+        let column = harness.encrypt_all(&packed, self.level_b())?;
+        let (mut seconds, mut row) = (0.0, Vec::new());
+        // Eight columns at a time: all of them together would take gigabytes.
+        for x in xs.chunks(8) {
+            let (product, taken) = best_of(1, harness, || priv_gd::atb(harness.engine(), &column, x))?;
+            seconds += taken;
+            row.extend(harness.decrypt_all(&product[0])?.iter().map(|entry| entry[0].re));
+        }
+        let values = Matrix::from_fn(1, self.columns, |_, j| row[j]);
+        Ok(Timed { seconds, max_error: values.max_difference(exact) })
     }
 }
 
 type Packed = Blocks<Vec<Complex64>>;
 
-/// The result of some work, and the seconds of the shortest of up to `runs` runs: long ones are not repeated.
+/// Runs `work` up to `runs` times. Returns its result and the seconds of the shortest run.
+///
+/// Work that takes longer than [`SHORT_SECONDS`] is not repeated.
 fn best_of<H: Harness, T, E>(runs: usize, harness: &H, work: impl Fn() -> std::result::Result<T, E>) -> Result<(T, f64)>
 where
     Error: From<E>,
@@ -409,7 +441,7 @@ where
 }
 
 impl Product {
-    /// Multiplies, blocks up to `runs` times, and compares with plain numbers.
+    /// Multiplies and compares with plain numbers. Products of blocks run up to `runs` times.
     fn run<H: Harness>(&self, harness: &H, runs: usize) -> Result<Timed> {
         if self.level_a() < 4 {
             return Err(Error::TooFewLevels { needs: 4, has: self.level_a() });
@@ -426,7 +458,7 @@ fn atb_exact(a: &Matrix, b: &Matrix) -> Matrix {
     Matrix::from_fn(a.columns(), b.columns(), |i, j| (0..a.rows()).map(|k| a[(k, i)] * b[(k, j)]).sum())
 }
 
-/// The objects of a report as a table.
+/// A report as a table.
 pub fn table(objects: &[Value]) -> Table {
     let mut table = Table::new(&[
         "a, b, c",
@@ -477,7 +509,7 @@ mod tests {
         }
     }
 
-    /// Every algorithm under encryption, several blocks to the right; PrivGD on fewer columns than asked for.
+    /// Runs every algorithm under encryption, on several blocks. PrivGD is timed on fewer columns.
     #[test]
     fn encrypted_products_are_exact_and_timed() {
         let objects = report((32, 70, 4), EngineKind::Cpu, "insecure-toy11").unwrap();

@@ -1,7 +1,8 @@
-//! `hetal bench softmax`: the paper's error table, and our softmax beside it.
+//! `hetal bench softmax`: the errors of softmax approximations, next to those the paper prints.
 
 use crate::Result;
 use crate::noise::BootstrapNoise;
+use crate::report::output::print_table;
 use crate::report::progress;
 use crate::report::table::{Table, cell};
 use hetal_ckks::Params;
@@ -11,7 +12,7 @@ use hetal_learn::softmax::measure::{BOXES, Candidate, Errors, Sampler, cumulativ
 use hetal_learn::softmax::{Constants, Method, Schedule};
 use serde_json::{Value, json};
 
-/// What `hetal bench softmax` takes.
+/// Arguments of `hetal bench softmax`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
     /// Rows sampled on each box; the range 128 counts those of all four boxes.
@@ -25,40 +26,48 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Rows of a quick run.
+/// Rows on each box in a quick run.
 pub const QUICK: usize = 20_000;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let objects = report(if arguments.quick { QUICK } else { arguments.samples })?;
-    super::show(&objects, arguments.json, table);
+    print_table(arguments.json, &objects, table);
     Ok(())
 }
 
-/// The parameter set whose bootstraps disturb.
+/// The parameter set whose bootstrapping errors are simulated.
 const SET: &str = "full";
-/// The most rows drawn near ties.
+/// The largest number of rows sampled near ties.
 const NEAR_TIES: usize = 200_000;
-/// Where the sequence of samples starts.
+/// The seed of the samples.
 const SEED: u64 = 2023;
 /// The largest range of the paper's table.
 const RANGE: f64 = 128.0;
 
-/// The paper's methods in the order of its columns.
+/// The methods of the paper's table, in the order of its columns.
 const METHODS: [Method; 6] =
     [Method::Lee, Method::Hong, Method::Jin, Method::PaperNorm, Method::PaperExtended, Method::PaperPrecise];
 
-/// The largest and the average error as printed.
-type Printed = Option<(f64, f64)>;
+/// One printed cell: the largest and the average error.
+#[derive(Clone, Copy)]
+struct Cell {
+    max: f64,
+    average: f64,
+}
 
-/// The rows of one number of classes, for ranges 4, 8, 32, 128, each with the columns of [`METHODS`].
+/// A printed cell, or `None` where the paper prints no numbers.
+type Printed = Option<Cell>;
+
+/// The part of the table for one number of classes.
 struct Part {
     classes: usize,
+    /// One row for each of the ranges 4, 8, 32 and 128, with the columns of [`METHODS`].
     rows: [[Printed; 6]; 4],
 }
 
 const fn some(max: f64, average: f64) -> Printed {
-    Some((max, average))
+    Some(Cell { max, average })
 }
 
 /// The paper's table of softmax errors (`tab:softmaxerr`), as printed.
@@ -129,7 +138,7 @@ const PRINTED: [Part; 4] = [
     },
 ];
 
-/// Measures every cell with `samples` rows on each box, and describes each as a flat object.
+/// Measures every cell with `samples` rows on each box. Returns one flat object for each cell.
 pub fn report(samples: usize) -> Result<Vec<Value>> {
     let noise = BootstrapNoise::of(SET)?;
     let bar = progress::bar((PRINTED.len() * BOXES.len() * samples) as u64);
@@ -145,7 +154,7 @@ pub fn report(samples: usize) -> Result<Vec<Value>> {
             candidates.push(Candidate::Noisy(constants.clone(), schedule.clone(), sigma));
         }
         let measured = cumulative(&candidates, part.classes, samples, SEED, |rows| bar.inc(rows as u64));
-        // The theorem's epsilon: the error on the box without domain extension.
+        // The epsilon of the theorem is the error on the box without domain extension.
         let epsilon = measured[3][0].max;
         for (column, (candidate, errors)) in candidates.iter().zip(&measured).enumerate() {
             for (b, errors) in errors.iter().enumerate() {
@@ -185,8 +194,8 @@ fn describe(
         "levels": method.levels(classes),
         "noise": noise,
         "rows": errors.rows,
-        "printed_max": printed.map(|(max, _)| max),
-        "printed_avg": printed.map(|(_, average)| average),
+        "printed_max": printed.map(|cell| cell.max),
+        "printed_avg": printed.map(|cell| cell.average),
         "max_within_10_percent": agreement.map(|a| a.max),
         "avg_to_printed_digits": agreement.map(|a| a.average),
         "near_tie_max_error": Value::Null,
@@ -195,7 +204,9 @@ fn describe(
     })
 }
 
-/// The largest error of our softmax where uniform rows seldom are: near ties of any number of classes and the corners of the range.
+/// The largest error of our softmax on rows that uniform sampling rarely draws.
+///
+/// These are near ties of any number of classes, and the corners of the range.
 fn near_ties(candidate: &Candidate, classes: usize, samples: usize) -> Option<f64> {
     let mut sampler = Sampler::new(classes, RANGE, SEED);
     let rows = samples.min(NEAR_TIES);
@@ -208,7 +219,7 @@ fn near_ties(candidate: &Candidate, classes: usize, samples: usize) -> Option<f6
     }
 }
 
-/// Whether a cell is the printed one.
+/// Whether a measured cell agrees with the printed one.
 #[derive(Clone, Copy)]
 struct Agreement {
     max: bool,
@@ -216,18 +227,19 @@ struct Agreement {
 }
 
 impl Agreement {
-    fn of(errors: &Errors, (max, average): (f64, f64)) -> Self {
-        // Four decimals are printed, or two digits of small numbers.
+    fn of(errors: &Errors, printed: Cell) -> Self {
+        let Cell { max, average } = printed;
+        // The paper prints four decimals, or two digits of small numbers.
         let digit = if average >= 1e-4 { 1e-4 } else { 10f64.powf(average.log10().floor() - 1.0) };
         Self {
             max: (errors.max - max).abs() <= 0.1 * max,
-            // Half a digit, and one for the spread of samples, the paper's and ours.
+            // Half a digit for rounding, and one digit for the spread of both samples.
             average: (errors.average() - average).abs() <= 1.5 * digit,
         }
     }
 }
 
-/// What is to be said about a cell of the print.
+/// A remark about a printed cell that the measurement does not reproduce.
 fn note(method: &Method, classes: usize, range: f64) -> Option<&'static str> {
     match (method, classes, range as u32) {
         (Method::Lee, 5, 8) => Some("misprint: the average is that of c = 7"),
@@ -243,7 +255,7 @@ fn note(method: &Method, classes: usize, range: f64) -> Option<&'static str> {
     }
 }
 
-/// The objects of a report as a table.
+/// A report as a table.
 pub fn table(objects: &[Value]) -> Table {
     let mut table = Table::new(&[
         "c",

@@ -1,9 +1,12 @@
-//! Results on standard output.
+//! Results on standard output, as JSON or as text.
 
+use super::table::Table;
 use serde_json::{Map, Value};
 use std::io::Write;
 
-/// Prints a result: one line of JSON, or the text for people. Who reads only the beginning (`| head`) has seen what he wanted.
+/// Prints a result: one line of JSON, or the text.
+///
+/// A reader that closes the pipe early (`| head`) is no error.
 pub fn print(json: bool, value: &Value, text: &str) {
     let mut out = std::io::stdout().lock();
     let printed = if json { writeln!(out, "{value}") } else { writeln!(out, "{}", text.trim_end()) };
@@ -14,8 +17,14 @@ pub fn print(json: bool, value: &Value, text: &str) {
     }
 }
 
-/// Prints a flat object for people, a line for each name.
+/// Prints a flat object as text, one line for each field.
 pub fn print_object(object: &Map<String, Value>) {
     let lines: String = object.iter().map(|(name, value)| format!("{name:36} {value}\n")).collect();
     print(false, &Value::Null, &lines);
+}
+
+/// Prints flat objects as a JSON array, or as the table that `table` makes of them.
+pub fn print_table(json: bool, objects: &[Value], table: impl Fn(&[Value]) -> Table) {
+    let text = if json { String::new() } else { table(objects).to_string() };
+    print(json, &Value::from(objects), &text);
 }

@@ -1,9 +1,9 @@
-//! Tables for people: Markdown whose columns also line up on a terminal.
+//! Markdown tables whose columns are aligned, so that they also read well on a terminal.
 
 use serde_json::Value;
 use std::fmt;
 
-/// A header and rows of as many cells.
+/// A header and rows with the same number of cells.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     header: Vec<String>,
@@ -16,8 +16,8 @@ impl Table {
         Self { header: header.iter().map(|&cell| cell.to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// Some fields of flat objects, one row each.
-    pub fn of(objects: &[Value], fields: &[(&str, &str)]) -> Self {
+    /// A table of flat objects: one row for each object, one column for each `(field, title)`.
+    pub fn from_objects(objects: &[Value], fields: &[(&str, &str)]) -> Self {
         let mut table = Self::new(&fields.iter().map(|&(_, title)| title).collect::<Vec<_>>());
         for object in objects {
             table.push(fields.iter().map(|&(field, _)| cell(&object[field])).collect());
@@ -25,14 +25,14 @@ impl Table {
         table
     }
 
-    /// Adds a row; missing cells are empty.
+    /// Adds a row. Missing cells stay empty.
     pub fn push(&mut self, mut row: Vec<String>) {
         row.resize(self.header.len(), String::new());
         self.rows.push(row);
     }
 }
 
-/// A value as a person would write it: four digits, a dash for nothing.
+/// Formats a JSON value for a table: numbers with four digits, null as a dash.
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -43,7 +43,7 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// A number with four significant digits.
+/// Formats a number with four significant digits.
 pub fn digits(x: f64) -> String {
     match x.abs() {
         m if m == 0.0 || (m == m.round() && m < 1e6) => format!("{x}"),
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = [json!({"a": 1, "b": 0.00123456}), json!({"a": "long", "b": null})];
-        let table = Table::of(&rows, &[("a", "A"), ("b", "wide title")]);
+        let table = Table::from_objects(&rows, &[("a", "A"), ("b", "wide title")]);
         let expected = "| A    | wide title |\n|------|------------|\n| 1    | 0.001235   |\n| long | -          |\n";
         assert_eq!(table.to_string(), expected);
     }

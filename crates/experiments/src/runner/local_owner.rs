@@ -78,12 +78,12 @@ impl LocalOwner {
         &self,
         backend: Arc<B>,
         needs: &KeyRequirements,
-        steps: BsgsSplit,
+        split: BsgsSplit,
     ) -> Result<Encrypted<B>> {
-        let keys = self.keys_on(&*backend, &encrypted::keys_with_split(&self.params, needs, steps))?;
+        let keys = self.keys_on(&*backend, &encrypted::keys_with_split(&self.params, needs, split))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
-        let bootstrapper = Bootstrapper::with_split(&evaluator, &needs.bounds, steps)?;
+        let bootstrapper = Bootstrapper::with_split(&evaluator, &needs.bounds, split)?;
         spinner.finish_and_clear();
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }

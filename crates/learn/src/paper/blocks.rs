@@ -8,12 +8,12 @@ use std::collections::btree_map::Entry;
 
 /// The shape `s0 x s1` of a block: `s0 s1` slots, row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Unit {
+pub struct BlockShape {
     rows: usize,
     columns: usize,
 }
 
-impl Unit {
+impl BlockShape {
     /// A block shape; both numbers are powers of two.
     pub fn new(rows: usize, columns: usize) -> Result<Self> {
         for (what, value) in [("rows of a block", rows), ("columns of a block", columns)] {
@@ -64,13 +64,13 @@ impl Unit {
 /// A matrix of blocks, `blocks[i][j]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocks<T> {
-    unit: Unit,
+    unit: BlockShape,
     blocks: Vec<Vec<T>>,
 }
 
 impl Blocks<Vec<Complex64>> {
     /// Cuts a matrix into blocks, padded with zeros.
-    pub fn pack(matrix: &Matrix, unit: Unit) -> Self {
+    pub fn pack(matrix: &Matrix, unit: BlockShape) -> Self {
         let (down, right) = (matrix.rows().div_ceil(unit.rows), matrix.columns().div_ceil(unit.columns));
         let entry = |i: usize, j: usize| {
             let inside = i < matrix.rows() && j < matrix.columns();
@@ -82,7 +82,7 @@ impl Blocks<Vec<Complex64>> {
 
     /// Cuts a matrix of at most `s0` rows into blocks, repeated downwards to fill them. Its rows
     /// are padded to `c`.
-    pub fn pack_tiled_down(matrix: &Matrix, c: usize, unit: Unit) -> Result<Self> {
+    pub fn pack_tiled_down(matrix: &Matrix, c: usize, unit: BlockShape) -> Result<Self> {
         check_tile(c, unit.rows)?;
         matrix.require("a matrix to tile", c, matrix.columns())?;
         let entry = |i: usize, j: usize| if i % c < matrix.rows() { matrix[(i % c, j)] } else { 0.0 };
@@ -91,7 +91,7 @@ impl Blocks<Vec<Complex64>> {
 
     /// Cuts a matrix of at most `s1` columns into blocks, repeated to the right to fill them. Its
     /// columns are padded to `c`.
-    pub fn pack_tiled_right(matrix: &Matrix, c: usize, unit: Unit) -> Result<Self> {
+    pub fn pack_tiled_right(matrix: &Matrix, c: usize, unit: BlockShape) -> Result<Self> {
         check_tile(c, unit.columns)?;
         if matrix.columns() > c {
             matrix.require("a matrix to tile", matrix.rows(), c)?;
@@ -113,7 +113,7 @@ impl Blocks<Vec<Complex64>> {
 
 impl<T> Blocks<T> {
     /// A matrix of given blocks, all rows of one length.
-    pub fn new(unit: Unit, blocks: Vec<Vec<T>>) -> Result<Self> {
+    pub fn new(unit: BlockShape, blocks: Vec<Vec<T>>) -> Result<Self> {
         let width = blocks.first().map_or(0, Vec::len);
         if width == 0 || blocks.iter().any(|row| row.len() != width) {
             return Err(hetal_circuits::Error::Empty("a matrix of blocks").into());
@@ -122,7 +122,7 @@ impl<T> Blocks<T> {
     }
 
     /// The shape of a block.
-    pub fn unit(&self) -> Unit {
+    pub fn unit(&self) -> BlockShape {
         self.unit
     }
 
@@ -151,9 +151,9 @@ fn check_tile(c: usize, of: usize) -> Result<()> {
 }
 
 /// The operations of the paper on one block.
-pub(crate) struct Kit<'a, E: Engine> {
+pub(crate) struct BlockOps<'a, E: Engine> {
     pub engine: &'a E,
-    pub unit: Unit,
+    pub unit: BlockShape,
     first_column: Mask<E>,
 }
 
@@ -170,8 +170,8 @@ impl<E: Engine> Mask<E> {
     }
 }
 
-impl<'a, E: Engine> Kit<'a, E> {
-    pub fn new(engine: &'a E, unit: Unit) -> Self {
+impl<'a, E: Engine> BlockOps<'a, E> {
+    pub fn new(engine: &'a E, unit: BlockShape) -> Self {
         Self { engine, unit, first_column: Mask::new(unit.mask(|_, j| j == 0)) }
     }
 

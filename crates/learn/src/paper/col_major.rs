@@ -1,6 +1,6 @@
 //! `ColMajor` (Crockett 2020): `A B^T` column by column.
 
-use super::blocks::{Blocks, Kit, Mask, check_shapes};
+use super::blocks::{BlockOps, Blocks, Mask, check_shapes};
 use crate::Result;
 use hetal_circuits::Engine;
 
@@ -13,16 +13,16 @@ pub fn col_major<E: Engine>(
     c: usize,
 ) -> Result<Blocks<E::Ciphertext>> {
     check_shapes(engine, a, b, c, b.shape() == (1, a.shape().1))?;
-    let kit = Kit::new(engine, a.unit());
+    let ops = BlockOps::new(engine, a.unit());
     let mut sums = vec![None; a.shape().0];
     for i in 0..c {
-        let mask = Mask::new(kit.unit.mask(|row, _| row == i));
-        let repeated = b.map(|block| kit.sum_rows(kit.masked(block, &mask)?))?;
+        let mask = Mask::new(ops.unit.mask(|row, _| row == i));
+        let repeated = b.map(|block| ops.sum_rows(ops.masked(block, &mask)?))?;
         for (row, sum) in a.rows().iter().zip(&mut sums) {
-            let column = kit.sum_in_first_column(kit.dot(row.iter().zip(&repeated.rows()[0]))?)?;
+            let column = ops.sum_in_first_column(ops.dot(row.iter().zip(&repeated.rows()[0]))?)?;
             let part = engine.rotate(&column, -(i as i64))?;
-            *sum = Some(kit.accumulated(sum.take(), part)?);
+            *sum = Some(ops.accumulated(sum.take(), part)?);
         }
     }
-    Blocks::new(kit.unit, sums.into_iter().flatten().map(|sum| vec![sum]).collect())
+    Blocks::new(ops.unit, sums.into_iter().flatten().map(|sum| vec![sum]).collect())
 }

@@ -1,6 +1,6 @@
 //! `RowMajor` (Crockett 2020): `A^T B` row by row.
 
-use super::blocks::{Blocks, Kit, Mask, check_shapes};
+use super::blocks::{BlockOps, Blocks, Mask, check_shapes};
 use crate::Result;
 use hetal_circuits::Engine;
 
@@ -13,19 +13,19 @@ pub fn row_major<E: Engine>(
     c: usize,
 ) -> Result<Blocks<E::Ciphertext>> {
     check_shapes(engine, a, b, c, a.shape() == (b.shape().0, 1))?;
-    let kit = Kit::new(engine, a.unit());
+    let ops = BlockOps::new(engine, a.unit());
     let mut sums = vec![None; b.shape().1];
     for i in 0..c {
         let repeated = a.map(|block| {
-            let column = kit.first_column(&engine.rotate(block, i as i64)?)?;
-            kit.rotation_sum(column, -1, kit.unit.columns())
+            let column = ops.first_column(&engine.rotate(block, i as i64)?)?;
+            ops.rotation_sum(column, -1, ops.unit.columns())
         })?;
-        let mask = Mask::new(kit.unit.mask(|row, _| row == i));
+        let mask = Mask::new(ops.unit.mask(|row, _| row == i));
         for (j, sum) in sums.iter_mut().enumerate() {
-            let product = kit.dot(repeated.rows().iter().zip(b.rows()).map(|(a, b)| (&a[0], &b[j])))?;
-            let part = kit.masked(&kit.sum_rows(product)?, &mask)?;
-            *sum = Some(kit.accumulated(sum.take(), part)?);
+            let product = ops.dot(repeated.rows().iter().zip(b.rows()).map(|(a, b)| (&a[0], &b[j])))?;
+            let part = ops.masked(&ops.sum_rows(product)?, &mask)?;
+            *sum = Some(ops.accumulated(sum.take(), part)?);
         }
     }
-    Blocks::new(kit.unit, vec![sums.into_iter().flatten().collect()])
+    Blocks::new(ops.unit, vec![sums.into_iter().flatten().collect()])
 }

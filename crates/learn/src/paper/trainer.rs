@@ -1,7 +1,7 @@
 //! The paper's own iteration: `DiagABT`, `ASoftmax`, `DiagATB`, Nesterov on weights tiled over many
 //! ciphertexts.
 
-use super::blocks::{Blocks, Unit};
+use super::blocks::{BlockShape, Blocks};
 use super::softmax::PaperSoftmax;
 use super::{diag_abt, diag_atb};
 use crate::nesterov::{Momentum, MomentumSchedule};
@@ -29,7 +29,7 @@ pub fn keys(trainer: &PaperTrainer, features: usize, top_level: usize, iteration
 /// The paper's circuit for batches of one block of rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperTrainer {
-    unit: Unit,
+    unit: BlockShape,
     classes: usize,
     softmax: PaperSoftmax,
     log_weight_bound: u32,
@@ -70,7 +70,7 @@ impl PaperTrainer {
         if !rows.is_power_of_two() || !slots.is_power_of_two() || rows > slots {
             return Err(Error::Invalid { what: "rows", value: rows as f64, must: "a power of two up to the slots" });
         }
-        let unit = Unit::new(rows, slots / rows)?;
+        let unit = BlockShape::new(rows, slots / rows)?;
         Ok(Self { unit, classes, softmax: PaperSoftmax::new(unit, classes, true)?, log_weight_bound })
     }
 
@@ -80,7 +80,7 @@ impl PaperTrainer {
     }
 
     /// The block shape.
-    pub fn unit(&self) -> Unit {
+    pub fn unit(&self) -> BlockShape {
         self.unit
     }
 

@@ -57,10 +57,10 @@ pub fn search(target: &Target) -> Result<Constants> {
     if !(2..=crate::geometry::MAX_CLASSES).contains(&target.classes) || !(1.0..=4096.0).contains(&target.range) {
         return Err(Error::NoConstants { classes: target.classes, range: target.range });
     }
-    let mut sharpeners = Sharpeners::default();
-    let mut best: Option<(Found, Start)> = None;
+    let mut sharpeners = SharpenErrors::default();
+    let mut best: Option<(Candidate, Exponential)> = None;
     for start in starts(target) {
-        let found = Program { target, start: &start, sharpeners: &mut sharpeners }.run();
+        let found = Search { target, start: &start, sharpeners: &mut sharpeners }.run();
         for candidate in found {
             if best.as_ref().is_none_or(|(b, _)| candidate.rank(target.gain) < b.rank(target.gain)) {
                 best = Some((candidate, start.clone()));
@@ -75,13 +75,13 @@ pub fn search(target: &Target) -> Result<Constants> {
 
 /// A first polynomial: `exp(reach t)`, to be squared `squarings` times.
 #[derive(Clone)]
-struct Start {
+struct Exponential {
     squarings: usize,
     reach: f64,
     fit: Fit,
 }
 
-impl Start {
+impl Exponential {
     fn depth(&self) -> usize {
         self.fit.coefficients.len().next_power_of_two().ilog2() as usize
     }
@@ -101,7 +101,7 @@ fn relinearisations(coefficients: &[f64]) -> usize {
 }
 
 /// Reaches from 1 to 5, with the lowest degree that is good enough.
-fn starts(target: &Target) -> Vec<Start> {
+fn starts(target: &Target) -> Vec<Exponential> {
     let scale = target.range * HEADROOM;
     let mut starts = Vec::new();
     for squarings in 1..=13 {
@@ -112,7 +112,7 @@ fn starts(target: &Target) -> Vec<Start> {
         }
         let fits = (3..=15).map(|degree| minimax(degree, |t| libm::exp(-reach * t)));
         let good = fits.into_iter().find(|fit| fit.error * factor / 2.0 <= EXPONENTIAL_ERROR);
-        starts.extend(good.map(|fit| Start { squarings, reach, fit }));
+        starts.extend(good.map(|fit| Exponential { squarings, reach, fit }));
     }
     starts
 }
@@ -127,27 +127,27 @@ enum Move {
 
 /// A way to get somewhere.
 #[derive(Clone, Debug)]
-struct Label {
+struct Sequence {
     ratio: f64,
     noise: f64,
     cost: usize,
     moves: Vec<Move>,
 }
 
-impl Label {
-    fn beats(&self, other: &Label) -> bool {
+impl Sequence {
+    fn beats(&self, other: &Sequence) -> bool {
         self.ratio <= other.ratio && self.noise <= other.noise && self.cost <= other.cost
     }
 }
 
-struct Found {
+struct Candidate {
     bootstraps: usize,
     noise: f64,
     cost: usize,
     steps: Vec<Move>,
 }
 
-impl Found {
+impl Candidate {
     /// Fewest bootstraps, calm enough, cheapest, calmest.
     fn rank(&self, gain: f64) -> (usize, f64, usize, f64) {
         let excess = (libm::sqrt(self.noise) - gain).max(0.0);
@@ -157,9 +157,9 @@ impl Found {
 
 /// Errors of minimax polynomials near `1/s^2`, by quadratics and ratio.
 #[derive(Default)]
-struct Sharpeners(HashMap<(usize, i64), f64>);
+struct SharpenErrors(HashMap<(usize, i64), f64>);
 
-impl Sharpeners {
+impl SharpenErrors {
     /// The error on a range of ratio `r`, rounded up to half a per cent in the ratio.
     fn error(&mut self, quadratics: usize, ratio: f64) -> f64 {
         let step = libm::ceil(libm::log(ratio) / 0.005) as i64;
@@ -184,17 +184,17 @@ fn variable(ratio: f64, t: f64) -> f64 {
     ((1.0 - low) * t + 1.0 + low) / 2.0
 }
 
-struct Program<'a> {
+struct Search<'a> {
     target: &'a Target,
-    start: &'a Start,
-    sharpeners: &'a mut Sharpeners,
+    start: &'a Exponential,
+    sharpeners: &'a mut SharpenErrors,
 }
 
-impl Program<'_> {
+impl Search<'_> {
     /// The unbeaten sequences with the fewest bootstraps.
-    fn run(mut self) -> Vec<Found> {
+    fn run(mut self) -> Vec<Candidate> {
         let Some(level) = self.target.top_level.checked_sub(self.start.depth()) else { return Vec::new() };
-        let first = Label { ratio: self.first_ratio(), noise: 0.0, cost: self.start.cost(), moves: Vec::new() };
+        let first = Sequence { ratio: self.first_ratio(), noise: 0.0, cost: self.start.cost(), moves: Vec::new() };
         let mut stage = self.stage();
         stage[level][0].push(first);
         for bootstraps in 0..8 {
@@ -211,48 +211,52 @@ impl Program<'_> {
         libm::exp(2.0 * self.start.reach) * MARGIN
     }
 
-    /// Labels by level and squarings.
-    fn stage(&self) -> Vec<Vec<Vec<Label>>> {
+    /// Sequences by level and squarings.
+    fn stage(&self) -> Vec<Vec<Vec<Sequence>>> {
         vec![vec![Vec::new(); self.start.squarings + 1]; self.target.top_level + 1]
     }
 
     /// All moves between one bootstrap and the next; what is found, and where the next bootstrap
     /// leaves off.
-    fn advance(&mut self, mut stage: Vec<Vec<Vec<Label>>>, bootstraps: usize) -> (Vec<Found>, Vec<Vec<Vec<Label>>>) {
+    fn advance(
+        &mut self,
+        mut stage: Vec<Vec<Vec<Sequence>>>,
+        bootstraps: usize,
+    ) -> (Vec<Candidate>, Vec<Vec<Vec<Sequence>>>) {
         let (mut found, mut next) = (Vec::new(), self.stage());
         for level in (0..stage.len()).rev() {
             for squarings in 0..=self.start.squarings {
-                for label in unbeaten(std::mem::take(&mut stage[level][squarings])) {
+                for sequence in unbeaten(std::mem::take(&mut stage[level][squarings])) {
                     let done = squarings == self.start.squarings && level >= self.target.end_level;
-                    if done && label.ratio <= 1.0 + 2.0 * self.target.tolerance {
-                        let Label { noise, cost, moves, .. } = label;
-                        found.push(Found { bootstraps, noise, cost, steps: moves });
+                    if done && sequence.ratio <= 1.0 + 2.0 * self.target.tolerance {
+                        let Sequence { noise, cost, moves, .. } = sequence;
+                        found.push(Candidate { bootstraps, noise, cost, steps: moves });
                         continue;
                     }
                     for (step, depth, squared) in MOVES {
                         if depth <= level
                             && squarings + squared <= self.start.squarings
-                            && let Some(label) = self.moved(&label, step)
+                            && let Some(sequence) = self.moved(&sequence, step)
                         {
-                            stage[level - depth][squarings + squared].push(label);
+                            stage[level - depth][squarings + squared].push(sequence);
                         }
                     }
-                    next[self.target.top_level][squarings].push(self.bootstrapped(&label, squarings));
+                    next[self.target.top_level][squarings].push(self.bootstrapped(&sequence, squarings));
                 }
             }
         }
         (found, next)
     }
 
-    fn moved(&mut self, label: &Label, step: Move) -> Option<Label> {
+    fn moved(&mut self, sequence: &Sequence, step: Move) -> Option<Sequence> {
         let classes = self.target.classes as f64;
         let sums = self.target.classes.next_power_of_two().ilog2() as usize;
         let widened = STEP_MARGIN * STEP_MARGIN;
         let (ratio, cost) = match step {
-            Move::Normalise => (normalised(label.ratio), 2),
-            Move::Square => (classes * label.ratio * label.ratio * widened, 1 + sums),
+            Move::Normalise => (normalised(sequence.ratio), 2),
+            Move::Square => (classes * sequence.ratio * sequence.ratio * widened, 1 + sums),
             Move::Sharpen(quadratics) => {
-                let error = self.sharpeners.error(quadratics, label.ratio);
+                let error = self.sharpeners.error(quadratics, sequence.ratio);
                 // A polynomial much better than needed has a leading coefficient of rounding
                 // errors.
                 if !(1e-6..0.8).contains(&error) {
@@ -262,19 +266,24 @@ impl Program<'_> {
             }
             Move::Bootstrap => return None,
         };
-        (ratio < 1e4).then(|| Label { ratio, cost: label.cost + cost, moves: appended(label, step), ..label.clone() })
+        (ratio < 1e4).then(|| Sequence {
+            ratio,
+            cost: sequence.cost + cost,
+            moves: appended(sequence, step),
+            ..sequence.clone()
+        })
     }
 
     /// An error before `r` more squarings grows `2^r`-fold, and counts against a sum that may be
     /// `1/R` of its largest value.
-    fn bootstrapped(&self, label: &Label, squarings: usize) -> Label {
-        let gain = libm::ldexp(label.ratio, (self.start.squarings - squarings) as i32);
+    fn bootstrapped(&self, sequence: &Sequence, squarings: usize) -> Sequence {
+        let gain = libm::ldexp(sequence.ratio, (self.start.squarings - squarings) as i32);
         let sums = self.target.classes.next_power_of_two().ilog2() as usize;
-        Label {
-            ratio: label.ratio,
-            noise: label.noise + gain * gain,
-            cost: label.cost + sums,
-            moves: appended(label, Move::Bootstrap),
+        Sequence {
+            ratio: sequence.ratio,
+            noise: sequence.noise + gain * gain,
+            cost: sequence.cost + sums,
+            moves: appended(sequence, Move::Bootstrap),
         }
     }
 }
@@ -283,8 +292,8 @@ impl Program<'_> {
 const MOVES: [(Move, usize, usize); 4] =
     [(Move::Normalise, 1, 0), (Move::Square, 1, 1), (Move::Sharpen(1), 2, 1), (Move::Sharpen(3), 3, 1)];
 
-fn appended(label: &Label, step: Move) -> Vec<Move> {
-    let mut moves = label.moves.clone();
+fn appended(sequence: &Sequence, step: Move) -> Vec<Move> {
+    let mut moves = sequence.moves.clone();
     moves.push(step);
     moves
 }
@@ -295,13 +304,13 @@ fn normalised(ratio: f64) -> f64 {
     a * a / 4.0 * ratio
 }
 
-/// Drops what another label beats, and thins out what is left.
-fn unbeaten(mut labels: Vec<Label>) -> Vec<Label> {
-    labels.sort_by(|a, b| a.ratio.total_cmp(&b.ratio).then(a.noise.total_cmp(&b.noise)).then(a.cost.cmp(&b.cost)));
-    let mut kept: Vec<Label> = Vec::new();
-    for label in labels {
-        if !kept.iter().any(|k| k.beats(&label)) {
-            kept.push(label);
+/// Drops what another sequence beats, and thins out what is left.
+fn unbeaten(mut sequences: Vec<Sequence>) -> Vec<Sequence> {
+    sequences.sort_by(|a, b| a.ratio.total_cmp(&b.ratio).then(a.noise.total_cmp(&b.noise)).then(a.cost.cmp(&b.cost)));
+    let mut kept: Vec<Sequence> = Vec::new();
+    for sequence in sequences {
+        if !kept.iter().any(|k| k.beats(&sequence)) {
+            kept.push(sequence);
         }
     }
     let stride = kept.len().div_ceil(KEPT).max(1);
@@ -310,14 +319,14 @@ fn unbeaten(mut labels: Vec<Label>) -> Vec<Label> {
 
 /// One step on the interval `[1/R, 1]`: its constants there, its largest sum there, and its degree
 /// in `p`.
-struct Piece {
+struct NormalisedStep {
     step: SoftmaxStep,
     largest: f64,
     degree: i32,
 }
 
 /// The constants of a sequence: ratios forward, scales backward.
-fn build(target: &Target, start: &Start, moves: &[Move]) -> Constants {
+fn build(target: &Target, start: &Exponential, moves: &[Move]) -> Constants {
     let classes = target.classes as f64;
     let mut ratio = libm::exp(2.0 * start.reach) * MARGIN;
     let mut pieces = Vec::new();
@@ -326,11 +335,11 @@ fn build(target: &Target, start: &Start, moves: &[Move]) -> Constants {
             Move::Bootstrap => continue,
             Move::Normalise => {
                 let a = 1.0 + 1.0 / ratio;
-                (Piece { step: SoftmaxStep::Normalise(a), largest: a * a / 4.0, degree: 2 }, normalised(ratio))
+                (NormalisedStep { step: SoftmaxStep::Normalise(a), largest: a * a / 4.0, degree: 2 }, normalised(ratio))
             }
             Move::Square => {
                 let next = classes * ratio * ratio * STEP_MARGIN * STEP_MARGIN;
-                (Piece { step: SoftmaxStep::Square, largest: STEP_MARGIN, degree: 2 }, next)
+                (NormalisedStep { step: SoftmaxStep::Square, largest: STEP_MARGIN, degree: 2 }, next)
             }
             Move::Sharpen(quadratics) => sharpener(*quadratics, ratio, classes),
         };
@@ -352,12 +361,12 @@ fn build(target: &Target, start: &Start, moves: &[Move]) -> Constants {
 }
 
 /// `s^2 q(s)` near 1 with `q` split into monic quadratics.
-fn sharpener(quadratics: usize, ratio: f64, classes: f64) -> (Piece, f64) {
+fn sharpener(quadratics: usize, ratio: f64, classes: f64) -> (NormalisedStep, f64) {
     let fit = inverse_square(quadratics, ratio);
     let next = classes * (1.0 + fit.error) / (1.0 - fit.error) * STEP_MARGIN * STEP_MARGIN;
     let (factors, leading) = monic_quadratics(&fit.coefficients, ratio);
     let largest = (1.0 + fit.error) / leading * STEP_MARGIN;
-    (Piece { step: SoftmaxStep::Sharpen(factors), largest, degree: 2 + 2 * quadratics as i32 }, next)
+    (NormalisedStep { step: SoftmaxStep::Sharpen(factors), largest, degree: 2 + 2 * quadratics as i32 }, next)
 }
 
 /// A step for sums up to `bound` instead of 1.

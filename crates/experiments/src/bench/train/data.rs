@@ -1,23 +1,24 @@
-//! Rows to train on.
+//! Rows for training and test: random ones, or those of a folder.
 
-use crate::{Result, feature_folder};
+use crate::Result;
+use crate::feature_folder::{self, TrainingAndOther};
 use hetal_learn::agreement::Preset;
 use hetal_learn::{Dataset, Matrix};
 use std::path::Path;
 
-/// Features and their labels.
+/// Features with their labels.
 pub(super) struct Rows {
     pub(super) features: Matrix,
     pub(super) labels: Vec<usize>,
 }
 
 impl Rows {
-    /// Some rows of a set.
+    /// A range of the rows of a data set.
     pub(super) fn of(set: &Dataset, range: std::ops::Range<usize>) -> Self {
         Self { features: set.features().slice(range.clone()), labels: set.labels()[range].to_vec() }
     }
 
-    /// The same in pieces of at most `rows` rows.
+    /// The rows in pieces of at most `rows` rows.
     pub(super) fn pieces(&self, rows: usize) -> impl Iterator<Item = Rows> {
         let count = self.features.rows();
         (0..count).step_by(rows.max(1)).map(move |start| {
@@ -27,9 +28,9 @@ impl Rows {
     }
 }
 
-/// The first `rows` training rows in batches, and the test rows.
+/// Reads the first `rows` training rows of a folder, in batches, and its test rows.
 pub(super) fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Rows>, Option<Rows>)> {
-    let (train, test) = feature_folder::training_sets(path, "test", preset.classes)?;
+    let TrainingAndOther { training: train, other: test } = feature_folder::training_and(path, "test", preset.classes)?;
     let rows = rows.min(train.rows());
     if rows == 0 {
         return Err(hetal_learn::Error::NoRows.into());
@@ -39,7 +40,9 @@ pub(super) fn load(path: &Path, rows: usize, preset: &Preset) -> Result<(Vec<Row
     Ok((batches, Some(Rows::of(&test, 0..test.rows()))))
 }
 
-/// A batch of rows of norm about 1 around one centre per class; the centres are the same for every `salt`.
+/// A batch of random rows of norm about 1 around one centre for each class.
+///
+/// The centres are the same for every `salt`.
 pub(super) fn clusters(preset: &Preset, salt: u64) -> Rows {
     let generator = |mut state: u64| {
         move || {

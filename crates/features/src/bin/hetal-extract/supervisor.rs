@@ -67,6 +67,8 @@ fn start() -> Result<Child> {
     SECRETS.iter().chain(&HUB_SECRETS).for_each(|name| {
         command.env_remove(name);
     });
+    // Its last words are read below: a backtrace would drown them.
+    command.env("RUST_BACKTRACE", "0");
     command.spawn().map_err(Error::Start)
 }
 
@@ -176,7 +178,8 @@ impl Death<'_> {
         if let Some(signal) = signal(self.status) {
             return format!("was ended by signal {signal}");
         }
-        match self.words.lines().rev().find(|line| !line.trim().is_empty()) {
+        let said = |line: &&str| !line.trim().is_empty() && !line.starts_with("note:");
+        match self.words.lines().rev().find(said) {
             Some(line) => format!("failed ({line})"),
             None => format!("failed ({})", self.status),
         }

@@ -1,45 +1,18 @@
-//! `hetal extract`, and every other use of the program that reads the files of others.
+//! Runs the program `hetal-extract`, which reads pictures, sentences, networks and data sets.
 //!
-//! Pictures, sentences, networks and data sets are read by `hetal-extract`, a process of its own:
-//! this one may hold the secret key.
+//! These files may come from anyone, and this process may hold the secret key. A separate process
+//! reads them.
 
-use crate::{Error, Result, commands};
-use hetal_extract_api::arguments::{Arguments, Command as Listing};
-use hetal_extract_api::catalogue;
+use crate::{Error, Result};
 use hetal_extract_api::protocol::{self, PROGRAM, REQUEST, Reply, Request, SECRETS};
-use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
-/// Runs `hetal extract`: `given` are its arguments as they came.
-pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
-    if let Some(Listing::Models { json }) = &arguments.command {
-        commands::print(*json, &catalogue::json(), &catalogue::text());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let program = program()?;
-    let mut command = command(&program);
-    command.args(given);
-    replace(command).map_err(|error| failed(&program, error))
-}
-
-/// Goes on as the other program, so that signals and the exit status are its own.
-#[cfg(unix)]
-fn replace(mut command: Command) -> std::io::Result<ExitCode> {
-    Err(std::os::unix::process::CommandExt::exec(&mut command))
-}
-
-/// Runs the other program and ends as it does.
-#[cfg(not(unix))]
-fn replace(mut command: Command) -> std::io::Result<ExitCode> {
-    let code = command.status()?.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
-}
-
-/// Has the extractor carry out a request. Its bar and its notes appear on standard error, its error
-/// is returned. The request goes through a pipe: command lines can be seen by everyone on the
-/// machine.
+/// Sends a request to the extractor and waits for the result.
+///
+/// The extractor shows its progress on standard error. The request goes through a pipe, because
+/// every user of the machine can read command lines.
 pub fn carry_out(request: &Request) -> Result<()> {
     let program = program()?;
     let other = |reason: String| Error::Extractor { path: program.clone(), reason };
@@ -51,14 +24,14 @@ pub fn carry_out(request: &Request) -> Result<()> {
         .spawn()
         .map_err(|error| failed(&program, error))?;
     let (Some(mut input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(other("has no pipes".to_owned()));
+        return Err(other("started without pipes".to_owned()));
     };
-    // One that is dead already is noticed below.
+    // If the extractor has died, the missing answer below reports it.
     input.write_all(line.as_bytes()).and_then(|()| input.write_all(b"\n")).and_then(|()| input.flush()).ok();
     let mut answer = String::new();
     let read = output.read_to_string(&mut answer);
     let status = child.wait().map_err(|error| failed(&program, error))?;
-    // Open until here: it ends when this process does.
+    // The extractor ends when this pipe closes, so it ends with this process.
     drop(input);
     match read.ok().and_then(|_| serde_json::from_str(&answer).ok()) {
         Some(Reply::Done) => Ok(()),
@@ -67,8 +40,8 @@ pub fn carry_out(request: &Request) -> Result<()> {
     }
 }
 
-/// The program, without anything secret in its environment.
-fn command(program: &Path) -> Command {
+/// A command that runs the program without secrets in its environment.
+pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     SECRETS.iter().for_each(|name| {
         command.env_remove(name);
@@ -76,18 +49,18 @@ fn command(program: &Path) -> Command {
     command
 }
 
-fn failed(program: &Path, error: std::io::Error) -> Error {
+pub(crate) fn failed(program: &Path, error: std::io::Error) -> Error {
     Error::Extractor { path: program.to_owned(), reason: format!("cannot be run: {error}") }
 }
 
-/// The extractor: where `HETAL_EXTRACT` says, beside this program, or on the path; of this version.
-fn program() -> Result<PathBuf> {
-    let program = found()?;
+/// The path of an extractor of the same version as this program.
+pub(crate) fn program() -> Result<PathBuf> {
+    let program = find()?;
     let output = command(&program).arg("--version").stdin(Stdio::null()).output();
     let output = output.map_err(|error| failed(&program, error))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let reason = format!("cannot be run: {}", said.lines().next().unwrap_or("it says nothing"));
+        let reason = format!("cannot be run: {}", said.lines().next().unwrap_or("it printed no reason"));
         return Err(Error::Extractor { path: program, reason });
     }
     match protocol::version_difference(&String::from_utf8_lossy(&output.stdout)) {
@@ -96,16 +69,18 @@ fn program() -> Result<PathBuf> {
     }
 }
 
-fn found() -> Result<PathBuf> {
+/// Looks for the extractor: in `HETAL_EXTRACT`, next to this program, then in `PATH`.
+fn find() -> Result<PathBuf> {
     let file = format!("{PROGRAM}{}", std::env::consts::EXE_SUFFIX);
     if let Some(named) = std::env::var_os("HETAL_EXTRACT").filter(|path| !path.is_empty()) {
-        let path = PathBuf::from(named);
+        // Without a folder in it, a name would be looked for on the path.
+        let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
         let looked = || format!("at {} (HETAL_EXTRACT)", path.display());
         return if path.is_file() { Ok(path) } else { Err(Error::NoExtractor { looked: looked() }) };
     }
     let beside = std::env::current_exe().ok().map(|this| this.with_file_name(&file));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // A folder that depends on where this program was started is not trusted.
+    // A relative folder depends on the current folder, so it is not trusted.
     let on_path = std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(&file));
     let places = beside.iter().cloned().chain(on_path);
     places.into_iter().find(|path| path.is_file()).ok_or_else(|| {

@@ -1,7 +1,8 @@
-//! Where the server is, on the command line or as it was last time.
+//! The server and the credentials: arguments, or the values stored in the project.
 
-use super::{warn_if_others_enter, warn_if_others_read};
-use crate::{Error, Result, progress};
+use crate::ui::output::{warn_if_others_enter, warn_if_others_read};
+use crate::ui::progress;
+use crate::{Error, Result};
 use hetal_client::project::ServerSettings;
 use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::{Project, predict};
@@ -9,43 +10,44 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// How long a broken connection is tried again: a server that is started again within this is not missed.
+/// How long a broken connection is retried. A server may restart within this time.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
-/// The environment variable that may hold a token.
+/// The environment variable for a token.
 const TOKEN: &str = "HETAL_TOKEN";
 
-/// The server and the credentials for it. What is left out is as it was the last time in this project.
+/// The server and the credentials. The project stores them for the next command.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Connection {
     /// The server, as host:port.
-    #[arg(long, value_name = "HOST:PORT", help_heading = "The server (left out: as the last time in this project)")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Server (default: as stored in the project)")]
     pub server: Option<String>,
-    /// A file with the certificate authority (PEM) that the server's certificate comes from.
-    #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
+    /// A file with the certificate authority (PEM) that issued the server's certificate.
+    #[arg(long, value_name = "FILE", help_heading = "Server (default: as stored in the project)")]
     pub authority: Option<PathBuf>,
-    /// A file whose first line is the token that the server's operator gave you (or the environment variable HETAL_TOKEN).
-    #[arg(long, value_name = "FILE", help_heading = "The server (left out: as the last time in this project)")]
+    /// A file whose first line is your token from the server's operator (or set the environment
+    /// variable HETAL_TOKEN).
+    #[arg(long, value_name = "FILE", help_heading = "Server (default: as stored in the project)")]
     pub token_file: Option<PathBuf>,
     /// A file with your certificate (PEM), instead of a token.
     #[arg(
         long,
         requires = "certificate_key",
         value_name = "FILE",
-        help_heading = "The server (left out: as the last time in this project)"
+        help_heading = "Server (default: as stored in the project)"
     )]
     pub certificate: Option<PathBuf>,
-    /// A file with its key (PEM).
+    /// A file with the key of the certificate (PEM).
     #[arg(
         long,
         requires = "certificate",
         value_name = "FILE",
-        help_heading = "The server (left out: as the last time in this project)"
+        help_heading = "Server (default: as stored in the project)"
     )]
     pub certificate_key: Option<PathBuf>,
 }
 
 impl Connection {
-    /// Connects, and remembers where.
+    /// Connects to the server and stores its settings in the project.
     pub fn connect(&self, project: &mut Project) -> Result<Remote> {
         warn_if_others_enter(project.root());
         let settings = self.settings(project.settings().server.as_ref())?;
@@ -60,10 +62,10 @@ impl Connection {
         spinner.finish_and_clear();
         let mut remote = remote?;
         let server = settings.address.clone();
-        remote.on_break(move |reason| eprintln!("the connection to {server} broke ({reason}): it is tried again"));
+        remote.on_break(move |reason| eprintln!("the connection to {server} broke ({reason}): retrying"));
         if project.settings().server.as_ref() != Some(&settings) {
             match project.update(|s| s.server = Some(settings)) {
-                // Who only looks at a project leaves it to whoever works in it.
+                // Another process is working in the project, and this command only reads it.
                 Err(hetal_client::Error::InUse { .. }) => {}
                 updated => updated?,
             }
@@ -76,7 +78,7 @@ impl Connection {
         let before = before.cloned().unwrap_or_default();
         let address = self.server.clone().or(Some(before.address.clone()).filter(|a| !a.is_empty()));
         let address = address.ok_or(Error::NoServer)?;
-        // What one operator gave is not shown to another.
+        // Credentials of one server are not sent to another.
         let before = if address == before.address { before } else { ServerSettings::default() };
         let authority = self.authority.clone().or(Some(before.authority).filter(|p| !p.as_os_str().is_empty()));
         let (token_file, certificate) = match (&self.token_file, self.certificate()) {
@@ -96,10 +98,10 @@ impl Connection {
         self.certificate.clone().zip(self.certificate_key.clone())
     }
 
-    /// What the server knows us by: what this command says, then the environment, then what was said last time.
+    /// The credentials: from the arguments, then the environment, then the project.
     fn credentials(&self, settings: &ServerSettings, environment: Option<Zeroizing<String>>) -> Result<Credentials> {
-        let said = self.token_file.is_some() || self.certificate().is_some();
-        if let Some(token) = environment.filter(|token| !said && !token.trim().is_empty()) {
+        let given = self.token_file.is_some() || self.certificate().is_some();
+        if let Some(token) = environment.filter(|token| !given && !token.trim().is_empty()) {
             return Ok(Credentials::Token(Zeroizing::new(token.trim().to_owned())));
         }
         if let Some((chain, key)) = &settings.certificate {
@@ -109,9 +111,9 @@ impl Connection {
         let file = settings.token_file.as_ref().ok_or(Error::NoCredentials)?;
         warn_if_others_read("token", file);
         let text = Zeroizing::new(read(file)?);
-        let text = std::str::from_utf8(&text).map_err(|_| bad(file, "holds no token".to_owned()))?;
-        // What `hetal-server token` prints has the operator's part below.
-        let first = text.trim().lines().next().ok_or_else(|| bad(file, "holds no token".to_owned()))?;
+        let text = std::str::from_utf8(&text).map_err(|_| bad(file, "contains no token".to_owned()))?;
+        // `hetal-server token` prints the operator's part below the token.
+        let first = text.trim().lines().next().ok_or_else(|| bad(file, "contains no token".to_owned()))?;
         Ok(Credentials::Token(Zeroizing::new(first.trim().to_owned())))
     }
 }

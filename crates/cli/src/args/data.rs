@@ -1,40 +1,44 @@
-//! Features and labels, as named on the command line.
+//! Features and labels of training rows.
 
-use crate::{Error, Result, progress};
+use crate::ui::progress;
+use crate::{Error, Result};
 use hetal_client::data::{Labels, ROW_NORM, Table, files};
 use hetal_client::{Labelled, TrainingData};
 use hetal_extract_api::Manifest;
 use std::path::{Path, PathBuf};
 
-/// Rows to learn from.
+/// Files with training rows and validation rows.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Data {
     /// Features of the training rows: .npy, .npz, .safetensors or .csv.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: PathBuf,
-    /// Labels of the training rows: a file of them (FILE#NAME for one array or column of several).
+    /// Labels of the training rows in a file of their own (FILE#NAME selects an array or column).
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
-    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file that holds the labels.
+    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file
+    /// that contains the labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
-    /// Features of rows to validate on. Without it, one row in eight of each class is set aside.
+    /// Features of validation rows. Without it, one row in eight of each class is used for
+    /// validation.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
-    /// Labels of those rows.
+    /// Labels of the validation rows.
     #[arg(long, requires = "validation", value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// The length that the longest training row is brought to. Longer learns faster and less steadily.
+    /// Length of the longest training row after scaling. A larger length learns faster and less
+    /// steadily.
     #[arg(long, default_value_t = ROW_NORM, value_name = "LENGTH", help_heading = "Rows")]
     pub row_norm: f64,
-    /// How the features were made, as `hetal extract` wrote it down: kept with the model. Without it, manifest.json beside the
-    /// features.
+    /// The manifest that `hetal extract` wrote with the features; the model stores it. The default
+    /// is manifest.json next to the features.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub manifest: Option<PathBuf>,
 }
 
 impl Data {
-    /// Reads, splits and normalises the rows; with them, how they were made, where that is known.
+    /// Reads, splits and normalises the rows. Also returns their manifest, if there is one.
     pub fn read(&self) -> Result<(TrainingData, Option<Manifest>)> {
         let training = labelled(&self.features, self.labels.as_deref(), self.label_column.as_deref())?;
         let manifest = self.extraction(training.features.columns())?;
@@ -42,11 +46,11 @@ impl Data {
         let validation = validation
             .map(|path| labelled(path, self.validation_labels.as_deref(), self.label_column.as_deref()))
             .transpose()
-            .map_err(about_validation)?;
+            .map_err(with_validation_options)?;
         let named = |rows: Labelled, features: &Path, labels: Option<&str>| {
-            // A manifest that nobody named speaks of the labels that were written with it, and of no others.
-            let speaks = self.manifest.is_some() || written_with_manifest(features, labels);
-            named(rows, manifest.as_ref().filter(|_| speaks))
+            // A manifest that was not named applies only to the labels written with it.
+            let applies = self.manifest.is_some() || written_with_manifest(features, labels);
+            named(rows, manifest.as_ref().filter(|_| applies))
         };
         let training = named(training, &self.features, self.labels.as_deref())?;
         let validation = match (validation, &self.validation) {
@@ -56,8 +60,10 @@ impl Data {
         Ok((TrainingData::new(&training, validation.as_ref(), self.row_norm)?, manifest))
     }
 
-    /// The manifest that was given or lies beside the features; one that speaks of other features is refused, or left alone
-    /// with a note where nobody named it.
+    /// The manifest that was given or that lies next to the features.
+    ///
+    /// A manifest of other features is an error if it was given. Otherwise it is ignored with a
+    /// note.
     fn extraction(&self, columns: usize) -> Result<Option<Manifest>> {
         let beside = self.features.with_file_name(Manifest::FILE);
         let path = self.manifest.clone().or_else(|| beside.is_file().then_some(beside));
@@ -73,15 +79,15 @@ impl Data {
             Ok(manifest) => Ok(Some(manifest)),
             Err(error) if self.manifest.is_some() => Err(error),
             Err(error) => {
-                eprintln!("note: not kept with the model: {error}");
+                eprintln!("note: the model is stored without a manifest: {error}");
                 Ok(None)
             }
         }
     }
 }
 
-/// Rows to validate on have options of their own.
-fn about_validation(error: Error) -> Error {
+/// Names the options of validation rows in an error about missing labels.
+fn with_validation_options(error: Error) -> Error {
     use hetal_client::Error::{NoLabels, NoValidationLabels, Rows};
     match error {
         Error::Client(Rows { file, error }) if matches!(*error, NoLabels) => {
@@ -91,7 +97,7 @@ fn about_validation(error: Error) -> Error {
     }
 }
 
-/// Whether labels are those that `hetal extract` wrote beside features and manifest: in a file of their own, or with the features.
+/// Whether `hetal extract` wrote the labels together with the features and the manifest.
 fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
     let file = labels.map_or_else(|| features.to_owned(), |text| files::split_name(text).0);
     let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -99,7 +105,7 @@ fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
     file.parent() == features.parent() && ["train", "val", "test"].into_iter().any(written)
 }
 
-/// Rows with the names that a manifest has for the numbers of their classes.
+/// Replaces the class numbers of rows by the class names of a manifest.
 pub fn named(rows: Labelled, manifest: Option<&Manifest>) -> Result<Labelled> {
     let labels = names(rows.labels.clone(), manifest).map_err(|error| match error {
         Error::Client(error) => rows.fault(error).into(),
@@ -108,7 +114,7 @@ pub fn named(rows: Labelled, manifest: Option<&Manifest>) -> Result<Labelled> {
     Ok(Labelled { labels, ..rows })
 }
 
-/// Labels with the names that a manifest has for them.
+/// Replaces class numbers by the class names of a manifest.
 pub fn names(labels: Labels, manifest: Option<&Manifest>) -> Result<Labels> {
     let (Labels::Numbers(numbers), Some(manifest)) = (&labels, manifest) else { return Ok(labels) };
     let name = |(row, label): (usize, &i64)| {
@@ -118,13 +124,13 @@ pub fn names(labels: Labels, manifest: Option<&Manifest>) -> Result<Labels> {
     Ok(Labels::Names(numbers.iter().enumerate().map(name).collect::<std::result::Result<_, _>>()?))
 }
 
-/// Labels of a file, or of one array or column in it.
+/// Reads the labels of a file, or of one array or column of it.
 pub fn labels(text: &str) -> Result<Labels> {
     let (path, name) = files::split_name(text);
     Ok(files::labels(&path, name.as_deref())?)
 }
 
-/// Features with their labels.
+/// Reads features with their labels.
 pub fn labelled(features: &Path, labels_in: Option<&str>, column: Option<&str>) -> Result<Labelled> {
     let file = features.display().to_string();
     let spinner = progress::spinner(format!("reading {file}"));

@@ -1,37 +1,37 @@
-//! A training on the terminal: bars with the time left, or lines where there is no terminal.
+//! Progress on standard error: bars on a terminal, lines elsewhere.
 
-use super::bytes;
-use crate::progress;
+use crate::ui::format::bytes;
 use hetal_client::rpc::Phase;
 use hetal_client::training::{ProgressEvent, Round};
+pub use hetal_experiments::report::progress::{bar, spinner};
 use hetal_learn::Verdict;
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
 
-/// Shows steps as they happen.
-pub struct Steps {
+/// Shows the progress of a training.
+pub struct TrainingProgress {
     terminal: bool,
     stage: String,
     bar: Option<ProgressBar>,
 }
 
-impl Default for Steps {
+impl Default for TrainingProgress {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Steps {
-    /// On standard error, so that `--json` has standard output for itself.
+impl TrainingProgress {
+    /// Progress on standard error; standard output is for results.
     pub fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { terminal, stage: String::new(), bar: None }
     }
 
-    /// Shows a step.
-    pub fn show(&mut self, step: ProgressEvent) {
-        match step {
-            ProgressEvent::Comparing => self.bar("looking at the key set", 0, 1),
+    /// Shows an event.
+    pub fn show(&mut self, event: ProgressEvent) {
+        match event {
+            ProgressEvent::Comparing => self.bar("checking the key set", 0, 1),
             ProgressEvent::Keys { done, total } => self.bar("making keys", done as u64, total as u64),
             ProgressEvent::Stranded(names) => names.iter().for_each(|name| self.line(&stranded(name))),
             ProgressEvent::Encrypting { done, total } => self.bar("encrypting rows", done as u64, total as u64),
@@ -41,10 +41,11 @@ impl Steps {
             ProgressEvent::SendingRows { sent, total } => {
                 self.bar(&format!("sending rows ({})", bytes(total)), sent >> 20, total >> 20)
             }
-            ProgressEvent::Queued => self.line("in the server's queue"),
-            ProgressEvent::Started(engine) => self.line(&format!("the server computes on: {engine}")),
+            ProgressEvent::Queued => self.line("waiting in the server's queue"),
+            ProgressEvent::Started(engine) => self.line(&format!("the server computes on {engine}")),
             ProgressEvent::Working(progress) if progress.resting => self.line(
-                "the server's GPU failed or lacks memory: the job rests at its last checkpoint and goes on when it works again",
+                "the server's GPU failed or has too little memory: the job waits at its last checkpoint and \
+                 continues when the GPU works again",
             ),
             ProgressEvent::Working(progress) => {
                 let name = match progress.phase {
@@ -56,7 +57,7 @@ impl Steps {
                 self.bar(&name, progress.done, progress.total);
             }
             ProgressEvent::Judged { number, round } => self.judged(number, &round),
-            ProgressEvent::Checking => self.line("exact training on this machine, to compare with"),
+            ProgressEvent::Checking => self.line("training without encryption on this machine, for comparison"),
         }
     }
 
@@ -64,17 +65,17 @@ impl Steps {
         let verdict = match round.verdict {
             Verdict::Continue => "continue",
             Verdict::Stop => "stop",
-            Verdict::LowerRate => "again with a lower rate",
-            Verdict::WidenRange => "again with a wider range",
+            Verdict::LowerRate => "retry with a lower rate",
+            Verdict::WidenRange => "retry with a wider range",
         };
         self.line(&format!(
-            "round {number}: validation loss {:.4}, accuracy {:.2} %; told the server: {verdict}",
+            "round {number}: validation loss {:.4}, accuracy {:.2} %; verdict: {verdict}",
             round.loss,
             100.0 * round.accuracy
         ));
     }
 
-    /// Shows a line that stays.
+    /// Prints a permanent line.
     pub fn line(&mut self, text: &str) {
         self.clear();
         eprintln!("{text}");
@@ -85,7 +86,7 @@ impl Steps {
             self.clear();
             self.stage = name.to_owned();
             if self.terminal {
-                let bar = progress::bar(all);
+                let bar = bar(all);
                 bar.set_message(name.to_owned());
                 self.bar = Some(bar);
             } else {
@@ -106,14 +107,14 @@ impl Steps {
     }
 }
 
-/// What became of a training whose key set was replaced, and what to do.
+/// The message about an interrupted training whose key set was replaced.
 pub fn stranded(name: &str) -> String {
     format!(
-        "the training {name} was interrupted with the old key set: begin it again with `hetal train --name {name} --replace`"
+        "the interrupted training {name} used the old key set: start it again with `hetal train --name {name} --replace`"
     )
 }
 
-impl Drop for Steps {
+impl Drop for TrainingProgress {
     fn drop(&mut self) {
         self.clear();
     }

@@ -1,8 +1,8 @@
-//! What is to be classified: pictures, texts or features, as named on the command line.
+//! Inputs of a classification: pictures, texts or features.
 
 use super::data::names;
 use crate::private_folder::PrivateFolder;
-use crate::{Error, Result, extract};
+use crate::{Error, Result, extractor};
 use hetal_client::Model;
 use hetal_client::data::{Labels, files};
 use hetal_extract_api::Manifest;
@@ -15,39 +15,42 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct Inputs {
-    /// Pictures (JPEG or PNG), for a model of features that `hetal extract` made.
+    /// Pictures (JPEG or PNG), for a model trained on output of `hetal extract`.
     #[arg(group = "input", value_name = "PICTURE")]
     pub pictures: Vec<PathBuf>,
-    /// A text, for a model of features that `hetal extract` made; may be given more than once.
+    /// A text, for a model trained on output of `hetal extract`; may be given more than once.
     #[arg(long, group = "input")]
     pub text: Vec<String>,
     /// Features of the rows: .npy, .npz, .safetensors or .csv.
     #[arg(long, group = "input", value_name = "FILE")]
     pub features: Option<PathBuf>,
-    /// Where the network is now that made the features, if it is not where it was. Another one is refused.
+    /// The new folder of the network that made the features, if it moved. Another network is
+    /// refused.
     #[arg(long, value_name = "DIR")]
     pub network: Option<PathBuf>,
-    /// Where downloaded networks are kept.
+    /// The folder of downloaded networks.
     #[arg(long, env = "HETAL_MODELS", value_name = "DIR")]
     pub models: Option<PathBuf>,
-    /// Where the network runs that makes the features.
+    /// Where the network runs.
     #[arg(long, value_enum, default_value = "auto")]
     pub device: DeviceArgument,
 }
 
 /// Rows to classify.
 pub struct Rows {
-    /// What each is called, for pictures and texts.
+    /// The names of pictures and texts.
     pub names: Option<Vec<String>>,
-    /// One row each.
+    /// The features, one row for each input.
     pub features: Matrix,
-    /// True labels, where the feature file holds them.
+    /// True labels, if the feature file contains them.
     pub labels: Option<Labels>,
 }
 
 impl Inputs {
-    /// Reads features, or makes them by the network that the model was trained with. Labels of a feature file are those of its
-    /// `label_column`, or those under a usual name, unless they are `elsewhere`.
+    /// Reads features, or computes them with the network of the model.
+    ///
+    /// The labels of a feature file are in `label_column` or under a usual name. They are not read
+    /// if they come from `elsewhere`.
     pub fn rows(&self, model: &Model, path: &Path, label_column: Option<&str>, elsewhere: bool) -> Result<Rows> {
         if let Some(file) = &self.features {
             let table = if elsewhere { None } else { Some(files::table(file, label_column)?) };
@@ -64,11 +67,11 @@ impl Inputs {
         Ok(Rows { names: Some(names), features, labels: None })
     }
 
-    /// Features of pictures or texts, which another process reads.
+    /// Computes features of pictures or texts in another process.
     fn encoded(&self, manifest: Manifest, rows: usize) -> Result<Matrix> {
         let (columns, folder) = (manifest.model.columns, PrivateFolder::new()?);
         let out = folder.path().join("features.npy");
-        extract::carry_out(&Request::Encode(Encode {
+        extractor::carry_out(&Request::Encode(Encode {
             manifest,
             pictures: self.pictures.iter().map(|path| path.clone().into_os_string()).collect(),
             texts: self.text.clone(),
@@ -81,7 +84,7 @@ impl Inputs {
         match (features.rows(), features.columns()) == (rows, columns) {
             true => Ok(features),
             false => Err(Error::Extraction(format!(
-                "the extractor made {} rows of {} numbers, {rows} rows of {columns} were asked for",
+                "hetal-extract returned {} rows of {} numbers instead of {rows} rows of {columns}",
                 features.rows(),
                 features.columns()
             ))),
@@ -89,12 +92,12 @@ impl Inputs {
     }
 }
 
-/// How the features of a model were made, where it carries that.
+/// The manifest of the features that a model was trained on, if it stores one.
 pub fn manifest(model: &Model, path: &Path) -> Result<Option<Manifest>> {
     Ok(model.extraction.as_ref().map(|value| Manifest::carried(value, path)).transpose()?)
 }
 
-/// Labels with the names of the model's classes, which may be numbers.
+/// Replaces class numbers by the class names of a model, unless they are its class names.
 pub fn truth(labels: Labels, model: &Model, path: &Path) -> Result<Labels> {
     if labels.classes().iter().all(|label| model.classes.contains(label)) {
         return Ok(labels);

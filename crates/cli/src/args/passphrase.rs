@@ -1,6 +1,6 @@
 //! The passphrase of a secret key: from a file, the environment or the terminal.
 
-use super::warn_if_others_read;
+use crate::ui::output::warn_if_others_read;
 use crate::{Error, Result};
 use hetal_client::{Project, keys};
 use hetal_keys::{Passphrase, secret_file};
@@ -8,29 +8,32 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The environment variable that may hold it.
+/// The environment variable for the passphrase.
 const VARIABLE: &str = "HETAL_PASSPHRASE";
 
-/// Where the passphrase is. Without an option: in the environment variable HETAL_PASSPHRASE, or typed.
+/// The source of a passphrase. The default is the environment variable, then the terminal.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct PassphraseSource {
-    /// A file whose first line is the passphrase of the secret key, if it has one (or the environment variable HETAL_PASSPHRASE, or typed).
+    /// A file whose first line is the passphrase of the secret key (or set the environment variable
+    /// HETAL_PASSPHRASE, or type it).
     #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 }
 
 impl PassphraseSource {
-    /// Gives a project the passphrase of its secret key, if that has one; of a key that takes the place of a locked one, a new one.
+    /// Sets the passphrase of a project whose secret key has one.
+    ///
+    /// If a new key is to replace a locked one, asks for a new passphrase.
     pub fn unlock(&self, project: &mut Project) -> Result<()> {
         let (path, settings) = (project.secret(), project.settings());
-        let succeeds_locked = settings.locked && settings.key_id.is_none() && !project.has_secret();
-        let passphrase = if succeeds_locked { Some(self.new_one()?) } else { self.of_file(&path)? };
+        let replaces_locked = settings.locked && settings.key_id.is_none() && !project.has_secret();
+        let passphrase = if replaces_locked { Some(self.ask_new()?) } else { self.for_key_file(&path)? };
         project.set_passphrase(passphrase);
         Ok(())
     }
 
-    /// The passphrase of a key file, if it has one.
-    pub fn of_file(&self, path: &Path) -> Result<Option<Passphrase>> {
+    /// The passphrase of a key file; `None` if the file has none.
+    pub fn for_key_file(&self, path: &Path) -> Result<Option<Passphrase>> {
         if !path.exists() || !secret_file::is_locked(path)? {
             return Ok(None);
         }
@@ -40,13 +43,13 @@ impl PassphraseSource {
         }
     }
 
-    /// A passphrase to lock a new key with; typed twice where it is typed.
-    pub fn new_one(&self) -> Result<Passphrase> {
+    /// A passphrase for a new key. In a terminal it is typed twice.
+    pub fn ask_new(&self) -> Result<Passphrase> {
         if let Some(passphrase) = self.given()? {
             return Ok(passphrase);
         }
         let first = typed("passphrase for the secret key: ")?;
-        if first == typed("the same again: ")? { Ok(first) } else { Err(Error::PassphrasesDiffer) }
+        if first == typed("repeat the passphrase: ")? { Ok(first) } else { Err(Error::PassphrasesDiffer) }
     }
 
     fn given(&self) -> Result<Option<Passphrase>> {
@@ -65,32 +68,34 @@ impl PassphraseSource {
     }
 }
 
-/// The lock of a secret key that a command may make.
+/// Whether a new secret key gets a passphrase, and its source.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Lock {
-    /// Lock the secret key with a passphrase when it is made.
+pub struct LockArguments {
+    /// Protect a new secret key with a passphrase.
     #[arg(long)]
     pub passphrase: bool,
-    /// Where the passphrase is.
+    /// The source of the passphrase.
     #[command(flatten)]
     pub source: PassphraseSource,
 }
 
-impl Lock {
-    /// Gives a project the passphrase of its secret key, which a successor keeps; one that is made gets a new one where that is wished for.
-    /// `replaced`: whether the key that is there goes.
+impl LockArguments {
+    /// Sets the passphrase of a project. A new key keeps the passphrase of the key it replaces, or
+    /// gets a new one if `--passphrase` is given.
+    ///
+    /// `replaced` tells whether the command replaces the existing key.
     pub fn prepare(&self, project: &mut Project, replaced: bool) -> Result<()> {
         if replaced && self.passphrase {
-            project.set_passphrase(Some(self.source.new_one()?));
+            project.set_passphrase(Some(self.source.ask_new()?));
             return Ok(());
         }
         self.source.unlock(project)?;
-        let is_there = project.has_secret();
+        let exists = project.has_secret();
         match (project.passphrase().is_some(), self.passphrase) {
-            // A word that does not open the old key must not lock the new one.
-            (true, _) if replaced && is_there => keys::existing_owner(project).map(drop)?,
-            (false, true) if is_there => return Err(Error::NotLocked { path: project.secret() }),
-            (false, true) => project.set_passphrase(Some(self.source.new_one()?)),
+            // A passphrase that does not open the old key must not lock the new one.
+            (true, _) if replaced && exists => keys::existing_owner(project).map(drop)?,
+            (false, true) if exists => return Err(Error::NotLocked { path: project.secret() }),
+            (false, true) => project.set_passphrase(Some(self.source.ask_new()?)),
             _ => {}
         }
         Ok(())

@@ -1,0 +1,10 @@
+//! Arguments that several commands share.
+
+pub mod connection;
+pub mod data;
+pub mod hyper_parameters;
+pub mod inputs;
+pub mod passphrase;
+
+/// The default project folder.
+pub const PROJECT_FOLDER: &str = "hetal-project";

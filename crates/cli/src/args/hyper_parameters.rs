@@ -1,0 +1,32 @@
+//! Hyper-parameters that a training requests.
+
+use hetal_learn::Wishes;
+use hetal_learn::nesterov::Momentum;
+
+/// Hyper-parameters to request. The server has a default for each.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct HyperParameters {
+    /// Rows of a batch.
+    #[arg(long, value_name = "ROWS", help_heading = "Hyper-parameters (default: the server's)")]
+    pub batch: Option<usize>,
+    /// The learning rate.
+    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    pub rate: Option<f64>,
+    /// Epochs without improvement before training stops.
+    #[arg(long, value_name = "EPOCHS", help_heading = "Hyper-parameters (default: the server's)")]
+    pub patience: Option<usize>,
+    /// The largest number of epochs.
+    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    pub epochs: Option<usize>,
+    /// Use gradient descent without Nesterov's momentum.
+    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    pub no_momentum: bool,
+}
+
+impl HyperParameters {
+    /// The request to the server.
+    pub fn wishes(&self) -> Wishes {
+        let momentum = self.no_momentum.then_some(Momentum::None);
+        Wishes { batch: self.batch, rate: self.rate, momentum, patience: self.patience, max_epochs: self.epochs }
+    }
+}

@@ -1,0 +1,31 @@
+//! `hetal bench`: the benchmarks of hetal-experiments.
+
+use crate::Result;
+use hetal_experiments::bench;
+
+/// Benchmarks.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Measure time and precision of the operations of one parameter set, including bootstraps.
+    Ops(bench::ops::Arguments),
+    /// Train on real features to early stopping, with and without the errors of encryption.
+    Accuracy(bench::accuracy::Arguments),
+    /// Count and time the encrypted matrix products that the paper compares.
+    Matmul(bench::matmul::Arguments),
+    /// Measure the softmax errors of the paper's table and of our softmax.
+    Softmax(bench::softmax::Arguments),
+    /// Compare encrypted training with plain training, on random or real features.
+    Train(bench::train::Arguments),
+}
+
+/// Runs a benchmark.
+pub fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Ops(arguments) => bench::ops::run(arguments)?,
+        Command::Accuracy(arguments) => bench::accuracy::run(arguments)?,
+        Command::Matmul(arguments) => bench::matmul::run(arguments)?,
+        Command::Softmax(arguments) => bench::softmax::run(arguments)?,
+        Command::Train(arguments) => bench::train::run(arguments)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! `hetal extract`: runs the program `hetal-extract`.
+
+use crate::Result;
+use crate::extractor::{command, failed, program};
+use crate::ui::output::print;
+use hetal_extract_api::arguments::{Arguments, Command as Listing};
+use hetal_extract_api::catalogue;
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+/// Runs `hetal extract`. `given` are its unparsed arguments.
+pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
+    if let Some(Listing::Models { json }) = &arguments.command {
+        print(*json, &catalogue::json(), &catalogue::text());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = program()?;
+    let mut command = command(&program);
+    command.args(given);
+    replace(command).map_err(|error| failed(&program, error))
+}
+
+/// Replaces this process by the other program, which receives signals and sets the exit status.
+#[cfg(unix)]
+fn replace(mut command: Command) -> std::io::Result<ExitCode> {
+    Err(std::os::unix::process::CommandExt::exec(&mut command))
+}
+
+/// Runs the other program and returns its exit status.
+#[cfg(not(unix))]
+fn replace(mut command: Command) -> std::io::Result<ExitCode> {
+    let code = command.status()?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}

@@ -1,0 +1,5 @@
+//! The user interface: progress, formats, output.
+
+pub mod format;
+pub mod output;
+pub mod progress;
