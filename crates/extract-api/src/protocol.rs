@@ -66,7 +66,7 @@ fn parsed(line: &str) -> Option<(Vec<u64>, u64)> {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
     /// Features of a few pictures or texts, for a prediction.
-    Encode(Encode),
+    Encode(Box<Encode>),
     /// An extraction, as the command line of `hetal-extract` would ask for it.
     Extract(Extract),
 }

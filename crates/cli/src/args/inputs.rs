@@ -71,7 +71,7 @@ impl Inputs {
     fn encoded(&self, manifest: Manifest, rows: usize) -> Result<Matrix> {
         let (columns, folder) = (manifest.model.columns, PrivateFolder::new()?);
         let out = folder.path().join("features.npy");
-        extractor::carry_out(&Request::Encode(Encode {
+        extractor::carry_out(&Request::Encode(Box::new(Encode {
             manifest,
             pictures: self.pictures.iter().map(|path| path.clone().into_os_string()).collect(),
             texts: self.text.clone(),
@@ -79,7 +79,7 @@ impl Inputs {
             models: self.models.clone().map(PathBuf::into_os_string),
             device: self.device,
             out: out.clone().into_os_string(),
-        }))?;
+        })))?;
         let features = files::features(&out)?;
         match (features.rows(), features.columns()) == (rows, columns) {
             true => Ok(features),

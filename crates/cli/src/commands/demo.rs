@@ -21,7 +21,7 @@ use hetal_learn::{Limits, Matrix, Wishes, judge, reference};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Server};
 use serde_json::{Value, json};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
@@ -112,14 +112,20 @@ impl DemoRows {
         let folder = arguments.dir.join("features");
         let device = arguments.device.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let options: [(&str, &OsStr); 5] = [
-            ("--model", network.as_os_str()),
-            ("--data", texts.as_os_str()),
-            ("--out", folder.as_os_str()),
-            ("--device", device.as_ref()),
-            ("--bad", "skip".as_ref()),
+            ("model", network.as_os_str()),
+            ("data", texts.as_os_str()),
+            ("out", folder.as_os_str()),
+            ("device", device.as_ref()),
+            ("bad", "skip".as_ref()),
         ];
+        // In one word: a path may begin like an option.
+        let option = |(name, value): (&str, &OsStr)| {
+            let mut word = OsString::from(format!("--{name}="));
+            word.push(value);
+            word
+        };
         extractor::carry_out(&Request::Extract(Extract {
-            arguments: options.into_iter().flat_map(|(name, value)| [name.into(), value.to_owned()]).collect(),
+            arguments: options.map(option).to_vec(),
             at_most: Some([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]]),
         }))?;
         let manifest = Manifest::read(&folder)?;

@@ -39,7 +39,7 @@ pub struct ExtractTask {
 #[derive(Serialize, Deserialize)]
 pub struct EncodeTask {
     /// Which, and by which network.
-    pub request: Encode,
+    pub request: Box<Encode>,
     /// Where the network is, if it is not where it was.
     pub folder: Option<OsString>,
 }

@@ -46,7 +46,7 @@ fn carry_out(request: Request) -> Result<()> {
     }
 }
 
-fn encode(request: Encode) -> Result<()> {
+fn encode(request: Box<Encode>) -> Result<()> {
     let folder = model::folder_again(&request)?;
     let task = Task::Encode(EncodeTask { request, folder });
     supervisor::supervise(task, Limits::new(None), Duration::from_secs(STALL_SECONDS))
