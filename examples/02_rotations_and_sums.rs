@@ -27,9 +27,10 @@ fn main() -> hetal::Result<()> {
         println!("{} is a toy set: quick and INSECURE. Real data needs `-- --set full`.", context.params().name());
     }
 
-    // Every rotation distance needs a key of its own. The dry run lists them, so nobody has to.
+    // Every rotation distance needs a key of its own. Dry runs list them, so nobody has to.
+    let single = context.dry_run(|engine, [a]| engine.rotate(&a, 2))?;
     let counts = context.dry_run(|engine, [a, b]| inner_product(engine, &a, &b))?;
-    let needs = counts.keys();
+    let needs = single.keys().union(counts.keys());
     println!("an inner product of {} slots takes {} rotations", context.slots(), counts.count(OpKind::Rotation));
     let distances: Vec<i64> = needs.rotations.iter().map(|(distance, _level)| *distance).collect();
     println!("rotation keys for the distances {distances:?}");

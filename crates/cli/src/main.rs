@@ -11,7 +11,7 @@ static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 
 /// Train classifiers on encrypted data.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "hetal", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
