@@ -218,7 +218,11 @@ mod tests {
         assert_eq!((ours.top_level(), ours.chain().len()), (full.top_level(), full.chain().len()));
         // Security is known from a table of moduli: of a set of one's own, that it is at least 128.
         assert!(ours.security().bits() >= 128.0, "{}", ours.security());
-        assert!((ours.log_qp(ours.full_basis()) - full.log_qp(full.full_basis())).abs() < 0.1, "{} bits", ours.log_qp(ours.full_basis()));
+        assert!(
+            (ours.log_qp(ours.full_basis()) - full.log_qp(full.full_basis())).abs() < 0.1,
+            "{} bits",
+            ours.log_qp(ours.full_basis())
+        );
         for level in 0..=ours.top_level() {
             assert!((libm::log2(ours.scale(level)) - 42.0).abs() < 1e-3, "level {level}");
         }
