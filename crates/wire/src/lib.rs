@@ -6,10 +6,10 @@ mod names;
 pub use job_state::JobState;
 pub use names::{BlobName, JobId, NameError};
 
-/// The messages and the service of `proto/hetal.proto`.
+/// The messages and the service of `proto/hetal.proto`, as `examples/generate.rs` wrote them.
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::panic)]
 pub mod v1 {
-    tonic::include_proto!("hetal.v1");
+    include!("generated/hetal.v1.rs");
 }
 
 /// The protocol version of this program. It rises whenever the other end could not use a message or
