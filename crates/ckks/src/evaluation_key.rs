@@ -29,7 +29,7 @@ impl KeyId {
 
     /// The primes at which the digits of such a key for `limbs` limbs begin.
     pub fn digit_starts(self, params: &Params, limbs: usize) -> &[usize] {
-        // The operand of a key from the sparse secret is small: one digit is the whole gadget.
+        // The operand of a key from the sparse secret is small, so it is not split: one digit.
         let digits = if matches!(self, Self::FromSparse(_)) { 1 } else { params.digits(limbs) };
         &params.digit_starts()[..digits]
     }
@@ -59,11 +59,12 @@ impl std::fmt::Display for KeyId {
     }
 }
 
-/// A switching key: for each digit a pair `(b, a)` with `b + a t = P g_j s + e` under the target
-/// secret `t`.
+/// A switching key: for each digit `j` a pair `(b, a)` with `b + a t = P g_j s + e`, where `s` is
+/// the old secret, `t` the target secret, and `P` the product of the special primes. `g_j` is 1
+/// modulo the primes of the digit and 0 modulo the others.
 ///
-/// For automorphisms the target is `s(X^(1/g))`. The inner product comes first and the automorphism
-/// last, so that many rotations share one set of digits.
+/// For the automorphism `X -> X^g` the target is `s(X^(1/g))`. The inner product comes first and
+/// the automorphism last, so that many rotations share one set of digits.
 pub struct SwitchingKey<P> {
     /// What it is for.
     pub id: KeyId,

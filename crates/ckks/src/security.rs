@@ -4,7 +4,7 @@
 //! bdd-hybrid, mitm-hybrid and EJK dual under the MATZOV cost model, error sigma 3.2.
 //! `docs/security/` shows how to derive a row again. An entry is the largest log2(QP) for which the
 //! best attack costs at least 2^128. The sparse columns are lowered by 1.5 % because the fast
-//! implementation that computed them underestimates mitm-hybrid by that much.
+//! implementation that computed them is too optimistic about mitm-hybrid by that much.
 
 use crate::{Error, Result};
 
@@ -63,8 +63,8 @@ impl std::fmt::Display for Security {
 }
 
 /// The largest log2(QP) with 128 bits at degree `2^log_n` for secrets with `weight` nonzero
-/// coefficients (of the next smaller weight in the table; `usize::MAX` for uniform ternary). 0 when
-/// nothing is known.
+/// coefficients (`usize::MAX` for uniform ternary ones). A degree or weight between those of the
+/// table has the limit of the next smaller one. 0 when nothing is known.
 pub fn largest_log_qp(log_n: u32, weight: usize) -> f64 {
     let row = LARGEST_LOG_QP.iter().rev().find(|(row, _)| *row <= log_n);
     let known = |(_, limits): &(u32, [f64; 7])| {

@@ -57,7 +57,7 @@ impl<K: Eq + Hash, V> Made<K, V> {
         Self(RwLock::default())
     }
 
-    /// What there is for a key, or is now made. Where the card has no memory for it, `make_room`
+    /// What there is for a key, or is now made. Where the GPU has no memory for it, `make_room`
     /// may help.
     fn get(&self, key: K, make: impl Fn(&K) -> Result<V>, make_room: impl FnOnce()) -> Result<Arc<V>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
@@ -189,7 +189,7 @@ impl CudaBackend {
         self.health.check()
     }
 
-    /// The card and its driver, in words.
+    /// The GPU and its driver, in words.
     pub fn describe(&self) -> String {
         self.device.describe()
     }
@@ -215,7 +215,7 @@ impl CudaBackend {
     ///
     /// # Errors
     ///
-    /// A card that does not answer.
+    /// A GPU that does not answer.
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.device.memory()
     }
@@ -258,7 +258,7 @@ impl CudaBackend {
 
     /// What is made once for a key, or `None` and a note of the error.
     fn made<K: Eq + Hash, V>(&self, all: &Made<K, V>, key: K, make: impl Fn(&K) -> Result<V>) -> Option<Arc<V>> {
-        // Chunks that are free are the card's memory too.
+        // Chunks that are free are the GPU's memory too.
         self.noted(all.get(key, make, || self.pool.trim(&[])))
     }
 

@@ -1,4 +1,4 @@
-//! What the backend asks of a card. There are two: a real one through the driver, and an emulator
+//! What the backend asks of a GPU. There are two: a real one through the driver, and an emulator
 //! for tests.
 
 use crate::ffi::arguments::Arguments;
@@ -15,11 +15,11 @@ pub struct KernelTime {
     pub limbs: u32,
     /// Its launches.
     pub launches: usize,
-    /// Seconds on the card.
+    /// Seconds on the GPU.
     pub seconds: f64,
 }
 
-/// Queues of a card that run beside each other. Work is queued on the one of the thread; 0 unless
+/// Queues of a GPU that run beside each other. Work is queued on the one of the thread; 0 unless
 /// inside of a fork, which uses the others.
 pub(crate) const LANES: usize = 1 + SIDES;
 
@@ -79,7 +79,7 @@ pub(crate) fn not_recorded(operation: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Memory and kernels of one card. Everything is queued, in order, on the thread's lane.
+/// Memory and kernels of one GPU. Everything is queued, in order, on the thread's lane.
 pub(crate) trait Device: Send + Sync {
     /// What its kernels compute with.
     fn arithmetic(&self) -> Arithmetic;
@@ -89,7 +89,7 @@ pub(crate) trait Device: Send + Sync {
     fn fork(&self, sides: usize) -> Result<()>;
     /// Lane 0 waits for what they have queued.
     fn join(&self, sides: usize) -> Result<()>;
-    /// Words for people: the card and its driver.
+    /// Words for people: the GPU and its driver.
     fn describe(&self) -> String;
     /// Bytes free and in all.
     fn memory(&self) -> Result<(usize, usize)>;

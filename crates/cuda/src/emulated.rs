@@ -1,23 +1,23 @@
-//! An emulated card in the place of this machine's, for tests of what stands above.
+//! An emulated GPU in place of this machine's, for tests of programs that use this crate.
 
 pub use crate::ffi::emulator::is_present;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of memory, and launches until it is lost (all there can be: never).
+/// Bytes of memory, and the number of launches after which the GPU is lost (`usize::MAX`: never).
 type Card = (usize, Arc<AtomicUsize>);
 
 static CARD: Mutex<Option<Card>> = Mutex::new(None);
 
-/// From now on this process has one card: an emulated one of so many bytes, in place of any before.
-/// Returns the launches until it is lost, to be changed at will.
+/// Gives this process one emulated GPU with `bytes` bytes of memory, in place of all others.
+/// Returns the number of launches until the GPU is lost, which the caller may change at any time.
 pub fn install(bytes: usize) -> Arc<AtomicUsize> {
     let launches = Arc::new(AtomicUsize::new(usize::MAX));
     *CARD.lock().unwrap_or_else(PoisonError::into_inner) = Some((bytes, Arc::clone(&launches)));
     launches
 }
 
-/// The card that was put in, if one was.
+/// The installed GPU, if there is one.
 pub(crate) fn card() -> Option<Card> {
     CARD.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

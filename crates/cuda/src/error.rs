@@ -6,19 +6,19 @@ use hetal_ckks::backend::Failure;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No card, or no driver for it.
+    /// No GPU, or no driver for it.
     #[error("no GPU: {reason}")]
     NoGpu {
         /// Why.
         reason: String,
     },
-    /// A card, but nothing to compile kernels with.
+    /// A GPU, but nothing to compile kernels with.
     #[error(
         "GPU found, NVRTC missing: {gpu} needs the CUDA run-time compiler libnvrtc. Install the CUDA toolkit, or \
          `pip install nvidia-cuda-nvrtc` and set HETAL_NVRTC to the folder that holds libnvrtc.so.13"
     )]
     NvrtcMissing {
-        /// The card.
+        /// The GPU.
         gpu: String,
     },
     /// The driver lacks something this program needs.
@@ -53,22 +53,22 @@ pub enum Error {
     OutOfMemory {
         /// Bytes asked for.
         needed: usize,
-        /// Bytes free on the card.
+        /// Bytes free on the GPU.
         free: usize,
-        /// Bytes of the card.
+        /// Bytes of the GPU.
         total: usize,
     },
-    /// Other programs hold the memory that the card needs to be used at all.
+    /// Other programs hold the memory that the GPU needs to be used at all.
     #[error("no GPU memory is left for {operation}: {free} bytes of {total} are free")]
     NoRoom {
         /// What was asked of it.
         operation: &'static str,
-        /// Bytes free on the card; zero where nobody could tell.
+        /// Bytes free on the GPU; zero where nobody could tell.
         free: usize,
-        /// Bytes of the card.
+        /// Bytes of the GPU.
         total: usize,
     },
-    /// The driver refused or lost the card.
+    /// The driver refused or lost the GPU.
     #[error("the GPU failed in {operation}: {reason}")]
     Driver {
         /// What was asked of it.
@@ -76,7 +76,7 @@ pub enum Error {
         /// The driver's words.
         reason: String,
     },
-    /// A compiler that no longer knows the card.
+    /// A compiler that no longer knows the GPU.
     #[error(
         "NVRTC {compiler} no longer compiles for {target}: install NVRTC 12 (`pip install nvidia-cuda-nvrtc-cu12` and HETAL_NVRTC \
          set to the folder that holds libnvrtc.so.12)"
@@ -84,7 +84,7 @@ pub enum Error {
     CardTooOld {
         /// The compiler's version.
         compiler: String,
-        /// The card's architecture.
+        /// The GPU's architecture.
         target: String,
     },
     /// A variable of the environment with a value that means nothing.

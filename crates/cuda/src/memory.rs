@@ -73,7 +73,7 @@ pub(crate) struct Pool {
 
 /// The rooms: what work is done in, and what recordings work in when they are replayed. Nothing is
 /// done while work is recorded, and replays come one after the other, so all recordings share a
-/// room; between them, chunks of it that are free are lent to other work that the card has no more
+/// room; between them, chunks of it that are free are lent to other work that the GPU has no more
 /// memory for.
 #[derive(Default)]
 struct Rooms {
@@ -276,7 +276,7 @@ impl Pool {
     fn allocate(&self, lane: usize, limbs: usize) -> Result<u64> {
         self.health.check()?;
         let ask = || self.ask(limbs.max(CHUNK)).ok();
-        // What stays for long in the recordings' room ends their replays: work asks the card first.
+        // What stays for long in the recordings' room ends their replays: work asks the GPU first.
         let found = if is_recording() { self.borrow(limbs).or_else(ask) } else { ask().or_else(|| self.borrow(limbs)) };
         let last = || {
             // Perhaps there is room in chunks that are free, or will be once another thread has
@@ -392,8 +392,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// Gives a chunk back to the card, whose memory goes to whoever asks next: what was one
-    /// tenant's is no other's. A card that failed keeps it.
+    /// Gives a chunk back to the GPU, whose memory goes to whoever asks next: what was one
+    /// tenant's is no other's. A GPU that failed keeps it.
     fn release(&self, address: u64, limbs: usize) {
         _ = self.device.zero(address, limbs * self.limb_bytes);
         self.device.free(address);
@@ -551,7 +551,7 @@ mod tests {
         let pool = Arc::new(Pool::new(Arc::new(card), Arc::default(), 8));
         let place = recording(|| pool.take(CHUNK).address());
         let chunks = pool.recorded_chunks();
-        // The card has no more: only the recordings' chunk is free.
+        // The GPU has no more: only the recordings' chunk is free.
         let _rest = pool.try_take(CHUNK).unwrap();
         let borrowed = || in_lane(1, || pool.borrow(1).map(|(address, _)| address));
         let reserved = pool.reserve(&chunks).unwrap();

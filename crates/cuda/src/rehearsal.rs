@@ -1,5 +1,5 @@
-//! A card that computes nothing and has all the memory that is asked for. Behind the backend it
-//! shows what a job will need.
+//! A device that computes nothing and grants every allocation. A dry run of a job on it shows how
+//! much memory the job will hold.
 
 use crate::Result;
 use crate::device::{Device, KernelTime, not_recorded, recording};
@@ -7,7 +7,7 @@ use crate::ffi::arguments::Arguments;
 use crate::source::{Arithmetic, Kernel};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// It gives addresses that nothing is behind, none twice.
+/// Hands out addresses without memory behind them, each only once.
 #[derive(Default)]
 pub(crate) struct Rehearsal {
     given: AtomicU64,

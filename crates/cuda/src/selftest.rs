@@ -1,4 +1,4 @@
-//! Every operation on two backends, limb by limb: what anyone with a card can run.
+//! Every operation on two backends, limb by limb: what anyone with a GPU can run.
 
 use crate::CudaBackend;
 use hetal_ckks::Backend;
@@ -62,12 +62,12 @@ pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64)
     Ok(report)
 }
 
-/// Lets a card transform, multiply, divide and switch keys, on few limbs, and compares with the
-/// CPU: quick, for a card about to be used.
+/// Lets a GPU transform, multiply, divide and switch keys, on few limbs, and compares with the
+/// CPU: quick, for a GPU about to be used.
 ///
 /// # Errors
 ///
-/// The failure of the card, or a result that is wrong.
+/// The failure of the GPU, or a result that is wrong.
 pub fn probe(card: &CudaBackend, ring: &Ring<'_>) -> crate::Result<()> {
     let failed = |reason: String| crate::Error::Driver { operation: "a test of its arithmetic", reason };
     let cpu = RnsRing::new(ring.log_n, ring.q, ring.p, Isa::detect());

@@ -17,7 +17,7 @@ pub(crate) const LOG_N: std::ops::RangeInclusive<u32> = 10..=17;
 /// What kernels compute with. Both give the same residues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Doubles, with fused multiply-add: for cards with as many units for them as for floats of 32
+    /// Doubles, with fused multiply-add: for GPUs with as many units for them as for floats of 32
     /// bits, or half as many.
     Fp64,
     /// 64-bit integers, for the others.
@@ -25,7 +25,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// The faster one on a card of compute capability `capability` (90 for 9.0): the large chips of
+    /// The faster one on a GPU of compute capability `capability` (90 for 9.0): the large chips of
     /// each generation (V100, A100, H100, H200, B200) have many units for doubles.
     pub(crate) fn of_card(capability: u32) -> Self {
         if [70, 80, 90, 100].contains(&capability) { Self::Fp64 } else { Self::Integer }

@@ -134,7 +134,7 @@ fn bootstraps_give_the_cpus_bytes() {
     drop(on_gpu);
     assert_eq!(gpu.graphs().recorded, 0, "recordings go with what they are of");
 
-    // A rehearsal without a card counts the same memory.
+    // A rehearsal without a GPU counts the same memory.
     let rehearsal = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&rehearsal));
     let rehearsed = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
@@ -156,7 +156,7 @@ fn rings_without_kernels_are_refused() {
     assert!(matches!(CudaBackend::emulated(10, &[], &[]), Err(Error::Unsupported { .. })));
 }
 
-/// Where there is no card, the words say so and nothing panics.
+/// Where there is no GPU, the words say so and nothing panics.
 #[test]
 fn a_machine_without_a_card_is_told_so() {
     let q = prime::ntt_primes_below(50, 10, 1);
@@ -258,7 +258,7 @@ fn forks_come_one_by_one_and_keep_what_others_give_back() {
     gpu.synchronize().unwrap();
 }
 
-/// A card is asked for what the CPU knows before it is used.
+/// A GPU is asked for what the CPU knows before it is used.
 #[test]
 fn a_card_that_computes_wrongly_or_not_is_found() {
     if !is_present() {
@@ -321,7 +321,7 @@ fn memory_does_not_grow_with_forks() {
     assert_eq!(gpu.pool_bytes(), held);
 }
 
-/// A card is lost in the middle of a step: the step is an error, the session stays where it was,
+/// A GPU is lost in the middle of a step: the step is an error, the session stays where it was,
 /// nothing false is written, and the checkpoint from before goes on elsewhere.
 #[test]
 fn a_lost_card_loses_nothing() {

@@ -80,7 +80,8 @@ impl Encryptor {
         Ok(Ciphertext { c0, c1, limbs: basis.q, scale: message.scale, set: self.set })
     }
 
-    /// `-a s + e (+ m)`.
+    /// An encryption of zero under the secret, `-a s + e`, plus the message if there is one. The
+    /// seed `public` determines `a`, and `private` determines `e`.
     fn zero_under(
         &self,
         secret: &SecretKey,

@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 pub struct EphemeralSecret(SecretKey);
 
 impl EphemeralSecret {
-    /// A fresh one.
+    /// A fresh ephemeral secret.
     pub fn new(params: &Params, seeds: &mut dyn SeedSource) -> Self {
         Self(SecretKey::sparse(params, seeds))
     }
@@ -173,8 +173,9 @@ impl KeyGenerator {
         self.params.literal().secret_weight
     }
 
-    /// For each digit `j`, beginning at prime `starts[j]`: `(b, a)` with `b = -a t + e + P s` on
-    /// its primes and `-a t + e` on the others. Fails for a key of less than 128 bits.
+    /// The key from the secret `source` (`s`) to the secret `target` (`t`): for each digit a pair
+    /// `(b, a)` with `b = -a t + e + P s` on the primes of the digit and `b = -a t + e` on the
+    /// others. Fails for a key of less than 128 bits.
     fn switching(
         &self,
         id: KeyId,

@@ -18,8 +18,8 @@ pub fn pieces(g: &Geometry, rows: usize, batch: usize) -> Vec<Range<usize>> {
     split(0..rows, batch).flat_map(|batch| split(batch, g.rows())).collect()
 }
 
-/// The pieces, of `sent` uploaded ones, that form batch `number` of `batch` rows. All batches but
-/// the last have the same number of pieces.
+/// The numbers of the pieces that form batch `number`, for batches of `batch` rows and `sent`
+/// uploaded pieces. All batches but the last have the same number of pieces.
 pub fn pieces_of(g: &Geometry, batch: usize, number: usize, sent: usize) -> Range<usize> {
     let count = g.pieces(batch);
     number.saturating_mul(count).min(sent)..(number + 1).saturating_mul(count).min(sent)
@@ -57,7 +57,7 @@ impl<C: Clone + Send + Sync> CachedBatch<C> {
     }
 }
 
-/// The pieces of a training's batches, by number.
+/// The pieces of all batches of a training, one after the other. Numbers are those of pieces.
 pub trait Batches<E: Engine> {
     /// The number of pieces.
     fn count(&self) -> usize;

@@ -1,4 +1,4 @@
-//! Everything that client and server derive from the shape of a training: its layout, its levels,
+//! Everything that client and server derive from the shape of a training: its geometry, its levels,
 //! its keys.
 
 use crate::judge::RANGES;
@@ -41,7 +41,7 @@ impl Circuit {
         Ok(Self { batch, geometry, level_plan: LevelPlan::lowest(), ranges })
     }
 
-    /// The layout.
+    /// The arrangement of rows, features and classes in slots.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -61,7 +61,7 @@ impl Circuit {
         sent.div_ceil(self.geometry.pieces(self.batch))
     }
 
-    /// The levels.
+    /// The level at which each part of an iteration happens.
     pub fn level_plan(&self) -> LevelPlan {
         self.level_plan
     }

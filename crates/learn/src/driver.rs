@@ -59,7 +59,7 @@ pub trait Host {
     /// The session took the result of a step or of a refresh.
     fn advanced(&mut self, session: &Session<Self::Ciphertext>, action: Action) -> Result<(), Self::Error>;
 
-    /// Sends the validation logits of the session's weights to the owner and obtains his verdict.
+    /// Sends the validation logits of the session's weights to the owner and waits for the verdict.
     fn verdict(
         &mut self,
         session: &Session<Self::Ciphertext>,
@@ -67,7 +67,7 @@ pub trait Host {
         range: f64,
     ) -> Result<ControlFlow<Self::Interruption, Verdict>, Self::Error>;
 
-    /// Verdicts that were given so far, the present one included.
+    /// The number of rounds so far. While a verdict is being taken, its round counts.
     fn rounds(&self) -> usize;
 
     /// The session took a verdict.
@@ -133,7 +133,7 @@ pub struct EngineHost<'a, E: Engine, B: Batches<E> + ?Sized, X> {
 type TrainerOfRange<'a, E> = dyn Fn(f64) -> crate::Result<&'a Trainer<E>> + 'a;
 /// The verdict on a session's weights after an epoch; a break interrupts the training.
 type Ask<'a, C, X> = dyn FnMut(&Session<C>, usize) -> Result<ControlFlow<(), Verdict>, X> + 'a;
-/// Hears of every step and refresh; a break interrupts the training.
+/// Called after every step and refresh; a break interrupts the training.
 type OnAdvance<'a, C> = dyn FnMut(&Session<C>, Action) -> ControlFlow<()> + 'a;
 
 impl<'a, E: Engine, B: Batches<E> + ?Sized, X> EngineHost<'a, E, B, X> {

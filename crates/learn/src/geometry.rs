@@ -17,8 +17,8 @@
 
 use crate::{Error, Result};
 
-/// The layout of one batch shape. It exists if the slots suffice for the square of the padded
-/// number of classes.
+/// How the rows, features and classes of one shape are arranged in slots. An arrangement exists if
+/// the slots suffice for the square of the padded number of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     slots: usize,

@@ -80,8 +80,8 @@ impl Judge {
             return Some(Verdict::Stop);
         }
         self.repeats_left -= 1;
-        // Far outside the range the softmax was wrong and a lower rate helps. Just outside it a
-        // wider range helps.
+        // Beyond the range the softmax was wrong, and a lower rate helps. Near the end of the
+        // range, a wider range helps.
         match wider(self.range) {
             Some(range) if largest <= self.range => {
                 self.range = range;

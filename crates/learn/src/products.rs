@@ -23,7 +23,7 @@ pub struct Expanded<C> {
     bias: C,
 }
 
-/// The masks of the products for one geometry, one level_plan and one scale of the logits, encoded
+/// The masks of the products for one geometry, one level plan and one scale of the logits, encoded
 /// once.
 pub struct Products<E: Engine> {
     geometry: Geometry,
@@ -71,12 +71,12 @@ impl<E: Engine> Products<E> {
         })
     }
 
-    /// The layout.
+    /// The arrangement of rows, features and classes in slots.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The levels.
+    /// The level at which each part of an iteration happens.
     pub fn level_plan(&self) -> LevelPlan {
         self.level_plan
     }

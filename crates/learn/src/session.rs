@@ -123,7 +123,7 @@ impl<C: Clone> Session<C> {
         self.kept.iter().map(|(epoch, weights)| (*epoch, &weights[..]))
     }
 
-    /// The next action of a session.
+    /// What the driver must do next.
     pub fn next_action(&self) -> Action {
         match self.phase {
             Phase::Training if self.model.needs_refresh() => Action::Refresh,
@@ -133,7 +133,7 @@ impl<C: Clone> Session<C> {
         }
     }
 
-    /// The model after the step or the refresh that [`Session::next_action`] asked for.
+    /// Takes the model after the step or the refresh that [`Session::next_action`] asked for.
     pub fn stepped(&mut self, model: Model<C>) -> Result<()> {
         self.expect(Phase::Training, "a step")?;
         let refresh = self.model.needs_refresh();

@@ -81,7 +81,8 @@ pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[
     vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, [None, None]);
 }
 
-/// [`dot_pair_into`] plus `s a` for each given `plus`: the inner product of a key-switch.
+/// [`dot_pair_into`] with packed `y0` and `y1`. Each given `plus[h] = (a, s)` adds `s a` to output
+/// `h`. This is the inner product of a key-switch.
 pub fn dot_packed_pair_plus_into(
     isa: Isa,
     q: &Modulus,
@@ -95,7 +96,7 @@ pub fn dot_packed_pair_plus_into(
     vector::dot_packed_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
 }
 
-/// [`dot_pair_into`] with packed weights.
+/// [`dot_pair_into`] with packed `x`, the weights of a sum.
 pub fn packed_dot_pair_into(
     isa: Isa,
     q: &Modulus,
@@ -124,13 +125,13 @@ fn check_dot_pair<X: Residues, Y: Residues>(
     assert!(plus.iter().flatten().all(|(a, s)| a.len() == n && *s < q.value()));
 }
 
-/// `out` is `a`, permuted: the entries and the sources of a part.
+/// `out` is `a`, permuted. `a` holds the sources of the part, and `out` its entries.
 pub fn permute_into(isa: Isa, out: &mut [u64], a: &[u64], part: &Part<'_>) {
     assert!(out.len() == a.len() && out.len() == part.range().len());
     vector::permute_into(isa, out, a, part);
 }
 
-/// `acc += a`, permuted.
+/// `acc += a`, with `a` permuted as in [`permute_into`].
 pub fn add_permuted_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>) {
     assert!(acc.len() == a.len() && acc.len() == part.range().len());
     vector::add_permuted_assign(isa, q, acc, a, part);

@@ -21,7 +21,7 @@ const WIDTH: usize = 8;
 #[derive(Clone, Copy, Default)]
 pub struct Packed<'a>(&'a [u64]);
 
-/// Words that so many residues take, a multiple of 128.
+/// The number of words that `residues` residues take. `residues` must be a multiple of 128.
 pub fn words(residues: usize) -> usize {
     assert!(residues.is_multiple_of(GROUP), "groups are of {GROUP} residues");
     residues / GROUP * ROWS * WIDTH

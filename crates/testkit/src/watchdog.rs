@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// Ends the process, as failed, unless it is dropped within a time.
+/// Ends the process with a failure, unless it is dropped within a time limit.
 pub struct Watchdog {
     _alive: Sender<()>,
 }
 
 impl Watchdog {
-    /// Watches from now on.
+    /// Starts the clock. `most` is the time limit.
     #[must_use]
     pub fn new(most: Duration) -> Self {
         let (alive, heard) = mpsc::channel::<()>();
@@ -25,7 +25,7 @@ impl Watchdog {
     }
 }
 
-/// Sets a flag when it is dropped, also by a panic: for threads that go on until it is set.
+/// Sets a flag when it is dropped, also by a panic. Threads that run until the flag is set then end.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

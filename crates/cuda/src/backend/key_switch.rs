@@ -10,7 +10,7 @@ use hetal_ring::{Basis, automorphism, digit_ranges};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rotated pairs are made and weighed a few limbs at a time, so that they stay in the card's cache
+/// Rotated pairs are made and weighed a few limbs at a time, so that they stay in the GPU's cache
 /// in between.
 const ROTATED_BYTES: usize = 32 << 20;
 

@@ -53,7 +53,7 @@ pub struct CudaRoutine(Mutex<Memory>);
 enum Memory {
     #[default]
     Nothing,
-    /// It was done once: what it needs of tables and keys is on the card.
+    /// It was done once: what it needs of tables and keys is on the GPU.
     Done,
     Recorded(Recording),
 }
@@ -129,7 +129,7 @@ impl CudaBackend {
             return work(inputs);
         }
         let mut memory = routine.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where memory was short, what recordings work in was given back to the card.
+        // Where memory was short, what recordings work in was given back to the GPU.
         if matches!(&*memory, Memory::Recorded(old) if !old.chunks.iter().all(|chunk| self.pool.has(chunk))) {
             *memory = Memory::Done;
         }

@@ -1,4 +1,4 @@
-//! A card through NVIDIA's driver.
+//! A GPU through NVIDIA's driver.
 
 mod library;
 mod queries;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What is being recorded: graphs that are launched one after the other. A graph of a thousand
-/// kernels is brought to the card for a millisecond before its first one runs; while a short one
+/// kernels is brought to the GPU for a millisecond before its first one runs; while a short one
 /// runs, the next and longer one is brought.
 #[derive(Default)]
 struct Tape {
@@ -42,11 +42,11 @@ const FIRST_PART: usize = 32;
 /// Kernels that are queued between two marks.
 const BETWEEN_MARKS: usize = 256;
 
-/// Marks that may be ahead of the card. The driver queues about a thousand launches and then waits
+/// Marks that may be ahead of the GPU. The driver queues about a thousand launches and then waits
 /// by spinning: the host's thread sleeps before that.
 const MARKS_AHEAD: usize = 2;
 
-/// What was queued since the last mark, and the marks that the card may not have passed.
+/// What was queued since the last mark, and the marks that the GPU may not have passed.
 #[derive(Default)]
 struct Queue {
     kernels: usize,
@@ -56,7 +56,7 @@ struct Queue {
 /// A kernel, its limbs, and the events before and after it.
 type Timed = (Kernel, u32, sys::CUevent, sys::CUevent);
 
-/// One card with a context, its streams and the kernels of one degree.
+/// One GPU with a context, its streams and the kernels of one degree.
 pub(crate) struct Driver {
     /// No other of this program ever has it.
     number: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Driver {
     driver_version: i32,
     log_n: u32,
     arithmetic: Arithmetic,
-    /// Whether a kernel may be brought to the card while the one before it is still running, which
+    /// Whether a kernel may be brought to the GPU while the one before it is still running, which
     /// they know to wait for.
     overlaps: bool,
     device: sys::CUdevice,
@@ -144,7 +144,7 @@ impl Driver {
             driver_version,
             log_n,
             arithmetic,
-            // The kernels wait for each other if they were compiled for this, whatever the card can
+            // The kernels wait for each other if they were compiled for this, whatever the GPU can
             // do.
             overlaps: target.architecture >= 90,
             device,
@@ -573,7 +573,7 @@ impl Device for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A context that failed is gone with its last user: whoever opens the card next gets
+        // A context that failed is gone with its last user: whoever opens the GPU next gets
         // another.
         if self.bind().is_err() {
             // SAFETY: retained by `open`, used no more.

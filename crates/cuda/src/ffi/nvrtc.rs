@@ -144,12 +144,12 @@ pub(crate) fn version() -> (i32, i32) {
 pub(crate) struct Target {
     /// The compute capability.
     pub(crate) architecture: u32,
-    /// Whether it is the card's own: else virtual assembly, which the driver translates.
+    /// Whether it is the GPU's own: else virtual assembly, which the driver translates.
     is_native: bool,
 }
 
 impl Target {
-    /// The card's own architecture if it is known, else the newest virtual one before it, if there
+    /// The GPU's own architecture if it is known, else the newest virtual one before it, if there
     /// is one.
     fn among(known: &[u32], capability: u32) -> Option<Self> {
         let architecture = known.iter().copied().filter(|&arch| arch <= capability).max()?;
@@ -161,7 +161,7 @@ impl Target {
     }
 }
 
-/// What this compiler makes for a card of compute capability `capability` (90 for 9.0).
+/// What this compiler makes for a GPU of compute capability `capability` (90 for 9.0).
 pub(crate) fn target(capability: u32) -> Result<Target> {
     let mut known: Vec<c_int> = Vec::new();
     if let Some(compiler) = compiler() {
@@ -179,7 +179,7 @@ pub(crate) fn target(capability: u32) -> Result<Target> {
     Target::among(&known, capability).ok_or_else(too_old)
 }
 
-/// Compiles the kernels for a card of compute capability `capability`: machine code of its
+/// Compiles the kernels for a GPU of compute capability `capability`: machine code of its
 /// architecture, or virtual assembly where this compiler does not know it.
 pub(crate) fn compile(capability: u32, log_n: u32, arithmetic: Arithmetic) -> Result<Vec<u8>> {
     let target = target(capability)?;

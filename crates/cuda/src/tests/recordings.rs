@@ -123,7 +123,7 @@ fn outputs_of_a_replay_are_not_where_it_is_read_from() {
     }
 }
 
-/// Where memory is short, what recordings work in is given back to the card, and later taken anew.
+/// Where memory is short, what recordings work in is given back to the GPU, and later taken anew.
 #[test]
 fn recordings_are_made_anew_where_their_memory_is_gone() {
     if !is_present() {
@@ -146,7 +146,7 @@ fn recordings_are_made_anew_where_their_memory_is_gone() {
     assert_eq!(fixture.counts(), (2, 5, 0));
 }
 
-/// Memory of recordings is lent where the card has no more; where it does not come back, work is
+/// Memory of recordings is lent where the GPU has no more; where it does not come back, work is
 /// done step by step.
 #[test]
 fn memory_of_recordings_serves_other_work() {

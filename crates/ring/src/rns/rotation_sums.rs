@@ -11,14 +11,15 @@ use crate::{Isa, Modulus};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The number of steps whose pairs of whole blocks fit the L2 cache. With more steps blocks are
-/// shorter.
+/// The largest number of steps for which blocks of the full length [`BLOCK`] fit into the L2 cache.
+/// With more steps, blocks are shorter.
 const STEPS_OF_BLOCKS: usize = 8;
-/// The shortest blocks: packed residues come in groups of 128, and longer stretches of a key are
-/// read faster.
+/// The shortest block. It is a multiple of 128, because packed residues come in groups of 128, and
+/// several groups long, because longer stretches of a key are read faster.
 const FEWEST_ENTRIES: usize = 512;
 
-/// One automorphism and the switching key that follows it.
+/// One automorphism and the switching key that follows it: a baby step of a matrix product that is
+/// split into baby and giant steps.
 pub struct BabyStep<'a> {
     /// `X -> X^galois`; 1 is the identity.
     pub galois: u64,

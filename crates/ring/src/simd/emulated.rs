@@ -4,7 +4,7 @@
 use super::{Integers52, ROUNDER, Simd};
 use std::array::from_fn;
 
-/// The set.
+/// The emulated instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Emulated;
 

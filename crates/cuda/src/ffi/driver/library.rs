@@ -56,7 +56,7 @@ pub(super) fn library() -> Result<bool> {
     Ok(true)
 }
 
-/// Number of cards that the driver sees. They are counted from 0.
+/// Number of GPUs that the driver sees. They are counted from 0.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Questions to the driver: versions, properties of a card, times between events.
+//! Questions to the driver: versions, properties of a GPU, times between events.
 
 use super::failed;
 use crate::source::Arithmetic;
@@ -44,7 +44,7 @@ pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
-/// Names the arithmetic to use instead of the card's own.
+/// Names the arithmetic to use instead of the GPU's own.
 const ARITHMETIC_VARIABLE: &str = "HETAL_CUDA_ARITHMETIC";
 
 /// The arithmetic that the user asked for.

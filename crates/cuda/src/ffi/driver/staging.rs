@@ -1,4 +1,4 @@
-//! Host memory that the card reads directly.
+//! Host memory that the GPU reads directly.
 
 use super::failed;
 use crate::Result;
@@ -8,7 +8,7 @@ use std::ffi::c_void;
 /// Bytes that are staged at once.
 pub(super) const STAGED: usize = 1 << 20;
 
-/// Memory of the host that the card reads on its own: what is uploaded is copied here first, so
+/// Memory of the host that the GPU reads on its own: what is uploaded is copied here first, so
 /// that it may change at once whatever the driver does with ordinary memory. One half is filled
 /// while the other is read.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Staging {
         assert!(bytes.len() <= STAGED);
         let (memory, read) = self.halves[self.next];
         self.next = (self.next + 1) % self.halves.len();
-        // SAFETY: the half has room for the bytes, and the card has read what was in it before;
+        // SAFETY: the half has room for the bytes, and the GPU has read what was in it before;
         // `to` has as many, by the caller. The event and the stream are alive.
         unsafe {
             result::event::synchronize(read).map_err(failed("waiting for the card"))?;
