@@ -4,7 +4,7 @@ use crate::nesterov::{Momentum, MomentumSchedule};
 use crate::products::{Expanded, Products, Versions};
 use crate::softmax::{Constants, Sharpen};
 use crate::{Error, Geometry, LevelPlan, Result};
-use hetal_circuits::clear::{Clear, KeyRequirements};
+use hetal_circuits::clear::{Clear, KeyRequirements, OpCounts, OpKind};
 use hetal_circuits::{Complex64, Engine};
 
 /// A batch on the server, or a piece of one ([`Geometry::pieces`]), with its row-shifted versions.
@@ -282,6 +282,17 @@ pub fn keys(
     log_momentum_bound: u32,
     top_level: usize,
 ) -> Result<KeyRequirements> {
+    Ok(dry_run(geometry, level_plan, constants, log_momentum_bound, top_level)?.keys())
+}
+
+/// The operations of preparing a batch, of [`DRY_RUN_STEPS`] steps on it and of one refresh.
+fn dry_run(
+    geometry: Geometry,
+    level_plan: LevelPlan,
+    constants: Constants,
+    log_momentum_bound: u32,
+    top_level: usize,
+) -> Result<OpCounts> {
     let engine = Clear::new(geometry.slots(), top_level);
     let trainer = Trainer::new(&engine, geometry, level_plan, constants, log_momentum_bound)?;
     let zeros = vec![Complex64::ZERO; geometry.slots()];
@@ -289,11 +300,22 @@ pub fn keys(
     let features = vec![fresh(level_plan.fresh_features())?; geometry.blocks()];
     let batch = trainer.batch(&engine, &features, fresh(level_plan.probabilities())?, geometry.rows())?;
     let mut model = Model::new(vec![fresh(level_plan.weights())?; geometry.parts()], Momentum::Nesterov);
-    for _ in 0..2 {
+    for _ in 0..DRY_RUN_STEPS {
         model = trainer.step(&engine, &model, &batch, 1.0)?;
     }
     trainer.refresh(&engine, &model)?;
-    Ok(engine.op_counts().keys())
+    Ok(engine.op_counts())
+}
+
+/// Steps of a dry run: the first has no momentum, the second is like all others.
+const DRY_RUN_STEPS: u64 = 2;
+
+/// What a session needs, for every range that it may be widened to.
+pub(crate) struct SessionNeeds {
+    /// Its switching keys, without those inside bootstraps.
+    pub(crate) keys: KeyRequirements,
+    /// Bootstraps of a gradient step on one piece, at the range that takes most of them.
+    pub(crate) bootstraps: u64,
 }
 
 /// [`keys`] for a session that starts with a range and may be widened to every larger one
@@ -305,14 +327,27 @@ pub fn keys_of_session(
     log_momentum_bound: u32,
     top_level: usize,
 ) -> Result<KeyRequirements> {
+    Ok(needs_of_session(geometry, level_plan, range, log_momentum_bound, top_level)?.keys)
+}
+
+pub(crate) fn needs_of_session(
+    geometry: Geometry,
+    level_plan: LevelPlan,
+    range: f64,
+    log_momentum_bound: u32,
+    top_level: usize,
+) -> Result<SessionNeeds> {
     let mut ranges = vec![range];
     while let Some(wider) = ranges.last().and_then(|&range| crate::judge::wider(range)) {
         ranges.push(wider);
     }
-    let mut all = KeyRequirements::default();
+    let mut needs = SessionNeeds { keys: KeyRequirements::default(), bootstraps: 0 };
     for range in ranges {
         let constants = Constants::built_in(geometry.classes(), range)?;
-        all = all.union(keys(geometry, level_plan, constants, log_momentum_bound, top_level)?);
+        let ops = dry_run(geometry, level_plan, constants, log_momentum_bound, top_level)?;
+        needs.keys = needs.keys.union(ops.keys());
+        let of_steps = ops.count(OpKind::Bootstrap) - geometry.parts() as u64;
+        needs.bootstraps = needs.bootstraps.max(of_steps.div_ceil(DRY_RUN_STEPS));
     }
-    Ok(all)
+    Ok(needs)
 }
