@@ -1,4 +1,5 @@
-//! Dev-only: a client in a box (secret key, encryption, decryption under fixed seeds) and generators of test values.
+//! Dev-only: a client in a box (secret key, encryption, decryption under fixed seeds) and
+//! generators of test values.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -126,12 +127,14 @@ impl Client {
     }
 }
 
-/// The smallest set there is: two primes, one special one, degree 2^10, no bootstrap. Objects are a few KiB.
+/// The smallest set there is: two primes, one special one, degree 2^10, no bootstrap. Objects are a
+/// few KiB.
 pub fn tiny_params() -> Params {
     tiny_with_special("insecure-tiny10", 1)
 }
 
-/// [`tiny_params`] with a second special prime, which keys for one prime and keys from the sparse secret do without.
+/// [`tiny_params`] with a second special prime, which keys for one prime and keys from the sparse
+/// secret do without.
 pub fn tiny_params_of_two_kinds() -> Params {
     tiny_with_special("insecure-tiny10-2", 2)
 }

@@ -80,7 +80,8 @@ fn rewritten_set(codec: &Codec<RnsRing>, bytes: &[u8]) -> Result<Vec<u8>> {
     if rest.is_empty() { Ok(out) } else { Err(FormatError::TrailingBytes { extra: rest.len() }) }
 }
 
-/// Makes the checksums of an object right again, as far as its lengths allow: what comes after is then reached.
+/// Makes the checksums of an object right again, as far as its lengths allow: what comes after is
+/// then reached.
 pub fn fix_checksums(kind: ObjectKind, bytes: &mut [u8]) {
     let Some(end) = bytes.len().checked_sub(CHECKSUM_LEN) else { return };
     let checksum = if kind == ObjectKind::KeySet { fix_set(&mut bytes[..end]) } else { blake3::hash(&bytes[..end]) };
