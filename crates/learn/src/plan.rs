@@ -2,7 +2,7 @@
 
 use crate::circuit::LOG_MOMENTUM_BOUND;
 use crate::softmax::Constants;
-use crate::trainer::{Model, Trainer};
+use crate::trainer::{ModelState, Trainer};
 use crate::{Geometry, LevelPlan, Result, batches, nesterov::Momentum};
 use hetal_circuits::Complex64;
 use hetal_circuits::clear::{Clear, KeyRequirements, OpCounts, OpKind};
@@ -78,7 +78,7 @@ impl Plan {
         let preparation = engine.take_op_counts();
         // The first step has no momentum; the second is like all others.
         let weights = vec![fresh(level_plan.weights())?; geometry.parts()];
-        let first = trainer.step(&engine, &Model::new(weights, Momentum::Nesterov), &batch, 1.0)?;
+        let first = trainer.step(&engine, &ModelState::new(weights, Momentum::Nesterov), &batch, 1.0)?;
         engine.take_op_counts();
         let pieces = geometry.pieces(workload.batch);
         let mut step = trainer.begin(&first, pieces * geometry.rows(), 1.0);

@@ -26,10 +26,10 @@ const BLOCK: usize = 512;
 
 /// Constants of the conversion from one set of primes.
 pub struct BaseConverter {
-    sources: Vec<Source>,
+    sources: Vec<SourcePrime>,
 }
 
-struct Source {
+struct SourcePrime {
     modulus: Modulus,
     /// `(Q/q_i)^-1 mod q_i`.
     hat_inverse: u64,
@@ -61,7 +61,7 @@ impl BaseConverter {
             .iter()
             .map(|&modulus| {
                 let hat = product_mod(&modulus, sources.iter().filter(|s| s.value() != modulus.value()));
-                Source { modulus, hat_inverse: modulus.inv(hat) }
+                SourcePrime { modulus, hat_inverse: modulus.inv(hat) }
             })
             .collect();
         Self { sources }

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A parameter set with a secret key, everything from fixed seeds.
-pub struct Client {
+pub struct TestOwner {
     /// The set.
     pub params: Arc<Params>,
     /// Its ring.
@@ -44,7 +44,7 @@ pub struct Client {
     ephemeral: OnceLock<EphemeralSecret>,
 }
 
-impl Client {
+impl TestOwner {
     /// A client of a built-in set, on the fastest kernels.
     pub fn new(set: &str, label: u64) -> Self {
         Self::with_isa(set, label, Isa::detect())

@@ -11,7 +11,7 @@ use hetal_client::Layout;
 use hetal_client::data::{ROW_NORM, VALIDATION_SHARE};
 use hetal_client::layout::{resident_key_bytes, server_bytes};
 use hetal_experiments::cost_model::CpuCostModel;
-use hetal_learn::{Limits, Plan, plan};
+use hetal_learn::{AgreementLimits, Plan, plan};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let shape = arguments.shape()?;
     let params = Arc::new(Params::named(&arguments.set)?);
     let spinner = progress::spinner("planning");
-    let agreement = Limits::default().agree(&arguments.wishes.wishes())?;
+    let agreement = AgreementLimits::default().agree(&arguments.wishes.wishes())?;
     let batch = agreement.batch.min(shape.rows.max(1));
     let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
     let keys = layout.keys()?;

@@ -40,7 +40,7 @@ struct Queue {
 }
 
 /// A kernel, its limbs, and the events before and after it.
-type Timed = (Kernel, u32, sys::CUevent, sys::CUevent);
+type TimedLaunch = (Kernel, u32, sys::CUevent, sys::CUevent);
 
 /// One card with a context, its streams and the kernels of one degree.
 pub(crate) struct Driver {
@@ -63,12 +63,12 @@ pub(crate) struct Driver {
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
     /// Events around launches, while profiling.
-    timed: Mutex<Option<Vec<Timed>>>,
+    timed: Mutex<Option<Vec<TimedLaunch>>>,
     queue: Mutex<Queue>,
     staging: Mutex<Staging>,
     recorded: Mutex<GraphRecording>,
     /// What the next pause is drawn from; 0 for none.
-    unrest: AtomicU64,
+    pause_state: AtomicU64,
     /// Recordings and their numbers of kernels.
     graphs: Mutex<BTreeMap<u64, (Vec<sys::CUgraphExec>, usize)>>,
 }
@@ -144,7 +144,7 @@ impl Driver {
             queue: Mutex::default(),
             staging: Mutex::default(),
             recorded: Mutex::default(),
-            unrest: AtomicU64::new(0),
+            pause_state: AtomicU64::new(0),
             graphs: Mutex::default(),
         };
         driver.bind()?;
@@ -310,12 +310,12 @@ impl Driver {
 
     /// A pause before the next kernel, if there is to be one.
     fn pause(&self) -> Option<PauseArgs> {
-        let state = self.unrest.load(Ordering::Relaxed);
+        let state = self.pause_state.load(Ordering::Relaxed);
         if state == 0 {
             return None;
         }
         let next = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.unrest.store(next.max(1), Ordering::Relaxed);
+        self.pause_state.store(next.max(1), Ordering::Relaxed);
         // One kernel in four waits, up to 70 microseconds: longer than most kernels take.
         (next >> 62 == 0).then_some(PauseArgs { cycles: next >> 45 & 0x1_ffff })
     }
@@ -467,8 +467,8 @@ impl Device for Driver {
         self.order(1..1 + sides, 0..1)
     }
 
-    fn shake(&self, seed: Option<u64>) {
-        self.unrest.store(seed.map_or(0, |seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), Ordering::Relaxed);
+    fn inject_pauses(&self, seed: Option<u64>) {
+        self.pause_state.store(seed.map_or(0, |seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), Ordering::Relaxed);
     }
 
     fn profile(&self, on: bool) -> Vec<KernelTime> {
