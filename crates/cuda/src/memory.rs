@@ -509,7 +509,7 @@ mod tests {
 
     /// Other threads may work while one records or replays.
     #[test]
-    fn no_chunk_leaves_the_recordings_room_while_it_is_reserved() {
+    fn no_chunk_leaves_the_recordings_arena_while_it_is_reserved() {
         if !is_present() {
             return;
         }

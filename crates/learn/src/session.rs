@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn words_out_of_turn_are_errors() {
+    fn answers_out_of_turn_are_errors() {
         let mut s = session(3, 10);
         let waiting = "training";
         assert_eq!(s.judged(Verdict::Continue), Err(Error::OutOfTurn { got: "a verdict", waiting }));

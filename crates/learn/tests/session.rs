@@ -161,7 +161,7 @@ fn reference(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
 }
 
 #[test]
-fn training_stops_early_at_the_twin_s_best_epoch() {
+fn training_stops_early_at_the_best_epoch_of_the_plaintext_reference() {
     SHAPES.iter().for_each(stops_early_at_the_twin_s_best_epoch);
 }
 

@@ -1,4 +1,4 @@
-//! Dev-only: a client in a box (secret key, encryption, decryption under fixed seeds) and
+//! For tests only: an owner with fixed seeds (secret key, encryption, decryption) and
 //! generators of test values.
 
 #![allow(clippy::unwrap_used, clippy::panic)]

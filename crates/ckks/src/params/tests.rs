@@ -55,7 +55,7 @@ fn bad_literals_are_refused_with_a_reason() {
 }
 
 #[test]
-fn the_name_decides_nothing_but_the_permission() {
+fn the_name_of_a_set_does_not_change_its_id() {
     let toy = Params::named("insecure-toy11").unwrap();
     assert_eq!(toy.security(), Security::None);
     assert_ne!(toy.id(), Params::named("insecure-toy12").unwrap().id());
