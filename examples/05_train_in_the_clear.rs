@@ -8,7 +8,7 @@
 use hetal::learn::agreement::initial_weights;
 use hetal::learn::nesterov::Momentum;
 use hetal::learn::reference::{self, ReferenceModel};
-use hetal::learn::trainer::Model;
+use hetal::learn::trainer::ModelState;
 use hetal::learn::{Circuit, Matrix, judge, packing, softmax};
 use hetal::{Clear, OpKind, Params};
 
@@ -46,7 +46,7 @@ fn main() -> hetal::Result<()> {
     let initial = initial_weights(CLASSES, FEATURES, 0);
     let parts = packing::weights(&g, &initial)?;
     let parts = parts.iter().map(|part| engine.fresh(part, levels.weights())).collect::<Result<Vec<_>, _>>()?;
-    let mut model = Model::new(parts, Momentum::Nesterov);
+    let mut model = ModelState::new(parts, Momentum::Nesterov);
     engine.take_op_counts();
 
     // The plaintext reference trains with the exact softmax beside it.

@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let on_cpu = circuit(&cpu_engine, &a, &b)?;
     println!("CPU: {:.3} s", start.elapsed().as_secs_f64());
 
-    let [a, b] = [&a, &b].map(|ciphertext| gpu_engine.admit(gpu.upload_ciphertext(ciphertext.inner())));
+    let [a, b] = [&a, &b].map(|ciphertext| gpu_engine.import(gpu.upload_ciphertext(ciphertext.inner())));
     let start = Instant::now();
     let on_gpu = circuit(&gpu_engine, &a?, &b?)?;
     gpu.synchronize()?;

@@ -3,14 +3,14 @@
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{EvaluationKeys, KeyId, SwitchingKey};
 use hetal_ring::{PackedPoly, RnsRing};
-use hetal_testkit::Client;
+use hetal_testkit::TestOwner;
 use serde_json::{Value, json};
 use std::time::Instant;
 
 /// Milliseconds (minimum of `repetitions`) and GB per second, with one thread and with two.
 #[allow(clippy::expect_used)]
 pub fn report(repetitions: usize) -> Value {
-    let client = Client::new("full", 1);
+    let client = TestOwner::new("full", 1);
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, [(KeyId::Galois(5), client.params.chain().len())]);
     let key = keys.iter().next().expect("one key");

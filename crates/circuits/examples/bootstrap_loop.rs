@@ -2,14 +2,14 @@
 
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::EvaluationKeys;
-use hetal_testkit::{Client, complex_vector};
+use hetal_testkit::{TestOwner, complex_vector};
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let set = arguments.next().unwrap_or_else(|| "insecure-toy12".to_owned());
     let count: usize = arguments.next().map_or(Ok(3), |n| n.parse())?;
-    let client = Client::new(&set, 1);
+    let client = TestOwner::new(&set, 1);
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, bootstrap::keys(&client.params));
     let bootstrapper = Bootstrapper::new(&client.evaluator, &[0])?;

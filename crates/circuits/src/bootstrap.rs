@@ -9,8 +9,9 @@
 //!
 //! Slots-to-coefficients comes first, on few limbs. It is nearly free there, and the last linear
 //! map does not amplify its rounding. The modulus is raised under an ephemeral sparse secret, so
-//! that `|I| < K` except with probability 2^-86. The first coefficients-to-slots matrix leads back
-//! to the ordinary secret: its inner rotations use cheap keys ([`Evaluator::transform_raised`]).
+//! that `|I| < K` except with probability 2^-86 ([`Params::log_bootstrap_failure`]). The first
+//! coefficients-to-slots matrix leads back to the ordinary secret: its inner rotations use cheap
+//! keys ([`Evaluator::transform_raised`]).
 //!
 //! A vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients. Both
 //! halves fit one ciphertext of `2n` slots, so that one exponential suffices and the matrices are
@@ -544,4 +545,19 @@ fn recombine<B: Backend>(
 /// `Complex64` of a real number.
 fn real(x: f64) -> Complex64 {
     Complex64::new(x, 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hetal_ckks::params::BUILT_IN;
+
+    /// A new built-in set needs an entry in [`RESIDUALS`], and no entry is of a set that is gone.
+    #[test]
+    fn every_built_in_set_has_a_precise_bootstrap() {
+        for literal in &BUILT_IN {
+            assert!(residual(&Params::named(&literal.name).unwrap()).is_ok(), "no entry for {}", literal.name);
+        }
+        assert!(RESIDUALS.iter().all(|(name, _)| Params::named(name).is_ok()));
+    }
 }

@@ -96,7 +96,7 @@ impl<B: Backend> Encrypted<B> {
     }
 
     /// Takes a ciphertext of the scheme: see [`LeveledCiphertext::new`].
-    pub fn admit(&self, inner: Ciphertext<B::Poly>) -> Result<Ct<B>> {
+    pub fn import(&self, inner: Ciphertext<B::Poly>) -> Result<Ct<B>> {
         self.healthy(LeveledCiphertext::new(self.params(), inner)?)
     }
 

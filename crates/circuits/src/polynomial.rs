@@ -91,14 +91,14 @@ impl Polynomial {
 }
 
 /// A polynomial prepared for arguments of one level: its evaluation plan and its plaintexts.
-pub struct Evaluation<E: Engine> {
+pub struct PreparedPolynomial<E: Engine> {
     basis: PolynomialBasis,
     level: usize,
     powers: BTreeSet<usize>,
     root: EncodedNode<E>,
 }
 
-impl<E: Engine> Evaluation<E> {
+impl<E: Engine> PreparedPolynomial<E> {
     /// Plans the evaluation at arguments of the given level and encodes the coefficients that
     /// depend on the slot.
     pub fn new(engine: &E, polynomial: &Polynomial, level: usize) -> Result<Self> {
@@ -147,9 +147,9 @@ impl<E: Engine> Evaluation<E> {
 }
 
 /// The polynomial at `x`, `ceil(log2(degree + 1))` levels below `x`. For coefficients that depend
-/// on the slot, an [`Evaluation`] saves encoding them for every argument.
+/// on the slot, a [`PreparedPolynomial`] saves encoding them for every argument.
 pub fn evaluate<E: Engine>(engine: &E, x: &E::Ciphertext, polynomial: &Polynomial) -> Result<E::Ciphertext> {
-    Evaluation::new(engine, polynomial, engine.level(x))?.evaluate(engine, x)
+    PreparedPolynomial::new(engine, polynomial, engine.level(x))?.evaluate(engine, x)
 }
 
 /// `sum q_n T_n + sum c_k T_k + constant`, within `budget` levels.
@@ -191,8 +191,8 @@ impl Node {
 
     /// `(relinearisations, products)`.
     fn cost(&self) -> (usize, usize) {
-        let own = (usize::from(!self.products.is_empty()), self.products.len());
-        self.products.iter().map(|(_, q)| q.cost()).fold(own, |a, b| (a.0 + b.0, a.1 + b.1))
+        let this_node = (usize::from(!self.products.is_empty()), self.products.len());
+        self.products.iter().map(|(_, q)| q.cost()).fold(this_node, |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
     fn encoded<E: Engine>(self, engine: &E, level: usize) -> Result<EncodedNode<E>> {
@@ -428,7 +428,7 @@ mod tests {
         let polynomial = Polynomial::real(PolynomialBasis::Monomial, &[1.0; 9]);
         let short = evaluate(&engine, &argument(&engine, 3), &polynomial);
         assert_eq!(short, Err(Error::OutOfLevels { operation: "a polynomial", needs: 4, has: 3 }));
-        let ready = Evaluation::new(&engine, &polynomial, 5).unwrap();
+        let ready = PreparedPolynomial::new(&engine, &polynomial, 5).unwrap();
         assert!(matches!(ready.evaluate(&engine, &argument(&engine, 6)), Err(Error::WrongPlaintext { .. })));
     }
 }

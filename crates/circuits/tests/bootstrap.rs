@@ -6,10 +6,10 @@ use hetal_circuits::bootstrap::{self, BsgsSplit};
 use hetal_circuits::{Bootstrapper, Error};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
 use hetal_ring::{Isa, PackedPoly, prime};
-use hetal_testkit::{Client, complex_vector, max_error, mean_error};
+use hetal_testkit::{TestOwner, complex_vector, max_error, mean_error};
 
-fn client_with(wanted: impl FnOnce(&Client) -> Vec<(KeyId, usize)>) -> (Client, EvaluationKeys<PackedPoly>) {
-    let client = Client::new("insecure-toy11", 1);
+fn client_with(wanted: impl FnOnce(&TestOwner) -> Vec<(KeyId, usize)>) -> (TestOwner, EvaluationKeys<PackedPoly>) {
+    let client = TestOwner::new("insecure-toy11", 1);
     let mut keys = EvaluationKeys::default();
     // One after the other: all keys of a client belong together, whenever they are made.
     wanted(&client).into_iter().for_each(|key| client.add_keys(&mut keys, [key]));
@@ -51,7 +51,7 @@ fn other_numbers_of_matrices_bootstrap_too() {
     for matrices in [1, 9] {
         let coeffs_to_slots = prime::ntt_primes_below(50, 10, matrices).into();
         let literal = ParamsLiteral { name: "insecure-other10".into(), log_n: 10, coeffs_to_slots, ..full.clone() };
-        let client = Client::of(Params::new(literal).unwrap(), 3, Isa::detect());
+        let client = TestOwner::of(Params::new(literal).unwrap(), 3, Isa::detect());
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, bootstrap::keys(&client.params));
         let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
@@ -71,7 +71,7 @@ fn other_numbers_of_matrices_bootstrap_too() {
 fn the_chain_of_small_bootstraps_in_every_way() {
     let literal = Params::named("small").unwrap().literal().clone();
     let params = Params::new(ParamsLiteral { name: "insecure-small11".into(), log_n: 11, ..literal }).unwrap();
-    let client = Client::of(params, 2, Isa::detect());
+    let client = TestOwner::of(params, 2, Isa::detect());
     let (evaluator, slots) = (&client.evaluator, client.params.slots());
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, bootstrap::keys(&client.params));

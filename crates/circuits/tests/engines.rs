@@ -7,7 +7,7 @@ use hetal_circuits::clear::Clear;
 use hetal_circuits::polynomial::{self, Polynomial, PolynomialBasis};
 use hetal_circuits::{Bootstrapper, Complex64, Diagonal, Encrypted, Engine, Error, Multiplication, encrypted};
 use hetal_ckks::EvaluationKeys;
-use hetal_testkit::{Client, complex_vector, max_error};
+use hetal_testkit::{TestOwner, complex_vector, max_error};
 
 const SLOTS: usize = 1024;
 const TOP: usize = 13;
@@ -94,12 +94,12 @@ fn encrypted_and_plain_engines_agree_on_everything() {
     let expected = circuit(&clear, |v, level| clear.fresh(v, level).unwrap(), |ct| clear.values(ct).to_vec());
     let needs = clear.op_counts().keys();
 
-    let client = Client::new("insecure-toy11", 11);
+    let client = TestOwner::new("insecure-toy11", 11);
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
     let bootstrapper = Bootstrapper::new(&client.evaluator, &needs.bounds).unwrap();
-    let engine = Encrypted::new(Client::new("insecure-toy11", 11).evaluator, keys, bootstrapper);
-    let seal = |v: &[Complex64], level| engine.admit(client.encrypt(v, level)).unwrap();
+    let engine = Encrypted::new(TestOwner::new("insecure-toy11", 11).evaluator, keys, bootstrapper);
+    let seal = |v: &[Complex64], level| engine.import(client.encrypt(v, level)).unwrap();
     let found = circuit(&engine, seal, |ct| client.decrypt(ct.inner()));
 
     assert_eq!(found.len(), expected.len());

@@ -5,11 +5,11 @@
 
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::EvaluationKeys;
-use hetal_testkit::{Client, complex_vector, max_error, mean_error};
+use hetal_testkit::{TestOwner, complex_vector, max_error, mean_error};
 
 #[test]
 fn a_bootstrap_at_full_security_keeps_its_precision() {
-    let client = Client::new("full", 1);
+    let client = TestOwner::new("full", 1);
     assert!(client.params.security().bits() >= 128.0);
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, bootstrap::keys(&client.params));

@@ -10,7 +10,7 @@ use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::bytes::{self, KeySetFile, Object};
 use hetal_ckks::{EvaluationKeys, KeyId};
 use hetal_ring::{Isa, RnsRing};
-use hetal_testkit::{Client, TempDir, complex_vector};
+use hetal_testkit::{TempDir, TestOwner, complex_vector};
 
 const ANSWERS: [(&str, &str); 8] = [
     ("relinearisation key", "2c06b1fba51ec27c281efaa85bb9941c"),
@@ -29,10 +29,15 @@ fn digest(bytes: &[u8]) -> String {
 }
 
 fn answers(isa: Isa) -> Vec<(&'static str, String)> {
-    let client = Client::with_isa("insecure-toy11", 7, isa);
+    let client = TestOwner::with_isa("insecure-toy11", 7, isa);
     let (codec, evaluator) = (client.codec(), &client.evaluator);
     let mut out = Vec::new();
-    fn add<T: Object<RnsRing>>(out: &mut Vec<(&'static str, String)>, client: &Client, name: &'static str, object: &T) {
+    fn add<T: Object<RnsRing>>(
+        out: &mut Vec<(&'static str, String)>,
+        client: &TestOwner,
+        name: &'static str,
+        object: &T,
+    ) {
         out.push((name, digest(&client.codec().encode(object).unwrap())));
     }
 
@@ -79,7 +84,7 @@ fn the_same_bytes_on_every_instruction_set_and_any_number_of_threads() {
 
 #[test]
 fn keys_loaded_from_a_file_as_they_are_needed_give_the_same_bootstrap() {
-    let client = Client::new("insecure-toy11", 8);
+    let client = TestOwner::new("insecure-toy11", 8);
     let (codec, evaluator) = (client.codec(), &client.evaluator);
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, bootstrap::keys(&client.params));

@@ -17,7 +17,7 @@ mod packing;
 mod params;
 mod switching_key;
 
-pub use envelope::{CHECKSUM_LEN, HEADER_LEN, Header, MAGIC, ObjectKind, Sink, Source, VERSION};
+pub use envelope::{CHECKSUM_LEN, EnvelopeReader, EnvelopeWriter, HEADER_LEN, Header, MAGIC, ObjectKind, VERSION};
 pub use error::{FormatError, Result};
 pub use key_set::{KeySetFile, KeySetReader, KeySetWriter, MAX_KEYS, key_set_len, read_key_set, write_key_set};
 pub use objects::{ciphertext_len, seeded_ciphertext_len};
@@ -67,10 +67,10 @@ pub trait Object<B: Backend>: Sized {
     fn body_len(&self, codec: &Codec<B>) -> Result<u64>;
 
     /// Writes its body.
-    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()>;
+    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut EnvelopeWriter<'_, W>) -> Result<()>;
 
     /// Parses a body.
-    fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self>;
+    fn read_body<R: Read>(codec: &Codec<B>, input: &mut EnvelopeReader<'_, R>) -> Result<Self>;
 }
 
 impl<B: Backend> Codec<B> {
@@ -96,7 +96,7 @@ impl<B: Backend> Codec<B> {
 
     /// Writes one object and gives its checksum.
     fn write_summed<T: Object<B>>(&self, object: &T, out: &mut impl Write) -> Result<[u8; CHECKSUM_LEN]> {
-        let mut sink = Sink::open(out, &self.header(T::KIND, object.body_len(self)?))?;
+        let mut sink = EnvelopeWriter::open(out, &self.header(T::KIND, object.body_len(self)?))?;
         object.write_body(self, &mut sink)?;
         sink.close()
     }
@@ -108,7 +108,7 @@ impl<B: Backend> Codec<B> {
 
     /// Reads one object and gives its checksum.
     fn read_summed<T: Object<B>>(&self, input: &mut impl Read) -> Result<(T, [u8; CHECKSUM_LEN])> {
-        let mut source = Source::open(input, T::KIND)?;
+        let mut source = EnvelopeReader::open(input, T::KIND)?;
         source.require_params(self.params.id())?;
         let object = T::read_body(self, &mut source)?;
         Ok((object, source.close()?))
@@ -134,7 +134,7 @@ impl<B: Backend> Codec<B> {
         poly_len(&self.params, basis)
     }
 
-    fn write_poly<W: Write>(&self, poly: &B::Poly, out: &mut Sink<'_, W>) -> Result<()> {
+    fn write_poly<W: Write>(&self, poly: &B::Poly, out: &mut EnvelopeWriter<'_, W>) -> Result<()> {
         let basis = B::basis(poly);
         self.backend.try_for_each_limb(poly, |i, limb| {
             let q = self.params.modulus(basis, i);
@@ -142,7 +142,7 @@ impl<B: Backend> Codec<B> {
         })
     }
 
-    fn read_poly<R: Read>(&self, basis: Basis, input: &mut Source<'_, R>) -> Result<B::Poly> {
+    fn read_poly<R: Read>(&self, basis: Basis, input: &mut EnvelopeReader<'_, R>) -> Result<B::Poly> {
         let degree = self.params.degree();
         self.backend.try_from_limbs(degree, basis, |limb, residues| {
             let q = self.params.modulus(basis, limb);

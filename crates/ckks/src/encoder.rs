@@ -118,20 +118,20 @@ impl Encoder {
     pub fn butterfly(&self, n: usize, len: usize, inverse: bool) -> [(usize, Vec<Complex64>); 3] {
         let half = len / 2;
         let zero = Complex64::ZERO;
-        let (mut own, mut ahead, mut behind) = (vec![zero; n], vec![zero; n], vec![zero; n]);
+        let (mut main, mut upper, mut lower) = (vec![zero; n], vec![zero; n], vec![zero; n]);
         for i in 0..n {
             let (j, low) = (i % half, i % len < half);
             let w = self.twiddle(len, j);
             match (inverse, low) {
                 // low = x + w y, high = x - w y
-                (false, true) => (own[i], ahead[i]) = (Complex64::ONE, w),
-                (false, false) => (own[i], behind[i]) = (-w, Complex64::ONE),
+                (false, true) => (main[i], upper[i]) = (Complex64::ONE, w),
+                (false, false) => (main[i], lower[i]) = (-w, Complex64::ONE),
                 // x = (low + high)/2, y = (low - high) conj(w)/2
-                (true, true) => (own[i], ahead[i]) = (Complex64::new(0.5, 0.0), Complex64::new(0.5, 0.0)),
-                (true, false) => (own[i], behind[i]) = (-w.conj() * 0.5, w.conj() * 0.5),
+                (true, true) => (main[i], upper[i]) = (Complex64::new(0.5, 0.0), Complex64::new(0.5, 0.0)),
+                (true, false) => (main[i], lower[i]) = (-w.conj() * 0.5, w.conj() * 0.5),
             }
         }
-        [(0, own), (half, ahead), (n - half, behind)]
+        [(0, main), (half, upper), (n - half, lower)]
     }
 }
 

@@ -34,6 +34,18 @@ pub enum Error {
         /// Largest size that gives 128 bits.
         limit: f64,
     },
+    /// A set whose bootstraps fail too often and whose name does not begin with `insecure-`.
+    #[error(
+        "parameter set {name}: a bootstrap fails with probability 2^{log_failure:.0}, where at most 2^{limit:.0} is accepted; enlarge K of EvalMod or lower the sparse weight, or name the set insecure"
+    )]
+    UnreliableBootstrap {
+        /// The set's name.
+        name: String,
+        /// log2 of the probability.
+        log_failure: f64,
+        /// log2 of the largest accepted one.
+        limit: f64,
+    },
     /// A ring whose degree or primes are not those of the parameter set it is used with.
     #[error(
         "parameter set {set}: the ring of degree 2^{log_n} has another degree or other primes; make it with Params::ring"

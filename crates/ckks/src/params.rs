@@ -11,7 +11,7 @@ pub use built_in::BUILT_IN;
 
 use crate::security::{self, Security};
 use crate::{Error, Result, SetTag};
-use checks::{check_numbers, eval_mod_fault};
+use checks::{LOG_SECURE_FAILURE, check_numbers, eval_mod_fault, log_failure};
 use hetal_ring::{Basis, Isa, Modulus, RnsRing};
 use std::borrow::Cow;
 
@@ -95,8 +95,9 @@ pub struct Params {
 }
 
 impl Params {
-    /// Validates a literal: distinct NTT primes, a working bootstrap, and 128 bits of security
-    /// unless the name begins with `insecure-`.
+    /// Validates a literal: distinct NTT primes and a working bootstrap. Unless the name begins
+    /// with `insecure-`, the set must have 128 bits of security and bootstraps that fail with at
+    /// most 2^-80.
     pub fn new(literal: ParamsLiteral) -> Result<Self> {
         let fail = |reason: String| Err(Error::Params { name: literal.name.to_string(), reason });
         if let Err(reason) = check_numbers(&literal) {
@@ -165,7 +166,11 @@ impl Params {
         if !params.is_insecure_by_name() {
             let (log_n, weight) = (params.log_n(), params.literal.secret_weight);
             security::require(params.name(), log_n, weight, params.log_qp(params.full_basis()))?;
-            if !params.literal.eval_mod_primes.is_empty() {
+            if let Some(log_failure) = params.log_bootstrap_failure() {
+                if log_failure > LOG_SECURE_FAILURE {
+                    let (name, limit) = (params.literal.name.to_string(), LOG_SECURE_FAILURE);
+                    return Err(Error::UnreliableBootstrap { name, log_failure, limit });
+                }
                 let log_qp = params.log_qp(params.key_basis(1));
                 security::require("the ephemeral secret", log_n, params.literal.sparse_weight, log_qp)?;
             }
@@ -327,6 +332,13 @@ impl Params {
     /// log2 of the product of the primes of a basis.
     pub fn log_qp(&self, basis: Basis) -> f64 {
         log2_product(&self.chain[..basis.q]) + log2_product(&self.literal.special[..basis.p])
+    }
+
+    /// log2 of a bound on the probability that one bootstrap fails, over all its coefficients;
+    /// `None` for a set without bootstraps. A failed bootstrap gives wrong numbers, and releasing
+    /// them could reveal the secret.
+    pub fn log_bootstrap_failure(&self) -> Option<f64> {
+        (!self.literal.eval_mod_primes.is_empty()).then(|| log_failure(&self.literal))
     }
 
     /// The security of the whole set.

@@ -6,7 +6,7 @@ use hetal_ckks::bytes::{self, Codec, FormatError, HEADER_LEN, KeySetReader, Obje
 use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, SwitchingKey};
 use hetal_ring::{Basis, PackedPoly, Poly, RnsRing};
 use hetal_testkit::samples::{Samples, fix_checksums};
-use hetal_testkit::{Client, complex_vector, max_error, tiny_params};
+use hetal_testkit::{TestOwner, complex_vector, max_error, tiny_params};
 use proptest::prelude::*;
 
 /// The bytes of an object, after checking that they and their length come back.
@@ -39,7 +39,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn messages_come_back(set in 0usize..2, level in 0usize..=13, special in 0usize..=7, salt: u64) {
-        let client = Client::new(["insecure-toy11", "insecure-toy12"][set], salt);
+        let client = TestOwner::new(["insecure-toy11", "insecure-toy12"][set], salt);
         let (codec, params) = (client.codec(), &client.params);
         let values = complex_vector(params.slots(), salt);
 
@@ -67,7 +67,7 @@ proptest! {
 #[test]
 fn switching_keys_come_back_with_both_halves() {
     for set in ["insecure-toy11", "insecure-toy12"] {
-        let client = Client::new(set, 5);
+        let client = TestOwner::new(set, 5);
         let mut keys = EvaluationKeys::default();
         let top = client.params.chain().len();
         let wanted = [
@@ -141,7 +141,7 @@ fn headers_say_what_is_wrong() {
             assert!(matches!(error, FormatError::Length { declared: d, .. } if d == declared), "{kind}: {error}");
         }
     }
-    let toy = Client::new("insecure-toy11", 1);
+    let toy = TestOwner::new("insecure-toy11", 1);
     let foreign = toy.codec().decode::<Ciphertext<_>>(samples.of(ObjectKind::Ciphertext)).err().unwrap();
     assert!(matches!(foreign, FormatError::Params { .. }), "{foreign}");
 }
@@ -281,7 +281,7 @@ fn key_sets_stream_one_key_at_a_time() {
 
 #[test]
 fn lengths_are_known_before_anything_is_encrypted() {
-    let client = Client::of(tiny_params(), 1, hetal_ring::Isa::detect());
+    let client = TestOwner::of(tiny_params(), 1, hetal_ring::Isa::detect());
     let (params, codec) = (&client.params, client.codec());
     let values = vec![Default::default(); params.slots()];
     for level in 0..=params.top_level() {

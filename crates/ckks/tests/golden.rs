@@ -11,7 +11,7 @@ use hetal_ckks::{
     Ciphertext, Complex64, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey,
 };
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
-use hetal_testkit::{Client, complex_vector, max_error, tiny_params, tiny_params_of_two_kinds};
+use hetal_testkit::{TestOwner, complex_vector, max_error, tiny_params, tiny_params_of_two_kinds};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -38,14 +38,14 @@ fn golden_set(codec: &Codec<RnsRing>, name: &str) -> EvaluationKeys<PackedPoly> 
 }
 
 /// The client whose objects the files are. Its secret is drawn first, whatever it makes later.
-fn client() -> Client {
-    Client::of(tiny_params(), 2026, Isa::detect())
+fn client() -> TestOwner {
+    TestOwner::of(tiny_params(), 2026, Isa::detect())
 }
 
 /// The client of the set of keys to and from the sparse secret: those from it have fewer special
 /// primes than others.
-fn sparse_client() -> Client {
-    let client = Client::of(tiny_params_of_two_kinds(), 2026, Isa::detect());
+fn sparse_client() -> TestOwner {
+    let client = TestOwner::of(tiny_params_of_two_kinds(), 2026, Isa::detect());
     assert!(client.params.special_for(1) < client.params.special_for(2));
     client
 }

@@ -5,12 +5,12 @@
 use hetal_ckks::bytes::{self, FormatError, KeySetFile};
 use hetal_ckks::{Error, EvaluationKeys, KeyId, KeySource, Result, SwitchingKey};
 use hetal_ring::{Basis, Isa, PackedPoly};
-use hetal_testkit::{Client, TempDir, tiny_params};
+use hetal_testkit::{TempDir, TestOwner, tiny_params};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn client_and_keys() -> (Client, EvaluationKeys<PackedPoly>) {
-    let client = Client::of(tiny_params(), 1, Isa::detect());
+fn client_and_keys() -> (TestOwner, EvaluationKeys<PackedPoly>) {
+    let client = TestOwner::of(tiny_params(), 1, Isa::detect());
     let mut keys = EvaluationKeys::default();
     let galois = (0..8).map(|k| (KeyId::Galois(2 * k + 3), 1 + k as usize % 2));
     client.add_keys(

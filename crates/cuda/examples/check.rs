@@ -13,7 +13,7 @@ use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params};
 use hetal_cuda::selftest::{Ring, compare};
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_ring::{Isa, Poly, RnsRing};
-use hetal_testkit::{Client, complex_vector, max_error, mean_error};
+use hetal_testkit::{TestOwner, complex_vector, max_error, mean_error};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ fn ntt(options: &Options, set: &str) -> Outcome {
 }
 
 fn bench(options: &Options, set: &str) -> Outcome {
-    let client = Client::new(set, 7);
+    let client = TestOwner::new(set, 7);
     let params = &client.params;
     let gpu = Arc::new(open(options, params)?);
     let repeats = if options.quick { 1 } else { 20 };
@@ -202,7 +202,7 @@ fn bootstrap(options: &Options, set: &str) -> Outcome {
         *start = Instant::now();
     };
     let mut start = Instant::now();
-    let client = Client::new(set, 5);
+    let client = TestOwner::new(set, 5);
     let params = &client.params;
     let gpu = Arc::new(open(options, params)?);
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));

@@ -1,4 +1,5 @@
-// From centred scaled residues `y` modulo a few primes to residues modulo others: crates/ring/src/base_conversion.rs.
+// From centred scaled residues `y` modulo a few primes to residues modulo others:
+// crates/ring/src/base_conversion.rs.
 
 #define MAX_SOURCES 8
 #define CONVERT_THREADS 256
@@ -25,8 +26,8 @@ struct ConvertArgs {
     num* out;
 };
 
-// Targets are dealt to the blocks of a group (blockIdx.z of gridDim.z). `WIDE`: a source and a target have 51 bits; then
-// there may be fewer sources than SOURCES, and zeros stand for the rest.
+// Targets are dealt to the blocks of a group (blockIdx.z of gridDim.z). `WIDE`: a source and a
+// target have 51 bits; then there may be fewer sources than SOURCES, and zeros stand for the rest.
 template <int SOURCES, bool WIDE>
 __device__ __forceinline__ void convert_from(const ConvertArgs& a, const Group& group, const Target* shared) {
     const u32 i = 2 * (blockIdx.x * CONVERT_THREADS + threadIdx.x);

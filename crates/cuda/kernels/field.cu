@@ -1,6 +1,7 @@
-// Arithmetic modulo a prime q < 2^51. The bounds of that in doubles are proved in crates/ring/src/simd.rs
-// and the files that use it; the operations and their order here are the same. Sources are compiled with --fmad=false:
-// a product is fused with a sum only where __fma_rn says so.
+// Arithmetic modulo a prime q < 2^51. The bounds of that in doubles are proved in
+// crates/ring/src/simd.rs and the files that use it; the operations and their order here are the
+// same. Sources are compiled with --fmad=false: a product is fused with a sum only where __fma_rn
+// says so.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -8,10 +9,12 @@ typedef long long i64;
 
 #define N (1u << LOG_N)
 
-// Every kernel takes one struct by value. An emulator (emulator.h) gives these words another meaning.
+// Every kernel takes one struct by value. An emulator (emulator.h) gives these words another
+// meaning.
 #ifndef HETAL_EMULATOR
-// A kernel may be brought to the multiprocessors when the blocks of the one before it have ended, and waits here until
-// what they wrote can be seen. (Bringing it earlier was slower: its waiting blocks crowd some multiprocessors.)
+// A kernel may be brought to the multiprocessors when the blocks of the one before it have ended,
+// and waits here until what they wrote can be seen. (Bringing it earlier was slower: its waiting
+// blocks crowd some multiprocessors.)
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -36,8 +39,9 @@ struct __align__(16) Pair {
     u64 x, y;
 };
 
-// Numbers modulo a prime, in registers and in work between kernels: integers held exactly in doubles where the card has as
-// many units for those, else 64-bit integers. Residues of polynomials are u64 in [0, q) either way, and the same.
+// Numbers modulo a prime, in registers and in work between kernels: integers held exactly in
+// doubles where the card has as many units for those, else 64-bit integers. Residues of polynomials
+// are u64 in [0, q) either way, and the same.
 #ifdef HETAL_INTEGER
 typedef i64 num;
 #else
@@ -52,7 +56,8 @@ struct __align__(16) DoublePair {
     double x, y;
 };
 
-// A prime of the ring. Classes: 0 below 2^47, 1 below 2^50, 2 below 2^51; all are 0 for integers, which need no such care.
+// A prime of the ring. Classes: 0 below 2^47, 1 below 2^50, 2 below 2^51; all are 0 for integers,
+// which need no such care.
 struct Prime {
     num q, inverse;
     u64 value;
@@ -64,9 +69,10 @@ struct Prime {
 #define LARGE 2
 
 #ifdef HETAL_INTEGER
-// The constant `inverse` is floor(2^(bits + 62) / q), `shift` is bits - 2. For |p| < 2^(2 bits + 10), p = t 2^shift + rest,
-// the high half of t times `inverse` is p / q, or less by at most 1.5 and a bit: of t, rest is less than half of q, and each of
-// the two roundings down takes less than one (the first, of a constant above 2^62, next to nothing).
+// The constant `inverse` is floor(2^(bits + 62) / q), `shift` is bits - 2. For |p| < 2^(2 bits +
+// 10), p = t 2^shift + rest, the high half of t times `inverse` is p / q, or less by at most 1.5
+// and a bit: of t, rest is less than half of q, and each of the two roundings down takes less than
+// one (the first, of a constant above 2^62, next to nothing).
 struct Field {
     i64 q, inverse;
     u32 shift;
@@ -77,7 +83,8 @@ __device__ __forceinline__ Field field_of(i64 q, i64 inverse, u32 shift) {
     return f;
 }
 
-// The number high 2^64 + low modulo q: in [0, q), or slightly below zero if it is negative (to_residue lifts it).
+// The number high 2^64 + low modulo q: in [0, q), or slightly below zero if it is negative
+// (to_residue lifts it).
 __device__ __forceinline__ i64 mod_wide(const Field& f, i64 high, u64 low) {
     i64 t = (i64)((u64)high << (64 - f.shift) | low >> f.shift);
     i64 r = (i64)(low - (u64)__mul64hi(t, f.inverse) * (u64)f.q);
@@ -285,7 +292,8 @@ __device__ __forceinline__ u64 sub_mod(u64 q, u64 a, u64 b) {
     return a >= b ? a - b : a + q - b;
 }
 
-// Sums of products of residues. Moduli of 51 bits take 4 products at a time with one factor centred, others 8.
+// Sums of products of residues. Moduli of 51 bits take 4 products at a time with one factor
+// centred, others 8.
 struct Dot {
     Field f;
     num base, half;
@@ -317,8 +325,8 @@ __device__ __forceinline__ u64 finish(const Dot& d, num total) {
     return to_residue(d.f, reduce(d.f, total));
 }
 
-// Limb `i` of a polynomial over `q` primes of the chain and some special ones: its prime, and its place in a polynomial
-// over `own_q >= q` primes of the chain.
+// Limb `i` of a polynomial over `q` primes of the chain and some special ones: its prime, and its
+// place in a polynomial over `own_q >= q` primes of the chain.
 __device__ __forceinline__ u32 prime_of(u32 i, u32 q, u32 full_q) {
     return i < q ? i : i - q + full_q;
 }

@@ -4,8 +4,8 @@
 #define MAX_STEPS 16
 #define MAX_ROWS 8
 
-// Digit `j` of a polynomial is the polynomial itself on the primes starts[j] .. starts[j + 1], and limbs of `extended`,
-// which has all limbs of the basis for each digit, on the others.
+// Digit `j` of a polynomial is the polynomial itself on the primes starts[j] .. starts[j + 1], and
+// limbs of `extended`, which has all limbs of the basis for each digit, on the others.
 struct DigitsArgs {
     const u64* source;
     const u64* extended;
@@ -69,7 +69,8 @@ __device__ __forceinline__ void load_digits(const Dot& dot, const DigitsArgs& d,
     }
 }
 
-// acc + (u0 + P lifted0 + plain, u1 + P lifted1)(X^galois) for the inner product (u0, u1); absent parts are null.
+// acc + (u0 + P lifted0 + plain, u1 + P lifted1)(X^galois) for the inner product (u0, u1); absent
+// parts are null.
 struct InnerProductArgs {
     const Prime* primes;
     u64* out[2];
@@ -139,7 +140,8 @@ KERNEL(inner_product, POINT_THREADS, 2, InnerProductArgs) {
 #undef BODY
 }
 
-// One automorphism: entry `i` goes to the place permuted(i, inverse). Without a key it is the identity.
+// One automorphism: entry `i` goes to the place permuted(i, inverse). Without a key it is the
+// identity.
 struct StepArgs {
     KeyArgs key;
     u32 inverse, key_q, is_identity, unused;
@@ -214,8 +216,9 @@ struct WeighArgs {
 
 #define WEIGH_THREADS 128
 
-// Rows beyond `rows` have no weights. To save registers a sum's total so far, reduced, stays in its low part: half of q
-// beside 6 half units of 2^51 (of 2^52, beside 3, for moduli of 51 bits) is still below 2^53.
+// Rows beyond `rows` have no weights. To save registers a sum's total so far, reduced, stays in its
+// low part: half of q beside 6 half units of 2^51 (of 2^52, beside 3, for moduli of 51 bits) is
+// still below 2^53.
 template <int ROWS>
 __device__ __forceinline__ void weigh_rows(const WeighArgs& a) {
     const u32 i = blockIdx.x * WEIGH_THREADS + threadIdx.x, limb = a.first + blockIdx.y;

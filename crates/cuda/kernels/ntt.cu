@@ -1,9 +1,10 @@
-// The transform in two kernels: LOG_N - 8 stages on columns of 2^(LOG_N - 8) rows of 256, and 8 stages on the rows.
-// Stages go in pairs; the bounds of each are in crates/ring/src/ntt/vector.rs.
+// The transform in two kernels: LOG_N - 8 stages on columns of 2^(LOG_N - 8) rows of 256, and 8
+// stages on the rows. Stages go in pairs; the bounds of each are in crates/ring/src/ntt/vector.rs.
 //
-// Roots of one prime: `roots[k] = psi^brv(k)`, centred, for k < N/16, in heap order (node k has the children 2k, 2k + 1);
-// then those of the leftmost nodes below node N/16 + i, at the levels 0 to 3, for i < N/16. The others are products: the
-// bits of brv(2^level h + k) are those of brv(2^level h) and brv(k), so roots[2^level h + k] = roots[2^level h] roots[k].
+// Roots of one prime: `roots[k] = psi^brv(k)`, centred, for k < N/16, in heap order (node k has the
+// children 2k, 2k + 1); then those of the leftmost nodes below node N/16 + i, at the levels 0 to 3,
+// for i < N/16. The others are products: the bits of brv(2^level h + k) are those of brv(2^level h)
+// and brv(k), so roots[2^level h + k] = roots[2^level h] roots[k].
 
 #define FIRST 0
 #define MIDDLE 1
@@ -160,7 +161,8 @@ __device__ __forceinline__ void forward_block(const Field& f, num* x, const Root
     if constexpr (PAIRS >= 2) forward_pair<CLASS, LOG, START + 2, PLACE == LAST ? LAST : MIDDLE>(f, x, w);
 }
 
-// Two inverse stages, with the roots of the mirrored blocks; the last two of all (`SCALED`) with the scale.
+// Two inverse stages, with the roots of the mirrored blocks; the last two of all (`SCALED`) with
+// the scale.
 template <int CLASS, int LOG, int LEVEL, bool SCALED, class Roots>
 __device__ __forceinline__ void inverse_pair(
     const Field& f, num* x, const Roots& w, num scale, num scaled_root) {

@@ -1,4 +1,5 @@
-// Kernels entry by entry. Blocks are of one limb (blockIdx.y); a thread has two neighbouring entries.
+// Kernels entry by entry. Blocks are of one limb (blockIdx.y); a thread has two neighbouring
+// entries.
 
 #define POINT_THREADS 256
 #define MAX_LIMBS 96
@@ -16,7 +17,8 @@ __device__ __forceinline__ void store_pair(u64* limb, u32 i, u64 x, u64 y) {
     *(Pair*)(limb + i) = p;
 }
 
-// Polynomials over `q` primes of the chain and some special ones; operands have `a_q`, `b_q` of the chain.
+// Polynomials over `q` primes of the chain and some special ones; operands have `a_q`, `b_q` of the
+// chain.
 struct BinaryArgs {
     const Prime* primes;
     u64* out;
@@ -89,7 +91,8 @@ KERNEL(multiply_add, POINT_THREADS, 4, MulAddArgs) {
     store_pair(o.out, i, add_mod(q, c.x, product(f, x.x, y.x)), add_mod(q, c.y, product(f, x.y, y.y)));
 }
 
-// Constants of the two halves of the entries, for each limb: centred for products, residues for sums.
+// Constants of the two halves of the entries, for each limb: centred for products, residues for
+// sums.
 struct HalvesArgs {
     const Prime* primes;
     u64* out;
@@ -132,8 +135,9 @@ KERNEL(add_halves, POINT_THREADS, 4, HalvesArgs) {
     store_pair(a.out + (size_t)limb * N, i, add_mod(q, x.x, c), add_mod(q, x.y, c));
 }
 
-// start + sum_k c_k a_k for pairs of polynomials. Row `k` of the constants has those of term `k` for each limb, centred;
-// the row after the last term, if `has_constant`, residues to add to the first sum.
+// start + sum_k c_k a_k for pairs of polynomials. Row `k` of the constants has those of term `k`
+// for each limb, centred; the row after the last term, if `has_constant`, residues to add to the
+// first sum.
 #define MAX_LINEAR 8
 #define MAX_CONSTANTS 224
 

@@ -10,11 +10,11 @@ pub use key_switch::CudaDigits;
 pub use recording::{CudaRoutine, Graphs};
 
 use crate::device::{Device, KernelTime, SIDES, in_lane, is_recording, lane};
+use crate::dry_run::DryRunDevice;
 use crate::ffi::arguments::{Arguments, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
-use crate::memory::{Buffer, CHUNK, Health, Pool, Table};
+use crate::memory::{Buffer, CHUNK, DeviceTable, Health, Pool};
 use crate::plan::{Constants, Conversion, Transforms};
-use crate::rehearsal::Rehearsal;
 #[cfg(any(test, feature = "emulator"))]
 use crate::source::Arithmetic;
 use crate::source::Kernel;
@@ -49,10 +49,10 @@ impl CudaPoly {
     }
 }
 
-/// Things made once for each key.
-struct Made<K, V>(RwLock<HashMap<K, Arc<V>>>);
+/// Values that are made once for each key.
+struct Memo<K, V>(RwLock<HashMap<K, Arc<V>>>);
 
-impl<K: Eq + Hash, V> Made<K, V> {
+impl<K: Eq + Hash, V> Memo<K, V> {
     fn new() -> Self {
         Self(RwLock::default())
     }
@@ -86,7 +86,7 @@ struct Fork<'a> {
 impl Drop for Fork<'_> {
     fn drop(&mut self) {
         let CudaBackend { pool, device, .. } = self.backend;
-        self.backend.noted(pool.settle(|| device.join(self.sides)));
+        self.backend.noted(pool.end_fork(|| device.join(self.sides)));
     }
 }
 
@@ -96,11 +96,11 @@ pub struct CudaBackend {
     health: Arc<Health>,
     pool: Arc<Pool>,
     constants: Constants,
-    lifts: Made<Basis, Transforms>,
-    decompositions: Made<(Basis, Vec<usize>), Conversion>,
-    divisions: Made<(Basis, usize, usize), Conversion>,
-    raises: Made<Basis, Conversion>,
-    special_products: Made<usize, Table>,
+    lifts: Memo<Basis, Transforms>,
+    decompositions: Memo<(Basis, Vec<usize>), Conversion>,
+    divisions: Memo<(Basis, usize, usize), Conversion>,
+    raises: Memo<Basis, Conversion>,
+    special_products: Memo<usize, DeviceTable>,
     recordings: Recordings,
     /// Held by the thread that uses the other lanes.
     forks: Mutex<()>,
@@ -155,8 +155,8 @@ impl CudaBackend {
     /// # Errors
     ///
     /// [`crate::Error::Unsupported`] for rings that the kernels are not made for.
-    pub fn rehearsal(log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
-        let backend = Self::on(Arc::new(Rehearsal::default()), log_n, q, p)?;
+    pub fn dry_run(log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
+        let backend = Self::on(Arc::new(DryRunDevice::default()), log_n, q, p)?;
         backend.use_graphs(recording::chosen()?);
         Ok(backend)
     }
@@ -169,11 +169,11 @@ impl CudaBackend {
             device,
             health,
             constants,
-            lifts: Made::new(),
-            decompositions: Made::new(),
-            divisions: Made::new(),
-            raises: Made::new(),
-            special_products: Made::new(),
+            lifts: Memo::new(),
+            decompositions: Memo::new(),
+            divisions: Memo::new(),
+            raises: Memo::new(),
+            special_products: Memo::new(),
             recordings: Recordings::default(),
             forks: Mutex::default(),
         })
@@ -222,8 +222,8 @@ impl CudaBackend {
 
     /// Puts pauses of random length between kernels (or no longer), so that work which does not
     /// wait for what it needs gives wrong results.
-    pub fn shake(&self, seed: Option<u64>) {
-        self.device.shake(seed);
+    pub fn inject_pauses(&self, seed: Option<u64>) {
+        self.device.inject_pauses(seed);
     }
 
     /// Begins to time kernels (or stops), and tells what was timed before.
@@ -257,8 +257,8 @@ impl CudaBackend {
     }
 
     /// What is made once for a key, or `None` and a note of the error.
-    fn made<K: Eq + Hash, V>(&self, all: &Made<K, V>, key: K, make: impl Fn(&K) -> Result<V>) -> Option<Arc<V>> {
-        // Chunks that are free are the GPU's memory too.
+    fn made<K: Eq + Hash, V>(&self, all: &Memo<K, V>, key: K, make: impl Fn(&K) -> Result<V>) -> Option<Arc<V>> {
+        // Chunks that are free are the card's memory too.
         self.noted(all.get(key, make, || self.pool.trim(&[])))
     }
 
@@ -305,20 +305,20 @@ impl CudaBackend {
         self.launch_deep(kernel, limbs, 1, args);
     }
 
-    fn ntt_args(&self, jobs: &Table, work: u64, input: [u64; 2], output: [u64; 2]) -> NttArgs {
+    fn ntt_args(&self, jobs: &DeviceTable, work: u64, input: [u64; 2], output: [u64; 2]) -> NttArgs {
         let (primes, roots) = (self.constants.primes.address(), self.constants.roots.address());
         NttArgs { primes, roots, jobs: jobs.address(), work, input, output, inverse: 1, unused: 0 }
     }
 
     /// Transforms coefficients in `work` to values at the same places.
-    fn forward(&self, jobs: &Table, work: u64) {
+    fn forward(&self, jobs: &DeviceTable, work: u64) {
         let args = self.ntt_args(jobs, work, [0; 2], [work; 2]);
         self.launch(Kernel::ForwardColumns, jobs.len() as usize, &args);
         self.launch(Kernel::ForwardRows, jobs.len() as usize, &args);
     }
 
     /// Transforms values to scaled, centred coefficients in `work`.
-    fn inverse(&self, jobs: &Table, work: u64, input: [u64; 2]) {
+    fn inverse(&self, jobs: &DeviceTable, work: u64, input: [u64; 2]) {
         let args = self.ntt_args(jobs, work, input, [0; 2]);
         self.launch(Kernel::InverseRows, jobs.len() as usize, &args);
         self.launch(Kernel::InverseColumns, jobs.len() as usize, &args);
@@ -539,7 +539,7 @@ impl Backend for CudaBackend {
         // Queueing is quick: one after the other from this thread. (A second thread cost more than
         // it won.)
         let _one_at_a_time = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
-        self.noted(self.pool.lend(|| self.device.fork(sides)));
+        self.noted(self.pool.begin_fork(|| self.device.fork(sides)));
         let _joined_at_the_end = Fork { backend: self, sides, _one_at_a_time };
         let on_a_side = |(i, item)| in_lane(1 + i % sides, || work(item));
         items.into_iter().enumerate().map(on_a_side).collect()

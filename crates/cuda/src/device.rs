@@ -114,8 +114,8 @@ pub(crate) trait Device: Send + Sync {
     /// Gives a recording up; what is still queued of it is done.
     fn forget(&self, recording: u64);
     /// Puts pauses of random length before kernels, or no longer. What has one queue only has
-    /// nothing to shake.
-    fn shake(&self, _seed: Option<u64>) {}
+    /// nothing to delay.
+    fn inject_pauses(&self, _seed: Option<u64>) {}
     /// Begins to time kernels (or stops), and tells what was timed.
     fn profile(&self, on: bool) -> Vec<KernelTime>;
 }

@@ -4,6 +4,7 @@
 mod backend;
 mod cache;
 mod device;
+mod dry_run;
 #[cfg(feature = "emulator")]
 pub mod emulated;
 mod error;
@@ -11,7 +12,6 @@ mod error;
 mod ffi;
 mod memory;
 mod plan;
-mod rehearsal;
 pub mod selftest;
 mod source;
 mod transfer;

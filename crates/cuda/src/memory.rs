@@ -64,21 +64,21 @@ pub(crate) struct Pool {
     device: Arc<dyn Device>,
     health: Arc<Health>,
     limb_bytes: usize,
-    rooms: Mutex<Rooms>,
-    /// Told when the recordings' room is open again.
+    arenas: Mutex<Arenas>,
+    /// Told when the recordings' arena is open again.
     opened: Condvar,
     held: AtomicUsize,
     peak: AtomicUsize,
 }
 
-/// The rooms: what work is done in, and what recordings work in when they are replayed. Nothing is
+/// The arenas: what work is done in, and what recordings work in when they are replayed. Nothing is
 /// done while work is recorded, and replays come one after the other, so all recordings share a
-/// room; between them, chunks of it that are free are lent to other work that the GPU has no more
+/// arena; between them, chunks of it that are free are lent to other work that the card has no more
 /// memory for.
 #[derive(Default)]
-struct Rooms {
+struct Arenas {
     free: [Free; 2],
-    /// The thread that records or replays something: what is free in the recordings' room is
+    /// The thread that records or replays something: what is free in the recordings' arena is
     /// written and read all the same, so no chunk leaves it.
     reserved_by: Option<ThreadId>,
     /// How often that began or ended.
@@ -88,8 +88,8 @@ struct Rooms {
 const WORK: usize = 0;
 const RECORDINGS: usize = 1;
 
-/// The room of this thread.
-fn room() -> usize {
+/// The arena of this thread.
+fn arena() -> usize {
     if is_recording() { RECORDINGS } else { WORK }
 }
 
@@ -112,17 +112,17 @@ struct Free {
     forks: u64,
     /// Whether the other lanes are in use.
     is_forked: bool,
-    /// [`Rooms::reserved`] when the last fork began.
+    /// [`Arenas::reserved`] when the last fork began.
     reserved_at_fork: u64,
 }
 
 impl Free {
-    /// Whether a chunk is of this room and all of it is free outside of forks.
+    /// Whether a chunk is of this arena and all of it is free outside of forks.
     fn is_free(&self, chunk: u64, size: usize) -> bool {
         [self.chunks.get(&chunk), self.lanes[0].places.get(&chunk)] == [Some(&size); 2]
     }
 
-    /// Takes a free chunk out of the room.
+    /// Takes a free chunk out of the arena.
     fn remove(&mut self, chunk: u64) -> Option<usize> {
         let size = self.chunks.remove(&chunk)?;
         self.lanes[0].remove(chunk, size);
@@ -179,7 +179,7 @@ impl Ranges {
 impl Pool {
     pub(crate) fn new(device: Arc<dyn Device>, health: Arc<Health>, limb_bytes: usize) -> Self {
         let (held, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { device, health, limb_bytes, rooms: Mutex::default(), opened: Condvar::new(), held, peak }
+        Self { device, health, limb_bytes, arenas: Mutex::default(), opened: Condvar::new(), held, peak }
     }
 
     /// Bytes held from the device.
@@ -194,7 +194,7 @@ impl Pool {
 
     /// A buffer with arbitrary contents; without memory behind it once something failed.
     pub(crate) fn take(self: &Arc<Self>, limbs: usize) -> Buffer {
-        let nowhere = || Buffer { address: 0, limbs, room: room(), lane: lane(), fork: 0, pool: Arc::clone(self) };
+        let nowhere = || Buffer { address: 0, limbs, arena: arena(), lane: lane(), fork: 0, pool: Arc::clone(self) };
         self.health.note(self.try_take(limbs)).unwrap_or_else(nowhere)
     }
 
@@ -203,23 +203,23 @@ impl Pool {
         let lane = lane();
         let (found, fork) = self.find(lane, limbs);
         let address = found.map_or_else(|| self.allocate(lane, limbs), Ok)?;
-        Ok(Buffer { address, limbs, room: room(), lane, fork, pool: Arc::clone(self) })
+        Ok(Buffer { address, limbs, arena: arena(), lane, fork, pool: Arc::clone(self) })
     }
 
-    fn rooms(&self) -> MutexGuard<'_, Rooms> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn arenas(&self) -> MutexGuard<'_, Arenas> {
+        self.arenas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Limbs that are free on a lane, and the number of forks so far.
     fn find(&self, lane: usize, limbs: usize) -> (Option<u64>, u64) {
-        let free = &mut self.rooms().free[room()];
+        let free = &mut self.arenas().free[arena()];
         let own = free.lanes[lane].take(limbs, self.limb_bytes);
         let found = if own.is_some() || lane == 0 { own } else { free.lent.take(limbs, self.limb_bytes) };
         (found, free.forks)
     }
 
     fn give_back(&self, buffer: &Buffer) {
-        let Free { lanes, waiting, chunks, forks, is_forked, .. } = &mut self.rooms().free[buffer.room];
+        let Free { lanes, waiting, chunks, forks, is_forked, .. } = &mut self.arenas().free[buffer.arena];
         let lane = lane();
         let is_own = lane == buffer.lane && *forks == buffer.fork;
         let is_free = if lane == 0 { !*is_forked } else { is_own };
@@ -229,10 +229,10 @@ impl Pool {
 
     /// Begins a fork: `fork` makes the other lanes wait for lane 0, and what was free there before
     /// is then free on them.
-    pub(crate) fn lend<T>(&self, fork: impl FnOnce() -> T) -> T {
+    pub(crate) fn begin_fork<T>(&self, fork: impl FnOnce() -> T) -> T {
         let lent = {
-            let Rooms { free, reserved, .. } = &mut *self.rooms();
-            let Free { lanes: [first, ..], is_forked, reserved_at_fork, .. } = &mut free[room()];
+            let Arenas { free, reserved, .. } = &mut *self.arenas();
+            let Free { lanes: [first, ..], is_forked, reserved_at_fork, .. } = &mut free[arena()];
             // Before the fork: what is queued on lane 0 while this is not yet so comes before the
             // other lanes.
             *is_forked = true;
@@ -240,30 +240,30 @@ impl Pool {
             std::mem::take(first)
         };
         let out = fork();
-        let Free { lent: place, chunks, forks, .. } = &mut self.rooms().free[room()];
+        let Free { lent: place, chunks, forks, .. } = &mut self.arenas().free[arena()];
         *forks += 1;
-        self.pour(lent, place, chunks);
+        self.merge(lent, place, chunks);
         out
     }
 
     /// Ends a fork: `join` makes lane 0 wait for the others, and what was free on them before is
     /// then free on it.
-    pub(crate) fn settle<T>(&self, join: impl FnOnce() -> T) -> T {
+    pub(crate) fn end_fork<T>(&self, join: impl FnOnce() -> T) -> T {
         // Before: what comes back later may be in use by work that this join does not wait for.
         let back = {
-            let Free { lanes: [_, sides @ ..], lent, waiting, .. } = &mut self.rooms().free[room()];
+            let Free { lanes: [_, sides @ ..], lent, waiting, .. } = &mut self.arenas().free[arena()];
             sides.iter_mut().chain([lent, waiting]).map(std::mem::take).collect::<Vec<_>>()
         };
         let out = join();
-        let Free { lanes: [place, ..], waiting, chunks, is_forked, .. } = &mut self.rooms().free[room()];
+        let Free { lanes: [place, ..], waiting, chunks, is_forked, .. } = &mut self.arenas().free[arena()];
         *is_forked = false;
         // What another thread gave back meanwhile was read by nothing that was queued since.
         let back = back.into_iter().chain([std::mem::take(waiting)]);
-        back.for_each(|ranges| self.pour(ranges, place, chunks));
+        back.for_each(|ranges| self.merge(ranges, place, chunks));
         out
     }
 
-    fn pour(&self, from: Ranges, to: &mut Ranges, chunks: &BTreeMap<u64, usize>) {
+    fn merge(&self, from: Ranges, to: &mut Ranges, chunks: &BTreeMap<u64, usize>) {
         if to.places.is_empty() {
             *to = from;
             return;
@@ -271,27 +271,29 @@ impl Pool {
         from.places.into_iter().for_each(|(address, limbs)| to.give(address, limbs, self.limb_bytes, chunks));
     }
 
-    /// The first limbs of a chunk that is new to the room; of one that has no more, where there is
-    /// no room for a whole one.
+    /// The first limbs of a chunk that is new to the arena; of one that has no more, where the
+    /// card has no memory for a whole one.
     fn allocate(&self, lane: usize, limbs: usize) -> Result<u64> {
         self.health.check()?;
-        let ask = || self.ask(limbs.max(CHUNK)).ok();
-        // What stays for long in the recordings' room ends their replays: work asks the GPU first.
-        let found = if is_recording() { self.borrow(limbs).or_else(ask) } else { ask().or_else(|| self.borrow(limbs)) };
+        let chunk = || self.allocate_chunk(limbs.max(CHUNK)).ok();
+        // What stays for long in the recordings' arena ends their replays: work asks the card
+        // first.
+        let found =
+            if is_recording() { self.borrow(limbs).or_else(chunk) } else { chunk().or_else(|| self.borrow(limbs)) };
         let last = || {
-            // Perhaps there is room in chunks that are free, or will be once another thread has
+            // Perhaps there is space in chunks that are free, or will be once another thread has
             // queued its replay.
             self.wait_until_open();
             self.borrow(limbs).map_or_else(
                 || {
                     self.trim(&[]);
-                    self.ask(limbs)
+                    self.allocate_chunk(limbs)
                 },
                 Ok,
             )
         };
         let (address, size) = found.map_or_else(last, Ok)?;
-        let Free { lanes, chunks, .. } = &mut self.rooms().free[room()];
+        let Free { lanes, chunks, .. } = &mut self.arenas().free[arena()];
         chunks.insert(address, size);
         if size > limbs {
             lanes[lane].give(address + (limbs * self.limb_bytes) as u64, size - limbs, self.limb_bytes, chunks);
@@ -300,7 +302,7 @@ impl Pool {
     }
 
     /// A new chunk of the device.
-    fn ask(&self, limbs: usize) -> Result<(u64, usize)> {
+    fn allocate_chunk(&self, limbs: usize) -> Result<(u64, usize)> {
         let bytes = limbs * self.limb_bytes;
         let address = self.device.allocate(bytes)?;
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -308,25 +310,25 @@ impl Pool {
         Ok((address, limbs))
     }
 
-    /// Waits while another thread has the recordings' room; not in a fork, which that thread may be
-    /// waiting for.
+    /// Waits while another thread has the recordings' arena; not in a fork, which that thread may
+    /// be waiting for.
     fn wait_until_open(&self) {
         if lane() != 0 {
             return;
         }
         let me = std::thread::current().id();
-        let is_closed = |rooms: &mut Rooms| rooms.reserved_by.is_some_and(|thread| thread != me);
-        drop(self.opened.wait_while(self.rooms(), is_closed).unwrap_or_else(PoisonError::into_inner));
+        let is_closed = |arenas: &mut Arenas| arenas.reserved_by.is_some_and(|thread| thread != me);
+        drop(self.opened.wait_while(self.arenas(), is_closed).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A free chunk of the other room. A side of a fork gets none once something was replayed since
-    /// the fork, which it does not wait for.
+    /// A free chunk of the other arena. A side of a fork gets none once something was replayed
+    /// since the fork, which it does not wait for.
     fn borrow(&self, limbs: usize) -> Option<(u64, usize)> {
-        let Rooms { free, reserved_by, reserved } = &mut *self.rooms();
-        if room() == WORK && (reserved_by.is_some() || (lane() != 0 && free[WORK].reserved_at_fork != *reserved)) {
+        let Arenas { free, reserved_by, reserved } = &mut *self.arenas();
+        if arena() == WORK && (reserved_by.is_some() || (lane() != 0 && free[WORK].reserved_at_fork != *reserved)) {
             return None;
         }
-        let other = &mut free[WORK + RECORDINGS - room()];
+        let other = &mut free[WORK + RECORDINGS - arena()];
         let found = other.chunks.iter().filter(|&(&address, &size)| size >= limbs && other.is_free(address, size));
         let (address, size) = found.map(|(&a, &s)| (a, s)).min_by_key(|&(_, size)| size)?;
         other.remove(address);
@@ -335,24 +337,24 @@ impl Pool {
 
     /// Whether other lanes than the first are in use.
     pub(crate) fn is_forked(&self) -> bool {
-        self.rooms().free[room()].is_forked
+        self.arenas().free[arena()].is_forked
     }
 
-    /// The chunks of the recordings' room.
+    /// The chunks of the recordings' arena.
     pub(crate) fn recorded_chunks(&self) -> Vec<Chunk> {
-        self.rooms().free[RECORDINGS].chunks.iter().map(|(&address, &size)| (address, size)).collect()
+        self.arenas().free[RECORDINGS].chunks.iter().map(|(&address, &size)| (address, size)).collect()
     }
 
-    /// Whether there still is a chunk, in either room.
+    /// Whether there still is a chunk, in either arena.
     pub(crate) fn has(&self, &(address, size): &Chunk) -> bool {
-        self.rooms().free.iter().any(|room| room.chunks.get(&address) == Some(&size))
+        self.arenas().free.iter().any(|arena| arena.chunks.get(&address) == Some(&size))
     }
 
-    /// Brings chunks back to the recordings' room, if all of them are free, and closes it to other
+    /// Brings chunks back to the recordings' arena, if all of them are free, and closes it to other
     /// work.
     pub(crate) fn reserve(&self, chunks: &[Chunk]) -> Option<Reserved<'_>> {
-        let Rooms { free: [work, recordings], reserved_by, reserved } = &mut *self.rooms();
-        let is_free = |&(address, size): &Chunk| [&work, &recordings].iter().any(|room| room.is_free(address, size));
+        let Arenas { free: [work, recordings], reserved_by, reserved } = &mut *self.arenas();
+        let is_free = |&(address, size): &Chunk| [&work, &recordings].iter().any(|arena| arena.is_free(address, size));
         if reserved_by.is_some() || !chunks.iter().all(is_free) {
             return None;
         }
@@ -369,7 +371,7 @@ impl Pool {
 
     /// Gives chunks that are free back to the device, but for some.
     pub(crate) fn trim(&self, kept: &[Chunk]) {
-        let Rooms { free, reserved_by, .. } = &mut *self.rooms();
+        let Arenas { free, reserved_by, .. } = &mut *self.arenas();
         // What was queued may still use what is free; what comes back later waits for the lock.
         if self.device.synchronize().is_err() {
             return;
@@ -402,24 +404,24 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let chunks = self.rooms().free.each_mut().map(|room| std::mem::take(&mut room.chunks));
+        let chunks = self.arenas().free.each_mut().map(|arena| std::mem::take(&mut arena.chunks));
         for (address, limbs) in chunks.into_iter().flatten() {
             self.release(address, limbs);
         }
     }
 }
 
-/// The recordings' room while something is recorded or replayed in it. It is open to other work
+/// The recordings' arena while something is recorded or replayed in it. It is open to other work
 /// again when this is dropped.
 pub(crate) struct Reserved<'a>(&'a Pool);
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        let mut rooms = self.0.rooms();
-        rooms.reserved_by = None;
+        let mut arenas = self.0.arenas();
+        arenas.reserved_by = None;
         // What it queued may come after a fork that began meanwhile.
-        rooms.reserved += 1;
-        drop(rooms);
+        arenas.reserved += 1;
+        drop(arenas);
         self.0.opened.notify_all();
     }
 }
@@ -429,7 +431,7 @@ pub(crate) struct Buffer {
     address: u64,
     limbs: usize,
     /// Where it was taken, and after how many forks.
-    room: usize,
+    arena: usize,
     lane: usize,
     fork: u64,
     pool: Arc<Pool>,
@@ -444,13 +446,13 @@ impl Buffer {
     /// Whether only this lane can have queued work on it: what another may still read must not be
     /// written.
     pub(crate) fn is_of_this_lane(&self) -> bool {
-        let (lane, free) = (lane(), &self.pool.rooms().free[self.room]);
+        let (lane, free) = (lane(), &self.pool.arenas().free[self.arena]);
         // On lane 0 within a fork is another thread than the one that forked, whose sides may have
         // read it.
         if lane == 0 { !free.is_forked } else { lane == self.lane && free.forks == self.fork }
     }
 
-    /// Limbs there is room for.
+    /// Limbs that there is memory for.
     pub(crate) fn limbs(&self) -> usize {
         self.limbs
     }
@@ -465,13 +467,13 @@ impl Drop for Buffer {
 }
 
 /// A table of constants on the device.
-pub(crate) struct Table {
+pub(crate) struct DeviceTable {
     address: u64,
     len: usize,
     device: Arc<dyn Device>,
 }
 
-impl Table {
+impl DeviceTable {
     pub(crate) fn new<T: Plain>(device: &Arc<dyn Device>, elements: &[T]) -> Result<Self> {
         let bytes = bytes_of(elements);
         let table =
@@ -492,7 +494,7 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl Drop for DeviceTable {
     fn drop(&mut self) {
         self.device.free(self.address);
     }
@@ -507,7 +509,7 @@ mod tests {
 
     /// Other threads may work while one records or replays.
     #[test]
-    fn no_chunk_leaves_the_recordings_room_while_it_is_reserved() {
+    fn no_chunk_leaves_the_recordings_arena_while_it_is_reserved() {
         if !is_present() {
             return;
         }
@@ -555,15 +557,15 @@ mod tests {
         let _rest = pool.try_take(CHUNK).unwrap();
         let borrowed = || in_lane(1, || pool.borrow(1).map(|(address, _)| address));
         let reserved = pool.reserve(&chunks).unwrap();
-        pool.lend(|| ());
+        pool.begin_fork(|| ());
         assert_eq!(borrowed(), None, "it is being replayed in");
         drop(reserved);
         assert_eq!(borrowed(), None, "what was queued since comes after the fork");
-        pool.settle(|| ());
-        pool.lend(|| drop(pool.reserve(&chunks)));
+        pool.end_fork(|| ());
+        pool.begin_fork(|| drop(pool.reserve(&chunks)));
         assert_eq!(borrowed(), None, "a replay between the fork and its note");
-        pool.settle(|| ());
-        pool.lend(|| ());
+        pool.end_fork(|| ());
+        pool.begin_fork(|| ());
         assert_eq!(borrowed(), Some(place));
     }
 

@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::ffi::arguments::{Group, Job, Prime, Target, Word};
-use crate::memory::Table;
+use crate::memory::DeviceTable;
 use crate::source::{Arithmetic, Kernel, LOG_N, MAX_LIMBS, MAX_SOURCES};
 use crate::{Error, Result};
 use hetal_ring::{Basis, Modulus, ntt, prime};
@@ -19,8 +19,8 @@ pub(crate) struct Constants {
     moduli: Vec<Modulus>,
     /// `psi^(N/2)` of each prime: the root of the one block of a transform's first stage.
     first_roots: Vec<u64>,
-    pub(crate) primes: Table,
-    pub(crate) roots: Table,
+    pub(crate) primes: DeviceTable,
+    pub(crate) roots: DeviceTable,
 }
 
 impl Constants {
@@ -50,8 +50,8 @@ impl Constants {
             full: Basis { q: q.len(), p: p.len() },
             first_roots: found.iter().map(|(m, psi)| m.pow(*psi, 1 << (log_n - 1))).collect(),
             moduli: found.iter().map(|(m, _)| *m).collect(),
-            primes: Table::new(device, &primes)?,
-            roots: Table::new(device, &roots)?,
+            primes: DeviceTable::new(device, &primes)?,
+            roots: DeviceTable::new(device, &roots)?,
         })
     }
 
@@ -78,11 +78,15 @@ impl Constants {
     }
 
     /// Batches of transforms of limbs of the given primes, in place, to measure.
-    pub(crate) fn benchmark_jobs(&self, device: &Arc<dyn Device>, numbers: &[usize]) -> Result<(Table, Table)> {
+    pub(crate) fn benchmark_jobs(
+        &self,
+        device: &Arc<dyn Device>,
+        numbers: &[usize],
+    ) -> Result<(DeviceTable, DeviceTable)> {
         let places = || numbers.iter().enumerate();
         let forward: Vec<Job> = places().map(|(i, &number)| forward_job(number, 0, i, i, 0)).collect();
         let inverse: Vec<Job> = places().map(|(i, &number)| self.inverse_job(number, 1, 0, i, i)).collect();
-        Ok((Table::new(device, &forward)?, Table::new(device, &inverse)?))
+        Ok((DeviceTable::new(device, &forward)?, DeviceTable::new(device, &inverse)?))
     }
 
     /// An inverse transform times `scale`.
@@ -139,7 +143,7 @@ fn product<'a>(modulus: &Modulus, factors: impl Iterator<Item = &'a Modulus>) ->
 
 /// A batch of forward transforms.
 pub(crate) struct Transforms {
-    pub(crate) jobs: Table,
+    pub(crate) jobs: DeviceTable,
 }
 
 impl Transforms {
@@ -147,7 +151,7 @@ impl Transforms {
     pub(crate) fn of_basis(constants: &Constants, device: &Arc<dyn Device>, basis: Basis) -> Result<Self> {
         let jobs: Vec<Job> =
             (0..basis.limbs()).map(|i| forward_job(constants.number(basis.q, i), 0, i, i, 0)).collect();
-        Ok(Self { jobs: Table::new(device, &jobs)? })
+        Ok(Self { jobs: DeviceTable::new(device, &jobs)? })
     }
 }
 
@@ -158,14 +162,14 @@ fn forward_job(number: usize, group: usize, from: usize, to: usize, scale: Word)
 /// Inverse transforms of source limbs, conversions of their coefficients to other primes, and
 /// forward transforms there.
 pub(crate) struct Conversion {
-    pub(crate) inverse: Table,
-    pub(crate) groups: Table,
-    pub(crate) targets: Table,
+    pub(crate) inverse: DeviceTable,
+    pub(crate) groups: DeviceTable,
+    pub(crate) targets: DeviceTable,
     /// Blocks that the targets of a group are dealt to.
     pub(crate) deep: u32,
     /// Whether a source and a target have 51 bits.
     pub(crate) wide: bool,
-    pub(crate) forward: Table,
+    pub(crate) forward: DeviceTable,
     /// Limbs of the coefficients.
     pub(crate) y_limbs: usize,
 }
@@ -226,12 +230,12 @@ impl Builder {
         let widest = self.groups.iter().map(|g| g.targets).max().unwrap_or(0);
         Ok(Conversion {
             y_limbs: self.inverse.len(),
-            inverse: Table::new(device, &self.inverse)?,
-            groups: Table::new(device, &self.groups)?,
-            targets: Table::new(device, &self.targets)?,
+            inverse: DeviceTable::new(device, &self.inverse)?,
+            groups: DeviceTable::new(device, &self.groups)?,
+            targets: DeviceTable::new(device, &self.targets)?,
             deep: depth(blocks, widest, device.blocks_at_once()),
             wide: self.wide,
-            forward: Table::new(device, &self.forward)?,
+            forward: DeviceTable::new(device, &self.forward)?,
         })
     }
 }

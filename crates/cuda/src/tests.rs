@@ -13,9 +13,9 @@ use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
 use hetal_learn::driver::{EngineHost, drive};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Trainer};
-use hetal_learn::{CachedBatch, Geometry, LevelPlan, Limits, RowBlob, Session};
+use hetal_learn::{AgreementLimits, CachedBatch, Geometry, LevelPlan, RowBlob, Session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
-use hetal_testkit::{Client, complex_vector};
+use hetal_testkit::{TestOwner, complex_vector};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ fn bootstraps_give_the_cpus_bytes() {
     if !is_present() {
         return;
     }
-    let client = Client::new("insecure-toy11", 5);
+    let client = TestOwner::new("insecure-toy11", 5);
     let params = &client.params;
     let bootstrapper = Bootstrapper::new(&client.evaluator, &[0, 3]).unwrap();
     let mut host_keys = EvaluationKeys::default();
@@ -134,14 +134,14 @@ fn bootstraps_give_the_cpus_bytes() {
     drop(on_gpu);
     assert_eq!(gpu.graphs().recorded, 0, "recordings go with what they are of");
 
-    // A rehearsal without a GPU counts the same memory.
-    let rehearsal = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special()).unwrap());
-    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&rehearsal));
-    let rehearsed = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
-    let keys = rehearsal.upload_keys(&host_keys);
-    let inputs = [&x, &y].map(|ct| rehearsal.upload_ciphertext(ct));
-    drop(bootstraps(&rehearsed, &evaluator, inputs.each_ref(), &keys));
-    assert_eq!(rehearsal.peak_bytes(), held);
+    // A dry run without a card counts the same memory.
+    let dry_run = Arc::new(CudaBackend::dry_run(params.log_n(), params.chain(), params.special()).unwrap());
+    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&dry_run));
+    let dry_bootstrapper = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
+    let keys = dry_run.upload_keys(&host_keys);
+    let inputs = [&x, &y].map(|ct| dry_run.upload_ciphertext(ct));
+    drop(bootstraps(&dry_bootstrapper, &evaluator, inputs.each_ref(), &keys));
+    assert_eq!(dry_run.peak_bytes(), held);
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn what_is_changed_beside_a_fork_is_not_what_it_reads() {
 #[test]
 fn memory_does_not_grow_with_forks() {
     let q = prime::ntt_primes_below(50, 10, 3);
-    let gpu = CudaBackend::rehearsal(10, &q, &[]).unwrap();
+    let gpu = CudaBackend::dry_run(10, &q, &[]).unwrap();
     let basis = Basis { q: 3, p: 0 };
     let fork = || gpu.concurrently(vec![2, 1, 3, 1], |count| (0..count).map(|_| gpu.zero(basis)).collect::<Vec<_>>());
     drop(fork());
@@ -330,7 +330,7 @@ fn a_lost_card_loses_nothing() {
     }
     let g = Geometry::new(1024, 64, 12, 3).unwrap();
     let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(3, 128.0).unwrap());
-    let client = Client::new("insecure-toy11", 9);
+    let client = TestOwner::new("insecure-toy11", 9);
     let params = &client.params;
     let needs = trainer::keys(g, level_plan, constants.clone(), 0, params.top_level()).unwrap();
     let mut keys = EvaluationKeys::default();
@@ -341,11 +341,11 @@ fn a_lost_card_loses_nothing() {
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
     let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).unwrap();
     let engine = Encrypted::new(evaluator, gpu.upload_keys(&keys), bootstrapper);
-    let seal = |level| engine.admit(gpu.upload_ciphertext(&client.encrypt(&complex_vector(1024, 4), level))).unwrap();
+    let seal = |level| engine.import(gpu.upload_ciphertext(&client.encrypt(&complex_vector(1024, 4), level))).unwrap();
     let trainer = Trainer::new(&engine, g, level_plan, constants, 0).unwrap();
     let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect();
     let batches = [CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.probabilities()), rows: 64 })];
-    let mut session = Session::new(Limits::default().defaults, 1, vec![seal(level_plan.weights())]).unwrap();
+    let mut session = Session::new(AgreementLimits::default().defaults, 1, vec![seal(level_plan.weights())]).unwrap();
     let codec = Codec::new(Arc::clone(params), Arc::clone(&gpu));
     let (record, ciphertexts) = session.checkpoint();
     let saved: Vec<Vec<u8>> = ciphertexts.iter().map(|ct| codec.encode(ct.inner()).unwrap()).collect();

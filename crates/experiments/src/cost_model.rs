@@ -107,9 +107,22 @@ mod tests {
     use crate::runner::local_owner::LocalOwner;
     use hetal_ckks::Complex64;
     use hetal_ckks::bytes::Codec;
+    use hetal_ckks::params::BUILT_IN;
     use hetal_learn::Plan;
     use hetal_learn::plan::Workload;
     use std::sync::Arc;
+
+    /// A new built-in set needs a measured bootstrap, and no entry is of a set that is gone. Times
+    /// of the toy sets are not estimated: only tests train with them.
+    #[test]
+    fn every_secure_built_in_set_has_a_measured_bootstrap() {
+        for literal in &BUILT_IN {
+            let params = Params::named(&literal.name).unwrap();
+            let is_measured = BOOTSTRAPS.iter().any(|(set, _)| *set == params.name());
+            assert_eq!(is_measured, !params.is_insecure_by_name(), "{}", params.name());
+        }
+        assert!(BOOTSTRAPS.iter().all(|(set, _)| Params::named(set).is_ok()));
+    }
 
     /// Estimated sizes equal those of real objects.
     #[test]

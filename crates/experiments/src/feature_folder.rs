@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use hetal_client::data::{Labels, files};
-use hetal_learn::{Dataset, Matrix};
+use hetal_learn::{LabelledMatrix, Matrix};
 use std::path::Path;
 
 /// Reads a two-dimensional array of numbers.
@@ -24,9 +24,9 @@ pub fn labels(path: &Path) -> Result<Vec<usize>> {
 /// Training rows and one other set of rows with the same features.
 pub struct TrainingAndOther {
     /// The training rows; every class is among them.
-    pub training: Dataset,
+    pub training: LabelledMatrix,
     /// The other rows.
-    pub other: Dataset,
+    pub other: LabelledMatrix,
 }
 
 /// Reads the rows `train` and the rows `other` of a folder.
@@ -37,12 +37,12 @@ pub fn training_and(folder: &Path, other: &str, classes: usize) -> Result<Traini
         let what = "the second set of features";
         return Err(hetal_learn::Error::Shape { what, rows, columns, must_rows: rows, must_columns }.into());
     }
-    let training = Dataset::for_training(train.features().clone(), train.labels().to_vec(), classes)?;
+    let training = LabelledMatrix::for_training(train.features().clone(), train.labels().to_vec(), classes)?;
     Ok(TrainingAndOther { training, other })
 }
 
 /// Reads `features_NAME.npy` and `labels_NAME.npy` of a folder.
-pub fn dataset(folder: &Path, name: &str, classes: usize) -> Result<Dataset> {
+pub fn dataset(folder: &Path, name: &str, classes: usize) -> Result<LabelledMatrix> {
     let features = matrix(&folder.join(format!("features_{name}.npy")))?;
-    Ok(Dataset::new(features, labels(&folder.join(format!("labels_{name}.npy")))?, classes)?)
+    Ok(LabelledMatrix::new(features, labels(&folder.join(format!("labels_{name}.npy")))?, classes)?)
 }

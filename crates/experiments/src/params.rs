@@ -92,3 +92,23 @@ pub fn text(table: &[Value]) -> String {
 fn short(x: f64) -> String {
     if x.fract() == 0.0 { format!("{x}") } else { format!("{:.2}", x).trim_end_matches('0').to_owned() }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::noise::BootstrapNoise;
+
+    /// A new built-in set needs a measured precision, and no entry is of a set that is gone.
+    #[test]
+    fn every_built_in_set_has_a_measured_precision() {
+        for literal in &BUILT_IN {
+            assert!(measured_precision(&literal.name).is_some(), "no entry for {}", literal.name);
+            assert!(BootstrapNoise::of(&literal.name).is_ok());
+        }
+        assert!(PRECISION.iter().all(|entry| Params::named(entry.set).is_ok()));
+        let table = table().unwrap();
+        assert_eq!(table.len(), BUILT_IN.len());
+        assert!(table.iter().all(|set| set["precision_measured_log2"].is_array()));
+    }
+}

@@ -3,11 +3,11 @@
 //! Each part stores its results as JSON next to the document. The next run uses stored results with
 //! the same settings, so an interrupted run continues with the part that is missing.
 
-use crate::bench::train::{self, Circuit};
+use crate::bench::train::{self, CircuitChoice};
 use crate::bench::{accuracy, matmul, softmax};
 use crate::report::output;
 use crate::report::plot::{Band, Plot};
-use crate::report::table::Table;
+use crate::report::table::TextTable;
 use crate::runner::engine::EngineKind;
 use crate::tuning::{DataSplits, RATES, ROW_NORMS, Trial, grid_search, preset, train_plain};
 use crate::{Error, Result};
@@ -200,8 +200,8 @@ matrices at level 12 (in the branch `A<B`, `A` at 11).
         let iterations = if self.arguments.quick { 1 } else { 4 };
         let mut objects = Vec::new();
         for preset in &PRESETS {
-            for circuit in [Circuit::Ours, Circuit::Paper] {
-                let kind = if circuit == Circuit::Ours { kind } else { EngineKind::Clear };
+            for circuit in [CircuitChoice::Ours, CircuitChoice::Paper] {
+                let kind = if circuit == CircuitChoice::Ours { kind } else { EngineKind::Clear };
                 let settings = json!({ "engine": kind.name(), "set": set, "iterations": iterations });
                 let name = format!("train-{}-{}", preset.name, circuit.name());
                 let arguments = iteration_arguments(preset.name, set, iterations)?;
@@ -241,7 +241,7 @@ once). Seconds are those of engine `{}`.
 
 {}",
             kind.name(),
-            Table::from_objects(&objects, &fields)
+            TextTable::from_objects(&objects, &fields)
         ))
     }
 

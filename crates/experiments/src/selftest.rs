@@ -15,7 +15,7 @@ use hetal_cuda::CudaBackend;
 use hetal_cuda::selftest::{Ring, compare, hashes};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
-use hetal_learn::trainer::{self, Batch, Model, Trainer};
+use hetal_learn::trainer::{self, Batch, ModelState, Trainer};
 use hetal_learn::{Geometry, LevelPlan, Matrix, packing};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Isa, RnsRing};
@@ -125,12 +125,12 @@ fn repeat_with_pauses(times: u64, set: &str, gpu: &Arc<CudaBackend>, results: &m
     let expected = results.reference.clone();
     let bar = progress::bar(times).with_message("with pauses");
     for seed in 1..=times {
-        gpu.shake(Some(seed));
+        gpu.inject_pauses(Some(seed));
         results.tested.extend(circuit_results(set, Isa::detect(), gpu)?);
         results.reference.extend(expected.iter().cloned());
         bar.inc(1);
     }
-    gpu.shake(None);
+    gpu.inject_pauses(None);
     bar.finish_and_clear();
     Ok(())
 }
@@ -156,7 +156,7 @@ fn compare_operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &P
 /// Hashes of keys, ciphertexts, bootstraps and training iterations, from the same seeds each time.
 fn circuit_results<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Vec<HashedResult>> {
     let owner = LocalOwner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
-    let circuit = Circuit::new(&owner.params)?;
+    let circuit = SelfTestCircuit::new(&owner.params)?;
     let engine = owner.engine_on(Arc::clone(backend), &circuit.required_keys(&owner.params)?, BsgsSplit::FewKeys)?;
     let spinner = progress::spinner("a bootstrap and an iteration");
     let encoder = owner.evaluator();
@@ -168,14 +168,14 @@ fn circuit_results<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> R
 }
 
 /// The training circuit that the self-test runs.
-struct Circuit {
+struct SelfTestCircuit {
     geometry: Geometry,
     level_plan: LevelPlan,
     constants: Constants,
     rows: usize,
 }
 
-impl Circuit {
+impl SelfTestCircuit {
     fn new(params: &Params) -> Result<Self> {
         let (rows, features, classes) = if params.slots() < 32768 { (64, 30, 3) } else { (1024, 768, 7) };
         Ok(Self {
@@ -201,7 +201,7 @@ struct CircuitRun<'a, B: DeviceBackend> {
     owner: &'a LocalOwner,
     engine: &'a Encrypted<B>,
     encoder: Evaluator<RnsRing>,
-    circuit: Circuit,
+    circuit: SelfTestCircuit,
     results: Vec<HashedResult>,
 }
 
@@ -241,7 +241,7 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
 
     /// The first iteration has no momentum. In the third one a GPU replays everything it records.
     fn iterations(&mut self) -> Result<()> {
-        let (engine, Circuit { geometry, level_plan, constants, .. }) = (self.engine, &self.circuit);
+        let (engine, SelfTestCircuit { geometry, level_plan, constants, .. }) = (self.engine, &self.circuit);
         let trainer = Trainer::new(engine, *geometry, *level_plan, constants.clone(), 0)?;
         let batch = self.batch(&trainer)?;
         for (k, version) in batch.versions.iter().flatten().enumerate() {
@@ -260,7 +260,7 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
     }
 
     fn batch(&self, trainer: &Trainer<Encrypted<B>>) -> Result<Batch<LeveledCiphertext<B::Poly>>> {
-        let Circuit { geometry, level_plan, rows, .. } = &self.circuit;
+        let SelfTestCircuit { geometry, level_plan, rows, .. } = &self.circuit;
         let (features, classes) = (geometry.features(), geometry.classes());
         let entry = |i: usize, j: usize| fixed_value(31 * i + j, 11.0) / (features as f64).sqrt();
         let blocks = packing::features(geometry, &Matrix::from_fn(*rows, features, entry))?;
@@ -271,13 +271,13 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
         Ok(trainer.batch(self.engine, &blocks, labels, *rows)?)
     }
 
-    fn initial_model(&self) -> Result<Model<LeveledCiphertext<B::Poly>>> {
-        let Circuit { geometry, level_plan, .. } = &self.circuit;
+    fn initial_model(&self) -> Result<ModelState<LeveledCiphertext<B::Poly>>> {
+        let SelfTestCircuit { geometry, level_plan, .. } = &self.circuit;
         let entry = |k: usize, j: usize| fixed_value(97 * k + j, 13.0) / 20.0;
         let weights = Matrix::from_fn(geometry.classes(), geometry.features() + 1, entry);
         let parts = packing::weights(geometry, &weights)?;
         let parts = parts.iter().map(|part| self.encrypt(part, level_plan.weights())).collect::<Result<_>>()?;
-        Ok(Model::new(parts, Momentum::Nesterov))
+        Ok(ModelState::new(parts, Momentum::Nesterov))
     }
 }
 

@@ -7,7 +7,7 @@ use hetal_learn::agreement::{PRESETS, Preset, initial_weights};
 use hetal_learn::judge::NEAR_THE_END;
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax;
-use hetal_learn::{Agreement, Dataset, Judge, Limits, Matrix, Normalisation, Verdict, Wishes};
+use hetal_learn::{Agreement, AgreementLimits, Judge, LabelledMatrix, Matrix, Normalisation, Verdict, Wishes};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -31,11 +31,11 @@ pub struct DataSplits {
     /// The benchmark they belong to.
     pub preset: &'static Preset,
     /// Training rows.
-    pub train: Dataset,
+    pub train: LabelledMatrix,
     /// Validation rows: they choose hyper-parameters and end a training.
-    pub validation: Dataset,
+    pub validation: LabelledMatrix,
     /// Test rows: they are used once, after all choices.
-    pub test: Dataset,
+    pub test: LabelledMatrix,
 }
 
 impl DataSplits {
@@ -50,7 +50,7 @@ impl DataSplits {
     /// The same rows, scaled so that the longest training row has length `row_norm`.
     pub fn normalised(&self, row_norm: f64) -> Result<Self> {
         let normalisation = Normalisation::fit(self.train.features(), row_norm)?;
-        let apply = |set: &Dataset| Ok::<_, Error>(set.with_features(normalisation.apply(set.features())?)?);
+        let apply = |set: &LabelledMatrix| Ok::<_, Error>(set.with_features(normalisation.apply(set.features())?)?);
         Ok(Self {
             name: self.name.clone(),
             preset: self.preset,
@@ -70,7 +70,7 @@ impl DataSplits {
             max_epochs: wishes.max_epochs,
             ..ours
         };
-        Ok(Limits::default().agree(&wishes)?)
+        Ok(AgreementLimits::default().agree(&wishes)?)
     }
 }
 
@@ -139,7 +139,7 @@ impl EarlyStopping {
     pub fn end_epoch(
         &mut self,
         logits: &Matrix,
-        rows: &Dataset,
+        rows: &LabelledMatrix,
         weights: impl FnOnce() -> Result<Matrix>,
     ) -> Result<Verdict> {
         let judgement = self.judge.judge(logits, rows.labels())?;

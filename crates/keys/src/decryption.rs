@@ -41,7 +41,7 @@ impl Decryptor {
         // The message with its noise reveals the secret, so it does not stay in the pool.
         let mut m = SecretPoly(self.ring.mul(&ct.c1, &s.0, basis));
         self.ring.add_assign(&mut m.0, &ct.c0);
-        self.ring.inverse(&mut m.0);
+        self.ring.inverse_secret(&mut m.0);
         let q0 = *self.ring.modulus(basis, 0);
         let limbs = m.0.limbs();
         if basis.q == 1 {

@@ -54,7 +54,7 @@ pub(crate) struct SecretPoly(pub(crate) Poly);
 impl SecretPoly {
     pub(crate) fn new(ring: &RnsRing, basis: Basis, coefficients: &[i8]) -> Self {
         let mut wide: Vec<i64> = coefficients.iter().map(|&c| c.into()).collect();
-        let poly = Self(ring.lift(basis, &wide));
+        let poly = Self(ring.lift_secret(basis, &wide));
         wide.zeroize();
         poly
     }

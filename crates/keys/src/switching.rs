@@ -239,7 +239,7 @@ impl KeyGenerator {
     pub(crate) fn error(&self, seed: &Seed, index: u32, basis: Basis) -> Poly {
         let mut e = vec![0; self.params.degree()];
         self.gaussian.sample_into(seed, Domain::Error { index }, &mut e);
-        let poly = self.ring.lift(basis, &e);
+        let poly = self.ring.lift_secret(basis, &e);
         e.zeroize();
         poly
     }

@@ -6,7 +6,7 @@ use hetal_ckks::{Complex64, Error, EvaluationKeys, KeyId};
 use hetal_keys::Encryptor;
 use hetal_ring::Basis;
 use hetal_ring::sampler::TestSeeds;
-use hetal_testkit::{Client, complex_vector, max_error};
+use hetal_testkit::{TestOwner, complex_vector, max_error};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn rotated(a: &[Complex64], k: i64) -> Vec<Complex64> {
 
 #[test]
 fn encryption_round_trips_at_every_level() {
-    let client = Client::new("insecure-toy11", 1);
+    let client = TestOwner::new("insecure-toy11", 1);
     let v = complex_vector(1024, 1);
     for level in 0..=client.params.top_level() {
         let error = max_error(&client.decrypt(&client.encrypt(&v, level)), &v);
@@ -29,7 +29,7 @@ fn encryption_round_trips_at_every_level() {
 
 #[test]
 fn linear_operations() {
-    let client = Client::new("insecure-toy11", 2);
+    let client = TestOwner::new("insecure-toy11", 2);
     let e = &client.evaluator;
     let (u, v) = (complex_vector(1024, 1), complex_vector(1024, 2));
     let (a, b) = (client.encrypt(&u, 5), client.encrypt(&v, 5));
@@ -74,7 +74,7 @@ fn linear_operations() {
 #[test]
 fn products_at_every_digit_count() {
     for set in ["insecure-toy11", "insecure-toy12"] {
-        let client = Client::new(set, 3);
+        let client = TestOwner::new(set, 3);
         let slots = client.params.slots();
         let (u, v) = (complex_vector(slots, 1), complex_vector(slots, 2));
         let mut keys = EvaluationKeys::default();
@@ -94,7 +94,7 @@ fn products_at_every_digit_count() {
 
 #[test]
 fn rotations_conjugation_and_missing_keys() {
-    let client = Client::new("insecure-toy11", 4);
+    let client = TestOwner::new("insecure-toy11", 4);
     let e = &client.evaluator;
     let u = complex_vector(1024, 1);
     let mut keys = EvaluationKeys::default();
@@ -118,7 +118,7 @@ fn rotations_conjugation_and_missing_keys() {
 
 #[test]
 fn matrices_with_and_without_giant_steps() {
-    let client = Client::new("insecure-toy11", 5);
+    let client = TestOwner::new("insecure-toy11", 5);
     let e = &client.evaluator;
     let slots = 1024;
     let u = complex_vector(slots, 1);
@@ -151,7 +151,7 @@ fn matrices_with_and_without_giant_steps() {
 /// Matrices for raised ciphertexts and for others differ in their special primes alone.
 #[test]
 fn matrices_for_other_primes_are_refused() {
-    let client = Client::new("insecure-toy11", 5);
+    let client = TestOwner::new("insecure-toy11", 5);
     let e = &client.evaluator;
     let limbs = client.params.limbs(6);
     let (needed, found) = (KeyId::FromSparse(1).basis(&client.params, limbs), client.params.key_basis(limbs));
@@ -170,7 +170,7 @@ fn matrices_for_other_primes_are_refused() {
 
 #[test]
 fn ciphertexts_of_another_set_are_refused() {
-    let (one, other) = (Client::new("insecure-toy11", 1), Client::new("insecure-toy12", 1));
+    let (one, other) = (TestOwner::new("insecure-toy11", 1), TestOwner::new("insecure-toy12", 1));
     let (mut a, b) = (one.encrypt(&complex_vector(1024, 1), 3), other.encrypt(&complex_vector(2048, 1), 3));
     let (e, keys) = (&one.evaluator, EvaluationKeys::default());
     let mixed = |result: hetal_ckks::Result<()>| matches!(result, Err(Error::MixedParams { .. }));
@@ -183,7 +183,7 @@ fn ciphertexts_of_another_set_are_refused() {
 
 #[test]
 fn a_public_key_must_have_the_message_s_primes() {
-    let client = Client::new("insecure-toy11", 1);
+    let client = TestOwner::new("insecure-toy11", 1);
     let message =
         client.evaluator.encode(&complex_vector(1024, 1), client.params.scale(3), Basis { q: 7, p: 0 }).unwrap();
     let encryptor = Encryptor::new(Arc::clone(&client.params), Arc::clone(&client.ring));

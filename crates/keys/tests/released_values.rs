@@ -6,13 +6,13 @@ use hetal_ckks::{Ciphertext, Complex64};
 use hetal_keys::{Decryptor, Private, Release, ReleasePolicy, estimate_noise};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Basis, Poly};
-use hetal_testkit::{Client, complex_vector};
+use hetal_testkit::{TestOwner, complex_vector};
 use std::sync::Arc;
 
 /// What someone learns about the secret who sees a ciphertext and its published slots:
 /// `(m + e - c0) / c1` modulo `q0`, as centred coefficients. He knows nothing that the server does
 /// not.
-fn recovered(client: &Client, ct: &Ciphertext<Poly>, published: &[Complex64]) -> Vec<i64> {
+fn recovered(client: &TestOwner, ct: &Ciphertext<Poly>, published: &[Complex64]) -> Vec<i64> {
     let ring = &client.ring;
     let basis = Basis { q: 1, p: 0 };
     let coefficients = client.evaluator.encoder().encode(published, ct.scale).unwrap();
@@ -32,7 +32,7 @@ fn weight_if_ternary(s: &[i64]) -> Option<usize> {
 
 #[test]
 fn a_published_raw_decryption_gives_the_key_away_and_a_released_one_does_not() {
-    let client = Client::new("insecure-toy11", 1);
+    let client = TestOwner::new("insecure-toy11", 1);
     let decryptor = Decryptor::new(Arc::clone(&client.params), Arc::clone(&client.ring));
     let values = complex_vector(client.params.slots(), 1);
     let ct = client.encrypt(&values, 3);
@@ -64,7 +64,7 @@ fn a_published_raw_decryption_gives_the_key_away_and_a_released_one_does_not() {
 /// first rounding does not hide it.
 #[test]
 fn released_values_do_not_tell_the_sign_of_the_noise() {
-    let client = Client::new("insecure-toy11", 3);
+    let client = TestOwner::new("insecure-toy11", 3);
     let decryptor = Decryptor::new(Arc::clone(&client.params), Arc::clone(&client.ring));
     let mut release = Release::new(ReleasePolicy { noise: 1e-11, numbers: 2048, security: 8, error: 1e-2 }).unwrap();
     let between = |k: usize| (k as f64 + 0.5) * release.precision();
@@ -82,7 +82,7 @@ fn released_values_do_not_tell_the_sign_of_the_noise() {
 }
 
 /// Decrypts with a stolen key, in one limb.
-fn open_with(client: &Client, s: &[i64], ct: &Ciphertext<Poly>) -> Vec<Complex64> {
+fn open_with(client: &TestOwner, s: &[i64], ct: &Ciphertext<Poly>) -> Vec<Complex64> {
     let ring = &client.ring;
     let basis = Basis { q: 1, p: 0 };
     let mut m = ring.mul(&ct.c1, &ring.lift(basis, s), basis);

@@ -92,7 +92,7 @@ pub struct Wishes {
 
 /// The defaults of a server and the limits of what clients may ask for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct AgreementLimits {
     /// The agreement of a client that asks for nothing.
     pub defaults: Agreement,
     /// Fewest and most rows of a batch.
@@ -108,7 +108,7 @@ pub struct Limits {
     pub hide_rate: bool,
 }
 
-impl Default for Limits {
+impl Default for AgreementLimits {
     fn default() -> Self {
         let defaults = Agreement {
             batch: 1024,
@@ -125,7 +125,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl AgreementLimits {
     /// The agreement for a client's wishes. Fails for the first one outside the limits.
     pub fn agree(&self, wishes: &Wishes) -> Result<Agreement> {
         let defaults = &self.defaults;
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn wishes_within_limits_are_granted() {
-        let limits = Limits::default();
+        let limits = AgreementLimits::default();
         assert_eq!(limits.agree(&Wishes::default()).unwrap(), limits.defaults);
         let granted = limits.agree(&Preset::named("cifar10").unwrap().wishes()).unwrap();
         assert_eq!((granted.batch, granted.rate, granted.patience), (2048, 1.0, 3));
@@ -253,10 +253,10 @@ mod tests {
 
     #[test]
     fn a_hidden_rate_stays_hidden() {
-        let open = Limits::default();
+        let open = AgreementLimits::default();
         let published = open.agree(&Wishes::default()).unwrap().published();
         assert_eq!(published.reference_rate(), Ok(open.defaults.rate));
-        let hidden = Limits { hide_rate: true, ..open };
+        let hidden = AgreementLimits { hide_rate: true, ..open };
         let agreement = hidden.agree(&Wishes::default()).unwrap();
         let published = agreement.published();
         assert_eq!((agreement.rate, published.rate, published.lowering), (1.0, None, None));
@@ -275,7 +275,7 @@ mod tests {
     fn every_preset_fits_the_slots_and_the_limits() {
         for preset in PRESETS {
             assert!(Geometry::new(32768, preset.batch, preset.features, preset.classes).is_ok(), "{}", preset.name);
-            Limits::default().agree(&preset.wishes()).unwrap();
+            AgreementLimits::default().agree(&preset.wishes()).unwrap();
         }
         assert!(Preset::named("none").is_none());
     }

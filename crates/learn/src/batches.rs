@@ -3,7 +3,7 @@
 //! The row-shifted versions of a batch take sixteen times the memory of the uploaded rows (for ten
 //! classes). If they do not all fit, some are computed again for each step.
 
-use crate::trainer::{Batch, Model, Stage, Trainer};
+use crate::trainer::{Batch, ModelState, Stage, Trainer};
 use crate::{Error, Geometry, Result};
 use hetal_circuits::Engine;
 use std::borrow::Cow;
@@ -102,12 +102,12 @@ impl<E: Engine> Batches<E> for [CachedBatch<E::Ciphertext>] {
 pub fn step<E: Engine>(
     engine: &E,
     trainer: &Trainer<E>,
-    model: &Model<E::Ciphertext>,
+    model: &ModelState<E::Ciphertext>,
     held: &(impl Batches<E> + ?Sized),
     pieces: Range<usize>,
     rate: f64,
     ended: &mut dyn FnMut(Stage),
-) -> Result<Model<E::Ciphertext>> {
+) -> Result<ModelState<E::Ciphertext>> {
     let rows = pieces.clone().map(|piece| held.rows(piece)).sum::<Result<usize>>()?;
     let mut step = trainer.begin(model, rows, rate);
     for piece in pieces {

@@ -14,7 +14,7 @@
 
 use crate::batches::{self, Batches};
 use crate::session::Action;
-use crate::trainer::{Model, Trainer};
+use crate::trainer::{ModelState, Trainer};
 use crate::{Error, Session, Verdict};
 use hetal_circuits::Engine;
 use std::ops::ControlFlow;
@@ -47,14 +47,14 @@ pub trait Host {
         &mut self,
         session: &Session<Self::Ciphertext>,
         request: StepRequest,
-    ) -> Result<Model<Self::Ciphertext>, Self::Error>;
+    ) -> Result<ModelState<Self::Ciphertext>, Self::Error>;
 
     /// The model with a refreshed momentum.
     fn refresh(
         &mut self,
         session: &Session<Self::Ciphertext>,
         range: f64,
-    ) -> Result<Model<Self::Ciphertext>, Self::Error>;
+    ) -> Result<ModelState<Self::Ciphertext>, Self::Error>;
 
     /// The session took the result of a step or of a refresh.
     fn advanced(&mut self, session: &Session<Self::Ciphertext>, action: Action) -> Result<(), Self::Error>;
@@ -177,7 +177,7 @@ impl<E: Engine, B: Batches<E> + ?Sized, X: From<Error>> Host for EngineHost<'_, 
         &mut self,
         session: &Session<E::Ciphertext>,
         StepRequest { batch, rate, range }: StepRequest,
-    ) -> Result<Model<E::Ciphertext>, X> {
+    ) -> Result<ModelState<E::Ciphertext>, X> {
         let trainer = (self.trainer)(range)?;
         let (geometry, rows) = (trainer.products().geometry(), session.agreement().batch);
         let pieces = batches::pieces_of(geometry, rows, batch, self.batches.count());
@@ -185,7 +185,7 @@ impl<E: Engine, B: Batches<E> + ?Sized, X: From<Error>> Host for EngineHost<'_, 
         Ok(step?)
     }
 
-    fn refresh(&mut self, session: &Session<E::Ciphertext>, range: f64) -> Result<Model<E::Ciphertext>, X> {
+    fn refresh(&mut self, session: &Session<E::Ciphertext>, range: f64) -> Result<ModelState<E::Ciphertext>, X> {
         Ok((self.trainer)(range)?.refresh(self.engine, session.model())?)
     }
 

@@ -3,11 +3,11 @@
 pub mod agreement;
 pub mod batches;
 pub mod circuit;
-pub mod dataset;
 pub mod driver;
 mod error;
 pub mod geometry;
 pub mod judge;
+pub mod labelled_matrix;
 pub mod level_plan;
 mod matrix;
 pub mod nesterov;
@@ -21,13 +21,13 @@ pub mod session;
 pub mod softmax;
 pub mod trainer;
 
-pub use agreement::{Agreement, Limits, Wishes};
+pub use agreement::{Agreement, AgreementLimits, Wishes};
 pub use batches::{Batches, CachedBatch, RowBlob};
 pub use circuit::Circuit;
-pub use dataset::Dataset;
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use judge::{Judge, Verdict};
+pub use labelled_matrix::LabelledMatrix;
 pub use level_plan::LevelPlan;
 pub use matrix::Matrix;
 pub use normalisation::Normalisation;

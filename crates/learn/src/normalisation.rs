@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_by_name() {
+    fn features_beyond_the_guard_are_refused() {
         let normalisation = Normalisation::fit(&features(), 3.0).unwrap();
         let mut x = features();
         x[(4, 2)] = 1e4;

@@ -2,7 +2,7 @@
 
 use crate::circuit::LOG_MOMENTUM_BOUND;
 use crate::softmax::Constants;
-use crate::trainer::{Model, Trainer};
+use crate::trainer::{ModelState, Trainer};
 use crate::{Geometry, LevelPlan, Result, batches, nesterov::Momentum};
 use hetal_circuits::Complex64;
 use hetal_circuits::clear::{Clear, KeyRequirements, OpCounts, OpKind};
@@ -59,6 +59,8 @@ pub struct Plan {
     pub keys: KeyRequirements,
     /// Batches of validation rows.
     pub validation_batches: usize,
+    /// Bootstraps of one iteration at the range that takes most of them, with a refresh.
+    pub most_bootstraps: u64,
 }
 
 impl Plan {
@@ -76,7 +78,7 @@ impl Plan {
         let preparation = engine.take_op_counts();
         // The first step has no momentum; the second is like all others.
         let weights = vec![fresh(level_plan.weights())?; geometry.parts()];
-        let first = trainer.step(&engine, &Model::new(weights, Momentum::Nesterov), &batch, 1.0)?;
+        let first = trainer.step(&engine, &ModelState::new(weights, Momentum::Nesterov), &batch, 1.0)?;
         engine.take_op_counts();
         let pieces = geometry.pieces(workload.batch);
         let mut step = trainer.begin(&first, pieces * geometry.rows(), 1.0);
@@ -89,8 +91,8 @@ impl Plan {
         let expansion = engine.take_op_counts();
         trainer.products().logits(&engine, &batch.versions, &expanded)?;
         let validation = engine.take_op_counts();
-        let keys =
-            crate::trainer::keys_of_session(geometry, level_plan, workload.range, LOG_MOMENTUM_BOUND, top_level)?;
+        let needs =
+            crate::trainer::needs_of_session(geometry, level_plan, workload.range, LOG_MOMENTUM_BOUND, top_level)?;
         Ok(Self {
             geometry,
             level_plan,
@@ -101,14 +103,20 @@ impl Plan {
             iteration,
             expansion,
             validation,
-            keys,
+            keys: needs.keys,
             validation_batches: workload.validation_rows.div_ceil(geometry.rows()),
+            most_bootstraps: pieces as u64 * needs.bootstraps + geometry.parts() as u64,
         })
     }
 
     /// Bootstraps of an iteration.
     pub fn bootstraps(&self) -> u64 {
         self.iteration.count(OpKind::Bootstrap)
+    }
+
+    /// The most bootstraps of a training of so many epochs, whatever its ranges and refreshes.
+    pub fn bootstraps_of_training(&self, epochs: usize) -> u64 {
+        (epochs as u64).saturating_mul(self.batches as u64).saturating_mul(self.most_bootstraps)
     }
 
     /// Key-switches of an iteration outside bootstraps.
@@ -174,6 +182,8 @@ mod tests {
         let plan = Plan::new(&workload, 32768, 13).unwrap();
         assert_eq!((plan.batches, plan.validation_batches, plan.bootstraps()), (51, 8, 3));
         assert_eq!(plan.key_switches(), 277);
+        // The range 512 takes one bootstrap more, and a refresh another.
+        assert_eq!((plan.most_bootstraps, plan.bootstraps_of_training(10)), (5, 10 * 51 * 5));
         // 12 blocks and 15 shifts of two rotations each.
         assert_eq!(plan.preparation.key_switches(), 12 * 15 * 2);
         assert!(plan.constants.error < 1e-5);
@@ -195,6 +205,8 @@ mod tests {
         assert_eq!(plan.classifier_bytes(&PaperCosts), 14 << 20);
         let larger = Plan::new(&Workload { batch: 512, ..workload }, 32768, 13).unwrap();
         assert_eq!((larger.batches, larger.pieces, larger.bootstraps()), (5, 10, 8));
+        // Both pieces take one bootstrap more at the range 512, and a refresh takes one a part.
+        assert_eq!(larger.most_bootstraps, 10 + 2);
         // Both pieces meet a classifier that is repeated over the rows once.
         assert_eq!(larger.key_switches() + plan.expansion.key_switches(), 2 * plan.key_switches());
         assert_eq!(larger.keys, plan.keys);

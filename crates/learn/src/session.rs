@@ -7,7 +7,7 @@
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
 use crate::nesterov::MomentumSchedule;
-use crate::trainer::Model;
+use crate::trainer::ModelState;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -63,8 +63,8 @@ impl Phase {
 pub struct Session<C> {
     agreement: Agreement,
     batches: usize,
-    model: Model<C>,
-    epoch_start: Model<C>,
+    model: ModelState<C>,
+    epoch_start: ModelState<C>,
     kept: VecDeque<(usize, Vec<C>)>,
     epoch: usize,
     batch: usize,
@@ -81,7 +81,7 @@ impl<C: Clone> Session<C> {
         if batches == 0 {
             return Err(Error::NoRows);
         }
-        let model = Model::new(weights, agreement.momentum);
+        let model = ModelState::new(weights, agreement.momentum);
         Ok(Self {
             batches,
             epoch_start: model.clone(),
@@ -103,7 +103,7 @@ impl<C: Clone> Session<C> {
     }
 
     /// The current model.
-    pub fn model(&self) -> &Model<C> {
+    pub fn model(&self) -> &ModelState<C> {
         &self.model
     }
 
@@ -133,8 +133,8 @@ impl<C: Clone> Session<C> {
         }
     }
 
-    /// Takes the model after the step or the refresh that [`Session::next_action`] asked for.
-    pub fn stepped(&mut self, model: Model<C>) -> Result<()> {
+    /// The model after the step or the refresh that [`Session::next_action`] asked for.
+    pub fn stepped(&mut self, model: ModelState<C>) -> Result<()> {
         self.expect(Phase::Training, "a step")?;
         let refresh = self.model.needs_refresh();
         self.model = model;
@@ -282,7 +282,7 @@ struct ModelRecord {
 }
 
 impl ModelRecord {
-    fn of<C>(model: &Model<C>) -> Self {
+    fn of<C>(model: &ModelState<C>) -> Self {
         let (lookahead, momentum) = (model.lookahead.is_some(), model.momentum.is_some());
         Self { lookahead, momentum, scale: model.scale, schedule: model.schedule }
     }
@@ -292,15 +292,15 @@ impl ModelRecord {
     }
 
     /// The model, with its vectors in the order of the record.
-    fn filled<C>(&self, mut vector: impl FnMut() -> Vec<C>) -> Model<C> {
+    fn filled<C>(&self, mut vector: impl FnMut() -> Vec<C>) -> ModelState<C> {
         let weights = vector();
         let lookahead = self.lookahead.then(&mut vector);
         let momentum = self.momentum.then(&mut vector);
-        Model { weights, lookahead, momentum, scale: self.scale, schedule: self.schedule }
+        ModelState { weights, lookahead, momentum, scale: self.scale, schedule: self.schedule }
     }
 }
 
-fn ciphertexts<C>(model: &Model<C>) -> impl Iterator<Item = &C> {
+fn ciphertexts<C>(model: &ModelState<C>) -> impl Iterator<Item = &C> {
     model.weights.iter().chain(model.lookahead.iter().flatten()).chain(model.momentum.iter().flatten())
 }
 
@@ -308,11 +308,11 @@ fn ciphertexts<C>(model: &Model<C>) -> impl Iterator<Item = &C> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::Limits;
+    use crate::AgreementLimits;
 
     /// A session whose "ciphertexts" are numbers: each step adds 1 to both of a classifier's.
     fn session(patience: usize, max_epochs: usize) -> Session<u32> {
-        let agreement = Agreement { patience, max_epochs, ..Limits::default().defaults };
+        let agreement = Agreement { patience, max_epochs, ..AgreementLimits::default().defaults };
         Session::new(agreement, 2, vec![0, 100]).unwrap()
     }
 
@@ -320,7 +320,7 @@ mod tests {
         while let Action::Step { .. } | Action::Refresh = session.next_action() {
             let model = session.model().clone();
             let weights = model.weights.iter().map(|w| w + 1).collect();
-            session.stepped(Model { weights, ..model }).unwrap();
+            session.stepped(ModelState { weights, ..model }).unwrap();
         }
     }
 
@@ -413,14 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn words_out_of_turn_are_errors() {
+    fn answers_out_of_turn_are_errors() {
         let mut s = session(3, 10);
         let waiting = "training";
         assert_eq!(s.judged(Verdict::Continue), Err(Error::OutOfTurn { got: "a verdict", waiting }));
         epoch(&mut s);
         let model = s.model().clone();
         assert!(matches!(s.stepped(model), Err(Error::OutOfTurn { .. })));
-        assert!(Session::new(Limits::default().defaults, 0, vec![0]).is_err());
+        assert!(Session::new(AgreementLimits::default().defaults, 0, vec![0]).is_err());
     }
 
     #[test]
@@ -431,7 +431,7 @@ mod tests {
             s.judged(Verdict::Continue).unwrap();
         }
         let (momentum, lookahead) = (Some(vec![50, 150]), Some(vec![60, 160]));
-        s.stepped(Model { momentum, lookahead, scale: 0.1, ..s.model().clone() }).unwrap();
+        s.stepped(ModelState { momentum, lookahead, scale: 0.1, ..s.model().clone() }).unwrap();
         let (record, ciphertexts) = s.checkpoint();
         assert_eq!(ciphertexts, [&6, &106, &60, &160, &50, &150, &6, &106, &4, &104, &6, &106]);
         let text = serde_json::to_string(&record).unwrap();
@@ -444,7 +444,7 @@ mod tests {
     /// The record of a classifier in one ciphertext does not mention parts.
     #[test]
     fn a_checkpoint_of_one_ciphertext_is_as_it_was() {
-        let s = Session::new(Limits::default().defaults, 1, vec![7]).unwrap();
+        let s = Session::new(AgreementLimits::default().defaults, 1, vec![7]).unwrap();
         let (record, ciphertexts) = s.checkpoint();
         assert_eq!(ciphertexts, [&7, &7]);
         let text = serde_json::to_string(&record).unwrap();
@@ -468,7 +468,7 @@ mod tests {
         let expected = format!(
             r#"{{"agreement":{agreement},"batches":1,"model":{model},"epoch_start":{model},"kept":[],"epoch":0,"#
         ) + r#""batch":0,"rate":1.0,"range":128.0,"repeats":0,"phase":"Training"}"#;
-        let (record, _) = Session::new(Limits::default().defaults, 1, vec![7]).unwrap().checkpoint();
+        let (record, _) = Session::new(AgreementLimits::default().defaults, 1, vec![7]).unwrap().checkpoint();
         assert_eq!(serde_json::to_string(&record).unwrap(), expected);
     }
 }

@@ -4,7 +4,7 @@ use crate::nesterov::{Momentum, MomentumSchedule};
 use crate::products::{Expanded, Products, Versions};
 use crate::softmax::{Constants, Sharpen};
 use crate::{Error, Geometry, LevelPlan, Result};
-use hetal_circuits::clear::{Clear, KeyRequirements};
+use hetal_circuits::clear::{Clear, KeyRequirements, OpCounts, OpKind};
 use hetal_circuits::{Complex64, Engine};
 
 /// A batch on the server, or a piece of one ([`Geometry::pieces`]), with its row-shifted versions.
@@ -21,7 +21,7 @@ pub struct Batch<C> {
 /// A classifier in training. Each of its vectors takes [`Geometry::parts`] ciphertexts. The
 /// momentum is stored divided by `scale`, so that a step only adds to it and costs no level.
 #[derive(Clone, Debug)]
-pub struct Model<C> {
+pub struct ModelState<C> {
     /// The weights `W`.
     pub weights: Vec<C>,
     /// `V`, at which the next gradient is computed; `None` stands for `W`.
@@ -34,7 +34,7 @@ pub struct Model<C> {
     pub schedule: MomentumSchedule,
 }
 
-impl<C> Model<C> {
+impl<C> ModelState<C> {
     /// A model before its first step.
     pub fn new(weights: Vec<C>, momentum: Momentum) -> Self {
         Self { weights, lookahead: None, momentum: None, scale: 1.0, schedule: MomentumSchedule::new(momentum) }
@@ -132,10 +132,10 @@ impl<E: Engine> Trainer<E> {
     pub fn step(
         &self,
         engine: &E,
-        model: &Model<E::Ciphertext>,
+        model: &ModelState<E::Ciphertext>,
         batch: &Batch<E::Ciphertext>,
         rate: f64,
-    ) -> Result<Model<E::Ciphertext>> {
+    ) -> Result<ModelState<E::Ciphertext>> {
         self.step_observed(engine, model, batch, rate, &mut |_| {})
     }
 
@@ -143,18 +143,18 @@ impl<E: Engine> Trainer<E> {
     pub fn step_observed(
         &self,
         engine: &E,
-        model: &Model<E::Ciphertext>,
+        model: &ModelState<E::Ciphertext>,
         batch: &Batch<E::Ciphertext>,
         rate: f64,
         ended: &mut dyn FnMut(Stage),
-    ) -> Result<Model<E::Ciphertext>> {
+    ) -> Result<ModelState<E::Ciphertext>> {
         let mut step = self.begin(model, batch.rows, rate);
         step.add(engine, batch, ended)?;
         step.finish(engine, ended)
     }
 
     /// Begins a step on a batch of `rows` rows, whose pieces follow by [`GradientStep::add`].
-    pub fn begin<'a>(&'a self, model: &'a Model<E::Ciphertext>, rows: usize, rate: f64) -> GradientStep<'a, E> {
+    pub fn begin<'a>(&'a self, model: &'a ModelState<E::Ciphertext>, rows: usize, rate: f64) -> GradientStep<'a, E> {
         let factor = rate / (rows as f64 * model.scale);
         GradientStep { trainer: self, model, factor, rows_left: rows, expanded: None, gradient: None }
     }
@@ -181,9 +181,9 @@ impl<E: Engine> Trainer<E> {
     fn descend(
         &self,
         engine: &E,
-        model: &Model<E::Ciphertext>,
+        model: &ModelState<E::Ciphertext>,
         gradient: &[E::Ciphertext],
-    ) -> Result<Model<E::Ciphertext>> {
+    ) -> Result<ModelState<E::Ciphertext>> {
         let (beta, schedule) = model.schedule.advance();
         let momentum: Vec<_> = match &model.momentum {
             Some(momentum) => each(momentum, gradient, |n, g| engine.sub(n, g))?,
@@ -194,15 +194,15 @@ impl<E: Engine> Trainer<E> {
         };
         let weights = moved(&model.weights, model.scale)?;
         if beta == 0.0 {
-            return Ok(Model { weights, lookahead: None, momentum: None, scale: model.scale, schedule });
+            return Ok(ModelState { weights, lookahead: None, momentum: None, scale: model.scale, schedule });
         }
         let lookahead = Some(moved(&weights, beta * model.scale)?);
-        Ok(Model { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, schedule })
+        Ok(ModelState { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, schedule })
     }
 
     /// The same model with `scale` 1, by one bootstrap of the momentum for each part. The weights
     /// lose no levels and need no bootstrap.
-    pub fn refresh(&self, engine: &E, model: &Model<E::Ciphertext>) -> Result<Model<E::Ciphertext>> {
+    pub fn refresh(&self, engine: &E, model: &ModelState<E::Ciphertext>) -> Result<ModelState<E::Ciphertext>> {
         let Some(momentum) = &model.momentum else {
             return Ok(model.clone());
         };
@@ -213,14 +213,14 @@ impl<E: Engine> Trainer<E> {
             engine.drop_to(&fresh, self.products.level_plan().momentum())
         };
         let momentum = momentum.iter().map(fresh).collect::<hetal_circuits::Result<_>>()?;
-        Ok(Model { momentum: Some(momentum), scale: 1.0, ..model.clone() })
+        Ok(ModelState { momentum: Some(momentum), scale: 1.0, ..model.clone() })
     }
 }
 
 /// A gradient step whose pieces are added one after the other.
 pub struct GradientStep<'a, E: Engine> {
     trainer: &'a Trainer<E>,
-    model: &'a Model<E::Ciphertext>,
+    model: &'a ModelState<E::Ciphertext>,
     factor: f64,
     rows_left: usize,
     /// The classifier repeated over all rows, kept while pieces follow.
@@ -255,7 +255,7 @@ impl<E: Engine> GradientStep<'_, E> {
     }
 
     /// The model after the step.
-    pub fn finish(self, engine: &E, ended: &mut dyn FnMut(Stage)) -> Result<Model<E::Ciphertext>> {
+    pub fn finish(self, engine: &E, ended: &mut dyn FnMut(Stage)) -> Result<ModelState<E::Ciphertext>> {
         let gradient = self.gradient.ok_or(Error::NoRows)?;
         let model = self.trainer.descend(engine, self.model, &gradient)?;
         ended(Stage::Descent);
@@ -282,18 +282,40 @@ pub fn keys(
     log_momentum_bound: u32,
     top_level: usize,
 ) -> Result<KeyRequirements> {
+    Ok(dry_run(geometry, level_plan, constants, log_momentum_bound, top_level)?.keys())
+}
+
+/// The operations of preparing a batch, of [`DRY_RUN_STEPS`] steps on it and of one refresh.
+fn dry_run(
+    geometry: Geometry,
+    level_plan: LevelPlan,
+    constants: Constants,
+    log_momentum_bound: u32,
+    top_level: usize,
+) -> Result<OpCounts> {
     let engine = Clear::new(geometry.slots(), top_level);
     let trainer = Trainer::new(&engine, geometry, level_plan, constants, log_momentum_bound)?;
     let zeros = vec![Complex64::ZERO; geometry.slots()];
     let fresh = |level| engine.fresh(&zeros, level);
     let features = vec![fresh(level_plan.fresh_features())?; geometry.blocks()];
     let batch = trainer.batch(&engine, &features, fresh(level_plan.probabilities())?, geometry.rows())?;
-    let mut model = Model::new(vec![fresh(level_plan.weights())?; geometry.parts()], Momentum::Nesterov);
-    for _ in 0..2 {
+    let mut model = ModelState::new(vec![fresh(level_plan.weights())?; geometry.parts()], Momentum::Nesterov);
+    for _ in 0..DRY_RUN_STEPS {
         model = trainer.step(&engine, &model, &batch, 1.0)?;
     }
     trainer.refresh(&engine, &model)?;
-    Ok(engine.op_counts().keys())
+    Ok(engine.op_counts())
+}
+
+/// Steps of a dry run: the first has no momentum, the second is like all others.
+const DRY_RUN_STEPS: u64 = 2;
+
+/// What a session needs, for every range that it may be widened to.
+pub(crate) struct SessionNeeds {
+    /// Its switching keys, without those inside bootstraps.
+    pub(crate) keys: KeyRequirements,
+    /// Bootstraps of a gradient step on one piece, at the range that takes most of them.
+    pub(crate) bootstraps: u64,
 }
 
 /// [`keys`] for a session that starts with a range and may be widened to every larger one
@@ -305,14 +327,27 @@ pub fn keys_of_session(
     log_momentum_bound: u32,
     top_level: usize,
 ) -> Result<KeyRequirements> {
+    Ok(needs_of_session(geometry, level_plan, range, log_momentum_bound, top_level)?.keys)
+}
+
+pub(crate) fn needs_of_session(
+    geometry: Geometry,
+    level_plan: LevelPlan,
+    range: f64,
+    log_momentum_bound: u32,
+    top_level: usize,
+) -> Result<SessionNeeds> {
     let mut ranges = vec![range];
     while let Some(wider) = ranges.last().and_then(|&range| crate::judge::wider(range)) {
         ranges.push(wider);
     }
-    let mut all = KeyRequirements::default();
+    let mut needs = SessionNeeds { keys: KeyRequirements::default(), bootstraps: 0 };
     for range in ranges {
         let constants = Constants::built_in(geometry.classes(), range)?;
-        all = all.union(keys(geometry, level_plan, constants, log_momentum_bound, top_level)?);
+        let ops = dry_run(geometry, level_plan, constants, log_momentum_bound, top_level)?;
+        needs.keys = needs.keys.union(ops.keys());
+        let of_steps = ops.count(OpKind::Bootstrap) - geometry.parts() as u64;
+        needs.bootstraps = needs.bootstraps.max(of_steps.div_ceil(DRY_RUN_STEPS));
     }
-    Ok(all)
+    Ok(needs)
 }

@@ -11,17 +11,17 @@ use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
-use hetal_learn::trainer::{self, Model, Trainer};
+use hetal_learn::trainer::{self, ModelState, Trainer};
 use hetal_learn::{
-    Agreement, CachedBatch, Geometry, Judge, LevelPlan, Limits, Matrix, Result, RowBlob, Session, packing,
+    Agreement, AgreementLimits, CachedBatch, Geometry, Judge, LevelPlan, Matrix, Result, RowBlob, Session, packing,
 };
 use hetal_ring::{Poly, RnsRing};
-use hetal_testkit::Client;
+use hetal_testkit::TestOwner;
 use std::ops::ControlFlow;
 
 /// A client and the server's engine with the keys for one geometry.
 struct Parties {
-    client: Client,
+    client: TestOwner,
     engine: Encrypted<RnsRing>,
 }
 
@@ -29,18 +29,18 @@ const LOG_MOMENTUM_BOUND: u32 = 0;
 
 impl Parties {
     fn new(set: &str, g: Geometry, level_plan: LevelPlan, constants: &Constants) -> Self {
-        let client = Client::new(set, 7);
+        let client = TestOwner::new(set, 7);
         let needs =
             trainer::keys(g, level_plan, constants.clone(), LOG_MOMENTUM_BOUND, client.params.top_level()).unwrap();
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
-        let evaluator = Client::new(set, 7).evaluator;
+        let evaluator = TestOwner::new(set, 7).evaluator;
         let bootstrapper = Bootstrapper::new(&client.evaluator, &needs.bounds).unwrap();
         Self { client, engine: Encrypted::new(evaluator, keys, bootstrapper) }
     }
 
     fn encrypt(&self, values: &[Complex64], level: usize) -> LeveledCiphertext<Poly> {
-        self.engine.admit(self.client.encrypt(values, level)).unwrap()
+        self.engine.import(self.client.encrypt(values, level)).unwrap()
     }
 
     fn encrypt_weights(&self, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> Vec<LeveledCiphertext<Poly>> {
@@ -80,7 +80,7 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
     let sealed_labels = parties.encrypt(&packing::labels(&g, &labels).unwrap(), level_plan.probabilities());
     let batch = trainer.batch(engine, &blocks, sealed_labels, used).unwrap();
     let start = parties.encrypt_weights(&g, level_plan, &initial);
-    let mut model = Model::new(start, Momentum::Nesterov);
+    let mut model = ModelState::new(start, Momentum::Nesterov);
     let mut exact = ReferenceModel::new(initial, Momentum::Nesterov);
     for step in 1..=steps {
         model = trainer.step(engine, &model, &batch, 1.0).unwrap();
@@ -118,7 +118,7 @@ fn encrypted_training_stops_early() {
     let batches = [CachedBatch::Prepared(ready(upload(0..64))), CachedBatch::Raw(upload(64..120))];
     let validation = ready(upload(120..180));
     let (patience, rate) = (1, 4.0);
-    let agreement = Agreement { batch: 64, rate, patience, max_epochs: 12, ..Limits::default().defaults };
+    let agreement = Agreement { batch: 64, rate, patience, max_epochs: 12, ..AgreementLimits::default().defaults };
     let initial = initial_weights(classes, features, agreement.seed);
     let first = parties.encrypt_weights(&g, level_plan, &initial);
     let mut session = Session::new(agreement.clone(), batches.len(), first).unwrap();

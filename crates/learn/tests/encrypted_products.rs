@@ -9,7 +9,7 @@ use hetal_circuits::{Bootstrapper, Clear, Complex64, Encrypted, Engine, encrypte
 use hetal_ckks::EvaluationKeys;
 use hetal_learn::paper::{BlockShape, Blocks, diag_abt, diag_atb};
 use hetal_learn::{Matrix, Result};
-use hetal_testkit::Client;
+use hetal_testkit::TestOwner;
 
 const SET: &str = "insecure-toy11";
 
@@ -25,7 +25,7 @@ impl Product {
     /// The product by a function under encryption, with the keys that function used in the clear,
     /// opened.
     fn encrypted(&self, multiply: &impl Multiply) -> Blocks<Vec<Complex64>> {
-        let client = Client::new(SET, 3);
+        let client = TestOwner::new(SET, 3);
         let clear = Clear::new(client.params.slots(), client.params.top_level());
         let fresh = |m: &Blocks<Vec<Complex64>>, level| m.map(|block| Ok(clear.fresh(block, level)?)).unwrap();
         let plain: Blocks<Ciphertext> =
@@ -34,12 +34,13 @@ impl Product {
         assert!(needs.bounds.is_empty());
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
-        let evaluator = Client::new(SET, 3).evaluator;
+        let evaluator = TestOwner::new(SET, 3).evaluator;
         let bootstrapper = Bootstrapper::new(&client.evaluator, &needs.bounds).unwrap();
         assert_eq!(bootstrapper.encoded_limbs(), 0);
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
-        let seal =
-            |m: &Blocks<Vec<Complex64>>, level| m.map(|block| Ok(engine.admit(client.encrypt(block, level))?)).unwrap();
+        let seal = |m: &Blocks<Vec<Complex64>>, level| {
+            m.map(|block| Ok(engine.import(client.encrypt(block, level))?)).unwrap()
+        };
         let product = multiply.run(&engine, &seal(&self.a, self.levels.0), &seal(&self.b, self.levels.1)).unwrap();
         // Both engines agree on the level, so the branch was the same.
         assert_eq!(engine.level(&product.rows()[0][0]), clear.level(&plain.rows()[0][0]));

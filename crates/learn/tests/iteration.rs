@@ -90,7 +90,7 @@ fn refreshes_do_not_disturb_the_momentum() {
 }
 
 #[test]
-fn noise_of_a_bootstrap_is_borne() {
+fn training_tolerates_the_noise_of_bootstraps() {
     let (encryption, operation) = (libm::ldexp(1.0, -28), libm::ldexp(1.0, -28));
     let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -22), seed: 1 };
     let d = train(&Clear::with_noise(2048, TOP, noise), 64, 64, 30, 5, 20);

@@ -118,7 +118,7 @@ fn matrices_of_many_blocks() {
 
 /// The branch by levels: a lower `A` saves its last level by rotating `B`.
 #[test]
-fn the_lower_matrix_is_spared() {
+fn a_lower_matrix_saves_its_last_level() {
     let (engine, unit) = (Clear::new(256, LEVEL), BlockShape::new(16, 16).unwrap());
     let x = encrypt(&engine, &Blocks::pack(&Matrix::zeros(16, 16), unit), 6);
     for (level, expected) in [(5, 2), (6, 2), (7, 3)] {

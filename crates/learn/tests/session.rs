@@ -15,8 +15,8 @@ use hetal_learn::session::Action;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{Batch, Trainer};
 use hetal_learn::{
-    Agreement, Dataset, Geometry, Judge, LevelPlan, Limits, Matrix, Normalisation, Result, Session, Verdict, Wishes,
-    batches, packing,
+    Agreement, AgreementLimits, Geometry, Judge, LabelledMatrix, LevelPlan, Matrix, Normalisation, Result, Session,
+    Verdict, Wishes, batches, packing,
 };
 use std::ops::ControlFlow;
 
@@ -52,23 +52,23 @@ struct Server {
 
 struct Client {
     normalisation: Normalisation,
-    training: Dataset,
-    validation: Dataset,
-    raw_validation: Dataset,
+    training: LabelledMatrix,
+    validation: LabelledMatrix,
+    raw_validation: LabelledMatrix,
 }
 
 fn agreement(&Shape { batch, rate, .. }: &Shape) -> Agreement {
     let wishes =
         Wishes { batch: Some(batch), rate: Some(rate), patience: Some(2), max_epochs: Some(30), ..Wishes::default() };
-    Limits::default().agree(&wishes).unwrap()
+    AgreementLimits::default().agree(&wishes).unwrap()
 }
 
 fn client() -> Client {
     let (x, y) = Random(3).clusters(300, 20, CLASSES);
-    let raw_training = Dataset::for_training(x.slice(0..200), y[..200].to_vec(), CLASSES).unwrap();
-    let raw_validation = Dataset::new(x.slice(200..300), y[200..].to_vec(), CLASSES).unwrap();
+    let raw_training = LabelledMatrix::for_training(x.slice(0..200), y[..200].to_vec(), CLASSES).unwrap();
+    let raw_validation = LabelledMatrix::new(x.slice(200..300), y[200..].to_vec(), CLASSES).unwrap();
     let normalisation = Normalisation::fit(raw_training.features(), 4.0).unwrap();
-    let normalised = |set: &Dataset| set.with_features(normalisation.apply(set.features()).unwrap()).unwrap();
+    let normalised = |set: &LabelledMatrix| set.with_features(normalisation.apply(set.features()).unwrap()).unwrap();
     Client {
         training: normalised(&raw_training),
         validation: normalised(&raw_validation),
@@ -83,7 +83,7 @@ fn server(client: &Client, &Shape { slots, batch, parts, pieces, .. }: &Shape) -
     assert_eq!((g.parts(), g.pieces(batch)), (parts, pieces));
     let constants = Constants::built_in(CLASSES, 128.0).unwrap();
     let trainer = Trainer::new(&engine, g, LevelPlan::lowest(), constants, 2).unwrap();
-    let upload = |set: &Dataset| -> Vec<Batch<Ciphertext>> {
+    let upload = |set: &LabelledMatrix| -> Vec<Batch<Ciphertext>> {
         let ranges = batches::pieces(&g, set.rows(), batch).into_iter();
         let batch = |r: std::ops::Range<usize>| {
             encrypt_batch(&engine, &trainer, &set.features().slice(r.clone()), &set.labels()[r])
@@ -161,7 +161,7 @@ fn reference(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
 }
 
 #[test]
-fn training_stops_early_at_the_twin_s_best_epoch() {
+fn training_stops_early_at_the_best_epoch_of_the_plaintext_reference() {
     SHAPES.iter().for_each(stops_early_at_the_twin_s_best_epoch);
 }
 

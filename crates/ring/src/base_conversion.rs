@@ -26,10 +26,10 @@ const BLOCK: usize = 512;
 
 /// Constants of the conversion from one set of primes.
 pub struct BaseConverter {
-    sources: Vec<Source>,
+    sources: Vec<SourcePrime>,
 }
 
-struct Source {
+struct SourcePrime {
     modulus: Modulus,
     /// `(Q/q_i)^-1 mod q_i`.
     hat_inverse: u64,
@@ -61,7 +61,7 @@ impl BaseConverter {
             .iter()
             .map(|&modulus| {
                 let hat = product_mod(&modulus, sources.iter().filter(|s| s.value() != modulus.value()));
-                Source { modulus, hat_inverse: modulus.inv(hat) }
+                SourcePrime { modulus, hat_inverse: modulus.inv(hat) }
             })
             .collect();
         Self { sources }
@@ -151,14 +151,12 @@ impl BaseConverter {
 
     /// `y_i` centred, as doubles (exact: under 2^50), from `scaled = x (Q/q_i)^-1 mod q_i`.
     fn center_into(&self, isa: Isa, i: usize, scaled: &[u64], y: &mut [f64]) {
-        assert_eq!(scaled.len(), y.len());
         let q = &self.sources[i].modulus;
         vector::center_into(isa, q, scaled, y);
     }
 
     /// `v = round(sum_i y_i / q_i)`.
     fn overflow_into(&self, isa: Isa, y: &[&[f64]], v: &mut [f64]) {
-        assert!(y.len() == self.sources.len() && y.iter().all(|s| s.len() == v.len()));
         let mut inverses = [0.0; MAX_SOURCES];
         for (inverse, source) in inverses.iter_mut().zip(&self.sources) {
             *inverse = source.modulus.q_inv_f64;
@@ -168,7 +166,6 @@ impl BaseConverter {
 
     /// The centred `x` modulo `target`'s prime.
     fn convert_into(&self, isa: Isa, target: &ConversionTarget, y: &[&[f64]], v: &[f64], out: &mut [u64]) {
-        assert!(y.len() == self.sources.len() && y.iter().all(|s| s.len() == out.len()) && v.len() == out.len());
         let source_bits = self.sources.iter().map(|s| s.modulus.bits()).max().unwrap_or(0);
         let wide = source_bits + target.modulus.bits() > 101;
         vector::convert_into(isa, &target.modulus, &target.hats, target.minus_product, wide, y, v, out);

@@ -1,5 +1,5 @@
 //! Loops over the residues of one limb. Each has a scalar reference and vector versions that give
-//! the same bytes.
+//! the same bytes. All panic on slices of different lengths.
 
 mod scalar;
 pub(crate) mod vector;
@@ -14,13 +14,11 @@ pub const MAX_DOT_TERMS: usize = 8;
 
 /// `a += b`.
 pub fn add_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64]) {
-    assert_eq!(a.len(), b.len());
     vector::add_assign(isa, q, a, b);
 }
 
 /// `a -= b`.
 pub fn sub_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64]) {
-    assert_eq!(a.len(), b.len());
     vector::sub_assign(isa, q, a, b);
 }
 
@@ -31,19 +29,16 @@ pub fn neg_assign(isa: Isa, q: &Modulus, a: &mut [u64]) {
 
 /// `out = a b`.
 pub fn mul_into(isa: Isa, q: &Modulus, out: &mut [u64], a: &[u64], b: &[u64]) {
-    assert!(out.len() == a.len() && a.len() == b.len());
     vector::mul_into(isa, q, out, a, b);
 }
 
 /// `a *= b`.
 pub fn mul_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64]) {
-    assert_eq!(a.len(), b.len());
     vector::mul_assign(isa, q, a, b);
 }
 
 /// `acc += a b`.
 pub fn mul_add_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], b: &[u64]) {
-    assert!(acc.len() == a.len() && a.len() == b.len());
     vector::mul_add_assign(isa, q, acc, a, b);
 }
 
@@ -54,19 +49,17 @@ pub fn mul_scalar_assign(isa: Isa, q: &Modulus, a: &mut [u64], s: u64) {
 
 /// `acc += a s` for a constant residue `s`.
 pub fn mul_scalar_add_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], s: u64) {
-    assert_eq!(acc.len(), a.len());
     vector::mul_scalar_add_assign(isa, q, acc, a, s);
 }
 
 /// `a = (a - b) s` for a constant residue `s`: the last step of a division by a product of limbs.
 pub fn sub_mul_scalar_assign(isa: Isa, q: &Modulus, a: &mut [u64], b: &[u64], s: u64) {
-    assert_eq!(a.len(), b.len());
     vector::sub_mul_scalar_assign(isa, q, a, b, s);
 }
 
 /// `acc += sum_k s[k] a[k]`, reading and writing `acc` once.
 pub fn add_combination_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64]) {
-    assert!(a.len() == s.len() && a.iter().all(|a| a.len() == acc.len()) && s.iter().all(|&s| s < q.value()));
+    assert!(a.len() == s.len() && s.iter().all(|&s| s < q.value()));
     for (a, s) in a.chunks(MAX_DOT_TERMS).zip(s.chunks(MAX_DOT_TERMS)) {
         vector::add_combination_assign(isa, q, acc, a, s);
     }
@@ -77,7 +70,6 @@ pub type Scaled<'a> = (&'a [u64], u64);
 
 /// `out0 = sum_k x[k] y0[k]`, `out1 = sum_k x[k] y1[k]`, reading `x` once.
 pub fn dot_pair_into(isa: Isa, q: &Modulus, out: (&mut [u64], &mut [u64]), x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]]) {
-    check_dot_pair(q, &out, x, y0, y1, [None, None]);
     vector::dot_pair_into(isa, q, out.0, out.1, x, y0, y1, [None, None]);
 }
 
@@ -92,7 +84,7 @@ pub fn dot_packed_pair_plus_into(
     y1: &[Packed<'_>],
     plus: [Option<Scaled<'_>>; 2],
 ) {
-    check_dot_pair(q, &out, x, y0, y1, plus);
+    assert!(plus.iter().flatten().all(|(_, s)| *s < q.value()));
     vector::dot_packed_pair_into(isa, q, out.0, out.1, x, y0, y1, plus);
 }
 
@@ -105,35 +97,48 @@ pub fn packed_dot_pair_into(
     y0: &[&[u64]],
     y1: &[&[u64]],
 ) {
-    check_dot_pair(q, &out, x, y0, y1, [None, None]);
     vector::packed_dot_pair_into(isa, q, out.0, out.1, x, y0, y1, [None, None]);
 }
 
-fn check_dot_pair<X: Residues, Y: Residues>(
-    q: &Modulus,
-    out: &(&mut [u64], &mut [u64]),
+/// A kernel of one slice takes every length.
+fn any_length(_: &[u64]) -> bool {
+    true
+}
+
+/// Whether all vectors of a dot product have one length, there are as many `y0` and `y1` as `x`,
+/// and no more terms than the sums hold.
+fn is_dot_pair<X: Residues, Y: Residues>(
+    out0: &[u64],
+    out1: &[u64],
     x: &[X],
     y0: &[Y],
     y1: &[Y],
     plus: [Option<Scaled<'_>>; 2],
-) {
-    let n = out.0.len();
-    let more = usize::from(plus.iter().any(Option::is_some));
-    assert!(out.1.len() == n && (1..=MAX_DOT_TERMS).contains(&(x.len() + more)));
-    assert!(x.len() == y0.len() && x.len() == y1.len());
-    assert!(x.iter().all(|x| x.len() == n) && y0.iter().chain(y1).all(|y| y.len() == n));
-    assert!(plus.iter().flatten().all(|(a, s)| a.len() == n && *s < q.value()));
+) -> bool {
+    let n = out0.len();
+    let terms = x.len() + usize::from(plus.iter().any(Option::is_some));
+    out1.len() == n
+        && (1..=MAX_DOT_TERMS).contains(&terms)
+        && x.len() == y0.len()
+        && x.len() == y1.len()
+        && x.iter().all(|x| x.len() == n)
+        && y0.iter().chain(y1).all(|y| y.len() == n)
+        && plus.iter().flatten().all(|(a, _)| a.len() == n)
+}
+
+/// Whether all vectors of a linear combination have one length, with a factor each, and there are
+/// no more than the sums hold.
+fn is_combination(acc: &[u64], a: &[&[u64]], s: &[u64]) -> bool {
+    a.len() == s.len() && a.len() <= MAX_DOT_TERMS && a.iter().all(|a| a.len() == acc.len())
 }
 
 /// `out` is `a`, permuted. `a` holds the sources of the part, and `out` its entries.
 pub fn permute_into(isa: Isa, out: &mut [u64], a: &[u64], part: &Part<'_>) {
-    assert!(out.len() == a.len() && out.len() == part.range().len());
     vector::permute_into(isa, out, a, part);
 }
 
 /// `acc += a`, with `a` permuted as in [`permute_into`].
 pub fn add_permuted_assign(isa: Isa, q: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>) {
-    assert!(acc.len() == a.len() && acc.len() == part.range().len());
     vector::add_permuted_assign(isa, q, acc, a, part);
 }
 

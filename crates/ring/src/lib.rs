@@ -12,7 +12,9 @@ pub mod prime;
 pub mod rns;
 pub mod sampler;
 mod simd;
+mod wiped_stack;
 
 pub use isa::Isa;
 pub use modulus::{MAX_BITS, Modulus};
 pub use rns::{Basis, Digits, PackedPoly, Poly, RnsRing, digit_ranges};
+pub use wiped_stack::with_wiped_stack;

@@ -17,7 +17,7 @@ const GROUP: usize = 128;
 const ROWS: usize = 13;
 const WIDTH: usize = 8;
 
-/// A whole number of groups.
+/// Packed residues: a view of whole groups.
 #[derive(Clone, Copy, Default)]
 pub struct Packed<'a>(&'a [u64]);
 
@@ -32,8 +32,8 @@ const fn start(v: usize) -> (usize, usize) {
     (BITS * v / 64, BITS * v % 64)
 }
 
-/// Whether residues that begin at that bit of a row continue in the next row.
-const fn goes_on(bit: usize) -> bool {
+/// Whether residues that begin at that bit of a row continue in the next one.
+const fn spans_two_rows(bit: usize) -> bool {
     bit + BITS > 64
 }
 
@@ -53,7 +53,7 @@ pub fn pack_into(residues: &[u64], out: &mut [u64]) {
             let (row, bit) = start(v);
             for (lane, &x) in residues.iter().enumerate() {
                 rows[row * WIDTH + lane] |= x << bit;
-                if goes_on(bit) {
+                if spans_two_rows(bit) {
                     rows[(row + 1) * WIDTH + lane] |= x >> (64 - bit);
                 }
             }
@@ -62,7 +62,7 @@ pub fn pack_into(residues: &[u64], out: &mut [u64]) {
 }
 
 impl<'a> Packed<'a> {
-    /// What [`pack`] made.
+    /// A view of words that [`pack`] made.
     pub fn new(words: &'a [u64]) -> Self {
         assert!(words.len().is_multiple_of(ROWS * WIDTH), "whole groups");
         Self(words)
@@ -84,7 +84,7 @@ impl<'a> Packed<'a> {
 fn residue(rows: &[u64], v: usize, lane: usize) -> u64 {
     let (row, bit) = start(v);
     let low = rows[row * WIDTH + lane] >> bit;
-    let high = if goes_on(bit) { rows[(row + 1) * WIDTH + lane] << (64 - bit) } else { 0 };
+    let high = if spans_two_rows(bit) { rows[(row + 1) * WIDTH + lane] << (64 - bit) } else { 0 };
     (low | high) & ((1 << BITS) - 1)
 }
 
@@ -94,7 +94,7 @@ pub(crate) trait Residues: Copy + Default {
     type Place<S: Simd>: Copy;
 
     fn len(self) -> usize;
-    /// A part; its ends are ends of groups.
+    /// The residues of a range, which begins and ends between groups.
     fn part(self, range: Range<usize>) -> Self;
     fn get(self, i: usize) -> u64;
 
@@ -107,7 +107,7 @@ pub(crate) trait Residues: Copy + Default {
     unsafe fn place<S: Simd>(i: usize) -> Self::Place<S>;
     /// A vector of residues.
     unsafe fn load<S: Simd>(self, place: &Self::Place<S>) -> S::U;
-    /// [`Residues::load`], with anything in the bits from 52 on.
+    /// [`Residues::load`], but the bits from 52 on are arbitrary.
     unsafe fn load_low<S: Simd>(self, place: &Self::Place<S>) -> S::U;
 }
 
@@ -167,7 +167,7 @@ impl Residues for Packed<'_> {
     unsafe fn place<S: Simd>(i: usize) -> Rows<S> {
         let (row, bit) = start(i % GROUP / WIDTH);
         let low = i / GROUP * (ROWS * WIDTH) + row * WIDTH + i % WIDTH;
-        // The last row of a group has none below, and its residues do not go on.
+        // The last row of a group has none below, and its residues do not span two rows.
         let high = if row + 1 < ROWS { low + WIDTH } else { low };
         // SAFETY: the caller's.
         unsafe { Rows { low, high, right: S::splat_u(bit as u64), left: S::splat_u(64 - bit as u64) } }

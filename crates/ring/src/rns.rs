@@ -19,7 +19,7 @@ use crate::base_conversion::{BaseConverter, ConversionTarget};
 use crate::buffer::{Limb, Pool};
 use crate::ntt::NttTable;
 use crate::sampler::{self, Domain, Seed};
-use crate::{Isa, Modulus, kernels, packed};
+use crate::{Isa, Modulus, kernels, packed, with_wiped_stack};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -211,6 +211,12 @@ impl RnsRing {
         self.for_each_limb(a, |table, _, limb| table.inverse(self.isa, limb));
     }
 
+    /// [`RnsRing::inverse`] of a polynomial that reveals a secret: nothing of it stays on the
+    /// stack.
+    pub fn inverse_secret(&self, a: &mut Poly) {
+        self.for_each_limb(a, |table, _, limb| with_wiped_stack(|| table.inverse(self.isa, limb)));
+    }
+
     /// `a += b`; `b` may have more limbs.
     pub fn add_assign(&self, a: &mut Poly, b: &Poly) {
         let basis = a.basis;
@@ -359,13 +365,25 @@ impl RnsRing {
     pub fn lift(&self, basis: Basis, coefficients: &[i64]) -> Poly {
         assert_eq!(coefficients.len(), self.degree());
         let mut out = self.uninit(basis);
-        self.for_each_limb(&mut out, |t, _, limb| {
-            for (x, &c) in limb.iter_mut().zip(coefficients) {
-                *x = t.modulus().reduce_i64(c);
-            }
-            t.forward(self.isa, limb);
+        self.for_each_limb(&mut out, |table, _, limb| self.lift_limb(table, coefficients, limb));
+        out
+    }
+
+    /// [`RnsRing::lift`] of coefficients that reveal a secret: nothing of them stays on the stack.
+    pub fn lift_secret(&self, basis: Basis, coefficients: &[i64]) -> Poly {
+        assert_eq!(coefficients.len(), self.degree());
+        let mut out = self.uninit(basis);
+        self.for_each_limb(&mut out, |table, _, limb| {
+            with_wiped_stack(|| self.lift_limb(table, coefficients, limb));
         });
         out
+    }
+
+    fn lift_limb(&self, table: &NttTable, coefficients: &[i64], limb: &mut [u64]) {
+        for (x, &c) in limb.iter_mut().zip(coefficients) {
+            *x = table.modulus().reduce_i64(c);
+        }
+        table.forward(self.isa, limb);
     }
 
     /// The uniform polynomial of a public seed, as digit `digit` of its object. Limbs are

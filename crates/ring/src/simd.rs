@@ -401,20 +401,31 @@ pub(crate) unsafe fn to_double<S: Simd>(x: S::U) -> S::F {
 /// Defines a safe function that runs the generic kernel `$body` with the instructions of its first
 /// argument, or the scalar kernel where the machine does not have them. A kernel of its own for
 /// 52-bit integers may follow as `ifma`.
+///
+/// The kernels read and write by pointers. `requires` is what they need of their arguments to stay
+/// inside them. The function checks it once for each call and panics where it does not hold; a
+/// kernel without this clause does not compile.
 macro_rules! vector_kernel {
-    ($vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, else $scalar:path) => {
+    (
+        $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?)
+        requires ($check:expr) = $body:path, else $scalar:path
+    ) => {
         crate::simd::vector_kernel! {
-            $vis fn $name($($arg: $ty),*) = $body, ifma $body, else $scalar
+            $vis fn $name($($arg: $ty),*) requires ($check) = $body, ifma $body, else $scalar
         }
     };
-    ($vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, ifma $ifma:path, else $scalar:path) => {
+    (
+        $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?)
+        requires ($check:expr) = $body:path, ifma $ifma:path, else $scalar:path
+    ) => {
         $vis fn $name(isa: crate::Isa, $($arg: $ty),*) {
+            assert!($check, "lengths of a kernel");
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
                 unsafe fn avx2($($arg: $ty),*) {
-                    // SAFETY: the features of the set are enabled here; the slices' lengths are the
-                    // caller's promise.
+                    // SAFETY: the features of the set are enabled here; the lengths are checked
+                    // below.
                     unsafe { $body(crate::simd::avx2::Avx2, $($arg),*) }
                 }
                 #[target_feature(enable = "avx512f,avx512dq")]
@@ -428,8 +439,8 @@ macro_rules! vector_kernel {
                     unsafe { $ifma(crate::simd::avx512::Avx512, $($arg),*) }
                 }
                 match isa.or_scalar() {
-                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public
-                    // functions check lengths.
+                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the lengths are
+                    // checked above.
                     crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
                     // SAFETY: as above.
                     crate::Isa::Avx512 => return unsafe { avx512($($arg),*) },
@@ -448,20 +459,24 @@ pub(crate) use vector_kernel;
 
 /// As `vector_kernel`, for a kernel that only sets with 52-bit integers have.
 macro_rules! ifma_kernel {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path, else $scalar:path) => {
+    (
+        $(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?)
+        requires ($check:expr) = $body:path, else $scalar:path
+    ) => {
         $(#[$doc])*
         $vis fn $name(isa: crate::Isa, $($arg: $ty),*) {
+            assert!($check, "lengths of a kernel");
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
                 unsafe fn ifma($($arg: $ty),*) {
-                    // SAFETY: the features of the set are enabled here; the slices' lengths are the
-                    // caller's promise.
+                    // SAFETY: the features of the set are enabled here; the lengths are checked
+                    // below.
                     unsafe { $body(crate::simd::avx512::Avx512, $($arg),*) }
                 }
                 if isa.or_scalar() == crate::Isa::Avx512Ifma {
-                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the public
-                    // functions check lengths.
+                    // SAFETY: `or_scalar` gives a set only where the CPU has it; the lengths are
+                    // checked above.
                     return unsafe { ifma($($arg),*) };
                 }
             }

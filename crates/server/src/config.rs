@@ -3,7 +3,7 @@
 use crate::compute::param_registry::ParamRegistry;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::{Error, Result};
-use hetal_learn::Limits;
+use hetal_learn::AgreementLimits;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub struct Config {
     /// Whether learning rates, momentum and seed are hidden from clients.
     pub hide_hyperparameters: bool,
     /// Defaults and bounds of the hyper-parameters.
-    pub hyperparameters: Limits,
+    pub hyperparameters: AgreementLimits,
     /// Limits on what clients may use.
     pub bounds: Bounds,
 }
@@ -191,7 +191,7 @@ impl Default for Config {
             warm_seconds: 600,
             stall_seconds: 900,
             hide_hyperparameters: false,
-            hyperparameters: Limits::default(),
+            hyperparameters: AgreementLimits::default(),
             bounds: Bounds::default(),
         }
     }

@@ -2,7 +2,7 @@
 //! tests. Runs for a few seconds, or `HETAL_FUZZ_RUNS` times for each target.
 #![allow(clippy::unwrap_used)]
 
-use hetal_learn::{Limits, Session};
+use hetal_learn::{AgreementLimits, Session};
 use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
 use hetal_server::testing::fuzz_targets;
 use hetal_testkit::allocation::Counting;
@@ -26,7 +26,7 @@ fn configurations() -> Vec<Vec<u8>> {
 }
 
 fn checkpoints() -> Vec<Vec<u8>> {
-    let session = Session::new(Limits::default().defaults, 3, vec![()]).unwrap();
+    let session = Session::new(AgreementLimits::default().defaults, 3, vec![()]).unwrap();
     let (record, ciphertexts) = session.checkpoint();
     let ciphertexts: Vec<_> = ciphertexts.iter().map(|()| BlobName([7; 32]).to_string()).collect();
     let checkpoint = serde_json::json!({
@@ -66,7 +66,7 @@ fn works() -> Vec<Vec<u8>> {
         keys: BlobName([2; 32]),
         batches: vec![part; 3],
         validation: vec![part],
-        agreement: Limits::default().defaults,
+        agreement: AgreementLimits::default().defaults,
     };
     let (job, weights) = (JobId([4; 16]), BlobName([6; 32]));
     let classification = ClassificationSpec { job, training: training.clone(), weights, queries: vec![part] };

@@ -23,7 +23,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most memory in use while `f` ran, beyond what was before: of the whole program, so that nothing else may run meanwhile.
+/// The most memory in use while `f` ran, beyond what was before: of the whole program, so that
+/// nothing else may run meanwhile.
 pub fn peak_of(f: impl FnOnce()) -> usize {
     let before = NOW.load(Ordering::SeqCst);
     PEAK.store(before, Ordering::SeqCst);

@@ -79,7 +79,8 @@ impl Canaries {
         (found, bytes)
     }
 
-    /// What of them is in the memory that a process can write: what a core file of it would hold; and how many bytes that is.
+    /// What of them is in the memory that a process can write: what a core file of it would hold;
+    /// and how many bytes that is.
     pub fn found_in_process(&self, id: u32) -> (BTreeSet<&str>, usize) {
         let maps = std::fs::read_to_string(format!("/proc/{id}/maps")).unwrap();
         let memory = File::open(format!("/proc/{id}/mem")).unwrap();

@@ -1,6 +1,8 @@
-//! Hostile bytes: a decoder may refuse them or understand them, and nothing else.
+//! Mutation fuzzing of decoders and parsers: each input is accepted or refused with an error, and
+//! nothing panics or takes too much memory.
 //!
-//! Small changes to good objects find more than random bytes do, and checksums made right again lead past the door.
+//! Inputs are valid objects with small changes, which reach further into a decoder than random
+//! bytes. Most of them get correct checksums again, so that the code behind the checksum is tested.
 
 use crate::allocation::peak_of;
 use crate::random::Random;
@@ -8,14 +10,15 @@ use crate::samples::{Samples, fix_checksums};
 use hetal_ckks::bytes::{FormatError, HEADER_LEN, ObjectKind};
 use std::collections::BTreeMap;
 
-/// Feeds bytes to the decoder of a kind. What it understands must be what it would write: one meaning, one form.
+/// Feeds bytes to the decoder of a kind. Accepted bytes must be exactly what the encoder writes for
+/// the decoded object, so every object has one encoding.
 pub fn fuzz_one(samples: &Samples, kind: ObjectKind, bytes: &[u8]) -> Result<(), FormatError> {
     let rewritten = samples.read(kind, bytes)?;
-    assert!(rewritten == bytes, "two forms of one {kind}");
+    assert!(rewritten == bytes, "{kind} has two encodings");
     Ok(())
 }
 
-/// What a run met: how often bytes were understood (under "accepted"), and how often each error was given.
+/// How many inputs of a run were accepted (under "accepted"), and how many gave each error.
 pub type Tally = BTreeMap<String, usize>;
 
 /// Feeds `runs` mutations to every decoder. The same seed gives the same bytes.
@@ -24,27 +27,27 @@ pub fn run(samples: &Samples, seed: u64, runs: usize) -> Tally {
     for kind in ObjectKind::ALL {
         let mut random = Random(seed ^ (kind as u64) << 56);
         for run in 0..runs {
-            let place = Place { seed, kind, run };
+            let current = CurrentMutation { seed, kind, run };
             let bytes = mutated(samples, kind, &mut random);
             let outcome = match fuzz_one(samples, kind, &bytes) {
                 Ok(()) => "accepted".to_owned(),
                 Err(error) => variant(&error),
             };
             *tally.entry(outcome).or_default() += 1;
-            drop(place);
+            drop(current);
         }
     }
     tally
 }
 
-/// Says, when a decoder panics, how to see it again.
-struct Place {
+/// Prints the mutation that made a decoder panic, so that the run can be repeated.
+struct CurrentMutation {
     seed: u64,
     kind: ObjectKind,
     run: usize,
 }
 
-impl Drop for Place {
+impl Drop for CurrentMutation {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("fuzz: seed {}, {}, mutation {}", self.seed, self.kind, self.run);
@@ -58,7 +61,7 @@ fn variant(error: &FormatError) -> String {
     text.split([' ', '{', '(']).next().unwrap_or_default().to_owned()
 }
 
-/// An object of a kind with one to three changes, and mostly with checksums that fit them.
+/// An object of a kind with one to three changes. Three in four have correct checksums.
 fn mutated(samples: &Samples, kind: ObjectKind, random: &mut Random) -> Vec<u8> {
     let mut bytes = samples.of(kind).to_vec();
     for _ in 0..=random.below(3) {
@@ -66,7 +69,7 @@ fn mutated(samples: &Samples, kind: ObjectKind, random: &mut Random) -> Vec<u8> 
     }
     if random.below(4) > 0 {
         if random.below(2) == 0 && bytes.len() >= HEADER_LEN + 32 {
-            // A length that agrees with the bytes there are.
+            // The length in the header is made correct, too.
             let body = (bytes.len() - HEADER_LEN - 32) as u64;
             bytes[16..24].copy_from_slice(&body.to_le_bytes());
         }
@@ -77,7 +80,7 @@ fn mutated(samples: &Samples, kind: ObjectKind, random: &mut Random) -> Vec<u8> 
 
 fn mutate(samples: &Samples, bytes: &mut Vec<u8>, random: &mut Random) {
     let len = bytes.len().max(1);
-    // Most of an object is residues; most of what can be wrong is in front of them.
+    // Most of an object is residues; most fields that are checked stand before them.
     let front = len.min(if random.below(2) == 0 { 2 * HEADER_LEN + 64 } else { len });
     let at = random.below(front).min(bytes.len());
     match random.below(8) {
@@ -106,12 +109,12 @@ fn flip(bytes: &mut [u8], bit: usize) {
     }
 }
 
-/// Writes over what is there, as far as it reaches.
+/// Overwrites bytes from `at` on, without changing the length.
 fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
     bytes.iter_mut().skip(at).zip(new).for_each(|(old, new)| *old = *new);
 }
 
-/// Words at which parsers of text go wrong.
+/// Words that parsers of text often handle wrongly.
 const WORDS: [&str; 24] = [
     "-1",
     "0",
@@ -139,9 +142,10 @@ const WORDS: [&str; 24] = [
     "\u{202e}",
 ];
 
-/// Feeds `runs` mutations of samples to a parser; gives how many of them it understood. A parser may refuse what it is given or
-/// understand it, and nothing else, and may not take more than `memory` bytes beyond 64 times what it is given. (The memory is counted
-/// in programs that have [`crate::allocation::Counting`].)
+/// Feeds `runs` mutations of samples to a parser; gives how many of them it understood. A parser
+/// may refuse what it is given or understand it, and nothing else, and may not take more than
+/// `memory` bytes beyond 64 times what it is given. (The memory is counted in programs that have
+/// [`crate::allocation::Counting`].)
 pub fn feed(
     name: &str,
     samples: &[Vec<u8>],
@@ -153,7 +157,7 @@ pub fn feed(
     let mut random = Random(seed);
     let mut understood = 0;
     for run in 0..runs {
-        let place = Run { name, seed, run };
+        let current = CurrentRun { name, seed, run };
         let mut bytes = samples[random.below(samples.len())].clone();
         for _ in 0..=random.below(4) {
             change(&mut bytes, samples, &mut random);
@@ -163,7 +167,7 @@ pub fn feed(
         let most = memory + 64 * bytes.len();
         assert!(peak <= most, "{peak} bytes of memory for {} bytes of {name}", bytes.len());
         understood += usize::from(accepted);
-        drop(place);
+        drop(current);
     }
     understood
 }
@@ -197,14 +201,14 @@ fn change(bytes: &mut Vec<u8>, samples: &[Vec<u8>], random: &mut Random) {
     }
 }
 
-/// Says, when a parser panics, how to see it again.
-struct Run<'a> {
+/// Prints the mutation that made a parser panic, so that the run can be repeated.
+struct CurrentRun<'a> {
     name: &'a str,
     seed: u64,
     run: usize,
 }
 
-impl Drop for Run<'_> {
+impl Drop for CurrentRun<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("fuzz: {}, seed {}, mutation {}", self.name, self.seed, self.run);

@@ -1,4 +1,5 @@
-//! Dev-only: a client in a box (secret key, encryption, decryption under fixed seeds) and generators of test values.
+//! For tests only: an owner with fixed seeds (secret key, encryption, decryption) and
+//! generators of test values.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A parameter set with a secret key, everything from fixed seeds.
-pub struct Client {
+pub struct TestOwner {
     /// The set.
     pub params: Arc<Params>,
     /// Its ring.
@@ -43,7 +44,7 @@ pub struct Client {
     ephemeral: OnceLock<EphemeralSecret>,
 }
 
-impl Client {
+impl TestOwner {
     /// A client of a built-in set, on the fastest kernels.
     pub fn new(set: &str, label: u64) -> Self {
         Self::with_isa(set, label, Isa::detect())
@@ -126,12 +127,14 @@ impl Client {
     }
 }
 
-/// The smallest set there is: two primes, one special one, degree 2^10, no bootstrap. Objects are a few KiB.
+/// The smallest set there is: two primes, one special one, degree 2^10, no bootstrap. Objects are a
+/// few KiB.
 pub fn tiny_params() -> Params {
     tiny_with_special("insecure-tiny10", 1)
 }
 
-/// [`tiny_params`] with a second special prime, which keys for one prime and keys from the sparse secret do without.
+/// [`tiny_params`] with a second special prime, which keys for one prime and keys from the sparse
+/// secret do without.
 pub fn tiny_params_of_two_kinds() -> Params {
     tiny_with_special("insecure-tiny10-2", 2)
 }

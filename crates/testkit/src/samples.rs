@@ -1,6 +1,6 @@
 //! A small object of every kind, as bytes.
 
-use crate::{Client, complex_vector, tiny_params_of_two_kinds};
+use crate::{TestOwner, complex_vector, tiny_params_of_two_kinds};
 use hetal_ckks::bytes::{
     self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Object, ObjectKind, Result,
 };
@@ -10,7 +10,7 @@ use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 /// Objects of every kind, by one client at the smallest set with two kinds of keys.
 pub struct Samples {
     /// Whose they are.
-    pub client: Client,
+    pub client: TestOwner,
     /// Their bytes.
     pub bytes: Vec<(ObjectKind, Vec<u8>)>,
 }
@@ -19,7 +19,7 @@ impl Samples {
     /// Makes them.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        let client = Client::of(tiny_params_of_two_kinds(), 6, Isa::detect());
+        let client = TestOwner::of(tiny_params_of_two_kinds(), 6, Isa::detect());
         let codec = client.codec();
         let values = complex_vector(client.params.slots(), 1);
         let mut keys = EvaluationKeys::default();
@@ -80,7 +80,8 @@ fn rewritten_set(codec: &Codec<RnsRing>, bytes: &[u8]) -> Result<Vec<u8>> {
     if rest.is_empty() { Ok(out) } else { Err(FormatError::TrailingBytes { extra: rest.len() }) }
 }
 
-/// Makes the checksums of an object right again, as far as its lengths allow: what comes after is then reached.
+/// Makes the checksums of an object right again, as far as its lengths allow: what comes after is
+/// then reached.
 pub fn fix_checksums(kind: ObjectKind, bytes: &mut [u8]) {
     let Some(end) = bytes.len().checked_sub(CHECKSUM_LEN) else { return };
     let checksum = if kind == ObjectKind::KeySet { fix_set(&mut bytes[..end]) } else { blake3::hash(&bytes[..end]) };

@@ -146,7 +146,7 @@ pub(super) fn read_exact(input: &mut impl Read, bytes: &mut [u8], part: &'static
 }
 
 /// The body of an object being read: counts and hashes what passes.
-pub struct Source<'a, R> {
+pub struct EnvelopeReader<'a, R> {
     input: &'a mut R,
     hasher: blake3::Hasher,
     header: Header,
@@ -154,7 +154,7 @@ pub struct Source<'a, R> {
     scratch: Vec<u8>,
 }
 
-impl<'a, R: Read> Source<'a, R> {
+impl<'a, R: Read> EnvelopeReader<'a, R> {
     /// Reads a header.
     pub(super) fn open(input: &'a mut R, expected: ObjectKind) -> Result<Self> {
         let mut bytes = [0; HEADER_LEN];
@@ -240,13 +240,13 @@ impl<'a, R: Read> Source<'a, R> {
 }
 
 /// An object being written: hashes what passes.
-pub struct Sink<'a, W> {
+pub struct EnvelopeWriter<'a, W> {
     out: &'a mut W,
     hasher: blake3::Hasher,
     scratch: Vec<u8>,
 }
 
-impl<'a, W: Write> Sink<'a, W> {
+impl<'a, W: Write> EnvelopeWriter<'a, W> {
     /// Writes a header.
     pub(super) fn open(out: &'a mut W, header: &Header) -> Result<Self> {
         let mut sink = Self { out, hasher: blake3::Hasher::new(), scratch: Vec::new() };

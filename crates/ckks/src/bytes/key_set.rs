@@ -5,7 +5,9 @@
 
 use super::envelope::read_exact;
 use super::switching_key::KeyName;
-use super::{CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, ObjectKind, Result, Sink, Source, total_len};
+use super::{
+    CHECKSUM_LEN, Codec, EnvelopeReader, EnvelopeWriter, FormatError, HEADER_LEN, ObjectKind, Result, total_len,
+};
 use crate::{Backend, EvaluationKeys, KeyId, KeySource, Params, SwitchingKey};
 use hetal_ring::Basis;
 use std::collections::{HashMap, HashSet};
@@ -58,7 +60,7 @@ pub fn key_set_len(params: &Params, keys: &[(KeyId, usize)]) -> Result<u64> {
 /// Writes a key set, one key at a time.
 pub struct KeySetWriter<'a, B, W> {
     codec: Codec<B>,
-    sink: Sink<'a, W>,
+    sink: EnvelopeWriter<'a, W>,
     /// In reverse: the next key is the last.
     expected: Vec<KeyName>,
 }
@@ -67,7 +69,7 @@ impl<'a, B: Backend, W: Write> KeySetWriter<'a, B, W> {
     /// Writes the table of the keys `(purpose, limbs)` that will follow in this order.
     pub fn new(codec: &Codec<B>, keys: &[(KeyId, usize)], out: &'a mut W) -> Result<Self> {
         let mut names = names(&codec.params, keys)?;
-        let mut sink = Sink::open(out, &codec.header(ObjectKind::KeySet, body_len(&codec.params, &names)))?;
+        let mut sink = EnvelopeWriter::open(out, &codec.header(ObjectKind::KeySet, body_len(&codec.params, &names)))?;
         sink.bytes(&(names.len() as u64).to_le_bytes())?;
         names.iter().try_for_each(|name| sink.bytes(&name.to_bytes()))?;
         let checksum = sink.checksum_so_far();
@@ -97,7 +99,7 @@ impl<'a, B: Backend, W: Write> KeySetWriter<'a, B, W> {
 /// Reads a key set, one key at a time.
 pub struct KeySetReader<'a, B, R> {
     codec: Codec<B>,
-    source: Source<'a, R>,
+    source: EnvelopeReader<'a, R>,
     /// In reverse: the next key is the last.
     expected: Vec<KeyName>,
 }
@@ -105,7 +107,7 @@ pub struct KeySetReader<'a, B, R> {
 impl<'a, B: Backend, R: Read> KeySetReader<'a, B, R> {
     /// Reads the table.
     pub fn new(codec: &Codec<B>, input: &'a mut R) -> Result<Self> {
-        let mut source = Source::open(input, ObjectKind::KeySet)?;
+        let mut source = EnvelopeReader::open(input, ObjectKind::KeySet)?;
         let mut expected = read_table(codec, &mut source)?;
         expected.reverse();
         Ok(Self { codec: codec.clone(), source, expected })
@@ -140,7 +142,7 @@ fn require_name<P>(key: &SwitchingKey<P>, name: KeyName) -> Result<()> {
 }
 
 /// Parses the table and checks it against its checksum and the declared length.
-fn read_table<B: Backend, R: Read>(codec: &Codec<B>, source: &mut Source<'_, R>) -> Result<Vec<KeyName>> {
+fn read_table<B: Backend, R: Read>(codec: &Codec<B>, source: &mut EnvelopeReader<'_, R>) -> Result<Vec<KeyName>> {
     source.require_params(codec.params.id())?;
     let count = u64::from_le_bytes(source.array("a key set")?);
     check_count(count)?;
@@ -196,7 +198,7 @@ impl<B: Backend> KeySetFile<B> {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();
         let mut buffered = BufReader::new(&mut file);
-        let mut source = Source::open(&mut buffered, ObjectKind::KeySet)?;
+        let mut source = EnvelopeReader::open(&mut buffered, ObjectKind::KeySet)?;
         let names = read_table(codec, &mut source)?;
         let expected = total_len(body_len(&codec.params, &names));
         if len != expected {

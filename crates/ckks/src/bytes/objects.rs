@@ -1,7 +1,7 @@
 //! Plaintexts, ciphertexts and public keys.
 
 use super::envelope::Fields;
-use super::{Codec, Object, ObjectKind, Result, Sink, Source, in_range, poly_len, total_len};
+use super::{Codec, EnvelopeReader, EnvelopeWriter, Object, ObjectKind, Result, in_range, poly_len, total_len};
 use crate::{Backend, Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
@@ -25,7 +25,7 @@ impl Preamble {
     }
 
     /// With at most `special` special primes.
-    fn read<B: Backend, R: Read>(codec: &Codec<B>, special: usize, input: &mut Source<'_, R>) -> Result<Self> {
+    fn read<B: Backend, R: Read>(codec: &Codec<B>, special: usize, input: &mut EnvelopeReader<'_, R>) -> Result<Self> {
         let bytes: [u8; Self::LEN] = input.array("a polynomial's size and scale")?;
         let mut fields = Fields(&bytes);
         let q = codec.check_limbs(fields.u32())?;
@@ -48,12 +48,12 @@ impl<B: Backend> Object<B> for Plaintext<B::Poly> {
         Ok(Preamble::LEN as u64 + codec.poly_len(basis))
     }
 
-    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
+    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut EnvelopeWriter<'_, W>) -> Result<()> {
         out.bytes(&Preamble { basis: B::basis(&self.poly), scale: self.scale }.to_bytes())?;
         codec.write_poly(&self.poly, out)
     }
 
-    fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
+    fn read_body<R: Read>(codec: &Codec<B>, input: &mut EnvelopeReader<'_, R>) -> Result<Self> {
         let Preamble { basis, scale } = Preamble::read(codec, codec.params.special().len(), input)?;
         input.require_len(Preamble::LEN as u64 + codec.poly_len(basis))?;
         Ok(Self { poly: codec.read_poly(basis, input)?, scale })
@@ -86,13 +86,13 @@ impl<B: Backend> Object<B> for Ciphertext<B::Poly> {
         Ok(ciphertext_body(&codec.params, basis))
     }
 
-    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
+    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut EnvelopeWriter<'_, W>) -> Result<()> {
         out.bytes(&Preamble { basis: B::basis(&self.c0), scale: self.scale }.to_bytes())?;
         codec.write_poly(&self.c0, out)?;
         codec.write_poly(&self.c1, out)
     }
 
-    fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
+    fn read_body<R: Read>(codec: &Codec<B>, input: &mut EnvelopeReader<'_, R>) -> Result<Self> {
         let Preamble { basis, scale } = Preamble::read(codec, 0, input)?;
         input.require_len(ciphertext_body(&codec.params, basis))?;
         let c0 = codec.read_poly(basis, input)?;
@@ -108,13 +108,13 @@ impl<B: Backend> Object<B> for SeededCiphertext<B::Poly> {
         Ok(seeded_body(&codec.params, basis))
     }
 
-    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
+    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut EnvelopeWriter<'_, W>) -> Result<()> {
         out.bytes(&Preamble { basis: B::basis(&self.c0), scale: self.scale }.to_bytes())?;
         out.bytes(&self.seed.0)?;
         codec.write_poly(&self.c0, out)
     }
 
-    fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
+    fn read_body<R: Read>(codec: &Codec<B>, input: &mut EnvelopeReader<'_, R>) -> Result<Self> {
         let Preamble { basis, scale } = Preamble::read(codec, 0, input)?;
         input.require_len(seeded_body(&codec.params, basis))?;
         let seed = Seed(input.array("a seed")?);
@@ -132,7 +132,7 @@ impl<B: Backend> Object<B> for PublicKey<B::Poly> {
         Ok(PUBLIC_KEY_FIXED as u64 + codec.poly_len(B::basis(&self.b)))
     }
 
-    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
+    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut EnvelopeWriter<'_, W>) -> Result<()> {
         let mut fixed = [0; PUBLIC_KEY_FIXED];
         fixed[..4].copy_from_slice(&(B::basis(&self.b).q as u32).to_le_bytes());
         fixed[8..].copy_from_slice(&self.seed.0);
@@ -140,7 +140,7 @@ impl<B: Backend> Object<B> for PublicKey<B::Poly> {
         codec.write_poly(&self.b, out)
     }
 
-    fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
+    fn read_body<R: Read>(codec: &Codec<B>, input: &mut EnvelopeReader<'_, R>) -> Result<Self> {
         let bytes: [u8; PUBLIC_KEY_FIXED] = input.array("a public key")?;
         let mut fields = Fields(&bytes);
         let basis = Basis { q: codec.check_limbs(fields.u32())?, p: 0 };

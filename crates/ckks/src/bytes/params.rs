@@ -1,7 +1,7 @@
 //! Parameter sets.
 
 use super::envelope::Fields;
-use super::{FormatError, Header, ObjectKind, Result, Sink, Source, in_range, parse_all};
+use super::{EnvelopeReader, EnvelopeWriter, FormatError, Header, ObjectKind, Result, in_range, parse_all};
 use crate::params::{MAX_NAME, MAX_PRIMES, Primes};
 use crate::{EvalMod, Params, ParamsLiteral};
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ impl Params {
         let literal = self.literal();
         let primes: usize = lists(literal).iter().map(|list| list.len()).sum();
         let body_len = (FIXED + literal.name.len() + 8 * primes) as u64;
-        let mut sink = Sink::open(out, &Header { kind: ObjectKind::Params, params: *self.id(), body_len })?;
+        let mut sink = EnvelopeWriter::open(out, &Header { kind: ObjectKind::Params, params: *self.id(), body_len })?;
         let EvalMod { k, degree, squarings, correction } = literal.eval_mod;
         let numbers = [
             literal.log_n.into(),
@@ -45,7 +45,7 @@ impl Params {
 
     /// Reads a set and validates it as [`Params::new`] does.
     pub fn read(input: &mut impl Read) -> Result<Self> {
-        let mut source = Source::open(input, ObjectKind::Params)?;
+        let mut source = EnvelopeReader::open(input, ObjectKind::Params)?;
         let literal = read_literal(&mut source)?;
         let expected = source.header().params;
         source.close()?;
@@ -69,7 +69,7 @@ impl Params {
     }
 }
 
-fn read_literal<R: Read>(source: &mut Source<'_, R>) -> Result<ParamsLiteral> {
+fn read_literal<R: Read>(source: &mut EnvelopeReader<'_, R>) -> Result<ParamsLiteral> {
     let bytes: [u8; FIXED] = source.array("a parameter set")?;
     let mut fields = Fields(&bytes);
     let numbers: [u64; 10] = std::array::from_fn(|_| fields.u64());

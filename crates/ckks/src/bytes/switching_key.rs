@@ -1,7 +1,9 @@
 //! Switching keys: the names of their purposes, and their halves that are not seeds.
 
 use super::envelope::Fields;
-use super::{Codec, FormatError, Object, ObjectKind, Result, Sink, Source, in_range, poly_len, total_len};
+use super::{
+    Codec, EnvelopeReader, EnvelopeWriter, FormatError, Object, ObjectKind, Result, in_range, poly_len, total_len,
+};
 use crate::{Backend, KeyId, Params, SwitchingKey};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
@@ -95,7 +97,7 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Packed> {
         Ok(name.body_len(&codec.params))
     }
 
-    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut Sink<'_, W>) -> Result<()> {
+    fn write_body<W: Write>(&self, codec: &Codec<B>, out: &mut EnvelopeWriter<'_, W>) -> Result<()> {
         out.bytes(&KeyName::of(self).to_bytes())?;
         out.bytes(&(self.basis.p as u32).to_le_bytes())?;
         out.bytes(&(self.digits.len() as u32).to_le_bytes())?;
@@ -103,7 +105,7 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Packed> {
         self.digits.iter().try_for_each(|(b, _)| codec.write_poly(&codec.backend.unpack(b), out))
     }
 
-    fn read_body<R: Read>(codec: &Codec<B>, input: &mut Source<'_, R>) -> Result<Self> {
+    fn read_body<R: Read>(codec: &Codec<B>, input: &mut EnvelopeReader<'_, R>) -> Result<Self> {
         let bytes: [u8; FIXED] = input.array("a switching key")?;
         let mut fields = Fields(&bytes);
         let name = KeyName::parse(&codec.params, &fields.take())?;

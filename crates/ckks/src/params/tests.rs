@@ -55,12 +55,53 @@ fn bad_literals_are_refused_with_a_reason() {
 }
 
 #[test]
-fn the_name_decides_nothing_but_the_permission() {
+fn the_name_of_a_set_does_not_change_its_id() {
     let toy = Params::named("insecure-toy11").unwrap();
     assert_eq!(toy.security(), Security::None);
     assert_ne!(toy.id(), Params::named("insecure-toy12").unwrap().id());
     let renamed = Params::new(like_full("insecure-other", 11)).unwrap();
     assert_eq!((toy.id(), toy.tag()), (renamed.id(), renamed.tag()));
+}
+
+/// The built-in sets have the documented figure; a range one smaller makes bootstraps fail with
+/// 2^-62, which a set must be named insecure for.
+#[test]
+fn bootstraps_that_fail_too_often_need_the_word_insecure() {
+    let failure = |name: &str| Params::named(name).unwrap().log_bootstrap_failure().unwrap();
+    assert!((failure("full") + 86.4).abs() < 0.05 && (failure("small") + 87.4).abs() < 0.05);
+    let smaller_range = |name: &'static str| {
+        let mut literal = like_full(name, 16);
+        literal.eval_mod.k = 14;
+        Params::new(literal)
+    };
+    let refused = smaller_range("mine").unwrap_err();
+    assert!(matches!(refused, Error::UnreliableBootstrap { .. }), "{refused}");
+    assert!(refused.to_string().contains("2^-62") && refused.to_string().contains("2^-80"), "{refused}");
+    let insecure = smaller_range("insecure-mine").unwrap();
+    assert!((insecure.log_bootstrap_failure().unwrap() + 62.1).abs() < 0.05);
+    // The sum of 32 numbers never exceeds 16.
+    let mut literal = like_full("mine", 16);
+    (literal.sparse_weight, literal.eval_mod.k) = (31, 16);
+    assert_eq!(super::checks::log_failure(&literal), f64::NEG_INFINITY);
+    let leveled = Params::from_bits(&BitSizes::leveled("leveled", 14, 5, 30)).unwrap();
+    assert_eq!(leveled.log_bootstrap_failure(), None);
+}
+
+/// The bound is above the frequency of overflows in a simulation, and not by much.
+#[test]
+fn the_bound_on_failures_holds_in_a_simulation() {
+    let mut literal = like_full("insecure-short", 10);
+    (literal.sparse_weight, literal.eval_mod.k) = (7, 3);
+    let bound = libm::exp2(super::checks::log_failure(&literal) - 10.0);
+    let mut state = 1u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+    };
+    let runs = 1 << 22;
+    let outside = (0..runs).filter(|_| (0..8).map(|_| uniform()).sum::<f64>().abs() > 3.0).count();
+    let frequency = outside as f64 / f64::from(runs);
+    assert!(frequency <= bound * 1.2 && bound <= 1.5 * frequency, "{frequency:e}, at most {bound:e}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
 use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::protocol::{Extract, Request};
-use hetal_learn::{Limits, Matrix, Wishes, judge, reference};
+use hetal_learn::{AgreementLimits, Matrix, Wishes, judge, reference};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Server};
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn layout(project: &Project, rows: &TrainingData, batch: usize) -> Result<Layout> {
-    let range = Limits::default().defaults.range;
+    let range = AgreementLimits::default().defaults.range;
     Ok(Layout::new(keys::params(project)?, batch, rows.features(), rows.classes.len(), range)?)
 }
 

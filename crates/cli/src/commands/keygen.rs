@@ -8,7 +8,7 @@ use crate::ui::output::{print, warn_if_others_enter};
 use crate::ui::progress;
 use crate::ui::progress::{TrainingProgress, stranded};
 use hetal_client::{Layout, Project, keys, training};
-use hetal_learn::Limits;
+use hetal_learn::AgreementLimits;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     warn_if_others_enter(project.root());
     // All checks come before an old key is removed.
     let params = keys::params(&project)?;
-    let range = Limits::default().defaults.range;
+    let range = AgreementLimits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.columns, arguments.classes, range)?;
     // Unused keys are as good as new ones, unless a passphrase is requested.
     let retire = arguments.fresh_keys && (keys::are_used(&project) || arguments.lock.passphrase);

@@ -11,7 +11,7 @@ use hetal_client::Layout;
 use hetal_client::data::{ROW_NORM, VALIDATION_SHARE};
 use hetal_client::layout::{resident_key_bytes, server_bytes};
 use hetal_experiments::cost_model::CpuCostModel;
-use hetal_learn::{Limits, Plan, plan};
+use hetal_learn::{AgreementLimits, Plan, plan};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let shape = arguments.shape()?;
     let params = Arc::new(Params::named(&arguments.set)?);
     let spinner = progress::spinner("planning");
-    let agreement = Limits::default().agree(&arguments.wishes.wishes())?;
+    let agreement = AgreementLimits::default().agree(&arguments.wishes.wishes())?;
     let batch = agreement.batch.min(shape.rows.max(1));
     let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
     let keys = layout.keys()?;
@@ -125,6 +125,8 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let iteration = plan.seconds_per_iteration(&machine);
     let logits = plan.seconds_of_validation(&machine);
     let epoch = iteration.zip(logits).map(|(i, v)| batches as f64 * i + v);
+    // By the union bound, a training fails at most as often as all its bootstraps together.
+    let (bootstraps, failure) = (plan.bootstraps_of_training(agreement.max_epochs), params.log_bootstrap_failure());
     Ok(json!({
         "set": params.name(),
         "security": security(&params),
@@ -151,6 +153,9 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
         "server_memory_bytes": server_bytes(&params, &keys),
         "server_memory_bytes_prepared": server_bytes(&params, &keys) + prepared,
         "bootstraps_per_iteration": plan.bootstraps(),
+        "bootstraps_at_most": bootstraps,
+        "bootstrap_failure_log2": failure,
+        "training_failure_log2": failure.map(|failure| failure + (bootstraps.max(1) as f64).log2()),
         "key_switches_per_iteration": plan.key_switches(),
         "seconds_per_iteration_here": iteration,
         "seconds_per_epoch_here": epoch,
@@ -176,6 +181,7 @@ fn text(plan: &Value) -> String {
          server's memory    {} (keys {}); {} with all batches prepared (otherwise they are prepared one by one)\n\
          an iteration       {} bootstraps, {} key switches; {}\n\
          an epoch           {}; at most {} epochs\n\
+         a wrong result     by chance at most 2^{:.0} (2^{:.0} a bootstrap, at most {} of them)\n\
          softmax            error at most {:.1e}",
         number("rows"),
         number("validation_rows"),
@@ -200,6 +206,9 @@ fn text(plan: &Value) -> String {
         time("seconds_per_iteration_here"),
         time("seconds_per_epoch_here"),
         number("max_epochs"),
+        plan["training_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
+        plan["bootstrap_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
+        number("bootstraps_at_most"),
         plan["softmax_error"].as_f64().unwrap_or(0.0),
     )
 }

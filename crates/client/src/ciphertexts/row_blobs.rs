@@ -7,7 +7,7 @@ use crate::rpc::{BlobDigest, BlobName, RowBlob};
 use crate::{Error, Owner, Result, rpc};
 use hetal_ckks::Complex64;
 use hetal_durable::NewFile;
-use hetal_learn::{Dataset, packing};
+use hetal_learn::{LabelledMatrix, packing};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -48,7 +48,13 @@ pub(crate) struct RowBlobWriter<'a> {
 
 impl RowBlobWriter<'_> {
     /// Encrypts the features of a range of rows, and their labels if the server needs them.
-    pub fn write(&self, set: &Dataset, rows: Range<usize>, with_labels: bool, file: String) -> Result<RowBlobFile> {
+    pub fn write(
+        &self,
+        set: &LabelledMatrix,
+        rows: Range<usize>,
+        with_labels: bool,
+        file: String,
+    ) -> Result<RowBlobFile> {
         let Self { owner, layout, folder } = self;
         let (geometry, level_plan) = (layout.geometry(), layout.level_plan());
         let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;

@@ -3,7 +3,7 @@
 use super::Table;
 use super::labels::{Labels, class_numbers};
 use crate::{Error, Result};
-use hetal_learn::{Dataset, Matrix, Normalisation};
+use hetal_learn::{LabelledMatrix, Matrix, Normalisation};
 
 /// The norm of the longest training row after normalisation. It was chosen by validation loss on
 /// SNIPS (MPNet features) and face masks (EfficientNet features). With rate 1 and Nesterov's
@@ -43,9 +43,9 @@ impl Labelled {
     }
 
     /// The rows with class indices.
-    fn dataset(&self, classes: &[String]) -> Result<Dataset> {
+    fn dataset(&self, classes: &[String]) -> Result<LabelledMatrix> {
         let labels = class_numbers(&self.labels, classes).map_err(|e| self.fault(e))?;
-        Dataset::new(self.features.clone(), labels, classes.len()).map_err(|e| self.fault(e))
+        LabelledMatrix::new(self.features.clone(), labels, classes.len()).map_err(|e| self.fault(e))
     }
 
     /// The first `rows` rows and `columns` features.
@@ -66,9 +66,9 @@ pub struct TrainingData {
     /// The names of the classes.
     pub classes: Vec<String>,
     /// Training rows, shuffled.
-    pub training: Dataset,
+    pub training: LabelledMatrix,
     /// Validation rows.
-    pub validation: Dataset,
+    pub validation: LabelledMatrix,
     /// The normalisation of the features.
     pub normalisation: Normalisation,
 }
@@ -91,7 +91,7 @@ impl TrainingData {
         };
         let normalisation = Normalisation::fit(training_set.features(), row_norm)?;
         // Errors name the row of the file, not of the shuffled set.
-        let normalised = |set: &Dataset, rows: &[usize], of: &Labelled| -> Result<Dataset> {
+        let normalised = |set: &LabelledMatrix, rows: &[usize], of: &Labelled| -> Result<LabelledMatrix> {
             let apply = normalisation.apply(set.features()).and_then(|features| set.with_features(features));
             apply.map_err(|error| of.fault(in_file(error, rows)))
         };
@@ -138,16 +138,16 @@ fn in_file(error: hetal_learn::Error, rows: &[usize]) -> hetal_learn::Error {
 }
 
 /// Selects rows of a set, in the given order.
-fn select_rows(set: &Dataset, rows: &[usize]) -> Result<Dataset> {
+fn select_rows(set: &LabelledMatrix, rows: &[usize]) -> Result<LabelledMatrix> {
     let columns = set.features().columns();
     let features = Matrix::from_fn(rows.len(), columns, |i, h| set.features()[(rows[i], h)]);
     let labels = rows.iter().map(|&row| set.labels()[row]).collect();
-    Ok(Dataset::new(features, labels, set.classes())?)
+    Ok(LabelledMatrix::new(features, labels, set.classes())?)
 }
 
 /// Splits rows into training and validation rows. Validation gets one in [`VALIDATION_SHARE`] rows
 /// of each class, and at least one of a class of two rows.
-fn split(set: &Dataset) -> Result<(Vec<usize>, Vec<usize>)> {
+fn split(set: &LabelledMatrix) -> Result<(Vec<usize>, Vec<usize>)> {
     let mut seen = vec![0; set.classes()];
     let mut counts = vec![0; set.classes()];
     set.labels().iter().for_each(|&label| counts[label] += 1);
@@ -196,7 +196,7 @@ mod tests {
         let data = TrainingData::new(&labelled((0..80).map(|k| [4, 4, 7][k % 3]).collect()), None, 10.0).unwrap();
         assert_eq!(data.classes, ["4", "7"]);
         assert_eq!((data.training.rows(), data.validation.rows()), (71, 9));
-        let of_class = |set: &Dataset, class| set.labels().iter().filter(|&&l| l == class).count();
+        let of_class = |set: &LabelledMatrix, class| set.labels().iter().filter(|&&l| l == class).count();
         assert_eq!((of_class(&data.validation, 0), of_class(&data.validation, 1)), (6, 3));
         let firsts: Vec<usize> = data.training.labels()[..20].to_vec();
         assert!(firsts.contains(&0) && firsts.contains(&1));

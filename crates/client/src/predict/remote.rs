@@ -7,7 +7,7 @@ use crate::model::require_finite;
 use crate::rpc::{BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
 use crate::training::ProgressEvent;
 use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, rpc};
-use hetal_learn::{Dataset, Matrix};
+use hetal_learn::{LabelledMatrix, Matrix};
 use hetal_wire::JobId;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -133,7 +133,7 @@ impl Query<'_> {
         let normalised = self.model.normalisation.apply(features)?;
         // Labels are not sent, but a data set needs them.
         let rows = normalised.rows();
-        let set = Dataset::new(normalised, vec![0; rows], self.model.classes.len())?;
+        let set = LabelledMatrix::new(normalised, vec![0; rows], self.model.classes.len())?;
         let ranges = row_blobs::ranges(rows, self.layout.geometry().rows());
         let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
         let mut row_blobs = Vec::new();

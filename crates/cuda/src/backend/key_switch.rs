@@ -2,7 +2,7 @@
 
 use super::{CudaBackend, CudaPoly};
 use crate::ffi::arguments::{DigitsArgs, InnerProductArgs, KeyArgs, RotatedArgs, StepArgs, WeighArgs};
-use crate::memory::{Buffer, Table};
+use crate::memory::{Buffer, DeviceTable};
 use crate::plan::Conversion;
 use crate::source::{Kernel, MAX_DIGITS, MAX_ROWS, MAX_SOURCES, MAX_STEPS};
 use hetal_ckks::backend::KeyedAutomorphism;
@@ -91,8 +91,8 @@ impl CudaBackend {
     }
 
     /// The product of the first `p` special primes modulo each prime of the chain.
-    fn special_products(&self, p: usize) -> Option<Arc<Table>> {
-        let make = |&p: &usize| Table::new(&self.device, &self.constants.special_products(p));
+    fn special_products(&self, p: usize) -> Option<Arc<DeviceTable>> {
+        let make = |&p: &usize| DeviceTable::new(&self.device, &self.constants.special_products(p));
         self.made(&self.special_products, p, make)
     }
 
@@ -169,7 +169,7 @@ impl CudaBackend {
         c0: &CudaPoly,
         digits: &CudaDigits,
         steps: &[KeyedAutomorphism<'_, CudaPoly>],
-        products: &Table,
+        products: &DeviceTable,
         rotated: &Buffer,
         limbs: Range<usize>,
     ) {

@@ -24,7 +24,7 @@ pub struct Graphs {
     pub ended: Option<String>,
 }
 
-/// The books of a backend's recordings.
+/// The state and the counters of a backend's recordings.
 pub(super) struct Recordings {
     wanted: AtomicBool,
     /// Every recording has a clone.
@@ -33,15 +33,15 @@ pub(super) struct Recordings {
     replayed: AtomicUsize,
     passed_over: AtomicUsize,
     /// The chunks of all recordings: replays share them, so one at a time is queued.
-    room: Mutex<Vec<Chunk>>,
+    arena: Mutex<Vec<Chunk>>,
 }
 
 impl Default for Recordings {
     fn default() -> Self {
         let none = || AtomicUsize::new(0);
         let wanted = AtomicBool::new(true);
-        let (alive, room) = (Arc::default(), Mutex::default());
-        Self { wanted, alive, kernels: none(), replayed: none(), passed_over: none(), room }
+        let (alive, arena) = (Arc::default(), Mutex::default());
+        Self { wanted, alive, kernels: none(), replayed: none(), passed_over: none(), arena }
     }
 }
 
@@ -119,8 +119,8 @@ impl CudaBackend {
         inputs: Vec<CudaPoly>,
         work: impl Fn(Vec<CudaPoly>) -> Result<Vec<CudaPoly>, E>,
     ) -> Result<Vec<CudaPoly>, E> {
-        let books = &self.recordings;
-        let may_record = books.wanted.load(Ordering::Relaxed)
+        let recordings = &self.recordings;
+        let may_record = recordings.wanted.load(Ordering::Relaxed)
             && lane() == 0
             && !is_recording()
             && !self.health.is_broken()
@@ -148,10 +148,10 @@ impl CudaBackend {
         }
         let Memory::Recorded(recording) = &*memory else { return work(inputs) };
         if let Some(out) = self.replayed(recording, &inputs) {
-            books.replayed.fetch_add(1, Ordering::Relaxed);
+            recordings.replayed.fetch_add(1, Ordering::Relaxed);
             return Ok(out);
         }
-        books.passed_over.fetch_add(1, Ordering::Relaxed);
+        recordings.passed_over.fetch_add(1, Ordering::Relaxed);
         work(inputs)
     }
 
@@ -162,10 +162,10 @@ impl CudaBackend {
         inputs: &[CudaPoly],
         work: impl Fn(Vec<CudaPoly>) -> Result<Vec<CudaPoly>, E>,
     ) -> Option<Recording> {
-        let mut room = self.recordings.room.lock().unwrap_or_else(PoisonError::into_inner);
-        room.retain(|chunk| self.pool.has(chunk));
-        let Some(reserved) = self.pool.reserve(&room) else {
-            // Another room would cost as much memory again.
+        let mut arena = self.recordings.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        arena.retain(|chunk| self.pool.has(chunk));
+        let Some(reserved) = self.pool.reserve(&arena) else {
+            // Another arena would cost as much memory again.
             self.recordings.passed_over.fetch_add(1, Ordering::Relaxed);
             return None;
         };
@@ -186,17 +186,17 @@ impl CudaBackend {
         let is_whole = self.health.of_recordings().is_none() && !recording.outputs.is_empty();
         if !is_whole {
             // What a part of the work took is of no use; other recordings still need theirs.
-            self.pool.trim(&room);
+            self.pool.trim(&arena);
             return None;
         }
-        room.clone_from(&recording.chunks);
+        arena.clone_from(&recording.chunks);
         Some(recording)
     }
 
     /// What the recorded work makes of the inputs, if its memory is free and there is other for
     /// what comes out.
     fn replayed(&self, recording: &Recording, inputs: &[CudaPoly]) -> Option<Vec<CudaPoly>> {
-        let _one_at_a_time = self.recordings.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.recordings.arena.lock().unwrap_or_else(PoisonError::into_inner);
         let same_shapes = inputs.iter().map(|poly| poly.basis).eq(recording.inputs.iter().map(|&(_, basis)| basis));
         if !Arc::ptr_eq(&recording.device, &self.device) || !same_shapes {
             return None;
@@ -204,11 +204,11 @@ impl CudaBackend {
         // Until everything is queued: a chunk that is free now is the recording's, and no place for
         // its outputs.
         let _reserved = self.pool.reserve(&recording.chunks)?;
-        let room = |&(_, basis): &(u64, Basis)| {
+        let output = |&(_, basis): &(u64, Basis)| {
             let buffer = Arc::new(self.pool.try_take(basis.limbs()).ok()?);
             Some(CudaPoly { basis, buffer })
         };
-        let out: Vec<CudaPoly> = recording.outputs.iter().map(room).collect::<Option<_>>()?;
+        let out: Vec<CudaPoly> = recording.outputs.iter().map(output).collect::<Option<_>>()?;
         for (&(to, basis), from) in recording.inputs.iter().zip(inputs) {
             self.copy_limbs((to, 0), (from.address(), 0), basis.limbs());
         }

@@ -1,5 +1,6 @@
 //! A GPU through NVIDIA's driver.
 
+mod graph_recording;
 mod library;
 mod queries;
 mod staging;
@@ -13,6 +14,7 @@ use crate::device::{Device, KernelTime, LANES, is_recording, lane, not_recorded,
 use crate::source::{Arithmetic, Kernel};
 use crate::{Error, Result};
 use cudarc::driver::{result, sys};
+use graph_recording::{GraphRecording, destroy};
 use library::library;
 use queries::{attribute, capability, chosen, driver_version, elapsed, explained};
 use staging::{STAGED, Staging};
@@ -21,23 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// What is being recorded: graphs that are launched one after the other. A graph of a thousand
-/// kernels is brought to the GPU for a millisecond before its first one runs; while a short one
-/// runs, the next and longer one is brought.
-#[derive(Default)]
-struct Tape {
-    is_forked: bool,
-    kernels: usize,
-    /// Kernels before the part that is being recorded.
-    first_of_part: usize,
-    is_open: bool,
-    parts: Vec<sys::CUgraphExec>,
-}
-
-/// Kernels of the first graph of a recording; each later one has as many as all before it.
-const FIRST_PART: usize = 32;
+use std::sync::{Mutex, PoisonError};
 
 /// Kernels that are queued between two marks.
 const BETWEEN_MARKS: usize = 256;
@@ -54,7 +40,7 @@ struct Queue {
 }
 
 /// A kernel, its limbs, and the events before and after it.
-type Timed = (Kernel, u32, sys::CUevent, sys::CUevent);
+type TimedLaunch = (Kernel, u32, sys::CUevent, sys::CUevent);
 
 /// One GPU with a context, its streams and the kernels of one degree.
 pub(crate) struct Driver {
@@ -77,12 +63,12 @@ pub(crate) struct Driver {
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
     /// Events around launches, while profiling.
-    timed: Mutex<Option<Vec<Timed>>>,
+    timed: Mutex<Option<Vec<TimedLaunch>>>,
     queue: Mutex<Queue>,
     staging: Mutex<Staging>,
-    tape: Mutex<Tape>,
+    recorded: Mutex<GraphRecording>,
     /// What the next pause is drawn from; 0 for none.
-    unrest: AtomicU64,
+    pause_state: AtomicU64,
     /// Recordings and their numbers of kernels.
     graphs: Mutex<BTreeMap<u64, (Vec<sys::CUgraphExec>, usize)>>,
 }
@@ -157,8 +143,8 @@ impl Driver {
             timed: Mutex::new(None),
             queue: Mutex::default(),
             staging: Mutex::default(),
-            tape: Mutex::default(),
-            unrest: AtomicU64::new(0),
+            recorded: Mutex::default(),
+            pause_state: AtomicU64::new(0),
             graphs: Mutex::default(),
         };
         driver.bind()?;
@@ -259,67 +245,8 @@ impl Driver {
     }
 }
 
-/// Work that is recorded.
+/// Work that is queued.
 impl Driver {
-    fn tape(&self) -> MutexGuard<'_, Tape> {
-        self.tape.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin_part(&self) -> Result<()> {
-        // What other threads ask of the driver meanwhile is not the recording's.
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream is alive, and nothing else uses it.
-        unsafe { result::stream::begin_capture(self.streams[LANES], mode) }.map_err(failed("recording"))?;
-        self.tape().is_open = true;
-        Ok(())
-    }
-
-    fn end_part(&self) -> Result<()> {
-        let mut tape = self.tape();
-        if !std::mem::take(&mut tape.is_open) {
-            return Ok(());
-        }
-        // SAFETY: begun by `begin_part`. The graph is valid, and needed no more once it is ready to
-        // be launched.
-        let part = unsafe {
-            let graph = result::stream::end_capture(self.streams[LANES]).map_err(failed("recording"))?;
-            let part = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
-            _ = result::graph::destroy(graph);
-            part.map_err(failed("preparing a graph"))?
-        };
-        tape.parts.push(part);
-        tape.first_of_part = tape.kernels;
-        Ok(())
-    }
-
-    /// Counts a kernel, and begins another part where the last one is long enough and nothing is
-    /// beside it.
-    fn wind(&self) -> Result<()> {
-        let mut tape = self.tape();
-        tape.kernels += 1;
-        let length = tape.kernels - tape.first_of_part;
-        if tape.is_forked || length < tape.first_of_part.max(FIRST_PART) {
-            return Ok(());
-        }
-        drop(tape);
-        self.end_part()?;
-        self.begin_part()
-    }
-
-    /// Ends what is being recorded and keeps nothing of it.
-    fn abandon(&self) {
-        let tape = std::mem::take(&mut *self.tape());
-        if tape.is_open {
-            // SAFETY: begun by `begin_part`; the graph is used no more.
-            unsafe {
-                if let Ok(graph) = result::stream::end_capture(self.streams[LANES]) {
-                    _ = result::graph::destroy(graph);
-                }
-            }
-        }
-        tape.parts.into_iter().for_each(destroy);
-    }
-
     /// Sleeps while very many kernels are queued.
     fn throttle(&self, kernels: usize) -> Result<()> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -378,26 +305,20 @@ impl Driver {
         if let (Some(list), Some(before)) = (timed.as_mut(), before) {
             list.push((kernel, grid.0, before, self.time()?));
         }
-        if is_recording() { self.wind() } else { self.throttle(1) }
+        if is_recording() { self.count_kernel() } else { self.throttle(1) }
     }
 
     /// A pause before the next kernel, if there is to be one.
     fn pause(&self) -> Option<PauseArgs> {
-        let state = self.unrest.load(Ordering::Relaxed);
+        let state = self.pause_state.load(Ordering::Relaxed);
         if state == 0 {
             return None;
         }
         let next = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.unrest.store(next.max(1), Ordering::Relaxed);
+        self.pause_state.store(next.max(1), Ordering::Relaxed);
         // One kernel in four waits, up to 70 microseconds: longer than most kernels take.
         (next >> 62 == 0).then_some(PauseArgs { cycles: next >> 45 & 0x1_ffff })
     }
-}
-
-/// Gives a graph up. The driver keeps it until what was launched of it is done.
-fn destroy(graph: sys::CUgraphExec) {
-    // SAFETY: made by `end_part`, listed nowhere any more. Nothing can be done about an error.
-    _ = unsafe { result::graph::exec_destroy(graph) };
 }
 
 impl Device for Driver {
@@ -501,7 +422,7 @@ impl Device for Driver {
             self.abandon();
             return Err(error);
         }
-        let Tape { kernels, parts, .. } = std::mem::take(&mut *self.tape());
+        let GraphRecording { kernels, parts, .. } = std::mem::take(&mut *self.recorded());
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
         let number = graphs.keys().next_back().map_or(0, |last| last + 1);
         graphs.insert(number, (parts, kernels));
@@ -534,20 +455,20 @@ impl Device for Driver {
 
     fn fork(&self, sides: usize) -> Result<()> {
         if is_recording() {
-            self.tape().is_forked = true;
+            self.recorded().is_forked = true;
         }
         self.order(0..1, 1..1 + sides)
     }
 
     fn join(&self, sides: usize) -> Result<()> {
         if is_recording() {
-            self.tape().is_forked = false;
+            self.recorded().is_forked = false;
         }
         self.order(1..1 + sides, 0..1)
     }
 
-    fn shake(&self, seed: Option<u64>) {
-        self.unrest.store(seed.map_or(0, |seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), Ordering::Relaxed);
+    fn inject_pauses(&self, seed: Option<u64>) {
+        self.pause_state.store(seed.map_or(0, |seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), Ordering::Relaxed);
     }
 
     fn profile(&self, on: bool) -> Vec<KernelTime> {

@@ -205,11 +205,11 @@ fn failures_end_recordings_and_nothing_else() {
     assert!(graphs.ended.is_some_and(|reason| reason.contains("out of GPU memory")));
     fixture.gpu.health().unwrap();
 
-    // Numbers of the host are not in a recording, nor in a rehearsal's.
+    // Numbers of the host are not in a recording, nor in a dry run's.
     let fixture = Fixture::new(usize::MAX);
-    let rehearsal = CudaBackend::rehearsal(10, &prime::ntt_primes_below(50, 10, 3), &[]).unwrap();
+    let dry_run = CudaBackend::dry_run(10, &prime::ntt_primes_below(50, 10, 3), &[]).unwrap();
     let expected = fixture.cpu.download(&Backend::lift(&fixture.cpu, CHAIN, &[5; 1024])).unwrap();
-    for (gpu, expected) in [(&fixture.gpu, expected), (&rehearsal, vec![vec![0; 1024]; 3])] {
+    for (gpu, expected) in [(&fixture.gpu, expected), (&dry_run, vec![vec![0; 1024]; 3])] {
         let routine = CudaRoutine::default();
         let lift = |_: Vec<CudaPoly>| Ok::<_, ()>(vec![gpu.lift(CHAIN, &[5; 1024])]);
         let lifted: Vec<_> = (0..3).map(|_| gpu.repeat(&routine, Vec::new(), lift).unwrap()).collect();

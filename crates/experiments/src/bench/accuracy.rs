@@ -8,7 +8,7 @@ use super::train;
 use crate::Result;
 use crate::noise::BootstrapNoise;
 use crate::report::output::{print, print_table};
-use crate::report::table::{Table, digits};
+use crate::report::table::{TextTable, digits};
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::Harness;
 use crate::runner::{self, Experiment, GpuOptions};
@@ -51,8 +51,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// The trials of a grid search as a table.
-pub fn search_table(objects: &[Value]) -> Table {
-    Table::from_objects(
+pub fn search_table(objects: &[Value]) -> TextTable {
+    TextTable::from_objects(
         objects,
         &[
             ("row_norm", "row length"),
@@ -103,8 +103,8 @@ pub fn report(data: &DataSplits, search: &GridSearch, set: &str, errors: Operati
 }
 
 /// Reports as a table.
-pub fn table(objects: &[Value]) -> Table {
-    let mut table = Table::new(&[
+pub fn table(objects: &[Value]) -> TextTable {
+    let mut table = TextTable::new(&[
         "data",
         "rows",
         "row length",

@@ -2,7 +2,7 @@
 
 use crate::report::output;
 use crate::report::progress;
-use crate::report::table::{Table, cell};
+use crate::report::table::{TextTable, cell};
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
 use crate::runner::{Experiment, GpuOptions, Runner};
@@ -174,7 +174,7 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(counted: &Counted, timed: Option<&Timed>) -> Self {
+    fn new(counted: &Counted, timed: Option<&TimedProduct>) -> Self {
         let Counted { product, counts, .. } = counted;
         let (columns, part) = (product.columns, product.timed().columns);
         Self {
@@ -220,13 +220,13 @@ struct Comparison<'a> {
 }
 
 impl Experiment for Comparison<'_> {
-    type Output = Vec<Timed>;
+    type Output = Vec<TimedProduct>;
 
     fn required_keys(&self) -> Result<KeyRequirements> {
         Ok(self.counted.iter().fold(KeyRequirements::default(), |all, counted| all.union(counted.keys.clone())))
     }
 
-    fn run<H: Harness>(&self, harness: &H) -> Result<Vec<Timed>> {
+    fn run<H: Harness>(&self, harness: &H) -> Result<Vec<TimedProduct>> {
         let run = |counted: &Counted| {
             self.bar.set_message(counted.product.algorithm.name());
             let timed = counted.product.timed().run(harness, RUNS);
@@ -249,7 +249,7 @@ pub struct Product {
 }
 
 /// The time and the error of a product.
-pub struct Timed {
+pub struct TimedProduct {
     /// Seconds, without encryption and decryption.
     pub seconds: f64,
     /// The largest error of an entry.
@@ -326,7 +326,7 @@ impl Product {
     }
 
     /// Multiplies matrices that are packed in blocks.
-    fn blocks<H: Harness>(&self, harness: &H, runs: usize) -> Result<Timed> {
+    fn blocks<H: Harness>(&self, harness: &H, runs: usize) -> Result<TimedProduct> {
         let (a, b, c, unit) = (self.rows, self.columns, self.classes, self.unit);
         let (engine, x) = (harness.engine(), Self::matrix(self.rows, b, 0.1));
         let xs = Blocks::pack(&x, unit);
@@ -351,17 +351,17 @@ impl Product {
         })?;
         let exact = if abt { abt_exact(&x, &small) } else { atb_exact(&small, &x) };
         let values = self.decrypted(harness, &product, exact.rows(), exact.columns())?;
-        Ok(Timed { seconds, max_error: values.max_difference(&exact) })
+        Ok(TimedProduct { seconds, max_error: values.max_difference(&exact) })
     }
 
     /// Multiplies column by column (PrivGD by Jin et al.).
     ///
     /// Classes are handled one at a time, so that few ciphertexts are in memory.
-    fn columns<H: Harness>(&self, harness: &H) -> Result<Timed> {
+    fn columns<H: Harness>(&self, harness: &H) -> Result<TimedProduct> {
         let x = Self::matrix(self.rows, self.columns, 0.1);
         let packed = priv_gd::pack_columns(&x, harness.engine().slots())?;
         let xs = harness.encrypt_all(&packed, self.level_b())?;
-        let mut total = Timed { seconds: 0.0, max_error: 0.0 };
+        let mut total = TimedProduct { seconds: 0.0, max_error: 0.0 };
         for class in 0..self.classes {
             let small = Self::matrix(self.classes, self.columns.max(self.rows), 0.2);
             let timed = if self.algorithm.is_abt() {
@@ -384,14 +384,14 @@ impl Product {
         xs: &[HarnessCiphertext<H>],
         row: &Matrix,
         exact: &Matrix,
-    ) -> Result<Timed> {
+    ) -> Result<TimedProduct> {
         let replicated = priv_gd::pack_replicated(row, harness.engine().slots());
         let replicated = replicated.iter().map(|entries| harness.encrypt_all(entries, self.level_b()));
         let replicated: Vec<_> = replicated.collect::<Result<_>>()?;
         let (product, seconds) = best_of(1, harness, || priv_gd::abt(harness.engine(), xs, &replicated))?;
         let values = harness.decrypt(&product[0])?;
         let values = Matrix::from_fn(self.rows, 1, |i, _| values[i].re);
-        Ok(Timed { seconds, max_error: values.max_difference(exact) })
+        Ok(TimedProduct { seconds, max_error: values.max_difference(exact) })
     }
 
     /// The product of one column with the encrypted columns `xs`, compared with `exact`.
@@ -401,7 +401,7 @@ impl Product {
         xs: &[HarnessCiphertext<H>],
         column: &Matrix,
         exact: &Matrix,
-    ) -> Result<Timed> {
+    ) -> Result<TimedProduct> {
         let packed = priv_gd::pack_columns(column, harness.engine().slots())?;
         let column = harness.encrypt_all(&packed, self.level_b())?;
         let (mut seconds, mut row) = (0.0, Vec::new());
@@ -412,7 +412,7 @@ impl Product {
             row.extend(harness.decrypt_all(&product[0])?.iter().map(|entry| entry[0].re));
         }
         let values = Matrix::from_fn(1, self.columns, |_, j| row[j]);
-        Ok(Timed { seconds, max_error: values.max_difference(exact) })
+        Ok(TimedProduct { seconds, max_error: values.max_difference(exact) })
     }
 }
 
@@ -442,7 +442,7 @@ where
 
 impl Product {
     /// Multiplies and compares with plain numbers. Products of blocks run up to `runs` times.
-    fn run<H: Harness>(&self, harness: &H, runs: usize) -> Result<Timed> {
+    fn run<H: Harness>(&self, harness: &H, runs: usize) -> Result<TimedProduct> {
         if self.level_a() < 4 {
             return Err(Error::TooFewLevels { needs: 4, has: self.level_a() });
         }
@@ -459,8 +459,8 @@ fn atb_exact(a: &Matrix, b: &Matrix) -> Matrix {
 }
 
 /// A report as a table.
-pub fn table(objects: &[Value]) -> Table {
-    let mut table = Table::new(&[
+pub fn table(objects: &[Value]) -> TextTable {
+    let mut table = TextTable::new(&[
         "a, b, c",
         "algorithm",
         "CMult",

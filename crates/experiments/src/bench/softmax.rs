@@ -4,7 +4,7 @@ use crate::Result;
 use crate::noise::BootstrapNoise;
 use crate::report::output::print_table;
 use crate::report::progress;
-use crate::report::table::{Table, cell};
+use crate::report::table::{TextTable, cell};
 use hetal_ckks::Params;
 use hetal_learn::LevelPlan;
 use hetal_learn::softmax::baselines::theorem_bound;
@@ -184,7 +184,7 @@ fn describe(
         Candidate::Noisy(constants, _, sigma) => (Method::Sharpen(constants.clone()), *sigma),
     };
     let finite = |x: f64| x.is_finite().then_some(x);
-    let agreement = printed.map(|printed| Agreement::of(errors, printed));
+    let agreement = printed.map(|printed| PaperAgreement::of(errors, printed));
     json!({
         "method": method.name(),
         "c": classes,
@@ -221,12 +221,12 @@ fn near_ties(candidate: &Candidate, classes: usize, samples: usize) -> Option<f6
 
 /// Whether a measured cell agrees with the printed one.
 #[derive(Clone, Copy)]
-struct Agreement {
+struct PaperAgreement {
     max: bool,
     average: bool,
 }
 
-impl Agreement {
+impl PaperAgreement {
     fn of(errors: &Errors, printed: Cell) -> Self {
         let Cell { max, average } = printed;
         // The paper prints four decimals, or two digits of small numbers.
@@ -256,8 +256,8 @@ fn note(method: &Method, classes: usize, range: f64) -> Option<&'static str> {
 }
 
 /// A report as a table.
-pub fn table(objects: &[Value]) -> Table {
-    let mut table = Table::new(&[
+pub fn table(objects: &[Value]) -> TextTable {
+    let mut table = TextTable::new(&[
         "c",
         "range",
         "method",

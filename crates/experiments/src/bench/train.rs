@@ -12,7 +12,7 @@ mod paper;
 mod setup;
 mod stage_clock;
 
-pub use arguments::{Arguments, Circuit, VersionsKept};
+pub use arguments::{Arguments, CircuitChoice, VersionsKept};
 pub use full_training::train_with_noise;
 
 use crate::Result;
@@ -51,12 +51,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let reports = match arguments.patience {
         _ if arguments.plan => vec![device_memory::plan(arguments)?],
         Some(patience) => vec![full_training::report(arguments, patience)?],
-        None if arguments.is_custom() && arguments.circuit == Circuit::Ours => {
-            vec![report(arguments, Circuit::Ours, arguments.engine)?]
+        None if arguments.is_custom() && arguments.circuit == CircuitChoice::Ours => {
+            vec![report(arguments, CircuitChoice::Ours, arguments.engine)?]
         }
         None => vec![
-            report(arguments, Circuit::Ours, engine_of(Circuit::Ours))?,
-            report(arguments, Circuit::Paper, engine_of(Circuit::Paper))?,
+            report(arguments, CircuitChoice::Ours, engine_of(CircuitChoice::Ours))?,
+            report(arguments, CircuitChoice::Paper, engine_of(CircuitChoice::Paper))?,
         ],
     };
     output::print(arguments.json, &Value::from(&reports[..]), &side_by_side(&reports));
@@ -74,10 +74,10 @@ fn side_by_side(objects: &[Value]) -> String {
 }
 
 /// Runs iterations of a circuit on an engine. Returns a flat object.
-pub fn report(arguments: &Arguments, circuit: Circuit, engine: EngineKind) -> Result<Value> {
+pub fn report(arguments: &Arguments, circuit: CircuitChoice, engine: EngineKind) -> Result<Value> {
     match circuit {
-        Circuit::Ours => report_ours(&Arguments { engine, ..arguments.clone() }),
-        Circuit::Paper => paper::report(arguments, engine),
+        CircuitChoice::Ours => report_ours(&Arguments { engine, ..arguments.clone() }),
+        CircuitChoice::Paper => paper::report(arguments, engine),
     }
 }
 

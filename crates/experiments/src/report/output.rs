@@ -1,6 +1,6 @@
 //! Results on standard output, as JSON or as text.
 
-use super::table::Table;
+use super::table::TextTable;
 use serde_json::{Map, Value};
 use std::io::Write;
 
@@ -24,7 +24,7 @@ pub fn print_object(object: &Map<String, Value>) {
 }
 
 /// Prints flat objects as a JSON array, or as the table that `table` makes of them.
-pub fn print_table(json: bool, objects: &[Value], table: impl Fn(&[Value]) -> Table) {
+pub fn print_table(json: bool, objects: &[Value], table: impl Fn(&[Value]) -> TextTable) {
     let text = if json { String::new() } else { table(objects).to_string() };
     print(json, &Value::from(objects), &text);
 }

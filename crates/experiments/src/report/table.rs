@@ -5,12 +5,12 @@ use std::fmt;
 
 /// A header and rows with the same number of cells.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct TextTable {
     header: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table without rows.
     pub fn new(header: &[&str]) -> Self {
         Self { header: header.iter().map(|&cell| cell.to_owned()).collect(), rows: Vec::new() }
@@ -52,7 +52,7 @@ pub fn digits(x: f64) -> String {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = || std::iter::once(&self.header).chain(&self.rows);
         let width = |column: usize| all().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = [json!({"a": 1, "b": 0.00123456}), json!({"a": "long", "b": null})];
-        let table = Table::from_objects(&rows, &[("a", "A"), ("b", "wide title")]);
+        let table = TextTable::from_objects(&rows, &[("a", "A"), ("b", "wide title")]);
         let expected = "| A    | wide title |\n|------|------------|\n| 1    | 0.001235   |\n| long | -          |\n";
         assert_eq!(table.to_string(), expected);
     }

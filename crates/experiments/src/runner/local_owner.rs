@@ -108,7 +108,7 @@ impl LocalOwner {
         level: usize,
     ) -> Result<LeveledCiphertext<B::Poly>> {
         let ct = self.encrypt(encoder, values, self.params.limbs(level), self.params.scale(level))?;
-        Ok(engine.admit(to_device(&**engine.evaluator().backend(), ct))?)
+        Ok(engine.import(to_device(&**engine.evaluator().backend(), ct))?)
     }
 
     /// Decrypts a ciphertext.

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_an_infinite_error() {
+    fn not_a_number_counts_as_an_infinite_error() {
         let errors = cumulative(&[Candidate::Clean(Method::Lee)], 3, 64, 1, |_| {});
         assert!(errors[0][0].max < 1.0 && errors[0][3].max.is_infinite() && errors[0][3].average().is_infinite());
     }

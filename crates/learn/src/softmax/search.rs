@@ -58,7 +58,7 @@ pub fn search(target: &Target) -> Result<Constants> {
         return Err(Error::NoConstants { classes: target.classes, range: target.range });
     }
     let mut sharpeners = SharpenErrors::default();
-    let mut best: Option<(Candidate, Exponential)> = None;
+    let mut best: Option<(FoundSequence, Exponential)> = None;
     for start in starts(target) {
         let found = Search { target, start: &start, sharpeners: &mut sharpeners }.run();
         for candidate in found {
@@ -140,14 +140,14 @@ impl Sequence {
     }
 }
 
-struct Candidate {
+struct FoundSequence {
     bootstraps: usize,
     noise: f64,
     cost: usize,
     steps: Vec<Move>,
 }
 
-impl Candidate {
+impl FoundSequence {
     /// Fewest bootstraps, calm enough, cheapest, calmest.
     fn rank(&self, gain: f64) -> (usize, f64, usize, f64) {
         let excess = (libm::sqrt(self.noise) - gain).max(0.0);
@@ -192,7 +192,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// The unbeaten sequences with the fewest bootstraps.
-    fn run(mut self) -> Vec<Candidate> {
+    fn run(mut self) -> Vec<FoundSequence> {
         let Some(level) = self.target.top_level.checked_sub(self.start.depth()) else { return Vec::new() };
         let first = Sequence { ratio: self.first_ratio(), noise: 0.0, cost: self.start.cost(), moves: Vec::new() };
         let mut stage = self.stage();
@@ -222,7 +222,7 @@ impl Search<'_> {
         &mut self,
         mut stage: Vec<Vec<Vec<Sequence>>>,
         bootstraps: usize,
-    ) -> (Vec<Candidate>, Vec<Vec<Vec<Sequence>>>) {
+    ) -> (Vec<FoundSequence>, Vec<Vec<Vec<Sequence>>>) {
         let (mut found, mut next) = (Vec::new(), self.stage());
         for level in (0..stage.len()).rev() {
             for squarings in 0..=self.start.squarings {
@@ -230,7 +230,7 @@ impl Search<'_> {
                     let done = squarings == self.start.squarings && level >= self.target.end_level;
                     if done && sequence.ratio <= 1.0 + 2.0 * self.target.tolerance {
                         let Sequence { noise, cost, moves, .. } = sequence;
-                        found.push(Candidate { bootstraps, noise, cost, steps: moves });
+                        found.push(FoundSequence { bootstraps, noise, cost, steps: moves });
                         continue;
                     }
                     for (step, depth, squared) in MOVES {

@@ -2,14 +2,14 @@
 
 use super::{Constants, Schedule, SoftmaxStep};
 use crate::{Geometry, Result, packing::mask};
-use hetal_circuits::polynomial::{Evaluation, Polynomial, PolynomialBasis};
+use hetal_circuits::polynomial::{Polynomial, PolynomialBasis, PreparedPolynomial};
 use hetal_circuits::{Complex64, Engine};
 
 /// The softmax of logits packed as in [`Geometry`], with its bootstraps.
 pub struct Sharpen<E: Engine> {
     constants: Constants,
     schedule: Schedule,
-    exponential: Evaluation<E>,
+    exponential: PreparedPolynomial<E>,
     rows: usize,
     padded_classes: usize,
     end: usize,
@@ -26,7 +26,7 @@ impl<E: Engine> Sharpen<E> {
         // Padded classes start at 0 and stay there: every step keeps zeros.
         let real = mask(geometry, 1.0, |j, i| geometry.class(j, i) < geometry.classes());
         let polynomial = Polynomial::real(PolynomialBasis::Chebyshev, &constants.exponential).times(&real);
-        let exponential = Evaluation::new(engine, &polynomial, engine.top_level())?;
+        let exponential = PreparedPolynomial::new(engine, &polynomial, engine.top_level())?;
         let (rows, padded_classes) = (geometry.rows(), geometry.padded_classes());
         Ok(Self { constants, schedule, exponential, rows, padded_classes, end })
     }

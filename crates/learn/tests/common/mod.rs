@@ -3,7 +3,7 @@
 
 use hetal_circuits::Clear;
 use hetal_circuits::clear::Ciphertext;
-use hetal_learn::trainer::{Batch, Model, Trainer};
+use hetal_learn::trainer::{Batch, ModelState, Trainer};
 use hetal_learn::{Geometry, LevelPlan, Matrix, nesterov::Momentum, packing};
 
 /// A small deterministic generator (SplitMix64).
@@ -51,8 +51,8 @@ pub fn encrypt_batch(engine: &Clear, trainer: &Trainer<Clear>, x: &Matrix, label
     trainer.batch(engine, &features, labels, x.rows()).unwrap()
 }
 
-pub fn encrypt_model(engine: &Clear, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> Model<Ciphertext> {
-    Model::new(encrypt_weights(engine, g, level_plan, weights), Momentum::Nesterov)
+pub fn encrypt_model(engine: &Clear, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> ModelState<Ciphertext> {
+    ModelState::new(encrypt_weights(engine, g, level_plan, weights), Momentum::Nesterov)
 }
 
 pub fn encrypt_weights(engine: &Clear, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> Vec<Ciphertext> {

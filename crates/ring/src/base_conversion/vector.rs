@@ -6,29 +6,35 @@ use crate::kernels::vector::{Sum, power_of_two};
 use crate::simd::{Field, Integers52, Montgomery52, Simd, Sum52, TWO_52, ifma_kernel, to_double, vector_kernel};
 
 vector_kernel! {
-    pub(super) fn center_into(q: &Modulus, scaled: &[u64], y: &mut [f64]) = center_body, else scalar::center_into
+    pub(super) fn center_into(q: &Modulus, scaled: &[u64], y: &mut [f64])
+        requires (scaled.len() == y.len()) = center_body, else scalar::center_into
 }
 vector_kernel! {
     pub(super) fn overflow_into(inverses: &[f64], y: &[&[f64]], v: &mut [f64])
-        = overflow_body, else scalar::overflow_into
+        requires (are_sources(inverses.len(), y, v.len())) = overflow_body, else scalar::overflow_into
 }
 vector_kernel! {
     // `wide`: a source and the target have 51 bits.
     pub(super) fn convert_into(
         t: &Modulus, hats: &[f64], minus_product: f64, wide: bool, y: &[&[f64]], v: &[f64], out: &mut [u64],
-    ) = convert_body, else convert_scalar
+    ) requires (are_sources(hats.len(), y, out.len()) && v.len() == out.len()) = convert_body, else convert_scalar
 }
 
 ifma_kernel! {
     /// `v + n` of [`super::BaseConverter::convert_integers`].
     pub(super) fn integer_overflow_into(moduli: &[Modulus], y: &[&[u64]], v: &mut [u64])
-        = integer_overflow_body, else scalar::integer_overflow_into
+        requires (are_sources(moduli.len(), y, v.len())) = integer_overflow_body, else scalar::integer_overflow_into
 }
 ifma_kernel! {
     /// The constants come multiplied by `2^52`.
     pub(super) fn convert_integers_into(
         t: &Modulus, hats: &[u64], minus_product: u64, y: &[&[u64]], v: &[u64], out: &mut [u64],
-    ) = convert_integers_body, else scalar::convert_integers_into
+    ) requires (are_sources(hats.len(), y, out.len()) && v.len() == out.len()) = convert_integers_body, else scalar::convert_integers_into
+}
+
+/// Whether there are `count` sources, as many as a conversion takes, of `len` elements each.
+fn are_sources<T>(count: usize, y: &[&[T]], len: usize) -> bool {
+    y.len() == count && count <= MAX_SOURCES && y.iter().all(|y| y.len() == len)
 }
 
 fn convert_scalar(
@@ -221,7 +227,34 @@ unsafe fn convert_integers_body<S: Integers52>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Isa;
     use crate::simd::emulated::Emulated;
+
+    /// Slices of wrong lengths are refused before anything is written, by every instruction set.
+    #[test]
+    fn conversions_refuse_slices_of_other_lengths() {
+        let t = &Modulus::new(2251799813554177).unwrap();
+        let (long, short, words, few) = (&[1.0; 64][..], &[1.0; 8][..], &[1u64; 64][..], &[1u64; 8][..]);
+        type Kernel<'a> = &'a dyn Fn(Isa, &mut [u64], &mut [f64]);
+        let kernels: [(&str, Kernel<'_>); 8] = [
+            ("center", &|isa, _, y| center_into(isa, t, few, y)),
+            ("overflow, sources", &|isa, _, v| overflow_into(isa, &[0.1; 2], &[long], v)),
+            ("overflow, length", &|isa, _, v| overflow_into(isa, &[0.1; 2], &[long, short], v)),
+            ("convert, source", &|isa, out, _| convert_into(isa, t, &[1.0], 1.0, true, &[short], long, out)),
+            ("convert, v", &|isa, out, _| convert_into(isa, t, &[1.0], 1.0, false, &[long], short, out)),
+            ("integer overflow", &|isa, v, _| integer_overflow_into(isa, &[*t], &[few], v)),
+            ("integers, hats", &|isa, out, _| convert_integers_into(isa, t, &[], 1, &[words], words, out)),
+            ("integers, v", &|isa, out, _| convert_integers_into(isa, t, &[1], 1, &[words], few, out)),
+        ];
+        for isa in Isa::available() {
+            for (name, kernel) in &kernels {
+                let (mut out, mut doubles) = (vec![7; 64], vec![7.0; 64]);
+                let run = std::panic::AssertUnwindSafe(|| kernel(isa, &mut out, &mut doubles));
+                assert!(std::panic::catch_unwind(run).is_err(), "{name} {isa:?} accepts other lengths");
+                assert!(out.iter().all(|&x| x == 7) && doubles.iter().all(|&x| x == 7.0), "{name} {isa:?} wrote");
+            }
+        }
+    }
 
     /// Eight lanes on any machine, at the largest sums.
     #[test]

@@ -2,74 +2,85 @@
 //!
 //! Lengths that are not whole vectors end with the scalar loop.
 
+mod sum;
 #[cfg(test)]
 mod tests;
 
-use super::{MAX_DOT_TERMS, Scaled, scalar};
+use super::{MAX_DOT_TERMS, Scaled, any_length, is_combination, is_dot_pair, scalar};
 use crate::Modulus;
 use crate::automorphism::Part;
 use crate::packed::{Packed, Residues};
 use crate::simd::{Factor, Field, Integers52, Montgomery52, Simd, Sum52, biased, to_double, vector_kernel};
+pub(crate) use sum::{Sum, power_of_two};
 
 vector_kernel! {
-    pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = add_body, else scalar::add_assign
+    pub(super) fn add_assign(q: &Modulus, a: &mut [u64], b: &[u64])
+        requires (a.len() == b.len()) = add_body, else scalar::add_assign
 }
 vector_kernel! {
-    pub(super) fn sub_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = sub_body, else scalar::sub_assign
+    pub(super) fn sub_assign(q: &Modulus, a: &mut [u64], b: &[u64])
+        requires (a.len() == b.len()) = sub_body, else scalar::sub_assign
 }
 vector_kernel! {
-    pub(super) fn neg_assign(q: &Modulus, a: &mut [u64]) = neg_body, else scalar::neg_assign
+    pub(super) fn neg_assign(q: &Modulus, a: &mut [u64]) requires (any_length(a)) = neg_body, else scalar::neg_assign
 }
 vector_kernel! {
-    pub(super) fn mul_into(q: &Modulus, out: &mut [u64], a: &[u64], b: &[u64]) = mul_into_body, else scalar::mul_into
+    pub(super) fn mul_into(q: &Modulus, out: &mut [u64], a: &[u64], b: &[u64])
+        requires (out.len() == a.len() && a.len() == b.len()) = mul_into_body, else scalar::mul_into
 }
 vector_kernel! {
-    pub(super) fn mul_assign(q: &Modulus, a: &mut [u64], b: &[u64]) = mul_body, else scalar::mul_assign
+    pub(super) fn mul_assign(q: &Modulus, a: &mut [u64], b: &[u64])
+        requires (a.len() == b.len()) = mul_body, else scalar::mul_assign
 }
 vector_kernel! {
     pub(super) fn mul_add_assign(q: &Modulus, acc: &mut [u64], a: &[u64], b: &[u64])
-        = mul_add_body, else scalar::mul_add_assign
+        requires (acc.len() == a.len() && a.len() == b.len()) = mul_add_body, else scalar::mul_add_assign
 }
 vector_kernel! {
     pub(super) fn mul_scalar_assign(q: &Modulus, a: &mut [u64], s: u64)
-        = mul_scalar_body, else scalar::mul_scalar_assign
+        requires (any_length(a)) = mul_scalar_body, else scalar::mul_scalar_assign
 }
 vector_kernel! {
     pub(super) fn mul_scalar_add_assign(q: &Modulus, acc: &mut [u64], a: &[u64], s: u64)
-        = mul_scalar_add_body, else scalar::mul_scalar_add_assign
+        requires (acc.len() == a.len()) = mul_scalar_add_body, else scalar::mul_scalar_add_assign
 }
 vector_kernel! {
     pub(super) fn sub_mul_scalar_assign(q: &Modulus, a: &mut [u64], b: &[u64], s: u64)
-        = sub_mul_scalar_body, else scalar::sub_mul_scalar_assign
+        requires (a.len() == b.len()) = sub_mul_scalar_body, else scalar::sub_mul_scalar_assign
 }
 vector_kernel! {
     pub(super) fn dot_pair_into(
         q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[&[u64]], y0: &[&[u64]], y1: &[&[u64]],
         plus: [Option<Scaled<'_>>; 2],
-    ) = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
+    ) requires (is_dot_pair(out0, out1, x, y0, y1, plus))
+        = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
 }
 vector_kernel! {
     pub(super) fn dot_packed_pair_into(
         q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[&[u64]], y0: &[Packed<'_>], y1: &[Packed<'_>],
         plus: [Option<Scaled<'_>>; 2],
-    ) = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
+    ) requires (is_dot_pair(out0, out1, x, y0, y1, plus))
+        = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
 }
 vector_kernel! {
     pub(super) fn packed_dot_pair_into(
         q: &Modulus, out0: &mut [u64], out1: &mut [u64], x: &[Packed<'_>], y0: &[&[u64]], y1: &[&[u64]],
         plus: [Option<Scaled<'_>>; 2],
-    ) = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
+    ) requires (is_dot_pair(out0, out1, x, y0, y1, plus))
+        = dot_pair_body, ifma dot_pair_ifma, else scalar::dot_pair_into
 }
 vector_kernel! {
     pub(super) fn add_combination_assign(q: &Modulus, acc: &mut [u64], a: &[&[u64]], s: &[u64])
+        requires (is_combination(acc, a, s))
         = add_combination_body, ifma add_combination_ifma, else scalar::add_combination_assign
 }
 vector_kernel! {
     pub(super) fn permute_into(out: &mut [u64], a: &[u64], part: &Part<'_>)
-        = permute_body, else scalar::permute_into
+        requires (out.len() == a.len() && out.len() == part.range().len()) = permute_body, else scalar::permute_into
 }
 vector_kernel! {
     pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>)
+        requires (acc.len() == a.len() && acc.len() == part.range().len())
         = add_permuted_body, else scalar::add_permuted_assign
 }
 
@@ -245,67 +256,6 @@ unsafe fn sub_mul_scalar_body<S: Simd>(_set: S, modulus: &Modulus, a: &mut [u64]
         }
     }
     scalar::sub_mul_scalar_assign(modulus, &mut a[end..], &b[end..], s);
-}
-
-/// An exact sum of products: a multiple of a power of two, and the rest.
-///
-/// The high part starts at a number `base` in `[2^E, 2^(E+1))` and stays in that range, so that its
-/// unit in the last place is `2^(E-52)` throughout. Adding a product rounds it to that unit; the
-/// rounding error, at most half a unit, is what the second fused multiply-add gives, exactly, and
-/// goes to the low part. If `k` products of size `P` are added, and `P` is a multiple of the unit,
-/// the high part is within `k P` of its base (rounding is monotone), and the low part is at most
-/// `k/2` units, which must not exceed `2^53`.
-#[derive(Clone, Copy)]
-pub(crate) struct Sum<S: Simd> {
-    high: S::F,
-    pub(crate) low: S::F,
-}
-
-impl<S: Simd> Sum<S> {
-    /// # Safety
-    ///
-    /// As for [`Simd`]; so for all methods below.
-    #[inline(always)]
-    pub(crate) unsafe fn new(base: S::F) -> Self {
-        // SAFETY: the caller's.
-        unsafe { Self { high: base, low: S::splat(0.0) } }
-    }
-
-    /// Adds `x y`.
-    #[inline(always)]
-    pub(crate) unsafe fn add(&mut self, x: S::F, y: S::F) {
-        // SAFETY: the caller's.
-        unsafe {
-            let high = S::mul_add(x, y, self.high);
-            let step_back = S::sub(self.high, high);
-            self.low = S::add(self.low, S::mul_add(x, y, step_back));
-            self.high = high;
-        }
-    }
-
-    /// The sum modulo `q`: the high part modulo `q` and the low part reduced.
-    #[inline(always)]
-    unsafe fn reduced(&self, f: &Field<S>, base: S::F) -> S::F {
-        // SAFETY: the caller's.
-        unsafe { S::add(self.high_mod(f, base), f.reduce(self.low)) }
-    }
-
-    /// The high part modulo `q`. Its quotient has two roundings: for a sum below `2^k q` the size
-    /// is `q (1/2 + 2^(k-52))` or less, which must not exceed `2^53`.
-    #[inline(always)]
-    pub(crate) unsafe fn high_mod(&self, f: &Field<S>, base: S::F) -> S::F {
-        // SAFETY: the caller's.
-        unsafe {
-            let high = S::sub(self.high, base);
-            let c = S::round(S::mul(high, f.q_inverse));
-            S::neg_mul_add(c, f.q, high)
-        }
-    }
-}
-
-/// `2^k` as a double.
-pub(crate) const fn power_of_two(k: u64) -> f64 {
-    f64::from_bits((1023 + k) << 52)
 }
 
 /// Vectors of sums done together: independent instructions, and whole cache lines of many arrays.

@@ -85,12 +85,18 @@ impl Rows {
 }
 
 vector_kernel! {
-    pub(super) fn forward(table: &super::NttTable, a: &mut [u64]) = forward_any, else super::NttTable::forward_scalar
+    pub(super) fn forward(table: &super::NttTable, a: &mut [u64])
+        requires (fits(table, a)) = forward_any, else super::NttTable::forward_scalar
 }
 
 vector_kernel! {
     pub(super) fn inverse(table: &super::NttTable, a: &mut [u64], scale: u64)
-        = inverse_any, else super::NttTable::inverse_scalar
+        requires (fits(table, a)) = inverse_any, else super::NttTable::inverse_scalar
+}
+
+/// Whether `a` has the degree of the table, and the degree is one of those done here.
+fn fits(table: &super::NttTable, a: &[u64]) -> bool {
+    a.len() == table.degree() && table.is_vector()
 }
 
 #[inline(always)]

@@ -144,12 +144,12 @@ impl RnsRing {
     fn extended(&self, digits: &Digits, limbs: Range<usize>) -> Vec<DigitsOfLimb> {
         let mut out: Vec<DigitsOfLimb> = limbs.clone().map(|_| Vec::with_capacity(digits.count())).collect();
         let Others::Scaled { coefficients, conversions } = &digits.others else { return out };
-        for (own, conversion) in digits.ranges.iter().zip(conversions) {
-            let targets: Vec<usize> = limbs.clone().filter(|i| !own.contains(i)).collect();
-            let sources = words(&coefficients[own.clone()]);
+        for (digit, conversion) in digits.ranges.iter().zip(conversions) {
+            let targets: Vec<usize> = limbs.clone().filter(|i| !digit.contains(i)).collect();
+            let sources = words(&coefficients[digit.clone()]);
             let mut made = self.converted(conversion, &sources, digits.basis, &targets).into_iter();
             for (out, i) in out.iter_mut().zip(limbs.clone()) {
-                let mut limb = if own.contains(&i) { None } else { made.next() };
+                let mut limb = if digit.contains(&i) { None } else { made.next() };
                 limb.iter_mut().for_each(|limb| self.table(digits.basis, i).forward(self.isa, limb));
                 out.push(limb);
             }

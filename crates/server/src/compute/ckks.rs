@@ -12,7 +12,7 @@ use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params, SeededCiphertext};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::products::{Expanded, Versions};
-use hetal_learn::trainer::{Batch, Model, Trainer};
+use hetal_learn::trainer::{Batch, ModelState, Trainer};
 use hetal_learn::{Circuit, packing};
 use hetal_ring::Basis;
 use hetal_wire::BlobName;
@@ -117,7 +117,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         for &level in levels {
             let seeded: SeededCiphertext<B::Poly> = self.codec.read(&mut rest).map_err(|e| bad(e.to_string()))?;
             let whole = seeded.expand(&self.params, &*self.device);
-            let sealed = self.engine.admit(whole).map_err(|e| bad(e.to_string()))?;
+            let sealed = self.engine.import(whole).map_err(|e| bad(e.to_string()))?;
             if self.engine.level(&sealed) != level {
                 return Err(bad(format!("a ciphertext has level {} instead of {level}", self.engine.level(&sealed))));
             }
@@ -161,7 +161,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         let part = |slots: &Vec<_>| {
             let c0 = self.engine.evaluator().encode(slots, scale, basis).map_err(Error::failed)?.poly;
             let trivial = Ciphertext { c0, c1: self.device.zero(basis), limbs, scale, set: self.params.tag() };
-            self.engine.admit(trivial).map_err(Error::failed)
+            self.engine.import(trivial).map_err(Error::failed)
         };
         parts.iter().map(part).collect()
     }
@@ -205,11 +205,11 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
     fn step(
         &self,
         trainer: &Self::Circuit,
-        model: &Model<Ct<B>>,
+        model: &ModelState<Ct<B>>,
         rows: usize,
         pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
         rate: f64,
-    ) -> Result<Model<Ct<B>>> {
+    ) -> Result<ModelState<Ct<B>>> {
         let mut step = trainer.begin(model, rows, rate);
         for piece in pieces {
             self.check_device(step.add(&self.engine, &*piece?, &mut |_| {}))?;
@@ -217,7 +217,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.check_device(step.finish(&self.engine, &mut |_| {}))
     }
 
-    fn refresh(&self, trainer: &Self::Circuit, model: &Model<Ct<B>>) -> Result<Model<Ct<B>>> {
+    fn refresh(&self, trainer: &Self::Circuit, model: &ModelState<Ct<B>>) -> Result<ModelState<Ct<B>>> {
         self.check_device(trainer.refresh(&self.engine, model))
     }
 
@@ -235,7 +235,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
 
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct<B>> {
         let ciphertext = self.codec.read(bytes).map_err(Error::failed)?;
-        self.engine.admit(ciphertext).map_err(Error::failed)
+        self.engine.import(ciphertext).map_err(Error::failed)
     }
 
     /// The size at the highest usable level.

@@ -297,7 +297,7 @@ pub fn log_graphs(gpu: &CudaBackend) {
 mod tests {
     use super::*;
     use crate::jobs::spec::RowBlob;
-    use hetal_learn::{Limits, Wishes};
+    use hetal_learn::{AgreementLimits, Wishes};
     use hetal_wire::BlobName;
 
     #[test]
@@ -382,7 +382,7 @@ mod tests {
             keys: BlobName([1; 32]),
             batches: vec![row_blob(64); 5],
             validation: vec![row_blob(64); 2],
-            agreement: Limits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
+            agreement: AgreementLimits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
         };
         let (lists, ann) = (KeyRequirementsCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
         // The cache keeps entries of tenants apart.

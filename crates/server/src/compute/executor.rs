@@ -7,7 +7,7 @@ use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{self, Blobs, Key, Namespace};
 use crate::store::state::Job;
 use crate::{Error, Result};
-use hetal_learn::trainer::Model;
+use hetal_learn::trainer::ModelState;
 use hetal_wire::BlobName;
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,13 +52,13 @@ pub trait Executor {
     fn step(
         &self,
         circuit: &Self::Circuit,
-        model: &Model<Self::Ct>,
+        model: &ModelState<Self::Ct>,
         rows: usize,
         pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
         rate: f64,
-    ) -> Result<Model<Self::Ct>>;
+    ) -> Result<ModelState<Self::Ct>>;
     /// Refreshes the momentum.
-    fn refresh(&self, circuit: &Self::Circuit, model: &Model<Self::Ct>) -> Result<Model<Self::Ct>>;
+    fn refresh(&self, circuit: &Self::Circuit, model: &ModelState<Self::Ct>) -> Result<ModelState<Self::Ct>>;
     /// Prepares weights for classification.
     fn expand(&self, circuit: &Self::Circuit, weights: &[Self::Ct]) -> Result<Self::Expanded>;
     /// Computes the logits of rows.

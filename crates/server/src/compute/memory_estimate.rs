@@ -5,7 +5,7 @@ use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::trainer::{Model, Trainer};
+use hetal_learn::trainer::{ModelState, Trainer};
 use hetal_learn::{CachedBatch, Geometry, LevelPlan, RowBlob};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
@@ -57,7 +57,7 @@ impl MemoryEstimate {
         trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>, Problem>,
     ) -> Result<Self, Problem> {
         let &DryRun { params, keys, bounds, steps, graphs, pieces } = run;
-        let gpu = Arc::new(CudaBackend::rehearsal(params.log_n(), params.chain(), params.special())?);
+        let gpu = Arc::new(CudaBackend::dry_run(params.log_n(), params.chain(), params.special())?);
         if !graphs {
             gpu.use_graphs(false);
         }
@@ -70,7 +70,7 @@ impl MemoryEstimate {
         let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect::<Result<_, Problem>>()?;
         let held = CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.probabilities())?, rows: g.rows() });
         let weights = (0..g.parts()).map(|_| seal(level_plan.weights())).collect::<Result<_, Problem>>()?;
-        let mut model = Model::new(weights, Momentum::Nesterov);
+        let mut model = ModelState::new(weights, Momentum::Nesterov);
         // The second piece runs while the gradient of the first is in memory.
         let pieces = pieces.clamp(1, 2);
         for _ in 0..2 {
@@ -133,7 +133,7 @@ fn sealed(
 ) -> Result<LeveledCiphertext<CudaPoly>, Problem> {
     let (limbs, gpu) = (params.limbs(level), engine.evaluator().backend());
     let half = || gpu.zero(Basis { q: limbs, p: 0 });
-    Ok(engine.admit(Ciphertext { c0: half(), c1: half(), limbs, scale: params.scale(level), set: params.tag() })?)
+    Ok(engine.import(Ciphertext { c0: half(), c1: half(), limbs, scale: params.scale(level), set: params.tag() })?)
 }
 
 #[cfg(test)]

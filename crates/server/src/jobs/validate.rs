@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_ckks::bytes;
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Agreement, Limits, Wishes};
+use hetal_learn::{Agreement, AgreementLimits, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct RequestValidator<'a> {
     /// The accepted parameter sets.
     pub param_sets: &'a ParamRegistry,
     /// Bounds of the hyper-parameters.
-    pub limits: &'a Limits,
+    pub limits: &'a AgreementLimits,
     /// Whether hyper-parameters are hidden from clients.
     pub hide: bool,
     /// The state, which knows the uploads.

@@ -12,7 +12,7 @@ use crate::worker::retry::AttemptOutcome;
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
 use hetal_learn::session::Action;
-use hetal_learn::trainer::Model;
+use hetal_learn::trainer::ModelState;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
         self.attempt.interruption()
     }
 
-    fn step(&mut self, session: &Session<W::Ct>, request: StepRequest) -> Result<Model<W::Ct>> {
+    fn step(&mut self, session: &Session<W::Ct>, request: StepRequest) -> Result<ModelState<W::Ct>> {
         let start = Instant::now();
         self.choose_circuit(request.range)?;
         let (executor, circuit) = (self.executor, &self.circuit.1);
@@ -74,7 +74,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
         Ok(model)
     }
 
-    fn refresh(&mut self, session: &Session<W::Ct>, range: f64) -> Result<Model<W::Ct>> {
+    fn refresh(&mut self, session: &Session<W::Ct>, range: f64) -> Result<ModelState<W::Ct>> {
         self.choose_circuit(range)?;
         self.executor.refresh(&self.circuit.1, session.model())
     }
@@ -289,7 +289,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
 
 /// The number of ciphertexts that every step changes. They come first in a checkpoint.
 fn changing_ciphertexts<C: Clone>(session: &Session<C>) -> usize {
-    let Model { weights, lookahead, momentum, .. } = session.model();
+    let ModelState { weights, lookahead, momentum, .. } = session.model();
     weights.len() + [lookahead, momentum].into_iter().flatten().map(Vec::len).sum::<usize>()
 }
 

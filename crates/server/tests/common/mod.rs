@@ -11,13 +11,13 @@ use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::trainer::Trainer;
-use hetal_learn::{Agreement, Circuit, Limits, Matrix, Session, Verdict, Wishes, packing};
+use hetal_learn::{Agreement, AgreementLimits, Circuit, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
 use hetal_server::authority_path;
 use hetal_server::config::Engine;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
 use hetal_server::{Config, Server};
-use hetal_testkit::{Client, TempDir};
+use hetal_testkit::{TempDir, TestOwner};
 use hetal_wire::v1;
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
@@ -36,7 +36,7 @@ pub const VERDICTS: [Verdict; 5] =
 
 /// A data owner: secret key, keys and encrypted data on disk.
 pub struct Owner {
-    pub client: Client,
+    pub client: TestOwner,
     pub circuit: Circuit,
     folder: TempDir,
     pub rows: [usize; 2],
@@ -53,12 +53,12 @@ pub fn wishes() -> Wishes {
 }
 
 pub fn agreement() -> Agreement {
-    Limits::default().agree(&wishes()).unwrap()
+    AgreementLimits::default().agree(&wishes()).unwrap()
 }
 
 impl Owner {
     pub fn new(label: u64) -> Self {
-        let client = Client::new("insecure-toy11", label);
+        let client = TestOwner::new("insecure-toy11", label);
         let circuit = Circuit::new(client.params.slots(), BATCH, FEATURES, CLASSES, 128.0).unwrap();
         let mut keys = EvaluationKeys::default();
         let needs = circuit.keys(client.params.top_level()).unwrap();
@@ -157,7 +157,7 @@ impl Owner {
             let mut all = Vec::new();
             while !rest.is_empty() {
                 let seeded: SeededCiphertext<Poly> = codec.read(&mut rest).unwrap();
-                all.push(engine.admit(seeded.expand(params, &*self.client.ring)).unwrap());
+                all.push(engine.import(seeded.expand(params, &*self.client.ring)).unwrap());
             }
             all
         };
@@ -192,7 +192,7 @@ impl Owner {
         let basis = Basis { q: params.limbs(level), p: 0 };
         let c0 = engine.evaluator().encode(slots, params.scale(level), basis).unwrap().poly;
         let c1 = self.client.ring.zero(basis);
-        engine.admit(Ciphertext { c0, c1, limbs: basis.q, scale: params.scale(level), set: params.tag() }).unwrap()
+        engine.import(Ciphertext { c0, c1, limbs: basis.q, scale: params.scale(level), set: params.tag() }).unwrap()
     }
 }
 

@@ -21,19 +21,19 @@ pub enum VersionsKept {
 
 /// A training circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Circuit {
+pub enum CircuitChoice {
     /// The classifier in one ciphertext, normalise-and-sharpen.
     Ours,
     /// DiagABT, ASoftmax, DiagATB, weights tiled over many ciphertexts.
     Paper,
 }
 
-impl Circuit {
+impl CircuitChoice {
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Circuit::Ours => "ours",
-            Circuit::Paper => "paper",
+            CircuitChoice::Ours => "ours",
+            CircuitChoice::Paper => "paper",
         }
     }
 }
@@ -58,7 +58,7 @@ pub struct Arguments {
     pub engine: EngineKind,
     /// The circuit that runs on the engine. The other one runs on plain numbers for comparison.
     #[arg(long, value_enum, default_value = "ours")]
-    pub circuit: Circuit,
+    pub circuit: CircuitChoice,
     /// The parameter set.
     #[arg(long, default_value = "full")]
     pub set: String,

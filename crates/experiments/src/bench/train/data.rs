@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::feature_folder::{self, TrainingAndOther};
 use hetal_learn::agreement::Preset;
-use hetal_learn::{Dataset, Matrix};
+use hetal_learn::{LabelledMatrix, Matrix};
 use std::path::Path;
 
 /// Features with their labels.
@@ -14,7 +14,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// A range of the rows of a data set.
-    pub(super) fn of(set: &Dataset, range: std::ops::Range<usize>) -> Self {
+    pub(super) fn of(set: &LabelledMatrix, range: std::ops::Range<usize>) -> Self {
         Self { features: set.features().slice(range.clone()), labels: set.labels()[range].to_vec() }
     }
 

@@ -16,7 +16,7 @@ use hetal_cuda::KernelTime;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax;
-use hetal_learn::trainer::{Model, Trainer};
+use hetal_learn::trainer::{ModelState, Trainer};
 use hetal_learn::{CachedBatch, Matrix, batches, judge, packing};
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -67,7 +67,7 @@ struct PreparedPieces<C> {
 
 /// A model after some iterations.
 struct TrainedModel<C> {
-    model: Model<C>,
+    model: ModelState<C>,
     timing: IterationTiming,
     refreshes: usize,
     matrix_share: Option<f64>,
@@ -180,7 +180,7 @@ impl Iterations<'_> {
         harness: &H,
         trainer: &Trainer<H::Engine>,
         pieces: &[CachedBatch<HarnessCiphertext<H>>],
-        model: &Model<HarnessCiphertext<H>>,
+        model: &ModelState<HarnessCiphertext<H>>,
     ) -> Result<f64> {
         harness.profile(true);
         let mut clock = StageClock::start();
@@ -228,7 +228,7 @@ pub(super) fn count_operations(setup: &TrainingSetup, params: &Params, report: &
     let trainer = setup.trainer(engine)?;
     let piece = |rows: Rows| prepare(engine, &trainer, setup.encrypt_rows(&harness, &rows)?, true);
     let pieces: Vec<_> = setup.batches[0].pieces(setup.geometry.rows()).map(piece).collect::<Result<_>>()?;
-    let step = |model: &Model<_>| {
+    let step = |model: &ModelState<_>| {
         batches::step(engine, &trainer, model, &pieces[..], 0..pieces.len(), setup.rate, &mut |_| {})
     };
     let model = step(&setup.initial_model(&harness)?)?;

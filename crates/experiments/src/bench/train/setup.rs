@@ -11,7 +11,7 @@ use hetal_learn::agreement::{self, Preset};
 use hetal_learn::circuit::LOG_MOMENTUM_BOUND;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
-use hetal_learn::trainer::{self, Model, Trainer};
+use hetal_learn::trainer::{self, ModelState, Trainer};
 use hetal_learn::{CachedBatch, Geometry, LevelPlan, Matrix, RowBlob, packing};
 use hetal_server::memory_estimate::{DryRun, MemoryEstimate};
 use std::sync::Arc;
@@ -81,9 +81,9 @@ impl TrainingSetup {
     }
 
     /// The encrypted model before the first iteration.
-    pub(super) fn initial_model<H: Harness>(&self, harness: &H) -> Result<Model<HarnessCiphertext<H>>> {
+    pub(super) fn initial_model<H: Harness>(&self, harness: &H) -> Result<ModelState<HarnessCiphertext<H>>> {
         let parts = packing::weights(&self.geometry, &self.initial_weights())?;
-        Ok(Model::new(harness.encrypt_all(&parts, self.level_plan.weights())?, Momentum::Nesterov))
+        Ok(ModelState::new(harness.encrypt_all(&parts, self.level_plan.weights())?, Momentum::Nesterov))
     }
 
     /// Encrypts the rows of one piece.

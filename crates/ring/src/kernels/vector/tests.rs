@@ -1,9 +1,11 @@
 //! The vector kernels against the scalar ones, on eight emulated lanes.
 
 use super::*;
+use crate::Isa;
 use crate::automorphism::Permutation;
 use crate::packed;
 use crate::simd::emulated::Emulated;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Eight lanes on any machine.
 #[test]
@@ -110,5 +112,46 @@ fn eight_lanes_read_packed_residues() {
         let keys = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &v[..2], &p[2..4], &p[4..], [None; 2]));
         let weights = run(&|a, b| dot_pair_ifma(Emulated, &m, a, b, &p[..2], &v[2..4], &v[4..], [None; 2]));
         assert!(keys == expected && weights == expected);
+    }
+}
+
+/// Slices of wrong lengths are refused before anything is read or written, by every instruction
+/// set: a kernel that ran would change a byte of its output or read outside its operands.
+#[test]
+fn kernels_refuse_slices_of_other_lengths() {
+    let q = &Modulus::new(1125899903827969).unwrap();
+    let (long, short) = (&[1u64; 64][..], &[1u64; 8][..]);
+    let words = packed::pack(&[1; 128]);
+    let (packed, none) = (Packed::new(&words), [None; 2]);
+    let permutation = Permutation::new(6, 5);
+    let (whole, half) = (permutation.whole(), permutation.part(0, 32));
+    type Kernel<'a> = &'a dyn Fn(Isa, &mut [u64], &mut [u64]);
+    let kernels: [(&str, Kernel<'_>); 16] = [
+        ("add", &|isa, a, _| add_assign(isa, q, a, short)),
+        ("sub", &|isa, a, _| sub_assign(isa, q, a, short)),
+        ("mul into, first", &|isa, a, _| mul_into(isa, q, a, short, long)),
+        ("mul into, second", &|isa, a, _| mul_into(isa, q, a, long, short)),
+        ("mul", &|isa, a, _| mul_assign(isa, q, a, short)),
+        ("mul add", &|isa, a, _| mul_add_assign(isa, q, a, long, short)),
+        ("mul scalar add", &|isa, a, _| mul_scalar_add_assign(isa, q, a, short, 3)),
+        ("sub mul scalar", &|isa, a, _| sub_mul_scalar_assign(isa, q, a, short, 3)),
+        ("dot pair, vectors", &|isa, a, b| dot_pair_into(isa, q, a, b, &[long], &[long], &[short], none)),
+        ("dot pair, counts", &|isa, a, b| dot_pair_into(isa, q, a, b, &[long; 2], &[long], &[long; 2], none)),
+        ("dot pair, output", &|isa, a, b| dot_pair_into(isa, q, a, &mut b[..8], &[long], &[long], &[long], none)),
+        ("dot pair, plus", &|isa, a, b| {
+            dot_pair_into(isa, q, a, b, &[long], &[long], &[long], [None, Some((short, 1))]);
+        }),
+        ("packed", &|isa, a, b| dot_packed_pair_into(isa, q, a, b, &[long], &[packed], &[packed], none)),
+        ("combination", &|isa, a, _| add_combination_assign(isa, q, a, &[long, short], &[1, 2])),
+        ("permute", &|isa, a, _| permute_into(isa, a, long, &half)),
+        ("add permuted", &|isa, a, _| add_permuted_assign(isa, q, a, short, &whole)),
+    ];
+    for isa in Isa::available() {
+        for (name, kernel) in &kernels {
+            let (mut a, mut b) = (vec![7; 64], vec![7; 64]);
+            let refused = catch_unwind(AssertUnwindSafe(|| kernel(isa, &mut a, &mut b))).is_err();
+            assert!(refused, "{name} {isa:?} accepts other lengths");
+            assert!(a.iter().chain(&b).all(|&x| x == 7), "{name} {isa:?} wrote before it refused");
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::super::NttTable;
 use super::*;
-use crate::prime;
 use crate::simd::emulated::Emulated;
+use crate::{Isa, prime};
 
 /// Eight lanes on any machine: the arithmetic of the AVX-512 kernels without their instructions.
 #[test]
@@ -27,6 +27,23 @@ fn eight_lanes_agree_with_scalar() {
                 table.inverse_scalar(&mut expected, 12345);
                 assert_eq!(ours, expected, "inverse, log n {log_n}, q {q}");
             }
+        }
+    }
+}
+
+/// A transform of another length than the table's degree is refused before anything is written.
+#[test]
+fn transforms_refuse_slices_of_other_lengths() {
+    let table = NttTable::new(prime::ntt_primes_below(50, 10, 1)[0], 10).unwrap();
+    let small = NttTable::new(prime::ntt_primes_below(50, 6, 1)[0], 6).unwrap();
+    for isa in Isa::available() {
+        for (table, len) in [(&table, 512), (&table, 2048), (&small, 64)] {
+            let mut a = vec![7; len];
+            let run = std::panic::AssertUnwindSafe(|| forward(isa, table, &mut a));
+            assert!(std::panic::catch_unwind(run).is_err(), "{isa:?} {len}");
+            let run = std::panic::AssertUnwindSafe(|| inverse(isa, table, &mut a, 1));
+            assert!(std::panic::catch_unwind(run).is_err(), "{isa:?} {len}");
+            assert!(a.iter().all(|&x| x == 7), "{isa:?} {len}");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::store::state::{BlobKind, JobState, NewJob, State, Upload};
 use crate::store::uploads::{Resumed, UploadWriter};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
-use hetal_learn::{Limits, Verdict};
+use hetal_learn::{AgreementLimits, Verdict};
 use hetal_wire::{BlobName, JobId, v1};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ impl Client {
         files.push(file(BlobKind::Features, 9));
         let name = |n: usize| name_of(&files[n].1);
         let row_blob = |n: usize| RowBlob { blob: name(n), rows: 1 };
-        let mut agreement = Limits::default().defaults;
+        let mut agreement = AgreementLimits::default().defaults;
         (agreement.patience, agreement.max_epochs) = (1 + world.below(2), 1 + world.below(5));
         let training = TrainingSpec {
             set: "toy".to_owned(),

@@ -8,7 +8,7 @@ use crate::store::state::Job;
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
 use hetal_learn::session::Action;
-use hetal_learn::trainer::Model;
+use hetal_learn::trainer::ModelState;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::BlobName;
 use std::cell::Cell;
@@ -44,7 +44,7 @@ fn first_weights(training: &TrainingSpec) -> Vec<Ct> {
     parts_of("first", &[&training.keys.0])
 }
 
-fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
+fn step(range: f64, model: &ModelState<Ct>, batch: &Ct, rate: f64) -> ModelState<Ct> {
     let lookahead = model.lookahead.as_ref().map(|parts| parts.concat()).unwrap_or_default();
     let momentum = model.momentum.as_ref().map(|parts| parts.concat()).unwrap_or_default();
     let all: [&[u8]; 7] = [
@@ -56,7 +56,7 @@ fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
         &range.to_le_bytes(),
         &rate.to_le_bytes(),
     ];
-    Model {
+    ModelState {
         weights: parts_of("weights", &all),
         lookahead: Some(parts_of("lookahead", &all)),
         momentum: Some(parts_of("momentum", &all)),
@@ -66,9 +66,9 @@ fn step(range: f64, model: &Model<Ct>, batch: &Ct, rate: f64) -> Model<Ct> {
     }
 }
 
-fn refresh(model: &Model<Ct>) -> Model<Ct> {
+fn refresh(model: &ModelState<Ct>) -> ModelState<Ct> {
     let momentum = model.momentum.as_ref().map(|parts| parts_of("refreshed", &[&parts.concat()]));
-    Model { momentum, scale: 1.0, ..model.clone() }
+    ModelState { momentum, scale: 1.0, ..model.clone() }
 }
 
 fn logits(range: f64, rows: &Ct, weights: &[Ct]) -> Ct {
@@ -112,11 +112,11 @@ impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
     fn interruption(&mut self) -> Result<Option<Self::Interruption>> {
         Ok(None)
     }
-    fn step(&mut self, session: &Session<Ct>, request: StepRequest) -> Result<Model<Ct>> {
+    fn step(&mut self, session: &Session<Ct>, request: StepRequest) -> Result<ModelState<Ct>> {
         let batch = &self.training.batches[request.batch].blob.0;
         Ok(step(request.range, session.model(), batch, request.rate))
     }
-    fn refresh(&mut self, session: &Session<Ct>, _: f64) -> Result<Model<Ct>> {
+    fn refresh(&mut self, session: &Session<Ct>, _: f64) -> Result<ModelState<Ct>> {
         Ok(refresh(session.model()))
     }
     fn advanced(&mut self, _: &Session<Ct>, _: Action) -> Result<()> {
@@ -189,16 +189,16 @@ impl Executor for ToyExecutor<'_> {
     fn step(
         &self,
         range: &f64,
-        model: &Model<Ct>,
+        model: &ModelState<Ct>,
         _rows: usize,
         pieces: &mut dyn Iterator<Item = Result<Arc<Ct>>>,
         rate: f64,
-    ) -> Result<Model<Ct>> {
+    ) -> Result<ModelState<Ct>> {
         self.world.pause();
         let batch = pieces.next().ok_or_else(|| Error::failed("a batch without pieces"))??;
         Ok(step(*range, model, &batch, rate))
     }
-    fn refresh(&self, _: &f64, model: &Model<Ct>) -> Result<Model<Ct>> {
+    fn refresh(&self, _: &f64, model: &ModelState<Ct>) -> Result<ModelState<Ct>> {
         Ok(refresh(model))
     }
     fn expand(&self, _: &f64, weights: &[Ct]) -> Result<Vec<Ct>> {

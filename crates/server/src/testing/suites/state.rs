@@ -5,7 +5,7 @@ use crate::Error;
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
 use crate::store::state::*;
 use crate::tenants::Tenant;
-use hetal_learn::Limits;
+use hetal_learn::AgreementLimits;
 use hetal_learn::Verdict;
 use hetal_testkit::TempDir;
 use hetal_wire::{BlobName, JobId, v1};
@@ -30,7 +30,7 @@ fn new_job(n: u8) -> NewJob {
         keys: BlobName([1; 32]),
         batches: vec![row_blob(2), row_blob(2)],
         validation: vec![row_blob(3)],
-        agreement: Limits::default().defaults,
+        agreement: AgreementLimits::default().defaults,
     });
     NewJob { id: JobId([n; 16]), request: [n; 16], label: format!("job {n}"), spec }
 }
@@ -87,7 +87,7 @@ fn jobs(state: &dyn State) {
     let first = state.create_job(&ann, &new_job(1), &QUOTA, 10).unwrap();
     assert_eq!((first.state, first.created, first.sequence), (JobState::Queued, 10, 1));
     assert_eq!(state.job(&ann, first.id).unwrap().spec, new_job(1).spec);
-    assert_eq!(first.agreement, Some(Limits::default().defaults));
+    assert_eq!(first.agreement, Some(AgreementLimits::default().defaults));
     assert_eq!(state.summary(&ann, first.id).unwrap(), first);
     // A repeated request returns the same job.
     let again = NewJob { id: JobId([99; 16]), ..new_job(1) };
@@ -469,7 +469,7 @@ fn an_older_database_is_brought_up_to_date() {
     }
     let state = SqliteState::open(&path).unwrap();
     let agreement = |n| state.summary(&tenant("ann"), JobId([n; 16])).unwrap().agreement;
-    assert_eq!((agreement(1), agreement(2)), (Some(Limits::default().defaults), None));
+    assert_eq!((agreement(1), agreement(2)), (Some(AgreementLimits::default().defaults), None));
     assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().spec, new_job(1).spec);
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Rows of finite features, each with a label below `classes`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Dataset {
+pub struct LabelledMatrix {
     features: Matrix,
     labels: Vec<usize>,
     classes: usize,
@@ -15,7 +15,7 @@ pub struct Dataset {
 /// exact enough.
 pub const MAX_FEATURE: f64 = 1e6;
 
-impl Dataset {
+impl LabelledMatrix {
     /// Checks that there are rows and columns, that every feature is finite and at most
     /// [`MAX_FEATURE`], and that every label is below `classes`.
     pub fn new(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
@@ -103,27 +103,30 @@ mod tests {
     fn errors_name_the_place() {
         let mut x = features();
         x[(2, 1)] = f64::NAN;
-        assert!(matches!(Dataset::new(x.clone(), vec![0; 4], 2), Err(Error::NotFinite { row: 2, column: 1, .. })));
+        assert!(matches!(
+            LabelledMatrix::new(x.clone(), vec![0; 4], 2),
+            Err(Error::NotFinite { row: 2, column: 1, .. })
+        ));
         x[(2, 1)] = f64::INFINITY;
-        let infinite = Dataset::new(x, vec![0; 4], 2).unwrap_err();
+        let infinite = LabelledMatrix::new(x, vec![0; 4], 2).unwrap_err();
         assert_eq!(infinite.to_string(), "row 3, column 2: inf is not a finite number");
         let mut x = features();
         x[(1, 2)] = -2e6;
-        let large = Dataset::new(x, vec![0; 4], 2).unwrap_err();
+        let large = LabelledMatrix::new(x, vec![0; 4], 2).unwrap_err();
         let said = "row 2, column 3: -2e6 is out of range, must be at most 1e6 in magnitude: rescale the features";
         assert_eq!(large.to_string(), said);
-        assert!(matches!(Dataset::new(Matrix::zeros(4, 0), vec![0; 4], 2), Err(Error::Invalid { .. })));
-        let label = Dataset::new(features(), vec![0, 1, 0, 2], 2);
+        assert!(matches!(LabelledMatrix::new(Matrix::zeros(4, 0), vec![0; 4], 2), Err(Error::Invalid { .. })));
+        let label = LabelledMatrix::new(features(), vec![0, 1, 0, 2], 2);
         assert_eq!(label, Err(Error::Label { row: 3, label: 2, classes: 2 }));
-        assert_eq!(Dataset::new(Matrix::zeros(0, 3), vec![], 2), Err(Error::NoRows));
-        assert_eq!(Dataset::new(features(), vec![0; 3], 2), Err(Error::LabelCount { rows: 4, labels: 3 }));
-        assert_eq!(Dataset::for_training(features(), vec![0, 1, 0, 1], 3), Err(Error::EmptyClass { class: 2 }));
-        assert!(Dataset::new(features(), vec![0, 1, 0, 1], 3).is_ok());
+        assert_eq!(LabelledMatrix::new(Matrix::zeros(0, 3), vec![], 2), Err(Error::NoRows));
+        assert_eq!(LabelledMatrix::new(features(), vec![0; 3], 2), Err(Error::LabelCount { rows: 4, labels: 3 }));
+        assert_eq!(LabelledMatrix::for_training(features(), vec![0, 1, 0, 1], 3), Err(Error::EmptyClass { class: 2 }));
+        assert!(LabelledMatrix::new(features(), vec![0, 1, 0, 1], 3).is_ok());
     }
 
     #[test]
     fn batches_cover_all_rows() {
-        let set = Dataset::new(features(), vec![0, 1, 0, 1], 2).unwrap();
+        let set = LabelledMatrix::new(features(), vec![0, 1, 0, 1], 2).unwrap();
         assert_eq!(set.batches(3).unwrap(), [0..3, 3..4]);
         assert_eq!(set.batches(4).unwrap(), std::iter::once(0..4).collect::<Vec<_>>());
         assert_eq!(set.batches(5), Err(Error::BatchTooLarge { batch: 5, rows: 4 }));

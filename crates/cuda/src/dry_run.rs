@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Hands out addresses without memory behind them, each only once.
 #[derive(Default)]
-pub(crate) struct Rehearsal {
+pub(crate) struct DryRunDevice {
     given: AtomicU64,
 }
 
-impl Device for Rehearsal {
+impl Device for DryRunDevice {
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::Fp64
     }
@@ -31,7 +31,7 @@ impl Device for Rehearsal {
     }
 
     fn describe(&self) -> String {
-        "a rehearsal without a card".to_owned()
+        "a dry run without a card".to_owned()
     }
 
     fn memory(&self) -> Result<(usize, usize)> {
