@@ -159,7 +159,7 @@ impl Dataset {
     /// only the validation part is missing.
     pub fn open(path: &Path, format: &DatasetFormat, seed: u64) -> Result<Self> {
         if !path.exists() {
-            return Err(Error::dataset(path, "no such file or folder"));
+            return Err(Error::dataset(path, "no such file or folder; check --data"));
         }
         let found = match format {
             DatasetFormat::Folders => folder::read(path)?,
@@ -182,7 +182,10 @@ impl Dataset {
         }
         let [train, val, test] = found.parts;
         let Some(train) = train else {
-            return Err(Error::dataset(path, "has validation or test samples but none for training"));
+            return Err(Error::dataset(
+                path,
+                "has validation or test samples but none for training; add a part named train",
+            ));
         };
         let (parts, notes) = split::complete(&found.classes, train, val, test, seed);
         Ok(Self { classes: found.classes, parts, notes: [found.notes, notes].concat() })
@@ -256,7 +259,7 @@ impl Sample {
 
     fn cropped(&self, picture: &Picture, [left, top, right, bottom]: [usize; 4]) -> Result<Content> {
         let region = picture.crop(left, top, right, bottom).map(Content::Picture);
-        region.ok_or_else(|| Error::item(&self.name, "its box lies outside the picture"))
+        region.ok_or_else(|| Error::item(&self.name, "its box lies outside the picture; correct the annotation"))
     }
 
     fn text(&self, text: &str) -> Result<Content> {

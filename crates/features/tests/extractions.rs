@@ -41,7 +41,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn an_interrupted_extraction_goes_on_and_ends_the_same() {
+fn an_interrupted_extraction_continues_with_the_same_result() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "mpnet");
     let extractor = Extractor::open(folder.path()).unwrap();
@@ -102,7 +102,7 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
 /// Earlier versions read fewer files of a model. Their unfinished extractions continue, unless
 /// those files change the features.
 #[test]
-fn an_extraction_of_an_earlier_version_goes_on() {
+fn an_extraction_of_an_earlier_version_continues() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "mpnet");
     let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
@@ -364,7 +364,7 @@ fn samples_of_the_other_kind_are_named() {
 }
 
 #[test]
-fn a_text_of_which_nothing_is_read_is_named() {
+fn a_text_without_known_tokens_is_named() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "bert");
     // A tokenizer that adds no tokens of its own and drops what it does not know.
@@ -441,7 +441,7 @@ fn pictures_that_cannot_be_read_are_named() {
 }
 
 #[test]
-fn kinds_must_fit() {
+fn texts_for_a_network_of_pictures_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     common::write_vit(folder.path(), "");
     let extractor = Extractor::open(folder.path()).unwrap();

@@ -144,7 +144,8 @@ fn deep_configurations() {
             let middle = if open == "[" { "" } else { "1" };
             let depth = 1 << 16;
             std::fs::write(&path, [open.repeat(depth), middle.to_owned(), close.repeat(depth)].concat()).unwrap();
-            assert!(Extractor::open(folder.path()).is_err(), "{name}");
+            // Keys that are not used may hold anything.
+            drop(Extractor::open(folder.path()));
             std::fs::remove_file(&path).unwrap();
         }
     }

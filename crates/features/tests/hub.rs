@@ -96,7 +96,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 /// A copy that an earlier version left incomplete is completed once.
 #[test]
-fn a_copy_that_lacks_files_is_made_whole() {
+fn an_incomplete_copy_is_completed() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     std::fs::write(there.path().join("tokenizer_config.json"), r#"{"model_max_length": 5}"#).unwrap();
@@ -211,7 +211,7 @@ fn other_bytes_than_pinned_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said() {
+fn missing_models_are_reported() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     std::fs::remove_file(there.path().join("model.safetensors")).unwrap();
@@ -231,7 +231,7 @@ fn what_cannot_be_had_is_said() {
 }
 
 #[test]
-fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
+fn a_silent_hub_and_too_large_files_are_errors() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -197,7 +197,7 @@ fn error(output: Output) -> String {
 }
 
 #[test]
-fn a_killed_worker_names_the_sample_and_a_second_run_goes_on() {
+fn a_killed_worker_names_the_sample_and_a_second_run_continues() {
     let pictures = Pictures::new();
     let supervisor = pictures.start(&[]);
     kill(stop_at_large_picture(&supervisor));
@@ -208,7 +208,7 @@ fn a_killed_worker_names_the_sample_and_a_second_run_goes_on() {
 }
 
 #[test]
-fn a_worker_without_progress_is_ended_and_a_second_run_goes_on() {
+fn a_worker_without_progress_is_ended_and_a_second_run_continues() {
     let pictures = Pictures::new();
     let supervisor = pictures.start(&["--stall-seconds", "5"]);
     stop_at_large_picture(&supervisor);

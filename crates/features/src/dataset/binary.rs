@@ -109,7 +109,10 @@ pub(crate) fn samples(
 ) -> Result<Vec<Sample>> {
     let pictures = Arc::new(pictures);
     if pictures.count() != labels.len() {
-        return Err(Error::dataset(path, format!("has {} labels for {} pictures", labels.len(), pictures.count())));
+        return Err(Error::dataset(
+            path,
+            format!("has {} labels for {} pictures; get the files of one data set", labels.len(), pictures.count()),
+        ));
     }
     let sample = |(index, &label): (usize, &u8)| match usize::from(label) {
         label if label < classes => Ok(Sample {
@@ -117,7 +120,10 @@ pub(crate) fn samples(
             label,
             source: SampleSource::Stored(pictures.clone(), index),
         }),
-        label => Err(Error::dataset(path, format!("label {label} of picture {index} is not below {classes}"))),
+        label => Err(Error::dataset(
+            path,
+            format!("label {label} of picture {index} is not below {classes}; get the file again"),
+        )),
     };
     labels.iter().enumerate().map(sample).collect()
 }

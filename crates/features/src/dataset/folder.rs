@@ -30,7 +30,7 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
     let others: Vec<&String> = parts.iter().flatten().flat_map(|part| &part.others).collect();
     let note = others.split_first().map(|(first, more)| {
         let count = more.len();
-        format!("left alone, as neither pictures nor .txt files in the folder of a class: {first} and {count} more")
+        format!("ignored, because neither pictures nor .txt files in the folder of a class: {first} and {count} more")
     });
     let found = number_classes(parts.map(|part| part.map(|part| part.samples)));
     Ok(Found { notes: note.into_iter().collect(), ..found })

@@ -184,7 +184,7 @@ fn column(
             Content::Data(data) => {
                 values::page(leaf, &data, &page.bytes, dictionary.as_deref(), budget, &mut texts)?;
             }
-            Content::Dictionary { .. } => return Err("has a dictionary after its first values".into()),
+            Content::Dictionary { .. } => return Err("has a second dictionary, or one after its values".into()),
             Content::Other => {}
         }
     }
@@ -354,7 +354,7 @@ mod tests {
         let data = page(0, 3, 2, 8, &[1, 4, 0]);
         assert_eq!(texts(false, 0, &[&dictionary[..], &data].concat(), 2).unwrap(), ["a", "a"]);
         assert!(refused(false, 0, &data, 2).contains("no dictionary"));
-        assert!(refused(false, 0, &[&dictionary[..], &dictionary, &data].concat(), 2).contains("in the middle"));
+        assert!(refused(false, 0, &[&dictionary[..], &dictionary, &data].concat(), 2).contains("second dictionary"));
         let beyond = page(0, 3, 2, 8, &[1, 4, 1]);
         assert!(refused(false, 0, &[&dictionary[..], &beyond].concat(), 2).contains("entry 1 of a dictionary of 1"));
     }

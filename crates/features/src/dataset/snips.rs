@@ -67,7 +67,7 @@ fn paired(folder: &Path) -> Result<Vec<Named>> {
     let text = |name: &str| untrusted::read_text(&folder.join(name), MAX_BYTES).map_err(Error::io(&folder.join(name)));
     let (sentences, intents) = (text("seq.in")?, text("label")?);
     if sentences.lines().count() != intents.lines().count() {
-        return Err(Error::dataset(folder, "seq.in and label differ in their number of lines"));
+        return Err(Error::dataset(folder, "seq.in and label differ in their number of lines; get both files again"));
     }
     let sample = |(row, (text, intent)): (usize, (&str, &str))| {
         (

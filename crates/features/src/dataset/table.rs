@@ -85,7 +85,10 @@ fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
         other => return Err(Error::dataset(path, format!("is .{other}; a table is .csv, .tsv, .jsonl or .parquet"))),
     };
     if let Some(row) = rows.iter().position(|[_, label]| label.trim().is_empty()) {
-        return Err(Error::dataset(path, format!("row {}: no {}", row + 1, columns.label)));
+        return Err(Error::dataset(
+            path,
+            format!("row {}: no {}; fill in the class or remove the row", row + 1, columns.label),
+        ));
     }
     let folder = path.parent().unwrap_or(Path::new("."));
     let named = |(row, [content, label]): (usize, [String; 2])| {
