@@ -47,7 +47,7 @@ fn an_interrupted_extraction_continues_with_the_same_result() {
     let extractor = Extractor::open(folder.path()).unwrap();
     let dataset = open(&write_table(folder.path()));
     let (once, twice) = (folder.path().join("once"), folder.path().join("twice"));
-    let job = |folder| Extraction {
+    let extraction = |folder| Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 9,
@@ -55,7 +55,7 @@ fn an_interrupted_extraction_continues_with_the_same_result() {
         policy: Policy::Skip,
         output: OutputFormat::Npy,
     };
-    let manifest = job(&once).run(|_| {}).unwrap();
+    let manifest = extraction(&once).run(|_| {}).unwrap();
     assert_eq!(manifest.rows.values().sum::<usize>(), 1499);
     assert_eq!((manifest.skipped.len(), manifest.skipped[0].item.as_str()), (1, "data.csv row 701"));
     assert!(manifest.skipped[0].reason.contains("empty"));
@@ -63,7 +63,7 @@ fn an_interrupted_extraction_continues_with_the_same_result() {
     // A panic in the middle stands for a killed process: nothing is cleaned up.
     let mut heard = Vec::new();
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        job(&twice).run(|done| {
+        extraction(&twice).run(|done| {
             heard.push(done);
             assert!(done < 1200, "killed here");
         })
@@ -77,7 +77,7 @@ fn an_interrupted_extraction_continues_with_the_same_result() {
     bytes.extend([1; 50]);
     std::fs::write(&rows, bytes).unwrap();
     let mut heard = Vec::new();
-    job(&twice).run(|done| heard.push(done)).unwrap();
+    extraction(&twice).run(|done| heard.push(done)).unwrap();
     assert_eq!((heard.first(), heard.last()), (Some(&1024), Some(&1500)));
     assert_eq!(files(&once), files(&twice));
     assert!(!twice.join("unfinished").exists());
@@ -107,7 +107,7 @@ fn an_extraction_of_an_earlier_version_continues() {
     common::write_sentence_model(folder.path(), "mpnet");
     let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
     let run = |extractor: &Extractor, most: usize| {
-        let job = Extraction {
+        let extraction = Extraction {
             extractor,
             dataset: &dataset,
             seed: 9,
@@ -117,7 +117,7 @@ fn an_extraction_of_an_earlier_version_continues() {
         };
         let mut first = None;
         let run = || {
-            job.run(|done| {
+            extraction.run(|done| {
                 first.get_or_insert(done);
                 assert!(done < most, "killed here");
             })
@@ -151,7 +151,7 @@ fn an_extraction_stopped_after_its_manifest_is_done() {
     let extractor = Extractor::open(folder.path()).unwrap();
     let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
     let other = open(&write_table_without(folder.path(), 3));
-    let job = |dataset| Extraction {
+    let extraction = |dataset| Extraction {
         extractor: &extractor,
         dataset,
         seed: 9,
@@ -161,7 +161,7 @@ fn an_extraction_stopped_after_its_manifest_is_done() {
     };
     let work = out.join("unfinished");
     let mut record = Vec::new();
-    let manifest = job(&dataset)
+    let manifest = extraction(&dataset)
         .run(|done| {
             if done == 1500 {
                 record = kept(&work);
@@ -174,22 +174,22 @@ fn an_extraction_stopped_after_its_manifest_is_done() {
         std::fs::create_dir(&work).unwrap();
         rest.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
         let mut heard = Vec::new();
-        assert_eq!(job(&dataset).run(|done| heard.push(done)).unwrap(), manifest);
+        assert_eq!(extraction(&dataset).run(|done| heard.push(done)).unwrap(), manifest);
         assert_eq!((heard, work.exists()), (vec![1500], false));
     }
     // The record of another extraction is kept, and that extraction continues.
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        job(&other).run(|done| assert!(done < 1200, "killed here"))
+        extraction(&other).run(|done| assert!(done < 1200, "killed here"))
     }));
     assert!(killed.is_err());
-    assert_eq!(job(&dataset).run(|_| {}).unwrap(), manifest);
+    assert_eq!(extraction(&dataset).run(|_| {}).unwrap(), manifest);
     let mut heard = Vec::new();
-    job(&other).run(|done| heard.push(done)).unwrap();
+    extraction(&other).run(|done| heard.push(done)).unwrap();
     assert_eq!((heard.first(), heard.last()), (Some(&1024), Some(&1500)));
     // One at a time.
     let lock = std::fs::File::open(&out).unwrap();
     lock.try_lock().unwrap();
-    assert!(job(&other).run(|_| {}).unwrap_err().to_string().contains("another extraction runs"));
+    assert!(extraction(&other).run(|_| {}).unwrap_err().to_string().contains("another extraction runs"));
 }
 
 /// Manifests of earlier versions name fewer files and no device. Their extractions are not
@@ -202,8 +202,8 @@ fn manifests_of_earlier_versions_hold() {
     let extractor = Extractor::open(folder.path()).unwrap();
     let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
     let (policy, output) = (Policy::Skip, OutputFormat::Npy);
-    let job = Extraction { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output };
-    let manifest = job.run(|_| {}).unwrap();
+    let extraction = Extraction { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output };
+    let manifest = extraction.run(|_| {}).unwrap();
     assert!(manifest.model.files.contains_key("tokenizer_config.json"));
     assert_eq!(manifest.devices.iter().collect::<Vec<_>>(), ["cpu"]);
     let path = out.join("manifest.json");
@@ -212,7 +212,7 @@ fn manifests_of_earlier_versions_hold() {
     assert!(earlier["model"]["files"].as_object_mut().unwrap().remove("tokenizer_config.json").is_some());
     std::fs::write(&path, earlier.to_string()).unwrap();
     let mut heard = Vec::new();
-    let found = job.run(|done| heard.push(done)).unwrap();
+    let found = extraction.run(|done| heard.push(done)).unwrap();
     // Nothing was run now, so that nothing is said of where.
     assert_eq!((heard, found.devices.len()), (vec![1500], 0));
     assert!(Extractor::from_manifest(&found, None, DeviceChoice::Cpu).is_ok());
@@ -236,9 +236,9 @@ fn a_text_file_that_changed_is_read_again() {
     let run = || {
         let dataset = Dataset::open(&data, &DatasetFormat::Folders, 0).unwrap();
         let (policy, output) = (Policy::Refuse, OutputFormat::Npy);
-        let job = Extraction { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
+        let extraction = Extraction { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
         let mut heard = Vec::new();
-        job.run(|done| heard.push(done)).unwrap();
+        extraction.run(|done| heard.push(done)).unwrap();
         (heard, files(&out))
     };
     let (_, first) = run();
@@ -274,8 +274,8 @@ fn faces_of_one_picture_are_its_boxes() {
     std::fs::write(data.join("images/two.png"), "no picture").unwrap();
     let dataset = Dataset::open(&data, &DatasetFormat::FaceMask, 0).unwrap();
     let (policy, output) = (Policy::Skip, OutputFormat::Npy);
-    let job = Extraction { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
-    let manifest = job.run(|_| {}).unwrap();
+    let extraction = Extraction { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
+    let manifest = extraction.run(|_| {}).unwrap();
     assert_eq!((manifest.rows.values().sum::<usize>(), manifest.skipped.len()), (20, 10));
     assert!(manifest.skipped.iter().all(|skipped| skipped.item.starts_with("two.png face ")));
     let alone = |sample: &Sample| match sample.read() {
@@ -302,7 +302,7 @@ fn bad_samples_can_be_refused() {
     let row = last.strip_prefix("data.csv row ").unwrap().parse().unwrap();
     let dataset = open(&write_table_without(folder.path(), row));
     let out = folder.path().join("out");
-    let job = |policy| Extraction {
+    let extraction = |policy| Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 9,
@@ -311,26 +311,26 @@ fn bad_samples_can_be_refused() {
         output: OutputFormat::Npy,
     };
     let refused = |error: &Error| matches!(error, Error::Item { item, .. } if *item == last);
-    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    let error = extraction(Policy::Refuse).run(|_| {}).unwrap_err();
     assert!(refused(&error), "{error}");
     // With the policy Skip it continues from there. Killed then, and run with Refuse, it names the
     // sample again.
     let mut heard = Vec::new();
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        job(Policy::Skip).run(|done| {
+        extraction(Policy::Skip).run(|done| {
             heard.push(done);
             assert!(done < 1500, "killed here");
         })
     }));
     assert!(killed.is_err() && heard.first() == Some(&1024), "{heard:?}");
-    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    let error = extraction(Policy::Refuse).run(|_| {}).unwrap_err();
     assert!(refused(&error), "{error}");
-    let manifest = job(Policy::Skip).run(|_| {}).unwrap();
+    let manifest = extraction(Policy::Skip).run(|_| {}).unwrap();
     // What is done is not done again, but is under a stricter rule or with other data.
     let mut heard = Vec::new();
-    assert_eq!(job(Policy::Skip).run(|done| heard.push(done)).unwrap(), manifest);
+    assert_eq!(extraction(Policy::Skip).run(|done| heard.push(done)).unwrap(), manifest);
     assert_eq!(heard, [1500]);
-    assert!(job(Policy::Refuse).run(|_| {}).is_err());
+    assert!(extraction(Policy::Refuse).run(|_| {}).is_err());
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn samples_of_the_other_kind_are_named() {
     std::fs::write(data.join("a/! notes.txt"), "where these are from").unwrap();
     let dataset = Dataset::open(&data, &DatasetFormat::Folders, 0).unwrap();
     let out = folder.path().join("out");
-    let job = |policy| Extraction {
+    let extraction = |policy| Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 0,
@@ -357,9 +357,9 @@ fn samples_of_the_other_kind_are_named() {
         policy,
         output: OutputFormat::Npy,
     };
-    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    let error = extraction(Policy::Refuse).run(|_| {}).unwrap_err();
     assert!(matches!(&error, Error::Item { item, .. } if item == "a/! notes.txt"), "{error}");
-    let manifest = job(Policy::Skip).run(|_| {}).unwrap();
+    let manifest = extraction(Policy::Skip).run(|_| {}).unwrap();
     assert_eq!((manifest.rows.values().sum::<usize>(), manifest.skipped.len()), (16, 1));
 }
 
@@ -398,7 +398,7 @@ fn pictures_that_cannot_be_read_are_named() {
     std::fs::write(data.join("b/7.png"), b"\xFF\xD8 cut").unwrap();
     let dataset = Dataset::open(&data, &DatasetFormat::Folders, 0).unwrap();
     let out = folder.path().join("out");
-    let job = Extraction {
+    let extraction = Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 0,
@@ -406,7 +406,7 @@ fn pictures_that_cannot_be_read_are_named() {
         policy: Policy::Skip,
         output: OutputFormat::Safetensors,
     };
-    let manifest = job.run(|_| {}).unwrap();
+    let manifest = extraction.run(|_| {}).unwrap();
     let mut skipped: Vec<&str> = manifest.skipped.iter().map(|s| s.item.as_str()).collect();
     skipped.sort();
     assert!(skipped.len() == 2 && skipped[0].ends_with("3.png") && skipped[1].ends_with("7.png"), "{skipped:?}");
@@ -447,7 +447,7 @@ fn texts_for_a_network_of_pictures_are_refused() {
     let extractor = Extractor::open(folder.path()).unwrap();
     let dataset = open(&write_table(folder.path()));
     let out = folder.path().join("out");
-    let job = Extraction {
+    let extraction = Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 0,
@@ -455,6 +455,6 @@ fn texts_for_a_network_of_pictures_are_refused() {
         policy: Policy::Skip,
         output: OutputFormat::Npy,
     };
-    assert!(matches!(job.run(|_| {}), Err(Error::Kind { reads: "pictures", holds: "texts" })));
+    assert!(matches!(extraction.run(|_| {}), Err(Error::Kind { reads: "pictures", holds: "texts" })));
     assert!(matches!(extractor.extract_text("play"), Err(Error::Kind { .. })));
 }

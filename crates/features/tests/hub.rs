@@ -5,7 +5,7 @@
 mod common;
 
 use hetal_features::device::DeviceChoice;
-use hetal_features::hub::{Hub, PATIENCE, Pin, Step};
+use hetal_features::hub::{Hub, Pin, SILENCE_TIMEOUT, Step};
 use hetal_features::{Error, Extractor, sha256};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -54,7 +54,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     let (address, asked) = serve(there.path().to_owned());
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let mut bytes = 0;
     let count = |step: Step| match step {
         Step::Coming { done, .. } => bytes = bytes.max(done),
@@ -101,7 +101,7 @@ fn an_incomplete_copy_is_completed() {
     let pin = model(there.path());
     std::fs::write(there.path().join("tokenizer_config.json"), r#"{"model_max_length": 5}"#).unwrap();
     let (address, asked) = serve(there.path().to_owned());
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let folder = here.path().join("owner--small").join(REVISION);
     std::fs::create_dir_all(&folder).unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {
@@ -119,7 +119,7 @@ fn an_incomplete_copy_is_completed() {
     assert!(after.iter().all(|name| !name.ends_with(".part")), "{after:?}");
     assert!(after.contains(&"modules.json.absent".to_owned()), "{after:?}");
     let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let alone = Hub { address: nobody, token: None, cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let alone = Hub { address: nobody, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     assert_eq!(alone.fetch(&pin, |_| {}).unwrap(), folder);
     assert_eq!(names(&folder), after);
 }
@@ -131,7 +131,7 @@ fn a_copy_without_a_hub_is_used_as_it_was() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let hub = Hub { address: nobody, token: None, cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let hub = Hub { address: nobody, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let folder = here.path().join("owner--small").join(REVISION);
     std::fs::create_dir_all(&folder).unwrap();
     for file in ["config.json", "tokenizer.json"] {
@@ -176,7 +176,7 @@ fn a_model_is_fetched_by_one_at_a_time() {
     let mut other = std::fs::File::create(&part).unwrap();
     other.lock().unwrap();
     other.write_all(b"{\"half\":").unwrap();
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let heard = Mutex::new(Vec::new());
     let hear = |step: Step| {
         if let Step::Waiting(file) = step {
@@ -204,7 +204,7 @@ fn other_bytes_than_pinned_are_refused() {
     let mut pin = model(there.path());
     pin.sha256 = "0".repeat(64);
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
-    let hub = Hub { address, token: None, cache, silence_timeout: PATIENCE };
+    let hub = Hub { address, token: None, cache, silence_timeout: SILENCE_TIMEOUT };
     let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
     assert!(error.contains("SHA-256"), "{error}");
     assert!(names(here.path()).iter().all(|name| !name.contains("model.safetensors")), "{:?}", names(here.path()));
@@ -216,11 +216,11 @@ fn missing_models_are_reported() {
     let pin = model(there.path());
     std::fs::remove_file(there.path().join("model.safetensors")).unwrap();
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
-    let hub = Hub { address, token: None, cache, silence_timeout: PATIENCE };
+    let hub = Hub { address, token: None, cache, silence_timeout: SILENCE_TIMEOUT };
     assert!(hub.fetch(&pin, |_| {}).unwrap_err().to_string().contains("no model.safetensors"));
     // A port nobody listens on any more.
     let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let error = hub.fetch(&pin, |_| {}).unwrap_err();
     assert!(matches!(&error, Error::Download { reason, .. } if reason.contains("give its folder")), "{error}");
     for (name, revision) in [("small", REVISION), ("../x/y", REVISION), ("owner/..", REVISION), ("owner/small", "main")]
@@ -291,7 +291,7 @@ fn a_token_is_sent_to_the_hub_alone() {
         format!("HTTP/1.1 302 Found\r\nLocation: {elsewhere}/x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let (address, heard) = answer_all("127.0.0.1", redirect);
     let token = Some("a-secret-token".to_owned());
-    let hub = Hub { address, token: token.clone(), cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let hub = Hub { address, token: token.clone(), cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
     assert!(error.contains("401") && error.contains("HF_TOKEN") && !error.contains("a-secret"), "{error}");
     let (heard, heard_elsewhere) = (heard.lock().unwrap(), heard_elsewhere.lock().unwrap());
@@ -301,7 +301,7 @@ fn a_token_is_sent_to_the_hub_alone() {
     // The address of this machine by a name that does not say so.
     let (address, heard) = answer_all("localhost", refusal.to_owned());
     let address = address.replace("localhost", "LOCALHOST");
-    let hub = Hub { address, token, cache: here.path().to_owned(), silence_timeout: PATIENCE };
+    let hub = Hub { address, token, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     hub.fetch(&pin, |_| {}).unwrap_err();
     assert!(heard.lock().unwrap().iter().all(|head| !head.contains("secret")), "{heard:?}");
 }
