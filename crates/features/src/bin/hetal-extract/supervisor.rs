@@ -66,9 +66,8 @@ pub fn supervise(task: Task, limits: Limits, stall: Duration) -> Result<()> {
     // Open until here: the worker ends when its input is closed.
     drop(input);
     progress.bar.finish_and_clear();
-    match (&end, progress.outcome.take()) {
-        (EndOfEvents::Closed | EndOfEvents::Stalled, Some(outcome)) => return outcome,
-        _ => {}
+    if let (EndOfEvents::Closed | EndOfEvents::Stalled, Some(outcome)) = (&end, progress.outcome.take()) {
+        return outcome;
     }
     let stderr = stderr_tail.join().unwrap_or_default();
     let happened = WorkerExit { end, status, stderr: &stderr, stall, limits }.explain();
