@@ -258,7 +258,7 @@ impl CudaBackend {
 
     /// What is made once for a key, or `None` and a note of the error.
     fn made<K: Eq + Hash, V>(&self, all: &Memo<K, V>, key: K, make: impl Fn(&K) -> Result<V>) -> Option<Arc<V>> {
-        // Chunks that are free are the card's memory too.
+        // Chunks that are free are the GPU's memory too.
         self.noted(all.get(key, make, || self.pool.trim(&[])))
     }
 

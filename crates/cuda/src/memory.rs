@@ -73,7 +73,7 @@ pub(crate) struct Pool {
 
 /// The arenas: what work is done in, and what recordings work in when they are replayed. Nothing is
 /// done while work is recorded, and replays come one after the other, so all recordings share a
-/// arena; between them, chunks of it that are free are lent to other work that the card has no more
+/// arena; between them, chunks of it that are free are lent to other work that the GPU has no more
 /// memory for.
 #[derive(Default)]
 struct Arenas {
@@ -276,7 +276,7 @@ impl Pool {
     fn allocate(&self, lane: usize, limbs: usize) -> Result<u64> {
         self.health.check()?;
         let chunk = || self.allocate_chunk(limbs.max(CHUNK)).ok();
-        // What stays for long in the recordings' arena ends their replays: work asks the card
+        // What stays for long in the recordings' arena ends their replays: work asks the GPU
         // first.
         let found =
             if is_recording() { self.borrow(limbs).or_else(chunk) } else { chunk().or_else(|| self.borrow(limbs)) };

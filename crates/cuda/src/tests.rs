@@ -134,7 +134,7 @@ fn bootstraps_give_the_cpus_bytes() {
     drop(on_gpu);
     assert_eq!(gpu.graphs().recorded, 0, "recordings go with what they are of");
 
-    // A dry run without a card counts the same memory.
+    // A dry run without a GPU counts the same memory.
     let dry_run = Arc::new(CudaBackend::dry_run(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&dry_run));
     let dry_bootstrapper = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
@@ -187,7 +187,7 @@ fn out_of_memory_is_told_and_kept() {
     drop(digits);
     let coefficients = vec![1; 1024];
     let a = gpu.divide(gpu.lift(basis, &coefficients), 1);
-    assert!(matches!(gpu.download(&a), Err(Failure::OutOfMemory { .. })), "nothing false leaves the card");
+    assert!(matches!(gpu.download(&a), Err(Failure::OutOfMemory { .. })), "nothing false leaves the GPU");
     drop(gpu.concurrently(vec![(); 2], |()| gpu.zero(basis)));
     assert!(gpu.synchronize().is_err());
 }

@@ -92,9 +92,9 @@ fn positive(text: &str) -> Result<f64, String> {
 pub enum DeviceArgument {
     /// On the CPU.
     Cpu,
-    /// On an NVIDIA card; needs a hetal-extract that was built with the feature cuda.
+    /// On an NVIDIA GPU; needs a hetal-extract that was built with the feature cuda.
     Cuda,
-    /// On a card where the program and the machine have one, else on the CPU.
+    /// On a GPU if the program and the machine have one, else on the CPU.
     Auto,
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_is_asked_for_unless_networks_are_listed() {
+    fn required_arguments_are_not_needed_to_list_networks() {
         let parse = |text: &str| Program::try_parse_from(text.split(' ')).map(|program| program.arguments);
         let given = parse("x --model m --data d --out o").unwrap();
         assert_eq!((given.model.as_deref(), given.stall_seconds), (Some("m"), STALL_SECONDS));

@@ -2,12 +2,14 @@
 
 pub mod arguments;
 pub mod catalogue;
+mod input;
 pub mod manifest;
 pub mod protocol;
 mod sanitize;
 
+pub use input::{open_regular, read_line};
 pub use manifest::{Manifest, ManifestOf};
-pub use sanitize::sanitize_terminal;
+pub use sanitize::{sanitize_terminal, shorten};
 
 /// The version of both programs.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

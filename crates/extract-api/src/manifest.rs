@@ -1,16 +1,17 @@
-//! The manifest: what a set of features was made from and how, kept beside it and carried along
-//! with the classifier.
+//! The manifest: what a set of features was made from and how. It is kept beside the features and
+//! stored in the model file of a classifier that was trained on them.
 
+use crate::{open_regular, sanitize_terminal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Larger files are no manifests.
+/// Larger files are refused.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// A manifest whose preprocessing is carried along unread: what `hetal` needs.
+/// A manifest whose preprocessing is kept as it is, without being interpreted: what `hetal` needs.
 pub type Manifest = ManifestOf<serde_json::Value>;
 
 /// What `manifest.json` holds. `P` is the preprocessing of the network.
@@ -72,7 +73,7 @@ pub struct Skipped {
 
 /// A manifest that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{path}: {reason}")]
+#[error("{}: {}", sanitize_terminal(&.path.to_string_lossy()), sanitize_terminal(.reason))]
 pub struct Error {
     /// Which file.
     pub path: PathBuf,
@@ -118,24 +119,32 @@ impl<P: DeserializeOwned> ManifestOf<P> {
         manifest.of_this_version(path)
     }
 
-    /// The manifest that a classifier carries; `path` is the classifier's, for the error.
-    pub fn carried(value: &serde_json::Value, path: &Path) -> Result<Self, Error> {
+    /// The manifest that a model file holds; `path` is that of the model file, for the error.
+    pub fn from_model(value: &serde_json::Value, path: &Path) -> Result<Self, Error> {
         let bad =
             |error: serde_json::Error| Error::new(path, format!("its manifest of features cannot be read: {error}"));
         Self::deserialize(value).map_err(bad)?.of_this_version(path)
     }
 
+    /// The former name of [`Self::from_model`].
+    pub fn carried(value: &serde_json::Value, path: &Path) -> Result<Self, Error> {
+        Self::from_model(value, path)
+    }
+
     fn of_this_version(self, path: &Path) -> Result<Self, Error> {
         match self.version {
             Self::VERSION => Ok(self),
-            other => Err(Error::new(path, format!("has version {other}, this program knows {}", Self::VERSION))),
+            other => Err(Error::new(
+                path,
+                format!("has version {other}, this program reads {}; update hetal and hetal-extract", Self::VERSION),
+            )),
         }
     }
 }
 
 fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    match std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)? as u64 {
+    match open_regular(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)? as u64 {
         length if length <= MAX_BYTES => Ok(bytes),
         _ => Err(std::io::Error::other(format!("has more than {MAX_BYTES} bytes"))),
     }
@@ -147,7 +156,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_preprocessing_is_carried_unread() {
+    fn the_preprocessing_is_kept_uninterpreted() {
         let model = json!({
             "source": "x", "architecture": "bert", "columns": 3, "files": { "a": "1" },
             "preprocessing": { "sentence": { "pooling": "mean", "more": [1.5] } },
@@ -155,11 +164,11 @@ mod tests {
         let mut value = json!({
             "version": 1, "model": model, "classes": ["a"], "rows": {}, "seed": 0, "samples": "", "skipped": [], "notes": [],
         });
-        let manifest = Manifest::carried(&value, Path::new("m.json")).unwrap();
+        let manifest = Manifest::from_model(&value, Path::new("m.json")).unwrap();
         assert_eq!(serde_json::to_value(&manifest).unwrap(), value);
         value["version"] = 2.into();
-        let error = Manifest::carried(&value, Path::new("m.json")).unwrap_err().to_string();
-        assert_eq!(error, "m.json: has version 2, this program knows 1");
+        let error = Manifest::from_model(&value, Path::new("m.json")).unwrap_err().to_string();
+        assert!(error.starts_with("m.json: has version 2, this program reads 1; update hetal"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! The half of `reference/compare.sh` that is ours: loads a model once, then answers requests on standard input.
+//! This project's side of `reference/compare.sh`: loads a model, then answers requests on standard
+//! input.
 //!
-//! A request is a line `ITEMS <tab> ROWS`: a JSON array of texts or pictures' files, and where to write rows of `f32`. The
-//! answer is a line of JSON. The model `pixels` gives the pixels of a picture.
+//! A request is a line `ITEMS <tab> ROWS`: a JSON array of texts or files of pictures, and the file
+//! for the rows of `f32`. The answer is a line of JSON. The model `pixels` returns the pixels of a
+//! picture.
 
 use hetal_features::{Extractor, picture::Picture};
 use std::error::Error;

@@ -1,24 +1,25 @@
-//! Networks of their true sizes with made-up weights on the CPU and on a card: how far apart, and how fast.
+//! Compares the CPU and a GPU on networks of real size with made-up weights: the difference of the
+//! features, and the speed.
 //!
 //!     cargo run --release -p hetal-features --features cuda --example devices -- FOLDER
 //!
-//! FOLDER gets the networks (800 MB) and keeps them, so that `hetal extract --model FOLDER/mpnet` can be tried with them.
+//! The networks (800 MB) stay in FOLDER, for example for `hetal extract --model FOLDER/mpnet`.
 #![allow(clippy::unwrap_used, reason = "the helpers are the tests'")]
 
 #[path = "../tests/common/mod.rs"]
 mod networks;
 
-use hetal_features::device::Place;
+use hetal_features::device::DeviceChoice;
 use hetal_features::picture::Picture;
 use hetal_features::{Extractor, Result};
 use std::path::Path;
 use std::time::Instant;
 
-/// Features may be apart by as much: the networks' values are of size 1 and single precision has 7 digits.
+/// The largest accepted difference: values have magnitude 1, single precision has 7 digits.
 const BOUND: f32 = 1e-4;
 const SENTENCES: usize = 512;
 const PICTURES: usize = 64;
-/// A card gets the same inputs as often, for a time that can be measured.
+/// Repetitions on a GPU, so that the time can be measured.
 const TIMES: usize = 16;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -41,15 +42,15 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if apart <= BOUND { Ok(()) } else { Err(format!("apart by {apart:e}, more than {BOUND:e}").into()) }
 }
 
-/// Prints a line of a network; gives how far its features are apart.
+/// Prints a line for a network; returns the difference of its features.
 fn compare<T: Clone>(path: &Path, inputs: &[T], extract: fn(&Extractor, &[T]) -> Result<Vec<Vec<f32>>>) -> Result<f32> {
-    let (cpu, card) = (Extractor::open_on(path, Place::Cpu)?, Extractor::open_on(path, Place::Cuda)?);
+    let (cpu, card) = (Extractor::open_on(path, DeviceChoice::Cpu)?, Extractor::open_on(path, DeviceChoice::Cuda)?);
     let timed = |extractor: &Extractor, inputs: &[T]| {
         let start = Instant::now();
         extract(extractor, inputs).map(|rows| (rows, inputs.len() as f64 / start.elapsed().as_secs_f64()))
     };
     let (expected, cpu_rate) = timed(&cpu, inputs)?;
-    // The first time, kernels are brought to the card.
+    // The first run loads the kernels.
     let found = extract(&card, inputs)?;
     let (_, card_rate) = timed(&card, &vec![inputs; TIMES].concat())?;
     let pairs = || found.iter().flatten().zip(expected.iter().flatten());

@@ -1,4 +1,5 @@
-//! Data sets: what a data owner has, as named samples with labels in three parts.
+//! Data sets: named samples with labels, in a training, a validation and a test part, read from the
+//! forms in which data sets are published.
 
 mod archive;
 mod binary;
@@ -11,34 +12,39 @@ mod voc;
 use crate::picture::Picture;
 use crate::{Error, Result, split, untrusted};
 use std::collections::BTreeSet;
-use std::io::BufRead;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use table::Columns;
 
-/// A text file with more bytes is no sample.
+/// Longer first lines of a table are not compared with names of columns.
+const MAX_HEADING: usize = 1 << 20;
+
+/// Larger text files are refused.
 const MAX_TEXT: u64 = 16 << 20;
 
 /// The three parts, in the order of `Dataset::parts`.
 pub const PARTS: [&str; 3] = ["train", "val", "test"];
 
-/// What the parts are called, in the order of `PARTS`.
+/// The names of the parts, in the order of `PARTS`.
 const PART_NAMES: [&[&str]; 3] = [&["train", "training"], &["val", "valid", "validation"], &["test", "testing"]];
 
-/// The part that a folder or table is named after, whatever its case; `training_set` and `test_data` are parts too.
+/// The part that a folder or table is named after, in any case. `training_set` and `test_data`
+/// count too.
 pub(crate) fn part_named(name: &str) -> Option<usize> {
     let name = name.to_lowercase();
     let name = ["set", "data"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
     PART_NAMES.iter().position(|names| names.contains(&name.trim_end_matches(['_', '-', ' '])))
 }
 
-/// The forms a data set can come in.
+/// The forms of data sets.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Format {
-    /// A folder for each class with pictures or `.txt` files in it; or `train`, `val`, `test` with such folders in them.
+pub enum DatasetFormat {
+    /// A folder for each class, with pictures or `.txt` files; or `train`, `val` and `test` with
+    /// such folders in them.
     Folders,
-    /// A CSV, TSV, JSON-lines or Parquet file; or `train`, `val`, `test` files of that form in a folder.
+    /// A CSV, TSV, JSON-lines or Parquet file; or a folder with `train`, `val` and `test` files.
     Table(Columns),
     /// MNIST's four idx files.
     Mnist,
@@ -48,12 +54,13 @@ pub enum Format {
     FaceMask,
     /// DermaMNIST (or another MedMNIST set): the `.npz` file.
     MedMnist,
-    /// SNIPS intents: `train.tsv` ..., `train/seq.in` and `label` ..., or the original `train_*.json` files.
+    /// SNIPS intents: `train.tsv` and others, `train/seq.in` and `label` and others, or the
+    /// original `train_*.json` files.
     Snips,
 }
 
-impl Format {
-    /// The form the files at `path` look like; a folder of an unknown kind is taken for a folder of classes.
+impl DatasetFormat {
+    /// Detects the form of the files at `path`. Any other folder counts as a folder of classes.
     pub fn detect(path: &Path, columns: Columns) -> Self {
         let has = |names: &[&str]| first_there(path, names).is_some();
         let original = || snips::originals(path, "train_").is_ok_and(|files| !files.is_empty());
@@ -63,7 +70,7 @@ impl Format {
             _ if binary::is_mnist(path) => Self::Mnist,
             _ if has(&["data_batch_1.bin"]) => Self::Cifar10,
             _ if has(&["annotations"]) && has(&["images"]) => Self::FaceMask,
-            // SNIPS' own tables have no heading.
+            // The tables of SNIPS have no heading.
             _ if has(&["train.tsv"]) && !heading_has(&path.join("train.tsv"), &columns.label) => Self::Snips,
             _ if has(&["train/seq.in"]) || original() => Self::Snips,
             _ if table::detected(path, &columns) => Self::Table(columns),
@@ -73,14 +80,14 @@ impl Format {
 }
 
 fn heading_has(path: &Path, column: &str) -> bool {
-    let first = std::fs::File::open(path).map(|file| std::io::BufReader::new(file).lines().next());
-    let line = first.ok().flatten().and_then(std::result::Result::ok).unwrap_or_default();
-    line.split('\t').any(|name| name.trim() == column)
+    let first = untrusted::open(path).and_then(|file| untrusted::read_line(&mut BufReader::new(file), MAX_HEADING));
+    let line = first.ok().flatten().unwrap_or_default();
+    line.split(|&byte| byte == b'\t').any(|name| name.trim_ascii() == column.as_bytes())
 }
 
 /// Where a sample's content is.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum SampleSource {
     /// A text.
     Text(String),
     /// A file with a text in it.
@@ -102,7 +109,7 @@ pub struct Pictures {
     pub height: usize,
     /// 1 (grey) or 3.
     pub channels: usize,
-    /// Whether all values of a channel come together (CIFAR-10), not all channels of a pixel.
+    /// Whether a picture is stored channel by channel (CIFAR-10) and not pixel by pixel.
     pub planar: bool,
     /// Their values.
     pub bytes: Vec<u8>,
@@ -111,15 +118,15 @@ pub struct Pictures {
 /// A named sample.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// What a report calls it: its file or row.
+    /// Its name in messages: its file or row.
     pub name: String,
     /// Its class, an index into `Dataset::classes`.
     pub label: usize,
-    /// What it is.
-    pub source: Source,
+    /// Its content.
+    pub source: SampleSource,
 }
 
-/// What a sample holds once it has been read.
+/// The content of a sample that has been read.
 pub enum Content {
     /// A sentence.
     Text(String),
@@ -134,32 +141,34 @@ pub struct Dataset {
     pub classes: Vec<String>,
     /// Training, validation and test samples.
     pub parts: [Vec<Sample>; 3],
-    /// What the user should know about it: classes too small to be tested, for example.
+    /// Notes for the user, for example about classes with too few samples.
     pub notes: Vec<String>,
 }
 
-/// Samples as their files hold them, before missing parts are split off: training, validation, test.
+/// The samples that the files hold (training, validation, test), before missing parts are split
+/// off.
 pub(crate) struct Found {
     pub classes: Vec<String>,
-    /// What was found beside them.
+    /// Notes for the user.
     pub notes: Vec<String>,
     pub parts: [Option<Vec<Sample>>; 3],
 }
 
 impl Dataset {
-    /// Reads the data set at `path` and splits off what is missing: with no part given 7:1:2, with no validation part 7:1.
-    pub fn open(path: &Path, format: &Format, seed: u64) -> Result<Self> {
+    /// Reads the data set at `path` and splits off missing parts: 7:1:2 without any part, 7:1 if
+    /// only the validation part is missing.
+    pub fn open(path: &Path, format: &DatasetFormat, seed: u64) -> Result<Self> {
         if !path.exists() {
-            return Err(Error::dataset(path, "no such file or folder"));
+            return Err(Error::dataset(path, "no such file or folder; check --data"));
         }
         let found = match format {
-            Format::Folders => folder::read(path)?,
-            Format::Table(columns) => table::read(path, columns)?,
-            Format::Mnist => binary::mnist(path)?,
-            Format::Cifar10 => binary::cifar10(path)?,
-            Format::FaceMask => voc::read(path)?,
-            Format::MedMnist => archive::read(path)?,
-            Format::Snips => snips::read(path)?,
+            DatasetFormat::Folders => folder::read(path)?,
+            DatasetFormat::Table(columns) => table::read(path, columns)?,
+            DatasetFormat::Mnist => binary::mnist(path)?,
+            DatasetFormat::Cifar10 => binary::cifar10(path)?,
+            DatasetFormat::FaceMask => voc::read(path)?,
+            DatasetFormat::MedMnist => archive::read(path)?,
+            DatasetFormat::Snips => snips::read(path)?,
         };
         if found.parts.iter().flatten().all(Vec::is_empty) {
             return Err(Error::dataset(
@@ -173,14 +182,17 @@ impl Dataset {
         }
         let [train, val, test] = found.parts;
         let Some(train) = train else {
-            return Err(Error::dataset(path, "has validation or test samples but none for training"));
+            return Err(Error::dataset(
+                path,
+                "has validation or test samples but none for training; add a part named train",
+            ));
         };
         let (parts, notes) = split::complete(&found.classes, train, val, test, seed);
         Ok(Self { classes: found.classes, parts, notes: [found.notes, notes].concat() })
     }
 
-    /// Keeps so many samples of each part: of each class its share, and at least one.
-    pub fn thin(&mut self, most: [usize; 3], seed: u64) {
+    /// Keeps at most so many samples of each part: of each class its share, and at least one.
+    pub fn subsample(&mut self, most: [usize; 3], seed: u64) {
         for (part, most) in self.parts.iter_mut().zip(most) {
             if part.len() > most {
                 let all = std::mem::take(part);
@@ -190,9 +202,11 @@ impl Dataset {
         }
     }
 
-    /// Whether most of its samples are texts; a data set holds one kind, and what is of the other is named when its turn comes.
+    /// Whether most of its samples are texts. A data set holds one kind; a sample of the other kind
+    /// is reported when it is read.
     pub fn is_text(&self) -> bool {
-        let texts = self.samples().filter(|sample| matches!(sample.source, Source::Text(_) | Source::TextFile(_)));
+        let texts =
+            self.samples().filter(|sample| matches!(sample.source, SampleSource::Text(_) | SampleSource::TextFile(_)));
         2 * texts.count() > self.samples().count()
     }
 
@@ -207,30 +221,31 @@ impl Sample {
     pub fn read(&self) -> Result<Content> {
         let no = |reason: &str| Error::item(&self.name, reason);
         match &self.source {
-            Source::Text(text) => self.text(text),
-            Source::TextFile(path) => {
+            SampleSource::Text(text) => self.text(text),
+            SampleSource::TextFile(path) => {
                 let bytes = text_file(path).map_err(|e| no(&e.to_string()))?;
-                self.text(std::str::from_utf8(&bytes).map_err(|_| no("is no text in UTF-8"))?)
+                self.text(std::str::from_utf8(&bytes).map_err(|_| no("is not text in UTF-8; save it as UTF-8"))?)
             }
-            Source::File(path) => Picture::open(path).map(Content::Picture),
-            Source::Region(path, region) => self.cropped(&Picture::open(path)?, *region),
-            Source::Stored(pictures, index) => {
+            SampleSource::File(path) => Picture::open(path).map(Content::Picture),
+            SampleSource::Region(path, region) => self.cropped(&Picture::open(path)?, *region),
+            SampleSource::Stored(pictures, index) => {
                 pictures.get(*index).map(Content::Picture).ok_or_else(|| no("is not stored"))
             }
         }
     }
 
-    /// Reads samples of which `shares_picture` is true; their picture is decoded once.
+    /// Reads samples that are regions of one picture (`shares_picture`). The picture is decoded
+    /// once.
     pub(crate) fn read_together(samples: &[&Self]) -> Vec<Result<Content>> {
         let decoded = match samples {
             [first, _, ..] => match &first.source {
-                Source::Region(path, _) => Some(Picture::open(path)),
+                SampleSource::Region(path, _) => Some(Picture::open(path)),
                 _ => None,
             },
             _ => None,
         };
         let read = |sample: &&Self| match (&decoded, &sample.source) {
-            (Some(Ok(picture)), Source::Region(_, region)) => sample.cropped(picture, *region),
+            (Some(Ok(picture)), SampleSource::Region(_, region)) => sample.cropped(picture, *region),
             (Some(Err(error)), _) => Err(Error::item(&sample.name, error.to_string())),
             _ => sample.read(),
         };
@@ -239,12 +254,12 @@ impl Sample {
 
     /// Whether both are regions of one picture.
     pub(crate) fn shares_picture(&self, other: &Self) -> bool {
-        matches!((&self.source, &other.source), (Source::Region(a, _), Source::Region(b, _)) if a == b)
+        matches!((&self.source, &other.source), (SampleSource::Region(a, _), SampleSource::Region(b, _)) if a == b)
     }
 
     fn cropped(&self, picture: &Picture, [left, top, right, bottom]: [usize; 4]) -> Result<Content> {
         let region = picture.crop(left, top, right, bottom).map(Content::Picture);
-        region.ok_or_else(|| Error::item(&self.name, "its box lies outside the picture"))
+        region.ok_or_else(|| Error::item(&self.name, "its box lies outside the picture; correct the annotation"))
     }
 
     fn text(&self, text: &str) -> Result<Content> {
@@ -286,23 +301,23 @@ impl Pictures {
     }
 }
 
-/// Labels by name, numbered in the order of the names.
-pub(crate) fn number_classes(parts: [Option<Vec<(String, String, Source)>>; 3]) -> Found {
+/// Numbers the classes in the order of their names.
+pub(crate) fn number_classes(parts: [Option<Vec<(String, String, SampleSource)>>; 3]) -> Found {
     let names: BTreeSet<&String> = parts.iter().flatten().flatten().map(|(_, class, _)| class).collect();
     let classes: Vec<String> = names.into_iter().cloned().collect();
     let label = |class: &String| classes.binary_search(class).unwrap_or_default();
-    let number = |part: Vec<(String, String, Source)>| -> Vec<Sample> {
+    let number = |part: Vec<(String, String, SampleSource)>| -> Vec<Sample> {
         part.into_iter().map(|(name, class, source)| Sample { name, label: label(&class), source }).collect()
     };
     Found { parts: parts.map(|part| part.map(number)), notes: vec![], classes: classes.clone() }
 }
 
-/// The entries of a folder, by name.
+/// The entries of a folder, sorted by name.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let listing = std::fs::read_dir(folder).map_err(Error::io(folder))?;
     let mut paths =
         listing.map(|entry| entry.map(|e| e.path()).map_err(Error::io(folder))).collect::<Result<Vec<_>>>()?;
-    // Names that begin with a dot are the system's own.
+    // Hidden files belong to the system.
     paths.retain(|path| !file_name(path).starts_with('.'));
     paths.sort();
     Ok(paths)
@@ -313,7 +328,7 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The first of `names` that is in the folder.
+/// The first of `names` that exists in the folder.
 pub(crate) fn first_there(folder: &Path, names: &[&str]) -> Option<PathBuf> {
     names.iter().map(|name| folder.join(name)).find(|path| path.exists())
 }

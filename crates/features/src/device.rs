@@ -1,56 +1,56 @@
-//! Where networks run.
+//! The device that a network runs on: the CPU or an NVIDIA GPU.
 
 use crate::{Error, Result};
 use candle_core::Device;
 
-/// Where a network runs.
+/// The device to run a network on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Place {
-    /// On the CPU.
+pub enum DeviceChoice {
+    /// The CPU.
     #[default]
     Cpu,
-    /// On the first NVIDIA card.
+    /// The first NVIDIA GPU.
     Cuda,
-    /// On a card where this build knows of cards and there is one, else on the CPU.
+    /// A GPU if this build supports GPUs and the machine has one, else the CPU.
     Auto,
 }
 
-impl Place {
-    /// The place as the tensor library knows it; and, where it might have been another, why it is not.
-    pub(crate) fn device(self) -> Result<(Device, Option<String>)> {
+impl DeviceChoice {
+    /// Opens the device. With `Auto` on the CPU, a note says why no GPU is used.
+    pub(crate) fn open(self) -> Result<(Device, Option<String>)> {
         match self {
             Self::Cpu => Ok((Device::Cpu, None)),
-            Self::Cuda => Ok((card()?, None)),
-            Self::Auto => Ok(card_or_cpu(card())),
+            Self::Cuda => Ok((gpu()?, None)),
+            Self::Auto => Ok(gpu_or_cpu(gpu())),
         }
     }
 }
 
-/// Who has a build for cards means to use one, and is told why it is not.
-fn card_or_cpu(card: Result<Device>) -> (Device, Option<String>) {
-    match card {
-        Ok(card) => (card, None),
+/// The GPU if it can be used, else the CPU. A build without GPU support needs no note.
+fn gpu_or_cpu(gpu: Result<Device>) -> (Device, Option<String>) {
+    match gpu {
+        Ok(gpu) => (gpu, None),
         Err(Error::NoCuda) => (Device::Cpu, None),
-        Err(Error::NoCard { reason }) => {
-            (Device::Cpu, Some(format!("no NVIDIA card can be used: {reason}; the network runs on the CPU")))
+        Err(Error::NoGpu { reason }) => {
+            (Device::Cpu, Some(format!("no NVIDIA GPU can be used: {reason}; the network runs on the CPU")))
         }
         Err(error) => (Device::Cpu, Some(format!("{error}; the network runs on the CPU"))),
     }
 }
 
 #[cfg(feature = "cuda")]
-fn card() -> Result<Device> {
+fn gpu() -> Result<Device> {
     let usable = || {
         let device = Device::new_cuda(0)?;
-        // Kernels that were compiled for other cards are noticed when one is run.
+        // Kernels that were compiled for other GPUs fail only when one is run.
         candle_core::Tensor::zeros(1, candle_core::DType::F32, &device)?.affine(1.0, 1.0)?.to_vec1::<f32>()?;
         Ok(device)
     };
-    usable().map_err(|e: candle_core::Error| Error::NoCard { reason: e.to_string() })
+    usable().map_err(|e: candle_core::Error| Error::NoGpu { reason: e.to_string() })
 }
 
 #[cfg(not(feature = "cuda"))]
-fn card() -> Result<Device> {
+fn gpu() -> Result<Device> {
     Err(Error::NoCuda)
 }
 
@@ -59,12 +59,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_that_cannot_be_used_is_said() {
-        let (device, note) = card_or_cpu(Err(Error::NoCard { reason: "the driver is too old".to_owned() }));
+    fn a_note_says_why_no_gpu_is_used() {
+        let (device, note) = gpu_or_cpu(Err(Error::NoGpu { reason: "the driver is too old".to_owned() }));
         assert!(device.is_cpu());
         let note = note.unwrap_or_default();
         assert!(note.contains("the driver is too old") && note.contains("on the CPU"), "{note}");
-        // A build without cards has nothing to say.
-        assert_eq!(card_or_cpu(Err(Error::NoCuda)).1, None);
+        // A build without GPU support has nothing to say.
+        assert_eq!(gpu_or_cpu(Err(Error::NoCuda)).1, None);
     }
 }

@@ -1,10 +1,11 @@
-//! The transformer encoder shared by BERT, MPNet and ViT: attention and a two-layer network, each with a residual.
+//! The transformer encoder of BERT, MPNet and ViT: blocks of attention and a two-layer network,
+//! each with a residual connection.
 
 use crate::Result;
 use crate::ops::{Activation, Attention, Linear, Norm};
 use candle_core::Tensor;
 
-/// Where the normalisation of a block stands.
+/// The position of the normalisations in a block.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Order {
     /// After the residual has been added (BERT, MPNet).
@@ -17,15 +18,15 @@ pub(crate) enum Order {
 pub(crate) struct Layer {
     /// Queries, keys and values side by side.
     pub qkv: Linear,
-    /// What attention's result goes through.
+    /// The projection of the attention's result.
     pub out: Linear,
-    /// The normalisation of the attention half.
+    /// The normalisation of the attention.
     pub attention_norm: Norm,
-    /// The first half of the network, with an exact GELU.
+    /// The first layer of the network, with an exact GELU.
     pub up: Linear,
-    /// Its second half.
+    /// Its second layer.
     pub down: Linear,
-    /// The normalisation of the network half.
+    /// The normalisation of the network.
     pub network_norm: Norm,
 }
 
@@ -35,14 +36,14 @@ pub(crate) struct Encoder {
     pub layers: Vec<Layer>,
     /// Heads of each attention.
     pub heads: usize,
-    /// Where normalisation stands.
+    /// The position of the normalisations.
     pub order: Order,
     /// Scores by distance for each head (MPNet): heads by `2 reach + 1`.
     pub distance: Option<Tensor>,
 }
 
 impl Encoder {
-    /// Takes the rows of all sequences, one after the other, through the blocks.
+    /// Applies all blocks to the rows of all sequences.
     pub fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
         let attention = Attention::new(lengths, self.heads, self.distance.as_ref(), x.device())?;
         let attend = |layer: &Layer, x: &Tensor| attention.forward(&layer.qkv.forward(x)?);

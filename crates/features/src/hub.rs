@@ -1,5 +1,5 @@
-//! Models by name from the Hugging Face hub: a revision and the hash of the weights are part of the
-//! name.
+//! Downloads models from the Hugging Face hub. A model is pinned by its name, its revision and the
+//! hash of its weights.
 
 use crate::weights::hexadecimal;
 use crate::{Error, Result, config, disk};
@@ -12,19 +12,20 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-/// Where models are asked for unless the user says otherwise.
+/// The address of the hub, unless the user gives another.
 pub const ADDRESS: &str = "https://huggingface.co";
 
-/// How long a hub may be silent.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The time that a hub may be silent.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Weights above this many bytes are refused; what lies beside them is a configuration.
+/// Weights above this many bytes are refused. Other files are configurations, with a limit of their
+/// own.
 const MAX_WEIGHTS: u64 = 16 << 30;
 
 /// The file of a model's weights.
 pub const WEIGHTS: &str = "model.safetensors";
 
-/// What a model may consist of, and whether it must.
+/// The files that a model may have, and whether it must have them.
 const FILES: [(&str, bool); 9] = [
     ("config.json", true),
     ("tokenizer.json", false),
@@ -37,7 +38,7 @@ const FILES: [(&str, bool); 9] = [
     (WEIGHTS, true),
 ];
 
-/// A model, pinned: these bytes and no others.
+/// A pinned model: exactly these weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pin {
     /// `owner/name`.
@@ -59,7 +60,7 @@ impl Pin {
         let hexadecimal = |text: &str, length| text.len() == length && text.chars().all(|c| c.is_ascii_hexdigit());
         match name.split('/').collect::<Vec<_>>()[..] {
             [owner, model] if plain(owner) && plain(model) => {}
-            _ => return Err(bad("is no name of a model: it must be owner/name")),
+            _ => return Err(bad("is no name of a model: use owner/name")),
         }
         if !hexadecimal(revision, 40) {
             return Err(bad("needs --revision: the 40 digits of a commit, from the model's page under Files"));
@@ -70,7 +71,8 @@ impl Pin {
         Ok(Self { name: name.to_owned(), revision: revision.to_lowercase(), sha256: sha256.to_lowercase() })
     }
 
-    /// What is wrong with weights whose hash is `found`, unless they are the pinned ones.
+    /// The difference between the pinned weights and weights with the hash `found`, if there is
+    /// one.
     pub(crate) fn difference(&self, found: &str) -> Option<String> {
         (found != self.sha256).then(|| format!("its SHA-256 is {found}, pinned is {}", self.sha256))
     }
@@ -84,16 +86,16 @@ pub struct Hub {
     pub token: Option<String>,
     /// Models that have been downloaded.
     pub cache: PathBuf,
-    /// How long it may be silent: `PATIENCE`, usually.
-    pub patience: Duration,
+    /// The time that it may be silent: usually [`SILENCE_TIMEOUT`].
+    pub silence_timeout: Duration,
 }
 
-/// What a download tells of itself.
+/// A step of a download.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step<'a> {
-    /// Another program fetches this file, and is waited for.
+    /// Another program downloads this file; this one waits for it.
     Waiting(&'a str),
-    /// So many bytes of a file have come.
+    /// A part of a file has arrived.
     Coming {
         /// Which file.
         file: &'a str,
@@ -102,8 +104,8 @@ pub enum Step<'a> {
         /// Bytes in all, where the hub says so.
         total: Option<u64>,
     },
-    /// A file that may belong to the model could not be asked for, or not be kept: the model is
-    /// used without it.
+    /// A file that may belong to the model could not be requested or stored: the model is used
+    /// without it.
     Without {
         /// Which file.
         file: &'a str,
@@ -113,18 +115,19 @@ pub enum Step<'a> {
 }
 
 impl Hub {
-    /// The folder of the pinned model. Files that are not there are downloaded; those that the hub
-    /// does not have either are remembered, so that a whole copy needs no network, and one that an
-    /// earlier version of this program left is made whole; where that cannot be, it is used as it
-    /// was then. Weights that come are held to their pin here, weights that are there by
+    /// The folder of the pinned model, with all its files. Missing files are downloaded. A file
+    /// that the hub does not have is recorded as absent, so that a complete copy needs no network.
+    ///
+    /// A copy that an earlier version left incomplete is completed; if that fails, it is used as it
+    /// is. Downloaded weights are compared with the pin here, weights on disk in
     /// `Extractor::pinned`, which reads them anyway.
     pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(Step)) -> Result<PathBuf> {
         let folder = self.folder(pin);
-        // Weights come last: with them is everything that the version which fetched them knew of.
+        // The weights are downloaded last: if they exist, the other files were downloaded before.
         let was_whole = folder.join(WEIGHTS).is_file();
         let mut in_vain = false;
         for (file, needed) in files(pin) {
-            // A hub that does not answer is not waited for again.
+            // If the hub did not answer once, it is not asked again.
             if in_vain && !needed {
                 continue;
             }
@@ -139,12 +142,12 @@ impl Hub {
         Ok(folder)
     }
 
-    /// Where a model is kept.
+    /// The folder of a model.
     fn folder(&self, pin: &Pin) -> PathBuf {
         self.cache.join(pin.name.replace('/', "--")).join(&pin.revision)
     }
 
-    /// One of the files, unless it is known already.
+    /// Downloads a file, unless it exists or is recorded as absent.
     fn fetch_file(
         &self,
         pin: &Pin,
@@ -158,9 +161,8 @@ impl Hub {
         }
         let parent = path.parent().unwrap_or(folder);
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
-        // Claimed before it is asked for: while one waits for another, the hub would take back what
-        // it offered.
-        let Some(out) = claimed(&path, || progress(Step::Waiting(file)))? else { return Ok(()) };
+        // Locked before the request: the hub would time out while this program waits for the lock.
+        let Some(out) = lock_download(&path, || progress(Step::Waiting(file)))? else { return Ok(()) };
         let part = disk::unfinished(&path);
         match self.download(pin, file, (&out, &part), progress) {
             Ok(true) => disk::publish(&out, &path),
@@ -178,18 +180,19 @@ impl Hub {
         format!("{}/{}/resolve/{}/{file}", self.address, pin.name, pin.revision)
     }
 
-    /// Fetches a file into an open one, whose place is for errors; false if there is none.
+    /// Downloads a file into an open one, whose path is for errors; false if the hub does not have
+    /// it.
     fn download(
         &self,
         pin: &Pin,
         file: &str,
-        (mut out, place): (&File, &Path),
+        (mut out, out_path): (&File, &Path),
         progress: &mut impl FnMut(Step),
     ) -> Result<bool> {
         let address = self.link(pin, file);
         let failed = |reason: String| Error::Download {
             address: address.clone(),
-            reason: format!("{reason}; {}", self.by_hand(pin)),
+            reason: format!("{reason}; {}", self.offline_instructions(pin)),
         };
         let mut request = self.agent().get(&address);
         if let Some(token) = self.token.as_ref().filter(|_| is_private(&self.address)) {
@@ -199,7 +202,8 @@ impl Hub {
             Ok(response) => response,
             Err(ureq::Error::StatusCode(404)) => return Ok(false),
             Err(ureq::Error::StatusCode(status @ (401 | 403))) => {
-                let reason = format!("the hub refuses it ({status}): a gated or private model needs HF_TOKEN");
+                let reason =
+                    format!("the hub refused the request ({status}); for a gated or private model set HF_TOKEN");
                 return Err(Error::Download { address, reason });
             }
             Err(error) => return Err(failed(error.to_string())),
@@ -209,8 +213,9 @@ impl Hub {
         let pieces = pieces(response.into_body().into_reader());
         let (mut hash, mut done) = (Sha256::new(), 0);
         loop {
-            let silent = |_| failed(format!("nothing came for {} s", self.patience.as_secs_f32()));
-            let piece = pieces.recv_timeout(self.patience).map_err(silent)?.map_err(|e| failed(e.to_string()))?;
+            let silent = |_| failed(format!("nothing came for {} s", self.silence_timeout.as_secs_f32()));
+            let piece =
+                pieces.recv_timeout(self.silence_timeout).map_err(silent)?.map_err(|e| failed(e.to_string()))?;
             if piece.is_empty() {
                 break;
             }
@@ -218,7 +223,7 @@ impl Hub {
             if done.max(total.unwrap_or(0)) > most {
                 return Err(failed(format!("has more than {most} bytes")));
             }
-            out.write_all(&piece).map_err(Error::io(place))?;
+            out.write_all(&piece).map_err(Error::io(out_path))?;
             hash.update(&piece);
             progress(Step::Coming { file, done, total });
         }
@@ -227,24 +232,24 @@ impl Hub {
         }
         match pin.difference(&hexadecimal(&hash.finalize())) {
             Some(difference) if file == WEIGHTS => {
-                Err(Error::Download { address, reason: format!("{difference}; check the pin") })
+                Err(Error::Download { address, reason: format!("{difference}; check --revision and --sha256") })
             }
             _ => Ok(true),
         }
     }
 
-    /// What waits for names, connections and answers, but not for ever.
+    /// The HTTP client, with timeouts for names, connections and answers.
     fn agent(&self) -> ureq::Agent {
         let config = ureq::Agent::config_builder()
-            .timeout_resolve(Some(self.patience))
-            .timeout_connect(Some(self.patience))
-            .timeout_recv_response(Some(self.patience))
+            .timeout_resolve(Some(self.silence_timeout))
+            .timeout_connect(Some(self.silence_timeout))
+            .timeout_recv_response(Some(self.silence_timeout))
             .redirect_auth_headers(ureq::config::RedirectAuthHeaders::SameHost);
         config.build().into()
     }
 
-    /// What to do on a machine without a network.
-    fn by_hand(&self, pin: &Pin) -> String {
+    /// What to do on a machine without an internet connection.
+    fn offline_instructions(&self, pin: &Pin) -> String {
         let Pin { name, revision, .. } = pin;
         let list: Vec<&str> = files(pin).into_iter().map(|(file, _)| file).collect();
         let which = if catalogue::files(name, revision).is_some() { "" } else { "those of " };
@@ -258,8 +263,8 @@ impl Hub {
     }
 }
 
-/// The files a model may consist of, and whether it must. Of a model of the catalogue they are
-/// known, so that no others are asked for.
+/// The files that a model may have, and whether it must have them. The catalogue lists the files of
+/// its models, so that no others are requested.
 fn files(pin: &Pin) -> Vec<(&'static str, bool)> {
     match catalogue::files(&pin.name, &pin.revision) {
         Some(known) => known.iter().map(|file| (*file, true)).collect(),
@@ -267,7 +272,7 @@ fn files(pin: &Pin) -> Vec<(&'static str, bool)> {
     }
 }
 
-/// Whether what is sent to an address stays between this machine and the one it names.
+/// Whether nobody between this machine and the address can read what is sent.
 fn is_private(address: &str) -> bool {
     let here = |host: &str| {
         let rest = address.strip_prefix("http://").and_then(|rest| rest.strip_prefix(host));
@@ -276,15 +281,14 @@ fn is_private(address: &str) -> bool {
     address.starts_with("https://") || ["127.0.0.1", "localhost", "[::1]"].into_iter().any(here)
 }
 
-/// The folder of a pinned model in the cache of Hugging Face's own programs (`hub`), if all of it
-/// is there. Programs that load a model download only some of its files, and a missing file can
-/// change features: the copy is used if it holds every file, or if each missing one is known not to
-/// exist.
+/// The folder of a pinned model in the cache of Hugging Face's own programs (`hub`), if it is
+/// complete. Those programs often download only some files of a model, and a missing file can
+/// change features. A copy is complete if each file exists or is recorded as absent.
 pub fn snapshot(hub: &Path, pin: &Pin) -> Option<PathBuf> {
     let model = hub.join(format!("models--{}", pin.name.replace('/', "--")));
     let folder = model.join("snapshots").join(&pin.revision);
     let absent = model.join(".no_exist").join(&pin.revision);
-    // Only a download of the whole repository brings this file.
+    // Only a download of the whole repository includes this file.
     let is_whole = folder.join(".gitattributes").exists();
     let known = |(file, needed): (&str, bool)| {
         folder.join(file).is_file() || (!needed && (is_whole || absent.join(file).exists()))
@@ -292,22 +296,22 @@ pub fn snapshot(hub: &Path, pin: &Pin) -> Option<PathBuf> {
     files(pin).into_iter().all(known).then_some(folder)
 }
 
-/// The mark of a file that a model does not have, in the file's place.
+/// The file that records that a model does not have a file.
 fn absent(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".absent");
     path.with_file_name(name)
 }
 
-/// Whether it is known what a file is, or that there is none.
+/// Whether a file exists or is recorded as absent.
 fn is_known(path: &Path) -> bool {
     path.is_file() || absent(path).is_file()
 }
 
-/// The unfinished file of a download, for this process alone: one that another process writes is
-/// waited for, which ends when that process does; `waiting` hears it. `None` if it is known by then
-/// what the file is, or that there is none.
-fn claimed(path: &Path, mut waiting: impl FnMut()) -> Result<Option<File>> {
+/// Opens and locks the unfinished file of a download. If another process holds the lock, `waiting`
+/// is called, and this one waits until the other has finished or ended. `None` if the file exists
+/// by then, or is recorded as absent.
+fn lock_download(path: &Path, mut waiting: impl FnMut()) -> Result<Option<File>> {
     let part = disk::unfinished(path);
     while !is_known(path) {
         let file = File::options().create(true).truncate(false).write(true).open(&part).map_err(Error::io(&part))?;
@@ -315,7 +319,7 @@ fn claimed(path: &Path, mut waiting: impl FnMut()) -> Result<Option<File>> {
             waiting();
             file.lock().map_err(Error::io(&part))?;
         }
-        // What was locked may have been published, and taken away again, since it was opened.
+        // The file may have been renamed or removed between opening and locking.
         match is_at(&file, &part) {
             true if is_known(path) => disk::remove(&part)?,
             true => {
@@ -340,8 +344,8 @@ fn is_at(_: &File, path: &Path) -> bool {
     path.is_file()
 }
 
-/// What a body holds, piece by piece and an empty one last, from a thread of its own: a read that
-/// never ends can be left to itself.
+/// Reads a body in a thread of its own, piece by piece, an empty piece last. A read that never ends
+/// blocks that thread only.
 fn pieces(mut body: impl Read + Send + 'static) -> Receiver<std::io::Result<Vec<u8>>> {
     let (sender, receiver) = sync_channel(4);
     std::thread::spawn(move || {

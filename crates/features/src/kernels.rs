@@ -1,14 +1,16 @@
-//! The loops between the matrix products, on slices of `f32`.
+//! CPU kernels for the operations between matrix products, on slices of `f32`.
 //!
-//! Each is written once and compiled twice: for any machine, and for AVX2 with fused multiply-adds, chosen at run time.
+//! Each kernel is written once and compiled twice: for any machine, and for AVX2 with fused
+//! multiply-adds. The program chooses at run time.
 
-/// `a b + c`, fused where the machine does it in one instruction.
+/// `a b + c`, with one rounding if `FUSED`.
 #[inline(always)]
 fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Makes `$name` from the body `$body<const FUSED: bool>`.
+/// Defines `$name`, which calls `$body::<true>` on machines with AVX2 and FMA, else
+/// `$body::<false>`.
 macro_rules! compiled_twice {
     ($(#[$doc:meta])* $name:ident = $body:ident($($argument:ident: $kind:ty),*)) => {
         $(#[$doc])*
@@ -20,7 +22,7 @@ macro_rules! compiled_twice {
                     $body::<true>($($argument),*);
                 }
                 if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-                    // SAFETY: the machine has just been asked for both features.
+                    // SAFETY: the check above says that the machine has both features.
                     unsafe { wide($($argument),*) };
                     return;
                 }
@@ -30,7 +32,8 @@ macro_rules! compiled_twice {
     };
 }
 
-/// `e^x` for `x <= 88`, 0 below -87. `x = n ln 2 + r` with `|r| <= ln 2 / 2`; seven terms of the series leave 6e-9.
+/// `e^x` for `x <= 88`, 0 below -87. With `x = n ln 2 + r` and `|r| <= ln 2 / 2`, seven terms of
+/// the series of `e^r` have a relative error of 6e-9.
 #[inline(always)]
 fn exp<const FUSED: bool>(x: f32) -> f32 {
     // 1.5 * 2^23: adding it leaves the rounded integer in the low bits of the mantissa.
@@ -49,7 +52,8 @@ fn exp<const FUSED: bool>(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { sum * power }
 }
 
-/// `x Phi(x)` with the normal distribution by formula 7.1.26 of Abramowitz and Stegun (error of erf below 1.5e-7).
+/// `x Phi(x)`. The normal distribution function `Phi` is computed by formula 7.1.26 of Abramowitz
+/// and Stegun, whose error of erf is below 1.5e-7.
 #[inline(always)]
 fn gelu<const FUSED: bool>(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
@@ -122,7 +126,7 @@ fn lane_sum(x: &[f32], term: impl Fn(f32) -> f32) -> f32 {
 }
 
 compiled_twice! {
-    /// Rows of `x` to mean 0 and variance 1, then times `scale` plus `shift`, into `out`.
+    /// Scales the rows of `x` to mean 0 and variance 1, multiplies by `scale` and adds `shift`.
     norm_rows = norm_rows_body(out: &mut [f32], x: &[f32], scale: &[f32], shift: &[f32], epsilon: f32)
 }
 #[inline(always)]
@@ -138,7 +142,8 @@ fn norm_rows_body<const FUSED: bool>(out: &mut [f32], x: &[f32], scale: &[f32], 
     }
 }
 
-/// The first `LANES` columns of the row vector `a` times the matrix `m`, whose rows are `stride` apart.
+/// The first `LANES` columns of the row vector `a` times the matrix `m`, whose rows are `stride`
+/// apart.
 #[inline(always)]
 fn vector_times<const FUSED: bool>(a: impl Iterator<Item = f32>, m: &[f32], stride: usize) -> [f32; LANES] {
     let mut sums = [0.0; LANES];
@@ -150,21 +155,22 @@ fn vector_times<const FUSED: bool>(a: impl Iterator<Item = f32>, m: &[f32], stri
     sums
 }
 
-/// What the attention of one sequence is made of: `qkv` holds queries, keys and values side by side, `width` columns each.
+/// The inputs of the attention of one sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Heads<'a> {
-    /// Rows of `3 width` columns.
+    /// Queries, keys and values side by side: rows of `3 width` columns.
     pub qkv: &'a [f32],
     /// Columns of all heads together.
     pub width: usize,
-    /// How many heads share them.
+    /// The number of heads.
     pub count: usize,
-    /// For each head, `2 reach + 1` scores to add by the distance of key from query; empty for none.
+    /// For each head, `2 reach + 1` scores, by the distance of the key from the query; or empty.
     pub distance: &'a [f32],
 }
 
 compiled_twice! {
-    /// Softmax of `q k^T / sqrt(d)` (plus the distance's score) times `v`, head by head, for one sequence.
+    /// The attention of one sequence: for each head, the softmax of `q k^T / sqrt(d)` (plus the
+    /// scores by distance) times `v`.
     attend = attend_body(out: &mut [f32], heads: Heads<'_>)
 }
 #[inline(always)]
@@ -237,7 +243,7 @@ impl Window {
         ((self.output() - 1) * self.stride + self.size).saturating_sub(self.side) / 2
     }
 
-    /// The offsets within the window whose place `start + offset - padding` lies in the image.
+    /// The offsets in the window whose position `start + offset - padding` lies in the image.
     fn inside(self, start: usize) -> std::ops::Range<usize> {
         let padding = self.padding();
         padding.saturating_sub(start).min(self.size)..(self.side + padding).saturating_sub(start).min(self.size)
@@ -245,7 +251,8 @@ impl Window {
 }
 
 compiled_twice! {
-    /// One image of `side` x `side` pixels: each channel with its own `size` x `size` weights, plus bias, bounded to 0..=6.
+    /// Convolves an image of `side` x `side` pixels, each channel with its own `size` x `size`
+    /// weights, adds the bias and bounds the values to 0..=6.
     depthwise = depthwise_body(out: &mut [f32], image: &[f32], weights: &[f32], bias: &[f32], window: Window)
 }
 #[inline(always)]
@@ -286,7 +293,8 @@ mod tests {
 
     #[test]
     fn gelu_follows_the_error_function() {
-        // By the series erf z = 2 / sqrt(pi) sum (-1)^n z^(2n + 1) / (n! (2n + 1)), good for |z| < 4.
+        // By the series erf z = 2 / sqrt(pi) sum (-1)^n z^(2n + 1) / (n! (2n + 1)), good for |z| <
+        // 4.
         let erf = |z: f64| {
             let (mut sum, mut power) = (0.0, z);
             for n in 0..120 {
@@ -307,7 +315,7 @@ mod tests {
 
     #[test]
     fn windows_pad_as_tensorflow_does() {
-        // 224 by 3 with step 2: one zero in all, and it comes last.
+        // A window of 3 with step 2 on a side of 224 needs one zero, after the last pixel.
         assert_eq!(
             (Window { size: 3, stride: 2, side: 224 }.output(), Window { size: 3, stride: 2, side: 224 }.padding()),
             (112, 0)

@@ -1,6 +1,6 @@
-//! Models: found on disk, recognised by their configuration.
+//! Networks on disk: recognised by their configuration, opened, and run on texts or pictures.
 
-use crate::device::Place;
+use crate::device::DeviceChoice;
 use crate::manifest::Identity;
 use crate::picture::{Picture, PicturePreprocessing};
 use crate::sentence::{Family, NOTHING, SentenceModel, SentencePreprocessing, Tokens};
@@ -12,8 +12,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Files that decide what is done before and after a network.
-const BESIDE: &[&str] = &[
+/// Files that say how inputs and outputs of a network are processed.
+const PROCESSING_FILES: &[&str] = &[
     "tokenizer.json",
     "modules.json",
     "1_Pooling/config.json",
@@ -25,7 +25,7 @@ const BESIDE: &[&str] = &[
 
 const KNOWN: &str = "mpnet, bert, vit and efficientnet-lite0";
 
-/// What is done to an input before the network and to its output after it.
+/// How an input is prepared for the network and its output is processed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preprocessing {
@@ -59,18 +59,20 @@ impl Extractor {
     /// Opens a folder with `config.json` and `model.safetensors`, a safetensors file of
     /// EfficientNet-Lite0, or an `.onnx` file, to be run on the CPU.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_on(path, Place::Cpu)
+        Self::open_on(path, DeviceChoice::Cpu)
     }
 
-    /// Opens a network to be run on a place of choice.
-    pub fn open_on(path: &Path, place: Place) -> Result<Self> {
+    /// Opens a network to be run on the chosen device.
+    pub fn open_on(path: &Path, device: DeviceChoice) -> Result<Self> {
         if path.extension().is_some_and(|extension| extension == "onnx") {
-            return match place {
-                Place::Cuda => Err(Error::file(path, "ONNX models run on the CPU: take --device cpu")),
-                Place::Cpu | Place::Auto => open_onnx(path),
+            return match device {
+                DeviceChoice::Cuda => {
+                    Err(Error::file(path, "is an ONNX model, and those run on the CPU only: use --device cpu"))
+                }
+                DeviceChoice::Cpu | DeviceChoice::Auto => open_onnx(path),
             };
         }
-        let (device, note) = place.device()?;
+        let (device, note) = device.open()?;
         Ok(Self { note, ..Self::built_in(path, &device)? })
     }
 
@@ -96,7 +98,7 @@ impl Extractor {
             "efficientnet-lite0" => Ok(Network::Vision(VisionModel::open_lite0(&lone, device)?)),
             found => Err(Error::Architecture { path: configuration.clone(), found: found.to_owned(), known: KNOWN }),
         };
-        let files = files_there(path, &[&["config.json", "model.safetensors"], BESIDE].concat());
+        let files = files_there(path, &[&["config.json", "model.safetensors"], PROCESSING_FILES].concat());
         Self::identified(network?, path, &kind.model_type, files, device)
     }
 
@@ -120,44 +122,57 @@ impl Extractor {
             #[cfg(feature = "onnx")]
             Network::Onnx(model) => (model.width(), model.preprocessing()),
         };
-        // Absolute: a classifier is used from other folders than the one its features were made in.
+        // An absolute path, because a classifier may be used from another folder.
         let source = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
         let identity =
             Identity { source, revision: None, architecture: architecture.to_owned(), columns, files, preprocessing };
         Ok(Self { network, identity, device: device.clone(), note: None })
     }
 
-    /// Opens the network a manifest describes, at `path` or where it was then, and refuses any
-    /// other.
-    pub fn from_manifest(manifest: &crate::Manifest, path: Option<&Path>, place: Place) -> Result<Self> {
+    /// Opens the network that a manifest describes, at `path` or at its recorded place. Any other
+    /// network is an error.
+    pub fn from_manifest(manifest: &crate::Manifest, path: Option<&Path>, device: DeviceChoice) -> Result<Self> {
         let path = path.unwrap_or(Path::new(&manifest.model.source));
-        let mut extractor = Self::open_on(path, place)?;
+        let mut extractor = Self::open_on(path, device)?;
         if let Some((name, hash)) = extractor.identity.changed(&manifest.model) {
-            let reason = format!("{name} is not the one the features were made with (SHA-256 {hash})");
+            let reason = format!(
+                "{name} is not the file that the features were made with (SHA-256 {hash}); give that network with --network"
+            );
             return Err(Error::file(path, reason));
         }
         if extractor.identity.preprocessing != manifest.model.preprocessing {
-            return Err(Error::file(path, "its preprocessing is not the one the features were made with"));
+            return Err(Error::file(
+                path,
+                "its preprocessing is not the one that the features were made with; give that network with --network",
+            ));
         }
         if extractor.identity.columns != manifest.model.columns {
             let (has, made) = (extractor.identity.columns, manifest.model.columns);
-            return Err(Error::file(path, format!("it gives {has} features, {made} were made")));
+            return Err(Error::file(
+                path,
+                format!(
+                    "computes {has} features, but the manifest says {made}; give the network of the manifest with --network"
+                ),
+            ));
         }
-        // Where it is found again is the manifest's to say; what it is has just been read.
+        // The place is the one that the manifest names; the content has just been compared.
         extractor.identity.source = manifest.model.source.clone();
         extractor.identity.revision = manifest.model.revision.clone();
         Ok(extractor)
     }
 
-    /// Opens the folder of a model of the hub, under the name and revision it has there; other
-    /// weights than pinned are refused.
+    /// Opens the folder of a model from the hub, under its name and revision there. Weights that
+    /// differ from the pinned ones are an error.
     #[cfg(feature = "hub")]
-    pub fn pinned(folder: &Path, pin: &crate::hub::Pin, place: Place) -> Result<Self> {
-        let mut extractor = Self::open_on(folder, place)?;
+    pub fn pinned(folder: &Path, pin: &crate::hub::Pin, device: DeviceChoice) -> Result<Self> {
+        let mut extractor = Self::open_on(folder, device)?;
         let weights = crate::hub::WEIGHTS;
         let found = extractor.identity.files.get(weights).map_or("none", String::as_str);
         if let Some(difference) = pin.difference(found) {
-            return Err(Error::file(&folder.join(weights), format!("{difference}; remove it and check the pin")));
+            return Err(Error::file(
+                &folder.join(weights),
+                format!("{difference}; remove the file and check --revision and --sha256"),
+            ));
         }
         extractor.identity.source = pin.name.clone();
         extractor.identity.revision = Some(pin.revision.clone());
@@ -171,15 +186,15 @@ impl Extractor {
 
     /// Where it runs: `cpu` or `cuda`.
     pub fn device(&self) -> &'static str {
-        if self.on_card() { "cuda" } else { "cpu" }
+        if self.on_gpu() { "cuda" } else { "cpu" }
     }
 
-    /// What the user should know before it is run: that it was meant for a card and cannot use one.
+    /// A note for the user: why the network does not run on a GPU.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    pub(crate) fn on_card(&self) -> bool {
+    pub(crate) fn on_gpu(&self) -> bool {
         !self.device.is_cpu()
     }
 
@@ -188,8 +203,8 @@ impl Extractor {
         matches!(self.identity.preprocessing, Preprocessing::Sentence(_))
     }
 
-    /// A feature vector for each text; texts beyond the model's limit lose their end, as in
-    /// sentence-transformers.
+    /// Computes a feature vector for each text. The end of a text beyond the model's limit is left
+    /// out, as in sentence-transformers.
     pub fn extract_texts(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
         let tokens: Vec<Tokens> = texts.par_iter().map(|text| self.tokens(text)).collect::<Result<_>>()?;
         match texts.iter().zip(&tokens).find(|(_, tokens)| tokens.ids.is_empty()) {
@@ -198,8 +213,8 @@ impl Extractor {
         }
     }
 
-    /// A feature vector for each text that was read before, of which there must be at least a
-    /// token; `progress` hears how many are done.
+    /// Computes a feature vector for each tokenized text, of at least one token. `progress` is
+    /// called with the number of finished texts.
     pub(crate) fn extract_tokens(&self, texts: &[Tokens], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
         let ids: Vec<&[u32]> = texts.iter().map(|tokens| tokens.ids.as_slice()).collect();
         match &self.network {
@@ -215,8 +230,7 @@ impl Extractor {
         Ok(self.extract_texts(&[text])?.pop().unwrap_or_default())
     }
 
-    /// A text as the model reads it, and how much of it that is; what is beyond its limit does not
-    /// count.
+    /// The tokens of a text, up to the model's limit, and whether that is all of the text.
     pub fn tokens(&self, text: &str) -> Result<Tokens> {
         match &self.network {
             Network::Sentence(model) => model.reader().tokens(text),
@@ -226,7 +240,7 @@ impl Extractor {
         }
     }
 
-    /// The picture at the size the network reads, which is all it needs of it.
+    /// Resizes a picture to the size that the network reads.
     pub fn fitted(&self, picture: &Picture) -> Picture {
         match &self.identity.preprocessing {
             Preprocessing::Picture(preprocessing) => preprocessing.fit(picture),
@@ -239,7 +253,8 @@ impl Extractor {
         self.extract_fitted(pictures, &mut |_| ())
     }
 
-    /// The same; `progress` hears how many are done.
+    /// Computes a feature vector for each picture. `progress` is called with the number of finished
+    /// pictures.
     pub(crate) fn extract_fitted(
         &self,
         pictures: &[Picture],
@@ -261,18 +276,24 @@ impl Extractor {
 
 #[cfg(feature = "onnx")]
 fn open_onnx(path: &Path) -> Result<Extractor> {
-    let network = Network::Onnx(crate::onnx::OnnxModel::open(path)?);
-    let mut files = files_there(path.parent().unwrap_or(Path::new("")), BESIDE);
+    let model = crate::onnx::OnnxModel::open(path)?;
+    // Weights may lie in files beside the model: they are a part of its identity.
+    let external: Vec<(String, PathBuf)> = model
+        .external_files()
+        .map(|file| (format!("model.onnx: {}", file.file_name().unwrap_or_default().display()), file.clone()))
+        .collect();
+    let mut files = files_there(path.parent().unwrap_or(Path::new("")), PROCESSING_FILES);
     files.push(("model.onnx", path.to_owned()));
-    Extractor::identified(network, path, "onnx", files, &Device::Cpu)
+    files.extend(external.iter().map(|(name, file)| (name.as_str(), file.clone())));
+    Extractor::identified(Network::Onnx(model), path, "onnx", files, &Device::Cpu)
 }
 
 #[cfg(not(feature = "onnx"))]
 fn open_onnx(path: &Path) -> Result<Extractor> {
-    Err(Error::file(path, "this build runs no ONNX models; build with the feature onnx"))
+    Err(Error::file(path, "is an ONNX model, which this build cannot run; build hetal-features with the feature onnx"))
 }
 
-/// Those of the named files that are in the folder.
+/// The named files that exist in the folder.
 fn files_there<'a>(folder: &Path, names: &[&'a str]) -> Vec<(&'a str, PathBuf)> {
     names.iter().map(|name| (*name, folder.join(name))).filter(|(_, file)| file.is_file()).collect()
 }

@@ -1,27 +1,35 @@
-//! Any network in the ONNX format, run by tract: one that reads pictures, or one that reads tokens.
+//! Networks in the ONNX format, run by tract. A network reads pictures, or the tokens of sentences.
 
 use crate::model::Preprocessing;
 use crate::picture::{Picture, PicturePreprocessing};
 use crate::sentence::{Reader, Tokens};
 use crate::{Error, Result, config, untrusted};
+use std::collections::BTreeSet;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use tract_onnx::data_resolver::ModelDataResolver;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::infer::Factoid;
 
-/// The side of pictures where neither the model nor a configuration names one.
+/// Larger files are refused. A Protocol Buffers message has at most 2 GiB.
+const MAX_BYTES: u64 = 2 << 30;
+
+/// The side of pictures if neither the model nor a configuration names one.
 const USUAL_SIDE: usize = 224;
-/// The tokens of a sentence where no configuration names a limit.
+/// The tokens of a sentence if no configuration names a limit.
 const USUAL_TOKENS: usize = 512;
-/// The input by which a network of sentences is known.
+/// The input that only networks for sentences have.
 const IDS: &str = "input_ids";
 
-/// An ONNX model that reads one picture (1 x 3 x side x side) or the tokens of one sentence (1 x length) at a time.
+/// An ONNX model that reads one picture (1 x 3 x side x side) or the tokens of one sentence
+/// (1 x length) at a time.
 pub(crate) struct OnnxModel {
     plan: Arc<TypedRunnableModel>,
     kind: Kind,
     width: usize,
     path: PathBuf,
+    external: BTreeSet<PathBuf>,
 }
 
 enum Kind {
@@ -29,32 +37,35 @@ enum Kind {
     Sentences(Box<Reader>, Vec<TokenInput>),
 }
 
-/// What an input of a network of sentences gets for each token.
+/// The value that an input of a network for sentences gets for each token.
 #[derive(Clone, Copy)]
 enum TokenInput {
     Id,
-    /// Whether the token counts: always, since nothing is padded.
+    /// Whether the token counts: always 1, because nothing is padded.
     Mask,
-    /// The sentence it belongs to: the first.
+    /// The sentence that the token belongs to: always the first.
     Segment,
 }
 
 impl OnnxModel {
     pub fn open(path: &Path) -> Result<Self> {
-        crate::weights::open(path)?;
-        untrusted::parsed(path, || Self::load(path))
+        untrusted::catch_panics(path, || Self::load(path))
     }
 
     fn load(path: &Path) -> Result<Self> {
-        let bad = |e: TractError| Error::file(path, format!("is no ONNX model this program can run: {e:#}"));
-        let model = tract_onnx::onnx().model_for_path(path).map_err(bad)?;
+        let bad = |e: TractError| {
+            Error::file(path, format!("is no ONNX model that this program can run: {e:#}; export the model again"))
+        };
+        let files = Arc::new(ExternalFiles::default());
+        let model = parse(path, files.clone())?;
         let names: Vec<String> = model.inputs.iter().map(|input| model.node(input.node).name.clone()).collect();
         let (kind, model) = match names.iter().any(|name| name == IDS) {
             true => Self::of_sentences(path, model, &names),
             false => Self::of_pictures(path, model),
         }?;
         let plan = model.into_optimized().and_then(|model| model.into_runnable()).map_err(bad)?;
-        let mut model = Self { plan, kind, width: 0, path: path.to_owned() };
+        let external = files.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut model = Self { plan, kind, width: 0, path: path.to_owned(), external };
         model.width = match &model.kind {
             Kind::Pictures(preprocessing) => model.picture(vec![0.0; 3 * preprocessing.side.pow(2)])?.len(),
             Kind::Sentences(reader, inputs) => model.sentence(&[0], reader, inputs)?.len(),
@@ -68,12 +79,21 @@ impl OnnxModel {
         let side = preprocessing.side;
         config::check_sizes(path, &[("the side of its pictures", side, config::SIDES)])?;
         let model = model.with_input_fact(0, f32::fact([1, 3, side, side]).into());
-        let bad = |e: TractError| Error::file(path, format!("reads no pictures: {e:#}"));
+        let bad = |e: TractError| {
+            Error::file(
+                path,
+                format!(
+                    "its input is not a picture of 1 x 3 x {side} x {side}: {e:#}; export the model with that input"
+                ),
+            )
+        };
         Ok((Kind::Pictures(preprocessing), model.map_err(bad)?))
     }
 
     fn of_sentences(path: &Path, mut model: InferenceModel, names: &[String]) -> Result<(Kind, InferenceModel)> {
-        let bad = |e: TractError| Error::file(path, format!("reads no tokens: {e:#}"));
+        let bad = |e: TractError| {
+            Error::file(path, format!("its inputs are not 1 x length tokens: {e:#}; export the model with such inputs"))
+        };
         let length = model.sym("length");
         let mut inputs = Vec::new();
         for (place, name) in names.iter().enumerate() {
@@ -81,13 +101,25 @@ impl OnnxModel {
                 IDS => TokenInput::Id,
                 "attention_mask" => TokenInput::Mask,
                 "token_type_ids" => TokenInput::Segment,
-                other => return Err(Error::file(path, format!("asks for {other}, which is not known"))),
+                other => {
+                    return Err(Error::file(
+                        path,
+                        format!(
+                            "has the unknown input {other}; input_ids, attention_mask and token_type_ids are supported"
+                        ),
+                    ));
+                }
             });
             let fact = i64::fact([1.to_dim(), length.to_dim()]);
             model.set_input_fact(place, fact.into()).map_err(bad)?;
         }
         let reader = Reader::open(path.parent().unwrap_or(Path::new("")), USUAL_TOKENS)?;
         Ok((Kind::Sentences(Box::new(reader), inputs), model))
+    }
+
+    /// Files beside the model that hold some of its weights.
+    pub fn external_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.external.iter()
     }
 
     pub fn width(&self) -> usize {
@@ -129,7 +161,8 @@ impl OnnxModel {
         }
     }
 
-    /// The first output for the planes of one picture: its numbers, the mean over places of a map, the first of many tokens.
+    /// The features of one picture, given as three planes: the first output, its mean over all
+    /// positions if it is a feature map, its first row if it is a sequence.
     fn picture(&self, planes: Vec<f32>) -> Result<Vec<f32>> {
         let bad = |e: TractError| self.cannot_run(e);
         let side = (planes.len() / 3).isqrt();
@@ -145,7 +178,7 @@ impl OnnxModel {
         }
     }
 
-    /// The first output for the tokens of one sentence, pooled where it has a row for each.
+    /// The features of one sentence: the first output, pooled if it has a row for each token.
     fn sentence(&self, ids: &[u32], reader: &Reader, inputs: &[TokenInput]) -> Result<Vec<f32>> {
         let tensor = |input: &TokenInput| {
             let value = |&id: &u32| match input {
@@ -164,36 +197,91 @@ impl OnnxModel {
         }
     }
 
-    /// Shape and numbers of the first output.
+    /// Runs the network and returns the shape and the numbers of its first output.
     fn run(&self, inputs: TVec<Tensor>) -> Result<(Vec<usize>, Vec<f32>)> {
+        untrusted::catch_panics(&self.path, || self.run_unguarded(inputs))
+    }
+
+    fn run_unguarded(&self, inputs: TVec<Tensor>) -> Result<(Vec<usize>, Vec<f32>)> {
         let bad = |e: TractError| self.cannot_run(e);
         let outputs = self.plan.run(inputs.into_iter().map(Into::into).collect()).map_err(bad)?;
-        let output = outputs.first().ok_or_else(|| Error::file(&self.path, "has no output"))?;
+        let output = outputs.first().ok_or_else(|| {
+            Error::file(&self.path, "has no output; export the model with its features as the first output")
+        })?;
         let numbers = output.cast_to::<f32>().map_err(bad)?;
         let numbers = numbers.try_as_plain_ram().and_then(|plain| plain.as_slice::<f32>()).map_err(bad)?;
         Ok((output.shape().to_vec(), numbers.to_vec()))
     }
 
     fn cannot_run(&self, error: TractError) -> Error {
-        Error::file(&self.path, format!("cannot be run: {error:#}"))
+        Error::file(&self.path, format!("cannot be run: {error:#}; export the model again"))
     }
 
     fn no_features(&self, shape: &[usize]) -> Error {
-        Error::file(&self.path, format!("its first output has shape {shape:?}, no features"))
+        Error::file(
+            &self.path,
+            format!("its first output has the shape {shape:?}; export the model with its features as the first output"),
+        )
     }
 }
 
-/// A vector for each input; `progress` hears how many are done.
+/// Computes a vector for each input. `progress` is called with the number of finished inputs.
 fn one_by_one<T>(
     inputs: &[T],
     forward: impl Fn(&T) -> Result<Vec<f32>>,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Vec<Vec<f32>>> {
-    let heard = |(index, input)| forward(input).inspect(|_| progress(index + 1));
-    inputs.iter().enumerate().map(heard).collect()
+    let reported = |(index, input)| forward(input).inspect(|_| progress(index + 1));
+    inputs.iter().enumerate().map(reported).collect()
 }
 
-/// The side the model itself asks for.
+/// Parses a file. Its bytes are read here: the parser would map the file into memory, and the
+/// process would be killed if another program cut the file meanwhile.
+fn parse(path: &Path, files: Arc<ExternalFiles>) -> Result<InferenceModel> {
+    let bytes = untrusted::read(path, MAX_BYTES).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => Error::NoWeights { path: path.to_owned() },
+        _ => Error::Io { path: path.to_owned(), source },
+    })?;
+    let bad = |e: TractError| Error::file(path, format!("is no ONNX model: {e:#}; export the model again"));
+    let mut onnx = tract_onnx::onnx();
+    onnx.provider = files;
+    let proto = onnx.proto_model_for_read(&mut bytes.as_slice()).map_err(bad)?;
+    let parsed = onnx.parse(&proto, path.parent().and_then(Path::to_str)).map_err(bad)?;
+    match &parsed.unresolved_inputs[..] {
+        [] => Ok(parsed.model),
+        [name, ..] => Err(Error::file(path, format!("uses {name}, which it does not define; export the model again"))),
+    }
+}
+
+/// Reads weights that lie in files beside the model, and remembers which files those are.
+#[derive(Default)]
+struct ExternalFiles {
+    read: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl ModelDataResolver for ExternalFiles {
+    fn read_bytes_from_path(
+        &self,
+        buffer: &mut Vec<u8>,
+        path: &Path,
+        offset: usize,
+        length: Option<usize>,
+    ) -> TractResult<()> {
+        let bad = |reason: String| std::io::Error::other(format!("{}: {reason}", path.display()));
+        let mut file = untrusted::open(path).map_err(|e| bad(e.to_string()))?;
+        let left = file.metadata()?.len().saturating_sub(offset as u64);
+        let length = length.map_or(left, |length| length as u64);
+        if length > left {
+            return Err(bad(format!("has {left} bytes from {offset} on, {length} are needed")).into());
+        }
+        file.seek(SeekFrom::Start(offset as u64))?;
+        file.take(length).read_to_end(buffer)?;
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+        Ok(())
+    }
+}
+
+/// The side of pictures that the model itself names.
 fn side(model: &InferenceModel) -> Option<usize> {
     let fact = model.input_fact(0).ok()?;
     let dimensions: Vec<_> = fact.shape.dims().collect();

@@ -1,6 +1,7 @@
-//! What the networks are made of besides matrix products. On the CPU each operation is one pass of `kernels` over memory,
-//! rows shared out among threads; on any other device it is put together from the tensor library's own operations, which
-//! the tests here hold to the same results.
+//! The operations of the networks beside matrix products.
+//!
+//! On the CPU, each operation is one pass of a kernel over memory, in parallel over rows. On other
+//! devices it is composed of the tensor library's operations. The tests compare the two.
 
 use crate::kernels::{self, Heads, Window};
 use candle_core::{
@@ -14,19 +15,19 @@ const STRIP: usize = 16;
 /// `x W^T + b`.
 #[derive(Clone)]
 pub(crate) struct Linear {
-    /// `W^T`: inputs by outputs, the order in which the product reads it fastest.
+    /// `W^T`, inputs by outputs: the product reads this order fastest.
     weight: Tensor,
     /// One value an output.
     bias: Tensor,
 }
 
 impl Linear {
-    /// From weights as checkpoints store them: outputs by inputs.
+    /// From the weights of a checkpoint, outputs by inputs.
     pub fn new(weight: &Tensor, bias: Tensor) -> Result<Self> {
         Ok(Self { weight: weight.t()?.contiguous()?, bias })
     }
 
-    /// Where it runs.
+    /// The device of the weights.
     pub fn device(&self) -> &Device {
         self.weight.device()
     }
@@ -52,7 +53,7 @@ impl Linear {
     }
 }
 
-/// What follows a linear layer.
+/// The activation after a linear layer.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Activation {
     /// Nothing.
@@ -148,7 +149,7 @@ fn residual(x: &Tensor, bias: &Tensor, y: &Tensor) -> Result<Tensor> {
     Ok(x.clone())
 }
 
-/// Rows to mean 0 and variance 1, then scaled and shifted column by column.
+/// Layer normalisation: scales rows to mean 0 and variance 1, then each column.
 #[derive(Clone)]
 pub(crate) struct Norm {
     /// One factor a column.
@@ -200,23 +201,24 @@ impl Norm {
     }
 }
 
-/// Self-attention over sequences that lie one after the other in the rows of one matrix: nothing is padded.
+/// Self-attention over several sequences, whose rows follow each other in one matrix without
+/// padding.
 pub(crate) struct Attention<'a> {
     /// The number of rows of each sequence.
     lengths: &'a [usize],
-    /// How many heads share the columns.
+    /// The number of heads.
     heads: usize,
-    /// Scores of each head by the distance of key from query.
+    /// Scores of each head by the distance of the key from the query.
     distance: Option<&'a Tensor>,
-    /// Where operations are composed: neighbours of one length.
+    /// For composed operations: neighbouring sequences of equal length.
     runs: Vec<Run>,
 }
 
-/// Neighbouring sequences of one length, which go through an operation together.
+/// Neighbouring sequences of equal length, which are processed together.
 struct Run {
     count: usize,
     length: usize,
-    /// The scores of each head by query and key, made once for all layers.
+    /// The scores of each head by query and key, the same for all layers.
     scores: Option<Tensor>,
 }
 
@@ -231,7 +233,8 @@ impl Run {
     }
 }
 
-/// Scores by distance (heads, `2 reach + 1`) as scores by query and key (heads, length, length).
+/// Expands scores by distance (heads, `2 reach + 1`) to scores by query and key (heads, length,
+/// length).
 fn by_place(distance: &Tensor, length: usize) -> Result<Tensor> {
     let (heads, distances) = distance.dims2()?;
     let reach = distances / 2;
@@ -241,7 +244,7 @@ fn by_place(distance: &Tensor, length: usize) -> Result<Tensor> {
 }
 
 impl<'a> Attention<'a> {
-    /// For sequences of these lengths, on that device.
+    /// The attention of sequences of these lengths, on a device.
     pub fn new(lengths: &'a [usize], heads: usize, distance: Option<&'a Tensor>, device: &Device) -> Result<Self> {
         let runs = if device.is_cpu() { Vec::new() } else { Run::of(lengths, distance)? };
         Ok(Self { lengths, heads, distance, runs })
@@ -271,7 +274,7 @@ impl<'a> Attention<'a> {
         }
     }
 
-    /// Runs of sequences of one length at a time, so that nothing is padded here either.
+    /// Processes each run of sequences of equal length on its own, so that nothing is padded.
     fn composed(&self, qkv: &Tensor) -> Result<Tensor> {
         let (mut row, mut parts) = (0, Vec::with_capacity(self.runs.len()));
         for run in &self.runs {
@@ -328,7 +331,7 @@ impl CustomOp2 for Attention<'_> {
     }
 }
 
-/// A convolution of each channel with its own window, bounded to 0..=6, over images whose channels come last.
+/// A depthwise convolution over channels-last images, with values bounded to 0..=6.
 pub(crate) struct Depthwise {
     /// `size * size` rows, a column for each channel.
     pub weight: Tensor,
@@ -341,7 +344,7 @@ pub(crate) struct Depthwise {
 }
 
 impl Depthwise {
-    /// `x` holds a row of channels for each of `side * side` pixels of each image; so does the result, with its own side.
+    /// Convolves images. `x` and the result hold a row of channels for each pixel of each image.
     pub fn forward(&self, x: &Tensor, side: usize) -> Result<Tensor> {
         let window = Window { size: self.size, stride: self.stride, side };
         if !x.device().is_cpu() {
@@ -350,12 +353,14 @@ impl Depthwise {
         x.apply_op3_no_bwd(&self.weight, &self.bias, &window)
     }
 
-    /// The sum over the window's places of the padded image, moved and thinned out, times the place's weights.
+    /// The composed operation: for each position of the window, the padded image is shifted,
+    /// subsampled by the stride and multiplied by the weights of the position; the results are
+    /// added.
     fn composed(&self, x: &Tensor, window: Window) -> Result<Tensor> {
         let Window { size, stride, side } = window;
         let channels = x.dim(1)?;
         let (before, out) = (window.padding(), window.output());
-        // Far enough for the last window, and a whole number of steps from every first place.
+        // Room for the last window, and a multiple of the stride from every first position.
         let after = (out * stride + size).saturating_sub(side + before);
         let images = x.reshape(((), side, side, channels))?;
         let padded = images.pad_with_zeros(1, before, after)?.pad_with_zeros(2, before, after)?;

@@ -1,11 +1,11 @@
-//! Which way up a camera was held: one number of a picture's EXIF.
+//! The orientation of a picture, from its EXIF data.
 
 /// The tag of the orientation.
 const ORIENTATION: u16 = 0x0112;
 
-/// EXIF's orientation (1 to 8); `None` where the bytes hold none, whatever else they are.
+/// The orientation (1 to 8) in EXIF data; `None` if the bytes hold none or are no EXIF data.
 pub(crate) fn of(exif: &[u8]) -> Option<u16> {
-    // JPEG's segment begins with a name, which decoders may have left there.
+    // The segment of a JPEG file begins with a name, which some decoders keep.
     let tiff = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     let little = match tiff.get(..4)? {
         [b'I', b'I', 42, 0] => true,
@@ -23,7 +23,7 @@ pub(crate) fn of(exif: &[u8]) -> Option<u16> {
     let directory = long(4)? as usize;
     let entries = usize::from(short(directory)?);
     let entry = (0..entries).map(|i| directory + 2 + 12 * i).find(|&entry| short(entry) == Some(ORIENTATION))?;
-    // A short (3) lies in the first two of the entry's last four bytes.
+    // A value of type short (3) is in the first two of the last four bytes of the entry.
     (short(entry + 2)? == 3).then(|| short(entry + 8)).flatten().filter(|value| (1..=8).contains(value))
 }
 
@@ -48,7 +48,7 @@ mod tests {
             let bytes = exif(little, 6);
             assert_eq!(of(&bytes), Some(6));
             assert_eq!(of(&[b"Exif\0\0", &bytes[..]].concat()), Some(6));
-            // Every cut that loses the number loses it quietly.
+            // Truncated data has no orientation.
             (0..bytes.len() - 2).for_each(|cut| assert_eq!(of(&bytes[..cut]), None, "cut at {cut}"));
             assert_eq!(of(&exif(little, 9)), None);
         }

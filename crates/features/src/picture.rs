@@ -1,17 +1,29 @@
-//! Pictures: decoding, resizing and scaling as the reference pipelines (Pillow, transformers, torchvision) do it.
+//! Pictures: decoding, resizing and scaling, with the results of the reference implementations
+//! (Pillow, transformers, torchvision).
 
 use crate::{Error, Result, config, orientation, untrusted};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Files with more bytes are no pictures.
+/// Larger files are refused.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Pictures with more pixels are refused before they are decoded: Pillow's own limit.
+/// Pictures with more pixels are refused before they are decoded. This is Pillow's limit.
 const MAX_PIXELS: usize = 178_956_970;
 
-/// The longest side a JPEG header can name, and the longest here: resizing a line of pixels must not make a giant of it.
+/// Pictures with a longer side are refused. A JPEG header cannot name more; resizing a longer line
+/// of pixels would need too much memory.
 const MAX_SIDE: usize = 1 << 16;
+
+/// What the PNG decoder may allocate beside the pixels: a row and EXIF data.
+const MAX_PNG_METADATA: usize = 64 << 20;
+
+/// The most bytes that deflate makes of one byte, rounded up.
+const DEFLATE_RATIO: usize = 1040;
+
+/// The most pixels that a byte of a JPEG file stands for: each block of 64 pixels takes a bit or
+/// more.
+const JPEG_PIXELS_PER_BYTE: usize = 512;
 
 /// An RGB picture of 8 bits a channel.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +33,7 @@ pub struct Picture {
     pixels: Vec<u8>,
 }
 
-/// How new pixels are weighed from old ones.
+/// The filter of a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Filter {
@@ -56,20 +68,20 @@ impl Picture {
         Self::from_rgb(width, height, values.iter().flat_map(|&v| [v; 3]).collect())
     }
 
-    /// Decodes a JPEG or PNG file; transparency is dropped, as Pillow's `convert("RGB")` does, and the picture is turned
-    /// upright where its EXIF says how.
+    /// Decodes a JPEG or PNG file. Transparency is dropped, as Pillow's `convert("RGB")` does, and
+    /// the picture is turned upright by its EXIF orientation.
     pub fn open(path: &Path) -> Result<Self> {
         let item = |reason: String| Error::item(path.display().to_string(), reason);
         let bytes = untrusted::read(path, MAX_BYTES).map_err(|e| item(e.to_string()))?;
         Self::decode(&bytes).map_err(item)
     }
 
-    /// Decodes the bytes of a file; the error says why not.
+    /// Decodes the bytes of a file. The error says what is wrong with them.
     pub fn decode(bytes: &[u8]) -> std::result::Result<Self, String> {
         match bytes {
             [0xFF, 0xD8, ..] => jpeg(bytes),
             [0x89, b'P', b'N', b'G', ..] => png(bytes),
-            _ => Err("is no JPEG or PNG picture; convert it to one of them".to_owned()),
+            _ => Err("is no JPEG or PNG picture; convert it to one of these formats".to_owned()),
         }
     }
 
@@ -88,7 +100,8 @@ impl Picture {
         &self.pixels
     }
 
-    /// The part with columns `left..right` and rows `top..bottom`, as far as it lies inside; `None` if nothing does.
+    /// The part with columns `left..right` and rows `top..bottom`, as far as it lies in the
+    /// picture; `None` if no pixel does.
     pub fn crop(&self, left: usize, top: usize, right: usize, bottom: usize) -> Option<Self> {
         let (right, bottom) = (right.min(self.width), bottom.min(self.height));
         if left >= right || top >= bottom {
@@ -99,10 +112,10 @@ impl Picture {
         Self::from_rgb(right - left, bottom - top, pixels)
     }
 
-    /// Upright: EXIF's orientation says which way the camera was held.
+    /// Turns the picture upright by its EXIF orientation.
     fn turned(self, orientation: u16) -> Self {
         let (w, h) = (self.width, self.height);
-        // From a place in the new picture to the one it comes from.
+        // Maps a position in the new picture to its position in this one.
         let from: fn(usize, usize, usize, usize) -> (usize, usize) = match orientation {
             2 => |x, y, w, _| (w - 1 - x, y),
             3 => |x, y, w, h| (w - 1 - x, h - 1 - y),
@@ -122,8 +135,9 @@ impl Picture {
         Self { width, height, pixels }
     }
 
-    /// Resizes as Pillow does, to the bit: first along rows, then along columns, each time rounded to 8 bits. (Pillow 13
-    /// takes some tall pictures the other way round, which changes values by at most 1.)
+    /// Resizes with exactly the result of Pillow: first along rows, then along columns, each time
+    /// rounded to 8 bits. (Pillow 13 resizes some tall pictures in the other order, which changes
+    /// values by at most 1.)
     pub fn resize(&self, width: usize, height: usize, filter: Filter) -> Self {
         let across = if width == self.width { self.pixels.clone() } else { self.resize_rows(width, filter) };
         if height == self.height {
@@ -157,16 +171,25 @@ fn jpeg(bytes: &[u8]) -> std::result::Result<Picture, String> {
     let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
     let options = options.set_strict_mode(true).jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    let bad = |e: zune_jpeg::errors::DecodeErrors| format!("cannot be decoded: {e}");
+    let bad = |e: zune_jpeg::errors::DecodeErrors| format!("cannot be decoded: {e}; get the picture again");
     decoder.decode_headers().map_err(bad)?;
-    let (width, height) = decoder.dimensions().ok_or("names no size")?;
+    let (width, height) = decoder.dimensions().ok_or("has no size in its header; get the picture again")?;
     check_size(width, height)?;
+    if width * height > bytes.len().saturating_mul(JPEG_PIXELS_PER_BYTE) {
+        return Err(too_short(bytes, width, height));
+    }
     let pixels = decoder.decode().map_err(bad)?;
     let turned = decoder.exif().and_then(|exif| orientation::of(exif)).unwrap_or_default();
     Ok(Picture::from_rgb(width, height, pixels).ok_or(CHANNELS)?.turned(turned))
 }
 
-const CHANNELS: &str = "has a number of channels that is not known";
+const CHANNELS: &str = "has an unknown number of channels; convert it to RGB";
+
+/// A header can announce more pixels than the file holds; nothing is allocated for them.
+fn too_short(bytes: &[u8], width: usize, height: usize) -> String {
+    let length = bytes.len();
+    format!("has {length} bytes, which cannot hold {width} x {height} pixels; the file is damaged: get it again")
+}
 
 fn check_size(width: usize, height: usize) -> std::result::Result<(), String> {
     match width.checked_mul(height) {
@@ -178,13 +201,20 @@ fn check_size(width: usize, height: usize) -> std::result::Result<(), String> {
 }
 
 fn png(bytes: &[u8]) -> std::result::Result<Picture, String> {
-    let bad = |e: png::DecodingError| format!("cannot be decoded: {e}");
-    let mut decoder = png::Decoder::new_with_limits(std::io::Cursor::new(bytes), png::Limits { bytes: 8 * MAX_PIXELS });
+    let bad = |e: png::DecodingError| format!("cannot be decoded: {e}; get the picture again");
+    let limits = png::Limits { bytes: MAX_PNG_METADATA };
+    let mut decoder = png::Decoder::new_with_limits(std::io::Cursor::new(bytes), limits);
     decoder.set_transformations(png::Transformations::normalize_to_color8());
+    // Colour profiles and texts are packed and not used here.
+    decoder.set_ignore_iccp_chunk(true);
+    decoder.set_ignore_text_chunk(true);
     let mut reader = decoder.read_info().map_err(bad)?;
     let (width, height) = (reader.info().width as usize, reader.info().height as usize);
     check_size(width, height)?;
-    let mut values = vec![0; reader.output_buffer_size().ok_or("is larger than the memory")?];
+    if reader.info().raw_bytes() > bytes.len().saturating_mul(DEFLATE_RATIO) {
+        return Err(too_short(bytes, width, height));
+    }
+    let mut values = vec![0; reader.output_buffer_size().ok_or("is larger than the memory; make it smaller")?];
     let frame = reader.next_frame(&mut values).map_err(bad)?;
     values.truncate(frame.buffer_size());
     let picture = match frame.color_type {
@@ -198,13 +228,15 @@ fn png(bytes: &[u8]) -> std::result::Result<Picture, String> {
         }
         png::ColorType::Indexed => None,
     };
-    // EXIF may follow the pixels; where the file ends before its end, they were all there.
+    // EXIF data may follow the pixels. All pixels were read, so an early end of the file is no
+    // error.
     _ = reader.finish();
     let turned = reader.info().exif_metadata.as_deref().and_then(orientation::of).unwrap_or_default();
     Ok(picture.ok_or(CHANNELS)?.turned(turned))
 }
 
-/// Bits after the point of a weight: Pillow's choice, which leaves two bits above the 8 of a value in 32.
+/// Fractional bits of a weight. Pillow's choice, which leaves two bits above the 8 of a value in
+/// 32.
 const WEIGHT_BITS: u32 = 22;
 
 fn weigh<'a>(values: impl Iterator<Item = &'a u8>, weights: &[i32]) -> u8 {
@@ -231,10 +263,11 @@ impl Filter {
         }
     }
 
-    /// For each new place: the first old one that counts, and the weights from there on.
+    /// For each new pixel: the index of the first old pixel that contributes, and the weights from
+    /// there on.
     fn windows(self, from: usize, to: usize) -> Vec<(usize, Vec<i32>)> {
         let scale = from as f64 / to as f64;
-        // When shrinking, the filter is widened so that every old pixel counts.
+        // When shrinking, the filter is widened so that every old pixel contributes.
         let stretch = scale.max(1.0);
         let radius = self.radius() * stretch;
         let window = |place: usize| {
@@ -250,7 +283,8 @@ impl Filter {
     }
 }
 
-/// `preprocessor_config.json`, in its old form (`size: 224`) and its new one (`size: {height, width}`).
+/// `preprocessor_config.json`, in its old form (`size: 224`) and its new form (`size: {height,
+/// width}`).
 #[derive(Deserialize)]
 pub(crate) struct Preprocessor {
     image_mean: Option<[f32; 3]>,
@@ -265,8 +299,8 @@ pub(crate) struct Preprocessor {
 }
 
 impl Preprocessor {
-    /// A step that would be left out without a word, if there is one.
-    fn not_built_in(&self) -> Option<&'static str> {
+    /// A setting that this program cannot follow, if there is one.
+    fn unsupported(&self) -> Option<&'static str> {
         let scale = |factor: f64| (factor * 255.0 - 1.0).abs() > 1e-6;
         match self {
             _ if self.do_center_crop == Some(true) => Some("cropping (do_center_crop)"),
@@ -280,12 +314,12 @@ impl Preprocessor {
 }
 
 impl PicturePreprocessing {
-    /// Torchvision's mean and deviation of ImageNet's pictures.
+    /// The mean and standard deviation of ImageNet's pictures, as torchvision has them.
     pub(crate) fn imagenet(side: usize) -> Self {
         Self { side, filter: Filter::Bilinear, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] }
     }
 
-    /// With what the `preprocessor_config.json` at `path` says, if it is there.
+    /// Applies the settings of the `preprocessor_config.json` at `path`, if it exists.
     pub(crate) fn adjusted_by(self, path: &Path) -> Result<Self> {
         match config::read_if_there::<Preprocessor>(path)? {
             Some(preprocessor) => self.adjusted(&preprocessor, path),
@@ -293,10 +327,13 @@ impl PicturePreprocessing {
         }
     }
 
-    /// With what a `preprocessor_config.json` says.
+    /// Applies the settings of a `preprocessor_config.json`.
     pub(crate) fn adjusted(mut self, p: &Preprocessor, path: &Path) -> Result<Self> {
-        if let Some(step) = p.not_built_in() {
-            return Err(Error::file(path, format!("asks for {step}, which is not built in")));
+        if let Some(step) = p.unsupported() {
+            return Err(Error::file(
+                path,
+                format!("asks for {step}, which is not supported; use another network, or an .onnx file"),
+            ));
         }
         (self.mean, self.std) = match p.do_normalize {
             Some(false) => ([0.0; 3], [1.0; 3]),
@@ -304,7 +341,7 @@ impl PicturePreprocessing {
         };
         if !self.std.iter().all(|&x| x > 0.0 && x.is_finite()) || !self.mean.iter().all(|x| x.is_finite()) {
             let reason = format!(
-                "image_mean {:?} and image_std {:?} must be numbers, the latter above zero",
+                "image_mean {:?} and image_std {:?} must be finite, image_std above zero; get the network again",
                 self.mean, self.std
             );
             return Err(Error::file(path, reason));
@@ -313,25 +350,30 @@ impl PicturePreprocessing {
             None => self.filter,
             Some(2) => Filter::Bilinear,
             Some(3) => Filter::Bicubic,
-            Some(other) => return Err(Error::file(path, format!("resample {other} is not built in: 2 and 3 are"))),
+            Some(other) => {
+                return Err(Error::file(
+                    path,
+                    format!("resample is {other}, must be 2 (bilinear) or 3 (bicubic); use another network"),
+                ));
+            }
         };
         if let Some(size) = &p.size {
             let side = |name: &str| size.get(name).unwrap_or(size).as_u64();
             match (side("height"), side("width")) {
                 (Some(height), Some(width)) if height == width => self.side = usize::try_from(height).unwrap_or(0),
-                _ => return Err(Error::file(path, format!("size {size} is not built in: squares are"))),
+                _ => return Err(Error::file(path, format!("size is {size}, must be a square; use another network"))),
             }
             config::check_sizes(path, &[("size", self.side, config::SIDES)])?;
         }
         Ok(self)
     }
 
-    /// The picture at the network's size.
+    /// Resizes a picture to the size that the network reads.
     pub(crate) fn fit(&self, picture: &Picture) -> Picture {
         picture.resize(self.side, self.side, self.filter)
     }
 
-    /// Resizes and scales; the result holds the channels of each pixel, row by row.
+    /// Resizes and scales a picture. The result holds the channels of each pixel, row by row.
     pub fn apply(&self, picture: &Picture) -> Vec<f32> {
         let resized = self.fit(picture);
         let scale =
@@ -398,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_png_may_say_after_its_pixels_how_it_was_held() {
+    fn orientation_after_the_pixels_of_a_png_is_applied() {
         // Little-endian, one entry: orientation, a short, one of them, 6.
         let exif = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0";
         let mut bytes = Vec::new();
@@ -410,14 +452,15 @@ mod tests {
         drop(writer);
         let upright = Picture::from_grey(2, 3, &[3, 0, 4, 1, 5, 2]);
         assert_eq!(Some(Picture::decode(&bytes).unwrap()), upright);
-        // Cut off in there it is the same picture, lying; before, nobody knows whether all of the pixels came.
+        // Truncated there, it is the same picture without its orientation. Truncated before, the
+        // pixels may be incomplete.
         let exif = bytes.windows(4).position(|four| four == b"eXIf").unwrap();
         assert_eq!(Picture::decode(&bytes[..exif + 6]).ok(), Picture::from_grey(3, 2, &[0, 1, 2, 3, 4, 5]));
         assert!(Picture::decode(&bytes[..exif]).is_err());
     }
 
     #[test]
-    fn giants_are_refused_by_their_headers() {
+    fn too_large_pictures_are_refused_by_their_headers() {
         assert!(check_size(13_000, 13_000).is_ok() && check_size(14_000, 14_000).is_err());
         assert!(check_size(1, 65_536).is_ok() && check_size(1, 65_537).is_err());
         // One pixel wide, 100 million high: resized along rows first it would take 67 GB.
@@ -463,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_is_said() {
+    fn other_files_are_not_decoded() {
         assert!(Picture::decode(b"hello").unwrap_err().contains("is no JPEG"));
         assert!(Picture::decode(&[]).unwrap_err().contains("is no JPEG"));
         assert!(Picture::decode(b"\x89PNG\r\n\x1a\nrest").unwrap_err().contains("cannot be decoded"));

@@ -1,4 +1,5 @@
-//! Sentence encoders: BERT and MPNet with the pooling of sentence-transformers.
+//! Networks that read sentences: BERT and MPNet, with the tokenizers and poolings of
+//! sentence-transformers.
 
 use crate::encoder::{Encoder, Layer, Order};
 use crate::ops::Norm;
@@ -9,16 +10,17 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokenizers::{PostProcessor, Tokenizer};
 
-/// Tokens that go through the network together: large enough for efficient products, small enough for the cache.
+/// Tokens of a batch on the CPU: enough for efficient products, few enough for the cache.
 const BATCH_TOKENS: usize = 1024;
 
-/// The same on a card, where starting an operation costs more than a cache.
-const CARD_TOKENS: usize = 16 * 1024;
+/// Tokens of a batch on a GPU, where starting an operation is expensive.
+const GPU_TOKENS: usize = 16 * 1024;
 
-/// Buckets of distances: at least one for each kind of distance, and fewer exact ones than the distance all beyond which are one.
+/// Buckets of distances. `bucket` needs four or more, and fewer than 512: there its exact distances
+/// would reach 128, from where on all distances share a bucket.
 const BUCKETS: std::ops::RangeInclusive<usize> = 4..=256;
 
 /// `config.json` of BERT and MPNet.
@@ -54,59 +56,60 @@ fn absolute() -> String {
     "absolute".to_owned()
 }
 
-/// The two families, which differ in the names of tensors, in positions and in MPNet's scores by distance.
+/// The two families. They differ in the names of tensors and in positions, and MPNet has scores by
+/// distance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Family {
     Bert,
     Mpnet,
 }
 
-/// How the vectors of a sentence's tokens become one.
+/// How the vectors of the tokens of a sentence are combined into one.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
     /// Their mean.
     Mean,
-    /// The first one's.
+    /// The first vector.
     Cls,
-    /// The largest of each column.
+    /// The largest value of each column.
     Max,
 }
 
-/// A text as a model reads it.
+/// The tokens of a text.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     /// The numbers of its tokens.
     pub(crate) ids: Vec<u32>,
-    /// How much of the text they are.
+    /// How much of the text the tokens cover.
     pub reading: Reading,
 }
 
-/// How much of a text a model reads.
+/// How much of a text a network reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reading {
     /// All of it.
     All,
     /// Its beginning: the rest is beyond the limit.
     Beginning,
-    /// Not a single token of it.
+    /// Nothing: it has no known token.
     Nothing,
 }
 
-/// What is wrong with a text of which nothing is read.
+/// The error of a text without a known token.
 pub(crate) const NOTHING: &str = "holds nothing that the model's tokenizer knows";
 
-/// What surrounds the network: from `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json` and
-/// `tokenizer_config.json`.
+/// The steps before and after the network, from `modules.json`, `1_Pooling/config.json`,
+/// `sentence_bert_config.json` and `tokenizer_config.json`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, Deserialize)]
 pub struct SentencePreprocessing {
-    /// How tokens become one vector.
+    /// How the vectors of tokens are combined.
     pub pooling: Pooling,
     /// Whether vectors are scaled to length 1.
     pub normalise: bool,
-    /// Tokens after these are left out, as sentence-transformers does.
+    /// The most tokens of a text; the rest is left out, as in sentence-transformers.
     pub max_tokens: usize,
-    /// Whether texts are put into small letters before the tokenizer reads them.
+    /// Whether texts are converted to lower case before the tokenizer reads them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lower_case: bool,
 }
@@ -121,23 +124,26 @@ pub struct SentenceModel {
     width: usize,
 }
 
-/// What stands before a sentence encoder and after it.
+/// The tokenizer and the pooling of a network for sentences.
 pub(crate) struct Reader {
+    path: PathBuf,
     tokenizer: Tokenizer,
     pub preprocessing: SentencePreprocessing,
 }
 
 impl Reader {
-    /// From the files of a folder; the network reads `limit` tokens at most.
+    /// Opens the files of a folder. The network reads at most `limit` tokens.
     pub fn open(folder: &Path, limit: usize) -> Result<Self> {
         let preprocessing = SentencePreprocessing::read(folder, limit)?;
-        Ok(Self { tokenizer: tokenizer(folder, preprocessing.max_tokens)?, preprocessing })
+        let path = folder.join("tokenizer.json");
+        Ok(Self { tokenizer: tokenizer(&path, preprocessing.max_tokens)?, path, preprocessing })
     }
 
     /// The tokens of a text.
     pub fn tokens(&self, text: &str) -> Result<Tokens> {
         let text = if self.preprocessing.lower_case { Cow::from(text.to_lowercase()) } else { Cow::from(text) };
-        let encoding = self.tokenizer.encode(&*text, true).map_err(|e| Error::Tokenizer(e.to_string()))?;
+        let encode = || self.tokenizer.encode(&*text, true).map_err(|e| Error::Tokenizer(e.to_string()));
+        let encoding = untrusted::catch_panics(&self.path, encode)?;
         let reading = match (encoding.get_ids().is_empty(), encoding.get_overflowing().is_empty()) {
             (true, _) => Reading::Nothing,
             (false, true) => Reading::All,
@@ -148,7 +154,8 @@ impl Reader {
 }
 
 impl SentenceModel {
-    /// Loads the model of a folder: `config.json`, `model.safetensors`, `tokenizer.json` and sentence-transformers' files.
+    /// Loads a network from a folder with `config.json`, `model.safetensors`, `tokenizer.json` and
+    /// the files of sentence-transformers.
     pub(crate) fn open(folder: &Path, family: Family, device: &Device) -> Result<Self> {
         let path = folder.join("config.json");
         let c: Config = config::read(&path)?;
@@ -168,7 +175,7 @@ impl SentenceModel {
         let reader = Reader::open(folder, limit)?;
         let known = reader.tokenizer.get_vocab_size(true);
         if known > c.vocab_size {
-            let reason = format!("knows {known} tokens, the model {}", c.vocab_size);
+            let reason = format!("has {known} tokens, but the model {}; get both files of one network", c.vocab_size);
             return Err(Error::file(&folder.join("tokenizer.json"), reason));
         }
         Ok(Self { words, positions, embedding_norm, encoder, reader, width: c.hidden_size })
@@ -179,17 +186,18 @@ impl SentenceModel {
         self.width
     }
 
-    /// Its tokenizer, its pooling.
+    /// Its tokenizer and pooling.
     pub(crate) fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// A feature vector for each text, of which there is at least a token; `progress` hears how many are done.
+    /// Computes a feature vector for each text of at least one token. `progress` is called with the
+    /// number of finished texts.
     pub(crate) fn embed(&self, ids: &[&[u32]], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
-        // Neighbours of one length share the work of a device that takes them together.
+        // Texts of equal length go through the network together.
         let mut order: Vec<usize> = (0..ids.len()).collect();
         order.sort_by_key(|&i| ids[i].len());
-        let most = if self.words.device().is_cpu() { BATCH_TOKENS } else { CARD_TOKENS };
+        let most = if self.words.device().is_cpu() { BATCH_TOKENS } else { GPU_TOKENS };
         let mut vectors = vec![Vec::new(); ids.len()];
         let mut rest = order.as_slice();
         while !rest.is_empty() {
@@ -233,12 +241,15 @@ impl SentenceModel {
 
 pub(crate) fn check(path: &Path, c: &Config) -> Result<()> {
     if c.hidden_act != "gelu" {
-        return Err(Error::file(path, format!("hidden_act is {}, only gelu is built in", c.hidden_act)));
+        return Err(Error::file(
+            path,
+            format!("hidden_act is {}, must be gelu; use another network, or an .onnx file", c.hidden_act),
+        ));
     }
     if c.position_embedding_type != "absolute" {
         return Err(Error::file(
             path,
-            format!("position_embedding_type {} is not built in", c.position_embedding_type),
+            format!("position_embedding_type is {}, must be absolute; use another network", c.position_embedding_type),
         ));
     }
     config::check_sizes(
@@ -266,7 +277,8 @@ fn open_weights(folder: &Path, family: Family, device: &Device) -> Result<Weight
     weights.with_prefix(&["", "bert.", "mpnet.", "0.auto_model."], "embeddings.word_embeddings.weight")
 }
 
-/// The vectors of positions, first position first, with BERT's vector of the first segment added.
+/// The position embeddings from the first position on. BERT's embedding of the first segment is
+/// added.
 fn positions(weights: &Weights, family: Family, c: &Config) -> Result<Tensor> {
     let name = "embeddings.position_embeddings.weight";
     let table = weights.tensor(name, &[c.max_position_embeddings, c.hidden_size])?;
@@ -276,7 +288,7 @@ fn positions(weights: &Weights, family: Family, c: &Config) -> Result<Tensor> {
             let segments = weights.tensor(segments, &[c.type_vocab_size, c.hidden_size])?;
             Ok(table.broadcast_add(&segments.get(0)?)?)
         }
-        // Positions are counted from the one after the padding's.
+        // Positions are counted from the one after the padding token.
         Family::Mpnet => {
             let first = c.pad_token_id.saturating_add(1).min(c.max_position_embeddings);
             Ok(table.narrow(0, first, c.max_position_embeddings - first)?)
@@ -284,7 +296,8 @@ fn positions(weights: &Weights, family: Family, c: &Config) -> Result<Tensor> {
     }
 }
 
-/// For each head, the score of every distance -(limit - 1)..=limit - 1 of key from query.
+/// For each head, the scores of all distances from -(limit - 1) to limit - 1 of the key from the
+/// query.
 fn scores_by_distance(weights: &Weights, c: &Config, limit: usize) -> Result<Tensor> {
     let shape = [c.relative_attention_num_buckets, c.num_attention_heads];
     let table = weights.tensor("encoder.relative_attention_bias.weight", &shape)?;
@@ -295,8 +308,9 @@ fn scores_by_distance(weights: &Weights, c: &Config, limit: usize) -> Result<Ten
     Ok(picked.t()?.contiguous()?)
 }
 
-/// The bucket of a distance: half of them for keys after the query; of each half, the first half for one distance each,
-/// the others for ranges that grow by a constant factor up to distance 128, and the last for all beyond.
+/// The bucket of a distance. Half of the buckets are for keys after the query. In each half, the
+/// first half of the buckets hold one distance each. The others hold ranges that grow by a constant
+/// factor up to distance 128, the last one all distances beyond.
 fn bucket(distance: i64, buckets: i64) -> i64 {
     let half = buckets / 2;
     let exact = half / 2;
@@ -304,14 +318,14 @@ fn bucket(distance: i64, buckets: i64) -> i64 {
     let within = if far < exact {
         far
     } else {
-        // In single precision, as the reference computes it: it decides at the borders.
+        // In single precision like the reference: the rounding decides at the borders.
         let steps = (far as f32 / exact as f32).ln() / (128.0 / exact as f64).ln() as f32 * (half - exact) as f32;
         (exact + steps as i64).min(half - 1)
     };
     within + if distance > 0 { half } else { 0 }
 }
 
-/// What tensors are called.
+/// The names of tensors.
 struct Names(Family);
 
 impl Names {
@@ -341,18 +355,19 @@ impl Names {
     }
 }
 
-fn tokenizer(folder: &Path, max_tokens: usize) -> Result<Tokenizer> {
-    let path = folder.join("tokenizer.json");
-    // Syntax first, for an error that names the place.
-    config::read::<serde::de::IgnoredAny>(&path)?;
-    let bad = |e: tokenizers::Error| Error::file(&path, e.to_string());
-    let mut tokenizer = untrusted::parsed(&path, || Tokenizer::from_file(&path).map_err(bad))?;
-    // The file may ask for padding; sequences here are never padded.
+fn tokenizer(path: &Path, max_tokens: usize) -> Result<Tokenizer> {
+    let bytes = config::read_bytes(path)?.ok_or_else(|| Error::NoWeights { path: path.to_owned() })?;
+    // Checked on its own first, because this error says where in the file it is.
+    config::parse::<serde::de::IgnoredAny>(path, &bytes)?;
+    let bad = |e: tokenizers::Error| Error::file(path, format!("is no tokenizer that can be used: {e}; get it again"));
+    let mut tokenizer = untrusted::catch_panics(path, || Tokenizer::from_bytes(&bytes).map_err(bad))?;
+    // The file may ask for padding; sequences are never padded here.
     tokenizer.with_padding(None);
     let marks = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
     if max_tokens <= marks {
-        let reason = format!("adds {marks} tokens to every text, the model reads {max_tokens} in all");
-        return Err(Error::file(&path, reason));
+        let reason =
+            format!("adds {marks} tokens to every text, but the model reads {max_tokens} in all; use another network");
+        return Err(Error::file(path, reason));
     }
     let truncation = tokenizers::TruncationParams { max_length: max_tokens, ..Default::default() };
     tokenizer.with_truncation(Some(truncation)).map_err(bad)?;
@@ -366,7 +381,7 @@ pub(crate) struct Module {
     path: String,
 }
 
-/// What a module does.
+/// A module of sentence-transformers.
 pub(crate) enum Step {
     Encode,
     Pool,
@@ -379,12 +394,16 @@ impl Module {
             Some("Transformer") => Ok(Step::Encode),
             Some("Pooling") => Ok(Step::Pool),
             Some("Normalize") => Ok(Step::Normalise),
-            _ => Err(Error::file(path, format!("module {} is not built in", self.kind))),
+            _ => Err(Error::file(
+                path,
+                format!("module {} is not supported; use another network, or an .onnx file", self.kind),
+            )),
         }
     }
 }
 
-/// `1_Pooling/config.json`: `pooling_mode`, or before sentence-transformers 6 a switch for each mode.
+/// `1_Pooling/config.json`: `pooling_mode`, or a switch for each mode before sentence-transformers
+/// 6.
 #[derive(Deserialize)]
 pub(crate) struct PoolingConfig(serde_json::Map<String, Value>);
 
@@ -406,7 +425,8 @@ struct SentenceConfig {
     do_lower_case: bool,
 }
 
-/// `tokenizer_config.json`, where sentence-transformers 6 keeps the limit; one that is none is a number of 30 digits.
+/// `tokenizer_config.json`, where sentence-transformers 6 keeps the limit. No limit is a number of
+/// 30 digits.
 #[derive(Default, Deserialize)]
 struct TokenizerConfig {
     model_max_length: Option<f64>,
@@ -420,7 +440,7 @@ struct PromptConfig {
 }
 
 impl PromptConfig {
-    /// What is put before every text, if anything is.
+    /// The prompt before every text, if there is one.
     fn prompt(&self) -> Option<&String> {
         let prompt = self.prompts.as_ref()?.get(self.default_prompt_name.as_ref()?)?;
         Some(prompt).filter(|prompt| !prompt.is_empty())
@@ -428,13 +448,16 @@ impl PromptConfig {
 }
 
 impl SentencePreprocessing {
-    /// What the folder says, or the mean of all tokens where it says nothing.
+    /// Reads the files of a folder. Without them, features are the mean of all tokens.
     fn read(folder: &Path, limit: usize) -> Result<Self> {
-        let sentence: SentenceConfig = config::read_or_usual(&folder.join("sentence_bert_config.json"))?;
-        let tokenizer: TokenizerConfig = config::read_or_usual(&folder.join("tokenizer_config.json"))?;
+        let sentence: SentenceConfig = config::read_or_default(&folder.join("sentence_bert_config.json"))?;
+        let tokenizer: TokenizerConfig = config::read_or_default(&folder.join("tokenizer_config.json"))?;
         let path = folder.join("config_sentence_transformers.json");
-        if let Some(prompt) = config::read_or_usual::<PromptConfig>(&path)?.prompt() {
-            return Err(Error::file(&path, format!("puts {prompt:?} before every text, which is not built in")));
+        if let Some(prompt) = config::read_or_default::<PromptConfig>(&path)?.prompt() {
+            return Err(Error::file(
+                &path,
+                format!("puts {prompt:?} before every text, which is not supported; use another network"),
+            ));
         }
         let named = sentence.max_seq_length.or(tokenizer.model_max_length.map(|most| most as usize));
         let max_tokens = named.unwrap_or(limit).min(limit);
@@ -454,7 +477,7 @@ impl SentencePreprocessing {
         Ok(found)
     }
 
-    /// One vector from the vectors of a sentence's tokens.
+    /// Combines the vectors of the tokens of a sentence.
     pub(crate) fn pool(&self, tokens: &[f32], width: usize) -> Vec<f32> {
         let mut vector = tokens[..width].to_vec();
         let fold = |vector: &mut Vec<f32>, step: fn(f32, f32) -> f32| {
@@ -474,7 +497,7 @@ impl SentencePreprocessing {
         self.finish(vector)
     }
 
-    /// What happens to a sentence's vector after pooling.
+    /// The steps after pooling.
     pub(crate) fn finish(&self, mut vector: Vec<f32>) -> Vec<f32> {
         if self.normalise {
             let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
@@ -498,7 +521,10 @@ impl PoolingConfig {
             ["max"] => Ok(Pooling::Max),
             _ => {
                 let asked = if modes.is_empty() { "none".to_owned() } else { modes.join(" and ") };
-                Err(Error::file(path, format!("asks for the pooling {asked}; built in is one of mean, cls and max")))
+                Err(Error::file(
+                    path,
+                    format!("asks for the pooling {asked}, must be one of mean, cls and max; use another network"),
+                ))
             }
         }
     }

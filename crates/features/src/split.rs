@@ -1,12 +1,13 @@
-//! Splits: by class, and the same for the same seed on every machine.
+//! Splits a data set class by class. A seed gives the same split on every machine.
 
 use crate::dataset::Sample;
 use sha2::{Digest, Sha256};
 
-/// A part of each class goes to validation and test: `val` and `test` of `val + test + train` shares.
+/// Shares of the training, validation and test part.
 const SHARES: (usize, usize, usize) = (7, 1, 2);
 
-/// Splits off the parts that are missing: with no test part 2 of 10 for it, with no validation part 1 of the 8 others.
+/// Splits off missing parts: 2 of 10 samples for the test part, 1 of the 8 others for the
+/// validation part.
 pub(crate) fn complete(
     classes: &[String],
     train: Vec<Sample>,
@@ -28,7 +29,7 @@ pub(crate) fn complete(
     ([train, val, test], notes)
 }
 
-/// Classes a user should know about: without samples to train on, or with too few for every part.
+/// Notes about classes without training samples, or with too few for every part.
 fn notes(classes: &[String], train: &[Sample], splits: bool) -> Vec<String> {
     let mut counts = vec![0; classes.len()];
     train.iter().for_each(|sample| counts[sample.label] += 1);
@@ -44,7 +45,8 @@ fn notes(classes: &[String], train: &[Sample], splits: bool) -> Vec<String> {
     classes.iter().zip(&counts).filter_map(note).collect()
 }
 
-/// Takes `share` of `of` samples of each class, in all `ceil(n share / of)`, and leaves every class at least one.
+/// Splits off `share` of every `of` samples, `ceil(n share / of)` in all, evenly over the classes.
+/// Every class keeps at least one sample.
 pub(crate) fn split_off(
     samples: Vec<Sample>,
     classes: usize,
@@ -68,7 +70,8 @@ pub(crate) fn split_off(
     (kept, split)
 }
 
-/// How many of each class: rounded down, then one more for those with the largest remainders until the total fits.
+/// The number of samples of each class: rounded down, then one more for the classes with the
+/// largest remainders until the total fits.
 fn quotas(counts: &[usize], share: usize, of: usize) -> Vec<usize> {
     let total: usize = counts.iter().sum();
     let mut quotas: Vec<usize> = counts.iter().map(|count| count * share / of).collect();
@@ -84,7 +87,7 @@ fn quotas(counts: &[usize], share: usize, of: usize) -> Vec<usize> {
     quotas
 }
 
-/// A place in a shuffle that depends on the sample's name, not on its neighbours.
+/// The sort key of a sample in the shuffle. It depends on the sample alone.
 fn rank(seed: u64, name: &str, index: usize) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(seed.to_le_bytes());
@@ -96,11 +99,15 @@ fn rank(seed: u64, name: &str, index: usize) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::Source;
+    use crate::dataset::SampleSource;
 
     fn samples(counts: &[usize]) -> Vec<Sample> {
         let class = |(label, &count): (usize, &usize)| {
-            (0..count).map(move |i| Sample { name: format!("{label}/{i}"), label, source: Source::Text(String::new()) })
+            (0..count).map(move |i| Sample {
+                name: format!("{label}/{i}"),
+                label,
+                source: SampleSource::Text(String::new()),
+            })
         };
         counts.iter().enumerate().flat_map(class).collect()
     }
@@ -115,7 +122,8 @@ mod tests {
 
     #[test]
     fn sizes_are_the_papers() {
-        // Face Mask Detection has 4072 faces in three classes; MNIST 60000 digits for training, test given.
+        // Face Mask Detection has 4072 faces in three classes; MNIST 60000 digits for training,
+        // test given.
         let (parts, notes) = complete(&classes(3), samples(&[3232, 717, 123]), None, None, 0);
         assert_eq!(parts.each_ref().map(Vec::len), [2849, 408, 815]);
         assert!(notes.is_empty());
@@ -139,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_decide() {
+    fn the_seed_determines_the_split() {
         let split = |seed| names(&complete(&classes(2), samples(&[50, 50]), None, None, seed).0);
         assert_eq!(split(1), split(1));
         assert_ne!(split(1), split(2));

@@ -10,11 +10,11 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use std::path::Path;
 
-/// Pictures that go through the network together.
+/// Pictures of a batch on the CPU.
 const BATCH: usize = 8;
 
-/// The same on a card.
-const CARD_BATCH: usize = 64;
+/// Pictures of a batch on a GPU.
+const GPU_BATCH: usize = 64;
 
 /// A network that reads pictures.
 pub struct VisionModel {
@@ -38,7 +38,8 @@ impl Network {
 }
 
 impl VisionModel {
-    /// Loads the vision transformer of a folder: `config.json`, `model.safetensors` and, if there, `preprocessor_config.json`.
+    /// Loads a vision transformer from a folder with `config.json`, `model.safetensors` and, if it
+    /// exists, `preprocessor_config.json`.
     pub(crate) fn open_vit(folder: &Path, device: &Device) -> Result<Self> {
         let path = folder.join("config.json");
         let c: VitConfig = config::read(&path)?;
@@ -50,7 +51,8 @@ impl VisionModel {
         Ok(Self { network: Network::Transformer(Transformer::load(&weights, &c)?), preprocessing, width })
     }
 
-    /// Loads EfficientNet-Lite0 from a safetensors file with the names of `efficientnet_lite_pytorch`.
+    /// Loads EfficientNet-Lite0 from a safetensors file with the tensor names of
+    /// `efficientnet_lite_pytorch`.
     pub(crate) fn open_lite0(path: &Path, device: &Device) -> Result<Self> {
         let network = EfficientNet::load(&Weights::open(path, "EfficientNet-Lite0", device)?)?;
         let preprocessing = PicturePreprocessing { filter: Filter::Bicubic, ..PicturePreprocessing::imagenet(224) };
@@ -62,14 +64,15 @@ impl VisionModel {
         self.width
     }
 
-    /// Resizing and scaling.
+    /// How pictures are resized and scaled.
     pub fn preprocessing(&self) -> &PicturePreprocessing {
         &self.preprocessing
     }
 
-    /// A feature vector for each picture; `progress` hears how many are done.
+    /// Computes a feature vector for each picture. `progress` is called with the number of finished
+    /// pictures.
     pub(crate) fn embed(&self, pictures: &[Picture], progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<f32>>> {
-        let together = if self.network.device().is_cpu() { BATCH } else { CARD_BATCH };
+        let together = if self.network.device().is_cpu() { BATCH } else { GPU_BATCH };
         let mut vectors = Vec::with_capacity(pictures.len());
         for batch in pictures.chunks(together) {
             let inputs: Vec<f32> =
@@ -80,7 +83,7 @@ impl VisionModel {
         Ok(vectors)
     }
 
-    /// The vectors of pictures given as numbers: rows, columns, channels.
+    /// The feature vectors of pictures, which are given as numbers by row, column and channel.
     fn forward(&self, inputs: &[f32]) -> Result<Vec<Vec<f32>>> {
         let side = self.preprocessing.side;
         let features = match &self.network {
@@ -91,12 +94,13 @@ impl VisionModel {
     }
 }
 
-/// The square windows of pictures, each as one row (rows, columns, channels of the window); outside are zeros.
+/// Cuts pictures into square windows. Each window becomes a row of a matrix, with zeros outside the
+/// picture.
 struct Windows {
     size: usize,
     stride: usize,
     padding: usize,
-    /// Windows a side.
+    /// Windows along a side.
     count: usize,
 }
 
@@ -127,7 +131,8 @@ impl Windows {
     }
 }
 
-/// A convolution's weights (outputs, channels, rows, columns) as a matrix whose inputs are ordered as in `Windows`.
+/// Reshapes the weights of a convolution (outputs, channels, rows, columns) into a matrix whose
+/// inputs are ordered as in `Windows`.
 fn as_matrix(weight: &Tensor) -> Result<Tensor> {
     Ok(weight.permute((0, 2, 3, 1))?.contiguous()?.flatten_from(1)?)
 }
@@ -160,10 +165,13 @@ impl VitConfig {
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
         let no = |reason: String| Err(Error::file(path, reason));
         if self.hidden_act != "gelu" {
-            return no(format!("hidden_act is {}, only gelu is built in", self.hidden_act));
+            return no(format!(
+                "hidden_act is {}, must be gelu; use another network, or an .onnx file",
+                self.hidden_act
+            ));
         }
         if self.num_channels != 3 || !self.qkv_bias {
-            return no("only 3 channels and attention with biases are built in".to_owned());
+            return no("num_channels must be 3 and qkv_bias true; use another network, or an .onnx file".to_owned());
         }
         config::check_sizes(
             path,
@@ -178,7 +186,10 @@ impl VitConfig {
         )?;
         config::check_epsilon(path, self.layer_norm_eps)?;
         if self.image_size.checked_rem(self.patch_size) != Some(0) {
-            return no(format!("a side of {} is not cut into patches of {}", self.image_size, self.patch_size));
+            return no(format!(
+                "image_size {} is no multiple of patch_size {}; get the network again",
+                self.image_size, self.patch_size
+            ));
         }
         config::check_heads(path, self.hidden_size, self.num_attention_heads)
     }
@@ -189,13 +200,16 @@ impl VitConfig {
         let path = folder.join("preprocessor_config.json");
         let found = usual.adjusted_by(&path)?;
         if found.side != self.image_size {
-            return Err(Error::file(&path, format!("asks for another size than the model's {}", self.image_size)));
+            return Err(Error::file(
+                &path,
+                format!("size is not the image_size {} of config.json; get both files of one network", self.image_size),
+            ));
         }
         Ok(found)
     }
 }
 
-/// The vision transformer; its feature is the class token after the last normalisation.
+/// The vision transformer. Its feature vector is the class token after the last normalisation.
 struct Transformer {
     patches: Linear,
     patch_size: usize,
@@ -251,7 +265,8 @@ fn vit_layer(weights: &Weights, c: &VitConfig, index: usize) -> Result<Layer> {
 
 const LITE0_FEATURES: usize = 1280;
 
-/// Stages of EfficientNet-Lite0: repeats, window, stride of the first, expansion, channels out.
+/// The stages of EfficientNet-Lite0: blocks, window, stride of the first block, expansion,
+/// channels.
 const LITE0: [(usize, usize, usize, usize, usize); 7] = [
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -262,15 +277,16 @@ const LITE0: [(usize, usize, usize, usize, usize); 7] = [
     (1, 3, 1, 6, 320),
 ];
 
-/// EfficientNet-Lite0; its feature is the mean over all places of the last convolution. Batch normalisations are folded
-/// into the convolutions before them.
+/// EfficientNet-Lite0. Its feature vector is the mean over all positions of the last convolution.
+/// Batch normalisations are folded into the convolutions before them.
 struct EfficientNet {
     stem: Linear,
     blocks: Vec<Block>,
     head: Linear,
 }
 
-/// Widen, convolve each channel, narrow; with a residual where the shapes allow.
+/// An inverted residual block: expand, depthwise convolution, project; with a residual connection
+/// if the shapes allow it.
 struct Block {
     expand: Option<Linear>,
     depthwise: Depthwise,
@@ -297,7 +313,8 @@ impl EfficientNet {
 
     fn forward(&self, pictures: &[f32], side: usize) -> Result<Tensor> {
         let mut side_now = side.div_ceil(2);
-        // "Same" padding of a window of 3 with step 2: none before an even side, one before an odd one.
+        // "Same" padding of a window of 3 with stride 2: none before an even side, one before an
+        // odd side.
         let windows = Windows { size: 3, stride: 2, padding: side % 2, count: side_now };
         let mut x = self.stem.activated(&windows.of(pictures, side, self.stem.device())?, Activation::Relu6)?;
         for block in &self.blocks {
@@ -345,7 +362,7 @@ fn pointwise(weights: &Weights, conv: &str, norm: &str, outputs: usize, inputs: 
     Ok(Linear::new(&weight.reshape((outputs, inputs))?, bias)?)
 }
 
-/// A convolution without bias and the batch normalisation after it as one convolution with bias.
+/// Folds a batch normalisation into the convolution before it: weights and bias of the result.
 fn folded(weights: &Weights, conv: &str, norm: &str, shape: &[usize]) -> Result<(Tensor, Tensor)> {
     const EPSILON: f64 = 1e-3;
     let outputs = shape[0];

@@ -1,11 +1,15 @@
-//! Checkpoints: safetensors files, read tensor by tensor, so that a model is in memory once.
+//! Checkpoints in the safetensors format. Tensors are read one by one, so that a network is in
+//! memory only once.
 
 use crate::ops::{Linear, Norm};
-use crate::{Error, Result};
+use crate::{Error, Result, untrusted};
 use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::Metadata;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -30,13 +34,16 @@ impl Weights {
         let mut file = open(path)?;
         let size = file.metadata().map_err(Error::io(path))?.len();
         let (metadata, start) = header(&mut file, size).map_err(|what| {
-            Error::file(path, format!("{what}; the file is truncated or no safetensors file, download it again"))
+            Error::file(
+                path,
+                format!("{what}; the file is truncated, damaged or no safetensors file: download it again"),
+            )
         })?;
         let (path, file, prefix) = (path.to_owned(), RefCell::new(file), String::new());
         Ok(Self { path, file, metadata, start, prefix, architecture, device: device.clone() })
     }
 
-    /// Names get the first of `prefixes` under which `probe` is found.
+    /// Uses the first of `prefixes` under which the tensor `probe` exists, for all names.
     pub fn with_prefix(mut self, prefixes: &[&str], probe: &str) -> Result<Self> {
         match prefixes.iter().find(|prefix| self.metadata.info(&format!("{prefix}{probe}")).is_some()) {
             Some(prefix) => self.prefix = (*prefix).to_owned(),
@@ -83,7 +90,7 @@ impl Weights {
         Ok(Linear::new(&weight, self.tensor(&format!("{name}.bias"), &[outputs])?)?)
     }
 
-    /// Several linear layers on the same inputs as one.
+    /// Combines three linear layers with the same inputs into one.
     pub fn stacked(&self, names: [String; 3], outputs: usize, inputs: usize) -> Result<Linear> {
         let parts = |part: &str, shape: &[usize]| -> Result<Tensor> {
             let tensor = |name: &String| self.tensor(&format!("{name}.{part}"), shape);
@@ -98,32 +105,67 @@ impl Weights {
         Ok(Norm { scale, shift: self.tensor(&format!("{name}.bias"), &[width])?, epsilon })
     }
 
-    /// Where tensors go.
+    /// The device that tensors are loaded to.
     pub fn device(&self) -> &Device {
         &self.device
     }
 }
 
-/// The header of a safetensors file of `size` bytes and where its numbers begin; the error says why not.
+/// Reads the header of a safetensors file of `size` bytes. Returns it and the offset of the
+/// numbers.
 pub(crate) fn header(file: &mut impl Read, size: u64) -> std::result::Result<(Metadata, u64), String> {
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(|_| "has no header")?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER.min(size.saturating_sub(8)) {
-        return Err("its header is longer than the file".to_owned());
+        return Err("its header is longer than the file or than 64 MiB".to_owned());
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(|e| e.to_string())?;
-    let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| format!("bad header ({e})"))?;
+    let invalid = |e: serde_json::Error| format!("its header is invalid ({e})");
+    serde_json::from_slice::<UniqueNames>(&header).map_err(invalid)?;
+    let metadata: Metadata = serde_json::from_slice(&header).map_err(invalid)?;
     match length + 8 + metadata.data_len() as u64 {
         expected if expected == size => Ok((metadata, length + 8)),
         expected => Err(format!("has {size} bytes, its header announces {expected}")),
     }
 }
 
-/// Opens a file of weights; a missing one is an error of its own.
+/// An object whose keys differ. The parser of the header would take the last of equal names, other
+/// programs the first.
+struct UniqueNames;
+
+impl<'de> Deserialize<'de> for UniqueNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_map(UniqueNamesVisitor)
+    }
+}
+
+struct UniqueNamesVisitor;
+
+impl<'de> Visitor<'de> for UniqueNamesVisitor {
+    type Value = UniqueNames;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a member for each tensor")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<UniqueNames, A::Error> {
+        let mut names = BTreeSet::new();
+        while let Some((name, _)) = map.next_entry::<String, IgnoredAny>()? {
+            if names.contains(&name) {
+                let reason = format!("two tensors are named {}", untrusted::quoted(&name));
+                return Err(serde::de::Error::custom(reason));
+            }
+            names.insert(name);
+        }
+        Ok(UniqueNames)
+    }
+}
+
+/// Opens a file of weights. A missing one is an error of its own.
 pub(crate) fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|source| match source.kind() {
+    untrusted::open(path).map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => Error::NoWeights { path: path.to_owned() },
         _ => Error::Io { path: path.to_owned(), source },
     })

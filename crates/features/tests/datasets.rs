@@ -1,10 +1,10 @@
-//! Readers of the forms data sets come in.
+//! The readers of all forms of data sets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 mod tables;
 
-use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
+use hetal_features::dataset::{Columns, Content, Dataset, DatasetFormat, Sample};
 use parquet::basic::Compression;
 use parquet::file::properties::WriterVersion;
 use std::io::Write;
@@ -42,7 +42,7 @@ fn folders_of_classes_and_of_parts() {
         write(folder.path(), &format!("{class}/.hidden.txt"), "no sample");
         write(folder.path(), &format!("{class}/notes.md"), "no sample");
     }
-    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    let dataset = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
     assert_eq!((sizes(&dataset), &dataset.classes[..]), ([14, 2, 4], &["cat".to_owned(), "dog".to_owned()][..]));
     assert!(dataset.is_text());
     for sample in dataset.samples() {
@@ -50,26 +50,28 @@ fn folders_of_classes_and_of_parts() {
     }
     // The same from wherever it is seen: samples are named by their place in the data set.
     assert!(dataset.samples().all(|sample| sample.name.starts_with(&dataset.classes[sample.label])));
-    let mut thin = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
-    thin.thin([6, 9, 2], 0);
+    let mut thin = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
+    thin.subsample([6, 9, 2], 0);
     assert_eq!(sizes(&thin), [6, 2, 2]);
     assert_eq!(thin.parts[0].iter().filter(|sample| sample.label == 1).count(), 3);
     // However few are kept, no class is lost.
     (0..2).for_each(|i| write(folder.path(), &format!("rare/{i}.txt"), "rare"));
-    let mut thin = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
-    thin.thin([5, 9, 9], 0);
+    let mut thin = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
+    thin.subsample([5, 9, 9], 0);
     assert_eq!(thin.parts[0].len(), 5);
     assert!((0..3).all(|class| thin.parts[0].iter().any(|sample| sample.label == class)));
     std::fs::remove_dir_all(folder.path().join("rare")).unwrap();
     // A class may have the name of a part.
     (0..10).for_each(|i| write(folder.path(), &format!("train/{i}.txt"), "train number 1"));
-    assert_eq!(Dataset::open(folder.path(), &Format::Folders, 3).unwrap().classes, ["cat", "dog", "train"]);
+    assert_eq!(Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap().classes, ["cat", "dog", "train"]);
     // What lies deeper is the class's too; what is no sample is said.
     std::fs::remove_dir_all(folder.path().join("train")).unwrap();
     write(folder.path(), "dog/old/2019/a.txt", "dog of long ago");
-    let deeper = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    let deeper = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
     assert!(deeper.samples().any(|sample| sample.name == "dog/old/2019/a.txt" && text(sample) == "dog of long ago"));
-    assert!(deeper.notes.iter().any(|note| note.contains("left alone") && note.contains("cat/notes.md and 1 more")));
+    assert!(
+        deeper.notes.iter().any(|note| note.contains("ignored, because") && note.contains("cat/notes.md and 1 more"))
+    );
     // With parts given nothing is moved.
     let parted = tempfile::tempdir().unwrap();
     for (part, count) in [("train", 5), ("valid", 2), ("test", 3)] {
@@ -79,7 +81,7 @@ fn folders_of_classes_and_of_parts() {
             }
         }
     }
-    assert_eq!(sizes(&Dataset::open(parted.path(), &Format::Folders, 3).unwrap()), [10, 4, 6]);
+    assert_eq!(sizes(&Dataset::open(parted.path(), &DatasetFormat::Folders, 3).unwrap()), [10, 4, 6]);
 }
 
 #[test]
@@ -97,11 +99,11 @@ fn folders_of_parts_by_other_names() {
                 (0..count).for_each(|i| write(folder.path(), &format!("{part}/{class}/{i}.txt"), "x"));
             }
         }
-        let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+        let dataset = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
         assert_eq!((sizes(&dataset), dataset.classes), ([10, 4, 6], vec!["cat".to_owned(), "dog".to_owned()]));
         // Of one part there is one folder.
         write(folder.path(), "trainset/cat/0.txt", "x");
-        let error = Dataset::open(folder.path(), &Format::Folders, 3).unwrap_err().to_string();
+        let error = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap_err().to_string();
         assert!(error.contains("beside another folder of the same part"), "{error}");
     }
 }
@@ -109,7 +111,7 @@ fn folders_of_parts_by_other_names() {
 /// What could be a class or a part is asked about, not guessed.
 #[test]
 fn folders_that_could_be_parts_or_classes_are_refused() {
-    let error = |folder: &Path| Dataset::open(folder, &Format::Folders, 3).unwrap_err().to_string();
+    let error = |folder: &Path| Dataset::open(folder, &DatasetFormat::Folders, 3).unwrap_err().to_string();
     // Parts under names that are none.
     for (one, two) in [("Trainingsbilder", "Testbilder"), ("seg_train/seg_train", "seg_test/seg_test")] {
         let folder = tempfile::tempdir().unwrap();
@@ -132,12 +134,12 @@ fn folders_that_could_be_parts_or_classes_are_refused() {
     // Classes with folders of different names are classes.
     std::fs::rename(folder.path().join("train"), folder.path().join("rail")).unwrap();
     (0..3).for_each(|i| write(folder.path(), &format!("ship/2018/{i}.txt"), "x"));
-    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    let dataset = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
     assert_eq!(dataset.classes, ["bus", "plane", "rail", "ship"]);
 }
 
 #[test]
-fn what_is_left_alone_is_counted() {
+fn ignored_files_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     for class in ["train/cat", "train/dog"] {
         (0..3).for_each(|i| write(folder.path(), &format!("{class}/{i}.txt"), "x"));
@@ -146,8 +148,8 @@ fn what_is_left_alone_is_counted() {
     for file in ["test/1.txt", "test/2.txt", "licences/MIT", "readme.md", "train/labels.csv", "train/cat/notes.md"] {
         write(folder.path(), file, "x");
     }
-    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
-    let note = dataset.notes.iter().find(|note| note.contains("left alone")).unwrap();
+    let dataset = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
+    let note = dataset.notes.iter().find(|note| note.contains("ignored, because")).unwrap();
     assert!(note.ends_with("train/cat/notes.md and 4 more"), "{note}");
     assert_eq!(dataset.samples().count(), 6);
     // The same without parts.
@@ -155,22 +157,41 @@ fn what_is_left_alone_is_counted() {
     for file in ["cat/1.txt", "dog/1.txt", "readme.md", "stray.png"] {
         write(folder.path(), file, "x");
     }
-    let dataset = Dataset::open(folder.path(), &Format::Folders, 3).unwrap();
+    let dataset = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap();
     assert!(dataset.notes.iter().any(|note| note.ends_with("readme.md and 1 more")), "{:?}", dataset.notes);
 }
 
 #[cfg(unix)]
 #[test]
-fn a_link_that_leads_back_is_said() {
+fn a_link_that_leads_back_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     ["cat", "dog"].iter().for_each(|class| write(folder.path(), &format!("{class}/1.txt"), "x"));
     std::os::unix::fs::symlink(folder.path().join("dog"), folder.path().join("dog/again")).unwrap();
-    let error = Dataset::open(folder.path(), &Format::Folders, 3).unwrap_err().to_string();
-    assert!(error.contains("does a link in it lead back?"), "{error}");
+    let error = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap_err().to_string();
+    assert!(error.contains("dog/again: is a link to a folder that the class holds already"), "{error}");
 }
 
-fn columns(content: &str) -> Format {
-    Format::Table(Columns { content: content.to_owned(), files: content == "path", label: "label".to_owned() })
+/// Two links in each of 28 folders lead to the next one: 2^28 paths, none of them round.
+#[cfg(unix)]
+#[test]
+fn links_that_multiply_a_folder_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    ["cat", "dog"].iter().for_each(|class| write(folder.path(), &format!("{class}/1.txt"), "x"));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let level = |depth: usize| elsewhere.path().join(depth.to_string());
+    (0..=28).for_each(|depth| std::fs::create_dir(level(depth)).unwrap());
+    for depth in 0..28 {
+        for name in ["a", "b"] {
+            std::os::unix::fs::symlink(level(depth + 1), level(depth).join(name)).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink(level(0), folder.path().join("dog/many")).unwrap();
+    let error = Dataset::open(folder.path(), &DatasetFormat::Folders, 3).unwrap_err().to_string();
+    assert!(error.contains("is a link to a folder that the class holds already"), "{error}");
+}
+
+fn columns(content: &str) -> DatasetFormat {
+    DatasetFormat::Table(Columns { content: content.to_owned(), files: content == "path", label: "label".to_owned() })
 }
 
 #[test]
@@ -269,28 +290,29 @@ fn tables_of_parts_by_other_names() {
     for (name, rows) in [("Train.csv", 3), ("validation_set.csv", 2), ("TEST.csv", 1)] {
         write(folder.path(), name, format!("text,label\n{}", "play,a\nstop,b\n".repeat(rows)));
     }
-    assert_eq!(Format::detect(folder.path(), Columns::default()), columns("text"));
+    assert_eq!(DatasetFormat::detect(folder.path(), Columns::default()), columns("text"));
     assert_eq!(sizes(&Dataset::open(folder.path(), &columns("text"), 0).unwrap()), [6, 4, 2]);
     write(folder.path(), "test_data.csv", "text,label\nplay,a\n");
     let error = Dataset::open(folder.path(), &columns("text"), 0).unwrap_err().to_string();
     assert!(error.contains("holds TEST.csv and test_data.csv, tables of one part"), "{error}");
 }
 
-/// A table beside folders of classes, which may be about them; and two tables of one name, of which none may be lost.
+/// A table beside folders of classes may describe them. Of two tables for one part, neither may be
+/// lost.
 #[test]
 fn tables_beside_classes_and_beside_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let detected = || Format::detect(folder.path(), Columns::default());
+    let detected = || DatasetFormat::detect(folder.path(), Columns::default());
     write(folder.path(), "training_data.csv", "text,label\nplay,a\nstop,b\n");
     write(folder.path(), "notes/read me.txt", "a folder beside a table");
     assert_eq!(detected(), columns("text"));
     write(folder.path(), "cats/1.txt", "miaow");
-    assert_eq!(detected(), Format::Folders);
+    assert_eq!(detected(), DatasetFormat::Folders);
     let pictures = Columns { content: "path".to_owned(), files: true, label: "label".to_owned() };
-    assert_eq!(Format::detect(folder.path(), pictures), columns("path"));
+    assert_eq!(DatasetFormat::detect(folder.path(), pictures), columns("path"));
     std::fs::remove_dir_all(folder.path().join("cats")).unwrap();
     write(folder.path(), "train/cats/1.txt", "miaow");
-    assert_eq!(detected(), Format::Folders);
+    assert_eq!(detected(), DatasetFormat::Folders);
     std::fs::rename(folder.path().join("training_data.csv"), folder.path().join("train.csv")).unwrap();
     assert_eq!(detected(), columns("text"));
     write(folder.path(), "train.jsonl", r#"{"text": "play", "label": "a"}"#);
@@ -299,8 +321,8 @@ fn tables_beside_classes_and_beside_each_other() {
     assert!(error.contains("holds train.csv and train.jsonl, tables of one part"), "{error}");
 }
 
-/// Tables of 12 rows as others write them, each by its defaults and packed with snappy: pyarrow 26 (in two groups of rows), polars 2.1,
-/// duckdb 2.0 (its second version).
+/// Tables of 12 rows, written by other programs with their default settings and packed with snappy:
+/// pyarrow 26 (two row groups), polars 2.1, duckdb 2.0 (version 2 of pages).
 #[test]
 fn parquet_tables_of_other_programs() {
     for writer in ["arrow", "polars", "duckdb"] {
@@ -366,7 +388,7 @@ fn mnist() {
     write(folder.path(), "train-labels-idx1-ubyte", labels(24));
     write(folder.path(), "t10k-images.idx3-ubyte", images(10));
     write(folder.path(), "t10k-labels.idx1-ubyte", labels(10));
-    let dataset = Dataset::open(folder.path(), &Format::Mnist, 0).unwrap();
+    let dataset = Dataset::open(folder.path(), &DatasetFormat::Mnist, 0).unwrap();
     assert_eq!((sizes(&dataset), dataset.classes.len()), ([21, 3, 10], 10));
     let second = &dataset.parts[2][1];
     assert_eq!((second.label, pixels(second)), (1, (3, 2, (6..12).flat_map(|v| [v; 3]).collect())));
@@ -381,13 +403,13 @@ fn mnist() {
         write(downloads.path(), &format!("{part}-images-idx3-ubyte.gz"), packed(images(count)));
         write(downloads.path(), &format!("{part}-labels-idx1-ubyte.gz"), packed(labels(count)));
     }
-    assert_eq!(Format::detect(downloads.path(), Columns::default()), Format::Mnist);
-    let again = Dataset::open(downloads.path(), &Format::Mnist, 0).unwrap();
+    assert_eq!(DatasetFormat::detect(downloads.path(), Columns::default()), DatasetFormat::Mnist);
+    let again = Dataset::open(downloads.path(), &DatasetFormat::Mnist, 0).unwrap();
     assert_eq!((sizes(&again), pixels(&again.parts[2][1])), (sizes(&dataset), pixels(second)));
     write(folder.path(), "train-labels-idx1-ubyte", &labels(24)[..30]);
-    assert!(Dataset::open(folder.path(), &Format::Mnist, 0).unwrap_err().to_string().contains("truncated"));
+    assert!(Dataset::open(folder.path(), &DatasetFormat::Mnist, 0).unwrap_err().to_string().contains("truncated"));
     std::fs::remove_file(folder.path().join("train-labels-idx1-ubyte")).unwrap();
-    assert!(Dataset::open(folder.path(), &Format::Mnist, 0).unwrap_err().to_string().contains("train-labels"));
+    assert!(Dataset::open(folder.path(), &DatasetFormat::Mnist, 0).unwrap_err().to_string().contains("train-labels"));
 }
 
 #[test]
@@ -398,11 +420,11 @@ fn cifar10() {
     let batch: Vec<u8> = (0..10).flat_map(record).collect();
     (1..=5).for_each(|i| write(folder.path(), &format!("data_batch_{i}.bin"), &batch));
     write(folder.path(), "test_batch.bin", &batch);
-    let dataset = Dataset::open(folder.path(), &Format::Cifar10, 0).unwrap();
+    let dataset = Dataset::open(folder.path(), &DatasetFormat::Cifar10, 0).unwrap();
     assert_eq!((sizes(&dataset), dataset.classes[8].as_str()), ([43, 7, 10], "ship"));
     assert_eq!(pixels(&dataset.parts[0][0]), (32, 32, [10, 20, 30].repeat(1024)));
     write(folder.path(), "test_batch.bin", &batch[1..]);
-    assert!(Dataset::open(folder.path(), &Format::Cifar10, 0).unwrap_err().to_string().contains("3073"));
+    assert!(Dataset::open(folder.path(), &DatasetFormat::Cifar10, 0).unwrap_err().to_string().contains("3073"));
 }
 
 #[test]
@@ -425,7 +447,7 @@ fn face_masks_are_cropped() {
     ];
     let text = format!("<annotation><filename>a.png</filename>{}</annotation>", objects.concat());
     write(folder.path(), "annotations/a.xml", text);
-    let dataset = Dataset::open(folder.path(), &Format::FaceMask, 0).unwrap();
+    let dataset = Dataset::open(folder.path(), &DatasetFormat::FaceMask, 0).unwrap();
     let sample = |end: &str| dataset.samples().find(|sample| sample.name.ends_with(end)).unwrap();
     let (width, height, values) = pixels(sample("face 1"));
     assert_eq!((width, height, values[0]), (3, 2, 3 * (8 + 2)));
@@ -453,11 +475,11 @@ fn medmnist_archives() {
         }
     }
     archive.finish().unwrap();
-    let dataset = Dataset::open(&path, &Format::MedMnist, 0).unwrap();
+    let dataset = Dataset::open(&path, &DatasetFormat::MedMnist, 0).unwrap();
     assert_eq!((sizes(&dataset), dataset.classes[4].as_str()), ([7, 2, 3], "melanoma"));
     assert_eq!(pixels(&dataset.parts[2][1]), (2, 2, (12..24).collect()));
     std::fs::write(&path, b"no archive").unwrap();
-    assert!(Dataset::open(&path, &Format::MedMnist, 0).unwrap_err().to_string().contains(".npz"));
+    assert!(Dataset::open(&path, &DatasetFormat::MedMnist, 0).unwrap_err().to_string().contains(".npz"));
 }
 
 #[test]
@@ -484,15 +506,19 @@ fn snips_in_three_forms() {
         let original = |count| serde_json::json!({ intent: vec![sentence.clone(); count] }).to_string();
         write(folder.path(), &format!("json/train_{intent}_full.json"), original(8));
         write(folder.path(), &format!("json/validate_{intent}.json"), original(2));
-        // As in the repository it was published in: a folder an intent, and a part of the training file beside it.
+        // The layout of the original repository: a folder for each intent, with two training files.
         write(folder.path(), &format!("published/{intent}/train_{intent}_full.json"), original(8));
         write(folder.path(), &format!("published/{intent}/train_{intent}.json"), original(3));
         write(folder.path(), &format!("published/{intent}/validate_{intent}.json"), original(2));
     }
     let forms = [("tsv", [2, 2, 2]), ("seq", [2, 2, 2]), ("json", [14, 2, 4]), ("published", [14, 2, 4])];
     for (form, expected) in forms {
-        assert_eq!(Format::detect(&folder.path().join(form), Columns::default()), Format::Snips, "{form}");
-        let dataset = Dataset::open(&folder.path().join(form), &Format::Snips, 0).unwrap();
+        assert_eq!(
+            DatasetFormat::detect(&folder.path().join(form), Columns::default()),
+            DatasetFormat::Snips,
+            "{form}"
+        );
+        let dataset = Dataset::open(&folder.path().join(form), &DatasetFormat::Snips, 0).unwrap();
         assert_eq!(sizes(&dataset), expected, "{form}");
         for sample in dataset.samples() {
             let expected = sentences.iter().find(|(intent, _)| *intent == dataset.classes[sample.label]).unwrap().1;

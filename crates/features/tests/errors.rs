@@ -1,11 +1,11 @@
-//! What goes wrong is said, with the name of what it went wrong with.
+//! Errors name the input that they are about.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 
-use hetal_features::dataset::{Columns, Dataset, Format};
+use hetal_features::dataset::{Columns, Dataset, DatasetFormat};
 #[cfg(not(feature = "cuda"))]
-use hetal_features::device::Place;
+use hetal_features::device::DeviceChoice;
 use hetal_features::picture::Picture;
 use hetal_features::{Error, Extractor};
 use std::path::Path;
@@ -26,12 +26,12 @@ fn weights_are_no_model_without_their_folder() {
 
 #[cfg(not(feature = "cuda"))]
 #[test]
-fn a_card_is_refused_by_a_build_without_cards() {
+fn a_gpu_is_refused_by_a_build_without_gpu_support() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "bert");
-    let error = Extractor::open_on(folder.path(), Place::Cuda).err().unwrap().to_string();
+    let error = Extractor::open_on(folder.path(), DeviceChoice::Cuda).err().unwrap().to_string();
     assert!(error.contains("--features cuda") && error.contains("--device cpu"), "{error}");
-    assert_eq!(Extractor::open_on(folder.path(), Place::Auto).unwrap().device(), "cpu");
+    assert_eq!(Extractor::open_on(folder.path(), DeviceChoice::Auto).unwrap().device(), "cpu");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn sizes_no_network_has() {
     common::write_vit(folder.path(), "");
     std::fs::write(folder.path().join("preprocessor_config.json"), r#"{"size": 4096}"#).unwrap();
     assert!(refusal(folder.path()).to_string().contains("1 to 2048"));
-    // A file of 65 MiB of nothing.
+    // A file of 65 MiB of zeros.
     std::fs::File::create(&path).unwrap().set_len(65 << 20).unwrap();
     assert!(refusal(folder.path()).to_string().contains("more than"));
 }
@@ -163,7 +163,8 @@ fn one_pixel_and_damaged_pictures() {
 
 #[test]
 fn a_cmyk_jpeg_has_the_right_colours() {
-    // 16 x 16 in four flat colours, written by Pillow with its Adobe marker; what Pillow reads back at the centres.
+    // 16 x 16 pixels in four colours, written by Pillow with an Adobe marker. Expected are the
+    // values that Pillow reads at the centres.
     let picture = Picture::decode(include_bytes!("golden/cmyk.jpg")).unwrap();
     let expected: [[u8; 3]; 4] = [[220, 40, 30], [30, 200, 60], [40, 60, 210], [240, 240, 240]];
     for (index, colour) in expected.into_iter().enumerate() {
@@ -189,7 +190,7 @@ fn a_photo_taken_sideways_stands_upright() {
 #[test]
 fn empty_folders() {
     let folder = tempfile::tempdir().unwrap();
-    let open = |path: &Path| Dataset::open(path, &Format::Folders, 0).unwrap_err().to_string();
+    let open = |path: &Path| Dataset::open(path, &DatasetFormat::Folders, 0).unwrap_err().to_string();
     assert!(open(folder.path()).contains("no samples"));
     std::fs::create_dir(folder.path().join("cats")).unwrap();
     assert!(open(folder.path()).contains("no samples"));
@@ -204,6 +205,6 @@ fn tables_without_their_columns() {
     let path = folder.path().join("data.csv");
     std::fs::write(&path, "sentence,intent\nplay,a\n").unwrap();
     let columns = Columns { content: "text".to_owned(), files: false, label: "intent".to_owned() };
-    let error = Dataset::open(&path, &Format::Table(columns), 0).unwrap_err().to_string();
+    let error = Dataset::open(&path, &DatasetFormat::Table(columns), 0).unwrap_err().to_string();
     assert!(error.contains("no column text") && error.contains("sentence, intent"), "{error}");
 }

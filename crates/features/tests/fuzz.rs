@@ -1,12 +1,13 @@
-//! Hostile bytes for everything that is read from a data set or beside a model: a few seconds of them here, as many of each as
-//! `HETAL_FUZZ_RUNS` says where it is set. (`hostile.rs` has pictures and whole models.)
+//! Hostile bytes for everything that is read of a data set or a model: a few thousand mutations of
+//! each file, or as many as `HETAL_FUZZ_RUNS` says. (`hostile.rs` has pictures and whole models.)
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod common;
 mod tables;
 
-use hetal_features::dataset::{Columns, Dataset, Format};
-use hetal_features::parsers;
+use hetal_features::dataset::{Columns, Dataset, DatasetFormat};
+use hetal_features::fuzz_targets;
+use hetal_features::picture::Picture;
 use hetal_testkit::allocation::{Counting, peak_of};
 use hetal_testkit::fuzz::{feed, runs};
 use std::io::{Seek, SeekFrom, Write};
@@ -16,17 +17,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Beyond what grows with the input: tables of a parser, text of an error.
+/// Memory of a configuration that does not depend on its size: tables of a parser, text of an
+/// error.
 const CONFIGURATION: usize = 64 << 10;
-/// The same of data sets: buffers of readers, and what a packed kilobyte can hold.
+/// The same for data sets: buffers of readers, and the content of a packed kilobyte.
 const DATASET: usize = 4 << 20;
 
 type Parser = Box<dyn Fn(&[u8]) -> bool>;
 
-/// Opens a data set of which the bytes are one file, and reads its samples.
-fn opened(folder: &Path, file: &str, data: &str, format: Format) -> Parser {
+/// A parser that writes the bytes to a file of a data set, opens it and reads its samples.
+fn opened(folder: &Path, file: &str, data: &str, format: DatasetFormat) -> Parser {
     let data = folder.join(data);
-    // Written over, not anew: some file systems take a file that is cut to nothing and written again to the disk at once.
+    // Overwritten, not truncated first: some file systems sync a file that is truncated and written
+    // again.
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(file)).unwrap();
     Box::new(move |bytes| {
         let mut file = &file;
@@ -37,8 +40,8 @@ fn opened(folder: &Path, file: &str, data: &str, format: Format) -> Parser {
     })
 }
 
-fn table() -> Format {
-    Format::Table(Columns::default())
+fn table() -> DatasetFormat {
+    DatasetFormat::Table(Columns::default())
 }
 
 /// Tables: file, samples.
@@ -93,7 +96,7 @@ fn archive(method: zip::CompressionMethod) -> Vec<u8> {
     archive.finish().unwrap().into_inner()
 }
 
-/// MNIST's four files: their contents, in the order train-images, train-labels, t10k-images, t10k-labels.
+/// Writes MNIST's four files; returns the contents of the pictures and of the labels.
 fn mnist(folder: &Path) -> (Vec<u8>, Vec<u8>) {
     let images = [[0, 0, 8, 3], [0, 0, 0, 20], [0, 0, 0, 2], [0, 0, 0, 3]].concat();
     let images = [images, vec![7; 120]].concat();
@@ -168,21 +171,21 @@ fn configurations() -> Vec<(&'static str, Vec<Vec<u8>>, fn(&[u8]) -> bool)> {
         "classes": ["a", "b"], "rows": {"train": 7, "val": 1, "test": 2}, "seed": 0, "samples": "ef",
         "skipped": [{"part": "train", "item": "x.png", "reason": "is empty"}], "notes": ["a note"],
     });
-    // Of the weights, two tensors: what is wrong is wrong in the header.
+    // Two tensors are enough: the header is what is parsed.
     let header = br#"{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"F16","shape":[3],"data_offsets":[16,22]}}"#;
     let weights = [&(header.len() as u64).to_le_bytes()[..], header, &[1; 22]].concat();
     vec![
-        ("sentence configuration", file_of(mpnet, "config.json"), parsers::sentence_config),
-        ("ViT configuration", file_of(vit, "config.json"), parsers::vit_config),
-        ("preprocessor", json(preprocessor), parsers::preprocessor),
-        ("modules", json(modules), parsers::modules),
-        ("pooling", json(pooling), parsers::pooling),
-        ("manifest", json(manifest), parsers::manifest),
-        ("weights", vec![weights], parsers::weights),
+        ("sentence configuration", file_of(mpnet, "config.json"), fuzz_targets::sentence_config),
+        ("ViT configuration", file_of(vit, "config.json"), fuzz_targets::vit_config),
+        ("preprocessor", json(preprocessor), fuzz_targets::preprocessor),
+        ("modules", json(modules), fuzz_targets::modules),
+        ("pooling", json(pooling), fuzz_targets::pooling),
+        ("manifest", json(manifest), fuzz_targets::manifest),
+        ("weights", vec![weights], fuzz_targets::weights),
     ]
 }
 
-/// One target: all samples are understood, some mutations are and some are not.
+/// Fuzzes one target: all samples are accepted, some mutations are accepted and some are not.
 fn hold(name: &str, samples: &[Vec<u8>], memory: usize, few: usize, parser: impl Fn(&[u8]) -> bool) {
     assert!(samples.iter().all(|sample| parser(sample)), "a {name} that is right is not understood");
     let runs = runs(few);
@@ -191,7 +194,7 @@ fn hold(name: &str, samples: &[Vec<u8>], memory: usize, few: usize, parser: impl
     assert!(understood > 0 && understood < runs, "{name}: {understood} of {runs}");
 }
 
-/// One test at a time: two would count each other's memory.
+/// Held by each test: tests at the same time would count each other's memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -217,7 +220,8 @@ fn hostile_tables() {
     hold(file, &parquet_tables(), DATASET, 12_000, opened(folder.path(), file, file, table()));
 }
 
-/// What a small table may take (4 MiB) is enough for all that is made of it, up to the last row that is accepted.
+/// The memory budget of a small table (4 MiB) bounds the whole data set, up to the last accepted
+/// row.
 #[test]
 fn tables_take_what_is_promised() {
     let _alone = alone();
@@ -249,9 +253,99 @@ fn hostile_archives() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let archives = [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated].map(archive);
-    hold("npz archive", &archives, DATASET, 4_000, opened(folder.path(), "x.npz", "x.npz", Format::MedMnist));
+    hold("npz archive", &archives, DATASET, 4_000, opened(folder.path(), "x.npz", "x.npz", DatasetFormat::MedMnist));
     let batch = cifar10(folder.path());
-    hold("CIFAR-10 batch", &[batch], DATASET, 2_000, opened(folder.path(), "data_batch_3.bin", "", Format::Cifar10));
+    hold(
+        "CIFAR-10 batch",
+        &[batch],
+        DATASET,
+        2_000,
+        opened(folder.path(), "data_batch_3.bin", "", DatasetFormat::Cifar10),
+    );
+}
+
+/// A PNG picture of one pixel with a colour profile and a text that unpack to 64 MiB each.
+fn png_bomb() -> Vec<u8> {
+    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&vec![0; 64 << 20]).unwrap();
+    let chunk = [b"name\0\0".to_vec(), packed.finish().unwrap()].concat();
+    let mut bytes = Vec::new();
+    let mut writer = png::Encoder::new(&mut bytes, 1, 1).write_header().unwrap();
+    writer.write_chunk(png::chunk::iCCP, &chunk).unwrap();
+    writer.write_chunk(png::chunk::zTXt, &chunk).unwrap();
+    writer.write_image_data(&[7]).unwrap();
+    drop(writer);
+    bytes
+}
+
+#[test]
+fn unused_parts_of_pictures_are_not_unpacked() {
+    let _alone = alone();
+    let bytes = png_bomb();
+    assert!(bytes.len() < 2 << 20);
+    let peak = peak_of(|| assert_eq!(Picture::decode(&bytes).unwrap().pixels(), [7; 3]));
+    assert!(peak < 4 << 20, "{peak} bytes");
+}
+
+/// Headers that announce 169 million pixels, with next to nothing behind them.
+#[test]
+fn announced_pixels_take_no_memory() {
+    let _alone = alone();
+    let mut announced = Vec::new();
+    let mut encoder = png::Encoder::new(&mut announced, 13_000, 13_000);
+    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_chunk(png::chunk::IDAT, &[0x78, 0x9C]).unwrap();
+    drop(writer);
+    let mut jpeg = include_bytes!("golden/sideways.jpg").to_vec();
+    let frame = jpeg.windows(2).position(|two| matches!(two, [0xFF, 0xC0 | 0xC2])).unwrap();
+    jpeg[frame + 5..frame + 9].copy_from_slice(&[13_000u16.to_be_bytes(), 13_000u16.to_be_bytes()].concat());
+    for bytes in [announced, jpeg] {
+        let peak = peak_of(|| {
+            let error = Picture::decode(&bytes).unwrap_err();
+            assert!(error.contains("cannot hold 13000 x 13000 pixels"), "{error}");
+        });
+        assert!(peak < 4 << 20, "{peak} bytes");
+    }
+}
+
+/// Arrays are bounded by the size of their archive before they are unpacked.
+#[test]
+fn packed_zeros_are_not_unpacked() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npz");
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+    let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (104857600,), }\n";
+    archive.start_file("train_labels.npy", zip::write::SimpleFileOptions::default()).unwrap();
+    archive.write_all(b"\x93NUMPY\x01\x00").unwrap();
+    archive.write_all(&(header.len() as u16).to_le_bytes()).unwrap();
+    archive.write_all(header.as_bytes()).unwrap();
+    (0..100).for_each(|_| archive.write_all(&[0; 1 << 20]).unwrap());
+    archive.finish().unwrap();
+    let peak = peak_of(|| {
+        let error = Dataset::open(&path, &DatasetFormat::MedMnist, 0).unwrap_err().to_string();
+        assert!(error.contains("at most 67108864 are read"), "{error}");
+    });
+    assert!(peak < 4 << 20, "{peak} bytes");
+    let path = folder.path().join("train-images-idx3-ubyte.gz");
+    let file = std::fs::File::create(&path).unwrap();
+    let mut packed = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+    (0..80).for_each(|_| packed.write_all(&[0; 1 << 20]).unwrap());
+    packed.finish().unwrap();
+    std::fs::write(folder.path().join("train-labels-idx1-ubyte"), "").unwrap();
+    let error = Dataset::open(folder.path(), &DatasetFormat::Mnist, 0).unwrap_err().to_string();
+    assert!(error.contains("cannot be unpacked: has more than 67108864 bytes"), "{error}");
+}
+
+/// The first line decides what a table is, and may have any length.
+#[test]
+fn a_heading_without_end_takes_no_memory() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("train.tsv"), vec![b'x'; 40 << 20]).unwrap();
+    let peak = peak_of(|| drop(DatasetFormat::detect(folder.path(), Columns::default())));
+    assert!(peak < 8 << 20, "{peak} bytes");
 }
 
 #[test]
@@ -260,9 +354,9 @@ fn hostile_digits() {
     let folder = tempfile::tempdir().unwrap();
     let (images, labels) = mnist(folder.path());
     let name = "train-images-idx3-ubyte";
-    hold("idx3", std::slice::from_ref(&images), DATASET, 4_000, opened(folder.path(), name, "", Format::Mnist));
+    hold("idx3", std::slice::from_ref(&images), DATASET, 4_000, opened(folder.path(), name, "", DatasetFormat::Mnist));
     std::fs::write(folder.path().join(name), images).unwrap();
-    hold("idx1", &[labels], DATASET, 4_000, opened(folder.path(), "train-labels-idx1-ubyte", "", Format::Mnist));
+    hold("idx1", &[labels], DATASET, 4_000, opened(folder.path(), "train-labels-idx1-ubyte", "", DatasetFormat::Mnist));
 }
 
 #[test]
@@ -270,9 +364,9 @@ fn hostile_boxes_and_intents() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let boxes = faces(folder.path());
-    let parser = opened(folder.path(), "annotations/a.xml", "", Format::FaceMask);
+    let parser = opened(folder.path(), "annotations/a.xml", "", DatasetFormat::FaceMask);
     hold("Pascal-VOC boxes", &[boxes], DATASET, 4_000, parser);
     for (data, file, sample) in snips(folder.path()) {
-        hold(file, &[sample], DATASET, 4_000, opened(folder.path(), file, data, Format::Snips));
+        hold(file, &[sample], DATASET, 4_000, opened(folder.path(), file, data, DatasetFormat::Snips));
     }
 }

@@ -1,11 +1,11 @@
-//! Files of all kinds, damaged at random: errors, never a crash.
+//! Files of all kinds that are damaged at random or made to do harm: errors, never a crash.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 mod tables;
 
 use hetal_features::Extractor;
-use hetal_features::dataset::{Columns, Dataset, Format};
+use hetal_features::dataset::{Columns, Dataset, DatasetFormat};
 use hetal_features::picture::Picture;
 use std::io::Write;
 use std::path::Path;
@@ -76,7 +76,7 @@ fn pictures() {
 }
 
 /// Opens damaged copies of a file as a data set and reads all samples of those that open.
-fn open_damaged(path: &Path, format: &Format, count: usize) {
+fn open_damaged(path: &Path, format: &DatasetFormat, count: usize) {
     let whole = std::fs::read(path).unwrap();
     assert!(Dataset::open(path, format, 0).is_ok());
     let mut refused = 0;
@@ -103,7 +103,7 @@ fn parquet_tables() {
     ] {
         let path = folder.path().join(name);
         tables::write_parquet(&path, tables::properties(compression, version, true), 40, "binary label (UTF8)");
-        open_damaged(&path, &Format::Table(Columns::default()), 1500);
+        open_damaged(&path, &DatasetFormat::Table(Columns::default()), 1500);
     }
 }
 
@@ -126,7 +126,214 @@ fn archives() {
         }
     }
     archive.finish().unwrap();
-    open_damaged(&path, &Format::MedMnist, 1500);
+    open_damaged(&path, &DatasetFormat::MedMnist, 1500);
+}
+
+/// A deep structure must not use up the stack of a parser that calls itself.
+#[test]
+fn deep_configurations() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["tokenizer.json", "config.json", "tokenizer_config.json", "modules.json"] {
+        common::write_sentence_model(folder.path(), "bert");
+        for open in ["[", "{\"a\":"] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, open.repeat(1 << 20)).unwrap();
+            let error = Extractor::open(folder.path()).err().unwrap().to_string();
+            assert!(error.contains(name), "{error}");
+            let close = if open == "[" { "]" } else { "}" };
+            let middle = if open == "[" { "" } else { "1" };
+            let depth = 1 << 16;
+            std::fs::write(&path, [open.repeat(depth), middle.to_owned(), close.repeat(depth)].concat()).unwrap();
+            // Keys that are not used may hold anything.
+            drop(Extractor::open(folder.path()));
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}
+
+/// Every file that is read must be a regular one. A pipe that is opened blocks this test.
+#[cfg(target_os = "linux")]
+#[test]
+fn pipes_instead_of_files() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::remove_file(&path).ok();
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        path
+    };
+    let refused = |error: String, name: &str| {
+        assert!(error.contains(name) && error.contains("is a named pipe; only regular files are read"), "{error}");
+    };
+    for name in ["config.json", "tokenizer.json", "model.safetensors", "modules.json", "sentence_bert_config.json"] {
+        common::write_sentence_model(folder.path(), "bert");
+        let path = pipe(name);
+        refused(Extractor::open(folder.path()).err().unwrap().to_string(), name);
+        std::fs::remove_file(path).unwrap();
+    }
+    #[cfg(feature = "onnx")]
+    refused(Extractor::open(&pipe("model.onnx")).err().unwrap().to_string(), "model.onnx");
+    refused(Picture::open(&pipe("a.png")).err().unwrap().to_string(), "a.png");
+    let table = || DatasetFormat::Table(Columns::default());
+    for (name, format) in
+        [("a.npz", DatasetFormat::MedMnist), ("a.csv", table()), ("a.jsonl", table()), ("a.parquet", table())]
+    {
+        refused(Dataset::open(&pipe(name), &format, 0).err().unwrap().to_string(), name);
+    }
+    let write = |name: &str, text: &str| {
+        std::fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+        std::fs::write(folder.path().join(name), text).unwrap();
+    };
+    write("texts/cat/1.txt", "x");
+    write("texts/dog/1.txt", "x");
+    pipe("texts/dog/2.txt");
+    let dataset = Dataset::open(&folder.path().join("texts"), &DatasetFormat::Folders, 0).unwrap();
+    let error = dataset.samples().find_map(|sample| sample.read().err()).unwrap().to_string();
+    refused(error, "2.txt");
+    write("intents/train/label", "a\nb\n");
+    pipe("intents/train/seq.in");
+    refused(Dataset::open(&folder.path().join("intents"), &DatasetFormat::Snips, 0).unwrap_err().to_string(), "seq.in");
+    write("faces/images/a.png", "");
+    write("faces/annotations/b.xml", "");
+    pipe("faces/annotations/a.xml");
+    refused(Dataset::open(&folder.path().join("faces"), &DatasetFormat::FaceMask, 0).unwrap_err().to_string(), "a.xml");
+}
+
+/// A Protocol Buffers field of bytes.
+#[cfg(feature = "onnx")]
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    assert!(number < 16 && bytes.len() < 1 << 14);
+    let length = [bytes.len() as u8 | 0x80, (bytes.len() >> 7) as u8];
+    [&[number << 3 | 2][..], &length, bytes].concat()
+}
+
+/// A Protocol Buffers field of a small number.
+#[cfg(feature = "onnx")]
+fn number(number: u8, value: u8) -> Vec<u8> {
+    assert!(number < 16 && value < 128);
+    vec![number << 3, value]
+}
+
+/// An ONNX model that multiplies a picture of 4 x 4 pixels by a number in the file `location`.
+#[cfg(feature = "onnx")]
+fn onnx_with_external_weights(location: &str) -> Vec<u8> {
+    let node = [field(1, b"x"), field(1, b"w"), field(2, b"y"), field(4, b"Mul")].concat();
+    let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
+    let tensor = [number(1, 1), number(2, 1), field(8, b"w"), field(13, &entry), number(14, 1)].concat();
+    let shape: Vec<u8> = [1, 3, 4, 4].iter().flat_map(|&size| field(1, &number(1, size))).collect();
+    let kind = field(2, &field(1, &[number(1, 1), field(2, &shape)].concat()));
+    let value = |name: &[u8]| [field(1, name), kind.clone()].concat();
+    let graph =
+        [field(1, &node), field(2, b"g"), field(5, &tensor), field(11, &value(b"x")), field(12, &value(b"y"))].concat();
+    [number(1, 8), field(8, &number(2, 13)), field(7, &graph)].concat()
+}
+
+/// Weights in a file beside the model are a part of its identity, and must be in a regular file.
+#[cfg(all(target_os = "linux", feature = "onnx"))]
+#[test]
+fn external_weights_of_onnx_models() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.onnx");
+    let weights = folder.path().join("weights.bin");
+    std::fs::write(&model, onnx_with_external_weights("weights.bin")).unwrap();
+    let open = |weight: f32| {
+        std::fs::write(&weights, weight.to_le_bytes()).unwrap();
+        let extractor = Extractor::open(&model).unwrap();
+        assert_eq!(extractor.identity().columns, 3);
+        extractor.identity().files["model.onnx: weights.bin"].clone()
+    };
+    assert_ne!(open(1.0), open(2.0));
+    let refused = || Extractor::open(&model).err().unwrap().to_string();
+    std::fs::write(&weights, [0; 3]).unwrap();
+    assert!(refused().contains("model.onnx"), "{}", refused());
+    std::fs::remove_file(&weights).unwrap();
+    mknodat(CWD, &weights, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    assert!(refused().contains("weights.bin: is a named pipe"), "{}", refused());
+    std::fs::write(&model, onnx_with_external_weights("/dev/zero")).unwrap();
+    assert!(refused().contains("model.onnx"), "{}", refused());
+}
+
+/// Names from a file must not move the cursor of a terminal or set its title.
+#[test]
+fn control_characters_of_files_are_in_no_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let evil = "\x1b]0;owned\x07\u{202e}";
+    let path = folder.path().join("t.csv");
+    let mut messages = Vec::new();
+    for text in [format!("{evil},label\nx,y\n"), format!("text,label\nx,{evil}\n")] {
+        std::fs::write(&path, text).unwrap();
+        messages.push(Dataset::open(&path, &DatasetFormat::Table(Columns::default()), 0).unwrap_err().to_string());
+    }
+    let path = folder.path().join("a.npz");
+    let header = format!("{{'descr': '|{evil}1', 'fortran_order': False, 'shape': (1,), }}\n");
+    let array = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[0]].concat();
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+    archive.start_file("train_labels.npy", zip::write::SimpleFileOptions::default()).unwrap();
+    archive.write_all(&array).unwrap();
+    archive.finish().unwrap();
+    messages.push(Dataset::open(&path, &DatasetFormat::MedMnist, 0).unwrap_err().to_string());
+    common::write_sentence_model(folder.path(), "bert");
+    let configuration = folder.path().join("config.json");
+    let text = std::fs::read_to_string(&configuration).unwrap();
+    for (key, value) in [("\"bert\"", "model_type"), ("\"gelu\"", "hidden_act")] {
+        assert!(text.contains(key), "{value}");
+        let evil = serde_json::to_string(evil).unwrap();
+        std::fs::write(&configuration, text.replace(key, &evil)).unwrap();
+        messages.push(Extractor::open(folder.path()).err().unwrap().to_string());
+    }
+    for message in messages {
+        assert!(!message.chars().any(|c| c.is_control() || c == '\u{202e}'), "{message:?}");
+    }
+}
+
+/// Programs differ in which of two entries of one name they take.
+#[test]
+fn two_entries_of_one_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npz");
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+    for name in ["train_labels.npy", "train_labelz.npy"] {
+        archive.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        archive.write_all(b"x").unwrap();
+    }
+    archive.finish().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let text: Vec<u8> = bytes.iter().map(|&byte| if byte == b'z' { b's' } else { byte }).collect();
+    std::fs::write(&path, text).unwrap();
+    let error = Dataset::open(&path, &DatasetFormat::MedMnist, 0).unwrap_err().to_string();
+    assert!(error.contains("two arrays of one name"), "{error}");
+
+    let path = folder.path().join("t.csv");
+    std::fs::write(&path, "text,label,text\nx,a,y\nx,b,y\n").unwrap();
+    let error = Dataset::open(&path, &DatasetFormat::Table(Columns::default()), 0).unwrap_err().to_string();
+    assert!(error.contains("two columns text"), "{error}");
+
+    common::write_sentence_model(folder.path(), "bert");
+    let path = folder.path().join("model.safetensors");
+    let header =
+        br#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0]].concat();
+    std::fs::write(&path, bytes).unwrap();
+    let error = Extractor::open(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("two tensors are named a"), "{error}");
+}
+
+/// A missing quotation mark or line end makes one row of a whole file.
+#[test]
+fn rows_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, start, expected) in [
+        ("t.csv", "text,label\n\"", "a row has more than 16777216 bytes; is a quotation mark missing?"),
+        ("t.csv", "", "a row has more than 16777216 bytes"),
+        ("t.jsonl", "{\"text\": \"", "line 1: a line has more than 16777216 bytes"),
+    ] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, [start.as_bytes(), &vec![b'x'; 40 << 20]].concat()).unwrap();
+        let error = Dataset::open(&path, &DatasetFormat::Table(Columns::default()), 0).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]

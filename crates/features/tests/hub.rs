@@ -1,11 +1,11 @@
-//! Downloads, from a hub on the loopback.
+//! Downloads from a hub on the loopback interface.
 #![cfg(feature = "hub")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 
-use hetal_features::device::Place;
-use hetal_features::hub::{Hub, PATIENCE, Pin, Step};
+use hetal_features::device::DeviceChoice;
+use hetal_features::hub::{Hub, Pin, SILENCE_TIMEOUT, Step};
 use hetal_features::{Error, Extractor, sha256};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 
 const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Serves the files of a folder as `/owner/small/resolve/REVISION/FILE`; returns its address and what was asked for.
+/// Serves the files of a folder as `/owner/small/resolve/REVISION/FILE`; returns the address and
+/// the requests.
 fn serve(folder: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -53,7 +54,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     let (address, asked) = serve(there.path().to_owned());
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let mut bytes = 0;
     let count = |step: Step| match step {
         Step::Coming { done, .. } => bytes = bytes.max(done),
@@ -62,7 +63,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let folder = hub.fetch(&pin, count).unwrap();
     assert!(bytes > 1000);
     let expected = Extractor::open(there.path()).unwrap().extract_text("play some jazz").unwrap();
-    let extractor = Extractor::pinned(&folder, &pin, Place::Cpu).unwrap();
+    let extractor = Extractor::pinned(&folder, &pin, DeviceChoice::Cpu).unwrap();
     assert_eq!(extractor.extract_text("play some jazz").unwrap(), expected);
     assert_eq!(
         (extractor.identity().source.as_str(), extractor.identity().revision.as_deref()),
@@ -76,7 +77,7 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let mut bytes = std::fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&weights, bytes).unwrap();
-    assert!(Extractor::pinned(&folder, &pin, Place::Cpu).err().unwrap().to_string().contains("SHA-256"));
+    assert!(Extractor::pinned(&folder, &pin, DeviceChoice::Cpu).err().unwrap().to_string().contains("SHA-256"));
 }
 
 /// Names of files of a folder and the folders in it.
@@ -93,14 +94,14 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A copy that an earlier version left may lack files that decide what features are: it is made whole, once.
+/// A copy that an earlier version left incomplete is completed once.
 #[test]
-fn a_copy_that_lacks_files_is_made_whole() {
+fn an_incomplete_copy_is_completed() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     std::fs::write(there.path().join("tokenizer_config.json"), r#"{"model_max_length": 5}"#).unwrap();
     let (address, asked) = serve(there.path().to_owned());
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let folder = here.path().join("owner--small").join(REVISION);
     std::fs::create_dir_all(&folder).unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {
@@ -109,7 +110,7 @@ fn a_copy_that_lacks_files_is_made_whole() {
     hub.fetch(&pin, |_| {}).unwrap();
     let asked_for = |file: &str| asked.lock().unwrap().iter().filter(|path| path.ends_with(file)).count();
     assert_eq!((asked_for("/tokenizer_config.json"), asked_for("/model.safetensors")), (1, 0));
-    let whole = Extractor::pinned(&folder, &pin, Place::Cpu).unwrap();
+    let whole = Extractor::pinned(&folder, &pin, DeviceChoice::Cpu).unwrap();
     assert_eq!(whole.identity().preprocessing, Extractor::open(there.path()).unwrap().identity().preprocessing);
     // What was fetched counts as much as what was there.
     assert!(whole.identity().files.contains_key("tokenizer_config.json"));
@@ -118,18 +119,19 @@ fn a_copy_that_lacks_files_is_made_whole() {
     assert!(after.iter().all(|name| !name.ends_with(".part")), "{after:?}");
     assert!(after.contains(&"modules.json.absent".to_owned()), "{after:?}");
     let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let alone = Hub { address: nobody, token: None, cache: here.path().to_owned(), patience: PATIENCE };
+    let alone = Hub { address: nobody, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     assert_eq!(alone.fetch(&pin, |_| {}).unwrap(), folder);
     assert_eq!(names(&folder), after);
 }
 
-/// A copy of an earlier version on a machine without a network, or in a folder that nobody may write to, does what it did.
+/// An incomplete copy is used as it is if there is no network, or if its folder cannot be written
+/// to.
 #[test]
 fn a_copy_without_a_hub_is_used_as_it_was() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     let nobody = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let hub = Hub { address: nobody, token: None, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address: nobody, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let folder = here.path().join("owner--small").join(REVISION);
     std::fs::create_dir_all(&folder).unwrap();
     for file in ["config.json", "tokenizer.json"] {
@@ -155,13 +157,13 @@ fn a_copy_without_a_hub_is_used_as_it_was() {
     std::fs::remove_file(folder.join("modules.json")).unwrap();
     std::fs::remove_file(folder.join("1_Pooling")).unwrap();
     assert_eq!(names(&folder), before);
-    Extractor::pinned(&folder, &pin, Place::Cpu).unwrap();
+    Extractor::pinned(&folder, &pin, DeviceChoice::Cpu).unwrap();
     // What must be there must be.
     std::fs::remove_file(folder.join("config.json")).unwrap();
     assert!(hub.fetch(&pin, |_| {}).is_err());
 }
 
-/// Two programs that want the same model at once do not write into each other's file, and neither fails.
+/// Two programs that download the same model at the same time do not disturb each other.
 #[test]
 fn a_model_is_fetched_by_one_at_a_time() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -174,7 +176,7 @@ fn a_model_is_fetched_by_one_at_a_time() {
     let mut other = std::fs::File::create(&part).unwrap();
     other.lock().unwrap();
     other.write_all(b"{\"half\":").unwrap();
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let heard = Mutex::new(Vec::new());
     let hear = |step: Step| {
         if let Step::Waiting(file) = step {
@@ -192,7 +194,7 @@ fn a_model_is_fetched_by_one_at_a_time() {
         drop(other);
         assert_eq!(fetched.join().unwrap().unwrap(), folder);
     });
-    assert!(Extractor::pinned(&folder, &pin, Place::Cpu).is_ok());
+    assert!(Extractor::pinned(&folder, &pin, DeviceChoice::Cpu).is_ok());
     assert!(names(&folder).iter().all(|name| !name.ends_with(".part")), "{:?}", names(&folder));
 }
 
@@ -202,23 +204,23 @@ fn other_bytes_than_pinned_are_refused() {
     let mut pin = model(there.path());
     pin.sha256 = "0".repeat(64);
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
-    let hub = Hub { address, token: None, cache, patience: PATIENCE };
+    let hub = Hub { address, token: None, cache, silence_timeout: SILENCE_TIMEOUT };
     let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
     assert!(error.contains("SHA-256"), "{error}");
     assert!(names(here.path()).iter().all(|name| !name.contains("model.safetensors")), "{:?}", names(here.path()));
 }
 
 #[test]
-fn what_cannot_be_had_is_said() {
+fn missing_models_are_reported() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pin = model(there.path());
     std::fs::remove_file(there.path().join("model.safetensors")).unwrap();
     let (address, cache) = (serve(there.path().to_owned()).0, here.path().to_owned());
-    let hub = Hub { address, token: None, cache, patience: PATIENCE };
+    let hub = Hub { address, token: None, cache, silence_timeout: SILENCE_TIMEOUT };
     assert!(hub.fetch(&pin, |_| {}).unwrap_err().to_string().contains("no model.safetensors"));
     // A port nobody listens on any more.
     let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let hub = Hub { address, token: None, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let error = hub.fetch(&pin, |_| {}).unwrap_err();
     assert!(matches!(&error, Error::Download { reason, .. } if reason.contains("give its folder")), "{error}");
     for (name, revision) in [("small", REVISION), ("../x/y", REVISION), ("owner/..", REVISION), ("owner/small", "main")]
@@ -229,7 +231,7 @@ fn what_cannot_be_had_is_said() {
 }
 
 #[test]
-fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
+fn a_silent_hub_and_too_large_files_are_errors() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -252,7 +254,7 @@ fn a_hub_that_falls_silent_or_sends_too_much_is_left() {
         drop(streams);
     });
     let cache = here.path().to_owned();
-    let hub = Hub { address, token: None, cache, patience: std::time::Duration::from_millis(300) };
+    let hub = Hub { address, token: None, cache, silence_timeout: std::time::Duration::from_millis(300) };
     for expected in ["timeout", "nothing came for", "more than"] {
         let error = hub.fetch(&pin, |_| {}).unwrap_err();
         assert!(matches!(&error, Error::Download { reason, .. } if reason.contains(expected)), "{expected}: {error}");
@@ -289,7 +291,7 @@ fn a_token_is_sent_to_the_hub_alone() {
         format!("HTTP/1.1 302 Found\r\nLocation: {elsewhere}/x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let (address, heard) = answer_all("127.0.0.1", redirect);
     let token = Some("a-secret-token".to_owned());
-    let hub = Hub { address, token: token.clone(), cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token: token.clone(), cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let error = hub.fetch(&pin, |_| {}).unwrap_err().to_string();
     assert!(error.contains("401") && error.contains("HF_TOKEN") && !error.contains("a-secret"), "{error}");
     let (heard, heard_elsewhere) = (heard.lock().unwrap(), heard_elsewhere.lock().unwrap());
@@ -299,7 +301,7 @@ fn a_token_is_sent_to_the_hub_alone() {
     // The address of this machine by a name that does not say so.
     let (address, heard) = answer_all("localhost", refusal.to_owned());
     let address = address.replace("localhost", "LOCALHOST");
-    let hub = Hub { address, token, cache: here.path().to_owned(), patience: PATIENCE };
+    let hub = Hub { address, token, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     hub.fetch(&pin, |_| {}).unwrap_err();
     assert!(heard.lock().unwrap().iter().all(|head| !head.contains("secret")), "{heard:?}");
 }

@@ -87,7 +87,8 @@ fn sentence_transformers_files_decide_pooling_length_and_scale() {
     let found = extractor.extract_text("play some jazz").unwrap();
     let length = plain.iter().map(|x| x * x).sum::<f32>().sqrt();
     assert_near(&found, &plain.iter().map(|x| x / length).collect::<Vec<_>>(), 1e-6);
-    // Five tokens are the start, three words and the end: more words change nothing, and are said to be too many.
+    // Five tokens are the start, three words and the end. More words change nothing and are
+    // reported.
     assert!(
         extractor.tokens("play some jazz").unwrap().reading == Reading::All
             && extractor.tokens("play some jazz in a song").unwrap().reading == Reading::Beginning

@@ -1,27 +1,28 @@
-//! The program itself: its worker dies, starves or stalls, and a second run goes on.
+//! The program itself: its worker is killed, runs out of memory or stalls, and a second run
+//! continues.
 #![cfg(all(target_os = "linux", feature = "hub"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
 
 use hetal_testkit::TempDir;
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The time that a step may take on a busy machine.
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Pictures of the training part; a chunk on the CPU has 32.
 const PICTURES: usize = 48;
-/// The one that is a pipe: of the second chunk.
-const STUCK: usize = 40;
+/// The large picture, which takes a while to decode: one of the second chunk.
+const LARGE: usize = 40;
+/// Bytes of memory that a worker holds only while it decodes the large picture.
+const LARGE_MEMORY: u64 = 250 << 20;
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hetal-extract"));
@@ -38,8 +39,8 @@ fn wait_until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = ready() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(start.elapsed() < STEP_TIMEOUT, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -47,10 +48,28 @@ fn make_pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// The end of a pipe that is written to, as soon as somebody reads it.
-fn pipe_of_reader(path: &Path) -> File {
-    let open = || File::options().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).ok();
-    wait_until("a reader of the pipe", open)
+/// The memory that a process holds.
+fn resident(id: u32) -> u64 {
+    let pages = std::fs::read_to_string(format!("/proc/{id}/statm")).unwrap_or_default();
+    pages.split_whitespace().nth(1).map_or(0, |pages| pages.parse::<u64>().unwrap() * 4096)
+}
+
+/// Stops a process, so that it neither ends nor makes progress.
+fn stop(id: u32) {
+    kill_process(Pid::from_raw(id as i32).unwrap(), Signal::STOP).unwrap();
+    wait_until("the stop", || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        stat.rsplit_once(')').filter(|(_, rest)| rest.trim().starts_with('T')).map(drop)
+    });
+}
+
+/// Stops the worker while it decodes the large picture.
+fn stop_at_large_picture(supervisor: &Child) -> u32 {
+    let worker = child_of(supervisor.id());
+    wait_until("the large picture", || (resident(worker) > LARGE_MEMORY).then_some(()));
+    stop(worker);
+    assert!(resident(worker) > LARGE_MEMORY, "the large picture was finished before the worker was stopped");
+    worker
 }
 
 /// The process that another one started.
@@ -72,12 +91,12 @@ fn kill(id: u32) {
     kill_process(Pid::from_raw(id as i32).unwrap(), Signal::KILL).unwrap();
 }
 
-/// A data set of pictures, one of which is a pipe.
-struct Stuck {
+/// A data set of pictures, one of which is large.
+struct Pictures {
     folder: TempDir,
 }
 
-impl Stuck {
+impl Pictures {
     fn new() -> Self {
         let folder = TempDir::new();
         let this = Self { folder };
@@ -88,7 +107,7 @@ impl Stuck {
         let mut rows = String::from("file,label\n");
         for i in 0..PICTURES {
             match i {
-                STUCK => make_pipe(&this.picture(i)),
+                LARGE => write_large_picture(&this.picture(i)),
                 _ => common::write_pattern(&this.picture(i), 20 + i, 18),
             }
             rows += &format!("{i}.png,{}\n", i % 2);
@@ -120,9 +139,9 @@ impl Stuck {
         self.extract(more).spawn().unwrap()
     }
 
-    /// What the error calls the picture that is a pipe.
-    fn stuck_name(&self) -> String {
-        format!("train.csv row {}", STUCK + 1)
+    /// The name of the large picture in messages.
+    fn large_name(&self) -> String {
+        format!("train.csv row {}", LARGE + 1)
     }
 
     fn done(&self) -> u64 {
@@ -130,32 +149,35 @@ impl Stuck {
         serde_json::from_slice::<Value>(&state).unwrap()["done"].as_u64().unwrap()
     }
 
-    /// The same command again, with a picture in the pipe. The pictures that were finished before
-    /// are no pictures any more, in as many bytes: they cannot be extracted again.
-    fn goes_on(&self) {
+    /// Runs the same command again. The finished pictures are replaced by as many other bytes, so
+    /// that the run fails if it reads them again.
+    fn continues(&self) {
         let done = self.done() as usize;
         assert_eq!(done, 32, "the first chunk was finished");
         for i in 0..done {
             let size = std::fs::metadata(self.picture(i)).unwrap().len() as usize;
             std::fs::write(self.picture(i), vec![b'x'; size]).unwrap();
         }
-        // Both other parts are read after the pipe.
+        // The two other parts hold these pictures too.
         common::write_pattern(&self.picture(0), 20, 18);
         common::write_pattern(&self.picture(1), 21, 18);
-        let good = self.path("good.png");
-        common::write_pattern(&good, 30, 30);
-        let again = self.start(&[]);
-        pipe_of_reader(&self.picture(STUCK)).write_all(&std::fs::read(&good).unwrap()).unwrap();
-        let report = finished(again.wait_with_output().unwrap());
+        let report = finished(ended(self.start(&[])));
         assert_eq!(report["rows"], json!({ "train": PICTURES, "val": 2, "test": 2 }));
     }
 }
 
-/// What a program says that must end by itself.
+/// A picture of 10,000 x 10,000 black pixels in a small file.
+fn write_large_picture(path: &Path) {
+    let mut encoder = png::Encoder::new(std::fs::File::create(path).unwrap(), 10_000, 10_000);
+    encoder.set_color(png::ColorType::Grayscale);
+    encoder.write_header().unwrap().write_image_data(&vec![0; 100_000_000]).unwrap();
+}
+
+/// The output of a program that must end by itself.
 fn ended(mut child: Child) -> Output {
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > STEP_TIMEOUT {
             child.kill().unwrap();
             panic!("the program did not end");
         }
@@ -175,48 +197,47 @@ fn error(output: Output) -> String {
 }
 
 #[test]
-fn a_killed_worker_names_the_sample_and_a_second_run_goes_on() {
-    let stuck = Stuck::new();
-    let supervisor = stuck.start(&[]);
-    let pipe = pipe_of_reader(&stuck.picture(STUCK));
-    kill(child_of(supervisor.id()));
+fn a_killed_worker_names_the_sample_and_a_second_run_continues() {
+    let pictures = Pictures::new();
+    let supervisor = pictures.start(&[]);
+    kill(stop_at_large_picture(&supervisor));
     let error = error(supervisor.wait_with_output().unwrap());
-    drop(pipe);
-    assert!(error.contains(&stuck.stuck_name()) && error.contains("SIGKILL"), "{error}");
-    assert!(error.contains("the same command goes on"), "{error}");
-    stuck.goes_on();
+    assert!(error.contains(&pictures.large_name()) && error.contains("SIGKILL"), "{error}");
+    assert!(error.contains("the same command continues"), "{error}");
+    pictures.continues();
 }
 
 #[test]
-fn a_worker_without_progress_is_ended_and_a_second_run_goes_on() {
-    let stuck = Stuck::new();
-    let error = error(ended(stuck.start(&["--stall-seconds", "3"])));
-    assert!(error.contains(&format!("reading {}", stuck.stuck_name())), "{error}");
-    assert!(error.contains("no progress for 3 seconds"), "{error}");
-    stuck.goes_on();
+fn a_worker_without_progress_is_ended_and_a_second_run_continues() {
+    let pictures = Pictures::new();
+    let supervisor = pictures.start(&["--stall-seconds", "5"]);
+    stop_at_large_picture(&supervisor);
+    let error = error(ended(supervisor));
+    assert!(error.contains(&format!("reading {}", pictures.large_name())), "{error}");
+    assert!(error.contains("no progress for 5 seconds"), "{error}");
+    pictures.continues();
 }
 
 #[test]
 fn a_worker_that_wants_too_much_memory_names_the_sample() {
-    let stuck = Stuck::new();
+    let pictures = Pictures::new();
     // 144 MB of pixels in a file of some hundred kB.
-    let large = stuck.picture(STUCK);
+    let large = pictures.picture(LARGE);
     std::fs::remove_file(&large).unwrap();
     common::write_png(&large, 8000, 6000, &vec![0; 3 * 8000 * 6000]);
-    let error = error(stuck.extract(&["--memory-gib", "0.1"]).output().unwrap());
-    assert!(error.contains(&stuck.stuck_name()), "{error}");
+    let error = error(pictures.extract(&["--memory-gib", "0.1"]).output().unwrap());
+    assert!(error.contains(&pictures.large_name()), "{error}");
     assert!(error.contains("needed more than 0.10 GiB of memory (--memory-gib)"), "{error}");
-    assert_eq!(stuck.done(), 32);
-    let report = finished(stuck.extract(&["--memory-gib", "4"]).output().unwrap());
+    assert_eq!(pictures.done(), 32);
+    let report = finished(pictures.extract(&["--memory-gib", "4"]).output().unwrap());
     assert_eq!(report["rows"]["train"], PICTURES);
 }
 
 #[test]
 fn a_worker_ends_with_its_supervisor() {
-    let stuck = Stuck::new();
-    let mut supervisor = stuck.start(&[]);
-    let _pipe = pipe_of_reader(&stuck.picture(STUCK));
-    let worker = child_of(supervisor.id());
+    let pictures = Pictures::new();
+    let mut supervisor = pictures.start(&[]);
+    let worker = stop_at_large_picture(&supervisor);
     supervisor.kill().unwrap();
     supervisor.wait().unwrap();
     wait_until("the worker's end", || {
@@ -228,15 +249,14 @@ fn a_worker_ends_with_its_supervisor() {
 
 #[test]
 fn a_worker_has_limits_and_no_secrets() {
-    let stuck = Stuck::new();
+    let pictures = Pictures::new();
     let secrets = ["HETAL_TOKEN", "HETAL_PASSPHRASE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
-    let mut command = stuck.extract(&["--memory-gib", "1.5"]);
+    let mut command = pictures.extract(&["--memory-gib", "1.5"]);
     secrets.iter().for_each(|name| {
         command.env(name, "a secret");
     });
     let supervisor = command.env("SHOWN", "no secret").spawn().unwrap();
-    let pipe = pipe_of_reader(&stuck.picture(STUCK));
-    let worker = child_of(supervisor.id());
+    let worker = stop_at_large_picture(&supervisor);
     let environment = std::fs::read(format!("/proc/{worker}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment).into_owned();
     assert!(environment.contains("SHOWN=no secret"), "{environment}");
@@ -250,7 +270,6 @@ fn a_worker_has_limits_and_no_secrets() {
     assert_eq!(limit("Max core file size"), [0; 2]);
     assert!(limit("Max open files")[1] <= 1024);
     kill(worker);
-    drop(pipe);
     supervisor.wait_with_output().unwrap();
 }
 
@@ -258,23 +277,27 @@ fn a_worker_has_limits_and_no_secrets() {
 #[test]
 fn texts_are_on_no_command_line() {
     let folder = TempDir::new();
-    make_pipe(&folder.path().join("config.json"));
+    common::write_sentence_model(folder.path(), "bert");
     let model = json!({
         "source": folder.path(), "architecture": "bert", "columns": 24, "files": {},
-        "preprocessing": { "sentence": { "pooling": "mean", "normalise": false, "max_tokens": 16 } },
+        "preprocessing": { "sentence": { "pooling": "mean", "normalise": false, "max_tokens": 20 } },
     });
     let manifest = json!({ "version": 1, "model": model, "classes": [], "rows": {}, "seed": 0, "samples": "" });
     let out = folder.path().join("features.npy");
     let request = json!({ "Encode": {
-        "manifest": manifest, "pictures": [], "texts": ["a private text"], "network": null, "models": null,
+        "manifest": manifest, "pictures": [], "texts": vec!["play some private jazz"; 200_000], "network": null, "models": null,
         "device": "Cpu", "out": { "Unix": out.to_str().unwrap().as_bytes() },
     } });
     let mut supervisor =
         program().arg("request").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = supervisor.stdin.take().unwrap();
     writeln!(input, "{request}").unwrap();
-    let pipe = pipe_of_reader(&folder.path().join("config.json"));
     let worker = child_of(supervisor.id());
+    wait_until("the worker's start", || {
+        let line = std::fs::read(format!("/proc/{worker}/cmdline")).unwrap();
+        String::from_utf8_lossy(&line).contains("worker").then_some(())
+    });
+    stop(worker);
     for id in [supervisor.id(), worker] {
         for file in ["cmdline", "environ"] {
             let bytes = std::fs::read(format!("/proc/{id}/{file}")).unwrap();
@@ -283,11 +306,31 @@ fn texts_are_on_no_command_line() {
     }
     kill(worker);
     let output = supervisor.wait_with_output().unwrap();
-    drop((pipe, input));
+    drop(input);
     let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
     let reason = reply["Failed"].as_str().unwrap();
-    assert!(reason.contains("SIGKILL") && reason.contains("loading the model"), "{reason}");
-    assert!(!reason.contains("same command goes on"), "a prediction starts again: {reason}");
+    assert!(reason.contains("SIGKILL") && !reason.contains("private"), "{reason}");
+    assert!(!reason.contains("same command continues"), "a prediction starts again: {reason}");
+}
+
+/// Opening a pipe waits for a writer, and a device never ends.
+#[test]
+fn pipes_and_devices_are_refused_by_name() {
+    let pictures = Pictures::new();
+    let special = pictures.picture(3);
+    std::fs::remove_file(&special).unwrap();
+    make_pipe(&special);
+    let refused = error(ended(pictures.start(&[])));
+    assert!(refused.contains("3.png: is a named pipe; only regular files are read"), "{refused}");
+    std::fs::remove_file(&special).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &special).unwrap();
+    let refused = error(ended(pictures.start(&[])));
+    assert!(refused.contains("3.png: is a device; only regular files are read"), "{refused}");
+    let configuration = pictures.path("model/config.json");
+    std::fs::remove_file(&configuration).unwrap();
+    make_pipe(&configuration);
+    let refused = error(ended(pictures.start(&[])));
+    assert!(refused.contains("config.json: is a named pipe"), "{refused}");
 }
 
 const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -339,7 +382,7 @@ impl Hub {
 }
 
 #[test]
-fn a_whole_copy_of_hugging_face_s_programs_is_used() {
+fn a_complete_copy_in_the_hugging_face_cache_is_used() {
     let hub = Hub::new();
     hub.copy_model(&hub.snapshot());
     // Files that decide what features are may be missing here: nothing says that the model has no
@@ -371,7 +414,7 @@ fn a_whole_copy_of_hugging_face_s_programs_is_used() {
 }
 
 #[test]
-fn files_that_were_brought_by_hand_are_used() {
+fn manually_copied_files_are_used() {
     let hub = Hub::new();
     hub.copy_model(&hub.home().join("hetal/owner--small").join(REVISION));
     let output = hub.pinned().output().unwrap();

@@ -1,12 +1,9 @@
-//! MedMNIST's archives: an `.npz` file with pictures and labels of three parts.
+//! MedMNIST's data sets: an `.npz` archive with the pictures and labels of three parts.
 
 use super::{Found, Pictures, Sample, binary};
 use crate::npy::Array;
 use crate::{Error, Result, untrusted};
 use std::path::Path;
-
-/// Archives whose arrays have more bytes together are refused before they are unpacked.
-const MAX_BYTES: u64 = 4 << 30;
 
 /// DermaMNIST's classes, as MedMNIST names them.
 const DERMA: [&str; 7] = [
@@ -22,10 +19,15 @@ const DERMA: [&str; 7] = [
 type Archive = zip::ZipArchive<std::fs::File>;
 
 pub(crate) fn read(path: &Path) -> Result<Found> {
-    let file = std::fs::File::open(path).map_err(Error::io(path))?;
-    let bad = |e: zip::result::ZipError| Error::dataset(path, format!("is no .npz archive: {e}"));
+    let file = untrusted::open(path).map_err(Error::io(path))?;
+    let size = file.metadata().map_err(Error::io(path))?.len();
+    let bad = |e: zip::result::ZipError| Error::dataset(path, format!("is no .npz archive: {e}; get it again"));
     let mut archive = Archive::new(file).map_err(bad)?;
-    let (mut labels, mut left) = (Vec::new(), MAX_BYTES);
+    if archive.has_duplicate_names() {
+        return Err(Error::dataset(path, "holds two arrays of one name; write the archive again"));
+    }
+    // All arrays together are bounded by the size of the archive.
+    let (mut labels, mut left) = (Vec::new(), untrusted::unpacked_limit(size));
     for part in super::PARTS {
         labels.push(array(path, &mut archive, &format!("{part}_labels"), &mut left)?);
     }
@@ -46,7 +48,13 @@ fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize
     let (height, width, channels) = match images.shape[..] {
         [_, height, width, 3] => (height, width, 3),
         [_, height, width] => (height, width, 1),
-        _ => return Err(Error::dataset(path, format!("{part}_images has shape {:?}", images.shape))),
+        _ => {
+            let reason = format!(
+                "{part}_images has shape {:?}, must be pictures x height x width, with 3 channels or none",
+                images.shape
+            );
+            return Err(Error::dataset(path, reason));
+        }
     };
     if height.checked_mul(width).and_then(|n| n.checked_mul(channels)).is_none_or(|n| n == 0) {
         return Err(Error::dataset(path, format!("{part}_images holds pictures without pixels")));
@@ -60,16 +68,16 @@ fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize
     )
 }
 
-/// An array of bytes in the archive; `left` are the bytes that may still be unpacked.
+/// Reads an array of bytes. `left` is the number of bytes that may still be unpacked.
 fn array(path: &Path, archive: &mut Archive, name: &str, left: &mut u64) -> Result<Array> {
     let bad = |reason: String| Error::dataset(path, format!("array {name}: {reason}"));
     let entry = archive.by_name(&format!("{name}.npy")).map_err(|e| bad(e.to_string()))?;
-    let bytes = untrusted::all(entry, *left)
-        .map_err(|e| bad(format!("{e} (an archive may hold {MAX_BYTES} bytes, unpacked)")))?;
-    *left -= bytes.len() as u64;
-    let array = Array::parse(bytes).map_err(bad)?;
+    let array = Array::read(entry, *left).map_err(|reason| {
+        bad(format!("{reason}; the arrays of an archive may have 64 times its size (at least 64 MiB, at most 4 GiB)"))
+    })?;
+    *left -= array.bytes.len() as u64;
     match array.kind.as_str() {
         "|u1" => Ok(array),
-        other => Err(bad(format!("holds {other}, must hold |u1"))),
+        other => Err(bad(format!("holds elements of type {other}, must hold |u1 (bytes)"))),
     }
 }

@@ -1,27 +1,27 @@
 //! MNIST's idx files and CIFAR-10's binary batches.
 
-use super::{Found, Pictures, Sample, Source, first_there};
+use super::{Found, Pictures, Sample, SampleSource, first_there};
 use crate::{Error, Result, untrusted};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const CIFAR10: [&str; 10] = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
-/// Unpacked files above this many bytes are refused.
+/// Files that are not packed may have this many bytes.
 const MAX_BYTES: u64 = 4 << 30;
 
-/// Whether the folder has MNIST's training pictures in it.
+/// Whether the folder holds MNIST's training pictures.
 pub(crate) fn is_mnist(folder: &Path) -> bool {
     find(folder, &idx_names("train-images", 3)).is_ok()
 }
 
-/// An idx file under its common names, packed or not.
+/// The common names of an idx file, packed or not.
 fn idx_names(stem: &str, dimensions: usize) -> [String; 4] {
     let end = format!("idx{dimensions}-ubyte");
     [format!("{stem}-{end}"), format!("{stem}.{end}"), format!("{stem}-{end}.gz"), format!("{stem}.{end}.gz")]
 }
 
-/// The four idx files.
+/// Reads MNIST's four idx files.
 pub(crate) fn mnist(folder: &Path) -> Result<Found> {
     let part = |name: &str| -> Result<Vec<Sample>> {
         let images = find(folder, &idx_names(&format!("{name}-images"), 3))?;
@@ -42,18 +42,20 @@ fn find(folder: &Path, names: &[String]) -> Result<PathBuf> {
 
 /// The bytes of a file, unpacked where its name ends in `.gz`.
 fn unpacked(path: &Path) -> Result<Vec<u8>> {
-    let file = std::fs::File::open(path).map_err(Error::io(path))?;
-    let bytes = match path.extension().is_some_and(|extension| extension == "gz") {
-        true => untrusted::all(flate2::read::MultiGzDecoder::new(file), MAX_BYTES),
-        false => untrusted::all(file, MAX_BYTES),
-    };
-    bytes.map_err(Error::io(path))
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return untrusted::read(path, MAX_BYTES).map_err(Error::io(path));
+    }
+    let file = untrusted::open(path).map_err(Error::io(path))?;
+    let most = untrusted::unpacked_limit(file.metadata().map_err(Error::io(path))?.len());
+    untrusted::read_all(flate2::read::MultiGzDecoder::new(file), most)
+        .map_err(|e| Error::dataset(path, format!("cannot be unpacked: {e}; get the file again")))
 }
 
-/// An idx file of bytes with `N` dimensions.
+/// Reads an idx file of bytes with `N` dimensions: its shape and its values.
 fn idx<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>)> {
     let bytes = unpacked(path)?;
-    let no = || Error::dataset(path, format!("is no idx file of bytes with {N} dimensions, or is truncated"));
+    let no =
+        || Error::dataset(path, format!("is no idx file of bytes with {N} dimensions, or is truncated; get it again"));
     let (magic, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(no)?;
     if *magic != [0, 0, 8, N as u8] {
         return Err(no());
@@ -71,7 +73,7 @@ fn idx<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>)> {
     Ok((shape, rest.to_vec()))
 }
 
-/// `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`.
+/// Reads CIFAR-10: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`.
 pub(crate) fn cifar10(folder: &Path) -> Result<Found> {
     let part = |name: &str, files: Vec<String>| -> Result<Vec<Sample>> {
         let (mut bytes, mut labels) = (Vec::new(), Vec::new());
@@ -80,7 +82,10 @@ pub(crate) fn cifar10(folder: &Path) -> Result<Found> {
             last = find(folder, &[file])?;
             let batch = unpacked(&last)?;
             if batch.is_empty() || !batch.len().is_multiple_of(3073) {
-                return Err(Error::dataset(&last, format!("has {} bytes, no multiple of 3073", batch.len())));
+                return Err(Error::dataset(
+                    &last,
+                    format!("has {} bytes, no multiple of 3073; get it again", batch.len()),
+                ));
             }
             for record in batch.chunks_exact(3073) {
                 labels.push(record[0]);
@@ -94,7 +99,7 @@ pub(crate) fn cifar10(folder: &Path) -> Result<Found> {
     Ok(Found { classes: CIFAR10.map(str::to_owned).to_vec(), notes: vec![], parts })
 }
 
-/// Samples of stored pictures with a label each.
+/// Makes a sample of each picture, with its label.
 pub(crate) fn samples(
     part: &str,
     pictures: Pictures,
@@ -104,15 +109,21 @@ pub(crate) fn samples(
 ) -> Result<Vec<Sample>> {
     let pictures = Arc::new(pictures);
     if pictures.count() != labels.len() {
-        return Err(Error::dataset(path, format!("has {} labels for {} pictures", labels.len(), pictures.count())));
+        return Err(Error::dataset(
+            path,
+            format!("has {} labels for {} pictures; get the files of one data set", labels.len(), pictures.count()),
+        ));
     }
     let sample = |(index, &label): (usize, &u8)| match usize::from(label) {
         label if label < classes => Ok(Sample {
             name: format!("{part} picture {index}"),
             label,
-            source: Source::Stored(pictures.clone(), index),
+            source: SampleSource::Stored(pictures.clone(), index),
         }),
-        label => Err(Error::dataset(path, format!("label {label} of picture {index} is not below {classes}"))),
+        label => Err(Error::dataset(
+            path,
+            format!("label {label} of picture {index} is not below {classes}; get the file again"),
+        )),
     };
     labels.iter().enumerate().map(sample).collect()
 }

@@ -1,16 +1,16 @@
-//! Parquet tables: two columns of texts, truths or numbers, and nothing else of the format.
+//! Parquet tables: two columns of texts, booleans or numbers; nothing else of the format is read.
 //!
-//! A reader of its own, because a table may come from anyone and packs much into little: sizes that a file names are compared
-//! with the bytes that are there before anything is taken for them, and all rows together may not take more than a table of that
-//! size plausibly holds ([`Room`]). So what a table costs is bounded by its file.
+//! Tables may come from anyone, and a small file can describe a huge table. This reader compares
+//! the sizes that a file names with the bytes that exist before it allocates anything, and all rows
+//! together must fit a [`MemoryBudget`] that depends on the size of the file.
 
 mod footer;
 mod page;
 mod thrift;
 mod values;
 
-use super::table::{Columns, no_column};
-use crate::Error;
+use super::table::{Columns, no_column, two_columns};
+use crate::{Error, untrusted};
 use footer::{Chunk, Footer, Leaf, Physical};
 use page::{Content, Page};
 use std::fmt;
@@ -20,13 +20,13 @@ use std::path::Path;
 use thrift::Reader;
 use values::Value;
 
-/// What is wrong, in words that follow the name of the file or column.
+/// Why a table cannot be read; the text follows the name of the file or column.
 #[derive(Debug, PartialEq)]
 enum Damage {
-    /// Bytes that do not belong together.
+    /// The file contradicts itself.
     Broken(String),
-    /// What this reader does not read, with what to do.
-    Beyond(String),
+    /// The file is beyond what this reader supports; the text says what to do.
+    Unsupported(String),
 }
 
 impl From<String> for Damage {
@@ -45,25 +45,26 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(words) => write!(f, "{words}; the file is damaged: write it again, or save it as CSV"),
-            Self::Beyond(words) => f.write_str(words),
+            Self::Unsupported(words) => f.write_str(words),
         }
     }
 }
 
-/// The most that two columns may take in memory, and how much of it a byte of the file stands for; the least is for tables of a few
-/// lines that are repeated. Text packs some 10 times, a class that is repeated some 100 times.
+/// The most memory that two columns may take.
 const MAX_BYTES: u64 = 4 << 30;
+/// Memory for each byte of the file. Text packs some 10 times, a repeated class some 100 times.
 const BYTES_A_BYTE: u64 = 256;
+/// Memory that any table may take: a small file can hold a few lines many times.
 const MIN_BYTES: u64 = 4 << 20;
 
-/// What a value takes beside its letters, from its page to its sample: strings, their blocks on the heap, the vectors they go
-/// through, half of a sample and of its name. (`tests/fuzz.rs` measures it.)
+/// The memory of a value beside its characters, from its page to its sample: strings, their blocks
+/// on the heap, vectors, half of a sample and of its name (`tests/fuzz.rs` measures it).
 const VALUE: usize = 192;
 
-/// What values may still take.
-struct Room(usize);
+/// The bytes that values may still take.
+struct MemoryBudget(usize);
 
-impl Room {
+impl MemoryBudget {
     fn of(file: u64) -> Self {
         let bytes = file.saturating_mul(BYTES_A_BYTE).clamp(MIN_BYTES, MAX_BYTES);
         Self(usize::try_from(bytes).unwrap_or(usize::MAX))
@@ -77,7 +78,7 @@ impl Room {
         }
     }
 
-    /// Takes the room of one value.
+    /// Reserves the memory of one value.
     fn take(&mut self, length: usize) -> Result<(), Damage> {
         self.0 = self.0.checked_sub(VALUE + length).ok_or_else(too_much)?;
         Ok(())
@@ -85,35 +86,38 @@ impl Room {
 }
 
 fn too_much() -> Damage {
-    Damage::Beyond(format!(
+    Damage::Unsupported(format!(
         "its texts and labels would take more than {BYTES_A_BYTE} times the file's size, or {} GiB, of memory; split it or save it as CSV",
         MAX_BYTES >> 30
     ))
 }
 
-/// The two columns, row by row; empty texts where there is none.
+/// Reads the two columns, row by row. A missing value is an empty text.
 pub(super) fn read(path: &Path, columns: &Columns) -> crate::Result<Vec<[String; 2]>> {
     let bad = |damage: Damage| Error::dataset(path, damage.to_string());
-    let mut file = File::open(path).map_err(Error::io(path))?;
+    let mut file = untrusted::open(path).map_err(Error::io(path))?;
     let size = file.metadata().map_err(Error::io(path))?.len();
     let names = [columns.content.as_str(), columns.label.as_str()];
     let bytes = footer_bytes(&mut file, size).map_err(bad)?;
     let footer = Footer::parse(&bytes, names).map_err(bad)?;
     let mut leaves = Vec::new();
     for name in names {
+        if footer.names.iter().filter(|&&other| other == name).count() > 1 {
+            return Err(two_columns(path, name));
+        }
         let leaf = footer.leaf(name).ok_or_else(|| no_column(path, name, &footer.names.join(", ")))?;
         leaves.push(leaf.map_err(bad)?);
     }
-    let (mut room, mut unread) = (Room::of(size), size);
-    room.fits(footer.rows).map_err(bad)?;
+    let (mut budget, mut unread) = (MemoryBudget::of(size), size);
+    budget.fits(footer.rows).map_err(bad)?;
     let mut rows = Vec::with_capacity(footer.rows);
     for group in &footer.groups {
         let mut texts = Vec::new();
         for leaf in &leaves {
             let named = |damage: Damage| Error::dataset(path, format!("column {}: {damage}", leaf.name));
-            let chunk = group.chunk(leaf.name).ok_or_else(|| named("a part of the rows has none".into()))?;
+            let chunk = group.chunk(leaf.name).ok_or_else(|| named("a row group lacks it".into()))?;
             let bytes = chunk_bytes(&mut file, chunk, &mut unread).map_err(named)?;
-            texts.push(column(&bytes, leaf, chunk, group.rows, &mut room).map_err(named)?.into_iter());
+            texts.push(column(&bytes, leaf, chunk, group.rows, &mut budget).map_err(named)?.into_iter());
         }
         let [contents, labels] = &mut texts[..] else { continue };
         rows.extend(contents.zip(labels).map(|(content, label)| [content, label]));
@@ -129,35 +133,44 @@ fn at(file: &mut File, start: u64, length: usize) -> Result<Vec<u8>, Damage> {
     Ok(bytes)
 }
 
-/// What stands before the last eight bytes, which are its length and the name of the format.
+/// Reads the footer. Its length and the magic number of the format are the last eight bytes.
 fn footer_bytes(file: &mut File, size: u64) -> Result<Vec<u8>, Damage> {
     let end = size.checked_sub(8).ok_or("is too short for a Parquet table")?;
     let tail = at(file, end, 8)?;
     let Some(([a, b, c, d], b"PAR1")) = tail.split_first_chunk() else {
-        let words = "does not end like a Parquet table: it is cut off, encrypted or something else; write it again, or save it as CSV";
-        return Err(Damage::Beyond(words.to_owned()));
+        let words = "does not end like a Parquet table: it is truncated, encrypted or another kind of file; write it again, or save it as CSV";
+        return Err(Damage::Unsupported(words.to_owned()));
     };
     let length = u32::from_le_bytes([*a, *b, *c, *d]);
-    let start = end.checked_sub(length.into()).ok_or_else(|| format!("names {length} bytes of headers, has fewer"))?;
+    let start = end
+        .checked_sub(length.into())
+        .ok_or_else(|| format!("announces a footer of {length} bytes, but is shorter"))?;
     at(file, start, length as usize)
 }
 
-/// The bytes of a column's chunk. All chunks together are no more than the file: none is read twice.
+/// Reads the bytes of a chunk. All chunks together have at most the size of the file, so that no
+/// part of the file is read twice.
 fn chunk_bytes(file: &mut File, chunk: &Chunk, unread: &mut u64) -> Result<Vec<u8>, Damage> {
     *unread = unread.checked_sub(chunk.length as u64).ok_or("its parts are longer than the file")?;
     at(file, chunk.start as u64, chunk.length)
 }
 
-/// The texts of one column of a group of rows: pages of values, and a dictionary in front of them or none.
-fn column(bytes: &[u8], leaf: &Leaf, chunk: &Chunk, rows: usize, room: &mut Room) -> Result<Vec<String>, Damage> {
-    room.fits(rows)?;
+/// The values of one column of a row group, as texts: pages of values after an optional dictionary.
+fn column(
+    bytes: &[u8],
+    leaf: &Leaf,
+    chunk: &Chunk,
+    rows: usize,
+    budget: &mut MemoryBudget,
+) -> Result<Vec<String>, Damage> {
+    budget.fits(rows)?;
     let mut reader = Reader(bytes);
     let next = || (!reader.0.is_empty()).then(|| Page::next(&mut reader, chunk.codec));
     let mut pages = std::iter::from_fn(next).peekable();
     let first = pages.next_if(|page| matches!(page, Ok(Page { content: Content::Dictionary { .. }, .. })));
     let dictionary = match &first {
         Some(Ok(Page { content: Content::Dictionary { count }, bytes })) => {
-            Some(dictionary(leaf.physical, bytes, *count, room)?)
+            Some(dictionary(leaf.physical, bytes, *count, budget)?)
         }
         _ => None,
     };
@@ -169,9 +182,9 @@ fn column(bytes: &[u8], leaf: &Leaf, chunk: &Chunk, rows: usize, room: &mut Room
                 return Err(format!("has more values than its {rows} rows").into());
             }
             Content::Data(data) => {
-                values::page(leaf, &data, &page.bytes, dictionary.as_deref(), room, &mut texts)?;
+                values::page(leaf, &data, &page.bytes, dictionary.as_deref(), budget, &mut texts)?;
             }
-            Content::Dictionary { .. } => return Err("has a dictionary in the middle".into()),
+            Content::Dictionary { .. } => return Err("has a second dictionary, or one after its values".into()),
             Content::Other => {}
         }
     }
@@ -181,13 +194,18 @@ fn column(bytes: &[u8], leaf: &Leaf, chunk: &Chunk, rows: usize, room: &mut Room
     }
 }
 
-/// The values that others name by their place.
-fn dictionary<'a>(physical: Physical, bytes: &'a [u8], count: usize, room: &Room) -> Result<Vec<Value<'a>>, Damage> {
-    // Of truths there are two, in a bit each: a page could name eight for every byte.
-    if physical == Physical::Truth {
-        return Err("has a dictionary of truths, which the format does not know".into());
+/// The values that pages refer to by their index.
+fn dictionary<'a>(
+    physical: Physical,
+    bytes: &'a [u8],
+    count: usize,
+    budget: &MemoryBudget,
+) -> Result<Vec<Value<'a>>, Damage> {
+    // Eight booleans fit into a byte, so a small page could announce a large dictionary of them.
+    if physical == Physical::Boolean {
+        return Err("has a dictionary of booleans, which the format does not allow".into());
     }
-    room.fits(count)?;
+    budget.fits(count)?;
     values::plain(physical, bytes, count)
 }
 
@@ -222,7 +240,7 @@ mod tests {
     /// Reads a column of a file of 4 KiB.
     fn read(physical: Physical, optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Result<Vec<String>, Damage> {
         let leaf = Leaf { name: "text", physical, optional, unsigned: false };
-        column(bytes, &leaf, &Chunk::new("text", codec, bytes.len()), rows, &mut Room::of(4096))
+        column(bytes, &leaf, &Chunk::new("text", codec, bytes.len()), rows, &mut MemoryBudget::of(4096))
     }
 
     fn texts(optional: bool, codec: i64, bytes: &[u8], rows: usize) -> Result<Vec<String>, Damage> {
@@ -243,7 +261,7 @@ mod tests {
         let value = [&[3, 0, 0, 0][..], b"abc"].concat();
         assert_eq!(texts(false, 0, &page(0, 7, 1, 0, &value), 1).unwrap(), ["abc"]);
         let damaged = refused(false, 0, &page(0, 8, 1, 0, &value), 1);
-        assert!(damaged.contains("its header says 8; the file is damaged: write it again"), "{damaged}");
+        assert!(damaged.contains("but its header says 8; the file is damaged: write it again"), "{damaged}");
         assert!(refused(false, 0, &page(0, 7, 2, 0, &value), 2).contains("2 values do not fit"));
         assert!(refused(false, 0, &page(0, 7, 2, 0, &value), 1).contains("more values than its 1 rows"));
         assert!(refused(false, 0, &page(0, 7, 1, 0, &value), 2).contains("ends too early"));
@@ -286,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn dictionaries_are_held_to_the_room_there_is() {
+    fn dictionaries_are_held_to_the_memory_budget() {
         let of = |entries: i64| {
             let dictionary = page(2, 4 * entries, entries, 0, &vec![0; 4 * entries as usize]);
             [dictionary, page(0, 3, 2, 8, &[1, 4, 0])].concat()
@@ -296,8 +314,8 @@ mod tests {
         // Eight truths in a byte, of 24 bytes each in memory.
         let packed = snap::raw::Encoder::new().compress_vec(&[0; 1000]).unwrap();
         let truths = [page(2, 1000, 8000, 0, &packed), page(0, 3, 2, 8, &[1, 4, 0])].concat();
-        let error = read(Physical::Truth, false, 1, &truths, 2).unwrap_err().to_string();
-        assert!(error.contains("dictionary of truths"), "{error}");
+        let error = read(Physical::Boolean, false, 1, &truths, 2).unwrap_err().to_string();
+        assert!(error.contains("dictionary of booleans"), "{error}");
     }
 
     /// Spark writes pages of nothing but levels, with a dictionary or without.
@@ -321,7 +339,8 @@ mod tests {
         let singles: Vec<u8> = [0.5f32, -3.0, 1e10].iter().flat_map(|x| x.to_le_bytes()).collect();
         assert_eq!(of(Physical::Single, 0, &singles, 3).unwrap(), ["0.5", "-3.0", "10000000000.0"]);
         assert!(of(Physical::Single, 0, &singles, 4).is_err());
-        // 1.0 and -2.0 are 3f80 0000 and c000 0000, all lowest bytes first; the same of whole numbers.
+        // 1.0 and -2.0 are 3f80 0000 and c000 0000, all lowest bytes first; the same of whole
+        // numbers.
         assert_eq!(of(Physical::Single, 9, &[0, 0, 0, 0, 0x80, 0, 0x3f, 0xc0], 2).unwrap(), ["1.0", "-2.0"]);
         assert_eq!(of(Physical::Int32, 9, &[1, 0xfe, 2, 0xff, 0, 0xff, 0, 0xff], 2).unwrap(), ["513", "-2"]);
         assert_eq!(of(Physical::Int64, 9, &[7, 0, 0, 0, 0, 0, 0, 0], 1).unwrap(), ["7"]);
@@ -335,7 +354,7 @@ mod tests {
         let data = page(0, 3, 2, 8, &[1, 4, 0]);
         assert_eq!(texts(false, 0, &[&dictionary[..], &data].concat(), 2).unwrap(), ["a", "a"]);
         assert!(refused(false, 0, &data, 2).contains("no dictionary"));
-        assert!(refused(false, 0, &[&dictionary[..], &dictionary, &data].concat(), 2).contains("in the middle"));
+        assert!(refused(false, 0, &[&dictionary[..], &dictionary, &data].concat(), 2).contains("second dictionary"));
         let beyond = page(0, 3, 2, 8, &[1, 4, 1]);
         assert!(refused(false, 0, &[&dictionary[..], &beyond].concat(), 2).contains("entry 1 of a dictionary of 1"));
     }

@@ -1,11 +1,14 @@
-//! SNIPS intents in the three forms they are published in.
+//! The SNIPS intents, in the three forms in which they are published.
 
-use super::{Found, Source, entries, file_name, first_there, number_classes};
-use crate::{Error, Result};
+use super::{Found, SampleSource, entries, file_name, first_there, number_classes};
+use crate::{Error, Result, untrusted};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-type Named = (String, String, Source);
+/// Larger files are refused; all of SNIPS has 2 MiB.
+const MAX_BYTES: u64 = 1 << 30;
+
+type Named = (String, String, SampleSource);
 
 pub(crate) fn read(folder: &Path) -> Result<Found> {
     let json = |start: &str| -> Result<Option<Vec<Named>>> {
@@ -33,8 +36,8 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
     Ok(number_classes(parts))
 }
 
-/// The original files that begin with `start`, in the folder or in one for each intent. Most intents have two, of which
-/// `train_X.json` is a part of `train_X_full.json`.
+/// The original files whose names begin with `start`, in the folder or in a folder for each intent.
+/// Most intents have two, of which `train_X.json` is a part of `train_X_full.json`.
 pub(super) fn originals(folder: &Path, start: &str) -> Result<Vec<PathBuf>> {
     let mut files = if folder.is_dir() { entries(folder)? } else { vec![] };
     for inside in files.clone().iter().filter(|path| path.is_dir()) {
@@ -46,37 +49,38 @@ pub(super) fn originals(folder: &Path, start: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A line for each sentence: intent, tab, text.
+/// Reads a table with a line for each sentence: intent, tab, text.
 fn lines(path: &Path) -> Result<Vec<Named>> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    let text = untrusted::read_text(path, MAX_BYTES).map_err(Error::io(path))?;
     let sample = |(row, line): (usize, &str)| {
         let name = format!("{} row {}", file_name(path), row + 1);
-        let (intent, text) = line
-            .split_once('\t')
-            .ok_or_else(|| Error::dataset(path, format!("row {}: no tab between intent and text", row + 1)))?;
-        Ok((name, intent.trim().to_owned(), Source::Text(text.to_owned())))
+        let (intent, text) = line.split_once('\t').ok_or_else(|| {
+            Error::dataset(path, format!("row {}: no tab between intent and text; correct the row", row + 1))
+        })?;
+        Ok((name, intent.trim().to_owned(), SampleSource::Text(text.to_owned())))
     };
     text.lines().enumerate().map(sample).collect()
 }
 
-/// `seq.in` with a sentence a line, `label` with its intent.
+/// Reads `seq.in`, with a sentence in each line, and `label`, with its intent.
 fn paired(folder: &Path) -> Result<Vec<Named>> {
-    let text = |name: &str| std::fs::read_to_string(folder.join(name)).map_err(Error::io(&folder.join(name)));
+    let text = |name: &str| untrusted::read_text(&folder.join(name), MAX_BYTES).map_err(Error::io(&folder.join(name)));
     let (sentences, intents) = (text("seq.in")?, text("label")?);
     if sentences.lines().count() != intents.lines().count() {
-        return Err(Error::dataset(folder, "seq.in and label differ in their number of lines"));
+        return Err(Error::dataset(folder, "seq.in and label differ in their number of lines; get both files again"));
     }
     let sample = |(row, (text, intent)): (usize, (&str, &str))| {
         (
             format!("{}/seq.in row {}", file_name(folder), row + 1),
             intent.trim().to_owned(),
-            Source::Text(text.to_owned()),
+            SampleSource::Text(text.to_owned()),
         )
     };
     Ok(sentences.lines().zip(intents.lines()).enumerate().map(sample).collect())
 }
 
-/// An original file: `{"Intent": [{"data": [{"text": ...}, ...]}, ...]}`; some of them are in Latin-1.
+/// Reads an original file: `{"Intent": [{"data": [{"text": ...}, ...]}, ...]}`. Some are in
+/// Latin-1.
 fn intents(path: &Path) -> Result<Vec<Named>> {
     #[derive(serde::Deserialize)]
     struct Piece {
@@ -86,15 +90,19 @@ fn intents(path: &Path) -> Result<Vec<Named>> {
     struct Sentence {
         data: Vec<Piece>,
     }
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let bytes = untrusted::read(path, MAX_BYTES).map_err(Error::io(path))?;
     let text = String::from_utf8(bytes).unwrap_or_else(|e| e.into_bytes().iter().map(|&b| char::from(b)).collect());
-    let by_intent: BTreeMap<String, Vec<Sentence>> =
-        serde_json::from_str(&text).map_err(|e| Error::dataset(path, e.to_string()))?;
+    let by_intent: BTreeMap<String, Vec<Sentence>> = serde_json::from_str(&text)
+        .map_err(|e| Error::dataset(path, format!("is no file of intents: {e}; get it again")))?;
     let mut samples = Vec::new();
     for (intent, sentences) in by_intent {
         for (index, sentence) in sentences.into_iter().enumerate() {
             let text: String = sentence.data.into_iter().map(|piece| piece.text).collect();
-            samples.push((format!("{} sentence {}", file_name(path), index + 1), intent.clone(), Source::Text(text)));
+            samples.push((
+                format!("{} sentence {}", file_name(path), index + 1),
+                intent.clone(),
+                SampleSource::Text(text),
+            ));
         }
     }
     Ok(samples)

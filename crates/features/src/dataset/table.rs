@@ -1,10 +1,14 @@
-//! Tables: CSV, TSV, JSON lines, Parquet.
+//! Tables of texts or of pictures' files, with a class in each row: CSV, TSV, JSON lines, Parquet.
 
-use super::{Found, Source, entries, file_name, folder, number_classes, parquet, part_named};
-use crate::{Error, Result};
+use super::{Found, SampleSource, entries, file_name, folder, number_classes, parquet, part_named};
+use crate::{Error, Result, untrusted};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// Which columns hold what.
+/// Longer rows are refused: a missing quotation mark or line end makes a row of the whole file.
+const MAX_ROW: usize = 16 << 20;
+
+/// The columns that are read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Columns {
     /// The column of texts or of pictures' files.
@@ -21,9 +25,9 @@ impl Default for Columns {
     }
 }
 
-type Named = (String, String, Source);
+type Named = (String, String, SampleSource);
 
-/// What the names of tables end with.
+/// The extensions of tables.
 pub(crate) const KINDS: [&str; 5] = ["csv", "tsv", "jsonl", "ndjson", "parquet"];
 
 /// Reads one table, or the tables `train`, `val`, `test` of a folder.
@@ -39,7 +43,7 @@ pub(crate) fn read(path: &Path, columns: &Columns) -> Result<Found> {
     Ok(number_classes(parts))
 }
 
-/// The table in a folder that is named after a part.
+/// Finds the table of a part in a folder, by its name.
 pub(super) fn part(folder: &Path, index: usize) -> Result<Option<PathBuf>> {
     // A folder of pictures may lie beside the table that lists them, under the same name.
     let is_table =
@@ -57,8 +61,8 @@ pub(super) fn part(folder: &Path, index: usize) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Whether a folder looks like tables of parts. Beside folders of classes a table may be about something else, unless it is called
-/// `train` itself, or pictures are to be found through it.
+/// Whether a folder holds a table for each part. Beside folders of classes, a table counts only if
+/// it is named `train` or lists files of pictures; otherwise it may be about something else.
 pub(super) fn detected(folder: &Path, columns: &Columns) -> bool {
     match part(folder, 0) {
         Ok(None) => false,
@@ -66,7 +70,7 @@ pub(super) fn detected(folder: &Path, columns: &Columns) -> bool {
             let is_train = table.file_stem().is_some_and(|stem| stem.eq_ignore_ascii_case("train"));
             is_train || columns.files || !folder::holds_classes(folder)
         }
-        // Whoever reads it says what is wrong.
+        // The error is reported when the tables are read.
         Err(_) => folder.is_dir(),
     }
 }
@@ -81,11 +85,15 @@ fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
         other => return Err(Error::dataset(path, format!("is .{other}; a table is .csv, .tsv, .jsonl or .parquet"))),
     };
     if let Some(row) = rows.iter().position(|[_, label]| label.trim().is_empty()) {
-        return Err(Error::dataset(path, format!("row {}: no {}", row + 1, columns.label)));
+        return Err(Error::dataset(
+            path,
+            format!("row {}: no {}; fill in the class or remove the row", row + 1, columns.label),
+        ));
     }
     let folder = path.parent().unwrap_or(Path::new("."));
     let named = |(row, [content, label]): (usize, [String; 2])| {
-        let source = if columns.files { Source::File(folder.join(&content)) } else { Source::Text(content) };
+        let source =
+            if columns.files { SampleSource::File(folder.join(&content)) } else { SampleSource::Text(content) };
         (format!("{} row {}", file_name(path), row + 1), label.trim().to_owned(), source)
     };
     Ok(rows.into_iter().enumerate().map(named).collect())
@@ -98,35 +106,55 @@ pub(super) fn no_column(path: &Path, name: &str, have: &str) -> Error {
     )
 }
 
+pub(super) fn two_columns(path: &Path, name: &str) -> Error {
+    Error::dataset(path, format!("has two columns {name}; rename one of them"))
+}
+
 fn delimited(path: &Path, columns: &Columns, delimiter: u8) -> Result<Vec<[String; 2]>> {
     let bad = |e: csv::Error| match e.kind() {
         csv::ErrorKind::Utf8 { .. } => Error::dataset(path, format!("{e}; save it as UTF-8")),
-        _ => Error::dataset(path, e.to_string()),
+        csv::ErrorKind::Io(e) => Error::dataset(path, e.to_string()),
+        _ => Error::dataset(path, format!("{e}; correct the row, or write the file again")),
     };
-    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_path(path).map_err(bad)?;
+    let file = untrusted::open(path).map_err(Error::io(path))?;
+    let (file, next_record) = untrusted::RecordReader::new(file, MAX_ROW);
+    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(file);
     let header = reader.headers().map_err(bad)?.clone();
     // Where a comma is a decimal point, programs put a semicolon between columns.
     if delimiter == b',' && header.len() == 1 && header.iter().any(|all| all.contains(';')) {
         return delimited(path, columns, b';');
     }
     let place = |name: &str| {
-        let have = header.iter().collect::<Vec<_>>().join(", ");
-        header.iter().position(|column| column.trim() == name).ok_or_else(|| no_column(path, name, &have))
+        let mut found = header.iter().enumerate().filter(|(_, column)| column.trim() == name);
+        match (found.next(), found.next()) {
+            (Some((place, _)), None) => Ok(place),
+            (Some(_), Some(_)) => Err(two_columns(path, name)),
+            (None, _) => Err(no_column(path, name, &header.iter().collect::<Vec<_>>().join(", "))),
+        }
     };
     let places = [place(&columns.content)?, place(&columns.label)?];
     let row = |record: csv::StringRecord| places.map(|place| record.get(place).unwrap_or_default().to_owned());
-    reader.records().map(|record| record.map(row).map_err(bad)).collect()
+    let record = |record: std::result::Result<csv::StringRecord, csv::Error>| {
+        next_record.start();
+        record.map(row).map_err(bad)
+    };
+    reader.records().map(record).collect()
 }
 
 fn json_lines(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    let mut reader = BufReader::new(untrusted::open(path).map_err(Error::io(path))?);
     let mut rows = Vec::new();
-    // Some programs begin a file with a mark of its byte order, which UTF-8 has no need of.
-    for (index, line) in
-        text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty())
-    {
-        let bad = |e: serde_json::Error| Error::dataset(path, format!("line {}: {e}", index + 1));
-        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).map_err(bad)?;
+    for number in 1u64.. {
+        let bad = |reason: String| Error::dataset(path, format!("line {number}: {reason}; correct the line"));
+        let Some(line) = untrusted::read_line(&mut reader, MAX_ROW).map_err(|e| bad(e.to_string()))? else { break };
+        // Some programs begin a file with a mark of its byte order, which UTF-8 has no need of.
+        let mark = if number == 1 { "\u{feff}" } else { "" };
+        let line = line.strip_prefix(mark.as_bytes()).unwrap_or(&line).trim_ascii();
+        if line.is_empty() {
+            continue;
+        }
+        let object: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
         let value = |name: &str| match object.get(name) {
             Some(serde_json::Value::String(text)) => Ok(text.clone()),
             Some(serde_json::Value::Null) => Ok(String::new()),

@@ -1,10 +1,14 @@
-//! Face Mask Detection: pictures with several faces, a Pascal-VOC file beside each with a box for every face.
+//! Face Mask Detection: pictures with several faces, and a Pascal-VOC file for each picture that
+//! gives the class and the box of every face.
 
-use super::{Found, Source, entries, number_classes};
-use crate::{Error, Result};
+use super::{Found, SampleSource, entries, number_classes};
+use crate::{Error, Result, untrusted};
 use std::path::Path;
 
-/// One sample for each box.
+/// Larger files are refused; usual ones have a few KiB.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Reads the folder: one sample for each box.
 pub(crate) fn read(folder: &Path) -> Result<Found> {
     let (pictures, annotations) = (folder.join("images"), folder.join("annotations"));
     if !pictures.is_dir() || !annotations.is_dir() {
@@ -12,14 +16,18 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
     }
     let mut samples = Vec::new();
     for path in entries(&annotations)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "xml")) {
-        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-        let file = tag(&text, "filename").ok_or_else(|| Error::dataset(&path, "names no picture (<filename>)"))?;
+        let text = untrusted::read_text(&path, MAX_BYTES).map_err(Error::io(&path))?;
+        let file = tag(&text, "filename")
+            .ok_or_else(|| Error::dataset(&path, "names no picture (<filename>); correct the file"))?;
         for (index, object) in objects(&text).enumerate() {
             let (class, region) = object.ok_or_else(|| {
-                Error::dataset(&path, format!("object {} lacks a name or a box of four numbers", index + 1))
+                Error::dataset(
+                    &path,
+                    format!("object {} lacks a name or a box of four numbers; correct the file", index + 1),
+                )
             })?;
             let picture = pictures.join(file);
-            samples.push((format!("{file} face {}", index + 1), class, Source::Region(picture, region)));
+            samples.push((format!("{file} face {}", index + 1), class, SampleSource::Region(picture, region)));
         }
     }
     Ok(number_classes([Some(samples), None, None]))
@@ -31,7 +39,7 @@ fn tag<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once(&format!("</{name}>"))?.0.trim())
 }
 
-/// Class and box (left, top, right, bottom) of each object; `None` for one that lacks them.
+/// The class and the box (left, top, right, bottom) of each object; `None` for one without them.
 fn objects(text: &str) -> impl Iterator<Item = Option<(String, [usize; 4])>> {
     text.split("<object>").skip(1).map(|object| {
         let object = object.split("</object>").next()?;

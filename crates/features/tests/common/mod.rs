@@ -1,4 +1,4 @@
-//! Networks with made weights, small ones and ones of true sizes, written as the real checkpoints are.
+//! Writes networks with made-up weights, small or of real size, in the form of real checkpoints.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use safetensors::tensor::{Dtype, TensorView};
@@ -58,9 +58,9 @@ pub struct Size {
     pub sides: [usize; 2],
 }
 
-/// As small as it may be.
+/// Small enough for quick tests.
 pub const SMALL: Size = Size { hidden: 24, inner: 40, layers: 3, heads: 3, words: 16, positions: 20, sides: [32, 8] };
-/// all-mpnet-base-v2's and vit-base-patch16-224's.
+/// The sizes of all-mpnet-base-v2 and vit-base-patch16-224.
 pub const BASE: Size =
     Size { hidden: 768, inner: 3072, layers: 12, heads: 12, words: 30_527, positions: 514, sides: [224, 16] };
 
@@ -164,7 +164,7 @@ pub fn write_vit_of(folder: &Path, prefix: &str, size: &Size) {
     write_checkpoint(&folder.join("model.safetensors"), prefix, &t);
 }
 
-/// EfficientNet-Lite0 at its true size.
+/// Writes EfficientNet-Lite0 in its real size.
 pub fn write_lite0(path: &Path) {
     let mut t = Vec::new();
     let mut conv = |name: &str, norm: &str, shape: &[usize]| {

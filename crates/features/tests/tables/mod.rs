@@ -1,4 +1,4 @@
-//! Tables, written for tests.
+//! Writes Parquet tables for tests.
 
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
@@ -6,7 +6,7 @@ use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use std::path::Path;
 
-/// The forms that writers have: the first and second version, with dictionaries and without, in several pages.
+/// Settings of a writer: version 1 or 2 of pages, with or without dictionaries, in several pages.
 pub fn properties(compression: Compression, version: WriterVersion, dictionary: bool) -> WriterProperties {
     let pages = WriterProperties::builder().set_data_page_row_count_limit(16).set_write_batch_size(16);
     pages.set_compression(compression).set_writer_version(version).set_dictionary_enabled(dictionary).build()
@@ -19,8 +19,8 @@ pub fn byte_by_byte() -> WriterProperties {
     properties.set_column_encoding("label".into(), Encoding::BYTE_STREAM_SPLIT).build()
 }
 
-/// A table of texts `text 0` ..., every fifth of which is missing, and labels of two classes that the type in `label` can hold; in two
-/// groups of rows, beside a column of lists that is nobody's business.
+/// Writes a table of texts `text 0` and so on, every fifth of which is missing, and labels of two
+/// classes, of the type in `label`. It has two row groups and an unused column of lists.
 pub fn write_parquet(path: &Path, properties: WriterProperties, rows: usize, label: &str) {
     let schema = format!(
         "message rows {{ optional group tags (LIST) {{ repeated group list {{ optional int32 element; }} }} \

@@ -1,4 +1,4 @@
-//! Work of a card that is recorded as graphs.
+//! Work of a GPU that is recorded as graphs.
 
 use super::{Driver, failed};
 use crate::Result;
@@ -7,7 +7,7 @@ use cudarc::driver::{result, sys};
 use std::sync::{MutexGuard, PoisonError};
 
 /// What is being recorded: graphs that are launched one after the other. A graph of a thousand
-/// kernels is brought to the card for a millisecond before its first one runs; while a short one
+/// kernels is brought to the GPU for a millisecond before its first one runs; while a short one
 /// runs, the next and longer one is brought.
 #[derive(Default)]
 pub(super) struct GraphRecording {

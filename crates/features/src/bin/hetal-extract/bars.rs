@@ -1,4 +1,4 @@
-//! Bars on the terminal.
+//! Progress bars on the terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Errors of the program: what happened, to which input, what to do. Names of files are in the
-//! messages, and files may come from anyone: what could act on a terminal is replaced.
+//! Errors of the program: what happened, to which input, what to do next. Messages quote names of
+//! files, which may come from anyone: characters that act on a terminal are replaced.
 
 use hetal_extract_api::sanitize_terminal;
 use std::path::Path;
@@ -65,14 +65,14 @@ pub enum Error {
         /// Its short name.
         name: &'static str,
     },
-    /// Nowhere to keep models.
+    /// No folder for downloaded models is known.
     #[error("no folder to keep downloaded models in is known: name one with --models")]
     NoCache,
     /// The worker ended without a result.
     #[error("{}", sanitize_terminal(.0))]
     Died(String),
-    /// The worker reported an error, already in words.
-    #[error("{0}")]
+    /// The worker reported an error, as a message for the user.
+    #[error("{}", sanitize_terminal(.0))]
     Failed(String),
     /// The worker cannot be started.
     #[error("the process that reads the files cannot be started: {0}")]

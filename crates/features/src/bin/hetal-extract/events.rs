@@ -1,12 +1,13 @@
-//! What the supervisor and its worker tell each other, each message a line of JSON.
+//! The messages between the supervisor and its worker. Each is a line of JSON.
 
 use crate::limits::Limits;
 use hetal_extract_api::protocol::Encode;
+use hetal_extract_api::shorten;
 use hetal_features::hub::Pin;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
-/// What the worker is told, on standard input.
+/// The first message to the worker, on standard input.
 #[derive(Serialize, Deserialize)]
 pub struct Assignment {
     /// What to do.
@@ -53,25 +54,67 @@ pub struct Model {
     pub pin: Option<Pin>,
 }
 
-/// What the worker tells, on standard output.
+/// The most bytes of an event. The supervisor ends a worker that sends a longer line.
+pub const MAX_LINE: usize = 64 << 10;
+
+/// The most characters of a text in an event. JSON writes a character in at most 12 bytes.
+const MAX_TEXT: usize = 4096;
+
+/// What the worker reports, on standard output.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub enum Event {
-    /// What it does now, as it follows "while".
-    Doing(String),
-    /// So many samples there are in all.
+pub enum WorkerEvent {
+    /// The current activity, as it follows "while".
+    Activity(String),
+    /// The number of all samples.
     Total(u64),
-    /// A sample is being read.
+    /// A sample is being read: its number and name.
     Begin(usize, String),
-    /// It has been read.
+    /// A sample has been read.
     End(usize),
-    /// So many samples are done.
+    /// The number of finished samples.
     Done(u64),
-    /// It makes progress.
+    /// There is progress that is not counted in samples.
     Alive,
-    /// What the user should know.
+    /// A note for the user.
     Note(String),
-    /// All is done.
+    /// The task is done.
     Finished,
-    /// It cannot be done.
+    /// The task failed, with the message for the user.
     Failed(String),
+}
+
+impl WorkerEvent {
+    /// The event as a line, with its end. Long texts are shortened.
+    pub fn to_line(&self) -> String {
+        let short = |text: &String| shorten(text, MAX_TEXT);
+        let event = match self {
+            Self::Activity(text) => &Self::Activity(short(text)),
+            Self::Begin(index, name) => &Self::Begin(*index, short(name)),
+            Self::Note(text) => &Self::Note(short(text)),
+            Self::Failed(text) => &Self::Failed(short(text)),
+            other => other,
+        };
+        serde_json::to_string(event).unwrap_or_default() + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_fit_in_a_line() {
+        for character in ["x", "\x1b", "\u{10ffff}", "\""] {
+            let text = character.repeat(1 << 20);
+            let events = [
+                WorkerEvent::Activity(text.clone()),
+                WorkerEvent::Begin(usize::MAX, text.clone()),
+                WorkerEvent::Note(text.clone()),
+                WorkerEvent::Failed(text),
+            ];
+            events.iter().for_each(|event| assert!(event.to_line().len() <= MAX_LINE, "{character:?}"));
+        }
+        let short = WorkerEvent::Begin(3, "cat/1.png".to_owned());
+        assert_eq!(serde_json::from_str::<WorkerEvent>(&short.to_line()).unwrap(), short);
+    }
 }

@@ -1,10 +1,10 @@
-//! How much of the machine the worker may take.
+//! Limits on the memory and the open files of the worker.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Files that may be open at a time: a few for each thread, and a hundred that a card's driver
-/// opens.
+/// Files that may be open at a time: a few for each thread, and a hundred that a GPU's
+/// driver opens.
 const FILES: u64 = 1024;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -34,7 +34,7 @@ impl Limits {
     }
 
     /// Sets the limits of this process, for good. The limit on memory is that of the data segment:
-    /// a limit on addresses would refuse the large ranges that a card's driver reserves.
+    /// a limit on addresses would refuse the large ranges that a GPU's driver reserves.
     #[cfg(unix)]
     pub fn apply(&self) -> Result<()> {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

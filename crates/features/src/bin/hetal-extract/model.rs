@@ -1,5 +1,5 @@
-//! Where a network is: a folder, a short name, or a name on the hub. Runs in the supervisor, which
-//! reads none of its files.
+//! Finds the network that the arguments name: a folder, a short name, or a name on the hub. This
+//! runs in the supervisor, which downloads files but does not read them.
 
 use crate::bars;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use hetal_extract_api::arguments::Arguments;
 use hetal_extract_api::catalogue::{self, Network};
 use hetal_extract_api::protocol::{Encode, HUB_SECRETS};
 use hetal_extract_api::sanitize_terminal;
-use hetal_features::hub::{self, ADDRESS, Hub, PATIENCE, Pin, Step, WEIGHTS};
+use hetal_features::hub::{self, ADDRESS, Hub, Pin, SILENCE_TIMEOUT, Step, WEIGHTS};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub fn resolve(name: &str, arguments: &Arguments) -> Result<Model> {
             let reason = format!("no such folder, and no short name of a network: {} are", names.join(", "));
             return Err(Error::file(path, reason));
         }
-        // The worker says what is missing.
+        // The worker reports what is missing.
         None => return Ok(Model { path: path.into(), pin: None }),
     };
     let folder = fetch(&pin, arguments.models.as_deref())?;
@@ -89,7 +89,7 @@ fn fetch(pin: &Pin, models: Option<&Path>) -> Result<PathBuf> {
         return Ok(folder);
     }
     let spinner = bars::spinner("looking for the model");
-    let hub = Hub { address: address(), token: token(), cache: cache(models)?, patience: PATIENCE };
+    let hub = Hub { address: address(), token: token(), cache: cache(models)?, silence_timeout: SILENCE_TIMEOUT };
     let folder = hub.fetch(pin, |step| show(&step, &spinner));
     spinner.finish_and_clear();
     Ok(folder?)

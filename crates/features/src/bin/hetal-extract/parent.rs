@@ -1,4 +1,4 @@
-//! A process that works for another ends with it.
+//! Ends a process together with the process that started it.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! What an extraction says at its end.
+//! The report at the end of an extraction.
 
 use hetal_extract_api::arguments::{Arguments, OutputArgument};
 use hetal_extract_api::{Manifest, sanitize_terminal};
@@ -29,8 +29,8 @@ pub fn json(manifest: &Manifest, arguments: &Arguments) -> Value {
     })
 }
 
-/// What came out, and what can be done with it. Names of files may come from anyone: they must not
-/// act on a terminal.
+/// The report as text: the result, and the command that trains on it. Names of files may come from
+/// anyone, so characters that act on a terminal are replaced.
 pub fn text(manifest: &Manifest, arguments: &Arguments) -> String {
     let (rows, model) = (manifest.rows.values().sum::<usize>(), &manifest.model);
     let part = |name: &str| manifest.rows.get(name).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One request of `hetal`: read from standard input, answered on standard output.
+//! Carries out one request of `hetal`, read from standard input and answered on standard output.
 
 use crate::error::{Error, Result};
 use crate::events::{EncodeTask, Task};
@@ -12,16 +12,16 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Carries out the request.
+/// Executes the request and prints the reply.
 pub fn run() -> ExitCode {
-    let reply = match read().and_then(carry_out) {
+    let reply = match read().and_then(execute) {
         Ok(()) => Reply::Done,
         Err(error) => Reply::Failed(error.to_string()),
     };
     let line = serde_json::to_string(&reply).unwrap_or_default();
     match writeln!(std::io::stdout(), "{line}") {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody is there to be told.
+        // The caller has ended.
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -35,7 +35,7 @@ fn read() -> Result<Request> {
     Ok(request)
 }
 
-fn carry_out(request: Request) -> Result<()> {
+fn execute(request: Request) -> Result<()> {
     match request {
         Request::Encode(request) => encode(request),
         Request::Extract(Extract { arguments, at_most }) => {

@@ -1,65 +1,81 @@
-//! Starts the worker, shows how far it is, and says what happened if it dies.
+//! Starts the worker, shows its progress, and explains what happened if it dies.
+//!
+//! The worker reads the files of others, so nothing that it sends is trusted: lines and what is
+//! kept of them are bounded, and a worker that breaks a bound is ended.
 
 use crate::bars;
 use crate::error::{Error, Result};
-use crate::events::{Assignment, Event, Task};
+use crate::events::{Assignment, MAX_LINE, Task, WorkerEvent};
 use crate::limits::Limits;
 use crate::worker::WORKER;
 use hetal_extract_api::protocol::{HUB_SECRETS, SECRETS};
-use hetal_extract_api::sanitize_terminal;
+use hetal_extract_api::{read_line, sanitize_terminal};
 use indicatif::ProgressBar;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::io::{BufReader, Read, Write};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Bytes that are kept of what a worker says as it dies.
-const LAST_WORDS: usize = 16 << 10;
+/// Bytes that are kept of the end of the worker's standard error.
+const STDERR_TAIL: usize = 16 << 10;
 
 /// Samples that a message names.
 const NAMED: usize = 4;
 
+/// Samples that may be read at a time. An extraction reads chunks of at most 512.
+const MAX_READING: usize = 4096;
+
+/// Events that wait to be shown. A worker that is faster waits.
+const EVENT_QUEUE: usize = 1024;
+
+/// What the worker sent is no event, or too much: why.
+type BrokenWorker = String;
+
+/// Why no more events are read.
+#[derive(Debug, PartialEq)]
+enum EndOfEvents {
+    /// The worker closed its output.
+    Closed,
+    /// No event came in time.
+    Stalled,
+    /// The worker does not keep to the protocol.
+    Broken(BrokenWorker),
+}
+
 /// Runs a task in a worker. A worker that is silent for `stall` is killed.
 pub fn supervise(task: Task, limits: Limits, stall: Duration) -> Result<()> {
-    let goes_on = matches!(task, Task::Extract(_));
+    let is_resumable = matches!(task, Task::Extract(_));
     let mut worker = start()?;
     let (Some(mut input), Some(output), Some(errors)) =
         (worker.stdin.take(), worker.stdout.take(), worker.stderr.take())
     else {
         return Err(Error::Start(std::io::Error::other("it has no pipes")));
     };
-    let (events, last_words) = (events(output), last_words(errors));
+    let (events, stderr_tail) = (events(output), stderr_tail(errors));
     let line = serde_json::to_string(&Assignment { task, limits }).map_err(|e| Error::Arguments(e.to_string()))?;
-    // A worker that is dead already is noticed below.
+    // A worker that has already ended is noticed below.
     input.write_all(line.as_bytes()).and_then(|()| input.write_all(b"\n")).and_then(|()| input.flush()).ok();
     let mut progress = Progress::new();
-    let stalled = loop {
-        match events.recv_timeout(stall) {
-            Ok(event) => progress.hear(event),
-            Err(RecvTimeoutError::Disconnected) => break false,
-            Err(RecvTimeoutError::Timeout) => {
-                worker.kill().ok();
-                break true;
-            }
-        }
-    };
+    let end = progress.follow(&events, stall);
+    if end != EndOfEvents::Closed {
+        worker.kill().ok();
+    }
     let status = worker.wait().map_err(Error::Start)?;
-    // Open until here: its end tells the worker that nobody hears it.
+    // Open until here: the worker ends when its input is closed.
     drop(input);
     progress.bar.finish_and_clear();
-    if let Some(outcome) = progress.outcome.take() {
+    if let (EndOfEvents::Closed | EndOfEvents::Stalled, Some(outcome)) = (&end, progress.outcome.take()) {
         return outcome;
     }
-    let words = last_words.join().unwrap_or_default();
-    let stalled = stalled.then_some(stall);
-    let happened = Death { status, words: &words, stalled, limits }.explain();
-    let kept = if goes_on { "; what is finished is kept, and the same command goes on from there" } else { "" };
+    let stderr = stderr_tail.join().unwrap_or_default();
+    let happened = WorkerExit { end, status, stderr: &stderr, stall, limits }.explain();
+    let kept = if is_resumable { "; finished samples are kept, and the same command continues from there" } else { "" };
     Err(Error::Died(format!("reading {happened} while {}{kept}", progress.working_on())))
 }
 
-/// This program again, as a worker, without anything secret in its environment.
+/// Starts this program again as a worker, without secrets in its environment.
 fn start() -> Result<Child> {
     let program = std::env::current_exe().map_err(Error::Start)?;
     let mut command = Command::new(program);
@@ -67,19 +83,24 @@ fn start() -> Result<Child> {
     SECRETS.iter().chain(&HUB_SECRETS).for_each(|name| {
         command.env_remove(name);
     });
-    // Its last words are read below: a backtrace would drown them.
+    // A message quotes the end of its standard error, which a backtrace would push out.
     command.env("RUST_BACKTRACE", "0");
     command.spawn().map_err(Error::Start)
 }
 
-/// What the worker tells, from a thread of its own.
-fn events(output: ChildStdout) -> Receiver<Event> {
-    let (sender, receiver) = channel();
+/// The worker's events, read by a thread of their own. After an error nothing more is read.
+fn events(output: impl Read + Send + 'static) -> Receiver<std::result::Result<WorkerEvent, BrokenWorker>> {
+    let (sender, receiver) = sync_channel(EVENT_QUEUE);
     std::thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
-            let unread = |error: serde_json::Error| Event::Failed(format!("the worker sent no event: {error}"));
-            let event = serde_json::from_str(&line).unwrap_or_else(unread);
-            if sender.send(event).is_err() {
+        let mut output = BufReader::new(output);
+        loop {
+            let event = match read_line(&mut output, MAX_LINE) {
+                Ok(Some(line)) => serde_json::from_slice(&line).map_err(|error| format!("sent no event: {error}")),
+                Ok(None) => break,
+                Err(error) => Err(format!("sent no event: {error}")),
+            };
+            let is_broken = event.is_err();
+            if sender.send(event).is_err() || is_broken {
                 break;
             }
         }
@@ -87,25 +108,25 @@ fn events(output: ChildStdout) -> Receiver<Event> {
     receiver
 }
 
-/// The last of what the worker writes to standard error: why it panicked or gave up.
-fn last_words(mut errors: ChildStderr) -> JoinHandle<String> {
+/// The end of the worker's standard error: why it panicked or gave up.
+fn stderr_tail(mut errors: ChildStderr) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let (mut kept, mut buffer) = (VecDeque::new(), [0; 4096]);
         while let Ok(read @ 1..) = errors.read(&mut buffer) {
             kept.extend(&buffer[..read]);
-            kept.drain(..kept.len().saturating_sub(LAST_WORDS));
+            kept.drain(..kept.len().saturating_sub(STDERR_TAIL));
         }
         String::from_utf8_lossy(kept.make_contiguous()).into_owned()
     })
 }
 
-/// How far a worker is.
+/// The progress of a worker.
 struct Progress {
     bar: ProgressBar,
-    /// Whether the first count of samples has come: what earlier runs did says nothing about the
-    /// time that is left.
+    /// Whether the first count of samples has come. It holds the samples of earlier runs, which say
+    /// nothing about the time that is left.
     counted: bool,
-    doing: String,
+    activity: String,
     reading: BTreeMap<usize, String>,
     outcome: Option<Result<()>>,
 }
@@ -113,64 +134,96 @@ struct Progress {
 impl Progress {
     fn new() -> Self {
         let bar = bars::spinner("starting");
-        Self { bar, counted: false, doing: "it started".to_owned(), reading: BTreeMap::new(), outcome: None }
+        Self { bar, counted: false, activity: "it started".to_owned(), reading: BTreeMap::new(), outcome: None }
     }
 
-    fn hear(&mut self, event: Event) {
-        match event {
-            Event::Doing(what) => {
-                if self.bar.length().is_none() {
-                    self.bar.set_message(sanitize_terminal(&what));
-                }
-                self.doing = what;
+    /// Records events until the last one, or until the worker stalls or breaks a bound.
+    fn follow(
+        &mut self,
+        events: &Receiver<std::result::Result<WorkerEvent, BrokenWorker>>,
+        stall: Duration,
+    ) -> EndOfEvents {
+        loop {
+            let recorded = match events.recv_timeout(stall) {
+                Ok(event) => event.and_then(|event| self.record(event)),
+                Err(RecvTimeoutError::Disconnected) => return EndOfEvents::Closed,
+                Err(RecvTimeoutError::Timeout) => return EndOfEvents::Stalled,
+            };
+            if let Err(reason) = recorded {
+                return EndOfEvents::Broken(reason);
             }
-            Event::Total(samples) => {
+        }
+    }
+
+    fn record(&mut self, event: WorkerEvent) -> std::result::Result<(), BrokenWorker> {
+        match event {
+            WorkerEvent::Activity(activity) => {
+                if self.bar.length().is_none() {
+                    self.bar.set_message(sanitize_terminal(&activity));
+                }
+                self.activity = activity;
+            }
+            WorkerEvent::Total(samples) => {
                 self.bar.finish_and_clear();
                 self.bar = bars::bar(samples, "extracting features");
             }
-            Event::Begin(index, name) => {
+            WorkerEvent::Begin(index, name) => {
                 self.reading.insert(index, name);
+                if self.reading.len() > MAX_READING {
+                    return Err(format!("reads more than {MAX_READING} samples at a time"));
+                }
             }
-            Event::End(index) => {
+            WorkerEvent::End(index) => {
                 self.reading.remove(&index);
             }
-            Event::Done(samples) => {
+            WorkerEvent::Done(samples) => {
                 if !std::mem::replace(&mut self.counted, true) {
                     self.bar.reset_eta();
                 }
                 self.bar.set_position(samples);
             }
-            Event::Alive => {}
-            Event::Note(note) => self.bar.suspend(|| eprintln!("note: {}", sanitize_terminal(&note))),
-            Event::Finished => self.outcome = Some(Ok(())),
-            Event::Failed(reason) => self.outcome = Some(Err(Error::Failed(reason))),
+            WorkerEvent::Alive => {}
+            WorkerEvent::Note(note) => self.bar.suspend(|| eprintln!("note: {}", sanitize_terminal(&note))),
+            WorkerEvent::Finished => self.outcome = Some(Ok(())),
+            WorkerEvent::Failed(reason) => self.outcome = Some(Err(Error::Failed(reason))),
         }
+        Ok(())
     }
 
-    /// What the worker was last heard to do, as it follows "while".
+    /// The last known activity of the worker, as it follows "while".
     fn working_on(&self) -> String {
         let names: Vec<&str> = self.reading.values().take(NAMED).map(String::as_str).collect();
         match (names.len(), self.reading.len()) {
-            (0, _) => self.doing.clone(),
+            (0, _) => self.activity.clone(),
             (named, all) if named == all => format!("reading {}", names.join(", ")),
             (named, all) => format!("reading {} and {} more", names.join(", "), all - named),
         }
     }
 }
 
-/// How a worker ended that told no result.
-struct Death<'a> {
+/// How a worker ended that reported no result.
+struct WorkerExit<'a> {
+    end: EndOfEvents,
     status: ExitStatus,
-    words: &'a str,
-    stalled: Option<Duration>,
+    stderr: &'a str,
+    stall: Duration,
     limits: Limits,
 }
 
-impl Death<'_> {
+impl WorkerExit<'_> {
     /// What happened, as it follows "reading".
     fn explain(&self) -> String {
-        if let Some(stall) = self.stalled {
-            return format!("made no progress for {} seconds (--stall-seconds) and was ended", stall.as_secs());
+        match &self.end {
+            EndOfEvents::Stalled => {
+                let seconds = self.stall.as_secs();
+                return format!("made no progress for {seconds} seconds (--stall-seconds) and was ended");
+            }
+            EndOfEvents::Broken(reason) => {
+                return format!(
+                    "was ended, because its process {reason}; a file may have taken it over: check the input"
+                );
+            }
+            EndOfEvents::Closed => {}
         }
         if let (true, Some(gib)) = (self.is_starved(), self.limits.memory_gib()) {
             return format!("needed more than {gib:.2} GiB of memory (--memory-gib)");
@@ -179,7 +232,7 @@ impl Death<'_> {
             return format!("was ended by signal {signal}");
         }
         let said = |line: &&str| !line.trim().is_empty() && !line.starts_with("note:");
-        match self.words.lines().rev().find(said) {
+        match self.stderr.lines().rev().find(said) {
             Some(line) => format!("failed ({line})"),
             None => format!("failed ({})", self.status),
         }
@@ -190,7 +243,7 @@ impl Death<'_> {
     fn is_starved(&self) -> bool {
         let signs =
             ["memory allocation of", "Cannot allocate memory", "out of memory", "Resource temporarily unavailable"];
-        signs.iter().any(|sign| self.words.contains(sign))
+        signs.iter().any(|sign| self.stderr.contains(sign))
     }
 }
 
@@ -212,4 +265,74 @@ fn signal(status: ExitStatus) -> Option<String> {
 #[cfg(not(unix))]
 fn signal(_: ExitStatus) -> Option<String> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    const STALL: Duration = Duration::from_secs(60);
+
+    fn follow(output: impl Read + Send + 'static) -> (Progress, EndOfEvents) {
+        let mut progress = Progress::new();
+        let end = progress.follow(&events(output), STALL);
+        (progress, end)
+    }
+
+    fn lines(events: impl Iterator<Item = WorkerEvent>) -> Cursor<String> {
+        Cursor::new(events.map(|event| event.to_line()).collect())
+    }
+
+    #[test]
+    fn events_are_recorded_until_the_output_is_closed() {
+        let events = [
+            WorkerEvent::Activity("loading".to_owned()),
+            WorkerEvent::Begin(7, "cat/1.png".to_owned()),
+            WorkerEvent::Begin(8, "cat/2.png".to_owned()),
+            WorkerEvent::End(7),
+        ];
+        let (progress, end) = follow(lines(events.into_iter()));
+        assert_eq!((progress.working_on().as_str(), end), ("reading cat/2.png", EndOfEvents::Closed));
+        let (progress, _) = follow(lines([WorkerEvent::Finished].into_iter()));
+        assert!(matches!(progress.outcome, Some(Ok(()))));
+    }
+
+    /// An unbounded reader would take memory until the machine has none left.
+    #[test]
+    fn a_line_without_end_is_a_broken_worker() {
+        let (_, end) = follow(std::io::repeat(b'x'));
+        let EndOfEvents::Broken(reason) = end else { panic!("{end:?}") };
+        assert_eq!(reason, format!("sent no event: a line has more than {MAX_LINE} bytes"));
+    }
+
+    #[test]
+    fn other_lines_are_a_broken_worker() {
+        for text in ["hello\n", "{\"Begin\":[1]}\n", "\n", "\u{1b}[2J\n"] {
+            let (_, end) = follow(Cursor::new(text));
+            assert!(matches!(&end, EndOfEvents::Broken(reason) if reason.contains("no event")), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn more_samples_than_can_be_read_at_a_time_are_a_broken_worker() {
+        let begin = |index| WorkerEvent::Begin(index, String::new());
+        let (progress, end) = follow(lines((0..MAX_READING).map(begin)));
+        assert_eq!((progress.reading.len(), end), (MAX_READING, EndOfEvents::Closed));
+        let (progress, end) = follow(lines((0..2 * MAX_READING).map(begin)));
+        assert!(matches!(&end, EndOfEvents::Broken(reason) if reason.contains("samples at a time")), "{end:?}");
+        assert_eq!(progress.reading.len(), MAX_READING + 1);
+    }
+
+    #[test]
+    fn a_broken_worker_is_explained() {
+        let exit = WorkerExit {
+            end: EndOfEvents::Broken("sent no event".to_owned()),
+            status: ExitStatus::default(),
+            stderr: "",
+            stall: STALL,
+            limits: Limits::new(Some(1.0)),
+        };
+        assert!(exit.explain().contains("was ended, because its process sent no event"), "{}", exit.explain());
+    }
 }

@@ -1,12 +1,12 @@
-//! What a Parquet file says of itself: its columns, and where their parts are.
+//! The footer of a Parquet file: its columns, its row groups, and where their chunks are.
 
 use super::Damage;
 use super::thrift::{Kind, Reader};
 
-/// How a value is stored.
+/// The physical type of a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Physical {
-    Truth,
+    Boolean,
     Int32,
     Int64,
     Single,
@@ -14,18 +14,18 @@ pub(super) enum Physical {
     Bytes,
 }
 
-/// A column that is one of texts, truths or numbers.
+/// A column of texts, booleans or numbers.
 #[derive(Debug)]
 pub(super) struct Leaf<'a> {
     pub name: &'a str,
     pub physical: Physical,
     /// Whether values may be missing.
     pub optional: bool,
-    /// Whether whole numbers have no sign.
+    /// Whether integers are unsigned.
     pub unsigned: bool,
 }
 
-/// A column's part of a group of rows.
+/// The part of a column that belongs to one row group.
 #[derive(Debug)]
 pub(super) struct Chunk<'a> {
     name: &'a str,
@@ -34,7 +34,7 @@ pub(super) struct Chunk<'a> {
     pub length: usize,
 }
 
-/// A group of rows.
+/// A row group.
 pub(super) struct Group<'a> {
     pub rows: usize,
     chunks: Vec<Chunk<'a>>,
@@ -46,17 +46,17 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Everything that is needed of the two columns.
+/// What is needed of the footer to read two columns.
 pub(super) struct Footer<'a> {
     /// The names of all columns.
     pub names: Vec<&'a str>,
     wanted: Vec<Element<'a>>,
-    /// Rows of all groups.
+    /// Rows of all row groups.
     pub rows: usize,
     pub groups: Vec<Group<'a>>,
 }
 
-/// A column or a group of columns, as it is written.
+/// An element of the schema: a column or a group of columns.
 #[derive(Default)]
 struct Element<'a> {
     name: &'a str,
@@ -64,15 +64,15 @@ struct Element<'a> {
     repetition: i64,
     children: usize,
     converted: Option<i64>,
-    /// The number of the logical type, and whether it is a whole number without sign.
+    /// The number of the logical type, and whether it is an unsigned integer.
     logical: Option<(i64, bool)>,
 }
 
 impl<'a> Footer<'a> {
-    /// Reads it; of columns that are not `wanted` the names only.
+    /// Parses the footer. Of columns that are not `wanted`, only the names are kept.
     pub fn parse(bytes: &'a [u8], wanted: [&str; 2]) -> Result<Self, Damage> {
         let mut footer = Self { names: Vec::new(), wanted: Vec::new(), rows: 0, groups: Vec::new() };
-        // Elements that belong to a column of columns, and how many elements there were.
+        // Elements that still belong to a group of columns, and the elements so far.
         let (mut inside, mut count) = (0usize, 0usize);
         Reader(bytes).fields(|reader, field, kind| {
             match (field, kind) {
@@ -102,12 +102,12 @@ impl<'a> Footer<'a> {
         })?;
         let rows = footer.groups.iter().fold(0, |sum: usize, group| sum.saturating_add(group.rows));
         if rows != footer.rows {
-            return Err(format!("has groups of {rows} rows in all, where its header says {}", footer.rows).into());
+            return Err(format!("has row groups of {rows} rows in all, but its footer says {}", footer.rows).into());
         }
         Ok(footer)
     }
 
-    /// A column, if there is one of that name; or why it cannot be read.
+    /// The column of that name, or why it cannot be read; `None` if there is no such column.
     pub fn leaf(&self, name: &str) -> Option<Result<Leaf<'a>, Damage>> {
         self.wanted.iter().find(|element| element.name == name).map(Element::leaf)
     }
@@ -129,7 +129,7 @@ impl<'a> Element<'a> {
                         return Ok(false);
                     }
                     reader.fields(|_, field, kind| {
-                        if (number, field, kind) == (10, 2, Kind::Truth(false)) {
+                        if (number, field, kind) == (10, 2, Kind::Boolean(false)) {
                             element.logical = Some((number, true));
                         }
                         Ok(false)
@@ -146,27 +146,27 @@ impl<'a> Element<'a> {
     fn leaf(&self) -> Result<Leaf<'a>, Damage> {
         let what = |what: &str| {
             let name = self.name;
-            Damage::Beyond(format!(
-                "column {name} holds {what}; texts and labels are single texts, whole numbers, numbers or truths"
+            Damage::Unsupported(format!(
+                "column {name} holds {what}, which are not supported; convert it to texts, numbers or booleans"
             ))
         };
         if self.children > 0 || self.physical.is_none() || self.repetition > 1 {
             return Err(what("lists or structures"));
         }
-        // Texts (0), enumerations (4) and JSON (19); whole numbers of all widths (11 to 18).
+        // Converted types: text (0), enumeration (4), JSON (19), integers of all widths (11 to 18).
         let (plain, text, whole) = match (self.logical, self.converted) {
             (Some((kind, _)), _) => (false, matches!(kind, 1 | 4 | 12), kind == 10),
             (None, Some(kind)) => (false, matches!(kind, 0 | 4 | 19), (11..=18).contains(&kind)),
             (None, None) => (true, false, false),
         };
         let physical = match self.physical {
-            Some(0) if plain => Physical::Truth,
+            Some(0) if plain => Physical::Boolean,
             Some(1) if plain || whole => Physical::Int32,
             Some(2) if plain || whole => Physical::Int64,
             Some(4) if plain => Physical::Single,
             Some(5) if plain => Physical::Double,
             Some(6) if plain || text => Physical::Bytes,
-            _ => return Err(what("dates, times, decimals or other things that are stored as numbers or bytes")),
+            _ => return Err(what("dates, times, decimals or another special type")),
         };
         let unsigned = self.logical.map_or_else(|| matches!(self.converted, Some(11..=14)), |(_, unsigned)| unsigned);
         Ok(Leaf { name: self.name, physical, optional: self.repetition == 1, unsigned })
@@ -197,7 +197,7 @@ impl<'a> Chunk<'a> {
         Self { name, codec, start: 0, length }
     }
 
-    /// A chunk of a wanted column; of others nothing.
+    /// Reads a chunk; `None` if its column is not wanted.
     fn read(reader: &mut Reader<'a>, wanted: [&str; 2]) -> Result<Option<Self>, Damage> {
         let (mut chunk, mut elsewhere) = (None, false);
         reader.fields(|reader, field, kind| {
@@ -209,7 +209,9 @@ impl<'a> Chunk<'a> {
             Ok(true)
         })?;
         match chunk {
-            Some(_) if elsewhere => Err(Damage::Beyond("its rows are in another file; save it as one file".to_owned())),
+            Some(_) if elsewhere => {
+                Err(Damage::Unsupported("keeps its rows in another file; save it as one file".to_owned()))
+            }
             chunk => Ok(chunk),
         }
     }
@@ -231,7 +233,7 @@ impl<'a> Chunk<'a> {
             }
             Ok(true)
         })?;
-        // Writers that have no dictionary leave its place out or 0.
+        // Without a dictionary, writers leave its offset out or write 0.
         let start = if dictionary > 0 { dictionary.min(data) } else { data };
         Ok(match path[..] {
             [name] if wanted.contains(&name) => Some(Self { name, codec, start, length }),
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(parse(5), Ok(2));
         for rows in [0, 4, 6] {
             let error = parse(rows).unwrap_err().to_string();
-            assert!(error.contains(&format!("groups of 5 rows in all, where its header says {rows}")), "{error}");
+            assert!(error.contains(&format!("row groups of 5 rows in all, but its footer says {rows}")), "{error}");
         }
     }
 }

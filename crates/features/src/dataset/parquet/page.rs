@@ -1,23 +1,23 @@
-//! Pages: what a column's part of a group of rows is made of.
+//! Pages: a chunk of a column is a sequence of pages, each with a header of its own.
 
 use super::Damage;
 use super::thrift::{Kind, Reader};
 use std::borrow::Cow;
 
-/// A page beyond this many bytes is refused. Most writers make pages of a megabyte, and end one after a value that is larger; DuckDB's
-/// have up to 10^8 bytes, its dictionaries up to 10^9.
+/// Larger pages are refused. Most writers make pages of a megabyte, or a little more if a value is
+/// large. DuckDB's pages have up to 10^8 bytes, its dictionaries up to 10^9.
 const MAX_PAGE: usize = 1 << 30;
 
-/// Snappy's densest element copies 64 bytes and has 3.
+/// The most bytes that snappy makes of one byte: its densest element has 3 bytes and copies 64.
 const SNAPPY: usize = 22;
 
-/// A page, unpacked.
+/// A decompressed page.
 pub(super) struct Page<'a> {
     pub content: Content,
     pub bytes: Cow<'a, [u8]>,
 }
 
-/// What a page holds.
+/// The content of a page.
 pub(super) enum Content {
     Dictionary {
         count: usize,
@@ -29,21 +29,21 @@ pub(super) enum Content {
 
 /// A page of values.
 pub(super) struct Data {
-    /// Values, those that are missing among them.
+    /// Values, including missing ones.
     pub count: usize,
     pub encoding: i64,
     pub levels: Levels,
 }
 
-/// Where it is said which values are missing, in front of the values.
+/// The levels before the values, which say which values are missing.
 pub(super) enum Levels {
-    /// In the first form of pages: so encoded, their length before them if that is by runs.
+    /// Version 1 of pages: in this encoding, after their length if it is run-length encoding.
     Inline { encoding: i64 },
-    /// In the second: by runs, in so many bytes.
+    /// Version 2 of pages: run-length encoded, in so many bytes.
     Length(usize),
 }
 
-/// A header as it is written.
+/// The header of a page.
 #[derive(Default)]
 struct Header {
     kind: i64,
@@ -52,10 +52,10 @@ struct Header {
     count: usize,
     encoding: i64,
     level_encoding: i64,
-    /// Bytes of levels that are never packed: of lists, of missing values.
+    /// Bytes of levels, which are never compressed: of lists, of missing values.
     levels: [usize; 2],
-    /// Whether values are not packed even though the column has a codec.
-    open: bool,
+    /// Whether the values are not compressed, although the column has a codec.
+    uncompressed: bool,
 }
 
 impl Header {
@@ -81,8 +81,8 @@ impl Header {
                         (4, Kind::Whole) => header.encoding = reader.whole()?,
                         (5, Kind::Whole) => header.levels[1] = reader.size()?,
                         (6, Kind::Whole) => header.levels[0] = reader.size()?,
-                        (7, Kind::Truth(packed)) => {
-                            header.open = !packed;
+                        (7, Kind::Boolean(packed)) => {
+                            header.uncompressed = !packed;
                             return Ok(false);
                         }
                         _ => return Ok(false),
@@ -98,11 +98,11 @@ impl Header {
 }
 
 impl<'a> Page<'a> {
-    /// The next page of a chunk.
+    /// Reads the next page of a chunk.
     pub fn next(reader: &mut Reader<'a>, codec: i64) -> Result<Self, Damage> {
         let header = Header::read(reader)?;
         let bytes = reader.take(header.packed).map_err(|_| {
-            format!("a page is said to have {} bytes, but {} are left of its column", header.packed, reader.0.len())
+            format!("announces a page of {} bytes, but {} are left of its column", header.packed, reader.0.len())
         })?;
         let content = match header.kind {
             0 => Content::Data(Data {
@@ -122,29 +122,29 @@ impl<'a> Page<'a> {
             return Err("holds lists".into());
         }
         let open = if header.kind == 3 { header.levels[1] } else { 0 };
-        let codec = if header.open { 0 } else { codec };
+        let codec = if header.uncompressed { 0 } else { codec };
         Ok(Self { content, bytes: unpacked(codec, bytes, open, header.unpacked)? })
     }
 }
 
-/// What a page holds once it is unpacked: `size` bytes, the first `open` of which are not packed.
+/// Decompresses a page of `size` bytes, of which the first `open` are not compressed.
 fn unpacked(codec: i64, packed: &[u8], open: usize, size: usize) -> Result<Cow<'_, [u8]>, Damage> {
     if size > MAX_PAGE {
         let words = "save it with smaller pages or row groups, or as CSV";
-        return Err(Damage::Beyond(format!("a page has {size} bytes, more than {MAX_PAGE}; {words}")));
+        return Err(Damage::Unsupported(format!("has a page of {size} bytes, more than {MAX_PAGE}; {words}")));
     }
-    let (head, body) = packed.split_at_checked(open).ok_or("a page is shorter than its levels")?;
-    let length = size.checked_sub(open).ok_or("a page is shorter than its levels")?;
+    let (head, body) = packed.split_at_checked(open).ok_or("has a page that is shorter than its levels")?;
+    let length = size.checked_sub(open).ok_or("has a page that is shorter than its levels")?;
     match codec {
         0 if packed.len() == size => Ok(Cow::Borrowed(packed)),
-        0 => Err(format!("a page has {} bytes, its header says {size}", packed.len()).into()),
-        // Nothing need not be packed.
+        0 => Err(format!("has a page of {} bytes, but its header says {size}", packed.len()).into()),
+        // No bytes need no decompression.
         1 if length == 0 => Ok(Cow::Borrowed(head)),
         1 => {
-            let damaged = |e: snap::Error| format!("a page is damaged: {e}");
+            let damaged = |e: snap::Error| format!("has a damaged page: {e}");
             let named = snap::raw::decompress_len(body).map_err(damaged)?;
             if named != length || length > SNAPPY * body.len() {
-                let words = format!("a page of {} bytes cannot hold the {size} that its header says", packed.len());
+                let words = format!("has a page of {} bytes, which cannot hold the {size} of its header", packed.len());
                 return Err(words.into());
             }
             let mut bytes = vec![0; size];
@@ -155,9 +155,8 @@ fn unpacked(codec: i64, packed: &[u8], open: usize, size: usize) -> Result<Cow<'
         }
         other => {
             let names = ["", "", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4"];
-            let name =
-                usize::try_from(other).ok().and_then(|other| names.get(other)).unwrap_or(&"a codec unknown here");
-            Err(Damage::Beyond(format!("is packed with {name}; save it packed with snappy or not at all")))
+            let name = usize::try_from(other).ok().and_then(|other| names.get(other)).unwrap_or(&"an unknown codec");
+            Err(Damage::Unsupported(format!("is packed with {name}; save it packed with snappy or not at all")))
         }
     }
 }
@@ -166,7 +165,7 @@ fn unpacked(codec: i64, packed: &[u8], open: usize, size: usize) -> Result<Cow<'
 mod tests {
     use super::*;
 
-    /// As large as DuckDB writes them.
+    /// DuckDB writes pages of this size.
     #[test]
     fn pages_may_be_large() {
         let size = 100_000_000;

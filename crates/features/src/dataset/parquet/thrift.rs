@@ -1,17 +1,17 @@
-//! Thrift's compact protocol, as far as Parquet's headers need it: whatever a reader does not take is stepped over.
+//! Thrift's compact protocol, as far as Parquet's headers need it. Unknown fields are skipped.
 
 use super::Damage;
 
-/// Structures inside structures beyond this many are nobody's.
+/// Deeper nesting is refused; Parquet's headers have a few levels.
 const MAX_DEPTH: usize = 16;
 
-/// What stands next.
+/// The type of the next value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
-    /// A truth, which is in the kind itself.
-    Truth(bool),
+    /// A boolean, whose value is part of the type.
+    Boolean(bool),
     Byte,
-    /// A whole number of 16, 32 or 64 bits: all are written in one form.
+    /// An integer of 16, 32 or 64 bits; all have the same form.
     Whole,
     Double,
     Bytes,
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 impl Kind {
     fn of(code: u8) -> Result<Self, Damage> {
         Ok(match code {
-            1 | 2 => Self::Truth(code == 1),
+            1 | 2 => Self::Boolean(code == 1),
             3 => Self::Byte,
             4..=6 => Self::Whole,
             7 => Self::Double,
@@ -33,12 +33,12 @@ impl Kind {
             11 => Self::Map,
             12 => Self::Structure,
             13 => Self::Uuid,
-            _ => return Err(format!("a header names kind {code}, which there is not").into()),
+            _ => return Err(format!("has a header with the unknown type {code}").into()),
         })
     }
 }
 
-/// Bytes that are read from the front.
+/// The bytes that are still to be read.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         Ok(self.take(1)?.first().copied().unwrap_or_default())
     }
 
-    /// A number in groups of seven bits, the lowest first.
+    /// Reads a number in groups of seven bits, the lowest first.
     pub fn varint(&mut self) -> Result<u64, Damage> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -64,19 +64,19 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err("a number has more than 64 bits".into())
+        Err("has a number of more than 64 bits".into())
     }
 
-    /// A number with its sign in the lowest bit.
+    /// Reads a number with its sign in the lowest bit.
     pub fn whole(&mut self) -> Result<i64, Damage> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// A number that counts something or says where it is.
+    /// Reads a count, a length or an offset.
     pub fn size(&mut self) -> Result<usize, Damage> {
         let value = self.whole()?;
-        usize::try_from(value).map_err(|_| format!("a size is {value}").into())
+        usize::try_from(value).map_err(|_| format!("has the size {value} in a header").into())
     }
 
     pub fn bytes(&mut self) -> Result<&'a [u8], Damage> {
@@ -85,26 +85,27 @@ impl<'a> Reader<'a> {
     }
 
     pub fn text(&mut self) -> Result<&'a str, Damage> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| "a name is no text".into())
+        std::str::from_utf8(self.bytes()?).map_err(|_| "has a name that is not text".into())
     }
 
-    /// Calls `each` for every member of a list, which stands in front of the member.
+    /// Calls `each` for every member of a list; `each` must read the member.
     pub fn list(&mut self, mut each: impl FnMut(&mut Self, Kind) -> Result<(), Damage>) -> Result<(), Damage> {
         let head = self.byte()?;
         let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-        // Of an empty list some writers leave the kind out.
+        // Some writers leave out the type of an empty list.
         if count == 0 {
             return Ok(());
         }
         let kind = Kind::of(head & 15)?;
-        // A member has a byte at least.
+        // A member has at least one byte.
         if count > self.0.len() as u64 {
-            return Err(format!("a list of {count} does not fit in {} bytes", self.0.len()).into());
+            return Err(format!("has a list of {count} members, which does not fit in {} bytes", self.0.len()).into());
         }
         (0..count).try_for_each(|_| each(self, kind))
     }
 
-    /// Calls `take` with the number and kind of every field of a structure; it says whether it took the value.
+    /// Calls `take` with the number and type of every field of a structure. It returns whether it
+    /// read the value; otherwise the value is skipped.
     pub fn fields(&mut self, take: impl FnMut(&mut Self, i64, Kind) -> Result<bool, Damage>) -> Result<(), Damage> {
         self.nested_fields(0, take)
     }
@@ -130,10 +131,10 @@ impl<'a> Reader<'a> {
 
     fn skip(&mut self, kind: Kind, depth: usize) -> Result<(), Damage> {
         if depth > MAX_DEPTH {
-            return Err("its headers are nested too deep".into());
+            return Err("has headers that are nested too deep".into());
         }
         match kind {
-            Kind::Truth(_) => Ok(()),
+            Kind::Boolean(_) => Ok(()),
             Kind::Byte => self.byte().map(drop),
             Kind::Whole => self.varint().map(drop),
             Kind::Double => self.take(8).map(drop),
@@ -147,7 +148,7 @@ impl<'a> Reader<'a> {
 
     /// In a list or map a truth is a byte of its own.
     fn skip_member(&mut self, kind: Kind, depth: usize) -> Result<(), Damage> {
-        self.skip(if matches!(kind, Kind::Truth(_)) { Kind::Byte } else { kind }, depth)
+        self.skip(if matches!(kind, Kind::Boolean(_)) { Kind::Byte } else { kind }, depth)
     }
 
     fn skip_map(&mut self, depth: usize) -> Result<(), Damage> {
@@ -194,7 +195,7 @@ mod tests {
         });
         assert_eq!((read, number, text, reader.0), (Ok(()), -3, "ab", &[][..]));
         let kinds =
-            [(1, Kind::Whole), (2, Kind::List), (5, Kind::Structure), (300, Kind::Bytes), (301, Kind::Truth(true))];
+            [(1, Kind::Whole), (2, Kind::List), (5, Kind::Structure), (300, Kind::Bytes), (301, Kind::Boolean(true))];
         assert_eq!(seen, kinds);
     }
 

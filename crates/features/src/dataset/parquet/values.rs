@@ -1,18 +1,18 @@
-//! The values of a page: bytes, numbers and truths in the forms that Parquet has for them.
+//! The values of a page, in the encodings of Parquet.
 
 use super::footer::{Leaf, Physical};
 use super::page::{Data, Levels};
 use super::thrift::Reader;
-use super::{Damage, Room};
+use super::{Damage, MemoryBudget};
 
-/// A value as it is stored.
+/// A value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value<'a> {
     Bytes(&'a [u8]),
     Whole(i64),
     Single(f32),
     Double(f64),
-    Truth(bool),
+    Boolean(bool),
 }
 
 /// Appends the texts of a page's values.
@@ -21,50 +21,48 @@ pub(super) fn page(
     data: &Data,
     bytes: &[u8],
     dictionary: Option<&[Value]>,
-    room: &mut Room,
+    budget: &mut MemoryBudget,
     texts: &mut Vec<String>,
 ) -> Result<(), Damage> {
-    room.fits(data.count)?;
+    budget.fits(data.count)?;
     let mut reader = Reader(bytes);
     let there = levels(leaf, data, &mut reader)?;
     let count = there.iter().filter(|&&level| level == 1).count();
-    let mut present = Texts { leaf, room: &mut *room, texts: Vec::with_capacity(count) };
+    let mut present = Texts { leaf, budget: &mut *budget, texts: Vec::with_capacity(count) };
     present.read(data.encoding, reader, count, dictionary)?;
     let mut present = present.texts.into_iter();
     for level in there {
         texts.push(if level == 1 {
             present.next().ok_or("has too few values")?
         } else {
-            room.take(0)?;
+            budget.take(0)?;
             String::new()
         });
     }
     Ok(())
 }
 
-/// Which values are there: 1, and 0 for those that are not.
+/// The levels of all values: 1 for a value, 0 for a missing one.
 fn levels(leaf: &Leaf, data: &Data, reader: &mut Reader) -> Result<Vec<u64>, Damage> {
     match data.levels {
         Levels::Length(length) if leaf.optional => hybrid(reader.take(length)?, 1, data.count),
         Levels::Length(length) => reader.take(length).map(|_| vec![1; data.count]),
         Levels::Inline { .. } if !leaf.optional => Ok(vec![1; data.count]),
         Levels::Inline { encoding: 3 } => hybrid(prefixed(reader)?, 1, data.count),
-        // Old writers': one bit each, the highest of a byte first.
+        // Old writers use one bit for each value, the highest of a byte first.
         Levels::Inline { encoding: 4 } => {
             let bytes = reader.take(data.count.div_ceil(8))?;
             let bits = bytes.iter().flat_map(|byte| (0..8).map(move |bit| u64::from((byte >> (7 - bit)) & 1)));
             Ok(bits.take(data.count).collect())
         }
-        Levels::Inline { encoding } => {
-            Err(format!("says which values are missing by the unknown encoding {encoding}").into())
-        }
+        Levels::Inline { encoding } => Err(format!("has levels in the unknown encoding {encoding}").into()),
     }
 }
 
 /// Values of a page, as texts.
 struct Texts<'l, 'r> {
     leaf: &'l Leaf<'l>,
-    room: &'r mut Room,
+    budget: &'r mut MemoryBudget,
     texts: Vec<String>,
 }
 
@@ -77,31 +75,32 @@ impl Texts<'_, '_> {
         count: usize,
         dictionary: Option<&[Value]>,
     ) -> Result<(), Damage> {
-        // Where none is there, some writers leave out the rest of the page, and the dictionary too.
+        // If all values are missing, some writers leave out the rest of the page and the
+        // dictionary.
         if count == 0 {
             return Ok(());
         }
         match (encoding, self.leaf.physical) {
             (0, physical) => plain(physical, reader.0, count)?.into_iter().try_for_each(|value| self.push(value)),
             (2 | 8, _) => self.looked_up(reader, count, dictionary.ok_or("has no dictionary")?),
-            (3, Physical::Truth) => {
+            (3, Physical::Boolean) => {
                 let truths = hybrid(prefixed(&mut { reader })?, 1, count)?;
-                truths.into_iter().try_for_each(|truth| self.push(Value::Truth(truth == 1)))
+                truths.into_iter().try_for_each(|truth| self.push(Value::Boolean(truth == 1)))
             }
             (5, Physical::Int64) => {
                 deltas(&mut { reader }, count)?.into_iter().try_for_each(|value| self.push(Value::Whole(value)))
             }
-            // Differences of 32 bits come round at the end of 32 bits.
+            // Differences of 32-bit integers wrap around.
             (5, Physical::Int32) => {
                 let values = deltas(&mut { reader }, count)?.into_iter();
                 values.map(|value| i64::from(value as i32)).try_for_each(|value| self.push(Value::Whole(value)))
             }
-            (6, Physical::Bytes) => self.one_after_the_other(reader, count),
-            (7, Physical::Bytes) => self.after_the_one_before(reader, count),
-            (9, Physical::Int32 | Physical::Single) => self.byte_by_byte(reader, 4, count),
-            (9, Physical::Int64 | Physical::Double) => self.byte_by_byte(reader, 8, count),
-            _ => Err(Damage::Beyond(format!(
-                "has values in encoding {encoding}, which is not read here; save it as CSV"
+            (6, Physical::Bytes) => self.delta_length(reader, count),
+            (7, Physical::Bytes) => self.delta_strings(reader, count),
+            (9, Physical::Int32 | Physical::Single) => self.byte_stream_split(reader, 4, count),
+            (9, Physical::Int64 | Physical::Double) => self.byte_stream_split(reader, 8, count),
+            _ => Err(Damage::Unsupported(format!(
+                "has values in encoding {encoding}, which is not supported; save it as CSV"
             ))),
         }
     }
@@ -110,7 +109,7 @@ impl Texts<'_, '_> {
         let text = match value {
             Value::Bytes(bytes) => {
                 let text = std::str::from_utf8(bytes).map_err(|_| no_text())?;
-                self.room.take(text.len())?;
+                self.budget.take(text.len())?;
                 self.texts.push(text.to_owned());
                 return Ok(());
             }
@@ -121,9 +120,9 @@ impl Texts<'_, '_> {
             Value::Whole(value) => value.to_string(),
             Value::Single(value) => format!("{value:?}"),
             Value::Double(value) => format!("{value:?}"),
-            Value::Truth(value) => value.to_string(),
+            Value::Boolean(value) => value.to_string(),
         };
-        self.room.take(text.len())?;
+        self.budget.take(text.len())?;
         self.texts.push(text);
         Ok(())
     }
@@ -131,40 +130,42 @@ impl Texts<'_, '_> {
     fn looked_up(&mut self, mut reader: Reader, count: usize, dictionary: &[Value]) -> Result<(), Damage> {
         let width = reader.byte()?;
         if width > 32 {
-            return Err(format!("names entries of its dictionary with {width} bits").into());
+            return Err(format!("has indices of {width} bits").into());
         }
         for index in hybrid(reader.0, width.into(), count)? {
             let entry = usize::try_from(index).ok().and_then(|index| dictionary.get(index));
-            self.push(*entry.ok_or_else(|| format!("names entry {index} of a dictionary of {}", dictionary.len()))?)?;
+            self.push(
+                *entry.ok_or_else(|| format!("refers to entry {index} of a dictionary of {}", dictionary.len()))?,
+            )?;
         }
         Ok(())
     }
 
-    /// The first bytes of all values of so many bytes, then the second ones, and so on.
-    fn byte_by_byte(&mut self, mut reader: Reader, width: usize, count: usize) -> Result<(), Damage> {
+    /// `BYTE_STREAM_SPLIT`: the first bytes of all values, then the second ones, and so on.
+    fn byte_stream_split(&mut self, mut reader: Reader, width: usize, count: usize) -> Result<(), Damage> {
         let bytes = reader.take(count.saturating_mul(width))?;
         let together: Vec<u8> = (0..count).flat_map(|at| bytes.iter().skip(at).step_by(count)).copied().collect();
         plain(self.leaf.physical, &together, count)?.into_iter().try_for_each(|value| self.push(value))
     }
 
-    /// All lengths, then all bytes.
-    fn one_after_the_other(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
+    /// `DELTA_LENGTH_BYTE_ARRAY`: all lengths, then all bytes.
+    fn delta_length(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
         for length in deltas(&mut reader, count)? {
-            let bytes = reader.take(usize::try_from(length).map_err(|_| format!("a length is {length}"))?)?;
+            let bytes = reader.take(usize::try_from(length).map_err(|_| format!("has the length {length}"))?)?;
             self.push(Value::Bytes(bytes))?;
         }
         Ok(())
     }
 
-    /// How much of the value before each one begins with, then the rests.
-    fn after_the_one_before(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
+    /// `DELTA_BYTE_ARRAY`: how many bytes each value shares with the previous one, then the rests.
+    fn delta_strings(&mut self, mut reader: Reader, count: usize) -> Result<(), Damage> {
         let shared = deltas(&mut reader, count)?;
         let rests = deltas(&mut reader, count)?;
         let mut value = Vec::new();
         for (shared, rest) in shared.into_iter().zip(rests) {
             let kept = usize::try_from(shared).ok().filter(|&kept| kept <= value.len());
-            value.truncate(kept.ok_or("a value goes on from more than there was")?);
-            value.extend_from_slice(reader.take(usize::try_from(rest).map_err(|_| format!("a length is {rest}"))?)?);
+            value.truncate(kept.ok_or("has a value that shares more bytes than the previous one has")?);
+            value.extend_from_slice(reader.take(usize::try_from(rest).map_err(|_| format!("has the length {rest}"))?)?);
             self.push(Value::Bytes(&value))?;
         }
         Ok(())
@@ -172,23 +173,21 @@ impl Texts<'_, '_> {
 }
 
 fn no_text() -> Damage {
-    Damage::Beyond(
-        "has a value that is no text; save its texts as UTF-8, or name the column that holds them".to_owned(),
-    )
+    Damage::Unsupported("has a value that is not text; save its texts as UTF-8, or name the column of texts".to_owned())
 }
 
-/// `count` values one after the other.
+/// `PLAIN`: `count` values one after the other.
 pub(super) fn plain(physical: Physical, bytes: &[u8], count: usize) -> Result<Vec<Value<'_>>, Damage> {
     match physical {
-        Physical::Truth => {
+        Physical::Boolean => {
             let truths = Reader(bytes).take(count.div_ceil(8))?;
-            Ok((0..count).map(|at| Value::Truth(bits(truths, at, 1) == 1)).collect())
+            Ok((0..count).map(|at| Value::Boolean(bits(truths, at, 1) == 1)).collect())
         }
         Physical::Int32 => numbers(bytes, count, |bytes| Value::Whole(i32::from_le_bytes(bytes).into())),
         Physical::Int64 => numbers(bytes, count, |bytes| Value::Whole(i64::from_le_bytes(bytes))),
         Physical::Single => numbers(bytes, count, |bytes| Value::Single(f32::from_le_bytes(bytes))),
         Physical::Double => numbers(bytes, count, |bytes| Value::Double(f64::from_le_bytes(bytes))),
-        // A length at least.
+        // Each value has at least a length.
         Physical::Bytes if count > bytes.len() / 4 => Err(do_not_fit(count, bytes)),
         Physical::Bytes => {
             let mut reader = Reader(bytes);
@@ -217,14 +216,15 @@ fn prefixed<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Damage> {
     reader.take(u32::from_le_bytes(*length) as usize)
 }
 
-/// The number of `width` bits (at most 64) that begins at bit `at`, the lowest bits first; bits beyond the end are 0.
+/// The number of `width` bits (at most 64) that begins at bit `at`, the lowest bits first. Bits
+/// beyond the end are 0.
 fn bits(bytes: &[u8], at: usize, width: usize) -> u64 {
     let window = bytes.iter().skip(at / 8).take(9).rev().fold(0u128, |sum, &byte| (sum << 8) | u128::from(byte));
     let mask = if width == 0 { 0 } else { u64::MAX >> (64 - width.min(64)) };
     (window >> (at % 8)) as u64 & mask
 }
 
-/// `count` numbers of `width` bits (at most 32): runs of one number, and groups of eight packed ones.
+/// `RLE`: `count` numbers of `width` bits (at most 32), in runs of one number and groups of eight.
 fn hybrid(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u64>, Damage> {
     let mut reader = Reader(bytes);
     let mut numbers = Vec::with_capacity(count);
@@ -236,7 +236,7 @@ fn hybrid(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u64>, Damage> 
             let number = bits(reader.take(width.div_ceil(8))?, 0, width);
             numbers.extend(std::iter::repeat_n(number, length.min(left)));
         } else {
-            // Some writers leave out the end of the last group.
+            // Some writers truncate the last group.
             let packed = reader.take(length.saturating_mul(width).min(reader.0.len()))?;
             let whole = (packed.len() * 8).checked_div(width).unwrap_or(left);
             let group = length.saturating_mul(8).min(left);
@@ -249,13 +249,13 @@ fn hybrid(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u64>, Damage> 
     Ok(numbers)
 }
 
-/// `count` whole numbers by their differences.
+/// `DELTA_BINARY_PACKED`: `count` integers by their differences.
 fn deltas(reader: &mut Reader, count: usize) -> Result<Vec<i64>, Damage> {
     let mut size = || reader.varint().map(|value| usize::try_from(value).unwrap_or(usize::MAX));
     let (block, minis, total) = (size()?, size()?, size()?);
     let first = reader.whole()?;
     if total != count {
-        return Err(format!("has {total} values where {count} belong").into());
+        return Err(format!("has {total} values instead of {count}").into());
     }
     if minis == 0 || block % minis != 0 || !(1..=1 << 20).contains(&(block / minis)) || block / minis % 8 != 0 {
         return Err(format!("has blocks of {block} numbers in {minis} parts").into());
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(hybrid(&[0x06], 0, 3).unwrap(), [0; 3]);
     }
 
-    /// As writers did it before there were runs.
+    /// The encoding of levels before run-length encoding.
     #[test]
     fn levels_of_a_bit_each() {
         let leaf = Leaf { name: "text", physical: Physical::Bytes, optional: true, unsigned: false };
@@ -318,7 +318,8 @@ mod tests {
 
     #[test]
     fn numbers_by_differences() {
-        // 7, 5, 3, 1, 2, 3, 4, 5: the least difference is -2, the others 0, 0, 0, 3, 3, 3, 3 in two bits.
+        // 7, 5, 3, 1, 2, 3, 4, 5: the least difference is -2, the others 0, 0, 0, 3, 3, 3, 3 in two
+        // bits.
         let mut bytes = vec![0x80, 0x01, 4, 8, 14, 3, 2, 0, 0, 0, 0xc0, 0x3f];
         bytes.resize(10 + 8, 0);
         assert_eq!(deltas(&mut Reader(&bytes), 8).unwrap(), [7, 5, 3, 1, 2, 3, 4, 5]);

@@ -1,5 +1,5 @@
-//! The configurations that this crate reads, as functions of bytes: what fuzzers call. Each gives whether it understood them. (Data sets
-//! are opened as they are.)
+//! Fuzz targets: the parsers of configurations as functions of bytes. Each returns whether the
+//! bytes were accepted. (Data sets are fuzzed as files.)
 
 use crate::manifest::Manifest;
 use crate::picture::{PicturePreprocessing, Preprocessor};
@@ -43,7 +43,7 @@ pub fn weights(bytes: &[u8]) -> bool {
     header(&mut &*bytes, bytes.len() as u64).is_ok()
 }
 
-/// A manifest, as a classifier carries it.
+/// The manifest in a model file.
 pub fn manifest(bytes: &[u8]) -> bool {
-    parsed(bytes, |value: serde_json::Value| Ok(Manifest::carried(&value, Path::new(""))?))
+    parsed(bytes, |value: serde_json::Value| Ok(Manifest::from_model(&value, Path::new(""))?))
 }

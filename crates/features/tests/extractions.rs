@@ -3,9 +3,9 @@
 
 mod common;
 
-use hetal_features::dataset::{Columns, Content, Dataset, Format, Sample};
-use hetal_features::device::Place;
-use hetal_features::job::{Job, Output, Policy};
+use hetal_features::dataset::{Columns, Content, Dataset, DatasetFormat, Sample};
+use hetal_features::device::DeviceChoice;
+use hetal_features::extraction::{Extraction, OutputFormat, Policy};
 use hetal_features::sentence::Reading;
 use hetal_features::{Error, Extractor, Manifest};
 use std::path::Path;
@@ -31,7 +31,7 @@ fn write_table_without(folder: &Path, row: usize) -> std::path::PathBuf {
 
 fn open(path: &Path) -> Dataset {
     let columns = Columns { content: "text".to_owned(), files: false, label: "label".to_owned() };
-    Dataset::open(path, &Format::Table(columns), 9).unwrap()
+    Dataset::open(path, &DatasetFormat::Table(columns), 9).unwrap()
 }
 
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
@@ -41,21 +41,21 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn an_interrupted_extraction_goes_on_and_ends_the_same() {
+fn an_interrupted_extraction_continues_with_the_same_result() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "mpnet");
     let extractor = Extractor::open(folder.path()).unwrap();
     let dataset = open(&write_table(folder.path()));
     let (once, twice) = (folder.path().join("once"), folder.path().join("twice"));
-    let job = |folder| Job {
+    let extraction = |folder| Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 9,
         folder,
         policy: Policy::Skip,
-        output: Output::Npy,
+        output: OutputFormat::Npy,
     };
-    let manifest = job(&once).run(|_| {}).unwrap();
+    let manifest = extraction(&once).run(|_| {}).unwrap();
     assert_eq!(manifest.rows.values().sum::<usize>(), 1499);
     assert_eq!((manifest.skipped.len(), manifest.skipped[0].item.as_str()), (1, "data.csv row 701"));
     assert!(manifest.skipped[0].reason.contains("empty"));
@@ -63,7 +63,7 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
     // A panic in the middle stands for a killed process: nothing is cleaned up.
     let mut heard = Vec::new();
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        job(&twice).run(|done| {
+        extraction(&twice).run(|done| {
             heard.push(done);
             assert!(done < 1200, "killed here");
         })
@@ -77,7 +77,7 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
     bytes.extend([1; 50]);
     std::fs::write(&rows, bytes).unwrap();
     let mut heard = Vec::new();
-    job(&twice).run(|done| heard.push(done)).unwrap();
+    extraction(&twice).run(|done| heard.push(done)).unwrap();
     assert_eq!((heard.first(), heard.last()), (Some(&1024), Some(&1500)));
     assert_eq!(files(&once), files(&twice));
     assert!(!twice.join("unfinished").exists());
@@ -99,18 +99,25 @@ fn an_interrupted_extraction_goes_on_and_ends_the_same() {
     }
 }
 
-/// An earlier version looked at fewer files of a model: its unfinished extraction goes on, unless what they say is another thing.
+/// Earlier versions read fewer files of a model. Their unfinished extractions continue, unless
+/// those files change the features.
 #[test]
-fn an_extraction_of_an_earlier_version_goes_on() {
+fn an_extraction_of_an_earlier_version_continues() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "mpnet");
     let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
     let run = |extractor: &Extractor, most: usize| {
-        let job =
-            Job { extractor, dataset: &dataset, seed: 9, folder: &out, policy: Policy::Skip, output: Output::Npy };
+        let extraction = Extraction {
+            extractor,
+            dataset: &dataset,
+            seed: 9,
+            folder: &out,
+            policy: Policy::Skip,
+            output: OutputFormat::Npy,
+        };
         let mut first = None;
         let run = || {
-            job.run(|done| {
+            extraction.run(|done| {
                 first.get_or_insert(done);
                 assert!(done < most, "killed here");
             })
@@ -144,17 +151,17 @@ fn an_extraction_stopped_after_its_manifest_is_done() {
     let extractor = Extractor::open(folder.path()).unwrap();
     let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
     let other = open(&write_table_without(folder.path(), 3));
-    let job = |dataset| Job {
+    let extraction = |dataset| Extraction {
         extractor: &extractor,
         dataset,
         seed: 9,
         folder: &out,
         policy: Policy::Skip,
-        output: Output::Npy,
+        output: OutputFormat::Npy,
     };
     let work = out.join("unfinished");
     let mut record = Vec::new();
-    let manifest = job(&dataset)
+    let manifest = extraction(&dataset)
         .run(|done| {
             if done == 1500 {
                 record = kept(&work);
@@ -167,26 +174,26 @@ fn an_extraction_stopped_after_its_manifest_is_done() {
         std::fs::create_dir(&work).unwrap();
         rest.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
         let mut heard = Vec::new();
-        assert_eq!(job(&dataset).run(|done| heard.push(done)).unwrap(), manifest);
+        assert_eq!(extraction(&dataset).run(|done| heard.push(done)).unwrap(), manifest);
         assert_eq!((heard, work.exists()), (vec![1500], false));
     }
-    // Another one's record is left alone, and that one goes on.
+    // The record of another extraction is kept, and that extraction continues.
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        job(&other).run(|done| assert!(done < 1200, "killed here"))
+        extraction(&other).run(|done| assert!(done < 1200, "killed here"))
     }));
     assert!(killed.is_err());
-    assert_eq!(job(&dataset).run(|_| {}).unwrap(), manifest);
+    assert_eq!(extraction(&dataset).run(|_| {}).unwrap(), manifest);
     let mut heard = Vec::new();
-    job(&other).run(|done| heard.push(done)).unwrap();
+    extraction(&other).run(|done| heard.push(done)).unwrap();
     assert_eq!((heard.first(), heard.last()), (Some(&1024), Some(&1500)));
     // One at a time.
     let lock = std::fs::File::open(&out).unwrap();
     lock.try_lock().unwrap();
-    assert!(job(&other).run(|_| {}).unwrap_err().to_string().contains("at work here"));
+    assert!(extraction(&other).run(|_| {}).unwrap_err().to_string().contains("another extraction runs"));
 }
 
-/// Manifests of earlier versions name fewer files of a network, and not where it ran: what they describe is not done again, and the
-/// network is found again.
+/// Manifests of earlier versions name fewer files and no device. Their extractions are not
+/// repeated, and their network is found.
 #[test]
 fn manifests_of_earlier_versions_hold() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,9 +201,9 @@ fn manifests_of_earlier_versions_hold() {
     std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"model_max_length": 9}"#).unwrap();
     let extractor = Extractor::open(folder.path()).unwrap();
     let (dataset, out) = (open(&write_table(folder.path())), folder.path().join("out"));
-    let (policy, output) = (Policy::Skip, Output::Npy);
-    let job = Job { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output };
-    let manifest = job.run(|_| {}).unwrap();
+    let (policy, output) = (Policy::Skip, OutputFormat::Npy);
+    let extraction = Extraction { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output };
+    let manifest = extraction.run(|_| {}).unwrap();
     assert!(manifest.model.files.contains_key("tokenizer_config.json"));
     assert_eq!(manifest.devices.iter().collect::<Vec<_>>(), ["cpu"]);
     let path = out.join("manifest.json");
@@ -205,15 +212,15 @@ fn manifests_of_earlier_versions_hold() {
     assert!(earlier["model"]["files"].as_object_mut().unwrap().remove("tokenizer_config.json").is_some());
     std::fs::write(&path, earlier.to_string()).unwrap();
     let mut heard = Vec::new();
-    let found = job.run(|done| heard.push(done)).unwrap();
+    let found = extraction.run(|done| heard.push(done)).unwrap();
     // Nothing was run now, so that nothing is said of where.
     assert_eq!((heard, found.devices.len()), (vec![1500], 0));
-    assert!(Extractor::from_manifest(&found, None, Place::Cpu).is_ok());
+    assert!(Extractor::from_manifest(&found, None, DeviceChoice::Cpu).is_ok());
     // A file that both name is another.
     std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"model_max_length":9}"#).unwrap();
-    assert!(Extractor::from_manifest(&found, None, Place::Cpu).is_ok());
-    let error = Extractor::from_manifest(&manifest, None, Place::Cpu).err().unwrap().to_string();
-    assert!(error.contains("tokenizer_config.json is not the one"), "{error}");
+    assert!(Extractor::from_manifest(&found, None, DeviceChoice::Cpu).is_ok());
+    let error = Extractor::from_manifest(&manifest, None, DeviceChoice::Cpu).err().unwrap().to_string();
+    assert!(error.contains("tokenizer_config.json is not the file"), "{error}");
 }
 
 #[test]
@@ -227,11 +234,11 @@ fn a_text_file_that_changed_is_read_again() {
         (0..10).for_each(|i| std::fs::write(data.join(class).join(format!("{i}.txt")), WORDS[i % 6]).unwrap());
     }
     let run = || {
-        let dataset = Dataset::open(&data, &Format::Folders, 0).unwrap();
-        let (policy, output) = (Policy::Refuse, Output::Npy);
-        let job = Job { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
+        let dataset = Dataset::open(&data, &DatasetFormat::Folders, 0).unwrap();
+        let (policy, output) = (Policy::Refuse, OutputFormat::Npy);
+        let extraction = Extraction { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
         let mut heard = Vec::new();
-        job.run(|done| heard.push(done)).unwrap();
+        extraction.run(|done| heard.push(done)).unwrap();
         (heard, files(&out))
     };
     let (_, first) = run();
@@ -265,10 +272,10 @@ fn faces_of_one_picture_are_its_boxes() {
         std::fs::write(data.join(format!("annotations/{name}.xml")), text).unwrap();
     }
     std::fs::write(data.join("images/two.png"), "no picture").unwrap();
-    let dataset = Dataset::open(&data, &Format::FaceMask, 0).unwrap();
-    let (policy, output) = (Policy::Skip, Output::Npy);
-    let job = Job { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
-    let manifest = job.run(|_| {}).unwrap();
+    let dataset = Dataset::open(&data, &DatasetFormat::FaceMask, 0).unwrap();
+    let (policy, output) = (Policy::Skip, OutputFormat::Npy);
+    let extraction = Extraction { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output };
+    let manifest = extraction.run(|_| {}).unwrap();
     assert_eq!((manifest.rows.values().sum::<usize>(), manifest.skipped.len()), (20, 10));
     assert!(manifest.skipped.iter().all(|skipped| skipped.item.starts_with("two.png face ")));
     let alone = |sample: &Sample| match sample.read() {
@@ -295,28 +302,35 @@ fn bad_samples_can_be_refused() {
     let row = last.strip_prefix("data.csv row ").unwrap().parse().unwrap();
     let dataset = open(&write_table_without(folder.path(), row));
     let out = folder.path().join("out");
-    let job =
-        |policy| Job { extractor: &extractor, dataset: &dataset, seed: 9, folder: &out, policy, output: Output::Npy };
+    let extraction = |policy| Extraction {
+        extractor: &extractor,
+        dataset: &dataset,
+        seed: 9,
+        folder: &out,
+        policy,
+        output: OutputFormat::Npy,
+    };
     let refused = |error: &Error| matches!(error, Error::Item { item, .. } if *item == last);
-    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    let error = extraction(Policy::Refuse).run(|_| {}).unwrap_err();
     assert!(refused(&error), "{error}");
-    // Told to skip, it goes on from there; killed then and told to refuse again, it names the sample again.
+    // With the policy Skip it continues from there. Killed then, and run with Refuse, it names the
+    // sample again.
     let mut heard = Vec::new();
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        job(Policy::Skip).run(|done| {
+        extraction(Policy::Skip).run(|done| {
             heard.push(done);
             assert!(done < 1500, "killed here");
         })
     }));
     assert!(killed.is_err() && heard.first() == Some(&1024), "{heard:?}");
-    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    let error = extraction(Policy::Refuse).run(|_| {}).unwrap_err();
     assert!(refused(&error), "{error}");
-    let manifest = job(Policy::Skip).run(|_| {}).unwrap();
+    let manifest = extraction(Policy::Skip).run(|_| {}).unwrap();
     // What is done is not done again, but is under a stricter rule or with other data.
     let mut heard = Vec::new();
-    assert_eq!(job(Policy::Skip).run(|done| heard.push(done)).unwrap(), manifest);
+    assert_eq!(extraction(Policy::Skip).run(|done| heard.push(done)).unwrap(), manifest);
     assert_eq!(heard, [1500]);
-    assert!(job(Policy::Refuse).run(|_| {}).is_err());
+    assert!(extraction(Policy::Refuse).run(|_| {}).is_err());
 }
 
 #[test]
@@ -333,18 +347,24 @@ fn samples_of_the_other_kind_are_named() {
     }
     // Most samples are pictures, though the first of all is not.
     std::fs::write(data.join("a/! notes.txt"), "where these are from").unwrap();
-    let dataset = Dataset::open(&data, &Format::Folders, 0).unwrap();
+    let dataset = Dataset::open(&data, &DatasetFormat::Folders, 0).unwrap();
     let out = folder.path().join("out");
-    let job =
-        |policy| Job { extractor: &extractor, dataset: &dataset, seed: 0, folder: &out, policy, output: Output::Npy };
-    let error = job(Policy::Refuse).run(|_| {}).unwrap_err();
+    let extraction = |policy| Extraction {
+        extractor: &extractor,
+        dataset: &dataset,
+        seed: 0,
+        folder: &out,
+        policy,
+        output: OutputFormat::Npy,
+    };
+    let error = extraction(Policy::Refuse).run(|_| {}).unwrap_err();
     assert!(matches!(&error, Error::Item { item, .. } if item == "a/! notes.txt"), "{error}");
-    let manifest = job(Policy::Skip).run(|_| {}).unwrap();
+    let manifest = extraction(Policy::Skip).run(|_| {}).unwrap();
     assert_eq!((manifest.rows.values().sum::<usize>(), manifest.skipped.len()), (16, 1));
 }
 
 #[test]
-fn a_text_of_which_nothing_is_read_is_named() {
+fn a_text_without_known_tokens_is_named() {
     let folder = tempfile::tempdir().unwrap();
     common::write_sentence_model(folder.path(), "bert");
     // A tokenizer that adds no tokens of its own and drops what it does not know.
@@ -376,17 +396,17 @@ fn pictures_that_cannot_be_read_are_named() {
     }
     std::fs::write(data.join("a/3.png"), "no picture").unwrap();
     std::fs::write(data.join("b/7.png"), b"\xFF\xD8 cut").unwrap();
-    let dataset = Dataset::open(&data, &Format::Folders, 0).unwrap();
+    let dataset = Dataset::open(&data, &DatasetFormat::Folders, 0).unwrap();
     let out = folder.path().join("out");
-    let job = Job {
+    let extraction = Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 0,
         folder: &out,
         policy: Policy::Skip,
-        output: Output::Safetensors,
+        output: OutputFormat::Safetensors,
     };
-    let manifest = job.run(|_| {}).unwrap();
+    let manifest = extraction.run(|_| {}).unwrap();
     let mut skipped: Vec<&str> = manifest.skipped.iter().map(|s| s.item.as_str()).collect();
     skipped.sort();
     assert!(skipped.len() == 2 && skipped[0].ends_with("3.png") && skipped[1].ends_with("7.png"), "{skipped:?}");
@@ -398,33 +418,43 @@ fn pictures_that_cannot_be_read_are_named() {
 
     // The manifest leads back to the network, and to no other.
     let manifest = Manifest::read(&out).unwrap();
-    let again = Extractor::from_manifest(&manifest, None, Place::Cpu).unwrap();
+    let again = Extractor::from_manifest(&manifest, None, DeviceChoice::Cpu).unwrap();
     let picture = data.join("a/0.png");
     assert_eq!(again.extract_image(&picture).unwrap(), extractor.extract_image(&picture).unwrap());
     std::fs::write(model.join("preprocessor_config.json"), r#"{"image_mean": [0.1, 0.1, 0.1]}"#).unwrap();
-    assert!(Extractor::from_manifest(&manifest, None, Place::Cpu).err().unwrap().to_string().contains("preprocessing"));
+    assert!(
+        Extractor::from_manifest(&manifest, None, DeviceChoice::Cpu)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("preprocessing")
+    );
     std::fs::remove_file(model.join("preprocessor_config.json")).unwrap();
     common::write_vit(&model, "vit.");
     assert!(
-        Extractor::from_manifest(&manifest, Some(&model), Place::Cpu).err().unwrap().to_string().contains("SHA-256")
+        Extractor::from_manifest(&manifest, Some(&model), DeviceChoice::Cpu)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("SHA-256")
     );
 }
 
 #[test]
-fn kinds_must_fit() {
+fn texts_for_a_network_of_pictures_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     common::write_vit(folder.path(), "");
     let extractor = Extractor::open(folder.path()).unwrap();
     let dataset = open(&write_table(folder.path()));
     let out = folder.path().join("out");
-    let job = Job {
+    let extraction = Extraction {
         extractor: &extractor,
         dataset: &dataset,
         seed: 0,
         folder: &out,
         policy: Policy::Skip,
-        output: Output::Npy,
+        output: OutputFormat::Npy,
     };
-    assert!(matches!(job.run(|_| {}), Err(Error::Kind { reads: "pictures", holds: "texts" })));
+    assert!(matches!(extraction.run(|_| {}), Err(Error::Kind { reads: "pictures", holds: "texts" })));
     assert!(matches!(extractor.extract_text("play"), Err(Error::Kind { .. })));
 }

@@ -1,7 +1,7 @@
-//! An extraction: a data set through a network into files, chunk by chunk, so that an interrupted
-//! one goes on where it was.
+//! An extraction: the features of a data set, computed by a network and written to files. It works
+//! in chunks and records its progress, so that an interrupted extraction continues.
 
-use crate::dataset::{self, Content, Dataset, PARTS, Sample, Source};
+use crate::dataset::{self, Content, Dataset, PARTS, Sample, SampleSource};
 use crate::manifest::{Manifest, Skipped};
 use crate::npy::Array;
 use crate::picture::Picture;
@@ -17,20 +17,20 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Samples between two records of progress: enough texts to find neighbours of one length.
+/// Texts of a chunk: enough to find texts of equal length, which go through the network together.
 const TEXTS: usize = 512;
-/// Pictures take longer.
+/// Pictures of a chunk on the CPU, where they take longer than texts.
 const PICTURES: usize = 32;
-/// Though not on a card.
-const CARD_PICTURES: usize = 512;
+/// Pictures of a chunk on a GPU.
+const GPU_PICTURES: usize = 512;
 
 /// Samples that are hashed between two signs of progress.
 const HASHED: usize = 1000;
 
-/// What happens to a sample that cannot be used.
+/// The treatment of a sample that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
-    /// The extraction stops with its name.
+    /// The extraction stops with an error that names it.
     Refuse,
     /// It is left out and named in the manifest.
     Skip,
@@ -38,7 +38,7 @@ pub enum Policy {
 
 /// The files that are written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Output {
+pub enum OutputFormat {
     /// `features_{train,val,test}.npy` and `labels_{train,val,test}.npy`.
     Npy,
     /// `{train,val,test}.safetensors` with the arrays `features` and `labels`.
@@ -46,24 +46,24 @@ pub enum Output {
 }
 
 /// An extraction.
-pub struct Job<'a> {
+pub struct Extraction<'a> {
     /// The network.
     pub extractor: &'a Extractor,
-    /// What goes through it.
+    /// The data set.
     pub dataset: &'a Dataset,
     /// The seed it was split with.
     pub seed: u64,
     /// The folder of the results.
     pub folder: &'a Path,
-    /// What happens to bad samples.
+    /// The treatment of samples that cannot be used.
     pub policy: Policy,
-    /// Which files are written.
-    pub output: Output,
+    /// The files to write.
+    pub output: OutputFormat,
 }
 
-/// What hears which samples an extraction is working on, so that an extraction that dies can be
-/// explained.
-pub trait Watch: Sync {
+/// Observes which samples an extraction is working on, so that its supervisor can say where it
+/// died.
+pub trait Observer: Sync {
     /// A sample is being read; samples are read in parallel.
     fn begin(&self, _index: usize, _name: &str) {}
     /// It has been read, or could not be.
@@ -74,16 +74,16 @@ pub trait Watch: Sync {
     fn alive(&self) {}
 }
 
-/// Nobody watches.
-impl Watch for () {}
+/// Observes nothing.
+impl Observer for () {}
 
-/// A sample that can go through the network.
+/// A sample in the form that the network reads.
 enum Ready {
     Text(Tokens),
     Picture(Picture),
 }
 
-/// How far an extraction is; kept beside the rows.
+/// The recorded progress of an extraction, kept beside the rows.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     fingerprint: String,
@@ -95,40 +95,43 @@ struct State {
     devices: BTreeSet<String>,
 }
 
-impl Job<'_> {
-    /// Runs, or goes on; `progress` hears how many samples are done.
+impl Extraction<'_> {
+    /// Runs or continues the extraction. `progress` is called with the number of finished samples.
     pub fn run(&self, progress: impl FnMut(usize)) -> Result<Manifest> {
-        self.run_watched(progress, &())
+        self.run_observed(progress, &())
     }
 
-    /// Runs, or goes on; `progress` hears how many samples are done, `watch` which of them are
-    /// being worked on.
-    pub fn run_watched(&self, mut progress: impl FnMut(usize), watch: &dyn Watch) -> Result<Manifest> {
+    /// Runs or continues the extraction. `progress` is called with the number of finished samples,
+    /// `observer` with the samples that are being worked on.
+    pub fn run_observed(&self, mut progress: impl FnMut(usize), observer: &dyn Observer) -> Result<Manifest> {
         if self.extractor.reads_text() != self.dataset.is_text() {
             let kind = |text: bool| if text { "texts" } else { "pictures" };
             return Err(Error::Kind { reads: kind(self.extractor.reads_text()), holds: kind(self.dataset.is_text()) });
         }
         let samples: Vec<&Sample> = self.dataset.samples().collect();
         let _lock = self.lock()?;
-        let hash = self.samples_hash(watch);
+        let hash = self.samples_hash(observer);
         if let Some(manifest) = self.finished(&hash) {
-            self.tidy(&hash)?;
+            self.remove_progress(&hash)?;
             progress(samples.len());
             return Ok(manifest);
         }
         let (mut state, mut rows) = self.resume(&hash, samples.len())?;
         progress(state.done);
-        let chunk = match (self.extractor.reads_text(), self.extractor.on_card()) {
+        let chunk = match (self.extractor.reads_text(), self.extractor.on_gpu()) {
             (true, _) => TEXTS,
             (false, false) => PICTURES,
-            (false, true) => CARD_PICTURES,
+            (false, true) => GPU_PICTURES,
         };
         while state.done < samples.len() {
             let end = (state.done + chunk).min(samples.len());
-            let vectors = self.chunk(&mut state, &samples[..end], &mut progress, watch)?;
+            let vectors = self.chunk(&mut state, &samples[..end], &mut progress, observer)?;
             let columns = self.extractor.identity().columns;
             if let Some(odd) = vectors.iter().find(|vector| vector.len() != columns) {
-                let reason = format!("it gives {} features for one input and {columns} for another", odd.len());
+                let reason = format!(
+                    "gives {} features for one input and {columns} for another; use another network",
+                    odd.len()
+                );
                 return Err(Error::file(Path::new(&self.extractor.identity().source), reason));
             }
             let bytes: Vec<u8> = vectors.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
@@ -142,13 +145,17 @@ impl Job<'_> {
         self.finish(&state, hash)
     }
 
-    /// Held as long as the extraction runs: two at once in one folder would mix their rows.
+    /// Locks the folder while the extraction runs: two extractions in one folder would mix their
+    /// rows.
     fn lock(&self) -> Result<File> {
         std::fs::create_dir_all(self.folder).map_err(Error::io(self.folder))?;
         let folder = File::open(self.folder).map_err(Error::io(self.folder))?;
         match folder.try_lock() {
             Ok(()) => Ok(folder),
-            Err(_) => Err(Error::file(self.folder, "another extraction is at work here")),
+            Err(_) => Err(Error::file(
+                self.folder,
+                "another extraction runs in this folder; wait for it or choose another folder",
+            )),
         }
     }
 
@@ -164,8 +171,8 @@ impl Job<'_> {
         self.work_folder().join("state.json")
     }
 
-    /// The manifest of an extraction that was brought to its end before: the same samples, network
-    /// and files. It is written last, so that where it is everything is.
+    /// The manifest of an earlier, finished extraction of the same samples by the same network into
+    /// the same files. The manifest is written last: if it exists, everything does.
     fn finished(&self, hash: &str) -> Option<Manifest> {
         let manifest = Manifest::read(self.folder).ok()?;
         let model = self.extractor.identity();
@@ -177,58 +184,58 @@ impl Job<'_> {
         (same && there).then_some(manifest)
     }
 
-    /// Removes the record of progress of this extraction, which may have been stopped between its
-    /// manifest and here; another extraction's is left alone.
-    fn tidy(&self, hash: &str) -> Result<()> {
+    /// Removes the recorded progress of this extraction, which may have been stopped after it wrote
+    /// the manifest. The progress of another extraction is kept.
+    fn remove_progress(&self, hash: &str) -> Result<()> {
         let ours = match config::read_if_there::<State>(&self.state_path()) {
-            Ok(Some(state)) => self.goes_on(&state, hash),
+            Ok(Some(state)) => self.is_continued(&state, hash),
             Ok(None) => true,
             Err(_) => false,
         };
         let work = self.work_folder();
         if ours && work.exists() {
-            // The rows first: what is left of a record without rows is tidied up the next time.
+            // The rows first: the next run removes a record without rows.
             disk::remove(&self.rows_path())?;
             std::fs::remove_dir_all(&work).map_err(Error::io(&work))?;
         }
         Ok(())
     }
 
-    /// What must be the same for an extraction to go on, with the files of the model that are
-    /// looked at.
-    fn fingerprint(&self, hash: &str, is_looked_at: impl Fn(&str) -> bool) -> String {
+    /// What must be the same for an extraction to continue. Of the files of the model, those count
+    /// for which `is_compared` is true.
+    fn fingerprint(&self, hash: &str, is_compared: impl Fn(&str) -> bool) -> String {
         let model = self.extractor.identity();
-        let files: BTreeMap<_, _> = model.files.iter().filter(|(name, _)| is_looked_at(name)).collect();
+        let files: BTreeMap<_, _> = model.files.iter().filter(|(name, _)| is_compared(name)).collect();
         format!("{hash} {files:?} {:?}", model.preprocessing)
     }
 
-    /// Whether a record is that of this extraction. Files that it does not name are no difference,
-    /// as for `Identity::changed`.
-    fn goes_on(&self, state: &State, hash: &str) -> bool {
+    /// Whether a record belongs to this extraction. As in `Identity::changed`, files that it does
+    /// not name are not compared.
+    fn is_continued(&self, state: &State, hash: &str) -> bool {
         state.fingerprint == self.fingerprint(hash, |name| state.fingerprint.contains(&format!("{name:?}: ")))
     }
 
-    /// Over part, name, class and content of each sample; of pictures' files, their size stands for
-    /// the content.
-    fn samples_hash(&self, watch: &dyn Watch) -> String {
+    /// The hash over the part, name, class and content of each sample. The size of a picture's file
+    /// stands for its content.
+    fn samples_hash(&self, observer: &dyn Observer) -> String {
         let mut hash = Sha256::new();
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len()).to_le_bytes();
         for (part, samples) in PARTS.iter().zip(&self.dataset.parts) {
             for (index, sample) in samples.iter().enumerate() {
                 if index % HASHED == 0 {
-                    watch.alive();
+                    observer.alive();
                 }
                 hash.update(format!("{part}\0{}\0{}\0", sample.name, self.dataset.classes[sample.label]));
                 match &sample.source {
-                    Source::Text(text) => hash.update(text),
-                    // One that cannot be read is reported when its turn comes.
-                    Source::TextFile(path) => hash.update(dataset::text_file(path).unwrap_or_default()),
-                    Source::File(path) => hash.update(size(path)),
-                    Source::Region(path, region) => {
+                    SampleSource::Text(text) => hash.update(text),
+                    // A file that cannot be read is reported when the sample is read.
+                    SampleSource::TextFile(path) => hash.update(dataset::text_file(path).unwrap_or_default()),
+                    SampleSource::File(path) => hash.update(size(path)),
+                    SampleSource::Region(path, region) => {
                         hash.update(size(path));
                         region.iter().for_each(|x| hash.update(x.to_le_bytes()));
                     }
-                    Source::Stored(pictures, index) => hash.update(pictures.values(*index).unwrap_or_default()),
+                    SampleSource::Stored(pictures, index) => hash.update(pictures.values(*index).unwrap_or_default()),
                 }
                 hash.update("\n");
             }
@@ -236,7 +243,7 @@ impl Job<'_> {
         hexadecimal(&hash.finalize())
     }
 
-    /// The recorded state and the file of rows, cut to what the state knows of.
+    /// Opens the recorded progress and the file of rows, cut to the recorded rows.
     fn resume(&self, hash: &str, total: usize) -> Result<(State, File)> {
         let work = self.work_folder();
         std::fs::create_dir_all(&work).map_err(Error::io(&work))?;
@@ -247,7 +254,7 @@ impl Job<'_> {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path).map_err(Error::io(&path))?;
         let state = match config::read_if_there::<State>(&self.state_path())? {
-            Some(state) if self.goes_on(&state, hash) && state.done <= total => state,
+            Some(state) if self.is_continued(&state, hash) && state.done <= total => state,
             Some(_) => {
                 let reason = "holds an unfinished extraction of other data or by another model; remove it or choose another folder";
                 return Err(Error::file(&work, reason));
@@ -270,18 +277,19 @@ impl Job<'_> {
         write_json(&self.state_path(), state)
     }
 
-    /// The vectors of the samples from `state.done` on; `progress` hears how many samples are done.
+    /// Computes the vectors of the samples from `state.done` on. `progress` is called with the
+    /// number of finished samples.
     fn chunk(
         &self,
         state: &mut State,
         samples: &[&Sample],
         progress: &mut dyn FnMut(usize),
-        watch: &dyn Watch,
+        observer: &dyn Observer,
     ) -> Result<Vec<Vec<f32>>> {
         let first = state.done;
-        let read = self.read_chunk(samples, first, watch);
+        let read = self.read_chunk(samples, first, observer);
         if let (Some(first), Some(last)) = (samples.get(first), samples.last()) {
-            watch.network(&first.name, &last.name);
+            observer.network(&first.name, &last.name);
         }
         let (mut texts, mut pictures): (Vec<Tokens>, Vec<Picture>) = (vec![], vec![]);
         for (index, ready) in read.into_iter().enumerate() {
@@ -303,23 +311,23 @@ impl Job<'_> {
         }
     }
 
-    /// The samples from `first` on, read in parallel; regions of one picture are read together.
-    fn read_chunk(&self, samples: &[&Sample], first: usize, watch: &dyn Watch) -> Vec<Result<Ready>> {
+    /// Reads the samples from `first` on, in parallel; the regions of one picture together.
+    fn read_chunk(&self, samples: &[&Sample], first: usize, observer: &dyn Observer) -> Vec<Result<Ready>> {
         let numbered: Vec<(usize, &Sample)> = samples.iter().copied().enumerate().skip(first).collect();
         let together: Vec<&[(usize, &Sample)]> = numbered.chunk_by(|(_, a), (_, b)| a.shares_picture(b)).collect();
         let ready = |group: &[(usize, &Sample)]| -> Vec<Result<Ready>> {
-            group.iter().for_each(|(index, sample)| watch.begin(*index, &sample.name));
+            group.iter().for_each(|(index, sample)| observer.begin(*index, &sample.name));
             let samples: Vec<&Sample> = group.iter().map(|(_, sample)| *sample).collect();
             let contents = Sample::read_together(&samples).into_iter();
             let ready = contents.zip(samples).map(|(content, sample)| self.ready(sample, content?)).collect();
-            group.iter().for_each(|(index, _)| watch.end(*index));
+            group.iter().for_each(|(index, _)| observer.end(*index));
             ready
         };
         together.into_par_iter().flat_map_iter(ready).collect()
     }
 
-    /// A sample as the network takes it. Pictures are made small here, so that no more large ones
-    /// are in memory than threads read them.
+    /// Brings a sample into the form that the network reads. Pictures are resized here, so that
+    /// each thread holds at most one large picture in memory.
     fn ready(&self, sample: &Sample, content: Content) -> Result<Ready> {
         let no = |reason: &str| Error::item(&sample.name, reason);
         match (content, self.extractor.reads_text()) {
@@ -328,15 +336,14 @@ impl Job<'_> {
                 Tokens { reading: Reading::Nothing, .. } => Err(no(NOTHING)),
                 tokens => Ok(Ready::Text(tokens)),
             },
-            (Content::Picture(_), true) => Err(no("is a picture, the model reads texts")),
-            (Content::Text(_), false) => Err(no("is a text, the model reads pictures")),
+            (Content::Picture(_), true) => Err(no("is a picture, but the model reads texts")),
+            (Content::Text(_), false) => Err(no("is a text, but the model reads pictures")),
         }
     }
 
-    /// Cuts the rows into parts, writes the files, the manifest last, and removes the record of
-    /// progress.
+    /// Writes the rows of each part, then the manifest, and removes the recorded progress.
     fn finish(&self, state: &State, hash: String) -> Result<Manifest> {
-        // A manifest of an earlier extraction must not stand beside rows it does not describe.
+        // The manifest of an earlier extraction does not describe the new rows.
         disk::remove(&self.folder.join(Manifest::FILE))?;
         let path = self.rows_path();
         let mut rows = std::io::BufReader::new(File::open(&path).map_err(Error::io(&path))?);
@@ -362,7 +369,7 @@ impl Job<'_> {
         let manifest = self.manifest(state, hash.clone(), counts, skipped);
         write_json(&self.folder.join("classes.json"), &manifest.classes)?;
         write_json(&self.folder.join(Manifest::FILE), &manifest)?;
-        self.tidy(&hash)?;
+        self.remove_progress(&hash)?;
         Ok(manifest)
     }
 
@@ -394,8 +401,8 @@ impl Job<'_> {
     /// The files of a part: features and labels, or both in one.
     fn part_paths(&self, part: &str) -> Vec<PathBuf> {
         let names = match self.output {
-            Output::Npy => vec![format!("features_{part}.npy"), format!("labels_{part}.npy")],
-            Output::Safetensors => vec![format!("{part}.safetensors")],
+            OutputFormat::Npy => vec![format!("features_{part}.npy"), format!("labels_{part}.npy")],
+            OutputFormat::Safetensors => vec![format!("{part}.safetensors")],
         };
         names.into_iter().map(|name| self.folder.join(name)).collect()
     }
