@@ -18,7 +18,8 @@ fn partial_transforms_on_the_stack() -> usize {
     let mut stack = vec![0; DEPTH];
     File::open("/proc/self/mem").unwrap().read_exact_at(&mut stack, here - DEPTH as u64).unwrap();
     let doubles = stack.chunks_exact(8).map(|word| f64::from_le_bytes(word.try_into().unwrap()));
-    // Residues modulo a prime of 50 bits; random words of other origin are hardly ever such numbers.
+    // Residues modulo a prime of 50 bits; random words of other origin are hardly ever such
+    // numbers.
     let residue_sizes = 40f64.exp2()..51f64.exp2();
     doubles.filter(|x| x.fract() == 0.0 && residue_sizes.contains(&x.abs())).count()
 }

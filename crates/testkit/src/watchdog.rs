@@ -25,7 +25,8 @@ impl Watchdog {
     }
 }
 
-/// Sets a flag when it is dropped, also by a panic. Threads that run until the flag is set then end.
+/// Sets a flag when it is dropped, also by a panic. Threads that run until the flag is set then
+/// end.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
