@@ -1,6 +1,6 @@
 //! Errors of the program: what happened, to which input, and what to do next.
 
-use hetal_client::rpc::sanitize_terminal;
+use hetal_client::sanitize_terminal;
 use hetal_extract_api::BUILD_COMMAND;
 use hetal_extract_api::protocol::PROGRAM;
 use std::path::PathBuf;

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 ///
 /// The extractor shows its progress on standard error. The request goes through a pipe, because
 /// every user of the machine can read command lines.
-pub fn carry_out(request: &Request) -> Result<()> {
+pub fn send_request(request: &Request) -> Result<()> {
     let program = program()?;
     let other = |reason: String| Error::Extractor { path: program.clone(), reason };
     let line = serde_json::to_string(request).map_err(|error| other(error.to_string()))?;

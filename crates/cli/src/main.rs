@@ -2,6 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use hetal_cli::{Result, commands, machine};
+use hetal_client::sanitize_lines;
 use hetal_experiments::{reproduce, selftest};
 use std::process::ExitCode;
 
@@ -69,7 +70,8 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("hetal: {error}");
+            // Errors may quote files and servers.
+            eprintln!("hetal: {}", sanitize_lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }

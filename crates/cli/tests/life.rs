@@ -247,6 +247,78 @@ fn a_project_from_keys_to_published_models() {
     assert_eq!(classes(&again), classes(&local), "the first model has not lost its keys");
 }
 
+/// A value that has at most three digits after the point.
+fn is_rounded(value: &Value) -> bool {
+    let thousandths = 1000.0 * value.as_f64().unwrap();
+    (thousandths - thousandths.round()).abs() < 1e-9
+}
+
+/// What follows from decrypted values is rounded and named as private, and a set without security
+/// is named in every output, whoever chose it.
+#[test]
+fn outputs_say_what_is_private_and_what_is_insecure() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (dir, features, to_server) = (text(&dir), text(&features), server.arguments());
+    let output = hetal(&train_arguments(dir, features, &to_server));
+    let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && warned.contains("WARNING") && warned.contains("NO SECURITY"), "{warned}");
+    let trained: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(trained["security"].as_str().unwrap().contains("NO SECURITY"), "{trained}");
+    assert_eq!(trained["security_bits"].as_f64(), Some(0.0));
+    assert_eq!(trained["private"], serde_json::json!(["validation_loss", "twin_relative_difference"]));
+    assert!(is_rounded(&trained["validation_loss"]), "{trained}");
+    let exact = Model::load(&Path::new(dir).join("models/model.json")).unwrap();
+    assert!(!is_rounded(&exact.training.validation_loss.into()), "the model file is exact");
+    let shown = json(&["model", "show", "--json", "--dir", dir]);
+    assert!(is_rounded(&shown["training"]["validation_loss"]), "{shown}");
+    assert_eq!(shown["private"], serde_json::json!(["training.validation_loss"]));
+    // The set is chosen in the project: nobody names it now.
+    let mut arguments = train_arguments(dir, features, &to_server);
+    arguments.retain(|argument| !["--json", "--set", SET].contains(argument));
+    let output = hetal(&[&arguments[..], &["--replace"]].concat());
+    let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("NO SECURITY") && warned.contains("NO SECURITY"), "{said} {warned}");
+    // A server without a secure set is not a reason to use an insecure one.
+    let secure = folder.path().join("secure");
+    let mut arguments = train_arguments(text(&secure), features, &to_server);
+    arguments.retain(|argument| !["--set", SET].contains(argument));
+    let refused = error(&arguments);
+    assert!(refused.contains("NO SECURITY") && refused.contains("another server"), "{refused}");
+    assert!(!refused.contains("--set"), "{refused}");
+    for command in ["train", "keygen"] {
+        let help = String::from_utf8_lossy(&hetal(&[command, "--help"]).stdout).into_owned();
+        assert!(help.contains("--set <NAME>") && help.contains("NO SECURITY"), "{help}");
+    }
+}
+
+/// With a passphrase the model is locked like the secret key.
+#[test]
+fn a_passphrase_locks_the_model_too() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let (dir, features, words) = (folder.path().join("p"), folder.path().join("rows.csv"), folder.path().join("words"));
+    std::fs::write(&features, table(150)).unwrap();
+    std::fs::write(&words, "correct horse\n").unwrap();
+    let (dir, features, words, to_server) = (text(&dir), text(&features), text(&words), server.arguments());
+    let passphrase = ["--passphrase-file", words];
+    json(&[&train_arguments(dir, features, &to_server)[..], &["--passphrase"], &passphrase].concat());
+    let model = std::fs::read(Path::new(dir).join("models/model.json")).unwrap();
+    assert!(!String::from_utf8_lossy(&model).contains("weights"));
+    let predict = ["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind"];
+    let out = folder.path().join("m.onnx");
+    let export = ["model", "export", "--json", "--dir", dir, "--format", "onnx", "--out", text(&out)];
+    for command in [&["model", "show", "--json", "--dir", dir][..], &predict[..], &export[..]] {
+        let refused = error(command);
+        assert!(refused.contains("HETAL_PASSPHRASE"), "{command:?}: {refused}");
+        json(&[command, &passphrase].concat());
+    }
+    let remote = json(&[&predict[..], &["--remote"], &passphrase].concat());
+    assert_eq!(remote["predictions"], json(&[&predict[..], &passphrase].concat())["predictions"]);
+}
+
 /// Predictions are written into a pipe, and the pipe is not replaced by a file.
 #[cfg(unix)]
 #[test]
@@ -269,7 +341,7 @@ fn what_is_no_file_is_written_to() {
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
 }
 
-/// Without the learning rate there is no comparison with plaintext training. The output says why,
+/// Without the learning rate there is no plaintext reference. The output says why,
 /// and the model, whose noise is unknown, is not published.
 #[test]
 fn hidden_rates_leave_no_twin_and_no_export() {

@@ -43,6 +43,29 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
+    /// A project folder has lost its settings.
+    #[error(
+        "{} has the files of a project, but its project.json is missing: put it back from a backup of the folder. \
+         Without one, copy secret.key elsewhere and restore it in a new --dir with `hetal keys restore FILE` (and \
+         --set NAME, if the set was not full). The new project publishes nothing under this key, because what was \
+         published before is unknown",
+        .folder.display()
+    )]
+    SettingsLost {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A project folder is not the one that its release budget belongs to.
+    #[error(
+        "{} is a copy of the folder in which its secret key was made, or was moved to another disk or machine. What \
+         may be published under a key is counted in one folder: publish there. If that folder is gone and no other \
+         copy publishes, run the command again with --moved; otherwise train again with --fresh-keys",
+        .folder.display()
+    )]
+    CopiedFolder {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// A project uses another parameter set.
     #[error("the project in {} uses parameter set {has}, not {asked}: use another --dir", .folder.display())]
     OtherSet {
@@ -171,12 +194,24 @@ pub enum Error {
     /// The server does not accept the parameter set of the project.
     #[error(
         "the server does not accept parameter set {set} of this project; it accepts {offered}. Ask its operator \
-         to allow {set}, or train in another --dir with a set that it accepts"
+         to allow {set}, or train in another --dir with --set and one of these"
     )]
     SetRefused {
         /// The parameter set of the project.
         set: String,
-        /// The parameter sets that the server accepts.
+        /// The secure parameter sets that the server accepts and this program can train with.
+        offered: String,
+    },
+    /// The server accepts no secure parameter set.
+    #[error(
+        "the server does not accept parameter set {set} of this project, nor any other secure set (it offers: \
+         {offered}). Sets whose names begin with insecure- give NO SECURITY: they are for tests with public rows. \
+         Ask the server's operator to allow {set}, or use another server"
+    )]
+    NoSecureSet {
+        /// The parameter set of the project.
+        set: String,
+        /// The parameter sets that the server offers.
         offered: String,
     },
     /// The server sent something that no honest server sends. If it waited for a verdict, it was
@@ -219,10 +254,20 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// The logits by which the best epoch was judged are lost.
+    #[error(
+        "{} is missing or damaged, and without it the returned weights cannot be checked. Run the command again: it \
+         starts a new job with the rows already sent",
+        .path.display()
+    )]
+    JudgedLogitsLost {
+        /// The file.
+        path: PathBuf,
+    },
     /// The job failed on the server.
     #[error(
-        "the server could not finish the job: {reason}. Run the command again: it starts a new job with the rows \
-         already sent"
+        "the server could not finish the job: {reason}. Run the command again: it sends what the server has lost \
+         and starts a new job with the other rows already sent"
     )]
     JobFailed {
         /// The reason that the server gives.
@@ -306,7 +351,7 @@ pub enum Error {
     },
     /// A model was never compared with the plaintext reference.
     #[error(
-        "the noise of this model is unknown, because it was not compared with plaintext training: train it again \
+        "the noise of this model is unknown, because it was not compared with the plaintext reference: train it again \
          without --no-check, on a server that does not hide its hyper-parameters"
     )]
     NoiseUnknown,

@@ -10,6 +10,7 @@ pub mod model;
 pub mod predict;
 pub mod project;
 pub mod rpc;
+mod sanitize;
 pub mod training;
 
 pub use data::{Labelled, TrainingData};
@@ -19,4 +20,5 @@ pub use layout::Layout;
 pub use model::Model;
 pub use predict::Evaluation;
 pub use project::Project;
+pub use sanitize::{escape_json, sanitize_lines, sanitize_terminal};
 pub use training::{Trained, TrainingRun};

@@ -8,7 +8,7 @@ use hetal_client::layout::LayoutShape;
 use hetal_client::project::{KeySet, ReleaseBudget, Rotation, ServerSettings};
 use hetal_client::{Project, fuzz_targets};
 use hetal_testkit::TempDir;
-use hetal_testkit::allocation::Counting;
+use hetal_testkit::allocation::{Counting, peak_of};
 use hetal_testkit::fuzz::{feed, runs};
 use hetal_wire::v1::{self, event::What};
 use prost::Message;
@@ -159,11 +159,32 @@ fn events() -> Vec<Vec<u8>> {
     all.map(|what| v1::Event { sequence: 7, what: Some(what) }.encode_to_vec()).into()
 }
 
+/// An array of zeros that is compressed a thousandfold: it is refused before it is inflated.
+fn bomb() -> Vec<u8> {
+    let shape = 16 << 20;
+    let mut array = npy::write_integers(&[0], &[]);
+    let header = array.len();
+    let text = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({shape},), }}");
+    array[10..10 + text.len()].copy_from_slice(text.as_bytes());
+    array.resize(header + shape, 0);
+    let mut bytes = npz::write(&[("x", miniz_oxide::deflate::compress_to_vec(&array, 1))]);
+    let directory = bytes.len() - 22 - 46 - 5;
+    for (method, checksum, size) in [(8, 14, 22), (directory + 10, directory + 16, directory + 24)] {
+        bytes[method] = 8;
+        bytes[size..size + 4].copy_from_slice(&(array.len() as u32).to_le_bytes());
+        bytes[checksum..checksum + 4].copy_from_slice(&crc32fast::hash(&array).to_le_bytes());
+    }
+    bytes
+}
+
 type Target = (&'static str, Vec<Vec<u8>>, fn(&[u8]) -> bool);
 
 /// One test for all targets, because concurrent tests would count each other's memory.
 #[test]
 fn hostile_bytes_are_refused_or_understood() {
+    let bomb = bomb();
+    let peak = peak_of(|| assert!(!fuzz_targets::npz(&bomb)));
+    assert!(peak < 64 * bomb.len() + MEMORY, "{peak} bytes of memory for a file of {} bytes", bomb.len());
     let targets: [Target; 14] = [
         (".npy", arrays(), fuzz_targets::npy),
         (".npy of texts", texts(), fuzz_targets::texts),

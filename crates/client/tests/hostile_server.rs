@@ -6,7 +6,7 @@ mod liar;
 
 use hetal_client::data::Labels;
 use hetal_client::rpc::Remote;
-use hetal_client::training::{Options, Trained, TrainingRun};
+use hetal_client::training::{Options, ProgressEvent, Trained, TrainingRun};
 use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, TrainingData, keys, predict};
 use hetal_learn::{Matrix, Verdict, Wishes};
 use hetal_testkit::TempDir;
@@ -77,8 +77,27 @@ impl Stage {
     }
 
     fn train_with(&self, options: &Options) -> Result<Trained> {
+        self.train_and_report(options, &mut |_| ())
+    }
+
+    fn train_and_report(&self, options: &Options, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
         let (mut project, remote) = (self.project(), self.remote());
-        TrainingRun::open(&mut project, &remote, &self.task, options, &mut |_| ())?.run(&mut |_| ())
+        TrainingRun::open(&mut project, &remote, &self.task, options, report)?.run(report)
+    }
+
+    /// The file of a training.
+    fn file(&self, name: &str, file: &str) -> std::path::PathBuf {
+        self.folder.path().join("p/jobs").join(name).join(file)
+    }
+
+    /// What the server sees of a training that starts with no connection open and ends so.
+    fn calls(&self, lie: Lie, options: &Options, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Vec<String> {
+        self.liar.wait_until_left();
+        self.liar.lie(lie);
+        let result = self.train_and_report(options, report);
+        assert_eq!(result.is_ok(), !matches!(lie, Lie::AbsurdLater), "{lie:?}: {:?}", result.err());
+        self.liar.wait_until_left();
+        std::mem::take(&mut self.liar.seen().calls)
     }
 
     fn verdicts(&self) -> Vec<v1::Verdict> {
@@ -124,6 +143,219 @@ fn a_broken_connection_is_told_of_once() {
     assert_eq!(told.load(Ordering::Relaxed), 1);
 }
 
+/// The downloads after the last verdict: those of the weights.
+fn weight_downloads(calls: &[String]) -> Vec<&str> {
+    let last = calls.iter().rposition(|call| call.starts_with("Judge")).unwrap();
+    calls[last + 1..].iter().map(String::as_str).filter(|call| call.starts_with("Download")).collect()
+}
+
+/// Whichever epoch is the best, the client downloads the weights of all of them, in order.
+#[test]
+fn every_returned_epoch_is_downloaded_in_order() {
+    let stage = Stage::new();
+    let mut wished = options("rising");
+    let rising = stage.calls(Lie::None, &wished, &mut |_| ());
+    // One ciphertext of logits a round, and then the weights of three epochs.
+    assert_eq!(weight_downloads(&rising), ["Download Some(3) 0", "Download Some(4) 0", "Download Some(5) 0"]);
+    wished.name = "falling".to_owned();
+    let falling = stage.calls(Lie::WorseLater, &wished, &mut |_| ());
+    assert_eq!(weight_downloads(&falling), weight_downloads(&rising));
+    let best = |name: &str| Model::load(&stage.folder.path().join(format!("p/models/{name}.json"))).unwrap().training;
+    assert_eq!((best("rising").best_epoch, best("falling").best_epoch), (3, 1));
+    assert!(!stage.file("falling", "weights-0000.ct").exists(), "downloads are removed at the end");
+}
+
+/// A stop because of what logits decrypted to looks like any other stop, from the verdict to the
+/// end of the connection. The connection ends before the client computes the plaintext reference.
+#[test]
+fn a_server_cannot_tell_why_the_client_stops() {
+    let stage = Stage::new();
+    let named = |name: &str| {
+        let mut options = options(name);
+        options.wishes.patience = Some(1);
+        options
+    };
+    // The first training also sends the key set.
+    stage.calls(Lie::None, &named("first"), &mut |_| ());
+    let mut closed = false;
+    let honest = stage.calls(Lie::WorseLater, &named("honest"), &mut |event| {
+        if matches!(event, ProgressEvent::Checking) {
+            stage.liar.wait_until_left();
+            closed = true;
+        }
+    });
+    assert!(closed, "the reference is computed");
+    let caught = stage.calls(Lie::AbsurdLater, &named("caught"), &mut |_| ());
+    assert!(honest.iter().any(|call| call.starts_with("Judge 2 Stop")), "{honest:?}");
+    assert_eq!(honest.last().map(String::as_str), Some("Close"));
+    assert_eq!(caught, honest);
+    // The same command asks for nothing more, with or without misbehaviour.
+    let again = |name: &str| {
+        stage.liar.wait_until_left();
+        stage.liar.lie(Lie::None);
+        assert!(stage.train_with(&named(name)).is_err());
+        stage.liar.wait_until_left();
+        std::mem::take(&mut stage.liar.seen().calls)
+    };
+    assert_eq!(again("caught"), again("honest"));
+    // Nor is a server that was caught told that its training is replaced.
+    let replaced = |name: &str| {
+        let mut options = named(name);
+        (options.replace, options.wishes.max_epochs) = (true, Some(1));
+        stage.calls(Lie::None, &options, &mut |_| ())
+    };
+    assert_eq!(replaced("caught"), replaced("honest"));
+}
+
+/// A client that is interrupted after it caught a server follows the job to its end first.
+#[test]
+fn an_interrupted_client_leaves_like_any_other() {
+    let stage = Stage::new();
+    stage.liar.lie(Lie::AbsurdLater);
+    let mut wished = options("cut");
+    wished.wishes.patience = Some(1);
+    message(stage.train_with(&wished));
+    let path = stage.file("cut", "job.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(record["job"]["left"], true);
+    record["job"]["left"] = false.into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    for file in ["weights-0000.ct", "weights-0001.ct"] {
+        std::fs::remove_file(stage.file("cut", file)).unwrap();
+    }
+    stage.liar.wait_until_left();
+    stage.liar.seen().calls.clear();
+    let said = message(stage.train_with(&wished));
+    assert!(said.contains("far beyond their range"), "{said}");
+    stage.liar.wait_until_left();
+    let calls = std::mem::take(&mut stage.liar.seen().calls);
+    assert_eq!(calls.iter().filter(|call| call.starts_with("Download")).count(), 2, "{calls:?}");
+    assert!(matches!(stage.train_with(&wished), Err(Error::KnownHostile { .. })));
+}
+
+/// A passing fault of the server, such as a full disk, is waited out during uploads and verdicts.
+#[test]
+fn passing_faults_are_waited_out() {
+    let stage = Stage::new();
+    stage.liar.lie(Lie::PassingFaults);
+    let (mut project, options) = (stage.project(), options("patient"));
+    let remote = Remote::connect(&stage.liar.address(Duration::from_secs(60))).unwrap();
+    let training = TrainingRun::open(&mut project, &remote, &stage.task, &options, &mut |_| ()).unwrap();
+    let trained = training.run(&mut |_| ()).unwrap();
+    assert!(trained.difference.unwrap() < 1e-4);
+    let calls = std::mem::take(&mut stage.liar.seen().calls);
+    let count = |prefix: &str| calls.iter().filter(|call| call.starts_with(prefix)).count();
+    assert_eq!(count("Judge 1"), 3, "{calls:?}");
+    assert!(count("Upload") > 2 && count("BeginUpload") > 4, "{calls:?}");
+}
+
+/// Everything that was uploaded has the hash that it was announced with.
+fn assert_uploads_are_whole(stage: &Stage) {
+    for (name, bytes) in &stage.liar.seen().uploads {
+        assert_eq!(blake3::hash(bytes).as_bytes()[..], name[..]);
+    }
+}
+
+/// The blobs of the batches of a training.
+fn batch_blobs(stage: &Stage, name: &str) -> Vec<String> {
+    let record = std::fs::read(stage.file(name, "job.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    record["batches"].as_array().unwrap().iter().map(|batch| batch["blob"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A batch that the server lost is sent again by the next command: from its file, or encrypted
+/// again under new seeds if the file is lost too.
+#[test]
+fn what_the_server_lost_is_sent_again() {
+    let stage = Stage::new();
+    let has = |blob: &str| {
+        let name: hetal_client::rpc::BlobName = blob.parse().unwrap();
+        stage.liar.seen().uploads.contains_key(&name.0[..])
+    };
+    let said = message(stage.train(Lie::LosesBatch, "first"));
+    assert!(said.contains("a batch is damaged") && said.contains("sends what the server has lost"), "{said}");
+    let before = batch_blobs(&stage, "first");
+    assert!(!has(&before[0]) && has(&before[1]));
+    stage.train(Lie::None, "first").unwrap();
+    assert_eq!(batch_blobs(&stage, "first"), before, "the same bytes");
+    assert!(has(&before[0]));
+
+    // The job was requested, so the client believes that the server has everything.
+    message(stage.train(Lie::StalledDownload, "second"));
+    let before = batch_blobs(&stage, "second");
+    let name: hetal_client::rpc::BlobName = before[0].parse().unwrap();
+    stage.liar.seen().uploads.remove(&name.0[..]);
+    let file = stage.file("second", "batch-0000.ct");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[1000] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    stage.train(Lie::None, "second").unwrap();
+    let after = batch_blobs(&stage, "second");
+    assert!(after[0] != before[0] && after[1..] == before[1..], "one batch is another blob");
+    assert!(has(&after[0]) && !has(&before[0]));
+    assert!(stage.liar.seen().cancelled > 0, "its old job is cancelled");
+    assert_uploads_are_whole(&stage);
+}
+
+/// A job that failed while nobody followed it is replaced by a new one, and the owner is told.
+#[test]
+fn a_job_that_failed_meanwhile_is_replaced() {
+    let stage = Stage::new();
+    message(stage.train(Lie::StalledDownload, "away"));
+    stage.liar.lie(Lie::FailedMeanwhile);
+    let mut reasons = Vec::new();
+    let trained = stage.train_and_report(&options("away"), &mut |event| {
+        if let ProgressEvent::Restarted { reason } = event {
+            reasons.push(reason);
+        }
+    });
+    assert!(trained.is_ok(), "{:?}", trained.err());
+    assert_eq!(reasons, ["a batch is damaged"]);
+}
+
+/// If the record of a training is lost, its job is cancelled: the next one would wait behind it.
+#[test]
+fn the_job_of_a_lost_record_is_cancelled() {
+    let stage = Stage::new();
+    message(stage.train(Lie::StalledDownload, "lost"));
+    assert_eq!(stage.project().settings().jobs.len(), 1);
+    std::fs::remove_file(stage.file("lost", "job.json")).unwrap();
+    stage.liar.lie(Lie::None);
+    let mut cancelled = Vec::new();
+    let trained = stage.train_and_report(&options("lost"), &mut |event| {
+        if let ProgressEvent::Abandoned { cancelled: own, .. } = event {
+            cancelled.push(own);
+        }
+    });
+    assert!(trained.is_ok(), "{:?}", trained.err());
+    assert_eq!((cancelled, stage.liar.seen().cancelled), (vec![true], 1));
+    assert!(stage.project().settings().jobs.is_empty(), "it has ended");
+}
+
+/// Without the logits that were judged the weights cannot be checked. The next command starts a new
+/// job.
+#[test]
+fn lost_logits_lead_to_a_new_job() {
+    let stage = Stage::new();
+    let best = stage.file("judged", "best.json");
+    for damage in [None, Some(b"{\"epoch\":".as_slice())] {
+        stage.liar.lie(Lie::None);
+        let mut replaced = options("judged");
+        replaced.replace = true;
+        let result = stage.train_and_report(&replaced, &mut |event| {
+            if matches!(event, ProgressEvent::Judged { .. }) {
+                let _ = std::fs::remove_file(&best);
+                damage.iter().for_each(|bytes| std::fs::write(&best, bytes).unwrap());
+            }
+        });
+        let said = message(result);
+        assert!(said.contains("best.json") && said.contains("Run the command again"), "{said}");
+        let jobs = stage.liar.seen().jobs;
+        stage.train_with(&replaced).unwrap();
+        assert_eq!(stage.liar.seen().jobs, jobs + 1);
+    }
+}
+
 fn message(result: Result<Trained>) -> String {
     match result {
         Ok(_) => panic!("the lie was believed"),
@@ -136,7 +368,12 @@ fn message(result: Result<Trained>) -> String {
 fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
     let stage = Stage::new();
     let trained = stage.train(Lie::None, "honest").unwrap();
-    assert!(trained.difference.unwrap() < 1e-4, "{:?}", trained.difference);
+    let (difference, shown) = (trained.difference.unwrap(), trained.difference_bound().unwrap());
+    assert!(difference < 1e-4, "{difference}");
+    // What is shown of the difference follows from the noise bound, a power of two.
+    let noise = shown * 4.0 * trained.reference.as_ref().unwrap().max_magnitude();
+    assert!(difference <= shown && shown <= 2.0 * difference, "{difference} {shown}");
+    assert!((noise.log2() - noise.log2().round()).abs() < 1e-9, "{noise}");
     let seen = stage.liar.seen();
     assert!(!seen.verdicts.is_empty() && seen.verdicts.len() <= EPOCHS, "{:?}", seen.verdicts);
     let rounds: Vec<u32> = seen.verdicts.iter().map(|(round, _, _)| *round).collect();
@@ -212,7 +449,7 @@ fn a_training_that_is_replaced_is_gone() {
         let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.collect()
     };
-    assert!(files().iter().any(|name| name == "weights.ct") && files().iter().any(|name| name == "best.json"));
+    assert!(files().iter().any(|name| name == "weights-0000.ct") && files().iter().any(|name| name == "best.json"));
     std::fs::write(folder.join("logits.ct.part"), b"half").unwrap();
     stage.liar.lie(Lie::StalledDownload);
     let mut other = options("gone");
@@ -261,6 +498,7 @@ fn weights_must_be_those_validated() {
     let stage = Stage::new();
     for (lie, sentence) in [
         (Lie::OtherWeights, "other than those that were validated"),
+        (Lie::MoreWeights, "instead of at most 3"),
         (Lie::WeightsOfAnotherEpoch, "other than those that were validated"),
         (Lie::NoWeights, "not among those returned"),
     ] {
@@ -377,7 +615,8 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     assert_eq!(stage.liar.seen().uploads.len(), requests);
 }
 
-/// A damaged key set does not matter if the server has it. Otherwise the client refuses to send it.
+/// A damaged key set does not matter if the server has it. Otherwise it is never sent: it is made
+/// again, unless another interrupted training needs it.
 #[test]
 fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     let stage = Stage::new();
@@ -406,10 +645,21 @@ fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     assert!(stranded().is_empty(), "it is finished");
     interrupt("second");
     stage.liar.seen().uploads.remove(&name.0[..]);
+    interrupt_without_keys(&stage, "third");
     let said = message(stage.train(Lie::None, "second"));
     assert!(said.contains("--replace"), "{said}");
     assert!(!stage.liar.seen().uploads.contains_key(&name.0[..]));
-    assert_eq!(stranded(), ["second"]);
+    assert_eq!(stranded(), ["second", "third"]);
+    std::fs::remove_dir_all(stage.folder.path().join("p/jobs/third")).unwrap();
+    stage.train(Lie::None, "second").unwrap();
+    assert!(!stage.liar.seen().uploads.contains_key(&name.0[..]), "the damaged key set is never sent");
+    assert_uploads_are_whole(&stage);
+}
+
+/// Leaves a record of an interrupted training with the key set of the others.
+fn interrupt_without_keys(stage: &Stage, name: &str) {
+    std::fs::create_dir(stage.folder.path().join("p/jobs").join(name)).unwrap();
+    std::fs::copy(stage.file("second", "job.json"), stage.file(name, "job.json")).unwrap();
 }
 
 fn queries(folder: &Path) -> Vec<String> {

@@ -58,14 +58,14 @@ pub enum Error {
         /// The number of the protection.
         kind: u16,
     },
-    /// The key is locked and no passphrase was given.
-    #[error("the secret key in {} is locked with a passphrase: give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal", .path.display())]
+    /// The file is locked and no passphrase was given.
+    #[error("{} is locked with a passphrase: give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal", .path.display())]
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// The passphrase is not the one that locked the key.
-    #[error("this is not the passphrase of the secret key in {}", .path.display())]
+    /// The passphrase is not the one that locked the file.
+    #[error("this is not the passphrase of {}", .path.display())]
     Passphrase {
         /// The file.
         path: PathBuf,
@@ -80,7 +80,7 @@ pub enum Error {
         mebibytes: u32,
     },
     /// The cipher failed.
-    #[error("the secret key could not be locked")]
+    #[error("the file could not be locked")]
     NotLocked,
     /// Coefficients that no secret of the set has.
     #[error("{} holds no secret of weight {weight}", .path.display())]

@@ -3,6 +3,7 @@
 mod decryption;
 mod encryption;
 mod error;
+pub mod locked_file;
 mod passphrase;
 mod private;
 mod release;

@@ -62,7 +62,7 @@ impl Connection {
         spinner.finish_and_clear();
         let mut remote = remote?;
         let server = settings.address.clone();
-        remote.on_break(move |reason| eprintln!("the connection to {server} broke ({reason}): retrying"));
+        remote.on_break(move |reason| eprintln!("{server} cannot be reached or fails ({reason}): retrying"));
         if project.settings().server.as_ref() != Some(&settings) {
             match project.update(|s| s.server = Some(settings)) {
                 // Another process is working in the project, and this command only reads it.

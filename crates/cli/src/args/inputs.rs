@@ -71,7 +71,7 @@ impl Inputs {
     fn encoded(&self, manifest: Manifest, rows: usize) -> Result<Matrix> {
         let (columns, folder) = (manifest.model.columns, PrivateFolder::new()?);
         let out = folder.path().join("features.npy");
-        extractor::carry_out(&Request::Encode(Box::new(Encode {
+        extractor::send_request(&Request::Encode(Box::new(Encode {
             manifest,
             pictures: self.pictures.iter().map(|path| path.clone().into_os_string()).collect(),
             texts: self.text.clone(),
@@ -98,7 +98,7 @@ pub fn manifest(model: &Model, path: &Path) -> Result<Option<Manifest>> {
 }
 
 /// Replaces class numbers by the class names of a model, unless they are its class names.
-pub fn truth(labels: Labels, model: &Model, path: &Path) -> Result<Labels> {
+pub fn true_labels(labels: Labels, model: &Model, path: &Path) -> Result<Labels> {
     if labels.classes().iter().all(|label| model.classes.contains(label)) {
         return Ok(labels);
     }

@@ -2,7 +2,7 @@
 
 use crate::ui::output::warn_if_others_read;
 use crate::{Error, Result};
-use hetal_client::{Project, keys};
+use hetal_client::{Model, Project, keys};
 use hetal_keys::{Passphrase, secret_file};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ const VARIABLE: &str = "HETAL_PASSPHRASE";
 /// The source of a passphrase. The default is the environment variable, then the terminal.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct PassphraseSource {
-    /// A file whose first line is the passphrase of the secret key (or set the environment variable
-    /// HETAL_PASSPHRASE, or type it).
+    /// A file whose first line is the passphrase of the secret key and its models (or set the
+    /// environment variable HETAL_PASSPHRASE, or type it).
     #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 }
@@ -35,6 +35,17 @@ impl PassphraseSource {
     /// The passphrase of a key file; `None` if the file has none.
     pub fn for_key_file(&self, path: &Path) -> Result<Option<Passphrase>> {
         if !path.exists() || !secret_file::is_locked(path)? {
+            return Ok(None);
+        }
+        match self.given()? {
+            Some(passphrase) => Ok(Some(passphrase)),
+            None => typed(&format!("passphrase of {}: ", path.display())).map(Some),
+        }
+    }
+
+    /// The passphrase of a model file; `None` if the file has none.
+    pub fn for_model(&self, path: &Path) -> Result<Option<Passphrase>> {
+        if !Model::is_locked(path) {
             return Ok(None);
         }
         match self.given()? {
@@ -71,7 +82,7 @@ impl PassphraseSource {
 /// Whether a new secret key gets a passphrase, and its source.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct LockArguments {
-    /// Protect a new secret key with a passphrase.
+    /// Protect a new secret key, and the models trained under it, with a passphrase.
     #[arg(long)]
     pub passphrase: bool,
     /// The source of the passphrase.

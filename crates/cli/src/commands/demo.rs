@@ -124,7 +124,7 @@ impl DemoRows {
             word.push(value);
             word
         };
-        extractor::carry_out(&Request::Extract(Extract {
+        extractor::send_request(&Request::Extract(Extract {
             arguments: options.map(option).to_vec(),
             at_most: Some([arguments.rows.unwrap_or(ROWS[0]), ROWS[1], ROWS[2]]),
         }))?;
@@ -286,7 +286,7 @@ fn with_device_fault(error: hetal_client::Error, server: &Server) -> Error {
 /// Accuracies on the test rows.
 struct Accuracies {
     encrypted: f64,
-    /// The accuracy of plaintext training, if it was repeated.
+    /// The accuracy of the plaintext reference, if it was computed.
     plaintext: Option<f64>,
 }
 
@@ -333,7 +333,7 @@ impl Results<'_> {
             "peak_rss_gib": peak_rss_gib(),
             "key_bytes": trained.key_bytes,
             "upload_bytes": trained.row_bytes,
-            "weights_relative_difference": trained.difference,
+            "weights_relative_difference": trained.difference_bound(),
             "model_path": trained.path,
         })
     }
@@ -344,8 +344,8 @@ impl Results<'_> {
         let plaintext = accuracies.plaintext.map_or_else(|| "unknown".to_owned(), |a| format!("{:.2} %", 100.0 * a));
         format!(
             "\n\
-             test accuracy      {:.2} %   (plaintext training {plaintext}; {} test sentences)\n\
-             weights            largest relative difference from plaintext training {:.1e}\n\
+             test accuracy      {:.2} %   (plaintext reference {plaintext}; {} test sentences)\n\
+             weights            relative difference from the plaintext reference at most {:.1e}\n\
              {}\
              \n\
              {}\
@@ -355,7 +355,7 @@ impl Results<'_> {
              next: {} predict --dir {} --model {NAME} {}",
             100.0 * accuracies.encrypted,
             rows.test.features.rows(),
-            trained.difference.unwrap_or(f64::NAN),
+            trained.difference_bound().unwrap_or(f64::NAN),
             self.costs(),
             self.leakage(),
             arguments.dir.join("server").display(),

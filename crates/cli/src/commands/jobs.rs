@@ -123,7 +123,7 @@ fn value(job: &JobInfo) -> Value {
         "state": state_name(job.state),
         "epoch": job.progress.as_ref().map(|p| p.epoch),
         "iterations": job.progress.as_ref().map(|p| p.iterations),
-        "resting": rests(job),
+        "resting": is_resting(job),
         "created": job.created,
         "updated": job.updated,
         "reason": job.reason,
@@ -131,7 +131,7 @@ fn value(job: &JobInfo) -> Value {
 }
 
 /// Whether the job waits until the server's GPU works again.
-fn rests(job: &JobInfo) -> bool {
+fn is_resting(job: &JobInfo) -> bool {
     job.state == JobState::Queued && job.progress.as_ref().is_some_and(|p| p.resting)
 }
 
@@ -139,7 +139,7 @@ fn line(job: &JobInfo) -> String {
     let progress =
         job.progress.as_ref().map_or_else(String::new, |p| format!(", epoch {}, {} iterations", p.epoch, p.iterations));
     let reason = match job.reason.as_str() {
-        "" if rests(job) => ": waits at its last checkpoint until the server's GPU works again".to_owned(),
+        "" if is_resting(job) => ": waits at its last checkpoint until the server's GPU works again".to_owned(),
         "" => String::new(),
         reason => format!(": {reason}"),
     };

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
 use crate::args::passphrase::LockArguments;
-use crate::ui::format::{bytes, seconds, security};
+use crate::ui::format::{bytes, seconds, security, warn_if_insecure};
 use crate::ui::output::{print, warn_if_others_enter};
 use crate::ui::progress;
 use crate::ui::progress::{TrainingProgress, stranded};
@@ -33,8 +33,9 @@ pub struct Arguments {
     /// The passphrase of a new secret key.
     #[command(flatten)]
     pub lock: LockArguments,
-    /// The parameter set.
-    #[arg(long, hide = true)]
+    /// The parameter set of a new project: full, unless you test. Sets whose names begin with
+    /// insecure- give NO SECURITY.
+    #[arg(long, value_name = "NAME")]
     pub set: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
@@ -47,6 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     warn_if_others_enter(project.root());
     // All checks come before an old key is removed.
     let params = keys::params(&project)?;
+    warn_if_insecure(&params);
     let range = AgreementLimits::default().defaults.range;
     let layout = Layout::new(params, arguments.batch, arguments.columns, arguments.classes, range)?;
     // Unused keys are as good as new ones, unless a passphrase is requested.

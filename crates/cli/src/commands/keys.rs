@@ -34,8 +34,8 @@ pub struct Arguments {
     /// The source of passphrases.
     #[command(flatten)]
     pub source: PassphraseSource,
-    /// The parameter set of a new project.
-    #[arg(long, hide = true)]
+    /// The parameter set of a new project, if it is not full (with `hetal keys restore`).
+    #[arg(long, value_name = "NAME")]
     pub set: Option<String>,
     /// Print one JSON object.
     #[arg(long)]

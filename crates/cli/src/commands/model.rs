@@ -2,10 +2,12 @@
 
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
+use crate::args::passphrase::PassphraseSource;
 use crate::ui::format::ordinal;
 use crate::ui::output::{print, write_public};
 use hetal_client::model::export::{Format, ReleaseLimits, publish};
-use hetal_client::{Model, Project};
+use hetal_client::training::shown_loss;
+use hetal_client::{Model, Project, sanitize_terminal};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -28,9 +30,20 @@ pub struct ShowArguments {
     /// The name of the model.
     #[arg(long, default_value = "model")]
     pub model: String,
+    /// The source of the passphrase of a locked model.
+    #[command(flatten)]
+    pub passphrase: PassphraseSource,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+impl ShowArguments {
+    /// Reads the model.
+    fn model(&self, project: &Project) -> Result<Model> {
+        let path = project.model(&self.model)?;
+        Ok(Model::open(&path, self.passphrase.for_model(&path)?.as_ref())?)
+    }
 }
 
 /// Arguments of `hetal model export`.
@@ -53,6 +66,10 @@ pub struct ExportArguments {
     /// by the first export).
     #[arg(long, requires = "models", value_name = "BITS")]
     pub security: Option<u32>,
+    /// The project folder was moved here from another disk or machine: its old place is gone, and
+    /// no copy of it publishes.
+    #[arg(long)]
+    pub moved: bool,
 }
 
 /// A format of an exported model.
@@ -78,16 +95,22 @@ pub fn run(command: &Command) -> Result<()> {
 
 fn show(arguments: &ShowArguments) -> Result<()> {
     let project = Project::open_without_lock(&arguments.dir)?;
-    let model = Model::load(&project.model(&arguments.model)?)?;
+    let mut model = arguments.model(&project)?;
+    model.training.validation_loss = shown_loss(model.training.validation_loss);
     let training = &model.training;
-    let value =
-        json!({ "name": model.name, "classes": model.classes, "features": model.features(), "training": training });
+    let value = json!({
+        "name": model.name,
+        "classes": model.classes,
+        "features": model.features(),
+        "training": training,
+        "private": ["training.validation_loss"],
+    });
     let text = format!(
-        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the {}{} is the best\nvalidation: accuracy {:.2} %, loss {:.4} on {} rows",
+        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the {}{} is the best\nvalidation: accuracy {:.2} %, loss {:.3} on {} rows",
         model.name,
         model.features(),
         model.classes.len(),
-        model.classes.join(", "),
+        sanitize_terminal(&model.classes.join(", ")),
         training.rows,
         training.batch,
         training.epochs,
@@ -103,7 +126,10 @@ fn show(arguments: &ShowArguments) -> Result<()> {
 
 fn export(arguments: &ExportArguments) -> Result<()> {
     let mut project = Project::existing(&arguments.show.dir)?;
-    let model = Model::load(&project.model(&arguments.show.model)?)?;
+    if arguments.moved {
+        project.declare_moved()?;
+    }
+    let model = arguments.show.model(&project)?;
     let limits = arguments.models.zip(arguments.security).map(|(models, security)| ReleaseLimits { models, security });
     let (published, _) = publish(&mut project, &model, limits)?;
     let format = match arguments.format {

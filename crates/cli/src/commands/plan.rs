@@ -146,7 +146,8 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
         "upload_bytes_unseeded": rows + pieces * (layout.unseeded_batch_bytes() - layout.batch_bytes())
             + validation * (layout.unseeded_feature_bytes() - layout.feature_bytes()),
         "download_bytes_per_epoch": validation * layout.logit_bytes(),
-        "download_bytes_at_the_end": layout.weight_bytes(),
+        // The weights of the last epochs, whichever of them is the best.
+        "download_bytes_at_the_end": layout.weight_bytes() * (agreement.patience + 1).min(agreement.max_epochs) as u64,
         "owner_disk_bytes": layout.key_bytes(&keys)? + rows,
         "server_key_memory_bytes": resident_key_bytes(&params, &keys),
         "server_batch_memory_bytes": prepared,

@@ -9,8 +9,7 @@ use crate::args::passphrase::PassphraseSource;
 use crate::ui::output::{print, write_private};
 use crate::ui::progress::TrainingProgress;
 use hetal_client::data::class_numbers;
-use hetal_client::rpc::sanitize_terminal;
-use hetal_client::{Evaluation, Model, Project, model, predict};
+use hetal_client::{Evaluation, Model, Project, model, predict, sanitize_terminal};
 use hetal_learn::{Matrix, judge};
 use serde_json::json;
 use std::path::PathBuf;
@@ -45,7 +44,7 @@ pub struct Arguments {
     /// The server.
     #[command(flatten)]
     pub connection: Connection,
-    /// The source of the passphrase of the secret key (with --remote).
+    /// The source of the passphrase of a locked model and of its secret key.
     #[command(flatten)]
     pub passphrase: PassphraseSource,
     /// Write the predictions to a CSV file instead of the terminal. Only its owner can read it.
@@ -64,15 +63,20 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::open_without_lock(&arguments.dir)?;
     let path = project.model(&arguments.model)?;
-    let model = Model::load(&path)?;
+    let passphrase = arguments.passphrase.for_model(&path)?;
+    let model = Model::open(&path, passphrase.as_ref())?;
     let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref(), arguments.labels.is_some())?;
     let truth = match &arguments.labels {
         Some(text) => Some(labels(text)?),
         None => rows.labels,
     };
-    let truth = truth.map(|labels| inputs::truth(labels, &model, &path)).transpose()?;
+    let truth = truth.map(|labels| inputs::true_labels(labels, &model, &path)).transpose()?;
     let logits = if arguments.remote {
-        arguments.passphrase.unlock(&mut project)?;
+        // A model has the passphrase of its secret key.
+        match passphrase {
+            Some(passphrase) => project.set_passphrase(Some(passphrase)),
+            None => arguments.passphrase.unlock(&mut project)?,
+        }
         let remote = arguments.connection.connect(&mut project)?;
         let mut progress = TrainingProgress::new();
         predict::remote::logits(&mut project, &remote, &model, &rows.features, &mut |step| progress.show(step))?

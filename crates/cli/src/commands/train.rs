@@ -5,12 +5,13 @@ use crate::args::connection::Connection;
 use crate::args::data::Data;
 use crate::args::hyper_parameters::HyperParameters;
 use crate::args::passphrase::LockArguments;
-use crate::ui::format::{bytes, ordinal, seconds};
+use crate::ui::format::{bytes, ordinal, seconds, security, warn_if_insecure};
 use crate::ui::output::print;
 use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
-use hetal_client::Project;
-use hetal_client::training::{IterationTime, Options, Trained, TrainingRun};
+use hetal_ckks::Params;
+use hetal_client::training::{IterationTime, Options, Trained, TrainingRun, shown_loss};
+use hetal_client::{Project, keys};
 use hetal_extract_api::Manifest;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -46,8 +47,9 @@ pub struct Arguments {
     /// Do not repeat the training without encryption for comparison (the model cannot be exported).
     #[arg(long)]
     pub no_check: bool,
-    /// The parameter set.
-    #[arg(long, hide = true)]
+    /// The parameter set of a new project: full, unless you test. Sets whose names begin with
+    /// insecure- give NO SECURITY.
+    #[arg(long, value_name = "NAME")]
     pub set: Option<String>,
     /// Milliseconds between logits and verdict.
     #[arg(long, hide = true)]
@@ -61,6 +63,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (task, manifest) = arguments.data.read()?;
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
+    let params = keys::params(&project)?;
+    warn_if_insecure(&params);
     arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
     let remote = arguments.connection.connect(&mut project)?;
     let mut options = Options::new(&arguments.name);
@@ -77,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let training = TrainingRun::open(&mut project, &remote, &task, &options, &mut show)?;
     let trained = training.run(&mut show)?;
     drop(progress);
-    print(arguments.json, &report(&trained), &text(&trained));
+    print(arguments.json, &report(&trained, &params), &text(&trained, &params));
     Ok(())
 }
 
@@ -87,20 +91,24 @@ pub fn manifest_value(manifest: &Manifest) -> Result<Value> {
     serde_json::to_value(manifest).map_err(bad)
 }
 
-/// The result of a training as JSON.
-pub fn report(trained: &Trained) -> Value {
+/// The result of a training as JSON. Fields that follow from decrypted values, and that no release
+/// covers, are rounded and named in `private`.
+pub fn report(trained: &Trained, params: &Params) -> Value {
     let training = &trained.model.training;
     json!({
+        "security": security(params),
+        "security_bits": params.security().bits(),
+        "private": ["validation_loss", "twin_relative_difference"],
         "model": trained.model.name,
         "model_path": trained.path,
         "classes": trained.model.classes,
         "features": trained.model.features(),
         "validation_accuracy": training.validation_accuracy,
-        "validation_loss": training.validation_loss,
+        "validation_loss": shown_loss(training.validation_loss),
         "epochs": training.epochs,
         "best_epoch": training.best_epoch,
         "iterations": training.iterations,
-        "twin_relative_difference": trained.difference,
+        "twin_relative_difference": trained.difference_bound(),
         "key_bytes": trained.key_bytes,
         "upload_bytes": trained.row_bytes,
         "sent_key_bytes": trained.sent.keys,
@@ -118,28 +126,32 @@ pub fn per_iteration(trained: &Trained) -> Option<f64> {
 }
 
 /// The result of a training as text.
-pub fn text(trained: &Trained) -> String {
+pub fn text(trained: &Trained, params: &Params) -> String {
     let training = &trained.model.training;
-    let mut text = format!(
+    let mut text = String::new();
+    if params.security().bits() <= 0.0 {
+        text += &format!("parameter set {}: {}\n", params.name(), security(params));
+    }
+    text += &format!(
         "trained: {} epochs, the {}{} is the best; validation accuracy {:.2} %\n",
         training.epochs,
         training.best_epoch,
         ordinal(training.best_epoch),
         100.0 * training.validation_accuracy
     );
-    text += &match trained.difference {
+    text += &match trained.difference_bound() {
         Some(d) if d < 0.01 => {
-            format!("matches plaintext training (largest relative difference {d:.1e})\n")
+            format!("matches the plaintext reference (relative difference at most {d:.1e})\n")
         }
         Some(d) => format!(
-            "WARNING: differs from plaintext training (largest relative difference {d:.1e}): do not trust this server\n"
+            "WARNING: differs from the plaintext reference (relative difference up to {d:.1e}): do not trust this server\n"
         ),
         None if training.rate.is_none() => {
-            "not compared with plaintext training: the server hides its learning rate, which is needed to repeat the \
-             training. The noise of the model is unknown, so it cannot be exported\n"
+            "not compared with the plaintext reference: the server hides its learning rate, which is needed to compute it. \
+             The noise of the model is unknown, so it cannot be exported\n"
                 .to_owned()
         }
-        None => "not compared with plaintext training (--no-check), so the model cannot be exported\n".to_owned(),
+        None => "not compared with the plaintext reference (--no-check), so the model cannot be exported\n".to_owned(),
     };
     text += &format!(
         "sent: keys {}, rows {}; took {}\n",

@@ -31,6 +31,17 @@ pub fn security(params: &hetal_ckks::Params) -> String {
     }
 }
 
+/// Warns on standard error if a parameter set gives no security, whoever chose it.
+pub fn warn_if_insecure(params: &hetal_ckks::Params) {
+    if params.security().bits() <= 0.0 {
+        eprintln!(
+            "WARNING: parameter set {} gives NO SECURITY: the server can read everything. It is for tests with public \
+             rows; use a new --dir without --set for a secure project",
+            params.name()
+        );
+    }
+}
+
 /// The suffix of an ordinal number.
 pub fn ordinal(n: usize) -> &'static str {
     match (n % 10, n % 100) {

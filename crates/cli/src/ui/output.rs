@@ -1,10 +1,25 @@
 //! Results on standard output and in files, and warnings about permissions.
 
 use crate::{Error, Result};
+use hetal_client::{escape_json, sanitize_lines};
 use hetal_durable::NewFile;
-pub use hetal_experiments::report::output::print;
+use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
+
+/// Prints a result: one line of JSON, or the text. Names of classes and files may come from anyone,
+/// so nothing in them reaches the terminal as a control character.
+///
+/// A reader that closes the pipe early (`| head`) is no error.
+pub fn print(json: bool, value: &Value, text: &str) {
+    let shown = if json { escape_json(&value.to_string()) } else { sanitize_lines(text.trim_end()) };
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = writeln!(out, "{shown}").and_then(|()| out.flush())
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        eprintln!("hetal: standard output: {error}");
+    }
+}
 
 /// Writes a file atomically; only its owner can read it.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::ui::format::bytes;
 use hetal_client::rpc::Phase;
-use hetal_client::training::{ProgressEvent, Round};
+use hetal_client::training::{ProgressEvent, Round, shown_loss};
 pub use hetal_experiments::report::progress::{bar, spinner};
 use hetal_learn::Verdict;
 use indicatif::ProgressBar;
@@ -57,7 +57,19 @@ impl TrainingProgress {
                 self.bar(&name, progress.done, progress.total);
             }
             ProgressEvent::Judged { number, round } => self.judged(number, &round),
-            ProgressEvent::Checking => self.line("training without encryption on this machine, for comparison"),
+            ProgressEvent::Restarted { reason } => {
+                self.line(&format!("the job failed meanwhile ({reason}): starting a new one with the same rows"));
+            }
+            ProgressEvent::Abandoned { job, cancelled: true } => {
+                self.line(&format!("the record of this training was lost: its job {job} was cancelled"));
+            }
+            ProgressEvent::Abandoned { job, cancelled: false } => self.line(&format!(
+                "the record of this training was lost. Job {job} of the same name has not ended; if it is this \
+                 project's, the new job may wait for it: end it with `hetal cancel {job}`"
+            )),
+            ProgressEvent::Checking => {
+                self.line("computing the plaintext reference: the same training on this machine, without encryption");
+            }
         }
     }
 
@@ -68,9 +80,14 @@ impl TrainingProgress {
             Verdict::LowerRate => "retry with a lower rate",
             Verdict::WidenRange => "retry with a wider range",
         };
+        // The loss of a round that was refused.
+        if round.loss == f64::MAX {
+            self.line(&format!("round {number}: not what an honest server sends; verdict: {verdict}"));
+            return;
+        }
         self.line(&format!(
-            "round {number}: validation loss {:.4}, accuracy {:.2} %; verdict: {verdict}",
-            round.loss,
+            "round {number}: validation loss {:.3}, accuracy {:.2} %; verdict: {verdict}",
+            shown_loss(round.loss),
             100.0 * round.accuracy
         ));
     }

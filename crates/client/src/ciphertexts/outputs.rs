@@ -33,7 +33,8 @@ impl Outputs<'_> {
         let path = self.folder.join("logits.ct");
         let mut values = Vec::new();
         for (output, &rows) in outputs.iter().zip(rows) {
-            let all = self.fetch(output, self.layout.logit_bytes(), self.layout.level_plan().logits(), &path)?;
+            self.remote.download(self.job, output, self.layout.logit_bytes(), &path, &mut |_, _| ())?;
+            let all = self.read(self.layout.level_plan().logits(), &path)?;
             remove_if_there(&path)?;
             let [ct] = &all[..] else { return Err(Error::hostile("a blob of logits that is not one ciphertext")) };
             let logits = packing::unpack_logits(self.layout.geometry(), self.owner.decrypt(ct)?.peek(), rows)?;
@@ -46,19 +47,23 @@ impl Outputs<'_> {
         Ok(Matrix::new(rows.iter().sum(), self.layout.geometry().classes(), values)?)
     }
 
-    /// Decrypts the weights of an epoch, for normalised features. The file is kept: a training that
-    /// is killed now does not download it again.
-    pub fn weights(&self, output: &Output, path: &Path) -> Result<Matrix> {
-        let parts = self.fetch(output, self.layout.weight_bytes(), self.layout.level_plan().weights(), path)?;
+    /// Downloads the weights of an epoch. The file is kept: a training that is killed now does not
+    /// download it again.
+    pub fn download_weights(&self, output: &Output, path: &Path) -> Result<()> {
+        Ok(self.remote.download(self.job, output, self.layout.weight_bytes(), path, &mut |_, _| ())?)
+    }
+
+    /// Decrypts downloaded weights, for normalised features.
+    pub fn weights(&self, path: &Path) -> Result<Matrix> {
+        let parts = self.read(self.layout.level_plan().weights(), path)?;
         let parts: Vec<_> = parts.iter().map(|ct| self.owner.decrypt(ct)).collect::<Result<_>>()?;
         let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
         // The size of the blob was checked, so the number of parts is right.
         Ok(packing::unpack_weights(self.layout.geometry(), &slots)?)
     }
 
-    /// Downloads a blob of concatenated ciphertexts and checks their level and scale.
-    fn fetch(&self, output: &Output, size: u64, level: usize, path: &Path) -> Result<Vec<Ciphertext<Poly>>> {
-        self.remote.download(self.job, output, size, path, &mut |_, _| ())?;
+    /// Reads a downloaded blob of concatenated ciphertexts and checks their level and scale.
+    fn read(&self, level: usize, path: &Path) -> Result<Vec<Ciphertext<Poly>>> {
         let bytes = std::fs::read(path).map_err(|e| io_error("reading", path, &e))?;
         let (codec, mut rest, mut all) = (self.owner.codec(), &bytes[..], Vec::new());
         let (limbs, scale) = (self.owner.params.limbs(level), self.owner.params.scale(level));

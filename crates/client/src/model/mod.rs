@@ -3,8 +3,10 @@
 pub mod export;
 
 use crate::{Error, Result, project};
+use hetal_keys::{Passphrase, locked_file};
 use hetal_learn::{Matrix, Normalisation, reference, softmax};
 use serde::{Deserialize, Serialize};
+use std::io::Read;
 use std::path::Path;
 
 const FORMAT: &str = "hetal-model";
@@ -112,9 +114,22 @@ impl Model {
         })
     }
 
-    /// Reads a model file.
+    /// Reads a model file without a lock.
     pub fn load(path: &Path) -> Result<Self> {
-        let model: Self = project::read(path)?.ok_or_else(|| Error::NoModel { path: path.to_owned() })?;
+        Self::open(path, None)
+    }
+
+    /// Returns whether a model file is locked with a passphrase. A missing file is not.
+    pub fn is_locked(path: &Path) -> bool {
+        let mut start = [0; locked_file::MAGIC.len()];
+        std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+            && locked_file::is_locked(&start)
+    }
+
+    /// Reads a model file, which may be locked with a passphrase.
+    pub fn open(path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
+        let model: Self =
+            project::read_private(path, passphrase)?.ok_or_else(|| Error::NoModel { path: path.to_owned() })?;
         if model.version != VERSION {
             return Err(Error::NewerFile { path: path.to_owned(), found: model.version, known: VERSION });
         }
@@ -138,9 +153,9 @@ impl Model {
             && self.weights.iter().flatten().chain(&self.bias).all(|w| w.is_finite())
     }
 
-    /// Writes the model file, readable for its owner only.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        project::write(path, self)
+    /// Writes the model file, readable for its owner only and locked if there is a passphrase.
+    pub fn save(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
+        project::write_private(path, self, passphrase)
     }
 
     /// The number of features of a row.
@@ -223,7 +238,7 @@ pub(crate) mod tests {
         let folder = TempDir::new();
         let path = folder.path().join("m.json");
         let model = model();
-        model.save(&path).unwrap();
+        model.save(&path, None).unwrap();
         assert_eq!(Model::load(&path).unwrap(), model);
         assert!(std::fs::read_to_string(&path).unwrap().contains("PRIVATE"));
         #[cfg(unix)]
@@ -233,7 +248,7 @@ pub(crate) mod tests {
         }
         let mut broken = model.clone();
         broken.bias.pop();
-        broken.save(&path).unwrap();
+        broken.save(&path, None).unwrap();
         assert!(matches!(Model::load(&path), Err(Error::Damaged { .. })));
         assert!(matches!(Model::load(&folder.path().join("x")), Err(Error::NoModel { .. })));
         assert!(matches!(model.logits(&Matrix::zeros(1, 3)), Err(Error::FeatureCount { found: 3, expected: 4 })));
@@ -241,6 +256,36 @@ pub(crate) mod tests {
         rows[(1, 2)] = f64::NAN;
         let error = model.logits(&rows).unwrap_err().to_string();
         assert!(error.contains("row 2, column 3"), "{error}");
+    }
+
+    /// With a passphrase the file is locked like the secret key. A file without a lock is still
+    /// read.
+    #[test]
+    fn a_locked_model_needs_its_passphrase() {
+        let folder = TempDir::new();
+        let path = folder.path().join("m.json");
+        let passphrase = |text: &str| Passphrase::new(text.to_owned().into()).unwrap();
+        let (right, wrong) = (passphrase("a b c"), passphrase("a b d"));
+        let model = model();
+        model.save(&path, Some(&right)).unwrap();
+        assert!(Model::is_locked(&path));
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(!bytes.windows(7).any(|window| window == b"PRIVATE" || window == b"weights"), "it is encrypted");
+        assert_eq!(Model::open(&path, Some(&right)).unwrap(), model);
+        assert!(matches!(Model::load(&path), Err(Error::Keys(hetal_keys::Error::Locked { .. }))));
+        let refused = Model::open(&path, Some(&wrong));
+        assert!(matches!(refused, Err(Error::Keys(hetal_keys::Error::Passphrase { .. }))), "{refused:?}");
+        for at in [0, 20, bytes.len() / 2, bytes.len() - 1] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            std::fs::write(&path, damaged).unwrap();
+            assert!(Model::open(&path, Some(&right)).is_err(), "byte {at}");
+        }
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(Model::open(&path, Some(&right)).is_err());
+        model.save(&path, None).unwrap();
+        assert!(!Model::is_locked(&path));
+        assert_eq!(Model::open(&path, Some(&right)).unwrap(), model);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The quality of predictions.
 
-use crate::Result;
+use crate::{Result, sanitize_terminal};
 use hetal_learn::{Matrix, judge};
 use serde::Serialize;
 
@@ -61,12 +61,13 @@ impl Evaluation {
         );
         for class in &self.classes {
             let (precision, recall) = (percent(class.precision), percent(class.recall));
-            text += &format!("{:width$}  {:>6} {precision:>10} {recall:>8}\n", class.name, class.rows);
+            let name = sanitize_terminal(&class.name);
+            text += &format!("{name:width$}  {:>6} {precision:>10} {recall:>8}\n", class.rows);
         }
         text += &format!("\n{:width$}  predicted as (columns in the same order)\n", "class");
         for (class, row) in self.classes.iter().zip(&self.confusion) {
             let counts: String = row.iter().map(|n| format!("{n:>6}")).collect();
-            text += &format!("{:width$}  {counts}\n", class.name);
+            text += &format!("{:width$}  {counts}\n", sanitize_terminal(&class.name));
         }
         text
     }

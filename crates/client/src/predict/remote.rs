@@ -4,8 +4,8 @@ use crate::ciphertexts::row_blobs::{self, parse_blob_name};
 use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter};
 use crate::keys::{hex, random_name};
 use crate::model::require_finite;
-use crate::rpc::{BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
-use crate::training::ProgressEvent;
+use crate::rpc::{BlobDigest, BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
+use crate::training::{self, ProgressEvent};
 use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, rpc};
 use hetal_learn::{LabelledMatrix, Matrix};
 use hetal_wire::JobId;
@@ -34,6 +34,7 @@ pub fn logits(
     // Queries use the circuit that the training started with.
     let layout =
         Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
+    send_keys(project, remote, &training.job, report)?;
     let request = random_name()?;
     let leftovers = QueryLeftovers { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
     let (folder, _lock) = locked_folder(project, &leftovers.label)?;
@@ -44,6 +45,23 @@ pub fn logits(
         let _ = std::fs::remove_dir_all(&query.folder);
     }
     logits
+}
+
+/// Sends the key set of a training again if the server has lost it and this project still has it.
+fn send_keys(
+    project: &Project,
+    remote: &Remote,
+    job: &str,
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
+) -> Result<()> {
+    let Some(keys) = training::key_set_of_job(project, job) else { return Ok(()) };
+    let digest = BlobDigest { name: parse_blob_name(&keys.blob)?, size: keys.bytes };
+    let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
+    match remote.upload_exactly(BlobKind::Keys, &project.key_file(&keys), digest, &mut progress) {
+        // The server says what it lacks when it classifies.
+        Err(rpc::Error::NotAsWritten { .. }) => Ok(()),
+        sent => Ok(sent.map(drop)?),
+    }
 }
 
 /// Creates and locks the folder of a query. It gets its final name after it is locked, so that

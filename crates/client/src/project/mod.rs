@@ -9,15 +9,17 @@
 //!     old/             replaced secret keys and their release budgets
 //! ```
 
+mod home;
 mod lock;
 mod retired;
 mod settings;
 mod state_files;
 
+pub use home::FolderIdentity;
 pub(crate) use lock::lock;
 pub use retired::RetiredKey;
-pub use settings::{KeySet, ReleaseBudget, Rotation, ServerSettings, Settings};
-pub(crate) use state_files::{checked_name, io_error, read, remove_if_there, write};
+pub use settings::{KeySet, OpenJob, ReleaseBudget, Rotation, ServerSettings, Settings};
+pub(crate) use state_files::{checked_name, io_error, read, read_private, remove_if_there, write, write_private};
 
 use crate::{Error, Result};
 use hetal_keys::Passphrase;
@@ -43,6 +45,7 @@ impl Project {
         remove_unfinished(root);
         let settings = match settings::settings(root)? {
             Some(settings) => settings,
+            None if has_lost_settings(root) => return Err(Error::SettingsLost { folder: root.to_owned() }),
             None => {
                 let settings = Settings::new(set.unwrap_or("full"));
                 write(&root.join("project.json"), &settings)?;
@@ -50,6 +53,10 @@ impl Project {
             }
         };
         let mut project = Self { root: root.to_owned(), settings, passphrase: None, lock };
+        if project.settings.home.is_none() {
+            let home = FolderIdentity::of(root);
+            project.update(|s| s.home = home)?;
+        }
         match set {
             Some(set) if set == project.settings.set => {}
             // Before the first key, nothing depends on the parameter set.
@@ -66,7 +73,7 @@ impl Project {
     /// Opens an existing folder.
     pub fn existing(root: &Path) -> Result<Self> {
         if !root.join("project.json").exists() {
-            return Err(Error::NoProject { folder: root.to_owned() });
+            return Err(no_settings(root));
         }
         Self::open(root, None)
     }
@@ -74,7 +81,7 @@ impl Project {
     /// Opens an existing folder for reading, even while another process uses it. This is safe
     /// because every file is written atomically.
     pub fn open_without_lock(root: &Path) -> Result<Self> {
-        let settings = settings::settings(root)?.ok_or_else(|| Error::NoProject { folder: root.to_owned() })?;
+        let settings = settings::settings(root)?.ok_or_else(|| no_settings(root))?;
         Ok(Self { root: root.to_owned(), settings, passphrase: None, lock: None })
     }
 
@@ -113,6 +120,38 @@ impl Project {
         Ok(())
     }
 
+    /// Records a job, in case the record of its training is lost.
+    pub(crate) fn open_job(&mut self, job: OpenJob) -> Result<()> {
+        if self.settings.jobs.contains(&job) {
+            return Ok(());
+        }
+        self.update(|s| s.jobs.push(job))
+    }
+
+    /// Forgets the jobs of a training.
+    pub(crate) fn close_jobs(&mut self, training: &str) -> Result<()> {
+        if self.settings.jobs.iter().all(|job| job.training != training) {
+            return Ok(());
+        }
+        self.update(|s| s.jobs.retain(|job| job.training != training))
+    }
+
+    /// Requires that this is the folder that the release budget of the secret key belongs to.
+    pub(crate) fn require_home(&self) -> Result<()> {
+        match &self.settings.home {
+            Some(home) if FolderIdentity::of(&self.root).as_ref() != Some(home) => {
+                Err(Error::CopiedFolder { folder: self.root.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Declares that the folder was moved here: its old place is gone, and no copy of it publishes.
+    pub fn declare_moved(&mut self) -> Result<()> {
+        let home = FolderIdentity::of(&self.root);
+        self.update(|s| s.home = home)
+    }
+
     /// The path of the secret key.
     pub fn secret(&self) -> PathBuf {
         self.root.join("secret.key")
@@ -147,6 +186,22 @@ impl Project {
         make_private_folder(&folder)?;
         Ok(folder.join(format!("{}.json", checked_name(name)?)))
     }
+}
+
+/// Why a folder without settings cannot be opened.
+fn no_settings(root: &Path) -> Error {
+    let folder = root.to_owned();
+    if has_lost_settings(root) { Error::SettingsLost { folder } } else { Error::NoProject { folder } }
+}
+
+/// Whether a folder without `project.json` had one: it has a secret key, a key set or a training.
+/// With new settings the count of what was published would start again.
+fn has_lost_settings(root: &Path) -> bool {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_key = |name: &str| name == "secret.key" || name.starts_with("keys") && name.ends_with(".hetal");
+    entries(root).any(|entry| is_key(&entry.file_name().to_string_lossy()))
+        || entries(&root.join("old")).any(|entry| entry.file_name().to_string_lossy().starts_with("secret-"))
+        || entries(&root.join("jobs")).any(|entry| entry.path().join("job.json").exists())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Replaced secret keys, which are kept in the folder `old`.
 
 use super::Project;
+use super::home::FolderIdentity;
 use super::settings::ReleaseBudget;
 use super::state_files::{io_error, make_private_folder, read, remove_if_there, write};
 use crate::Result;
@@ -17,6 +18,9 @@ pub struct RetiredKey {
     pub key_id: Option<String>,
     /// Its release budget, after the first export.
     pub released: Option<ReleaseBudget>,
+    /// The folder that the budget belongs to.
+    #[serde(default)]
+    pub home: Option<FolderIdentity>,
 }
 
 impl Project {
@@ -34,7 +38,10 @@ impl Project {
             let locked = if self.has_secret() { secret_file::is_locked(&secret).unwrap_or(before) } else { before };
             // The budget must be on disk at every moment: if the process is killed before the
             // secret is moved, the secret finds its budget here.
-            let retired = RetiredKey { key_id: self.settings.key_id.clone(), released: self.settings.released };
+            let (key_id, released) = (self.settings.key_id.clone(), self.settings.released);
+            let retired = RetiredKey { key_id, released, home: self.settings.home.clone() };
+            // The next key is made here, so its budget belongs to this folder.
+            let here = FolderIdentity::of(&self.root);
             write(&path.with_extension("json"), &retired)?;
             // The settings change before the secret, so that old key sets are never sent with a new
             // secret.
@@ -43,6 +50,7 @@ impl Project {
                 s.keys = Vec::new();
                 s.released = None;
                 s.locked = locked;
+                s.home = here;
             })?;
             if self.has_secret() {
                 std::fs::rename(&secret, &path).map_err(|e| io_error("moving", &secret, &e))?;
@@ -59,8 +67,14 @@ impl Project {
         let locked = self.passphrase.is_some();
         self.update(|s| {
             s.key_id = Some(key_id);
-            s.released = known.map_or(unknown, |(_, old)| old.released);
             s.locked = locked;
+            match known {
+                Some((_, old)) => {
+                    s.released = old.released;
+                    s.home = old.home.or(s.home.take());
+                }
+                None => s.released = unknown,
+            }
         })
     }
 
@@ -85,7 +99,7 @@ impl Project {
         for entry in entries {
             let path = entry.map_err(|e| io_error("reading", &folder, &e))?.path();
             if let Some(number) = number(&path) {
-                let unknown = RetiredKey { key_id: None, released: None };
+                let unknown = RetiredKey { key_id: None, released: None, home: None };
                 all.insert(number, read(&path.with_extension("json"))?.unwrap_or(unknown));
             }
         }

@@ -1,5 +1,6 @@
 //! The content of `project.json`.
 
+use super::home::FolderIdentity;
 use super::state_files::{checked_name, read};
 use crate::layout::LayoutShape;
 use crate::{Error, Result};
@@ -33,6 +34,12 @@ pub struct Settings {
     /// A rotation of the secret key that has not finished.
     #[serde(default)]
     pub rotation: Option<Rotation>,
+    /// The jobs that may not have ended, in case the record of a training is lost.
+    #[serde(default)]
+    pub jobs: Vec<OpenJob>,
+    /// The folder that the release budget of the secret key belongs to.
+    #[serde(default)]
+    pub home: Option<FolderIdentity>,
 }
 
 impl Settings {
@@ -46,6 +53,8 @@ impl Settings {
             released: None,
             locked: false,
             rotation: None,
+            jobs: Vec::new(),
+            home: None,
         }
     }
 
@@ -110,6 +119,17 @@ fn first_key_file() -> String {
 
 fn yes() -> bool {
     true
+}
+
+/// A job on a server that may not have ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenJob {
+    /// The name of its training.
+    pub training: String,
+    /// The server.
+    pub server: String,
+    /// The id of the job.
+    pub id: String,
 }
 
 /// An unfinished rotation of the secret key.

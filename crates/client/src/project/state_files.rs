@@ -2,9 +2,11 @@
 
 use crate::{Error, Result};
 use hetal_durable::{NewFile, UNFINISHED};
+use hetal_keys::{Passphrase, locked_file};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// The largest state file in bytes. A model of 128 classes and 2048 features has 6 MB.
 const MAX_STATE: u64 = 64 << 20;
@@ -49,26 +51,51 @@ pub(super) fn remove_unfinished(folder: &Path) {
 
 /// Reads a state file; `None` if there is none.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let bytes = match std::fs::metadata(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io_error("reading", path, &e)),
-        Ok(metadata) if metadata.len() > MAX_STATE => {
-            return Err(Error::Damaged {
-                path: path.to_owned(),
-                reason: format!("it has {} bytes, which is too much", metadata.len()),
-            });
-        }
-        Ok(_) => std::fs::read(path).map_err(|e| io_error("reading", path, &e))?,
-    };
+    read_bytes(path)?.map(|bytes| parsed(path, &bytes)).transpose()
+}
+
+/// Reads a state file of decrypted values, which may be locked with a passphrase.
+pub(crate) fn read_private<T: DeserializeOwned>(path: &Path, passphrase: Option<&Passphrase>) -> Result<Option<T>> {
+    let Some(bytes) = read_bytes(path)? else { return Ok(None) };
+    if !locked_file::is_locked(&bytes) {
+        return parsed(path, &bytes).map(Some);
+    }
+    parsed(path, &locked_file::unlock(path, bytes, passphrase)?).map(Some)
+}
+
+fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>> {
+    match std::fs::metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(io_error("reading", path, &e)),
+        Ok(metadata) if metadata.len() > MAX_STATE => Err(Error::Damaged {
+            path: path.to_owned(),
+            reason: format!("it has {} bytes, which is too much", metadata.len()),
+        }),
+        Ok(_) => std::fs::read(path).map(Some).map_err(|e| io_error("reading", path, &e)),
+    }
+}
+
+fn parsed<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T> {
     let damaged = |e: serde_json::Error| Error::Damaged { path: path.to_owned(), reason: e.to_string() };
-    serde_json::from_slice(&bytes).map(Some).map_err(damaged)
+    serde_json::from_slice(bytes).map_err(damaged)
 }
 
 /// Writes a state file atomically.
 pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
-    let text = serde_json::to_vec_pretty(value)
-        .map_err(|e| Error::Damaged { path: path.to_owned(), reason: e.to_string() })?;
-    write_bytes(path, &text)
+    write_bytes(path, &to_json(path, value)?)
+}
+
+/// Writes a state file of decrypted values atomically, locked if there is a passphrase.
+pub(crate) fn write_private<T: Serialize>(path: &Path, value: &T, passphrase: Option<&Passphrase>) -> Result<()> {
+    let json = Zeroizing::new(to_json(path, value)?);
+    match passphrase {
+        Some(passphrase) => write_bytes(path, &locked_file::lock(&json, passphrase)?),
+        None => write_bytes(path, &json),
+    }
+}
+
+fn to_json<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(value).map_err(|e| Error::Damaged { path: path.to_owned(), reason: e.to_string() })
 }
 
 /// Writes a file atomically, readable for its owner only.

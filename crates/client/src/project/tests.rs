@@ -124,6 +124,27 @@ fn an_empty_secret_leaves_the_lock() {
     assert!(project.settings().locked);
 }
 
+/// Without `project.json` the count of what was published would start again.
+#[test]
+fn lost_settings_are_not_made_anew() {
+    let folder = TempDir::new();
+    let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
+    std::fs::write(project.secret(), b"a key").unwrap();
+    project.adopt_key("key".to_owned(), None).unwrap();
+    drop(project);
+    std::fs::remove_file(folder.path().join("project.json")).unwrap();
+    for opened in [
+        Project::open(folder.path(), None),
+        Project::existing(folder.path()),
+        Project::open_without_lock(folder.path()),
+    ] {
+        let error = opened.err().unwrap();
+        assert!(matches!(error, Error::SettingsLost { .. }), "{error}");
+        assert!(error.to_string().contains("keys restore"), "{error}");
+    }
+    assert!(!folder.path().join("project.json").exists());
+}
+
 #[test]
 fn damaged_state_is_named() {
     let folder = TempDir::new();

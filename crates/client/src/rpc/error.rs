@@ -1,7 +1,7 @@
 //! Errors of calls to a server.
 
-use super::sanitize::sanitize_server_text;
 use super::{BlobName, JobId};
+use crate::sanitize::sanitize_foreign_text;
 use std::path::{Path, PathBuf};
 use tonic::{Code, Status};
 
@@ -118,6 +118,17 @@ pub enum Error {
         /// The message of the operating system.
         reason: String,
     },
+    /// A file that the server does not have cannot be sent: it is not what was written once.
+    #[error(
+        "{} {}, and the server does not have it: start the training again with --replace",
+        path.display(), if *is_gone { "is missing" } else { "was changed after it was written" }
+    )]
+    NotAsWritten {
+        /// The file.
+        path: PathBuf,
+        /// Whether there is no file.
+        is_gone: bool,
+    },
     /// The operating system refused a resource.
     #[error("the operating system refused {what}: {reason}")]
     System {
@@ -147,11 +158,11 @@ pub enum Error {
 
 impl Error {
     /// Converts a gRPC status.
-    pub(super) fn of(server: &str, status: Status) -> Self {
-        let (server, sentence) = (server.to_owned(), sanitize_server_text(status.message()));
+    pub(crate) fn of(server: &str, status: Status) -> Self {
+        let (server, sentence) = (server.to_owned(), sanitize_foreign_text(status.message()));
         match status.code() {
             Code::Unavailable | Code::Unknown => {
-                Self::Unreachable { server, reason: sanitize_server_text(&innermost(&status)) }
+                Self::Unreachable { server, reason: sanitize_foreign_text(&innermost(&status)) }
             }
             Code::DeadlineExceeded => Self::Late { server, reason: sentence },
             Code::Unauthenticated | Code::PermissionDenied => Self::Credentials { server },
@@ -168,6 +179,13 @@ impl Error {
             Self::Unreachable { reason, .. } | Self::Late { reason, .. } => reason.clone(),
             other => other.to_string(),
         }
+    }
+
+    /// Whether the server may answer later: a call that fails so can be repeated by the next
+    /// command.
+    pub(crate) fn is_passing(&self) -> bool {
+        use Error::{Cut, Late, Server, Silent, Unreachable};
+        matches!(self, Unreachable { .. } | Late { .. } | Server { .. } | Silent { .. } | Cut { .. })
     }
 
     pub(super) fn file(path: &Path, error: &std::io::Error) -> Self {

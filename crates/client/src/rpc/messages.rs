@@ -1,7 +1,7 @@
 //! The messages of the protocol as typed values. Everything that a server sends is validated here.
 
-use super::sanitize::sanitize_server_text;
 use super::{BlobName, Error, JobId, Result};
+use crate::sanitize::sanitize_foreign_text;
 use hetal_learn::Wishes;
 use hetal_learn::judge::RANGES;
 use hetal_learn::nesterov::Momentum;
@@ -100,11 +100,11 @@ impl Offer {
         let set = |set: v1::ParameterSet| {
             let id =
                 (&*set.id).try_into().map_err(|_| Error::protocol("the id of a parameter set is not 32 bytes long"))?;
-            Ok(ParameterSetInfo { name: sanitize_server_text(&set.name), id })
+            Ok(ParameterSetInfo { name: sanitize_foreign_text(&set.name), id })
         };
         let bounds = message.bounds.ok_or_else(|| Error::protocol("it sent an offer without bounds"))?;
         Ok(Self {
-            program: sanitize_server_text(&message.program),
+            program: sanitize_foreign_text(&message.program),
             sets: message.sets.into_iter().map(set).collect::<Result<_>>()?,
             defaults: HyperParameters::parse(message.defaults)?,
             bounds: Bounds {
@@ -262,10 +262,10 @@ impl JobInfo {
             state,
             terms: message.terms.map(|terms| HyperParameters::parse(Some(terms))).transpose()?,
             progress: message.progress.map(JobProgress::parse).transpose()?,
-            label: sanitize_server_text(&message.label),
+            label: sanitize_foreign_text(&message.label),
             created: message.created,
             updated: message.updated,
-            reason: sanitize_server_text(&message.reason),
+            reason: sanitize_foreign_text(&message.reason),
         })
     }
 }
@@ -412,12 +412,12 @@ impl Event {
         let what = message.what.ok_or_else(|| Error::protocol("it sent an event of unknown kind"))?;
         let kind = match what {
             What::Queued(_) => EventKind::Queued,
-            What::Started(m) => EventKind::Started { attempt: m.attempt, engine: sanitize_server_text(&m.engine) },
+            What::Started(m) => EventKind::Started { attempt: m.attempt, engine: sanitize_foreign_text(&m.engine) },
             What::Progress(m) => EventKind::Progress(JobProgress::parse(m)?),
             What::Validation(m) => EventKind::Validation(Validation::parse(m)?),
             What::Judged(m) => EventKind::Judged { round: m.round },
             What::Finished(m) => EventKind::Finished(outputs(m.outputs)?),
-            What::Failed(m) => EventKind::Failed { reason: sanitize_server_text(&m.reason) },
+            What::Failed(m) => EventKind::Failed { reason: sanitize_foreign_text(&m.reason) },
             What::Cancelled(_) => EventKind::Cancelled,
         };
         Ok(Self { sequence: message.sequence, kind })

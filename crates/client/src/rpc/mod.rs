@@ -11,14 +11,12 @@
 //!   ├──> transfer      blobs to and from the server
 //!   └──> watch         events of a job
 //! messages             typed values of what the server sends
-//! sanitize             text of the server, made safe for a terminal
 //! ```
 
 mod auth;
 mod error;
 mod messages;
 mod retry;
-mod sanitize;
 mod tls;
 mod transfer;
 mod watch;
@@ -29,7 +27,6 @@ pub use messages::{
     BlobKind, Bounds, ClassificationRequest, Event, EventKind, HyperParameters, JobInfo, JobProgress, Offer, Output,
     ParameterSetInfo, Phase, RowBlob, TrainingRequest, Validation,
 };
-pub use sanitize::sanitize_terminal;
 pub(crate) use transfer::digest_file;
 pub use transfer::{BlobDigest, Uploaded};
 pub use watch::Watch;
@@ -38,10 +35,11 @@ use auth::AuthInterceptor;
 use hetal_learn::Verdict;
 use hetal_wire::v1::hetal_client::HetalClient;
 use hetal_wire::{VERSION, v1};
-use retry::{Backoff, LONG_PAUSE, is_broken, with_timeout};
+use retry::{Backoff, LONG_PAUSE, is_passing, with_timeout};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tls::Transport;
 use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::service::interceptor::InterceptedService;
@@ -90,11 +88,13 @@ type Rpc = HetalClient<InterceptedService<Channel, AuthInterceptor>>;
 /// A connection to a server.
 pub struct Remote {
     runtime: Arc<Runtime>,
-    rpc: Rpc,
+    transport: Transport,
+    auth: AuthInterceptor,
+    rpc: Mutex<Rpc>,
     server: String,
     retry_timeout: Duration,
     offer: Offer,
-    /// Called when the connection broke and is being retried.
+    /// Called when the connection broke or the server failed, and the call is being retried.
     on_break: Box<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -104,12 +104,12 @@ impl Remote {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.map_err(|e| Error::System { what: "a network thread", reason: e.to_string() })?);
         let auth = AuthInterceptor::new(&address.credentials)?;
-        let channel = runtime.block_on(async { tls::channel(address) })?;
-        let rpc = HetalClient::with_interceptor(channel, auth)
-            .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
-            .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
+        let transport = Transport::new(address)?;
+        let rpc = Mutex::new(new_rpc(&runtime, &transport, &auth));
         let mut remote = Self {
             runtime,
+            transport,
+            auth,
             rpc,
             server: address.server.clone(),
             retry_timeout: FIRST_RETRY_TIMEOUT.min(address.retry_timeout),
@@ -125,6 +125,16 @@ impl Remote {
         remote.offer = Offer::parse(offer)?;
         remote.retry_timeout = address.retry_timeout;
         Ok(remote)
+    }
+
+    /// Closes the connection. The next call makes a new one.
+    pub fn disconnect(&self) {
+        let rpc = new_rpc(&self.runtime, &self.transport, &self.auth);
+        *self.rpc.lock().unwrap_or_else(PoisonError::into_inner) = rpc;
+    }
+
+    fn rpc(&self) -> Rpc {
+        self.rpc.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets the function that is called once for each interruption of more than a few seconds.
@@ -213,14 +223,15 @@ impl Remote {
         .map(|_| ())
     }
 
-    /// Makes a call and retries it while the connection is broken, for at most the retry timeout.
+    /// Makes a call and retries it while the connection is broken or the server has a passing
+    /// fault, for at most the retry timeout.
     fn call<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
         &self,
         call: impl Fn(Rpc) -> F,
     ) -> Result<T> {
         let mut backoff = Backoff::new(self.retry_timeout);
         loop {
-            match self.attempt(call(self.rpc.clone())) {
+            match self.attempt(call(self.rpc())) {
                 Ok(response) => return Ok(response.into_inner()),
                 Err(status) => self.wait(&mut backoff, status)?,
             }
@@ -229,7 +240,7 @@ impl Remote {
 
     /// Waits before the next attempt, or returns the error that ends the attempts.
     fn wait(&self, backoff: &mut Backoff, status: Status) -> Result<()> {
-        if backoff.pause == LONG_PAUSE && is_broken(&status) {
+        if backoff.pause == LONG_PAUSE && is_passing(&status) {
             (self.on_break)(&Error::of(&self.server, status.clone()).reason());
         }
         backoff.wait(&self.server, status)
@@ -239,6 +250,14 @@ impl Remote {
     fn attempt<T>(&self, call: impl Future<Output = std::result::Result<T, Status>>) -> std::result::Result<T, Status> {
         self.runtime.block_on(async { with_timeout(self.retry_timeout, call).await? })
     }
+}
+
+/// A client on a connection of its own.
+fn new_rpc(runtime: &Runtime, transport: &Transport, auth: &AuthInterceptor) -> Rpc {
+    let _context = runtime.enter();
+    HetalClient::with_interceptor(transport.channel(), auth.clone())
+        .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
+        .max_encoding_message_size(hetal_wire::MESSAGE_BYTES)
 }
 
 /// The time until the next whole multiple of `delay`, when `waited` has passed already.

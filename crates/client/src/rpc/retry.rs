@@ -5,10 +5,12 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
-/// Returns whether another attempt may succeed. A wrong certificate stays wrong.
-pub(super) fn is_broken(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Aborted | Code::DeadlineExceeded)
-        && !error::is_of_certificate(status)
+/// Returns whether another attempt may succeed: the connection broke, or the server has a fault of
+/// its own (`Internal`), for example a full disk or a locked database. A wrong certificate stays
+/// wrong.
+pub(super) fn is_passing(status: &Status) -> bool {
+    let passing = [Code::Unavailable, Code::Unknown, Code::Aborted, Code::DeadlineExceeded, Code::Internal];
+    passing.contains(&status.code()) && !error::is_of_certificate(status)
 }
 
 /// The pause before the second attempt. Each further pause is twice as long.
@@ -32,7 +34,7 @@ impl Backoff {
     /// Sleeps before the next attempt, or returns the error that ends the attempts.
     pub(super) fn wait(&mut self, server: &str, status: Status) -> Result<()> {
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.retry_timeout);
-        if !is_broken(&status) || Instant::now() + self.pause > until {
+        if !is_passing(&status) || Instant::now() + self.pause > until {
             return Err(Error::of(server, status));
         }
         std::thread::sleep(self.pause);
@@ -77,6 +79,7 @@ mod tests {
         assert!(backoff.wait("here", broken()).is_err(), "50 ms and 100 ms together exceed 120 ms");
         backoff.renew();
         assert!(backoff.wait("here", broken()).is_ok());
+        assert!(Backoff::new(Duration::from_secs(1)).wait("here", Status::internal("a full disk")).is_ok());
         assert!(backoff.wait("here", Status::not_found("no")).is_err());
     }
 }

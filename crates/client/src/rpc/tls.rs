@@ -18,31 +18,46 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// Time limit for the answer to a probe.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Creates a channel that connects at its first use, and again when the connection breaks.
-pub(super) fn channel(address: &Address) -> Result<Channel> {
-    let bad_address = || Error::Address { server: address.server.clone() };
-    let (host, _) = address.server.rsplit_once(':').ok_or_else(bad_address)?;
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let name = ServerName::try_from(host).map_err(|_| bad_address())?;
-    let connector = TlsConnector::from(Arc::new(config(address)?));
-    let server = address.server.clone();
-    let connect = tower::service_fn(move |_| {
-        let (connector, name, server) = (connector.clone(), name.clone(), server.clone());
-        async move {
-            let tcp = TcpStream::connect(&server).await?;
-            tcp.set_nodelay(true)?;
-            Ok::<_, std::io::Error>(TokioIo::new(connector.connect(name, tcp).await?))
-        }
-    });
-    let endpoint = Endpoint::from_shared(format!("http://{}", address.server)).map_err(|_| bad_address())?;
-    Ok(endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(8 << 20)
-        .connect_with_connector_lazy(connect))
+/// How a server is reached.
+pub(super) struct Transport {
+    endpoint: Endpoint,
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    server: String,
+}
+
+impl Transport {
+    pub(super) fn new(address: &Address) -> Result<Self> {
+        let bad_address = || Error::Address { server: address.server.clone() };
+        let (host, _) = address.server.rsplit_once(':').ok_or_else(bad_address)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(|_| bad_address())?;
+        let connector = TlsConnector::from(Arc::new(config(address)?));
+        let endpoint = Endpoint::from_shared(format!("http://{}", address.server)).map_err(|_| bad_address())?;
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20);
+        Ok(Self { endpoint, connector, name, server: address.server.clone() })
+    }
+
+    /// Creates a channel that connects at its first use, and again when the connection breaks. This
+    /// needs the context of a runtime.
+    pub(super) fn channel(&self) -> Channel {
+        let (connector, name, server) = (self.connector.clone(), self.name.clone(), self.server.clone());
+        let connect = tower::service_fn(move |_| {
+            let (connector, name, server) = (connector.clone(), name.clone(), server.clone());
+            async move {
+                let tcp = TcpStream::connect(&server).await?;
+                tcp.set_nodelay(true)?;
+                Ok::<_, std::io::Error>(TokioIo::new(connector.connect(name, tcp).await?))
+            }
+        });
+        self.endpoint.connect_with_connector_lazy(connect)
+    }
 }
 
 fn config(address: &Address) -> Result<ClientConfig> {

@@ -91,7 +91,7 @@ impl Remote {
     ) -> Result<std::result::Result<(), Status>> {
         let Uploaded { name, size, .. } = upload.uploaded;
         let begin = v1::BeginUploadRequest { name: name.to_vec().into(), kind: upload.kind.to_message().into(), size };
-        let state = match self.attempt(self.rpc.clone().begin_upload(begin)) {
+        let state = match self.attempt(self.rpc().begin_upload(begin)) {
             Ok(state) => state.into_inner(),
             Err(status) => return Ok(Err(status)),
         };
@@ -111,7 +111,7 @@ impl Remote {
         }
         let parts = UploadParts::open(upload.path, name, state.held)?;
         let read = Arc::clone(&parts.read);
-        let mut rpc = self.rpc.clone();
+        let mut rpc = self.rpc();
         let outcome = self.runtime.block_on(async {
             let call = rpc.upload(tokio_stream::iter(parts));
             tokio::pin!(call);
@@ -151,15 +151,7 @@ impl Remote {
         }
         // The upload cannot be completed, and it counts towards the tenant's limit.
         let _ = self.delete_upload(name);
-        let what = if is_gone {
-            "the file is missing, and the server does not have it"
-        } else {
-            "the file was changed after it was written"
-        };
-        Err(Error::File {
-            path: upload.path.to_owned(),
-            reason: format!("{what}: start the training again with --replace"),
-        })
+        Err(Error::NotAsWritten { path: upload.path.to_owned(), is_gone })
     }
 
     /// Downloads an output of a job into a file. Bytes that were downloaded before are not
@@ -220,7 +212,7 @@ impl Remote {
             return Ok(Ok(()));
         }
         self.runtime.block_on(async {
-            let mut rpc = self.rpc.clone();
+            let mut rpc = self.rpc();
             let mut stream = match with_timeout(self.retry_timeout, rpc.download(request)).await {
                 Ok(Ok(stream)) => stream.into_inner(),
                 Ok(Err(status)) => return Ok(Err(status)),

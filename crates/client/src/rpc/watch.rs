@@ -77,7 +77,7 @@ async fn message(
         Some(open) => open,
         None => {
             let request = v1::WatchRequest { job: job.to_vec().into(), after };
-            stream.insert(remote.rpc.clone().watch(request).await?.into_inner())
+            stream.insert(remote.rpc().watch(request).await?.into_inner())
         }
     };
     open.message().await

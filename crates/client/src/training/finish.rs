@@ -1,5 +1,5 @@
-//! The end of a training: the weights are checked against the validated logits, compared with the
-//! plaintext reference, and saved as a model.
+//! The end of a training: all returned weights are downloaded; those of the best epoch are checked
+//! against the validated logits, compared with the plaintext reference, and saved as a model.
 
 use super::record::JobRecord;
 use super::reference_check;
@@ -12,9 +12,8 @@ use hetal_keys::noise_bound;
 use hetal_learn::reference::logits;
 use hetal_learn::{Judge, Matrix};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
-/// The file of the downloaded weights.
-const WEIGHTS: &str = "weights.ct";
 /// The file of the validation logits of the best epoch. Its weights must give the same logits.
 pub(super) const BEST: &str = "best.json";
 /// The most logits that are kept.
@@ -32,6 +31,22 @@ struct BestEpoch {
 }
 
 impl TrainingRun<'_> {
+    /// Downloads the weights of all returned epochs, in the order in which the server lists them.
+    /// Which of them are decrypted is not decided before, so that the server does not learn it.
+    pub(super) fn download_weights(&mut self, job: &JobInfo, outputs: &[Output]) -> Result<()> {
+        let most = self.job_record()?.terms.patience + 1;
+        if outputs.len() > most {
+            return Err(Error::hostile(format!("weights of {} epochs instead of at most {most}", outputs.len())));
+        }
+        let of_job = self.outputs(job);
+        outputs.iter().enumerate().try_for_each(|(k, output)| of_job.download_weights(output, &self.weights_file(k)))
+    }
+
+    /// The file of the downloaded weights number `index`.
+    fn weights_file(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("weights-{index:04}.ct"))
+    }
+
     /// Decrypts the weights of the best epoch and saves the model.
     pub(super) fn finish(
         mut self,
@@ -41,7 +56,8 @@ impl TrainingRun<'_> {
     ) -> Result<Trained> {
         let record = self.job_record()?.clone();
         let best = record.judge.as_ref().and_then(Judge::best_epoch).ok_or(Error::NothingLearned)?;
-        let validated = self.validated(job, outputs, &record.rounds, best);
+        let judged = self.judged_logits()?;
+        let validated = self.validated(job, outputs, &record.rounds, best, &judged);
         let (output, weights, round) = self.record_fault(validated)?;
         let reference = self.reference(&record, best, report)?;
         let difference = reference.as_ref().map(|reference| weights.max_difference(reference));
@@ -52,11 +68,12 @@ impl TrainingRun<'_> {
             Model::new(&self.options.name, self.data.classes.clone(), &weights, normalisation, noise, training)?;
         model.extraction.clone_from(&self.options.extraction);
         let place = self.project.model(&self.options.name)?;
-        model.save(&place)?;
-        remove_if_there(&self.folder.join(WEIGHTS))?;
+        model.save(&place, self.project.passphrase())?;
+        (0..outputs.len()).try_for_each(|k| remove_if_there(&self.weights_file(k)))?;
         remove_if_there(&self.folder.join(BEST))?;
         self.record.finished = true;
         self.save()?;
+        self.project.close_jobs(&self.options.name)?;
         let keys = self.key_set()?;
         Ok(Trained {
             difference: difference.zip(reference.as_ref()).map(|(d, reference)| d / reference.max_magnitude()),
@@ -80,35 +97,46 @@ impl TrainingRun<'_> {
         outputs: &[Output],
         rounds: &[Round],
         best: usize,
+        judged: &BestEpoch,
     ) -> Result<(Output, Matrix, Round)> {
-        let output = outputs
+        let index = outputs
             .iter()
-            .find(|output| output.epoch == best)
+            .position(|output| output.epoch == best)
             .ok_or_else(|| Error::hostile(format!("the weights of epoch {best} are not among those returned")))?;
-        let weights = self.outputs(job).weights(output, &self.folder.join(WEIGHTS))?;
+        let weights = self.outputs(job).weights(&self.weights_file(index))?;
         let round = rounds.iter().filter(|round| round.accepted).nth(best - 1);
         let round = round.copied().ok_or(Error::NothingLearned)?;
-        let path = self.folder.join(BEST);
-        let judged: BestEpoch = project::read(&path)?.ok_or_else(|| Error::Damaged {
-            path: path.clone(),
-            reason: "the file is missing; start the training again with --replace".to_owned(),
-        })?;
         let logits = logits(self.data.validation.features(), &weights)?;
         let near = ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * round.largest;
         // This comparison also fails for NaN.
         let same = |(a, b): (&f64, &f64)| (a - b).abs() <= near;
         if judged.epoch == best && judged.logits.iter().zip(logits.values()).all(same) {
-            return Ok((*output, weights, round));
+            return Ok((outputs[index], weights, round));
         }
         Err(Error::hostile(
             "weights other than those that were validated: they give other logits for the validation rows",
         ))
     }
 
-    /// Saves the logits of the best epoch so far.
+    /// Saves the logits of the best epoch so far. They are decrypted values, so they are locked if
+    /// the secret key is.
     pub(super) fn save_best(&self, epoch: usize, logits: &Matrix) -> Result<()> {
         let logits = logits.values().iter().take(BEST_LOGITS).copied().collect();
-        project::write(&self.folder.join(BEST), &BestEpoch { epoch, logits })
+        project::write_private(&self.folder.join(BEST), &BestEpoch { epoch, logits }, self.project.passphrase())
+    }
+
+    /// Reads the logits of the best epoch. Without them the weights cannot be checked, and only
+    /// another job can give them.
+    fn judged_logits(&mut self) -> Result<BestEpoch> {
+        let path = self.folder.join(BEST);
+        match project::read_private(&path, self.project.passphrase()) {
+            Ok(Some(judged)) => Ok(judged),
+            Ok(None) | Err(Error::Damaged { .. }) => {
+                self.forget_job()?;
+                Err(Error::JudgedLogitsLost { path })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn reference(

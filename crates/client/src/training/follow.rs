@@ -9,7 +9,9 @@ use hetal_learn::judge::NEAR_THE_END;
 use std::time::Instant;
 
 impl TrainingRun<'_> {
-    /// Follows the job to its end and judges every round.
+    /// Follows the job to its end and judges every round. A server that misbehaves is followed to
+    /// the end like an honest one after `stop`: otherwise it could tell from what the client does
+    /// next what its logits decrypted to.
     pub(super) fn follow(
         &mut self,
         job: &JobInfo,
@@ -33,13 +35,11 @@ impl TrainingRun<'_> {
                 EventKind::Judged { .. } => {}
                 EventKind::Finished(outputs) => return Ok(outputs),
                 EventKind::Failed { reason } => {
-                    self.record.job = None;
-                    self.save()?;
+                    self.forget_job()?;
                     return Err(Error::JobFailed { reason });
                 }
                 EventKind::Cancelled => {
-                    self.record.job = None;
-                    self.save()?;
+                    self.forget_job()?;
                     return Err(Error::JobCancelled);
                 }
             }
@@ -48,7 +48,7 @@ impl TrainingRun<'_> {
     }
 
     /// Sends the verdict on a round: the recorded one, or a new one. The verdict on what no honest
-    /// server sends is `stop`, and after a stop nothing more is sent.
+    /// server sends is `stop`, and after a stop no other verdict is sent.
     fn answer(
         &mut self,
         job: &JobInfo,
@@ -61,7 +61,6 @@ impl TrainingRun<'_> {
         if number < known {
             return Ok(());
         }
-        let mut fault = None;
         if number > known {
             if record.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop) {
                 return Err(Error::hostile(format!("round {number} after the verdict stop")));
@@ -71,25 +70,21 @@ impl TrainingRun<'_> {
             } else {
                 Err(Error::hostile(format!("round {number} after {known} of at most {most}")))
             };
-            let round = judged.or_else(|error| {
-                let Some(what) = error.misbehaviour() else { return Err(error) };
-                fault = Some((what, error));
+            let mut fault = None;
+            let round: Result<Round> = judged.or_else(|error| {
+                fault = Some(error.misbehaviour().ok_or(error)?);
                 Ok(Round { verdict: Verdict::Stop, accepted: false, loss: f64::MAX, accuracy: 0.0, largest: f64::MAX })
-            })?;
+            });
+            let round = round?;
             let record = self.job_record()?;
             record.add_round(round);
-            record.fault = fault.as_ref().map(|(what, _)| what.clone());
+            record.fault = fault;
             // The verdict is on disk before it leaves: a round has only one verdict.
             self.save()?;
             report(ProgressEvent::Judged { number, round });
         }
         let verdict = self.job_record()?.rounds.last().map_or(Verdict::Stop, |round| round.verdict);
-        let said = self.remote.judge_after(job.id, validation, verdict, self.options.verdict_delay);
-        // The misbehaviour is the error to report, not that such a server refuses a verdict.
-        match fault {
-            Some((_, error)) => Err(error),
-            None => Ok(said?),
-        }
+        Ok(self.remote.judge_after(job.id, validation, verdict, self.options.verdict_delay)?)
     }
 
     /// Decrypts the validation logits and judges them.

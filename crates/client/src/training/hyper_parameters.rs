@@ -2,9 +2,10 @@
 
 use super::Options;
 use crate::data::TrainingData;
-use crate::rpc::{HyperParameters, Offer};
+use crate::rpc::{HyperParameters, Offer, ParameterSetInfo};
 use crate::{Error, Layout, Project, Result, keys};
-use hetal_learn::Wishes;
+use hetal_ckks::Params;
+use hetal_learn::{LevelPlan, Wishes};
 
 /// The most epochs that are accepted as a server's default: every epoch reveals two bits.
 const MOST_EPOCHS: usize = 200;
@@ -48,8 +49,7 @@ pub(super) fn agree_on_layout(
 ) -> Result<(Layout, Wishes)> {
     let params = keys::params(project)?;
     if !offer.accepts(params.id()) {
-        let offered = offer.sets.iter().map(|set| set.name.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(Error::SetRefused { set: params.name().to_owned(), offered });
+        return Err(set_refused(params.name(), offer));
     }
     let batch = batch_rows(&options.wishes, offer, data.training.rows());
     let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
@@ -58,10 +58,40 @@ pub(super) fn agree_on_layout(
     Ok((layout, wishes))
 }
 
+/// The error for a server that does not accept a set. It advises only sets that are secure,
+/// whatever the server calls them: their parameters are those of this program.
+fn set_refused(set: &str, offer: &Offer) -> Error {
+    let is_secure = |offered: &&ParameterSetInfo| {
+        Params::named(&offered.name).is_ok_and(|known| {
+            *known.id() == offered.id && known.security().bits() >= 128.0 && known.top_level() >= LevelPlan::DEPTH
+        })
+    };
+    let names = |sets: Vec<&ParameterSetInfo>| sets.iter().map(|set| set.name.as_str()).collect::<Vec<_>>().join(", ");
+    let (set, secure) = (set.to_owned(), names(offer.sets.iter().filter(is_secure).collect()));
+    if secure.is_empty() {
+        return Error::NoSecureSet { set, offered: names(offer.sets.iter().collect()) };
+    }
+    Error::SetRefused { set, offered: secure }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use hetal_learn::nesterov::Momentum;
+
+    /// An insecure set is never advised, nor a set that only has the name of a secure one.
+    #[test]
+    fn insecure_sets_are_not_advised() {
+        let named = |name: &str| ParameterSetInfo { name: name.to_owned(), id: *Params::named(name).unwrap().id() };
+        let refused =
+            |sets: Vec<ParameterSetInfo>| set_refused("insecure-toy12", &Offer { sets, ..offer() }).to_string();
+        let said = refused(vec![named("insecure-toy11")]);
+        assert!(said.contains("NO SECURITY") && !said.contains("--set") && !said.contains("--dir"), "{said}");
+        let forged = ParameterSetInfo { name: "full".to_owned(), ..named("insecure-toy11") };
+        assert!(refused(vec![forged]).contains("NO SECURITY"));
+        let said = refused(vec![named("insecure-toy11"), named("full")]);
+        assert!(said.contains("it accepts full.") && !said.contains("toy11"), "{said}");
+    }
 
     fn offer() -> Offer {
         let defaults = HyperParameters {

@@ -6,6 +6,8 @@
 //! ```text
 //! options, hyper_parameters   what the owner asks for, and what client and server agree on
 //! record                      the state on disk: row blobs, the job, the verdicts
+//! send                        uploads, repaired where the server or this folder lost something
+//! abandoned                   jobs whose record was lost
 //! follow                      events as they arrive, and a verdict for every round
 //! finish                      weights, checked against validated logits and plaintext reference
 //! delete                      removes a job and its uploads from a server
@@ -13,6 +15,7 @@
 //! progress                    progress events and results
 //! ```
 
+mod abandoned;
 mod delete;
 mod finish;
 mod follow;
@@ -21,17 +24,18 @@ mod options;
 mod progress;
 mod record;
 pub mod reference_check;
+mod send;
 
 pub use delete::{Deleted, delete};
 pub use hyper_parameters::batch_rows;
 pub use options::Options;
-pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trained};
+pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trained, shown_loss};
 
 use crate::ciphertexts::RowBlobFile;
-use crate::ciphertexts::row_blobs::{self, parse_blob_name};
+use crate::ciphertexts::row_blobs::parse_blob_name;
 use crate::keys::random_name;
-use crate::project::{self, KeySet};
-use crate::rpc::{BlobDigest, BlobKind, JobId, JobInfo, Remote};
+use crate::project::{self, KeySet, OpenJob};
+use crate::rpc::{JobId, JobInfo, JobState, Remote};
 use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, rpc};
 use hetal_keys::secret_file;
 use hetal_learn::Judge;
@@ -99,7 +103,9 @@ impl<'a> TrainingRun<'a> {
         let record = match before {
             Some(record) if same && fitting(&record) => record.resume(remote, options)?,
             before => {
+                abandoned::cancel(project, remote, &options.name, &folder, before.is_none(), report)?;
                 record::discard(before, remote, &folder)?;
+                project.close_jobs(&options.name)?;
                 let mut record = TrainingRecord::begin(&owner, &layout, data, &keys, wishes, &folder, report)?;
                 record.fresh_keys = options.fresh_keys;
                 record
@@ -120,46 +126,33 @@ impl<'a> TrainingRun<'a> {
     /// result.
     pub fn run(mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
         self.send(report)?;
-        let job = self.job()?;
+        let job = self.job(report)?;
         let start = Instant::now();
         let outcome = self.follow(&job, report);
         self.record.seconds.training += start.elapsed().as_secs_f64();
+        let outcome = outcome.and_then(|outputs| self.download_weights(&job, &outputs).map(|()| outputs));
+        // The server must not see how long the client works on what it downloaded.
+        self.remote.disconnect();
         self.save()?;
         let outputs = self.record_fault(outcome)?;
         self.finish(&job, &outputs, report)
     }
 
-    fn send(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
-        let start = Instant::now();
-        let keys = self.key_set()?;
-        if !keys.sent {
-            // Record this before the first byte leaves: a key set that a server may have seen is
-            // not new any more.
-            let sent = |keys: &&mut KeySet| keys.blob == self.record.keys;
-            self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
+    /// Requests the job, or finds the one that was requested before. A job that failed since is
+    /// replaced by a new one.
+    fn job(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<JobInfo> {
+        let requested_before = self.record.job.as_ref().is_some_and(|job| job.fault.is_none());
+        let job = self.request_job()?;
+        if job.state != JobState::Failed || !requested_before {
+            return Ok(job);
         }
-        let path = self.project.key_file(&keys);
-        let digest = BlobDigest { name: parse_blob_name(&keys.blob)?, size: keys.bytes };
-        let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
-        self.record.sent.keys += self.remote.upload_exactly(BlobKind::Keys, &path, digest, &mut progress)?.sent;
-        let all = self.record.row_bytes();
-        let mut before = 0;
-        let (batches, validation) = (self.record.batches.clone(), self.record.validation.clone());
-        let kinds =
-            batches.iter().map(|b| (BlobKind::Batch, b)).chain(validation.iter().map(|b| (BlobKind::Features, b)));
-        for (kind, row_blob) in kinds {
-            let path = row_blobs::path(&self.folder, row_blob)?;
-            let mut progress = |held, _| report(ProgressEvent::SendingRows { sent: before + held, total: all });
-            let sent = self.remote.upload_exactly(kind, &path, row_blob.digest()?, &mut progress)?;
-            self.record.sent.rows += sent.sent;
-            before += row_blob.bytes;
-        }
-        self.record.seconds.sending += start.elapsed().as_secs_f64();
-        self.save()
+        report(ProgressEvent::Restarted { reason: job.reason });
+        self.forget_job()?;
+        self.request_job()
     }
 
-    /// Requests the job, or finds the one that was requested before.
-    fn job(&mut self) -> Result<JobInfo> {
+    /// Requests the job. The same request returns the same job.
+    fn request_job(&mut self) -> Result<JobInfo> {
         if self.record.job.is_none() {
             let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer())?;
             self.record.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
@@ -188,10 +181,28 @@ impl<'a> TrainingRun<'a> {
             let _ = self.remote.cancel(job.id);
             return Err(fault);
         }
+        if let Some(what) = record.fault.clone().filter(|_| record.id != Some(job.id.to_string())) {
+            return Err(Error::KnownHostile { what });
+        }
         record.assign_job(&job);
         record.judge.get_or_insert_with(|| Judge::new(record.terms.patience, record.terms.range, REPEATS));
         self.save()?;
+        self.project.open_job(OpenJob {
+            training: self.options.name.clone(),
+            server: self.remote.server().to_owned(),
+            id: job.id.to_string(),
+        })?;
         Ok(job)
+    }
+
+    /// Forgets the job, unless its server misbehaved, which is remembered.
+    fn forget_job(&mut self) -> Result<()> {
+        if self.job_record()?.fault.is_none() {
+            self.record.job = None;
+            self.save()?;
+            self.project.close_jobs(&self.options.name)?;
+        }
+        Ok(())
     }
 
     /// The key set of this training.
@@ -203,16 +214,21 @@ impl<'a> TrainingRun<'a> {
         self.record.job.as_mut().ok_or(Error::Interrupted)
     }
 
-    /// Records the misbehaviour of the server, so that the next run does not trust it.
+    /// Records the misbehaviour of the server, so that the next run does not trust it. The first
+    /// misbehaviour is the error, whatever happened after it.
     fn record_fault<T>(&mut self, outcome: Result<T>) -> Result<T> {
-        if let Err(error) = &outcome
-            && let Some(what) = error.misbehaviour()
-            && let Ok(record) = self.job_record()
-        {
-            record.fault = Some(what);
-            self.save()?;
+        let new = outcome.as_ref().err().and_then(Error::misbehaviour);
+        let Some(record) = &mut self.record.job else { return outcome };
+        let Some(what) = record.fault.clone().or(new) else { return outcome };
+        record.fault = Some(what.clone());
+        // If the connection broke before the end, the next command follows the job to its end.
+        record.left = !matches!(&outcome, Err(Error::Remote(error)) if error.is_passing());
+        let left = record.left;
+        self.save()?;
+        if left {
+            self.project.close_jobs(&self.options.name)?;
         }
-        outcome
+        Err(Error::Hostile { what })
     }
 }
 
@@ -278,6 +294,13 @@ fn records(project: &Project) -> Vec<(String, TrainingRecord)> {
     let mut all: Vec<_> = folders.filter_map(record).collect();
     all.sort_by(|(a, _), (b, _)| a.cmp(b));
     all
+}
+
+/// The key set of the training with this job, if this project still has both.
+pub(crate) fn key_set_of_job(project: &Project, job: &str) -> Option<KeySet> {
+    let is_its = |record: &TrainingRecord| record.job.as_ref().is_some_and(|known| known.id.as_deref() == Some(job));
+    let (_, record) = records(project).into_iter().find(|(_, record)| is_its(record))?;
+    project.settings().key_set(&record.keys).cloned()
 }
 
 /// Returns whether bytes are a valid record of a training.

@@ -1,7 +1,8 @@
 //! Progress events and results of a training.
 
 use crate::Model;
-use crate::rpc::JobProgress;
+use crate::rpc::{JobId, JobProgress};
+use hetal_keys::noise_bound;
 use hetal_learn::{Matrix, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -53,6 +54,18 @@ pub enum ProgressEvent {
         number: usize,
         /// The round.
         round: Round,
+    },
+    /// The job that was requested before has failed since. A new one is requested.
+    Restarted {
+        /// The reason that the server gave.
+        reason: String,
+    },
+    /// The record of this training is lost, and its job has not ended.
+    Abandoned {
+        /// The job.
+        job: JobId,
+        /// Whether it was this project's, and was cancelled.
+        cancelled: bool,
     },
     /// The plaintext reference is computed on this machine.
     Checking,
@@ -144,7 +157,8 @@ pub struct Trained {
     /// The weights of the plaintext reference for normalised features, unless the server hides
     /// hyper-parameters.
     pub reference: Option<Matrix>,
-    /// The largest difference to the weights of the reference, relative to its largest weight.
+    /// The largest difference to the weights of the reference, relative to its largest weight. It
+    /// is private: show [`Trained::difference_bound`] instead.
     pub difference: Option<f64>,
     /// Bytes of the key set.
     pub key_bytes: u64,
@@ -156,4 +170,42 @@ pub struct Trained {
     pub seconds: Seconds,
     /// The seconds that the generation of the key set took.
     pub key_seconds: f64,
+}
+
+impl Trained {
+    /// A bound on the difference to the plaintext reference that may be shown.
+    ///
+    /// The difference is the noise of a decryption, which depends on the secret key. A release
+    /// accounts for the noise bound `B` being known: four times the difference, rounded up to a
+    /// power of two. This is `B / 4`, relative to the largest weight of the reference, and tells
+    /// nothing beyond `B`.
+    pub fn difference_bound(&self) -> Option<f64> {
+        let (difference, reference) = self.difference.zip(self.reference.as_ref())?;
+        let largest = reference.max_magnitude();
+        Some(noise_bound(difference * largest) / 4.0 / largest)
+    }
+}
+
+/// A loss with the digits that are shown.
+///
+/// A loss is computed from decrypted logits. Digits far above their noise are nearly always those
+/// of exact arithmetic; the others would be digits of the noise. At `full` the noise of a logit is
+/// about 1e-5, so that one shown loss in some hundred depends on it. This is not a release: losses
+/// are private, and shown to their owner only.
+pub fn shown_loss(loss: f64) -> f64 {
+    (loss * LOSS_DIGITS).round() / LOSS_DIGITS
+}
+
+/// Losses are shown in thousandths.
+const LOSS_DIGITS: f64 = 1000.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_losses_have_three_digits() {
+        assert_eq!(shown_loss(0.123_456_789), 0.123);
+        assert_eq!(shown_loss(0.000_4), 0.0);
+    }
 }

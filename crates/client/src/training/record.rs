@@ -54,6 +54,10 @@ pub(super) struct JobRecord {
     /// The misbehaviour of the server, if there was any.
     #[serde(default)]
     pub fault: Option<String>,
+    /// After a misbehaviour: whether the client has left the server as it leaves an honest one, at
+    /// the end of the job. Otherwise the next command does that first.
+    #[serde(default)]
+    pub left: bool,
 }
 
 impl JobRecord {
@@ -67,6 +71,7 @@ impl JobRecord {
             judge: None,
             rounds: Vec::new(),
             fault: None,
+            left: false,
         }
     }
 
@@ -155,6 +160,8 @@ impl TrainingRecord {
         let moved = job.server != remote.server();
         match &job.fault {
             Some(_) if moved || options.replace => self.job = None,
+            // The server must not see from an interruption that its misbehaviour was noticed.
+            Some(_) if !job.left => {}
             Some(what) => return Err(Error::KnownHostile { what: what.clone() }),
             // The same server under another address knows the request. To another server it is new,
             // with hyper-parameters of its own.
@@ -183,7 +190,9 @@ impl TrainingRecord {
 /// Cancels the job of a training that is replaced and removes its files. The record is removed
 /// first, so that it never names missing files.
 pub(super) fn discard(record: Option<TrainingRecord>, remote: &Remote, folder: &Path) -> Result<()> {
-    if let Some(TrainingRecord { job: Some(JobRecord { id: Some(id), .. }), finished: false, .. }) = &record
+    // The job of a server that was left has ended: it is not told that it is discarded.
+    if let Some(TrainingRecord { job: Some(JobRecord { id: Some(id), left: false, .. }), finished: false, .. }) =
+        &record
         && let Ok(id) = id.parse::<JobId>()
     {
         // The job may be deleted, or belong to another server. Otherwise the limits of the server

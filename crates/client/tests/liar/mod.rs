@@ -46,6 +46,7 @@ pub enum Lie {
     SkippedRound,
     OneRoundMore,
     OtherWeights,
+    MoreWeights,
     WeightsOfAnotherEpoch,
     NoWeights,
     StalledEvents,
@@ -63,6 +64,16 @@ pub enum Lie {
     NoTerms,
     KeepsQueries,
     FewerAnswers,
+    /// Not a lie: from round 2 on the classifier becomes worse, and the client stops.
+    WorseLater,
+    /// Absurd logits from round 2 on.
+    AbsurdLater,
+    /// Not a lie: the first two calls of each kind fail, like those to a server with a full disk.
+    PassingFaults,
+    /// Not a lie: a batch was lost, and the job fails.
+    LosesBatch,
+    /// Not a lie: the job that was requested before has failed.
+    FailedMeanwhile,
 }
 
 /// What the server received and did.
@@ -73,6 +84,11 @@ pub struct Seen {
     pub uploads: HashMap<Vec<u8>, Vec<u8>>,
     /// All other requests, encoded as on the wire.
     pub requests: Vec<Vec<u8>>,
+    /// What the server sees of the client in order: every request with what it can compare in two
+    /// trainings, and every closed connection.
+    pub calls: Vec<String>,
+    /// Open connections.
+    pub connections: usize,
     /// Round, verdict and size of every message that depends on decrypted values.
     pub verdicts: Vec<(u32, v1::Verdict, usize)>,
     pub jobs: u8,
@@ -84,6 +100,10 @@ pub struct Seen {
     terms: v1::Terms,
     events: Vec<v1::Event>,
     outputs: HashMap<Vec<u8>, Vec<u8>>,
+    /// The names of the outputs, in the order in which they were made.
+    order: Vec<Vec<u8>>,
+    faults: HashMap<&'static str, usize>,
+    failed: bool,
 }
 
 struct Server {
@@ -127,12 +147,14 @@ impl Liar {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (send, receive) = tokio::sync::mpsc::channel(1);
+        let of_connections = Arc::clone(&server);
         runtime.spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
-                let (acceptor, send) = (acceptor.clone(), send.clone());
+                let (acceptor, send, server) = (acceptor.clone(), send.clone(), Arc::clone(&of_connections));
                 tokio::spawn(async move {
                     if let Ok(stream) = acceptor.accept(tcp).await {
-                        let _ = send.send(Ok::<_, std::io::Error>(Connection(stream))).await;
+                        server.seen().connections += 1;
+                        let _ = send.send(Ok::<_, std::io::Error>(Connection(stream, server))).await;
                     }
                 });
             }
@@ -163,8 +185,17 @@ impl Liar {
     /// Forgets everything but the uploads, and lies in another way.
     pub fn lie(&self, lie: Lie) {
         let mut seen = self.seen();
-        let (uploads, jobs) = (std::mem::take(&mut seen.uploads), seen.jobs);
-        *seen = Seen { lie: Some(lie), uploads, jobs, ..Seen::default() };
+        let (uploads, jobs, connections) = (std::mem::take(&mut seen.uploads), seen.jobs, seen.connections);
+        *seen = Seen { lie: Some(lie), uploads, jobs, connections, ..Seen::default() };
+    }
+
+    /// Waits until every connection is closed.
+    pub fn wait_until_left(&self) {
+        let start = std::time::Instant::now();
+        while self.seen().connections > 0 {
+            assert!(start.elapsed() < Duration::from_secs(30), "a connection stays open");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -203,7 +234,15 @@ impl Server {
     fn validation(&self, seen: &mut Seen, round: u32) -> What {
         let lie = seen.lie.unwrap_or(Lie::None);
         let features = self.task.validation.features();
-        let mut bytes = self.logits(features, &self.weights(round as usize), lie);
+        let weights = match lie {
+            Lie::WorseLater if round > 1 => {
+                let best = self.weights(1);
+                Matrix::from_fn(best.rows(), best.columns(), |k, h| -best[(k, h)])
+            }
+            _ => self.weights(round as usize),
+        };
+        let as_said = if lie == Lie::AbsurdLater && round > 1 { Lie::AbsurdLogits } else { lie };
+        let mut bytes = self.logits(features, &weights, as_said);
         let honest_len = bytes.len();
         match lie {
             Lie::FlippedBit => bytes[honest_len / 2] ^= 1,
@@ -232,7 +271,8 @@ impl Server {
     fn finished(&self, seen: &mut Seen, last: usize) -> What {
         let (g, level) = (self.layout.geometry(), self.layout.level_plan().weights());
         let lie = seen.lie.unwrap_or(Lie::None);
-        let epochs = if lie == Lie::NoWeights { 0..0 } else { 1..last + 1 };
+        let first = last.saturating_sub(seen.terms.patience as usize).max(1);
+        let epochs = if lie == Lie::NoWeights { 0..0 } else { first..last + 1 };
         let outputs = epochs.map(|epoch| {
             let weights = match lie {
                 Lie::OtherWeights => Matrix::zeros(g.classes(), g.features() + 1),
@@ -243,7 +283,11 @@ impl Server {
             let bytes = parts.iter().flat_map(|part| sealed(&self.owner, part, level, 1.0)).collect();
             put(seen, bytes, |output| output.epoch = epoch as u32)
         });
-        What::Finished(v1::Finished { outputs: outputs.collect() })
+        let mut outputs: Vec<_> = outputs.collect();
+        if lie == Lie::MoreWeights {
+            outputs.extend(outputs.clone());
+        }
+        What::Finished(v1::Finished { outputs })
     }
 
     fn answers(&self, seen: &mut Seen, classification: &v1::Classification) -> What {
@@ -273,6 +317,7 @@ fn put(seen: &mut Seen, bytes: Vec<u8>, describe: impl Fn(&mut v1::Output)) -> v
     let name = blake3::hash(&bytes).as_bytes().to_vec();
     let mut output = v1::Output { blob: name.clone().into(), size: bytes.len() as u64, ..v1::Output::default() };
     describe(&mut output);
+    seen.order.push(name.clone());
     seen.outputs.insert(name, bytes);
     output
 }
@@ -285,6 +330,20 @@ fn tell(seen: &mut Seen, what: What) {
 }
 
 impl Seen {
+    fn call(&mut self, call: impl Into<String>) {
+        self.calls.push(call.into());
+    }
+
+    /// Fails the first two calls of a kind.
+    fn passing_fault(&mut self, kind: &'static str) -> Result<(), Status> {
+        let before = self.faults.entry(kind).or_default();
+        *before += 1;
+        if self.lie == Some(Lie::PassingFaults) && *before <= 2 {
+            return Err(Status::internal("internal server error: the disk is full"));
+        }
+        Ok(())
+    }
+
     fn note(&mut self, message: &impl Message) {
         self.requests.push(message.encode_to_vec());
     }
@@ -323,6 +382,7 @@ impl Hetal for Handler {
 
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Reply<v1::Offer> {
         self.0.seen().note(request.get_ref());
+        self.0.seen().call("Hello");
         let params = &self.0.owner.params;
         Ok(Response::new(v1::Offer {
             version: hetal_wire::VERSION,
@@ -336,6 +396,8 @@ impl Hetal for Handler {
     async fn begin_upload(&self, request: Request<v1::BeginUploadRequest>) -> Reply<v1::UploadState> {
         let mut seen = self.0.seen();
         seen.note(request.get_ref());
+        seen.call(format!("BeginUpload {:?} {}", request.get_ref().kind(), request.get_ref().size));
+        seen.passing_fault("BeginUpload")?;
         let held = seen.uploads.get(&request.get_ref().name[..]).map(|bytes| bytes.len() as u64);
         Ok(Response::new(v1::UploadState { held: held.unwrap_or(0), complete: held.is_some() }))
     }
@@ -348,12 +410,16 @@ impl Hetal for Handler {
             bytes.extend(&part.data);
         }
         let held = bytes.len() as u64;
-        self.0.seen().uploads.insert(name, bytes);
+        let mut seen = self.0.seen();
+        seen.call(format!("Upload {held}"));
+        seen.passing_fault("Upload")?;
+        seen.uploads.insert(name, bytes);
         Ok(Response::new(v1::UploadState { held, complete: true }))
     }
 
     async fn delete_upload(&self, request: Request<v1::DeleteUploadRequest>) -> Reply<v1::Done> {
         let mut seen = self.0.seen();
+        seen.call("DeleteUpload");
         if seen.lie == Some(Lie::KeepsQueries) {
             return Err(Status::internal("no"));
         }
@@ -367,6 +433,7 @@ impl Hetal for Handler {
         let seen = &mut *guard;
         let message = request.into_inner();
         seen.note(&message);
+        seen.call("CreateJob");
         if seen.request == message.request_id[..] {
             return Ok(Response::new(seen.job()));
         }
@@ -385,6 +452,15 @@ impl Hetal for Handler {
                     max_epochs: wishes.max_epochs.unwrap_or(defaults.max_epochs),
                     ..defaults
                 };
+                if seen.lie == Some(Lie::FailedMeanwhile) && !std::mem::replace(&mut seen.failed, true) {
+                    let state = v1::JobState::Failed.into();
+                    return Ok(Response::new(v1::Job { state, reason: "a batch is damaged".to_owned(), ..seen.job() }));
+                }
+                if seen.lie == Some(Lie::LosesBatch) {
+                    seen.uploads.remove(&training.batches[0].blob[..]);
+                    tell(seen, What::Failed(v1::Failed { reason: "a batch is damaged".to_owned() }));
+                    return Ok(Response::new(seen.job()));
+                }
                 if seen.lie == Some(Lie::Rests) {
                     for resting in [false, true] {
                         let phase = v1::Phase::Training.into();
@@ -406,10 +482,12 @@ impl Hetal for Handler {
     }
 
     async fn list_jobs(&self, _: Request<v1::ListJobsRequest>) -> Reply<v1::JobList> {
+        self.0.seen().call("ListJobs");
         Ok(Response::new(v1::JobList { jobs: vec![self.0.seen().job()] }))
     }
 
     async fn get_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
+        self.0.seen().call("GetJob");
         let lie = self.0.seen().lie;
         if lie == Some(Lie::StalledJob) {
             std::future::pending::<()>().await;
@@ -420,11 +498,13 @@ impl Hetal for Handler {
     async fn cancel_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
         let mut seen = self.0.seen();
         seen.cancelled += 1;
+        seen.call("CancelJob");
         Ok(Response::new(seen.job()))
     }
 
     async fn delete_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Done> {
         let mut seen = self.0.seen();
+        seen.call("DeleteJob");
         if seen.lie == Some(Lie::KeepsQueries) {
             return Err(Status::internal("no"));
         }
@@ -434,6 +514,7 @@ impl Hetal for Handler {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
         let (server, mut after) = (Arc::clone(&self.0), request.get_ref().after as usize);
+        server.seen().call(format!("Watch {after}"));
         if server.seen().lie == Some(Lie::LateEvents) {
             return Err(Status::deadline_exceeded("too slow today"));
         }
@@ -461,6 +542,8 @@ impl Hetal for Handler {
         let mut guard = self.0.seen();
         let seen = &mut *guard;
         let (round, verdict) = (message.round, message.verdict());
+        seen.call(format!("Judge {round} {verdict:?} {}", message.encoded_len()));
+        seen.passing_fault("Judge")?;
         seen.verdicts.push((round, verdict, message.encoded_len()));
         seen.note(&message);
         tell(seen, What::Judged(v1::Judged { round }));
@@ -472,8 +555,10 @@ impl Hetal for Handler {
     }
 
     async fn download(&self, request: Request<v1::DownloadRequest>) -> Reply<Self::DownloadStream> {
-        let seen = self.0.seen();
+        let mut seen = self.0.seen();
         let lie = seen.lie.unwrap_or(Lie::None);
+        let number = seen.order.iter().position(|name| *name == request.get_ref().blob[..]);
+        seen.call(format!("Download {number:?} {}", request.get_ref().offset));
         let bytes = seen.outputs.get(&request.get_ref().blob[..]).cloned().unwrap_or_default();
         let rest = bytes.get(request.get_ref().offset as usize..).unwrap_or_default().to_vec();
         let mut parts: Vec<_> =
@@ -504,7 +589,15 @@ fn certificate() -> (TlsAcceptor, Vec<u8>) {
     (TlsAcceptor::from(Arc::new(config)), authority.pem().into_bytes())
 }
 
-struct Connection(TlsStream<TcpStream>);
+struct Connection(TlsStream<TcpStream>, Arc<Server>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut seen = self.1.seen();
+        seen.connections -= 1;
+        seen.call("Close");
+    }
+}
 
 impl tonic::transport::server::Connected for Connection {
     type ConnectInfo = ();

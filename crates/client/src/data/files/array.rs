@@ -1,5 +1,6 @@
 //! Arrays of numbers or texts, common to all formats.
 
+use super::problem::reserved;
 use super::{FileProblem, Labels, Parsed};
 use hetal_learn::Matrix;
 
@@ -31,8 +32,8 @@ impl Array {
             return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
         };
         let values = match &self.values {
-            Values::Floats(values) => values.clone(),
-            Values::Integers(values) => values.iter().map(|&x| x as f64).collect(),
+            Values::Floats(values) => collected(values.len(), values.iter().copied())?,
+            Values::Integers(values) => collected(values.len(), values.iter().map(|&x| x as f64))?,
             Values::Texts(_) => {
                 return Err(FileProblem::Kind { array: name.to_owned(), found: "texts".to_owned(), must: "numbers" });
             }
@@ -41,6 +42,7 @@ impl Array {
     }
 
     /// The memory of its values in bytes.
+    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         match &self.values {
             Values::Floats(values) => 8 * values.len(),
@@ -69,6 +71,13 @@ impl Array {
             }),
         }
     }
+}
+
+/// Collects `count` values; a lack of memory is an error.
+fn collected<T>(count: usize, values: impl Iterator<Item = T>) -> Parsed<Vec<T>> {
+    let mut all = reserved(count)?;
+    all.extend(values);
+    Ok(all)
 }
 
 /// Converts integers that were saved as floats.
@@ -121,26 +130,37 @@ impl Element {
         if width == 0 || expected != bytes.len() {
             return Err(wrong());
         }
-        let floats = |f: fn(&[u8]) -> f64| Values::Floats(bytes.chunks_exact(width).map(f).collect());
+        let count = bytes.len() / width;
+        let chunks = || bytes.chunks_exact(width);
+        let floats = |f: fn(&[u8]) -> f64| collected(count, chunks().map(f)).map(Values::Floats);
         let values = match self {
             Self::Half => floats(|b| half(u16::from_le_bytes(fixed(b)))),
             Self::Bfloat => floats(|b| f32::from_bits(u32::from(u16::from_le_bytes(fixed(b))) << 16).into()),
             Self::Single => floats(|b| f32::from_le_bytes(fixed(b)).into()),
             Self::Double => floats(|b| f64::from_le_bytes(fixed(b))),
-            Self::Signed(_) => Values::Integers(bytes.chunks_exact(width).map(signed).collect()),
-            Self::Unsigned(_) => Values::Integers(
-                bytes.chunks_exact(width).map(unsigned).collect::<Option<_>>().ok_or(FileProblem::Kind {
-                    array: "the array".to_owned(),
-                    found: "integers of 2^63 or more".to_owned(),
-                    must: "smaller ones",
-                })?,
-            ),
-            Self::Text(_) => {
-                Values::Texts(bytes.chunks_exact(width).map(text).collect::<Option<_>>().ok_or_else(wrong)?)
+            Self::Signed(_) => collected(count, chunks().map(signed)).map(Values::Integers),
+            Self::Unsigned(_) => {
+                let mut values = reserved(count)?;
+                for chunk in chunks() {
+                    values.push(unsigned(chunk).ok_or_else(too_large)?);
+                }
+                Ok(Values::Integers(values))
             }
-        };
+            Self::Text(_) => {
+                let mut values = reserved(count)?;
+                for chunk in chunks() {
+                    values.push(text(chunk).ok_or_else(wrong)?);
+                }
+                Ok(Values::Texts(values))
+            }
+        }?;
         Ok(Array { shape, values })
     }
+}
+
+fn too_large() -> FileProblem {
+    let (array, found) = ("the array".to_owned(), "integers of 2^63 or more".to_owned());
+    FileProblem::Kind { array, found, must: "smaller ones" }
 }
 
 /// The first `N` bytes, padded with zeros.

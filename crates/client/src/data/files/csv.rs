@@ -95,6 +95,9 @@ impl<'a> Rows<'a> {
     /// The index of a column by its name, or by its number counted from 1.
     fn column(&self, name: &str) -> Parsed<usize> {
         let named = self.header.as_ref().and_then(|header| header.iter().position(|h| h == name));
+        if self.header.iter().flatten().filter(|h| *h == name).count() > 1 {
+            return Err(FileProblem::Duplicate { what: "columns", name: name.to_owned() });
+        }
         let numbered = || name.parse::<usize>().ok().filter(|n| (1..=self.columns).contains(n)).map(|n| n - 1);
         named.or_else(numbered).ok_or_else(|| FileProblem::Missing {
             what: format!("column {name}"),
@@ -167,8 +170,10 @@ pub fn parse(bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
     let mut rows = Rows::new(bytes, label)?;
     rows.require_commas()?;
     let label = label.map(|name| rows.column(name)).transpose()?;
-    let (mut values, mut labels) = (Vec::new(), Vec::new());
+    let (mut values, mut labels): (Vec<f64>, Vec<String>) = (Vec::new(), Vec::new());
     while let Some(record) = rows.next()? {
+        let bytes = size_of::<f64>() * (values.len() + record.len());
+        values.try_reserve(record.len()).map_err(|_| FileProblem::Memory { bytes })?;
         for (column, field) in record.iter().enumerate() {
             if Some(column) == label {
                 labels.push(rows.label(column, field)?);

@@ -14,14 +14,47 @@ fn invalid(reason: &str) -> FileProblem {
     FileProblem::format(FORMAT, reason)
 }
 
-/// Parses a file.
-pub fn parse(bytes: &[u8]) -> Parsed<Array> {
-    parse_within(bytes, usize::MAX)
+/// The header of an array.
+pub(super) struct Header {
+    element: Element,
+    shape: Vec<usize>,
+    /// Bytes of the header itself.
+    length: usize,
 }
 
-/// Parses a file whose values may use at most `room` bytes of memory. A value of one byte in the
-/// file takes eight bytes in memory, and a text of one character even more.
-pub(super) fn parse_within(bytes: &[u8], room: usize) -> Parsed<Array> {
+impl Header {
+    /// The bytes of the file that this header describes.
+    pub(super) fn file_bytes(&self) -> Option<usize> {
+        self.times_count(self.element.width()?)?.checked_add(self.length)
+    }
+
+    /// The most memory of the values in bytes. A value of one byte in the file takes eight bytes
+    /// in memory, and a text of one character even more.
+    pub(super) fn memory(&self) -> Option<usize> {
+        self.times_count(self.element.memory()?)
+    }
+
+    fn times_count(&self, one: usize) -> Option<usize> {
+        self.shape.iter().try_fold(one, |product, &n| product.checked_mul(n))
+    }
+
+    /// Decodes the values of the whole file `bytes`.
+    pub(super) fn array(self, bytes: &[u8]) -> Parsed<Array> {
+        let body = bytes.get(self.length..).ok_or_else(|| invalid("it ends within its header"))?;
+        self.element.array(FORMAT, self.shape, body)
+    }
+}
+
+/// Parses a file.
+pub fn parse(bytes: &[u8]) -> Parsed<Array> {
+    header(bytes)?.array(bytes)
+}
+
+/// The most bytes of a header, with the magic bytes and its length.
+pub(super) const MAX_HEADER_BYTES: usize = MAX_HEADER + 12;
+
+/// Parses the header of a file, whose first [`MAX_HEADER_BYTES`] are enough.
+pub(super) fn header(bytes: &[u8]) -> Parsed<Header> {
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it does not start with the magic bytes"))?;
     let (length, rest) = match rest {
         [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
@@ -32,19 +65,15 @@ pub(super) fn parse_within(bytes: &[u8], room: usize) -> Parsed<Array> {
     if length > MAX_HEADER {
         return Err(invalid("its header is too long"));
     }
-    let (header, body) = rest.split_at_checked(length).ok_or_else(|| invalid("it ends within its header"))?;
-    let header = std::str::from_utf8(header).map_err(|_| invalid("its header is not text"))?;
-    if !field(header, "'fortran_order':")?.starts_with("False") {
+    let (text, body) = rest.split_at_checked(length).ok_or_else(|| invalid("it ends within its header"))?;
+    let text = std::str::from_utf8(text).map_err(|_| invalid("its header is not text"))?;
+    if !field(text, "'fortran_order':")?.starts_with("False") {
         return Err(invalid("it is in Fortran order: save numpy.ascontiguousarray(array) instead"));
     }
     let description =
-        field(header, "'descr':")?.split('\'').nth(1).ok_or_else(|| invalid("record arrays are not supported"))?;
-    let (element, shape) = (element(description)?, shape(field(header, "'shape':")?)?);
-    let values = element.memory().and_then(|one| shape.iter().try_fold(one, |product, &n| product.checked_mul(n)));
-    if values.is_none_or(|bytes| bytes > room) {
-        return Err(invalid("its values need too much memory"));
-    }
-    element.array(FORMAT, shape, body)
+        field(text, "'descr':")?.split('\'').nth(1).ok_or_else(|| invalid("record arrays are not supported"))?;
+    let (element, shape) = (element(description)?, shape(field(text, "'shape':")?)?);
+    Ok(Header { element, shape, length: bytes.len() - body.len() })
 }
 
 fn field<'a>(header: &'a str, name: &str) -> Parsed<&'a str> {

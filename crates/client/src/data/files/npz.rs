@@ -1,7 +1,10 @@
 //! The NumPy format `.npz`: a ZIP archive of `.npy` arrays, stored or deflated.
 
+use super::problem::reserved;
 use super::{Array, FileProblem, Parsed, npy};
-use miniz_oxide::inflate::decompress_to_vec_with_limit;
+use miniz_oxide::inflate::TINFLStatus;
+use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
 const FORMAT: &str = "NumPy (.npz)";
 const END: u32 = 0x0605_4b50;
@@ -15,7 +18,14 @@ const MAX_COMMENT: usize = 1 << 16;
 /// The most entries of an archive.
 const MAX_ENTRIES: usize = 256;
 /// The most bytes of all arrays together, decompressed and as values in memory.
-const MAX_UNPACKED: usize = 4 << 30;
+const MAX_MEMORY: usize = 4 << 30;
+/// The same for each byte of the file. Zeros compress a thousandfold: without this limit, a file of
+/// a few megabytes would take gigabytes.
+const MAX_EXPANSION: usize = 64;
+/// Arrays that need less memory than this are read, however well they are compressed.
+const ALWAYS_READ: usize = 64 << 20;
+/// Deflate makes at most this many bytes of one.
+const MAX_INFLATION: usize = 1032;
 
 fn invalid(reason: &str) -> FileProblem {
     FileProblem::format(FORMAT, reason)
@@ -42,14 +52,16 @@ struct Entry<'a> {
 
 /// Parses an archive into arrays and their names without `.npy`.
 pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
-    let mut arrays = Vec::new();
-    let mut room = MAX_UNPACKED;
+    let mut arrays: Vec<(String, Array)> = Vec::new();
+    let mut room = bytes.len().saturating_mul(MAX_EXPANSION).clamp(ALWAYS_READ, MAX_MEMORY);
     for entry in directory(bytes)? {
         let Some(name) = std::str::from_utf8(entry.name).ok().and_then(|name| name.strip_suffix(".npy")) else {
             continue;
         };
-        let array = array(bytes, &entry, room)?;
-        room = room.saturating_sub(array.memory());
+        if arrays.iter().any(|(other, _)| other == name) {
+            return Err(FileProblem::Duplicate { what: "arrays", name: name.to_owned() });
+        }
+        let array = array(bytes, &entry, &mut room)?;
         arrays.push((name.to_owned(), array));
     }
     Ok(arrays)
@@ -101,26 +113,61 @@ fn entry(bytes: &[u8], at: usize) -> Parsed<(Entry<'_>, usize)> {
     Ok((entry, name_end + u16_at(bytes, at + 30)? + u16_at(bytes, at + 32)?))
 }
 
-fn array(bytes: &[u8], entry: &Entry<'_>, room: usize) -> Parsed<Array> {
-    if entry.unpacked > room {
-        return Err(invalid("its decompressed arrays are too large"));
+/// Reads an array. Its header is read first: it must describe as many bytes as the directory, and
+/// the bytes and the values must fit into `room`, before anything of that size is allocated.
+fn array(bytes: &[u8], entry: &Entry<'_>, room: &mut usize) -> Parsed<Array> {
+    let packed = packed(bytes, entry)?;
+    let start = match entry.method {
+        0 => packed.get(..npy::MAX_HEADER_BYTES).unwrap_or(packed).into(),
+        8 => inflated(packed, entry.unpacked.min(npy::MAX_HEADER_BYTES), false)?,
+        _ => return Err(invalid("an array is compressed with a method other than deflate")),
+    };
+    let header = npy::header(&start)?;
+    if header.file_bytes() != Some(entry.unpacked) {
+        return Err(invalid("the header of an array describes another number of bytes than the archive"));
     }
+    let unpacked = if entry.method == 0 { 0 } else { entry.unpacked };
+    let needed = header.memory().and_then(|values| values.checked_add(unpacked)).unwrap_or(usize::MAX);
+    if needed > *room {
+        let reason = format!(
+            "its arrays need {needed} bytes of memory or more, which is too much for a file of {} bytes: save it \
+             with numpy.savez instead of savez_compressed, or drop columns",
+            bytes.len()
+        );
+        return Err(invalid(&reason));
+    }
+    *room -= needed;
+    let content = if entry.method == 0 { packed.into() } else { inflated(packed, entry.unpacked, true)? };
+    if content.len() != entry.unpacked || crc32fast::hash(&content) != entry.checksum {
+        return Err(invalid("the checksum of an array is wrong"));
+    }
+    header.array(&content)
+}
+
+/// The bytes of an entry as they are in the archive.
+fn packed<'a>(bytes: &'a [u8], entry: &Entry<'_>) -> Parsed<&'a [u8]> {
     if u32_at(bytes, entry.offset)? != LOCAL {
         return Err(invalid("the header of an entry is damaged"));
     }
     let start = entry.offset + LOCAL_LEN + u16_at(bytes, entry.offset + 26)? + u16_at(bytes, entry.offset + 28)?;
-    let packed = bytes.get(start..start + entry.packed).ok_or_else(|| invalid("it is truncated"))?;
-    let unpacked: std::borrow::Cow<'_, [u8]> = match entry.method {
-        0 => packed.into(),
-        8 => decompress_to_vec_with_limit(packed, entry.unpacked)
-            .map_err(|_| invalid("an array cannot be decompressed"))?
-            .into(),
-        _ => return Err(invalid("an array is compressed with a method other than deflate")),
-    };
-    if unpacked.len() != entry.unpacked || crc32fast::hash(&unpacked) != entry.checksum {
-        return Err(invalid("the checksum of an array is wrong"));
+    bytes.get(start..start + entry.packed).ok_or_else(|| invalid("it is truncated"))
+}
+
+/// Inflates the first `length` bytes, which must be all if `whole`.
+fn inflated(packed: &[u8], length: usize, whole: bool) -> Parsed<std::borrow::Cow<'static, [u8]>> {
+    let damaged = || invalid("an array cannot be decompressed");
+    if length > packed.len().saturating_mul(MAX_INFLATION) {
+        return Err(damaged());
     }
-    npy::parse_within(&unpacked, room)
+    let mut content: Vec<u8> = reserved(length)?;
+    content.resize(length, 0);
+    let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+    let (status, _, written) = decompress(&mut DecompressorOxide::new(), packed, &mut content, 0, flags);
+    match status {
+        TINFLStatus::Done if written == length => Ok(content.into()),
+        TINFLStatus::HasMoreOutput if written == length && !whole => Ok(content.into()),
+        _ => Err(damaged()),
+    }
 }
 
 /// Encodes an archive of uncompressed `.npy` files.

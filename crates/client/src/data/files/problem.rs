@@ -1,11 +1,16 @@
 //! What can be wrong with a file of features or labels.
+//!
+//! Problems quote names and values of the file, which may come from anyone. They are kept as they
+//! are and made safe for a terminal when they are shown.
+
+use crate::sanitize::sanitize_foreign_text as shown;
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileProblem {
     /// The operating system cannot read the file.
-    #[error("{0}")]
+    #[error("{}", shown(.0))]
     Io(String),
     /// The extension names no known format.
     #[error("unknown file extension: the name must end in .npy, .npz, .safetensors or .csv")]
@@ -19,7 +24,7 @@ pub enum FileProblem {
         most: u64,
     },
     /// The file is damaged or has another format.
-    #[error("not a valid {format} file: {reason}")]
+    #[error("not a valid {format} file: {}", shown(.reason))]
     Format {
         /// The expected format.
         format: &'static str,
@@ -27,7 +32,7 @@ pub enum FileProblem {
         reason: String,
     },
     /// An array has the wrong number of dimensions.
-    #[error("{array} has {found} dimensions, and must have {must}")]
+    #[error("{} has {found} dimensions, and must have {must}", shown(.array))]
     Dimensions {
         /// The array.
         array: String,
@@ -37,7 +42,7 @@ pub enum FileProblem {
         must: &'static str,
     },
     /// An array contains values of the wrong kind.
-    #[error("{array} contains {found}, and must contain {must}")]
+    #[error("{} contains {}, and must contain {must}", shown(.array), shown(.found))]
     Kind {
         /// The array.
         array: String,
@@ -47,7 +52,7 @@ pub enum FileProblem {
         must: &'static str,
     },
     /// An array or column does not exist.
-    #[error("{what} not found; the file contains: {known}")]
+    #[error("{} not found; the file contains: {}", shown(.what), shown(.known))]
     Missing {
         /// What was looked for.
         what: String,
@@ -56,7 +61,8 @@ pub enum FileProblem {
     },
     /// A field of a table is not a number.
     #[error(
-        "row {row}, column {column}: {text:?} is not a number (if this is the label column: --label-column {column})"
+        "row {row}, column {}: {:?} is not a number (if this is the label column: --label-column {})",
+        shown(.column), shown(.text), shown(.column)
     )]
     NotANumber {
         /// The row, counted from 1 without the header.
@@ -67,7 +73,7 @@ pub enum FileProblem {
         text: String,
     },
     /// A row has no label.
-    #[error("row {row}, column {column}: the label is missing: give the row a label, or remove the row")]
+    #[error("row {row}, column {}: the label is missing: give the row a label, or remove the row", shown(.column))]
     NoLabel {
         /// The row, counted from 1 without the header.
         row: usize,
@@ -84,6 +90,20 @@ pub enum FileProblem {
         /// The columns of the first row.
         expected: usize,
     },
+    /// Two arrays or columns have one name.
+    #[error("two {what} are named {}: rename one of them, so that it is clear which one is meant", shown(.name))]
+    Duplicate {
+        /// Arrays or columns.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// There is not enough memory for the values.
+    #[error("its values need {bytes} bytes of memory, which are not available: split the file or drop columns")]
+    Memory {
+        /// The bytes.
+        bytes: usize,
+    },
     /// The file has no rows.
     #[error("the file has no rows")]
     Empty,
@@ -93,6 +113,15 @@ impl FileProblem {
     pub(crate) fn format(format: &'static str, reason: impl Into<String>) -> Self {
         Self::Format { format, reason: reason.into() }
     }
+}
+
+/// An empty vector with room for `count` values. A lack of memory is an error and does not end the
+/// program.
+pub(super) fn reserved<T>(count: usize) -> Parsed<Vec<T>> {
+    let mut values = Vec::new();
+    let bytes = count.saturating_mul(size_of::<T>());
+    values.try_reserve_exact(count).map_err(|_| FileProblem::Memory { bytes })?;
+    Ok(values)
 }
 
 /// The result of parsing bytes.

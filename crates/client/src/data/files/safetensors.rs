@@ -2,7 +2,8 @@
 
 use super::array::Element;
 use super::{Array, FileProblem, Parsed};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 const FORMAT: &str = "safetensors";
@@ -20,6 +21,48 @@ struct Tensor {
     data_offsets: (usize, usize),
 }
 
+/// The arrays of a header, ordered by name.
+struct Header {
+    tensors: BTreeMap<String, Tensor>,
+    /// A name that two arrays have.
+    duplicate: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(HeaderVisitor)
+    }
+}
+
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = Header;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object that describes arrays")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+        let mut header = Header { tensors: BTreeMap::new(), duplicate: None };
+        let mut metadata = false;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+                if std::mem::replace(&mut metadata, true) {
+                    header.duplicate = Some(name);
+                }
+                continue;
+            }
+            let tensor = map.next_value().map_err(|e| A::Error::custom(format!("array {name}: {e}")))?;
+            if header.tensors.insert(name.clone(), tensor).is_some() {
+                header.duplicate = Some(name);
+            }
+        }
+        Ok(header)
+    }
+}
+
 /// Parses a file into arrays and their names, ordered by name. Arrays of unknown types are skipped.
 pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
     let (length, rest) = bytes.split_first_chunk().ok_or_else(|| invalid("it is too short"))?;
@@ -28,16 +71,14 @@ pub fn parse(bytes: &[u8]) -> Parsed<Vec<(String, Array)>> {
         return Err(invalid("its header is too long"));
     }
     let (header, data) = rest.split_at_checked(length).ok_or_else(|| invalid("it ends within its header"))?;
-    let header: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(header).map_err(|e| invalid(format!("its header: {e}")))?;
+    let header: Header = serde_json::from_slice(header).map_err(|e| invalid(format!("its header: {e}")))?;
+    if let Some(name) = header.duplicate {
+        return Err(FileProblem::Duplicate { what: "arrays", name });
+    }
     let mut arrays = Vec::new();
     // Arrays that share bytes could need far more memory than the file has bytes.
     let mut room = data.len();
-    for (name, value) in header {
-        if name == "__metadata__" {
-            continue;
-        }
-        let tensor: Tensor = serde_json::from_value(value).map_err(|e| invalid(format!("array {name}: {e}")))?;
+    for (name, tensor) in header.tensors {
         let Some(element) = element(&tensor.dtype) else { continue };
         let (start, end) = tensor.data_offsets;
         let values = data.get(start..end).ok_or_else(|| invalid(format!("array {name} is outside the file")))?;

@@ -173,10 +173,96 @@ fn memory_bombs_are_refused() {
     let shared = safetensors::parse(&file(header(2, 100), 100));
     assert!(shared.is_err_and(|e| e.to_string().contains("shares bytes")));
     let content = npy("|u1", "1000,", &[7; 1000]);
-    assert!(npy::parse_within(&content, 8000).is_ok());
-    assert!(npy::parse_within(&content, 7999).is_err(), "a thousand bytes are eight thousand here");
+    assert_eq!(npy::header(&content).unwrap().memory(), Some(8000), "a thousand bytes are eight thousand here");
     let letters = npy("<U1", "1000,", &b"x\0\0\0".repeat(1000));
     let taken = 1000 * (size_of::<String>() + 4);
-    assert!(npy::parse_within(&letters, taken).is_ok_and(|array| array.memory() <= taken));
-    assert!(npy::parse_within(&letters, taken - 1).is_err(), "a letter is a text here");
+    assert_eq!(npy::header(&letters).unwrap().memory(), Some(taken), "a letter is a text here");
+    assert!(npy::parse(&letters).is_ok_and(|array| array.memory() <= taken));
+}
+
+/// A ZIP archive with deflated content. `unpacked` is the declared size.
+fn deflated(content: &[u8], unpacked: usize) -> Vec<u8> {
+    let mut bytes = npz::write(&[("x", miniz_oxide::deflate::compress_to_vec(content, 1))]);
+    let directory = bytes.len() - 22 - 46 - 5;
+    for (method, checksum, size) in [(8, 14, 22), (directory + 10, directory + 16, directory + 24)] {
+        bytes[method] = 8;
+        bytes[size..size + 4].copy_from_slice(&(unpacked as u32).to_le_bytes());
+        bytes[checksum..checksum + 4].copy_from_slice(&crc32fast::hash(content).to_le_bytes());
+    }
+    bytes
+}
+
+/// The header of an array decides before the array is inflated.
+#[test]
+fn compressed_arrays_are_measured_before_they_are_inflated() {
+    let rows = npy("<f8", "1000, 100", &[0; 800_000]);
+    let archive = deflated(&rows, rows.len());
+    assert!(archive.len() < rows.len() / 64, "well compressed");
+    assert_eq!(parse_table(Format::Npz, &archive, None).unwrap().features.rows(), 1000);
+    let bytes = npy("|u1", "12000000,", &vec![0; 12_000_000]);
+    let said = npz::parse(&deflated(&bytes, bytes.len())).unwrap_err().to_string();
+    assert!(said.contains("too much for a file of") && said.contains("savez"), "{said}");
+    // What the header, the archive and the compressed bytes declare must be the same.
+    let short = npy("|u1", "10,", &vec![0; 1000]);
+    let said = npz::parse(&deflated(&short, short.len())).unwrap_err().to_string();
+    assert!(said.contains("another number of bytes"), "{said}");
+    for declared in [rows.len() - 8, rows.len() + 8, u32::MAX as usize - 1] {
+        assert!(npz::parse(&deflated(&rows, declared)).is_err(), "{declared}");
+    }
+    let mut longer = rows.clone();
+    longer.extend([0; 8]);
+    assert!(npz::parse(&deflated(&longer, rows.len())).is_err(), "more bytes than declared");
+}
+
+#[test]
+fn two_arrays_or_columns_of_one_name_are_an_error() {
+    let array = || npy::write_doubles(&[1, 1], &[1.0]);
+    let twice = npz::parse(&npz::write(&[("x", array()), ("y", array()), ("x", array())]));
+    assert_eq!(twice.unwrap_err(), FileProblem::Duplicate { what: "arrays", name: "x".into() });
+    let tensor = "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}";
+    let file = |header: String| {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.bytes());
+        bytes.resize(bytes.len() + 2, 0);
+        bytes
+    };
+    assert!(safetensors::parse(&file(format!("{{\"x\":{tensor}}}"))).is_ok());
+    for header in [format!("{{\"x\":{tensor},\"x\":{tensor}}}"), format!("{{\"\\u0078\":{tensor},\"x\":{tensor}}}")] {
+        let twice = safetensors::parse(&file(header)).unwrap_err();
+        assert_eq!(twice, FileProblem::Duplicate { what: "arrays", name: "x".into() });
+    }
+    let shape = tensor.replace("\"shape\"", "\"shape\":[2],\"shape\"");
+    assert!(safetensors::parse(&file(format!("{{\"x\":{shape}}}"))).is_err(), "a field twice");
+    let metadata = "\"__metadata__\":{\"a\":\"b\"}";
+    assert!(safetensors::parse(&file(format!("{{{metadata},{metadata},\"x\":{tensor}}}"))).is_err());
+    let columns = parse_table(Format::Csv, b"a,kind,kind\n1,x,y\n", Some("kind")).unwrap_err();
+    assert_eq!(columns, FileProblem::Duplicate { what: "columns", name: "kind".into() });
+}
+
+/// Names and values of a file are quoted in errors without what a terminal obeys.
+#[test]
+fn what_a_file_says_does_nothing_to_a_terminal() {
+    let bad = "\x1b]52;c;cm0gLXJm\x07\u{9b}2J\u{202e}";
+    let doubles = || npy::write_doubles(&[1], &[0.5]);
+    let escaped = bad.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect::<String>();
+    let header = format!("{{\"{escaped}\":{{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}}}");
+    let mut tensors = (header.len() as u64).to_le_bytes().to_vec();
+    tensors.extend(header.bytes());
+    let csv = |text: String| text.into_bytes();
+    let cases: Vec<(Format, Vec<u8>, Option<&str>)> = vec![
+        (Format::Npy, npy(bad, "3,", &[]), None),
+        (Format::Npz, npz::write(&[(bad, doubles())]), None),
+        (Format::Npz, npz::write(&[(bad, doubles()), (bad, doubles())]), None),
+        (Format::Npz, npz::write(&[("x", npy::write_doubles(&[1, 1], &[0.5])), (bad, doubles())]), Some(bad)),
+        (Format::Safetensors, tensors, None),
+        (Format::Csv, csv(format!("a,{bad}\n1,{bad}\n")), None),
+        (Format::Csv, csv(format!("a,{bad}\n1,x\n")), Some("missing")),
+        (Format::Csv, csv(format!("a,{bad}\n1,\n")), Some(bad)),
+        (Format::Csv, csv(format!("a,{bad},{bad}\n1,x,y\n")), Some(bad)),
+    ];
+    for (k, (format, bytes, label)) in cases.into_iter().enumerate() {
+        let error = file_error(Path::new("rows"), parse_table(format, &bytes, label).unwrap_err()).to_string();
+        assert!(!error.contains(['\x1b', '\x07', '\u{9b}', '\u{202e}']), "{k}: {error:?}");
+        assert!(error.contains("\u{fffd}]52"), "{k}: the name is quoted: {error:?}");
+    }
 }

@@ -92,6 +92,7 @@ pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimit
         let help = "export it in a project that has its key, or train it again";
         return Err(Error::OtherKeyModel { model: model.name.clone(), help });
     }
+    project.require_home()?;
     let noise = model.noise.ok_or(Error::NoiseUnknown)?;
     let normalised = model.normalisation.unfold(&model.matrix())?;
     let numbers = normalised.values().len() as u64;
@@ -216,6 +217,58 @@ mod tests {
         project.adopt_key("22".to_owned(), None).unwrap();
         let (published, _) = publish(&mut project, &model, None).unwrap();
         (project, model, published)
+    }
+
+    fn copy(from: &std::path::Path, to: &std::path::Path) {
+        std::fs::create_dir(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap().flatten() {
+            let (path, target) = (entry.path(), to.join(entry.file_name()));
+            if path.is_dir() { copy(&path, &target) } else { std::fs::copy(&path, &target).map(drop).unwrap() }
+        }
+    }
+
+    /// A copy of a project folder has a copy of the release budget, so it publishes nothing.
+    #[cfg(unix)]
+    #[test]
+    fn a_copied_folder_publishes_nothing() {
+        let folder = TempDir::new();
+        let root = folder.path().join("p");
+        let mut project = Project::open(&root, Some("insecure-toy11")).unwrap();
+        project.adopt_key("22".to_owned(), None).unwrap();
+        drop(project);
+        // Copied before the first export, and again after it.
+        copy(&root, &folder.path().join("early"));
+        let (project, mut model, first) = published(&folder);
+        drop(project);
+        copy(&root, &folder.path().join("late"));
+        let publish_in = |name: &str, model: &Model| {
+            publish(&mut Project::existing(&folder.path().join(name)).unwrap(), model, None)
+        };
+        // What was published before may be written again.
+        assert_eq!(publish_in("late", &model).unwrap().0, first);
+        (model.name, model.bias[0]) = ("other".to_owned(), 7.0);
+        for name in ["early", "late"] {
+            let error = publish_in(name, &model).unwrap_err();
+            assert!(matches!(error, Error::CopiedFolder { .. }), "{error}");
+            assert!(error.to_string().contains("--moved"), "{error}");
+        }
+        assert!(publish_in("p", &model).is_ok(), "the folder itself still publishes");
+        // A folder that was moved within a disk is the same; after another move its owner says so.
+        std::fs::rename(&root, folder.path().join("q")).unwrap();
+        (model.name, model.bias[0]) = ("third".to_owned(), 8.0);
+        assert!(publish_in("q", &model).is_ok());
+        Project::existing(&folder.path().join("late")).unwrap().declare_moved().unwrap();
+        assert!(publish_in("late", &model).is_ok());
+        // A new key is counted where it is made; the old one comes back with its count.
+        let mut early = Project::existing(&folder.path().join("early")).unwrap();
+        early.retire_keys().unwrap();
+        early.adopt_key("23".to_owned(), None).unwrap();
+        model.training.key_id = Some("23".to_owned());
+        assert!(publish(&mut early, &model, None).is_ok());
+        early.retire_keys().unwrap();
+        early.adopt_key("22".to_owned(), None).unwrap();
+        (model.name, model.training.key_id) = ("fourth".to_owned(), Some("22".to_owned()));
+        assert!(matches!(publish(&mut early, &model, None), Err(Error::CopiedFolder { .. })));
     }
 
     #[test]

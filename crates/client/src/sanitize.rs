@@ -1,18 +1,42 @@
-//! Text from a server or from file names, made safe to print in a terminal.
+//! Text from others (a server, a file, a file name), made safe to print in a terminal.
 
-/// The most characters of a text from a server.
+/// The most characters of a text from a server or from a file.
 const MAX_CHARACTERS: usize = 500;
 
-/// Shortens a text from a server and makes it safe to print: it must not overwrite what this
-/// program prints.
-pub(super) fn sanitize_server_text(text: &str) -> String {
+/// Shortens a text from a server or from a file and makes it safe to print: it must not overwrite
+/// what this program prints.
+pub(crate) fn sanitize_foreign_text(text: &str) -> String {
     sanitize_terminal(&text.chars().take(MAX_CHARACTERS).collect::<String>())
 }
 
 /// Replaces control characters and characters that change the writing direction, so that a text
 /// cannot move the cursor of a terminal, set its clipboard or reorder letters.
 pub fn sanitize_terminal(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || changes_direction(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    text.chars().map(sanitized).collect()
+}
+
+/// Sanitizes a text of several lines and keeps the ends of lines and tabs.
+pub fn sanitize_lines(text: &str) -> String {
+    let clean = |c| if c == '\n' || c == '\t' { c } else { sanitized(c) };
+    text.chars().map(clean).collect()
+}
+
+/// Escapes in JSON what [`sanitize_terminal`] replaces elsewhere. The value stays the same.
+pub fn escape_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if sanitized(c) == c {
+            escaped.push(c);
+        } else {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+        }
+    }
+    escaped
+}
+
+/// The character, or the replacement character if it does something to a terminal.
+fn sanitized(c: char) -> char {
+    if c.is_control() || changes_direction(c) { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 /// Returns whether a character changes the writing direction.
@@ -31,9 +55,9 @@ mod tests {
     fn a_server_s_words_do_nothing_to_a_terminal() {
         let bad = "no room\r\x1b]52;c;cm0gLXJm\x07\x1b[2Aall is well\u{202e}\u{9b}1m";
         let good = "no room\u{fffd}\u{fffd}]52;c;cm0gLXJm\u{fffd}\u{fffd}[2Aall is well\u{fffd}\u{fffd}1m";
-        assert_eq!(sanitize_server_text(bad), good);
-        assert_eq!(sanitize_server_text("Zürich: 3 × 4 µs"), "Zürich: 3 × 4 µs");
-        assert_eq!(sanitize_server_text(&"x".repeat(10_000)).len(), MAX_CHARACTERS);
+        assert_eq!(sanitize_foreign_text(bad), good);
+        assert_eq!(sanitize_foreign_text("Zürich: 3 × 4 µs"), "Zürich: 3 × 4 µs");
+        assert_eq!(sanitize_foreign_text(&"x".repeat(10_000)).len(), MAX_CHARACTERS);
         for code in [Code::NotFound, Code::ResourceExhausted, Code::Internal, Code::InvalidArgument] {
             let said = Error::of("here", Status::new(code, bad)).to_string();
             assert!(said.contains(good), "{code:?}: {said:?}");
@@ -57,5 +81,14 @@ mod tests {
             v1::Offer { version: hetal_wire::VERSION, program: bad.to_owned(), sets: vec![set], defaults, bounds };
         let offer = Offer::parse(offer).unwrap();
         assert_eq!((offer.program.as_str(), offer.sets[0].name.as_str()), (good, good));
+    }
+
+    #[test]
+    fn lines_stay_lines_and_json_stays_the_same_value() {
+        assert_eq!(sanitize_lines("a\n\tb\x1b[1m\u{9b}"), "a\n\tb\u{fffd}[1m\u{fffd}");
+        let value = serde_json::json!({ "class": "a\x1b\u{9b}2J\u{202e}b" });
+        let shown = escape_json(&value.to_string());
+        assert!(!shown.chars().any(|c| c.is_control() || changes_direction(c)), "{shown:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 }

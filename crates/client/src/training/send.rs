@@ -1,0 +1,149 @@
+//! Sends a training to the server: its key set and its row blobs.
+//!
+//! The server is asked about every blob, also about those that were sent before: it may have lost
+//! or damaged one. What it lacks is sent from the files of this folder. If a file is not what was
+//! written, its rows are encrypted again, under new seeds and as another blob.
+
+use super::{JobRecord, ProgressEvent, TrainingRun, records};
+use crate::ciphertexts::row_blobs::{self, parse_blob_name};
+use crate::ciphertexts::{RowBlobFile, RowBlobWriter};
+use crate::project::{KeySet, remove_if_there};
+use crate::rpc::{self, BlobDigest, BlobKind, JobId};
+use crate::{Error, Result, keys};
+use std::time::Instant;
+
+/// A row blob of a training: its place in the record.
+#[derive(Clone, Copy)]
+enum Place {
+    Batch(usize),
+    Validation(usize),
+}
+
+impl TrainingRun<'_> {
+    /// Uploads what the server does not have.
+    pub(super) fn send(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+        let start = Instant::now();
+        self.send_keys(report)?;
+        let total = self.record.row_bytes();
+        let mut before = 0;
+        let batches = (0..self.record.batches.len()).map(Place::Batch);
+        let places: Vec<_> = batches.chain((0..self.record.validation.len()).map(Place::Validation)).collect();
+        for place in places {
+            let mut progress = |held, _| report(ProgressEvent::SendingRows { sent: before + held, total });
+            let sent = match self.send_rows(place, &mut progress) {
+                Err(Error::Remote(rpc::Error::NotAsWritten { .. })) => {
+                    self.encrypt_again(place)?;
+                    self.send_rows(place, &mut progress)?
+                }
+                sent => sent?,
+            };
+            self.record.sent.rows += sent;
+            before += self.row_blob(place).bytes;
+        }
+        self.record.seconds.sending += start.elapsed().as_secs_f64();
+        self.save()
+    }
+
+    fn row_blob(&self, place: Place) -> &RowBlobFile {
+        match place {
+            Place::Batch(k) => &self.record.batches[k],
+            Place::Validation(k) => &self.record.validation[k],
+        }
+    }
+
+    /// Uploads a row blob, and returns the bytes that were sent.
+    fn send_rows(&self, place: Place, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
+        let row_blob = self.row_blob(place);
+        let kind = match place {
+            Place::Batch(_) => BlobKind::Batch,
+            Place::Validation(_) => BlobKind::Features,
+        };
+        let path = row_blobs::path(&self.folder, row_blob)?;
+        Ok(self.remote.upload_exactly(kind, &path, row_blob.digest()?, progress)?.sent)
+    }
+
+    /// Encrypts rows again whose file is lost. The seeds are new, so the blob is another one, and
+    /// so is the job.
+    fn encrypt_again(&mut self, place: Place) -> Result<()> {
+        let (set, rows, with_labels) = match place {
+            Place::Batch(k) => {
+                (&self.data.training, self.layout.pieces(self.data.training.rows()).get(k).cloned(), true)
+            }
+            Place::Validation(k) => {
+                let ranges = row_blobs::ranges(self.data.validation.rows(), self.layout.geometry().rows());
+                (&self.data.validation, ranges.get(k).cloned(), false)
+            }
+        };
+        let known = self.row_blob(place);
+        let rows = rows.filter(|rows| rows.len() == known.rows);
+        let rows = rows.ok_or_else(|| Error::Protocol { what: format!("{} has other rows", known.file) })?;
+        let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
+        let written = writer.write(set, rows, with_labels, known.file.clone())?;
+        self.leave_job()?;
+        match place {
+            Place::Batch(k) => self.record.batches[k] = written,
+            Place::Validation(k) => self.record.validation[k] = written,
+        }
+        // On disk before the first byte is sent.
+        self.save()
+    }
+
+    /// Cancels the job, because it cannot continue with other blobs.
+    fn leave_job(&mut self) -> Result<()> {
+        match &self.record.job {
+            Some(JobRecord { fault: Some(what), .. }) => return Err(Error::KnownHostile { what: what.clone() }),
+            Some(JobRecord { id: Some(id), .. }) => {
+                if let Ok(id) = id.parse::<JobId>() {
+                    // It may have ended.
+                    let _ = self.remote.cancel(id);
+                }
+            }
+            _ => {}
+        }
+        self.record.job = None;
+        self.project.close_jobs(&self.options.name)
+    }
+
+    fn send_keys(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+        let sent = match self.send_key_set(report) {
+            Err(Error::Remote(rpc::Error::NotAsWritten { .. })) if self.is_the_only_user_of_its_keys() => {
+                self.make_keys_again(report)?;
+                self.send_key_set(report)?
+            }
+            sent => sent?,
+        };
+        self.record.sent.keys += sent;
+        Ok(())
+    }
+
+    /// Uploads the key set, and returns the bytes that were sent.
+    fn send_key_set(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<u64> {
+        let keys = self.key_set()?;
+        if !keys.sent {
+            // Record this before the first byte leaves: a key set that a server may have seen is
+            // not new any more.
+            let sent = |keys: &&mut KeySet| keys.blob == self.record.keys;
+            self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
+        }
+        let path = self.project.key_file(&keys);
+        let digest = BlobDigest { name: parse_blob_name(&keys.blob)?, size: keys.bytes };
+        let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
+        Ok(self.remote.upload_exactly(BlobKind::Keys, &path, digest, &mut progress)?.sent)
+    }
+
+    /// Whether no other interrupted training needs the key set of this one.
+    fn is_the_only_user_of_its_keys(&self) -> bool {
+        records(self.project)
+            .iter()
+            .all(|(name, other)| *name == self.options.name || other.finished || other.keys != self.record.keys)
+    }
+
+    /// Generates the key set again: the server lost it, and so did this folder.
+    fn make_keys_again(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+        remove_if_there(&self.project.key_file(&self.key_set()?))?;
+        let keys = keys::ensure_set(self.project, &self.owner, &self.layout, report)?;
+        self.leave_job()?;
+        self.record.keys = keys.blob;
+        self.save()
+    }
+}
