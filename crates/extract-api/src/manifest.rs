@@ -126,11 +126,6 @@ impl<P: DeserializeOwned> ManifestOf<P> {
         Self::deserialize(value).map_err(bad)?.of_this_version(path)
     }
 
-    /// The former name of [`Self::from_model`].
-    pub fn carried(value: &serde_json::Value, path: &Path) -> Result<Self, Error> {
-        Self::from_model(value, path)
-    }
-
     fn of_this_version(self, path: &Path) -> Result<Self, Error> {
         match self.version {
             Self::VERSION => Ok(self),

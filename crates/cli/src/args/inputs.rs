@@ -94,7 +94,7 @@ impl Inputs {
 
 /// The manifest of the features that a model was trained on, if it stores one.
 pub fn manifest(model: &Model, path: &Path) -> Result<Option<Manifest>> {
-    Ok(model.extraction.as_ref().map(|value| Manifest::carried(value, path)).transpose()?)
+    Ok(model.extraction.as_ref().map(|value| Manifest::from_model(value, path)).transpose()?)
 }
 
 /// Replaces class numbers by the class names of a model, unless they are its class names.
