@@ -13,8 +13,9 @@ const DEPTH: usize = 128 << 10;
 /// size of residues. Addresses, counters and text are none.
 #[inline(never)]
 fn partial_transforms_on_the_stack() -> usize {
-    let marker = 0u8;
-    let here = std::hint::black_box(&marker) as *const u8 as u64;
+    // Its address is that of a whole word.
+    let marker = 0u64;
+    let here = std::hint::black_box(&marker) as *const u64 as u64;
     let mut stack = vec![0; DEPTH];
     File::open("/proc/self/mem").unwrap().read_exact_at(&mut stack, here - DEPTH as u64).unwrap();
     let doubles = stack.chunks_exact(8).map(|word| f64::from_le_bytes(word.try_into().unwrap()));
