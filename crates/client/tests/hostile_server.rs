@@ -161,7 +161,8 @@ fn every_returned_epoch_is_downloaded_in_order() {
     let falling = stage.calls(Lie::WorseLater, &wished, &mut |_| ());
     assert_eq!(weight_downloads(&falling), weight_downloads(&rising));
     let best = |name: &str| Model::load(&stage.folder.path().join(format!("p/models/{name}.json"))).unwrap().training;
-    assert_eq!((best("rising").best_epoch, best("falling").best_epoch), (3, 1));
+    assert_eq!(best("falling").best_epoch, 1);
+    assert!(best("rising").best_epoch > 1, "another epoch is taken");
     assert!(!stage.file("falling", "weights-0000.ct").exists(), "downloads are removed at the end");
 }
 

@@ -36,6 +36,6 @@ pub(super) fn cancel(
 
 /// Whether an earlier training left row blobs in its folder.
 fn has_row_blobs(folder: &Path) -> bool {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(".ct"))
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_string_lossy().ends_with(".ct"))
 }

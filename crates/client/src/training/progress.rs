@@ -189,9 +189,9 @@ impl Trained {
 /// A loss with the digits that are shown.
 ///
 /// A loss is computed from decrypted logits. Digits far above their noise are nearly always those
-/// of exact arithmetic; the others would be digits of the noise. At `full` the noise of a logit is
-/// about 1e-5, so that one shown loss in some hundred depends on it. This is not a release: losses
-/// are private, and shown to their owner only.
+/// of exact arithmetic; the others would be digits of the noise. At `full` the noise changes a
+/// weight by about 1e-6 of the largest one, so it seldom shows in thousandths. This is not a
+/// release: losses are private, and shown to their owner only.
 pub fn shown_loss(loss: f64) -> f64 {
     (loss * LOSS_DIGITS).round() / LOSS_DIGITS
 }

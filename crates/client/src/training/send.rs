@@ -12,9 +12,9 @@ use crate::rpc::{self, BlobDigest, BlobKind, JobId};
 use crate::{Error, Result, keys};
 use std::time::Instant;
 
-/// A row blob of a training: its place in the record.
+/// The index of a row blob in the record of a training.
 #[derive(Clone, Copy)]
-enum Place {
+enum RowBlobIndex {
     Batch(usize),
     Validation(usize),
 }
@@ -26,37 +26,37 @@ impl TrainingRun<'_> {
         self.send_keys(report)?;
         let total = self.record.row_bytes();
         let mut before = 0;
-        let batches = (0..self.record.batches.len()).map(Place::Batch);
-        let places: Vec<_> = batches.chain((0..self.record.validation.len()).map(Place::Validation)).collect();
-        for place in places {
+        let batches = (0..self.record.batches.len()).map(RowBlobIndex::Batch);
+        let indices: Vec<_> = batches.chain((0..self.record.validation.len()).map(RowBlobIndex::Validation)).collect();
+        for index in indices {
             let mut progress = |held, _| report(ProgressEvent::SendingRows { sent: before + held, total });
-            let sent = match self.send_rows(place, &mut progress) {
+            let sent = match self.send_rows(index, &mut progress) {
                 Err(Error::Remote(rpc::Error::NotAsWritten { .. })) => {
-                    self.encrypt_again(place)?;
-                    self.send_rows(place, &mut progress)?
+                    self.encrypt_again(index)?;
+                    self.send_rows(index, &mut progress)?
                 }
                 sent => sent?,
             };
             self.record.sent.rows += sent;
-            before += self.row_blob(place).bytes;
+            before += self.row_blob(index).bytes;
         }
         self.record.seconds.sending += start.elapsed().as_secs_f64();
         self.save()
     }
 
-    fn row_blob(&self, place: Place) -> &RowBlobFile {
-        match place {
-            Place::Batch(k) => &self.record.batches[k],
-            Place::Validation(k) => &self.record.validation[k],
+    fn row_blob(&self, index: RowBlobIndex) -> &RowBlobFile {
+        match index {
+            RowBlobIndex::Batch(k) => &self.record.batches[k],
+            RowBlobIndex::Validation(k) => &self.record.validation[k],
         }
     }
 
     /// Uploads a row blob, and returns the bytes that were sent.
-    fn send_rows(&self, place: Place, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let row_blob = self.row_blob(place);
-        let kind = match place {
-            Place::Batch(_) => BlobKind::Batch,
-            Place::Validation(_) => BlobKind::Features,
+    fn send_rows(&self, index: RowBlobIndex, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
+        let row_blob = self.row_blob(index);
+        let kind = match index {
+            RowBlobIndex::Batch(_) => BlobKind::Batch,
+            RowBlobIndex::Validation(_) => BlobKind::Features,
         };
         let path = row_blobs::path(&self.folder, row_blob)?;
         Ok(self.remote.upload_exactly(kind, &path, row_blob.digest()?, progress)?.sent)
@@ -64,25 +64,25 @@ impl TrainingRun<'_> {
 
     /// Encrypts rows again whose file is lost. The seeds are new, so the blob is another one, and
     /// so is the job.
-    fn encrypt_again(&mut self, place: Place) -> Result<()> {
-        let (set, rows, with_labels) = match place {
-            Place::Batch(k) => {
+    fn encrypt_again(&mut self, index: RowBlobIndex) -> Result<()> {
+        let (set, rows, with_labels) = match index {
+            RowBlobIndex::Batch(k) => {
                 (&self.data.training, self.layout.pieces(self.data.training.rows()).get(k).cloned(), true)
             }
-            Place::Validation(k) => {
+            RowBlobIndex::Validation(k) => {
                 let ranges = row_blobs::ranges(self.data.validation.rows(), self.layout.geometry().rows());
                 (&self.data.validation, ranges.get(k).cloned(), false)
             }
         };
-        let known = self.row_blob(place);
+        let known = self.row_blob(index);
         let rows = rows.filter(|rows| rows.len() == known.rows);
         let rows = rows.ok_or_else(|| Error::Protocol { what: format!("{} has other rows", known.file) })?;
         let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
         let written = writer.write(set, rows, with_labels, known.file.clone())?;
         self.leave_job()?;
-        match place {
-            Place::Batch(k) => self.record.batches[k] = written,
-            Place::Validation(k) => self.record.validation[k] = written,
+        match index {
+            RowBlobIndex::Batch(k) => self.record.batches[k] = written,
+            RowBlobIndex::Validation(k) => self.record.validation[k] = written,
         }
         // On disk before the first byte is sent.
         self.save()
