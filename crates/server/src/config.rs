@@ -1,5 +1,7 @@
 //! Configuration: a TOML file, overridden by flags and environment variables.
 
+mod hyperparameters;
+
 use crate::compute::param_registry::ParamRegistry;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::{Error, Result};
@@ -68,6 +70,7 @@ pub struct Config {
     /// Whether learning rates, momentum and seed are hidden from clients.
     pub hide_hyperparameters: bool,
     /// Defaults and bounds of the hyper-parameters.
+    #[serde(deserialize_with = "hyperparameters::deserialize")]
     pub hyperparameters: Limits,
     /// Limits on what clients may use.
     pub bounds: Bounds,
@@ -250,6 +253,7 @@ impl Config {
         if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
             return refuse("`prepared_gib` must be a number that is not negative");
         }
+        hyperparameters::check(&self.hyperparameters)?;
         Tenants::new(&self.tenants)?;
         ParamRegistry::new(&self.sets, self.allow_insecure)?;
         Ok(())

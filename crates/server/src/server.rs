@@ -205,6 +205,9 @@ impl Sockets {
         let bind =
             |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
         let acceptor = certificates::acceptor(config)?;
+        for warning in certificates::certificate_warnings(config)? {
+            tracing::warn!("{warning}");
+        }
         let listener = bind(config.address)?;
         let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
         let monitor = config.metrics.map(bind).transpose()?;
