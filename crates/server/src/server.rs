@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::context::Core;
 use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
-use crate::metrics::Metrics;
+use crate::metrics::{HealthSource, Metrics};
 use crate::net::{certificates, metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
@@ -176,7 +176,10 @@ fn renew_ownership(worker: &WorkerContext, database: &SqliteState, pause: Durati
                 );
                 return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
-            Err(error) => tracing::warn!(%error, "could not renew the ownership of the blobs"),
+            Err(error) => {
+                worker.core.metrics.count_fault(&error);
+                tracing::warn!(%error, "could not renew the ownership of the blobs");
+            }
         }
     }
 }
@@ -225,11 +228,7 @@ impl Sockets {
         let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            runtime.spawn(metrics_http::serve(
-                monitor,
-                Arc::clone(&service.core.metrics),
-                Arc::clone(&service.core.state),
-            ));
+            runtime.spawn(metrics_http::serve(monitor, HealthSource::of(&service.core)));
         }
         let (connections, incoming) = mpsc::channel(1);
         let limits = tls::Limits {

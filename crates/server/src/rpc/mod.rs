@@ -11,6 +11,7 @@ use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::ConcurrencyLimit;
+use crate::metrics::Metrics;
 use crate::net::tls::Peer;
 use crate::store::state::Quota;
 use crate::store::uploads::Uploads;
@@ -81,16 +82,18 @@ impl Handler {
         work: impl FnOnce(&Service, &Tenant) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, Status> {
         let (service, owner) = (Arc::clone(&self.0), tenant.clone());
-        answer(self.0.request_slots.run_blocking(tenant, move || work(&service, &owner)).await)
+        let outcome = self.0.request_slots.run_blocking(tenant, move || work(&service, &owner)).await;
+        answer(&self.0.core.metrics, outcome)
     }
 }
 
 /// Converts the result of blocking work to a response.
-fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
+fn answer<T>(metrics: &Metrics, outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
     // The panic message may contain secrets, so it goes to the log only.
     let panicked = |e: JoinError| Error::System { what: "a request panicked".to_owned(), reason: e.to_string() };
     let outcome = outcome.unwrap_or_else(|e| Err(panicked(e)));
     outcome.map_err(|error| {
+        metrics.count_fault(&error);
         tracing::debug!(%error, "refused");
         error.into()
     })
@@ -137,7 +140,7 @@ impl Hetal for Handler {
         self.0.check_batches(&message)?;
         let (service, owner) = (Arc::clone(&self.0), tenant.clone());
         let work = move |admission| service.create_job(&owner, &message, admission);
-        let job = answer(self.0.admission.run_blocking(&tenant, work).await)?;
+        let job = answer(&self.0.core.metrics, self.0.admission.run_blocking(&tenant, work).await)?;
         subject.set(job_id(&job.id)?);
         Ok(Response::new(job))
     }
@@ -186,8 +189,14 @@ impl Hetal for Handler {
         subject.set(id);
         let permit = self.0.stream(&tenant)?;
         // An unknown job is refused before the stream begins.
-        self.run(&tenant, move |service, tenant| service.core.state.summary(tenant, id)).await?;
-        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+        let job = self.run(&tenant, move |service, tenant| service.core.state.summary(tenant, id)).await?;
+        if after > job.sequence {
+            let last = job.sequence;
+            let message = format!("job {id} has no event {after} yet: its last event has the number {last}");
+            return Err(Error::invalid(message).into());
+        }
+        // One event may be large, so only one is buffered.
+        let (sender, receiver) = mpsc::channel(1);
         let handler = self.clone();
         tokio::spawn(async move {
             if let Err(status) = handler.send_events(&tenant, id, after, &sender).await {
@@ -286,7 +295,8 @@ mod tests {
     fn what_broke_off_is_for_the_log_alone() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let broken = || -> Result<()> { panic!("a secret") };
-        let status = runtime.block_on(async { answer(tokio::task::spawn_blocking(broken).await).unwrap_err() });
+        let status = runtime
+            .block_on(async { answer(&Metrics::default(), tokio::task::spawn_blocking(broken).await).unwrap_err() });
         assert_eq!(status.code(), tonic::Code::Internal);
         assert!(!status.message().contains("secret") && status.message().contains("internal server error"), "{status}");
     }
