@@ -29,7 +29,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -41,6 +41,9 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// Time limit for streams to end when the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest time between two checks for idle connections.
+const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The least free disk space for a start, in bytes.
 const MIN_FREE_BYTES: u64 = 16 << 20;
@@ -184,6 +187,17 @@ fn renew_ownership(worker: &WorkerContext, database: &SqliteState, pause: Durati
     }
 }
 
+/// Closes idle connections, and those of expired tenants, as long as the service exists.
+async fn close_stale_connections(service: Weak<Service>) {
+    loop {
+        let Some(alive) = service.upgrade() else { return };
+        alive.close_stale_connections();
+        let idle = Duration::from_secs(alive.core.config.bounds.connection_idle_seconds);
+        drop(alive);
+        tokio::time::sleep((idle / 4).min(CONNECTION_CHECK_INTERVAL)).await;
+    }
+}
+
 fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let failed = |e: std::io::Error| Error::System { what: "a thread".to_owned(), reason: e.to_string() };
     std::thread::Builder::new().name(name).spawn(work).map_err(failed)
@@ -230,13 +244,11 @@ impl Sockets {
         if let Some(monitor) = monitor {
             runtime.spawn(metrics_http::serve(monitor, HealthSource::of(&service.core)));
         }
-        let (connections, incoming) = mpsc::channel(1);
-        let limits = tls::Limits {
-            max_connections: config.bounds.connections,
-            preauth_per_address: config.bounds.strangers,
-            handshake_timeout: Duration::from_secs(config.bounds.idle_seconds),
-        };
-        runtime.spawn(tls::accept(listener, acceptor, limits, connections));
+        let (accepted, incoming) = mpsc::channel(1);
+        let handshake_timeout = Duration::from_secs(config.bounds.idle_seconds);
+        let connections = Arc::clone(&service.connections);
+        runtime.spawn(tls::accept(listener, acceptor, connections, handshake_timeout, accepted));
+        runtime.spawn(close_stale_connections(Arc::downgrade(&service)));
         let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
         let (stop, stopped) = oneshot::channel();
         let (ended, end) = oneshot::channel();
@@ -246,6 +258,7 @@ impl Sockets {
         let handler = AuthLayer::new(handler, Arc::clone(&service));
         let server = tonic::transport::Server::builder()
             .max_concurrent_streams(config.bounds.requests)
+            .max_connection_age(Duration::from_secs(config.bounds.connection_seconds))
             .http2_max_header_list_size(16 << 10)
             .http2_keepalive_interval(Some(Duration::from_secs(30)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)))
@@ -304,10 +317,12 @@ impl Server {
         self.authority.as_deref()
     }
 
-    /// Replaces the tenants. Removed tenants are refused from their next request on.
+    /// Replaces the tenants. Connections of removed tenants, and of tenants with other credentials
+    /// than before, are closed.
     pub fn reload(&self, tenants: &[TenantConfig]) -> Result<()> {
         let fresh = Tenants::new(tenants)?;
         *self.service.tenants.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        self.service.close_stale_connections();
         Ok(())
     }
 
