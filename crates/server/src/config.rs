@@ -1,5 +1,7 @@
 //! Configuration: a TOML file, overridden by flags and environment variables.
 
+mod hyperparameters;
+
 use crate::compute::param_registry::ParamRegistry;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::{Error, Result};
@@ -68,6 +70,7 @@ pub struct Config {
     /// Whether learning rates, momentum and seed are hidden from clients.
     pub hide_hyperparameters: bool,
     /// Defaults and bounds of the hyper-parameters.
+    #[serde(deserialize_with = "hyperparameters::deserialize")]
     pub hyperparameters: AgreementLimits,
     /// Limits on what clients may use.
     pub bounds: Bounds,
@@ -118,8 +121,15 @@ pub struct Bounds {
     pub batches: usize,
     /// Concurrent connections.
     pub connections: usize,
-    /// Concurrent connections of a tenant.
+    /// Concurrent connections of a tenant; never more than half of all.
     pub tenant_connections: usize,
+    /// Seconds after which a connection is replaced: its requests end, and the client connects
+    /// again.
+    pub connection_seconds: u64,
+    /// Seconds without a request after which a connection is closed.
+    pub connection_idle_seconds: u64,
+    /// Requests of a tenant a second. Ten times as many may come at once; further ones wait.
+    pub request_rate: u32,
     /// Concurrent unauthenticated connections from one IPv4 address or one IPv6 /64 network.
     pub strangers: usize,
     /// Concurrent requests on one connection.
@@ -152,7 +162,10 @@ impl Default for Bounds {
             kept_jobs: 1000,
             batches: 4096,
             connections: 1024,
-            tenant_connections: 256,
+            tenant_connections: 128,
+            connection_seconds: 24 * 3600,
+            connection_idle_seconds: 600,
+            request_rate: 100,
             strangers: 256,
             requests: 64,
             streams: 256,
@@ -237,8 +250,15 @@ impl Config {
         if self.stall_seconds < MIN_STALL_SECONDS {
             return refuse("`stall_seconds` must be at least 60: a working GPU may be silent for some seconds");
         }
-        if self.bounds.idle_seconds == 0 || self.bounds.verdict_seconds == 0 {
-            return refuse("`idle_seconds` and `verdict_seconds` must be at least 1");
+        let Bounds { idle_seconds, verdict_seconds, connection_seconds, connection_idle_seconds, .. } = self.bounds;
+        if [idle_seconds, verdict_seconds, connection_seconds, connection_idle_seconds].contains(&0) {
+            return refuse(
+                "`idle_seconds`, `verdict_seconds`, `connection_seconds` and `connection_idle_seconds` must be at \
+                 least 1",
+            );
+        }
+        if self.bounds.request_rate == 0 {
+            return refuse("`bounds.request_rate` must be at least 1");
         }
         if self.bounds.audit_bytes < MIN_AUDIT_BYTES {
             return refuse("`bounds.audit_bytes` must be at least 4096");
@@ -250,6 +270,7 @@ impl Config {
         if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
             return refuse("`prepared_gib` must be a number that is not negative");
         }
+        hyperparameters::check(&self.hyperparameters)?;
         Tenants::new(&self.tenants)?;
         ParamRegistry::new(&self.sets, self.allow_insecure)?;
         Ok(())
@@ -286,6 +307,9 @@ mod tests {
             (Bounds { open_uploads: 0, ..Bounds::default() }, "open_uploads"),
             (Bounds { strangers: 0, ..Bounds::default() }, "strangers"),
             (Bounds { idle_seconds: 0, ..Bounds::default() }, "idle_seconds"),
+            (Bounds { connection_seconds: 0, ..Bounds::default() }, "connection_seconds"),
+            (Bounds { connection_idle_seconds: 0, ..Bounds::default() }, "connection_idle_seconds"),
+            (Bounds { request_rate: 0, ..Bounds::default() }, "request_rate"),
         ] {
             let refused = Config { bounds: change, ..config.clone() }.check().unwrap_err().to_string();
             assert!(refused.contains(word), "{refused}");

@@ -68,6 +68,12 @@ pub enum Error {
         /// Which object.
         what: String,
     },
+    /// The stored bytes of an upload are damaged or missing.
+    #[error("upload {name} is damaged or missing on the server: send it again, then repeat the request")]
+    DamagedUpload {
+        /// Its name.
+        name: BlobName,
+    },
     /// The worker lost its lease, and another worker may have the job.
     #[error("the lease was lost")]
     Fenced,
@@ -142,6 +148,11 @@ impl Error {
         matches!(self, Blobs { .. } | State { .. } | System { .. } | Device { .. } | Busy { .. })
     }
 
+    /// Whether the disk, the database or the bucket failed.
+    pub fn is_storage_fault(&self) -> bool {
+        matches!(self, Self::Blobs { .. } | Self::State { .. } | Self::System { .. })
+    }
+
     /// The message for clients. Faults of the server stay in its log, because they may name files.
     pub fn client_message(&self) -> String {
         match self {
@@ -173,7 +184,7 @@ impl From<Error> for Status {
             Error::NoBlob { .. } | Error::NoOutput { .. } | Error::NoJob { .. } => Status::not_found(message),
             Error::Busy { .. } | Error::Fenced => Status::aborted(message),
             Error::Limit { .. } => Status::resource_exhausted(message),
-            Error::Damaged { .. } => Status::data_loss(message),
+            Error::Damaged { .. } | Error::DamagedUpload { .. } => Status::data_loss(message),
             Error::Blobs { .. }
             | Error::State { .. }
             | Error::System { .. }

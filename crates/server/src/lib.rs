@@ -22,7 +22,7 @@ pub use compute::memory_estimate;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use jobs::spec as job_spec;
-pub use net::certificates::authority_path;
+pub use net::certificates::{authority_path, certificate_warnings};
 pub use server::{Server, start};
 pub use store::{blobs, state};
 pub use tenants::erasure::{ErasureReport, forget_tenant};

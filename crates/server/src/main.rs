@@ -67,6 +67,9 @@ enum Command {
     Forget {
         /// The tenant's name.
         tenant: String,
+        /// Delete the data of a tenant who is still in the configuration.
+        #[arg(long)]
+        even_if_configured: bool,
     },
     /// Print the manual page of this program.
     Man,
@@ -87,7 +90,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Some(Command::Token { tenant }) => print_token(tenant),
         Some(Command::Check) => check(&configuration(arguments)?),
-        Some(Command::Forget { tenant }) => forget(&configuration(arguments)?, tenant),
+        Some(Command::Forget { tenant, even_if_configured }) => {
+            forget(&configuration(arguments)?, tenant, *even_if_configured)
+        }
         Some(Command::Man) => print_manual(),
         None => serve(arguments),
     }
@@ -206,11 +211,14 @@ fn check(config: &Config) -> Result<()> {
         config.address,
         config.folder.display()
     );
+    for warning in hetal_server::certificate_warnings(config)? {
+        println!("warning: {warning}");
+    }
     Ok(())
 }
 
-fn forget(config: &Config, tenant: &str) -> Result<()> {
-    let report = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?)?;
+fn forget(config: &Config, tenant: &str, even_if_configured: bool) -> Result<()> {
+    let report = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?, even_if_configured)?;
     println!("{}", serde_json::to_string(&report).map_err(Error::failed)?);
     if report.found_in.is_empty() {
         return Ok(());

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::context::Core;
 use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
-use crate::metrics::Metrics;
+use crate::metrics::{HealthSource, Metrics};
 use crate::net::{certificates, metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
@@ -29,7 +29,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -41,6 +41,9 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// Time limit for streams to end when the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest time between two checks for idle connections.
+const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The least free disk space for a start, in bytes.
 const MIN_FREE_BYTES: u64 = 16 << 20;
@@ -176,8 +179,22 @@ fn renew_ownership(worker: &WorkerContext, database: &SqliteState, pause: Durati
                 );
                 return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
             }
-            Err(error) => tracing::warn!(%error, "could not renew the ownership of the blobs"),
+            Err(error) => {
+                worker.core.metrics.count_fault(&error);
+                tracing::warn!(%error, "could not renew the ownership of the blobs");
+            }
         }
+    }
+}
+
+/// Closes idle connections, and those of expired tenants, as long as the service exists.
+async fn close_stale_connections(service: Weak<Service>) {
+    loop {
+        let Some(alive) = service.upgrade() else { return };
+        alive.close_stale_connections();
+        let idle = Duration::from_secs(alive.core.config.bounds.connection_idle_seconds);
+        drop(alive);
+        tokio::time::sleep((idle / 4).min(CONNECTION_CHECK_INTERVAL)).await;
     }
 }
 
@@ -205,6 +222,9 @@ impl Sockets {
         let bind =
             |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
         let acceptor = certificates::acceptor(config)?;
+        for warning in certificates::certificate_warnings(config)? {
+            tracing::warn!("{warning}");
+        }
         let listener = bind(config.address)?;
         let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
         let monitor = config.metrics.map(bind).transpose()?;
@@ -222,19 +242,13 @@ impl Sockets {
         let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            runtime.spawn(metrics_http::serve(
-                monitor,
-                Arc::clone(&service.core.metrics),
-                Arc::clone(&service.core.state),
-            ));
+            runtime.spawn(metrics_http::serve(monitor, HealthSource::of(&service.core)));
         }
-        let (connections, incoming) = mpsc::channel(1);
-        let limits = tls::Limits {
-            max_connections: config.bounds.connections,
-            preauth_per_address: config.bounds.strangers,
-            handshake_timeout: Duration::from_secs(config.bounds.idle_seconds),
-        };
-        runtime.spawn(tls::accept(listener, acceptor, limits, connections));
+        let (accepted, incoming) = mpsc::channel(1);
+        let handshake_timeout = Duration::from_secs(config.bounds.idle_seconds);
+        let connections = Arc::clone(&service.connections);
+        runtime.spawn(tls::accept(listener, acceptor, connections, handshake_timeout, accepted));
+        runtime.spawn(close_stale_connections(Arc::downgrade(&service)));
         let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
         let (stop, stopped) = oneshot::channel();
         let (ended, end) = oneshot::channel();
@@ -244,6 +258,7 @@ impl Sockets {
         let handler = AuthLayer::new(handler, Arc::clone(&service));
         let server = tonic::transport::Server::builder()
             .max_concurrent_streams(config.bounds.requests)
+            .max_connection_age(Duration::from_secs(config.bounds.connection_seconds))
             .http2_max_header_list_size(16 << 10)
             .http2_keepalive_interval(Some(Duration::from_secs(30)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)))
@@ -302,10 +317,12 @@ impl Server {
         self.authority.as_deref()
     }
 
-    /// Replaces the tenants. Removed tenants are refused from their next request on.
+    /// Replaces the tenants. Connections of removed tenants, and of tenants with other credentials
+    /// than before, are closed.
     pub fn reload(&self, tenants: &[TenantConfig]) -> Result<()> {
         let fresh = Tenants::new(tenants)?;
         *self.service.tenants.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        self.service.close_stale_connections();
         Ok(())
     }
 

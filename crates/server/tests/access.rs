@@ -7,7 +7,7 @@ use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
 use hetal_ckks::bytes::{KeySetReader, KeySetWriter};
 use hetal_client::rpc::{Address, BlobKind, Credentials, Error, Remote, RowBlob};
 use hetal_learn::Wishes;
-use hetal_server::tenants::{Fingerprint, TenantConfig};
+use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use hetal_server::{Config, Server, start};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
@@ -403,10 +403,9 @@ fn strangers_of_an_address_are_counted() {
     config.bounds.strangers = 2;
     let running = start(config).unwrap();
     let [mut first, mut second, mut third] = [0; 3].map(|_| TcpStream::connect(running.address()).unwrap());
-    assert!(is_ended(&mut third, LONG), "a third is let in");
-    assert!(!is_ended(&mut first, SHORT) && !is_ended(&mut second, SHORT));
-    // A closed connection makes room, and an authenticated one needs none.
-    drop(first);
+    // The oldest makes room for the newest, and an authenticated connection needs none.
+    assert!(is_ended(&mut first, LONG), "silent connections lock others out");
+    assert!(!is_ended(&mut second, SHORT) && !is_ended(&mut third, SHORT));
     let connect = || Remote::connect(&address(&running, TOKEN)).unwrap();
     let _known = [0; 3].map(|_| connect());
 }
@@ -641,7 +640,7 @@ fn blobs_and_database_belong_together() {
     let refused = start(config(dir.path())).err().unwrap().to_string();
     assert!(refused.contains("another database"), "{refused}");
     // Tenants are not erased there either.
-    let refused = hetal_server::forget_tenant(&config(dir.path()), &"ann".to_owned().try_into().unwrap());
+    let refused = hetal_server::forget_tenant(&config(dir.path()), &"ann".to_owned().try_into().unwrap(), true);
     assert!(refused.unwrap_err().to_string().contains("another database"));
 }
 
@@ -700,11 +699,18 @@ fn a_tenant_who_leaves_is_gone() {
     let mut watch = ann.watch(job.id, 0);
     while !matches!(watch.next_event().unwrap().unwrap().kind, hetal_client::rpc::EventKind::Validation(_)) {}
     drop(watch);
-    let name = "ann".to_owned().try_into().unwrap();
-    // Erasure is refused while the server runs.
-    assert!(hetal_server::forget_tenant(&config(dir.path()), &name).is_err());
+    let [name, misspelt] = ["ann", "anne"].map(|name| Tenant::try_from(name.to_owned()).unwrap());
+    let forget =
+        |name: &Tenant, even_if_configured| hetal_server::forget_tenant(&config(dir.path()), name, even_if_configured);
+    // Erasure is refused while the server runs, for a tenant who is still configured, and for a
+    // name that nobody has.
+    assert!(forget(&name, true).is_err());
     running.stop();
-    let gone = hetal_server::forget_tenant(&config(dir.path()), &name).unwrap();
+    let refused = forget(&name, false).unwrap_err().to_string();
+    assert!(refused.contains("still configured"), "{refused}");
+    let refused = forget(&misspelt, false).unwrap_err().to_string();
+    assert!(refused.contains("nothing is stored"), "{refused}");
+    let gone = forget(&name, true).unwrap();
     assert!(gone.found_in.is_empty() && gone.jobs == 1 && gone.uploads == 4 && gone.blobs > 4, "{gone:?}");
     let state = std::fs::read(dir.path().join("state.sqlite")).unwrap();
     for trace in [&job.id.0[..], &training.keys.0, b"a label", training.keys.to_string().as_bytes()] {

@@ -73,7 +73,11 @@ pub trait Executor {
 
     /// Reads an uploaded blob.
     fn upload(&self, name: BlobName, size: u64) -> Result<Vec<u8>> {
-        blobs::read(self.blobs(), &Key::new(&self.job().tenant, Namespace::Uploads, name), size)
+        let read = blobs::read(self.blobs(), &Key::new(&self.job().tenant, Namespace::Uploads, name), size);
+        read.map_err(|error| match error {
+            Error::Damaged { .. } | Error::NoBlob { .. } => Error::DamagedUpload { name },
+            other => other,
+        })
     }
 
     /// Stores ciphertexts as one blob of the job. Returns the blob's name and size.

@@ -3,7 +3,7 @@
 use super::key_requirements::{KeyRequirements, KeyRequirementsCache, OLD_KEYS_HINT};
 use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
 use crate::compute::param_registry::ParamRegistry;
-use crate::store::state::{BlobKind, State};
+use crate::store::state::{BlobKind, EventLimit, State};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_ckks::Params;
@@ -11,6 +11,7 @@ use hetal_ckks::bytes;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Agreement, AgreementLimits, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Validates requests for jobs.
@@ -55,6 +56,7 @@ impl RequestValidator<'_> {
         if training.batches.is_empty() || training.validation.is_empty() {
             return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
         }
+        check_distinct(training.batches.iter().chain(&training.validation))?;
         let circuit = training.circuit(&params)?;
         let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
         let geometry = circuit.geometry();
@@ -84,7 +86,9 @@ impl RequestValidator<'_> {
             return Err(Error::invalid(format!("job {id} is not a training")));
         };
         let weights = blob_name(&message.weights)?;
-        let events = self.state.events(self.tenant, id, 0, usize::MAX >> 1)?;
+        // The outputs are in the last event.
+        let last = self.state.summary(self.tenant, id)?.sequence.saturating_sub(1);
+        let events = self.state.events(self.tenant, id, last, EventLimit::PAGE)?;
         let is_output = |event: &v1::Event| match &event.what {
             Some(v1::event::What::Finished(finished)) => finished.outputs.iter().any(|o| o.blob[..] == weights.0),
             _ => false,
@@ -98,13 +102,16 @@ impl RequestValidator<'_> {
         if queries.is_empty() {
             return Err(Error::invalid("there are no queries"));
         }
+        check_distinct(queries.iter())?;
         self.row_blobs(&queries, BlobKind::Features, blocks_len(&params, &circuit), circuit.geometry().rows())?;
         Ok(ClassificationSpec { job: id, training, weights, queries })
     }
 
     fn agreement(&self, message: Option<&v1::Wishes>) -> Result<Agreement> {
         let message = message.copied().unwrap_or_default();
-        let momentum = match message.momentum() {
+        let unknown =
+            |_| Error::invalid(format!("unknown momentum {}: this server knows none and Nesterov", message.momentum));
+        let momentum = match v1::Momentum::try_from(message.momentum).map_err(unknown)? {
             v1::Momentum::Unspecified => None,
             v1::Momentum::None => Some(Momentum::None),
             v1::Momentum::Nesterov => Some(Momentum::Nesterov),
@@ -162,6 +169,18 @@ pub fn check_batch_count(batches: usize, max_batches: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::Limit { message: format!("the job has {batches} row blobs, but at most {max_batches} are allowed") })
+}
+
+/// Refuses row blobs that a request names more than once. Encryption is randomised, so different
+/// rows never have the same blob, and a list of repetitions only costs the server memory.
+fn check_distinct<'a>(row_blobs: impl Iterator<Item = &'a RowBlob>) -> Result<()> {
+    let mut seen = HashSet::new();
+    for RowBlob { blob, .. } in row_blobs {
+        if !seen.insert(*blob) {
+            return Err(Error::invalid(format!("the request names blob {blob} twice: name each row blob once")));
+        }
+    }
+    Ok(())
 }
 
 /// Parses the name of a blob.

@@ -2,3 +2,4 @@
 
 pub mod admission;
 pub mod concurrency;
+pub mod rate;

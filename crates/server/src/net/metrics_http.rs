@@ -1,7 +1,6 @@
 //! Health checks and Prometheus metrics over plain HTTP.
 
-use crate::metrics::Metrics;
-use crate::store::state::State;
+use crate::metrics::HealthSource;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +17,11 @@ const CONNECTIONS: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves health checks and metrics for ever.
-pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, state: Arc<dyn State>) {
-    serve_within(REQUEST_TIMEOUT, listener, metrics, state).await;
+pub async fn serve(listener: TcpListener, source: HealthSource) {
+    serve_within(REQUEST_TIMEOUT, listener, source).await;
 }
 
-async fn serve_within(timeout: Duration, listener: TcpListener, metrics: Arc<Metrics>, state: Arc<dyn State>) {
+async fn serve_within(timeout: Duration, listener: TcpListener, source: HealthSource) {
     // Monitoring requests must not exhaust threads or file descriptors.
     let permits = Arc::new(Semaphore::new(CONCURRENT_RESPONSES));
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
@@ -39,18 +38,13 @@ async fn serve_within(timeout: Duration, listener: TcpListener, metrics: Arc<Met
         {
             oldest.abort();
         }
-        let (metrics, state, permits) = (Arc::clone(&metrics), Arc::clone(&state), Arc::clone(&permits));
-        let respond = async move { tokio::time::timeout(timeout, respond(stream, metrics, state, permits)).await };
+        let (source, permits) = (source.clone(), Arc::clone(&permits));
+        let respond = async move { tokio::time::timeout(timeout, respond(stream, source, permits)).await };
         open.push_back(tokio::spawn(respond).abort_handle());
     }
 }
 
-async fn respond(
-    mut stream: TcpStream,
-    metrics: Arc<Metrics>,
-    state: Arc<dyn State>,
-    permits: Arc<Semaphore>,
-) -> std::io::Result<()> {
+async fn respond(mut stream: TcpStream, source: HealthSource, permits: Arc<Semaphore>) -> std::io::Result<()> {
     let mut head = [0; 4096];
     let mut len = 0;
     while len < head.len() && !head[..len].windows(4).any(|w| w == b"\r\n\r\n") {
@@ -69,7 +63,7 @@ async fn respond(
             // it.
             let permit = permits.acquire_owned().await.map_err(std::io::Error::other)?;
             let answer = tokio::task::spawn_blocking(move || {
-                let answer = metrics.answer(&path, &*state);
+                let answer = source.answer(&path);
                 drop(permit);
                 answer
             });
@@ -107,8 +101,8 @@ mod tests {
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let (metrics, state) = (Arc::new(Metrics::default()), Arc::new(MemoryState::default()));
-            tokio::spawn(serve_within(Duration::from_secs(3600), listener, metrics, state));
+            let source = HealthSource::new(Arc::default(), Arc::new(MemoryState::default()), ".".into());
+            tokio::spawn(serve_within(Duration::from_secs(3600), listener, source));
             let mut silent = Vec::new();
             for _ in 0..CONNECTIONS + CONCURRENT_RESPONSES {
                 silent.push(TcpStream::connect(address).await.unwrap());

@@ -1,6 +1,7 @@
 //! Network: connections, TLS, certificates, and the metrics endpoint.
 
 pub mod certificates;
+pub mod connections;
+mod expiry;
 pub mod metrics_http;
-pub mod preauth;
 pub mod tls;

@@ -1,47 +1,32 @@
 //! TLS connections: TLS 1.3 only, with limits on their number and on the time to authenticate.
 
-use crate::limits::concurrency::{ConcurrencyLimit, Permit};
-use crate::net::preauth::{PreauthConnection, PreauthConnections};
+use crate::net::connections::{ActiveRequest, ConnectionSlot, Connections};
 use crate::tenants::{Fingerprint, Tenant};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-/// Refused requests after which an unauthenticated connection is closed.
-const REFUSALS: u32 = 8;
-
-/// Limits on connections.
-#[derive(Clone, Copy)]
-pub struct Limits {
-    /// Concurrent connections.
-    pub max_connections: usize,
-    /// Concurrent unauthenticated connections from one address. From all addresses together, a
-    /// quarter of `max_connections` is allowed, so that authenticated tenants always find room.
-    pub preauth_per_address: usize,
-    /// Time limit for the TLS handshake, and then for authentication.
-    pub handshake_timeout: Duration,
-}
-
-/// Accepts connections until the receiver is closed.
-pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, out: mpsc::Sender<Connection>) {
-    let permits = Arc::new(Semaphore::new(limits.max_connections));
-    let (per_address, preauth) = (
-        ConcurrencyLimit::new(limits.preauth_per_address),
-        PreauthConnections::new((limits.max_connections / 4).max(1)),
-    );
+/// Accepts connections until the receiver is closed. `handshake_timeout` limits the TLS handshake,
+/// and then the time to authenticate.
+pub async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    connections: Arc<Connections>,
+    handshake_timeout: Duration,
+    out: mpsc::Sender<Connection>,
+) {
     while !out.is_closed() {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let (tcp, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -51,24 +36,17 @@ pub async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: Limits
                 continue;
             }
         };
-        let Some(address_permit) = per_address.try_acquire(&network_of(peer.ip())) else {
-            tracing::debug!(%peer, "refused: too many unauthenticated connections");
-            continue;
-        };
         let (acceptor, out) = (acceptor.clone(), out.clone());
-        let (slot, mut evicted) = preauth.register(network_of(peer.ip()));
+        let (slot, mut closed) = connections.register(network_of(peer.ip()));
         tokio::spawn(async move {
             let _ = tcp.set_nodelay(true);
             let accepted = tokio::select! {
-                accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(tcp)) => accepted,
-                _ = &mut evicted => return tracing::debug!(%peer, "evicted: too many unauthenticated connections"),
+                accepted = tokio::time::timeout(handshake_timeout, acceptor.accept(tcp)) => accepted,
+                _ = &mut closed => return tracing::debug!(%peer, "evicted: too many unauthenticated connections"),
             };
             match accepted {
                 Ok(Ok(stream)) => {
-                    let standing = Standing::Unauthenticated { _address: address_permit, _slot: slot, refusals: 0 };
-                    let _ = out
-                        .send(Connection::new(stream, peer, limits.handshake_timeout, evicted, permit, standing))
-                        .await;
+                    let _ = out.send(Connection::new(stream, peer, handshake_timeout, closed, slot)).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
                 Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
@@ -91,9 +69,8 @@ pub struct Connection {
     peer: Peer,
     /// Closes the connection unless it authenticates before.
     deadline: Pin<Box<Sleep>>,
-    /// Completes when the connection is evicted; `None` afterwards.
-    evicted: Option<oneshot::Receiver<()>>,
-    _permit: OwnedSemaphorePermit,
+    /// Completes when the connection must close; `None` afterwards.
+    closed: Option<oneshot::Receiver<()>>,
 }
 
 /// The remote end of a connection.
@@ -103,49 +80,26 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The fingerprint of its certificate, which a configured authority signed.
     pub certificate: Option<Fingerprint>,
-    standing: Arc<Mutex<Standing>>,
-}
-
-/// How a connection is counted.
-enum Standing {
-    /// Not authenticated, with permits for its address and in total, and the number of refused
-    /// requests.
-    Unauthenticated { _address: Permit<IpAddr>, _slot: PreauthConnection, refusals: u32 },
-    /// Authenticated, with a permit for each tenant that used it.
-    Authenticated(BTreeMap<Tenant, Permit<Tenant>>),
+    authenticated: Arc<AtomicBool>,
+    slot: Arc<ConnectionSlot>,
 }
 
 impl Peer {
     /// Counts the connection as one of the tenant's. Returns false if he has too many.
-    pub fn admit(&self, tenant: &Tenant, connections: &ConcurrencyLimit<Tenant>) -> bool {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Standing::Authenticated(tenants) = &*standing
-            && tenants.contains_key(tenant)
-        {
-            return true;
-        }
-        let Some(permit) = connections.try_acquire(tenant) else { return false };
-        match &mut *standing {
-            Standing::Authenticated(tenants) => drop(tenants.insert(tenant.clone(), permit)),
-            unauthenticated => *unauthenticated = Standing::Authenticated(BTreeMap::from([(tenant.clone(), permit)])),
-        }
-        true
+    pub fn admit(&self, tenant: &Tenant, credential: Fingerprint) -> bool {
+        let admitted = self.slot.admit(tenant, credential);
+        self.authenticated.fetch_or(admitted, Ordering::Relaxed);
+        admitted
     }
 
-    /// Counts a refused request.
+    /// Counts a request with unknown credentials.
     pub fn refused(&self) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Standing::Unauthenticated { refusals, .. } = &mut *standing {
-            *refusals = refusals.saturating_add(1);
-        }
+        self.slot.refused();
     }
 
-    /// The number of refused requests; `None` after authentication.
-    fn preauth_refusals(&self) -> Option<u32> {
-        match *self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
-            Standing::Unauthenticated { refusals, .. } => Some(refusals),
-            Standing::Authenticated(_) => None,
-        }
+    /// Counts a request, until the result is dropped.
+    pub fn begin_request(&self) -> ActiveRequest {
+        self.slot.begin_request()
     }
 }
 
@@ -154,24 +108,23 @@ impl Connection {
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
         handshake_timeout: Duration,
-        evicted: oneshot::Receiver<()>,
-        permit: OwnedSemaphorePermit,
-        standing: Standing,
+        closed: oneshot::Receiver<()>,
+        slot: ConnectionSlot,
     ) -> Self {
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|all| all.first()).map(|first| Fingerprint::of(first));
-        let peer = Peer { address, certificate, standing: Arc::new(Mutex::new(standing)) };
+        let peer = Peer { address, certificate, authenticated: Arc::default(), slot: Arc::new(slot) };
         let deadline = Box::pin(tokio::time::sleep(handshake_timeout));
-        Self { stream, peer, deadline, evicted: Some(evicted), _permit: permit }
+        Self { stream, peer, deadline, closed: Some(closed) }
     }
 
-    /// Whether the connection was evicted.
-    fn is_evicted(&mut self, cx: &mut Context<'_>) -> bool {
-        let evicted = self.evicted.as_mut().is_none_or(|evicted| Pin::new(evicted).poll(cx).is_ready());
-        if evicted {
-            self.evicted = None;
+    /// Whether the connection must close.
+    fn is_closed(&mut self, cx: &mut Context<'_>) -> bool {
+        let closed = self.closed.as_mut().is_none_or(|closed| Pin::new(closed).poll(cx).is_ready());
+        if closed {
+            self.closed = None;
         }
-        evicted
+        closed
     }
 }
 
@@ -185,13 +138,11 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        if let Some(refusals) = self.peer.preauth_refusals() {
-            if refusals >= REFUSALS || self.is_evicted(cx) {
-                return Poll::Ready(Err(std::io::ErrorKind::ConnectionAborted.into()));
-            }
-            if self.deadline.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
-            }
+        if self.is_closed(cx) {
+            return Poll::Ready(Err(std::io::ErrorKind::ConnectionAborted.into()));
+        }
+        if !self.peer.authenticated.load(Ordering::Relaxed) && self.deadline.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }

@@ -1,11 +1,11 @@
 //! Authentication and audit of requests, before any message is read.
 
+use crate::clock;
 use crate::metrics::{Metrics, add};
 use crate::net::tls::Peer;
-use crate::rpc::Service;
+use crate::rpc::{Admitted, Service};
 use crate::tenants::Tenant;
 use crate::tenants::audit::{AuditEntry, AuditLog, AuditSubject, outcome_name};
-use crate::{Error, clock};
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -51,17 +51,12 @@ where
         let recorder = Recorder { audit: Arc::clone(&service.audit), metrics: Arc::clone(&service.core.metrics) };
         let mut audited = AuditedRequest::begin(recorder, request.uri().path(), peer.as_ref());
         add(&service.core.metrics.requests, 1);
-        let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|tenant| {
-            audited.tenant = Some(tenant.clone());
-            match &peer {
-                Some(peer) if !peer.admit(&tenant, &service.connections) => {
-                    Err(Error::Limit { message: "too many connections: reuse the open ones".to_owned() })
-                }
-                _ => Ok(tenant),
-            }
+        let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|identity| {
+            audited.tenant = Some(identity.tenant.clone());
+            service.admit(identity, peer.as_ref())
         });
-        let tenant = match admitted {
-            Ok(tenant) => tenant,
+        let Admitted { tenant, delay } = match admitted {
+            Ok(admitted) => admitted,
             Err(error) => {
                 if let (None, Some(peer)) = (&audited.tenant, &peer) {
                     peer.refused();
@@ -71,10 +66,18 @@ where
                 return Box::pin(async move { Ok(status.into_http()) });
             }
         };
+        let active = peer.map(|peer| peer.begin_request());
+        if let Some(active) = &active {
+            request.extensions_mut().insert(active.clone());
+        }
         request.extensions_mut().insert(tenant.clone());
         request.extensions_mut().insert(audited.subject.clone());
         let answer = self.inner.call(request);
         Box::pin(async move {
+            let _active = active;
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             // The message is read when the response future is polled.
             let _permit =
                 if audited.request == "CreateJob" { service.create_job_slots.acquire(&tenant).await } else { None };

@@ -5,13 +5,14 @@ use crate::jobs::key_requirements::{OLD_KEYS_HINT, describe_key_error};
 use crate::jobs::spec::JobSpec;
 use crate::jobs::validate::{RequestValidator, ValidTraining, check_batch_count};
 use crate::limits::admission::Admission;
-use crate::store::blobs::{Key, Namespace};
+use crate::store::blobs::{Key, Namespace, has_content};
 use crate::store::state::NewJob;
 use crate::tenants::Tenant;
 use crate::{Error, Result, clock};
 use hetal_ckks::bytes::{Codec, KeySetFile};
 use hetal_ckks::{KeyId, KeySource, Params};
 use hetal_wire::{BlobName, JobId, LABEL_BYTES, v1};
+use prost::Message;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ impl Service {
         };
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
-        let new = NewJob { id: JobId(id), request, label: message.label.clone(), spec };
+        let body = *blake3::hash(&message.encode_to_vec()).as_bytes();
+        let new = NewJob { id: JobId(id), request, body, label: message.label.clone(), spec };
         let job = self.core.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
         self.core.notifier.notify();
         Ok(self.describe(&job))
@@ -78,10 +80,17 @@ impl Service {
         params: &Arc<Params>,
         expected: &[(KeyId, usize)],
     ) -> Result<()> {
-        let path = self.core.blobs.local(&Key::new(tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })?;
+        let path = match self.core.blobs.local(&Key::new(tenant, Namespace::Uploads, name)) {
+            Ok(Some(path)) => path,
+            Ok(None) | Err(Error::Damaged { .. }) => return Err(self.uploads.distrust(tenant, name)),
+            Err(error) => return Err(error),
+        };
         let codec = Codec::new(Arc::clone(params), self.core.param_sets.ring(params)?);
-        let file =
-            KeySetFile::open(&codec, &path).map_err(|e| Error::invalid(describe_key_error(&e, OLD_KEYS_HINT)))?;
+        let file = match KeySetFile::open(&codec, &path) {
+            Ok(file) => file,
+            Err(_) if !has_content(&path, name)? => return Err(self.uploads.distrust(tenant, name)),
+            Err(error) => return Err(Error::invalid(describe_key_error(&error, OLD_KEYS_HINT))),
+        };
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
         let expected: BTreeSet<_> = expected.iter().copied().collect();
         if let Some((id, limbs)) = expected.difference(&found).next() {

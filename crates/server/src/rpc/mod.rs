@@ -11,18 +11,21 @@ use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::ConcurrencyLimit;
+use crate::limits::rate::RateLimit;
+use crate::metrics::Metrics;
+use crate::net::connections::{ActiveRequest, ConnectionLimits, Connections};
 use crate::net::tls::Peer;
 use crate::store::state::Quota;
 use crate::store::uploads::Uploads;
 use crate::tenants::audit::{AuditLog, AuditSubject};
-use crate::tenants::{Tenant, Tenants};
+use crate::tenants::{Identity, Tenant, Tenants};
 use crate::{Error, Result, clock};
 use hetal_learn::Verdict;
 use hetal_wire::v1::hetal_server::Hetal;
 use hetal_wire::{VERSION_ENTRY, v1};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinError;
 use tokio_stream::wrappers::ReceiverStream;
@@ -34,6 +37,8 @@ const STREAM_DEPTH: usize = 4;
 /// Concurrent requests of a tenant: twice the default number of concurrent uploads, whose last step
 /// may take long.
 const REQUESTS_PER_TENANT: usize = 16;
+/// How long requests may continue on a connection that has reached its greatest age.
+const CONNECTION_GRACE: Duration = Duration::from_secs(600);
 /// Concurrent `CreateJob` messages of a tenant in memory.
 pub const CREATE_JOBS_PER_TENANT: usize = 2;
 
@@ -47,8 +52,10 @@ pub struct Service {
     pub uploads: Uploads,
     /// The audit log.
     pub audit: Arc<AuditLog>,
-    /// Limits the connections of each tenant.
-    pub connections: ConcurrencyLimit<Tenant>,
+    /// All open connections.
+    pub connections: Arc<Connections>,
+    /// Limits the rate of requests of each tenant.
+    pub rate: RateLimit,
     /// Limits the streams of each tenant.
     pub streams: ConcurrencyLimit<Tenant>,
     /// Serialises `CreateJob` requests, which may compute key requirements.
@@ -60,6 +67,14 @@ pub struct Service {
     pub create_job_slots: TenantSemaphores,
     /// Set when streams must end.
     pub closing: AtomicBool,
+}
+
+/// An admitted request.
+pub struct Admitted {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// How long the request must wait, because the tenant makes too many.
+    pub delay: Duration,
 }
 
 /// The gRPC handler.
@@ -81,16 +96,18 @@ impl Handler {
         work: impl FnOnce(&Service, &Tenant) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, Status> {
         let (service, owner) = (Arc::clone(&self.0), tenant.clone());
-        answer(self.0.request_slots.run_blocking(tenant, move || work(&service, &owner)).await)
+        let outcome = self.0.request_slots.run_blocking(tenant, move || work(&service, &owner)).await;
+        answer(&self.0.core.metrics, outcome)
     }
 }
 
 /// Converts the result of blocking work to a response.
-fn answer<T>(outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
+fn answer<T>(metrics: &Metrics, outcome: std::result::Result<Result<T>, JoinError>) -> std::result::Result<T, Status> {
     // The panic message may contain secrets, so it goes to the log only.
     let panicked = |e: JoinError| Error::System { what: "a request panicked".to_owned(), reason: e.to_string() };
     let outcome = outcome.unwrap_or_else(|e| Err(panicked(e)));
     outcome.map_err(|error| {
+        metrics.count_fault(&error);
         tracing::debug!(%error, "refused");
         error.into()
     })
@@ -137,7 +154,7 @@ impl Hetal for Handler {
         self.0.check_batches(&message)?;
         let (service, owner) = (Arc::clone(&self.0), tenant.clone());
         let work = move |admission| service.create_job(&owner, &message, admission);
-        let job = answer(self.0.admission.run_blocking(&tenant, work).await)?;
+        let job = answer(&self.0.core.metrics, self.0.admission.run_blocking(&tenant, work).await)?;
         subject.set(job_id(&job.id)?);
         Ok(Response::new(job))
     }
@@ -184,10 +201,16 @@ impl Hetal for Handler {
         let (tenant, subject) = authenticated(&request)?;
         let (id, after) = (job_id(&request.get_ref().job)?, request.get_ref().after);
         subject.set(id);
-        let permit = self.0.stream(&tenant)?;
+        let permit = (self.0.stream(&tenant)?, request.extensions().get::<ActiveRequest>().cloned());
         // An unknown job is refused before the stream begins.
-        self.run(&tenant, move |service, tenant| service.core.state.summary(tenant, id)).await?;
-        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+        let job = self.run(&tenant, move |service, tenant| service.core.state.summary(tenant, id)).await?;
+        if after > job.sequence {
+            let last = job.sequence;
+            let message = format!("job {id} has no event {after} yet: its last event has the number {last}");
+            return Err(Error::invalid(message).into());
+        }
+        // One event may be large, so only one is buffered.
+        let (sender, receiver) = mpsc::channel(1);
         let handler = self.clone();
         tokio::spawn(async move {
             if let Err(status) = handler.send_events(&tenant, id, after, &sender).await {
@@ -220,9 +243,10 @@ impl Hetal for Handler {
 
     async fn download(&self, request: Request<v1::DownloadRequest>) -> Reply<Self::DownloadStream> {
         let (tenant, subject) = authenticated(&request)?;
+        let active = request.extensions().get::<ActiveRequest>().cloned();
         let message = request.into_inner();
         subject.set(blob_name(&message.blob)?);
-        let permit = self.0.stream(&tenant)?;
+        let permit = (self.0.stream(&tenant)?, active);
         let reader = self.run(&tenant, move |service, tenant| service.open_output(tenant, &message)).await?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let handler = self.clone();
@@ -244,7 +268,12 @@ impl Service {
             tenants,
             uploads,
             audit,
-            connections: ConcurrencyLimit::new(bounds.tenant_connections),
+            connections: Arc::new(Connections::new(ConnectionLimits {
+                total: bounds.connections,
+                per_tenant: bounds.tenant_connections,
+                preauth_per_address: bounds.strangers,
+            })),
+            rate: RateLimit::new(bounds.request_rate, Duration::from_secs(bounds.idle_seconds)),
             streams: ConcurrencyLimit::new(bounds.streams),
             admission: AdmissionQueue::default(),
             request_slots: TenantSemaphores::new(REQUESTS_PER_TENANT),
@@ -256,7 +285,7 @@ impl Service {
 
     /// Identifies the tenant. The protocol version is checked first, so that an old client is told
     /// to update even with old credentials.
-    pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Tenant> {
+    pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Identity> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let version = text(VERSION_ENTRY).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0);
         hetal_wire::negotiate(version, version).map_err(|message| Error::Version { message })?;
@@ -264,6 +293,35 @@ impl Service {
         let token = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.identify(certificate, token, clock::millis() / 1000)
+    }
+
+    /// Admits a request within the tenant's limits.
+    pub fn admit(&self, identity: Identity, peer: Option<&Peer>) -> Result<Admitted> {
+        let Identity { tenant, credential } = identity;
+        if peer.is_some_and(|peer| !peer.admit(&tenant, credential)) {
+            return Err(Error::Limit { message: "too many connections: reuse the open ones".to_owned() });
+        }
+        let rate = self.core.config.bounds.request_rate;
+        let message = || format!("too many requests: at most {rate} a second are served, try again later");
+        let delay = self.rate.reserve(&tenant, Instant::now()).ok_or_else(|| Error::Limit { message: message() })?;
+        Ok(Admitted { tenant, delay })
+    }
+
+    /// Closes connections that are idle or too old, and those of tenants who are no longer
+    /// configured.
+    pub fn close_stale_connections(&self) {
+        let (bounds, now) = (&self.core.config.bounds, clock::millis() / 1000);
+        let idle = self.connections.close_idle(Duration::from_secs(bounds.connection_idle_seconds));
+        // The network service asks clients to leave earlier, and lets their requests end.
+        self.connections.close_old(Duration::from_secs(bounds.connection_seconds) + CONNECTION_GRACE);
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let revoked = self.connections.close_revoked(|tenant, credential| tenants.is_valid(tenant, credential, now));
+        if revoked > 0 {
+            tracing::info!(revoked, "closed connections of removed or expired tenants");
+        }
+        if idle > 0 {
+            tracing::debug!(idle, "closed idle connections");
+        }
     }
 
     /// Time limit for waiting on a client.
@@ -286,7 +344,8 @@ mod tests {
     fn what_broke_off_is_for_the_log_alone() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let broken = || -> Result<()> { panic!("a secret") };
-        let status = runtime.block_on(async { answer(tokio::task::spawn_blocking(broken).await).unwrap_err() });
+        let status = runtime
+            .block_on(async { answer(&Metrics::default(), tokio::task::spawn_blocking(broken).await).unwrap_err() });
         assert_eq!(status.code(), tonic::Code::Internal);
         assert!(!status.message().contains("secret") && status.message().contains("internal server error"), "{status}");
     }

@@ -5,7 +5,7 @@ use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::concurrency::Permit;
 use crate::metrics::add;
 use crate::store::blobs::{Key, Namespace};
-use crate::store::state::JobState;
+use crate::store::state::{EventLimit, JobState};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{JobId, PART_BYTES, v1};
@@ -17,8 +17,6 @@ use tonic::Status;
 
 /// How often watchers poll for changes by other machines.
 const POLL: Duration = Duration::from_secs(1);
-/// Events read at once.
-const EVENTS_AT_ONCE: usize = 64;
 
 impl Handler {
     /// Sends a blob in parts until the client stops reading.
@@ -62,18 +60,19 @@ impl Handler {
         loop {
             notifier.mark_unchanged();
             let update = self.run(tenant, move |service, tenant| {
-                let events = service.core.state.events(tenant, id, after, EVENTS_AT_ONCE)?;
+                let events = service.core.state.events(tenant, id, after, EventLimit::PAGE)?;
                 Ok((service.core.state.summary(tenant, id)?, events))
             });
             let (job, events) = update.await?;
-            let more = events.len() == EVENTS_AT_ONCE;
+            let came = !events.is_empty();
             for event in events {
                 after = event.sequence;
                 if out.send_timeout(Ok(event), self.0.idle()).await.is_err() {
                     return Ok(());
                 }
             }
-            if more {
+            // More than one page, or an event that came meanwhile.
+            if came && after < job.sequence && !self.0.closing.load(Ordering::Relaxed) {
                 continue;
             }
             // The client resumes the stream at the next server.

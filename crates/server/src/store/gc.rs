@@ -1,11 +1,12 @@
-//! Garbage collection: deletes uploads and blobs that the state does not reference.
+//! Garbage collection: deletes files of uploads and blobs that the state does not reference.
 //!
-//! A crash may leave bytes of deleted uploads and jobs, and ciphertexts of a checkpoint that was
-//! never committed. The collection runs when a server starts, before it serves clients.
+//! A crash may leave three kinds of files: staged bytes of an upload that is complete or deleted,
+//! blobs of a deleted upload or job, and ciphertexts of a checkpoint that was never committed. The
+//! collection runs when a server starts, before it serves clients.
 
 use crate::store::blobs::{Blobs, Key, Namespace};
 use crate::store::staging::Staging;
-use crate::store::state::State;
+use crate::store::state::{State, visit_events};
 use crate::tenants::Tenant;
 use crate::worker::checkpoint::Checkpoint;
 use crate::{Error, Result};
@@ -71,13 +72,13 @@ pub fn referenced_blobs(state: &dyn State, tenant: &Tenant, id: JobId) -> Result
     if let Some(checkpoint) = job.checkpoint.filter(|_| !job.state.has_ended()) {
         names.extend(Checkpoint::parse(&checkpoint)?.1);
     }
-    for event in state.events(tenant, id, 0, usize::MAX >> 1)? {
+    visit_events(state, tenant, id, |event| {
         let outputs = match event.what {
             Some(v1::event::What::Validation(validation)) => validation.logits,
             Some(v1::event::What::Finished(finished)) => finished.outputs,
             _ => Vec::new(),
         };
         names.extend(outputs.iter().filter_map(|output| BlobName::try_from(&output.blob[..]).ok()));
-    }
+    })?;
     Ok(names)
 }

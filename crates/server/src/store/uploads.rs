@@ -89,11 +89,16 @@ impl Uploads {
             self.require_space(size)?;
         }
         let upload = self.state.begin_upload(tenant, wanted, quota)?;
-        if upload.complete {
-            return Ok(UploadProgress { held: size, complete: true });
-        }
         let key = Key::new(tenant, Namespace::Uploads, name);
-        if self.blobs.len(&key)?.is_some() {
+        let stored = self.blobs.len(&key)?;
+        if upload.complete {
+            if stored == Some(size) {
+                return Ok(UploadProgress { held: size, complete: true });
+            }
+            tracing::error!(%key, ?stored, size, "the blob of an upload is missing or has another size: it is asked for again");
+            self.state.distrust_upload(tenant, name)?;
+        }
+        if stored.is_some() {
             // A crash may have come between storing the blob and recording that. The lock excludes
             // a concurrent deletion.
             let _alone = self.staging.lock(tenant, name)?;
@@ -164,6 +169,16 @@ impl Uploads {
         }
         self.blobs.adopt(&Key::new(tenant, Namespace::Uploads, upload.name), staged.path())?;
         self.state.complete_upload(tenant, upload.name)
+    }
+
+    /// Marks an upload whose blob was found damaged or missing, so that the client can send it
+    /// again. Returns the error for the client.
+    pub fn distrust(&self, tenant: &Tenant, name: BlobName) -> Error {
+        tracing::error!(%tenant, upload = %name, "the blob of an upload is damaged or missing: it is asked for again");
+        match self.state.distrust_upload(tenant, name) {
+            Ok(()) => Error::DamagedUpload { name },
+            Err(error) => error,
+        }
     }
 
     /// Deletes an upload that no job uses.

@@ -15,7 +15,7 @@ use tonic::Code;
 /// Rotated files of the tenants' log.
 const KEPT: usize = 8;
 /// Rotated files of the log of unauthenticated requests.
-const KEPT_OF_STRANGERS: usize = 1;
+const KEPT_UNAUTHENTICATED: usize = 1;
 
 /// An entry of the log.
 #[derive(Serialize)]
@@ -55,7 +55,7 @@ impl AuditSubject {
 /// The two audit logs of a server.
 pub struct AuditLog {
     tenants: RotatingLog,
-    strangers: RotatingLog,
+    unauthenticated: RotatingLog,
 }
 
 impl AuditLog {
@@ -63,14 +63,14 @@ impl AuditLog {
     pub fn open(folder: &Path, max_bytes: u64) -> Result<Self> {
         Ok(Self {
             tenants: RotatingLog::open(folder.join("audit.log"), max_bytes, KEPT)?,
-            strangers: RotatingLog::open(folder.join("strangers.log"), max_bytes, KEPT_OF_STRANGERS)?,
+            unauthenticated: RotatingLog::open(folder.join("strangers.log"), max_bytes, KEPT_UNAUTHENTICATED)?,
         })
     }
 
     /// Writes an entry. If this fails, the error goes to the ordinary log and the request
     /// continues.
     pub fn write(&self, entry: &AuditEntry<'_>) {
-        let log = if entry.tenant.is_some() { &self.tenants } else { &self.strangers };
+        let log = if entry.tenant.is_some() { &self.tenants } else { &self.unauthenticated };
         if let Err(error) = log.write(entry) {
             tracing::error!(%error, request = entry.request, tenant = entry.tenant, "could not write the audit log");
         }

@@ -32,8 +32,16 @@ pub struct ErasureReport {
     pub found_in: Vec<String>,
 }
 
-/// Deletes all data of a tenant from the folder of a stopped server.
-pub fn forget_tenant(config: &Config, tenant: &Tenant) -> Result<ErasureReport> {
+/// Deletes all data of a tenant from the folder of a stopped server. Fails if nothing is stored for
+/// the tenant, and, unless `even_if_configured` is set, if the tenant is still configured.
+pub fn forget_tenant(config: &Config, tenant: &Tenant, even_if_configured: bool) -> Result<ErasureReport> {
+    if !even_if_configured && config.tenants.iter().any(|configured| configured.name == *tenant) {
+        let reason = format!(
+            "{tenant} is still configured: remove the tenant from the configuration first, or repeat the command with \
+             --even-if-configured"
+        );
+        return Err(Error::Config { reason });
+    }
     let _lock = folder::lock(&config.folder)?;
     erase_from(config, tenant, &*blobs::open(config)?)
 }
@@ -47,6 +55,7 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     let staging = Staging::open(Arc::new(OsDisk), &folder.join("staging"), 1)?;
     // Random names and hashes, which occur only in data of this tenant.
     let mut names: Vec<Vec<u8>> = state.jobs(tenant)?.iter().map(|job| job.id.to_vec()).collect();
+    require_data(&state, blobs, &staging, tenant)?;
     // The state goes last, so that an interrupted erasure can be repeated.
     let (mut removed, mut partial) = (0, 0);
     for (_, namespace) in blobs.namespaces()?.into_iter().filter(|(owner, _)| owner == tenant) {
@@ -79,6 +88,17 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     audit.operator("forget", tenant, if found_in.is_empty() { "ok" } else { "failed" });
     let tenant = tenant.to_string();
     Ok(ErasureReport { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
+}
+
+/// Refuses a tenant for whom nothing is stored: the name may be misspelt.
+fn require_data(state: &SqliteState, blobs: &dyn Blobs, staging: &Staging, tenant: &Tenant) -> Result<()> {
+    let is_known = state.tenant_totals(tenant)? != TenantTotals::default()
+        || blobs.namespaces()?.iter().any(|(owner, _)| owner == tenant)
+        || staging.files()?.iter().any(|(owner, _)| owner == tenant);
+    if is_known {
+        return Ok(());
+    }
+    Err(Error::Config { reason: format!("nothing is stored for a tenant named {tenant}: check the spelling") })
 }
 
 /// Deletes the empty folders of a tenant.

@@ -89,6 +89,15 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
+/// A tenant, and the hash of the token or certificate that identified him.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The hash.
+    pub credential: Fingerprint,
+}
+
 /// All tenants, by the fingerprints of their credentials. Only hashes are stored and compared, so
 /// the time of a lookup reveals nothing about a token.
 #[derive(Debug, Default)]
@@ -124,13 +133,22 @@ impl Tenants {
     }
 
     /// Identifies a tenant by certificate, else by token, at a time in seconds since 1970.
-    pub fn identify(&self, certificate: Option<Fingerprint>, token: Option<&str>, now: u64) -> Result<Tenant> {
-        let by_certificate = certificate.and_then(|shown| self.certificates.get(&shown));
-        let by_token = token.and_then(|shown| self.tokens.get(&Fingerprint::of(shown.as_bytes())));
+    pub fn identify(&self, certificate: Option<Fingerprint>, token: Option<&str>, now: u64) -> Result<Identity> {
+        let by_certificate = certificate.and_then(|shown| Some((shown, self.certificates.get(&shown)?)));
+        let token = token.map(|shown| Fingerprint::of(shown.as_bytes()));
+        let by_token = token.and_then(|shown| Some((shown, self.tokens.get(&shown)?)));
         match by_certificate.or(by_token) {
-            Some((tenant, expires)) if now < *expires => Ok(tenant.clone()),
+            Some((credential, (tenant, expires))) if now < *expires => {
+                Ok(Identity { tenant: tenant.clone(), credential })
+            }
             _ => Err(Error::Credentials),
         }
+    }
+
+    /// Whether a token or certificate belongs to a tenant, at a time in seconds since 1970.
+    pub fn is_valid(&self, tenant: &Tenant, credential: Fingerprint, now: u64) -> bool {
+        let found = [&self.certificates, &self.tokens].into_iter().filter_map(|all| all.get(&credential));
+        found.into_iter().any(|(owner, expires)| owner == tenant && now < *expires)
     }
 }
 
@@ -149,8 +167,13 @@ mod tests {
         let mut second = config("second", None, None);
         second.certificate = Some(Fingerprint::of(b"certificate"));
         let tenants = Tenants::new(&[config("first", Some("abc"), Some(100)), second]).unwrap();
-        assert_eq!(tenants.identify(None, Some("abc"), 99).unwrap().as_str(), "first");
-        assert_eq!(tenants.identify(Some(Fingerprint::of(b"certificate")), None, 99).unwrap().as_str(), "second");
+        let first = tenants.identify(None, Some("abc"), 99).unwrap();
+        assert_eq!((first.tenant.as_str(), first.credential), ("first", Fingerprint::of(b"abc")));
+        let second = tenants.identify(Some(Fingerprint::of(b"certificate")), None, 99).unwrap();
+        assert_eq!((second.tenant.as_str(), second.credential), ("second", Fingerprint::of(b"certificate")));
+        let is_valid = |identity: &Identity, now| tenants.is_valid(&identity.tenant, identity.credential, now);
+        assert!(is_valid(&first, 99) && !is_valid(&first, 100) && is_valid(&second, 100));
+        assert!(!tenants.is_valid(&first.tenant, second.credential, 99));
         // Expired, wrong, a certificate's hash as a token, and no credentials.
         assert_eq!(tenants.identify(None, Some("abc"), 100), Err(Error::Credentials));
         assert_eq!(tenants.identify(None, Some("abd"), 99), Err(Error::Credentials));

@@ -8,8 +8,14 @@ use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
 use hetal_wire::v1;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
+
+/// The least time that a job keeps its worker while another job could run: an idle worker may be
+/// about to claim that job.
+const MIN_CONTENDED_WAIT: Duration = Duration::from_millis(100);
+/// The most time that a job keeps its worker while another job could run.
+const MAX_CONTENDED_WAIT: Duration = Duration::from_secs(10);
 
 /// One attempt at a job: what it may read and change.
 pub struct Attempt<'a> {
@@ -27,6 +33,8 @@ pub struct Attempt<'a> {
     started: Instant,
     /// The part of the elapsed time that the state has recorded.
     accounted: Mutex<Duration>,
+    /// How long it took to load the keys and to prepare the device.
+    preparation: OnceLock<Duration>,
     /// The last sign of progress on the device. `None` until the attempt starts to use the device,
     /// because earlier steps may wait for something else.
     last_activity: Mutex<Option<Instant>>,
@@ -48,6 +56,7 @@ impl<'a> Attempt<'a> {
             fenced: AtomicBool::new(false),
             started: Instant::now(),
             accounted: Mutex::default(),
+            preparation: OnceLock::new(),
             last_activity: Mutex::default(),
             started_on_device: AtomicBool::new(false),
             checkpointed: AtomicBool::new(false),
@@ -113,6 +122,26 @@ impl<'a> Attempt<'a> {
         Ok(None)
     }
 
+    /// Records that the keys are loaded and the computation begins.
+    pub fn prepared(&self) {
+        // Only the first call counts.
+        let _ = self.preparation.set(self.started.elapsed());
+    }
+
+    /// Whether a worker could claim another job.
+    pub fn is_contended(&self) -> Result<bool> {
+        let now = (self.core.clock)();
+        self.core.state.has_claimable(now, now + 1000 * self.core.config.lease_seconds)
+    }
+
+    /// How long, in all rounds together, this attempt may wait for verdicts while another job could
+    /// run. Waiting as long as the keys took to load costs at most twice the better choice, whether
+    /// the owner answers soon or not.
+    pub fn contended_wait(&self) -> Duration {
+        let preparation = self.preparation.get().copied().unwrap_or_default();
+        preparation.clamp(MIN_CONTENDED_WAIT, MAX_CONTENDED_WAIT)
+    }
+
     /// From now on, silence means that the device hangs.
     pub fn start_device_watch(&self) {
         *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -148,7 +177,10 @@ impl<'a> Attempt<'a> {
                 Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
                 // A later renewal may succeed. If none does, the lease ends and another worker
                 // takes over.
-                Err(error) => tracing::warn!(job = %self.job.id, %error, "could not renew a lease"),
+                Err(error) => {
+                    self.core.metrics.count_fault(&error);
+                    tracing::warn!(job = %self.job.id, %error, "could not renew a lease");
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Checkpoints of trainings, as the state keeps them.
+//! The text of checkpoints, as the state keeps it. `training` decides what is saved and when.
 
 use crate::{Error, Result};
 use hetal_learn::session::CheckpointRecord;
@@ -20,6 +20,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// The checkpoint as the state keeps it.
+    pub fn to_text(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(Error::failed)
+    }
+
     /// Parses a checkpoint. Also returns the names of its ciphertexts.
     pub fn parse(text: &str) -> Result<(Self, Vec<BlobName>)> {
         let broken = |e: &dyn std::fmt::Display| Error::failed(format!("invalid checkpoint: {e}"));

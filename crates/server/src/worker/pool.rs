@@ -6,14 +6,14 @@ use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
 use crate::metrics::add;
-use crate::store::blobs::{Key, Namespace};
+use crate::store::blobs::{Key, Namespace, has_content};
 use crate::store::state::{Change, Claim, Job, JobState, Millis};
 use crate::worker::attempt::Attempt;
 use crate::worker::retry::{AttemptHistory, AttemptOutcome, NextState, next_state};
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::worker::{classify, training};
 use crate::{Error, Result};
-use hetal_ckks::Backend;
+use hetal_ckks::{Backend, Params};
 use hetal_wire::v1;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -88,6 +88,7 @@ impl WorkerContext {
                 }
                 Ok(None) => self.core.notifier.wait(seen, POLL),
                 Err(error) => {
+                    self.core.metrics.count_fault(&error);
                     tracing::error!(%error, "could not claim a job");
                     self.core.notifier.wait(seen, WORKER_BACKOFF);
                 }
@@ -160,6 +161,7 @@ impl WorkerContext {
         loop {
             match self.record_end(attempt, next.clone()) {
                 Err(error @ Error::State { .. }) if self.accepts_work() && !attempt.fenced.load(Ordering::Relaxed) => {
+                    self.core.metrics.count_fault(&error);
                     tracing::warn!(%job, %error, "could not record the end of an attempt: retrying");
                     self.pause(WORKER_BACKOFF);
                 }
@@ -201,6 +203,7 @@ impl WorkerContext {
     /// Logs a failure and counts it.
     fn log_failure(&self, job: &Job, next: &NextState, error: Option<&Error>) {
         let (Some(error), job) = (error, job.id) else { return };
+        self.core.metrics.count_fault(error);
         match next {
             NextState::BackOff(_) => {
                 tracing::error!(%job, %error, "the GPU failed: the job backs off");
@@ -235,9 +238,26 @@ impl WorkerContext {
         // Before the GPU is opened and before the job is reported as started: a download from a
         // bucket may take long, or may not fit on the disk.
         let keys = self.local_key_file(attempt.job)?;
+        let outcome = self.execute_on(attempt, device, params, &keys);
+        match outcome {
+            // Damaged keys are noticed late, and by many different errors.
+            Err(Error::Failed { .. }) if !has_content(&keys, attempt.job.spec.training().keys)? => {
+                Err(Error::DamagedUpload { name: attempt.job.spec.training().keys })
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn execute_on(
+        &self,
+        attempt: &Attempt<'_>,
+        device: ComputeDevice,
+        params: Arc<Params>,
+        keys: &Path,
+    ) -> Result<AttemptOutcome> {
         let ComputeDevice::Gpu(card) = device else {
             let ring = self.core.param_sets.ring(&params)?;
-            return self.run_on(attempt, &keys, "cpu".to_owned(), DevicePlan { device: ring, resident_batches: None });
+            return self.run_on(attempt, keys, "cpu".to_owned(), DevicePlan { device: ring, resident_batches: None });
         };
         attempt.start_device_watch();
         let gpu = Arc::new(device::open_gpu(card, &params)?);
@@ -246,7 +266,7 @@ impl WorkerContext {
         attempt.started_on_device.store(true, Ordering::Relaxed);
         let resident_batches = plan.map(|plan| plan.kept);
         let device = DevicePlan { device: Arc::clone(&gpu), resident_batches };
-        let run = || self.run_on(attempt, &keys, gpu.describe(), device);
+        let run = || self.run_on(attempt, keys, gpu.describe(), device);
         // The GPU may be the cause of a panic.
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked()));
         device::log_graphs(&gpu);
@@ -257,7 +277,11 @@ impl WorkerContext {
     /// A local file with the job's keys.
     fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
         let name = job.spec.training().keys;
-        self.core.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name))?.ok_or(Error::NoBlob { name })
+        match self.core.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name)) {
+            Ok(Some(file)) => Ok(file),
+            Ok(None) | Err(Error::Damaged { .. } | Error::NoBlob { .. }) => Err(Error::DamagedUpload { name }),
+            Err(error) => Err(error),
+        }
     }
 
     fn run_on<B: Backend>(
@@ -291,6 +315,7 @@ impl WorkerContext {
             &self.core.key_requirements,
             &mut progress,
         )?;
+        attempt.prepared();
         match &attempt.job.spec {
             JobSpec::Training(work) => training::train(attempt, &executor, work),
             JobSpec::Classification(work) => classify::classify(attempt, &executor, work),

@@ -98,10 +98,15 @@ fn failed(error: &Error) -> NextState {
     let reason = error.client_message();
     let event = Some(What::Failed(v1::Failed { reason: reason.clone() }));
     let (state, reason) = (Some(JobState::Failed), Some(reason));
-    NextState::End(Change { state, reason, event, release: true, ..Change::default() })
+    let damaged_upload = match error {
+        Error::DamagedUpload { name } => Some(*name),
+        _ => None,
+    };
+    NextState::End(Change { state, reason, event, damaged_upload, release: true, ..Change::default() })
 }
 
 #[cfg(test)]
+#[allow(clippy::panic)]
 mod tests {
     use super::*;
 
@@ -179,5 +184,12 @@ mod tests {
             assert_eq!(next_state(&Err(error), &unwanted), cancelled());
         }
         assert_eq!(next_state(&Err(wrong()), &unwanted), failed(&wrong()));
+        // The failure of a job for a damaged upload marks the upload.
+        let name = hetal_wire::BlobName([7; 32]);
+        let NextState::End(change) = next_state(&Err(Error::DamagedUpload { name }), &FIRST) else {
+            panic!("a job goes on without its upload");
+        };
+        assert_eq!(change.damaged_upload, Some(name));
+        assert!(change.reason.is_some_and(|reason| reason.contains(&name.to_string())));
     }
 }

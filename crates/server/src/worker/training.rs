@@ -20,6 +20,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How often a job that waits for a verdict looks for it and for other jobs.
+const VERDICT_POLL: Duration = Duration::from_millis(500);
+
 /// What surrounds a training on the server: blobs, state and an executor.
 struct JobHost<'a, W: Executor> {
     attempt: &'a Attempt<'a>,
@@ -38,6 +41,8 @@ struct JobHost<'a, W: Executor> {
     since_checkpoint: u64,
     round: u32,
     asked: bool,
+    /// How long this attempt has waited for verdicts while another job could have run.
+    delayed_others: Duration,
 }
 
 /// Trains from the last checkpoint on.
@@ -136,6 +141,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
             since_checkpoint: 0,
             round: 0,
             asked: false,
+            delayed_others: Duration::ZERO,
         })
     }
 
@@ -215,21 +221,27 @@ impl<'a, W: Executor> JobHost<'a, W> {
     }
 
     /// Waits for the verdict. After `warm_seconds` the job waits in the queue, where it needs no
-    /// memory.
-    fn await_verdict(&self) -> Result<ControlFlow<AttemptOutcome, Verdict>> {
+    /// memory. It gives way earlier if another job can run.
+    fn await_verdict(&mut self) -> Result<ControlFlow<AttemptOutcome, Verdict>> {
         let until = Instant::now() + Duration::from_secs(self.attempt.core.config.warm_seconds);
         loop {
-            let seen = self.attempt.core.notifier.version();
+            let (seen, start) = (self.attempt.core.notifier.version(), Instant::now());
             if let Some(verdict) = self.attempt.core.state.verdict(self.attempt.job.id, self.round)? {
                 return Ok(ControlFlow::Continue(verdict));
             }
             if let Some(outcome) = self.attempt.interruption()? {
                 return Ok(ControlFlow::Break(outcome));
             }
-            if Instant::now() >= until {
+            let contended = self.attempt.is_contended()?;
+            let allowance = self.attempt.contended_wait().saturating_sub(self.delayed_others);
+            if start >= until || contended && allowance.is_zero() {
                 return Ok(ControlFlow::Break(AttemptOutcome::Waiting));
             }
-            self.attempt.core.notifier.wait(seen, Duration::from_millis(500));
+            let pause = if contended { VERDICT_POLL.min(allowance) } else { VERDICT_POLL };
+            self.attempt.core.notifier.wait(seen, pause);
+            if contended {
+                self.delayed_others += start.elapsed();
+            }
         }
     }
 
@@ -255,8 +267,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
             round: self.round,
             asked: self.asked,
         };
-        let checkpoint = serde_json::to_string(&checkpoint).map_err(Error::failed)?;
-        self.attempt.commit(Change { checkpoint: Some(checkpoint), held, ..change })?;
+        self.attempt.commit(Change { checkpoint: Some(checkpoint.to_text()?), held, ..change })?;
         add(&self.attempt.core.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
         self.unchanged = stored.len() - changing_ciphertexts(session);

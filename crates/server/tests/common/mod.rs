@@ -277,7 +277,9 @@ impl Process {
         let token = Fingerprint::of(TOKEN.as_bytes());
         let text = format!("{words}\n[[tenants]]\nname = \"ann\"\ntoken = \"{token}\"\n{tables}");
         std::fs::write(&config, text).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_hetal-server"))
+        // Another build, for comparisons.
+        let program = std::env::var_os("HETAL_SERVER_PROGRAM");
+        let mut child = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_hetal-server").into()))
             .args(["--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure", "--log", level, "--log-json"])
             .arg("--config")
             .arg(&config)

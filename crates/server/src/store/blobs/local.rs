@@ -68,7 +68,7 @@ impl LocalBlobs {
     }
 
     /// Moves a synced file into the store.
-    fn settle(&self, key: &Key, file: &Path) -> Result<()> {
+    fn move_into_place(&self, key: &Key, file: &Path) -> Result<()> {
         let path = self.path(key);
         let parent = path.parent().unwrap_or(&self.root);
         self.make_folders(parent)?;
@@ -109,7 +109,7 @@ impl Blobs for LocalBlobs {
             file.write_all(bytes)?;
             file.sync()
         };
-        let written = write().map_err(|e| Error::file(&scratch, e)).and_then(|()| self.settle(key, &scratch));
+        let written = write().map_err(|e| Error::file(&scratch, e)).and_then(|()| self.move_into_place(key, &scratch));
         if written.is_err() {
             // Do not fill the disk further with a file that could not be written.
             let _ = self.disk.remove(&scratch);
@@ -118,7 +118,7 @@ impl Blobs for LocalBlobs {
     }
 
     fn adopt(&self, key: &Key, file: &Path) -> Result<()> {
-        self.settle(key, file)
+        self.move_into_place(key, file)
     }
 
     fn confirm(&self, key: &Key, size: u64) -> Result<bool> {

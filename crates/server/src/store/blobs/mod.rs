@@ -150,6 +150,15 @@ pub(crate) fn name_of_bytes(reader: impl Read) -> std::io::Result<BlobName> {
     Ok(BlobName(*hasher.finalize().as_bytes()))
 }
 
+/// Whether a file has the content that a name stands for. A missing file has not.
+pub(crate) fn has_content(path: &Path, name: BlobName) -> Result<bool> {
+    match std::fs::File::open(path).and_then(name_of_bytes) {
+        Ok(found) => Ok(found == name),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::file(path, e)),
+    }
+}
+
 /// Hashes bytes.
 pub fn name_of(bytes: &[u8]) -> BlobName {
     BlobName(*blake3::hash(bytes).as_bytes())

@@ -13,12 +13,14 @@ struct Inner {
     uploads: BTreeMap<(Tenant, BlobName), Upload>,
     /// In order of creation.
     jobs: Vec<Entry>,
-    turn: u64,
+    /// When each tenant was served last.
+    turns: BTreeMap<Tenant, u64>,
 }
 
 struct Entry {
     job: Job,
     request: [u8; 16],
+    body: [u8; 32],
     uses: BTreeSet<BlobName>,
     events: Vec<v1::Event>,
     verdicts: BTreeMap<u32, Verdict>,
@@ -26,7 +28,6 @@ struct Entry {
     token: u64,
     until: Millis,
     attempts: u32,
-    turn: u64,
     /// Bytes of the checkpoint's blobs.
     held: u64,
     not_before: Millis,
@@ -125,6 +126,13 @@ impl State for MemoryState {
         Ok(())
     }
 
+    fn distrust_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        if let Some(upload) = self.lock().uploads.get_mut(&(tenant.clone(), name)) {
+            upload.complete = false;
+        }
+        Ok(())
+    }
+
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let mut inner = self.lock();
         if inner.of(tenant).any(|e| e.uses.contains(&name)) {
@@ -136,6 +144,7 @@ impl State for MemoryState {
     fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
         let mut inner = self.lock();
         if let Some(found) = inner.of(tenant).find(|e| e.request == job.request) {
+            check_same_request(job, Some(found.body))?;
             return Ok(found.summary());
         }
         let open = inner.of(tenant).filter(|e| !e.job.state.has_ended()).count() as u64;
@@ -162,6 +171,7 @@ impl State for MemoryState {
                 spent: 0,
             },
             request: job.request,
+            body: job.body,
             uses: job.spec.uploads().collect(),
             events: Vec::new(),
             verdicts: BTreeMap::new(),
@@ -169,7 +179,6 @@ impl State for MemoryState {
             token: 0,
             until: 0,
             attempts: 0,
-            turn: 0,
             held: 0,
             not_before: 0,
             backoffs: 0,
@@ -219,10 +228,17 @@ impl State for MemoryState {
         Ok(())
     }
 
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>> {
         let mut inner = self.lock();
-        let events = &inner.find(tenant, id)?.events;
-        Ok(events.iter().filter(|e| e.sequence > after).take(limit).cloned().collect())
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        for event in inner.find(tenant, id)?.events.iter().filter(|e| e.sequence > after) {
+            if !limit.allows_more(events.len(), bytes) {
+                break;
+            }
+            bytes += prost::Message::encoded_len(event);
+            events.push(event.clone());
+        }
+        Ok(events)
     }
 
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
@@ -233,20 +249,25 @@ impl State for MemoryState {
         Ok(())
     }
 
+    fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool> {
+        Ok(self.lock().jobs.iter().any(|e| e.is_claimable(now, until)))
+    }
+
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
         let mut inner = self.lock();
         let rank = |(index, entry): &(usize, &Entry)| {
             let running = inner.of(&entry.job.tenant).filter(|e| e.until > now).count();
-            let served = inner.of(&entry.job.tenant).map(|e| e.turn).max();
+            let served = inner.turns.get(&entry.job.tenant).copied();
             (running, served, *index)
         };
         let ready = inner.jobs.iter().enumerate().filter(|(_, e)| e.is_claimable(now, until));
         let Some((index, _)) = ready.min_by_key(rank) else { return Ok(None) };
-        inner.turn += 1;
-        let turn = inner.turn;
+        let turn = inner.turns.values().max().map_or(1, |last| last + 1);
+        let tenant = inner.jobs[index].job.tenant.clone();
+        inner.turns.insert(tenant, turn);
         let entry = &mut inner.jobs[index];
         entry.worker = Some(worker.to_owned());
-        (entry.until, entry.turn, entry.job.state) = (until, turn, JobState::Running);
+        (entry.until, entry.job.state) = (until, JobState::Running);
         entry.token += 1;
         entry.attempts += 1;
         let lease = Lease { job: entry.job.id, token: entry.token };
@@ -293,6 +314,10 @@ impl State for MemoryState {
         if let Some(what) = &change.event {
             entry.push_event(what.clone());
         }
+        let key = change.damaged_upload.map(|name| (entry.job.tenant.clone(), name));
+        if let Some(upload) = key.and_then(|key| inner.uploads.get_mut(&key)) {
+            upload.complete = false;
+        }
         Ok(())
     }
 
@@ -328,6 +353,7 @@ impl State for MemoryState {
         let mut inner = self.lock();
         inner.jobs.retain(|e| e.job.tenant != *tenant);
         inner.uploads.retain(|(owner, _), _| owner != tenant);
+        inner.turns.remove(tenant);
         Ok(held)
     }
 
@@ -342,6 +368,10 @@ impl State for MemoryState {
                 progress.resting = false;
             }
         }
+        Ok(())
+    }
+
+    fn check_writable(&self) -> Result<()> {
         Ok(())
     }
 

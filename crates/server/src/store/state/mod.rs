@@ -69,6 +69,8 @@ pub struct NewJob {
     pub id: JobId,
     /// The client's id of the request, for idempotence.
     pub request: [u8; 16],
+    /// The hash of the request's content. The same id with another content is refused.
+    pub body: [u8; 32],
     /// The owner's label.
     pub label: String,
     /// What to do.
@@ -166,6 +168,36 @@ pub struct Claim {
     pub out_of_memory: u32,
 }
 
+/// How many events are read at once. The first event is read whatever its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventLimit {
+    /// The most events.
+    pub count: usize,
+    /// The number of encoded bytes after which no further event is read.
+    pub bytes: usize,
+}
+
+impl EventLimit {
+    /// What a stream holds in memory: many small events, or a few large ones.
+    pub const PAGE: Self = Self { count: 64, bytes: 64 << 10 };
+
+    /// Whether another event may be read.
+    fn allows_more(&self, count: usize, bytes: usize) -> bool {
+        count < self.count && (count == 0 || bytes < self.bytes)
+    }
+}
+
+/// Calls `visit` with every event of a job, a page at a time.
+pub fn visit_events(state: &dyn State, tenant: &Tenant, id: JobId, mut visit: impl FnMut(v1::Event)) -> Result<()> {
+    let mut after = 0;
+    loop {
+        let page = state.events(tenant, id, after, EventLimit::PAGE)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.sequence;
+        page.into_iter().for_each(&mut visit);
+    }
+}
+
 /// Changes of a job, applied in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
@@ -191,6 +223,9 @@ pub struct Change {
     pub uncounted: bool,
     /// Whether this attempt ran out of GPU memory.
     pub out_of_memory: bool,
+    /// An upload of the job that was found damaged or missing. It counts as incomplete from now on,
+    /// so that the client can send it again.
+    pub damaged_upload: Option<BlobName>,
     /// Milliseconds of work since the last change.
     pub spent: Millis,
 }
@@ -204,10 +239,13 @@ pub trait State: Send + Sync {
     fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>>;
     /// Marks an upload as complete.
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
+    /// Marks an upload as incomplete, because its blob was found damaged or missing.
+    fn distrust_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
     /// Deletes an upload. Fails while a job uses it.
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
 
-    /// Queues a job, or finds the one of the same request.
+    /// Queues a job, or finds the one of the same request. Fails if the request's id belongs to a
+    /// request with another content.
     fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary>;
     /// A job of a tenant.
     fn job(&self, tenant: &Tenant, id: JobId) -> Result<Job>;
@@ -219,11 +257,13 @@ pub trait State: Send + Sync {
     fn cancel_job(&self, tenant: &Tenant, id: JobId, now: Millis) -> Result<JobSummary>;
     /// Deletes an ended job.
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()>;
-    /// Up to `limit` events after a sequence number, in order.
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>>;
+    /// Events after a sequence number, in order.
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>>;
     /// Records the verdict on the current round. Repeating the same verdict has no effect.
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
 
+    /// Whether [`State::claim`] would find a job.
+    fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool>;
     /// Gives a worker the next job. Tenants with the fewest running jobs come first, then the
     /// tenant who was served longest ago, then the oldest job.
     ///
@@ -250,6 +290,8 @@ pub trait State: Send + Sync {
     /// Ends all leases of a dead worker, and all backoffs: the next process may have a working
     /// device.
     fn release_worker(&self, worker: &str) -> Result<()>;
+    /// Checks with a small write that changes can be stored.
+    fn check_writable(&self) -> Result<()>;
     /// The number of jobs in each state.
     fn count_jobs(&self) -> Result<Vec<(JobState, u64)>>;
 }
@@ -260,6 +302,15 @@ fn check_same_upload(wanted: &Upload, found: Upload) -> Result<Upload> {
         return Ok(found);
     }
     Err(Error::invalid(format!("the upload of blob {} began with another kind or size", found.name)))
+}
+
+/// Checks that a repeated request has the same content; `body` is unknown for jobs of older
+/// servers.
+fn check_same_request(job: &NewJob, body: Option<[u8; 32]>) -> Result<()> {
+    if body.is_none_or(|body| body == job.body) {
+        return Ok(());
+    }
+    Err(Error::invalid("the request id belongs to another request: use 16 new random bytes for each job"))
 }
 
 /// Bytes of the blobs that an event references. They exist as long as the job.

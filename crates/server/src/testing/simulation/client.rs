@@ -2,14 +2,14 @@
 
 use super::QUOTA;
 use super::disk::SimDisk;
+use super::fault_injector::FaultInjector;
 use super::server::{SimServer, root};
 use super::toy_executor;
 use super::toy_executor::{Expected, expected};
-use super::world::World;
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
 use crate::store::blobs::{Key, Namespace, name_of, read};
-use crate::store::state::{BlobKind, JobState, NewJob, State, Upload};
+use crate::store::state::{BlobKind, EventLimit, JobState, NewJob, State, Upload, visit_events};
 use crate::store::uploads::{Resumed, UploadWriter};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -49,6 +49,10 @@ pub struct Client {
     pub judged: Vec<u32>,
     pub cancelled: bool,
     pub end: Option<JobState>,
+    /// How often an upload was found damaged and sent again.
+    pub healed: u8,
+    /// Whether the job failed for a damaged upload, so that everything is sent again.
+    pub heals: bool,
 }
 
 /// The verdict of a client on a round, a fixed function of both.
@@ -62,19 +66,19 @@ pub fn verdict(number: u8, round: u32) -> Verdict {
 }
 
 impl Client {
-    pub fn new(world: &World, number: u8, tenant: &str) -> Self {
+    pub fn new(faults: &FaultInjector, number: u8, tenant: &str) -> Self {
         let file = |kind, n: usize| {
-            let size = 56 + world.below(200);
+            let size = 56 + faults.below(200);
             (kind, (0..size).map(|i| (i * 31 + n * 7 + usize::from(number) * 101) as u8).collect::<Vec<_>>())
         };
-        let batches = 1 + world.below(3);
+        let batches = 1 + faults.below(3);
         let mut files = vec![file(BlobKind::Keys, 0)];
         files.extend((1..=batches).map(|n| file(BlobKind::Batch, n)));
         files.push(file(BlobKind::Features, 9));
         let name = |n: usize| name_of(&files[n].1);
         let row_blob = |n: usize| RowBlob { blob: name(n), rows: 1 };
         let mut agreement = AgreementLimits::default().defaults;
-        (agreement.patience, agreement.max_epochs) = (1 + world.below(2), 1 + world.below(5));
+        (agreement.patience, agreement.max_epochs) = (1 + faults.below(2), 1 + faults.below(5));
         let training = TrainingSpec {
             set: "toy".to_owned(),
             features: 4,
@@ -90,8 +94,8 @@ impl Client {
             expected: expected(&training, |round| verdict(number, round)),
             files,
             training,
-            cancels_at: world.chance(150).then(|| 1 + world.below(3) as u32),
-            deletes: world.chance(400),
+            cancels_at: faults.chance(150).then(|| 1 + faults.below(3) as u32),
+            deletes: faults.chance(400),
             stage: ClientStage::Send(0),
             stream: None,
             uploaded: BTreeSet::new(),
@@ -101,6 +105,8 @@ impl Client {
             judged: Vec::new(),
             cancelled: false,
             end: None,
+            healed: 0,
+            heals: false,
         }
     }
 
@@ -110,9 +116,9 @@ impl Client {
 
     /// Makes one request, whose response may be lost.
     pub fn step(&mut self, server: &SimServer, corrupted: &Corrupted) {
-        let lost = server.world.chance(50);
+        let lost = server.faults.chance(50);
         let done = match self.stage {
-            ClientStage::Send(file) => self.send(server, file, lost),
+            ClientStage::Send(file) => self.send(server, corrupted, file, lost),
             ClientStage::Create => self.create(server, lost),
             ClientStage::Follow => self.follow(server, corrupted, lost),
             ClientStage::DeleteJob => self.delete_job(server, lost),
@@ -125,7 +131,7 @@ impl Client {
         }
     }
 
-    pub fn send(&mut self, server: &SimServer, file: usize, lost: bool) -> Result<()> {
+    pub fn send(&mut self, server: &SimServer, corrupted: &Corrupted, file: usize, lost: bool) -> Result<()> {
         let (kind, bytes) = (self.files[file].0, self.files[file].1.clone());
         let (name, size) = (name_of(&bytes), bytes.len() as u64);
         let Some(mut writer) = self.stream.take() else {
@@ -135,11 +141,11 @@ impl Client {
                 return Ok(());
             }
             if progress.complete {
-                self.acknowledge(file);
+                self.acknowledge(file, corrupted);
                 return Ok(());
             }
             match server.uploads.resume(&self.tenant, name, progress.held)? {
-                Resumed::Complete(_) => self.acknowledge(file),
+                Resumed::Complete(_) => self.acknowledge(file, corrupted),
                 Resumed::Partial(writer) => self.stream = Some(writer),
             }
             return Ok(());
@@ -150,7 +156,7 @@ impl Client {
         }
         let held = writer.held() as usize;
         if held < bytes.len() {
-            let end = (held + 1 + server.world.below(100)).min(bytes.len());
+            let end = (held + 1 + server.faults.below(100)).min(bytes.len());
             server.uploads.add(&mut writer, &bytes[held..end])?;
         }
         if !writer.is_whole() {
@@ -161,14 +167,18 @@ impl Client {
             assert_eq!(start[..], bytes[..start.len()]);
             Ok(())
         })?;
-        if server.world.chance(900) {
-            self.acknowledge(file);
+        if server.faults.chance(900) {
+            self.acknowledge(file, corrupted);
         }
         Ok(())
     }
 
-    pub fn acknowledge(&mut self, file: usize) {
+    pub fn acknowledge(&mut self, file: usize, corrupted: &Corrupted) {
         self.uploaded.insert(self.name(file));
+        if self.heals {
+            // The damage is over, so from now on the content must be right.
+            corrupted.borrow_mut().remove(&self.name(file));
+        }
         self.stage = if file + 1 < self.files.len() { ClientStage::Send(file + 1) } else { ClientStage::Create };
     }
 
@@ -176,12 +186,12 @@ impl Client {
         // The client chooses the id of the request. The server chooses the id of the job, a new one
         // each time.
         let mut id = [self.number; 16];
-        id[1..9].copy_from_slice(&server.world.operations().to_le_bytes());
-        let (request, spec) = ([self.number; 16], JobSpec::Training(self.training.clone()));
-        let new = NewJob { id: JobId(id), request, label: String::new(), spec };
-        let job = server.state.create_job(&self.tenant, &new, &QUOTA, server.world.now())?;
+        id[1..9].copy_from_slice(&server.faults.operations().to_le_bytes());
+        let (request, spec) = ([self.number + 16 * self.healed; 16], JobSpec::Training(self.training.clone()));
+        let new = NewJob { id: JobId(id), request, body: [self.number; 32], label: String::new(), spec };
+        let job = server.state.create_job(&self.tenant, &new, &QUOTA, server.faults.now())?;
         if !lost {
-            (self.job, self.stage) = (Some(job.id), ClientStage::Follow);
+            (self.job, self.stage, self.heals) = (Some(job.id), ClientStage::Follow, false);
         }
         Ok(())
     }
@@ -191,7 +201,8 @@ impl Client {
         if let Some(round) = self.question {
             return self.answer(server, id, round, lost);
         }
-        let events = server.state.events(&self.tenant, id, self.seen.len() as u64, 3)?;
+        let limit = EventLimit { count: 3, bytes: usize::MAX };
+        let events = server.state.events(&self.tenant, id, self.seen.len() as u64, limit)?;
         if lost {
             return Ok(());
         }
@@ -204,7 +215,7 @@ impl Client {
             }
         }
         if self.end.is_some() {
-            self.stage = if self.deletes { ClientStage::DeleteJob } else { ClientStage::Done };
+            self.stage = if self.deletes || self.heals { ClientStage::DeleteJob } else { ClientStage::Done };
         }
         Ok(())
     }
@@ -241,6 +252,7 @@ impl Client {
                 let named = corrupted.borrow().iter().any(|name| f.reason.contains(&name.to_string()));
                 assert!(named, "a job failed though nothing that it names was damaged: {}", f.reason);
                 self.end = Some(JobState::Failed);
+                self.heals = (0..self.files.len()).any(|file| f.reason.contains(&self.name(file).to_string()));
             }
             What::Cancelled(_) => {
                 assert!(self.cancelled, "nobody cancelled");
@@ -254,7 +266,7 @@ impl Client {
     pub fn answer(&mut self, server: &SimServer, id: JobId, round: u32, lost: bool) -> Result<()> {
         if self.cancels_at == Some(round) {
             self.cancelled = true;
-            cancel_job(&*server.state, &*server.blobs, &self.tenant, id, server.world.now())?;
+            cancel_job(&*server.state, &*server.blobs, &self.tenant, id, server.faults.now())?;
             self.question = None;
             return Ok(());
         }
@@ -273,6 +285,7 @@ impl Client {
         match delete_job(&*server.state, &*server.blobs, &self.tenant, self.job.unwrap()) {
             Ok(()) if lost => {}
             // An earlier request succeeded, and its response was lost.
+            Ok(()) | Err(Error::NoJob { .. }) if self.heals => self.start_again(),
             Ok(()) | Err(Error::NoJob { .. }) => {
                 self.job = None;
                 self.stage = ClientStage::DeleteUpload(0);
@@ -280,6 +293,16 @@ impl Client {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Sends everything again and trains once more, after an upload was found damaged.
+    fn start_again(&mut self) {
+        (self.job, self.question, self.end, self.cancelled) = (None, None, None, false);
+        self.uploaded.clear();
+        self.seen.clear();
+        self.judged.clear();
+        self.healed += 1;
+        self.stage = ClientStage::Send(0);
     }
 
     pub fn delete_upload(&mut self, server: &SimServer, file: usize, lost: bool) -> Result<()> {
@@ -303,7 +326,8 @@ impl Client {
             let name = name_of(bytes);
             if self.uploaded.contains(&name) {
                 let upload = state.upload(&self.tenant, name).unwrap();
-                assert!(upload.is_some_and(|u| u.complete), "an acknowledged upload was forgotten");
+                let damaged = corrupted.borrow().contains(&name);
+                assert!(upload.is_some_and(|u| u.complete || damaged), "an acknowledged upload was forgotten");
                 let held = disk.contents(&path(&self.tenant, Namespace::Uploads, name));
                 let intact = held.as_ref() == Some(bytes) || held.is_some() && corrupted.borrow().contains(&name);
                 assert!(intact, "an acknowledged upload was lost");
@@ -314,7 +338,8 @@ impl Client {
             return;
         }
         state.job(&self.tenant, id).expect("an acknowledged job was lost");
-        let events = state.events(&self.tenant, id, 0, 1000).unwrap();
+        let mut events = Vec::new();
+        visit_events(state, &self.tenant, id, |event| events.push(event)).unwrap();
         assert!(events.starts_with(&self.seen), "what was told has changed");
         for &round in &self.judged {
             assert_eq!(state.verdict(id, round).unwrap(), Some(verdict(self.number, round)), "a verdict was lost");

@@ -1,6 +1,6 @@
 //! A simulated disk. A power cut loses or tears what was not synced, and bits can flip.
 
-use super::world::{Injected, World};
+use super::fault_injector::{FaultInjector, Injected};
 use crate::store::disk::{AppendFile, Disk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Cursor, Error, ErrorKind, Read, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub struct SimDisk {
-    world: Arc<World>,
+    faults: Arc<FaultInjector>,
     inner: Mutex<Inner>,
 }
 
@@ -94,11 +94,11 @@ fn broken() -> Error {
 
 impl SimDisk {
     /// Creates an empty disk with one folder.
-    pub fn new(world: &Arc<World>, root: &Path) -> Self {
+    pub fn new(faults: &Arc<FaultInjector>, root: &Path) -> Self {
         let mut inner = Inner::default();
         inner.now.folders.insert(root.to_owned());
         inner.lasting = inner.now.clone();
-        Self { world: Arc::clone(world), inner: Mutex::new(inner) }
+        Self { faults: Arc::clone(faults), inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -107,7 +107,7 @@ impl SimDisk {
 
     /// Runs an operation, with an injected fault if one is due.
     fn operate<T>(&self, writes: bool, work: impl FnOnce(&mut Inner) -> io::Result<T>) -> io::Result<T> {
-        match self.world.next_fault(writes) {
+        match self.faults.next_fault(writes) {
             Injected::Success => work(&mut self.lock()),
             Injected::Crash { applied: true } => work(&mut self.lock()).and(Err(broken())),
             Injected::Failure | Injected::Crash { applied: false } => Err(broken()),
@@ -116,20 +116,20 @@ impl SimDisk {
 
     /// Simulates a power cut. What was not synced survives completely, in part, or not at all.
     pub fn cut_power(&self) {
-        let world = &self.world;
+        let faults = &self.faults;
         let mut inner = self.lock();
         let Inner { files, now, lasting, pending } = &mut *inner;
         for change in pending.drain(..) {
-            if world.chance(500) {
+            if faults.chance(500) {
                 lasting.apply(&change);
             }
         }
         lasting.prune();
         *now = lasting.clone();
         for file in files.iter_mut() {
-            let kept = file.synced + world.below(file.data.len() - file.synced + 1);
+            let kept = file.synced + faults.below(file.data.len() - file.synced + 1);
             file.data.truncate(kept);
-            if world.chance(300) {
+            if faults.chance(300) {
                 // Allocated blocks that were never written.
                 file.data[file.synced..].fill(0);
             }
@@ -141,10 +141,10 @@ impl SimDisk {
     pub fn corrupt_bit(&self, folder: &Path) -> Option<PathBuf> {
         let mut inner = self.lock();
         let paths: Vec<_> = inner.now.files.keys().filter(|path| path.starts_with(folder)).cloned().collect();
-        let path = paths.get(self.world.below(paths.len()))?.clone();
+        let path = paths.get(self.faults.below(paths.len()))?.clone();
         let file = inner.now.files[&path];
         let data = &mut inner.files[file].data;
-        let bit = self.world.below(8 * data.len());
+        let bit = self.faults.below(8 * data.len());
         *data.get_mut(bit / 8)? ^= 1 << (bit % 8);
         Some(path)
     }
@@ -169,13 +169,13 @@ struct Open {
 
 impl Write for Open {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let injected = self.disk.world.next_fault(true);
+        let injected = self.disk.faults.next_fault(true);
         let count = match injected {
             Injected::Success | Injected::Crash { applied: true } => bytes.len(),
             // At most a part is written.
-            Injected::Failure | Injected::Crash { .. } => self.disk.world.below(bytes.len() + 1),
+            Injected::Failure | Injected::Crash { .. } => self.disk.faults.below(bytes.len() + 1),
         };
-        if self.disk.world.is_alive() || injected != Injected::Failure {
+        if self.disk.faults.is_alive() || injected != Injected::Failure {
             self.disk.lock().files[self.file].data.extend(&bytes[..count]);
         }
         if injected == Injected::Success { Ok(count) } else { Err(ErrorKind::StorageFull.into()) }
@@ -188,12 +188,12 @@ impl Write for Open {
 
 impl AppendFile for Open {
     fn sync(&mut self) -> io::Result<()> {
-        let injected = self.disk.world.next_fault(false);
+        let injected = self.disk.faults.next_fault(false);
         let mut inner = self.disk.lock();
         let file = &mut inner.files[self.file];
         match injected {
             Injected::Success | Injected::Crash { applied: true } if !file.sync_failed => file.synced = file.data.len(),
-            Injected::Failure if self.disk.world.is_alive() => file.sync_failed = true,
+            Injected::Failure if self.disk.faults.is_alive() => file.sync_failed = true,
             _ => {}
         }
         if injected == Injected::Success { Ok(()) } else { Err(broken()) }
@@ -297,6 +297,6 @@ impl Disk for SimDiskHandle {
     }
 
     fn free(&self, _: &Path) -> io::Result<u64> {
-        self.0.operate(false, |_| Ok(if self.0.world.is_full() { 0 } else { 1 << 40 }))
+        self.0.operate(false, |_| Ok(if self.0.faults.is_full() { 0 } else { 1 << 40 }))
     }
 }

@@ -3,9 +3,9 @@
 use super::LEASE;
 use super::client::{Client, ClientStage, Clients, Corrupted, path};
 use super::disk::{SimDisk, SimDiskHandle};
+use super::fault_injector::{FaultInjector, FaultRates, interleaved};
 use super::server::{SimServer, root};
 use super::state::SimState;
-use super::world::{FaultRates, World, interleaved};
 use crate::store::blobs::Namespace;
 use crate::store::state::{JobState, State};
 use hetal_wire::{BlobName, v1};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Everything that outlives a process.
 pub struct Machine {
-    pub world: Arc<World>,
+    pub faults: Arc<FaultInjector>,
     pub disk: SimDiskHandle,
     pub state: Arc<SimState>,
     pub clients: Clients,
@@ -29,6 +29,7 @@ pub struct Totals {
     pub lives: u64,
     pub cuts: u64,
     pub corrupted: u64,
+    pub healed: u64,
     pub operations: u64,
     pub finished: u64,
     pub failed: u64,
@@ -37,13 +38,13 @@ pub struct Totals {
 
 impl Machine {
     pub fn new(seed: u64, state: Box<dyn State>) -> Self {
-        let world = Arc::new(World::new(seed));
-        let disk = SimDiskHandle(Arc::new(SimDisk::new(&world, root())));
-        let state = Arc::new(SimState::new(&world, state));
+        let faults = Arc::new(FaultInjector::new(seed));
+        let disk = SimDiskHandle(Arc::new(SimDisk::new(&faults, root())));
+        let state = Arc::new(SimState::new(&faults, state));
         let tenants = ["ann", "bob", "ann"];
-        let count = 1 + world.below(tenants.len());
-        let clients = (0..count).map(|n| RefCell::new(Client::new(&world, n as u8, tenants[n]))).collect();
-        Self { world, disk, state, clients: Rc::new(clients), corrupted: Corrupted::default() }
+        let count = 1 + faults.below(tenants.len());
+        let clients = (0..count).map(|n| RefCell::new(Client::new(&faults, n as u8, tenants[n]))).collect();
+        Self { faults, disk, state, clients: Rc::new(clients), corrupted: Corrupted::default() }
     }
 
     pub fn all_done(&self) -> bool {
@@ -52,22 +53,22 @@ impl Machine {
 
     /// Runs server processes until all clients are done. The first few processes are killed.
     pub fn run(&self) -> Totals {
-        let (world, mut totals) = (&self.world, Totals::default());
-        let forced = world.below(8) as u64;
-        let mut corruptions_left = if world.chance(150) { 1 } else { 0 };
+        let (faults, mut totals) = (&self.faults, Totals::default());
+        let forced = faults.below(8) as u64;
+        let mut corruptions_left = if faults.chance(150) { 1 } else { 0 };
         while !self.all_done() || totals.lives <= forced {
-            let left = (totals.lives < forced).then(|| 1 + world.below(400));
+            let left = (totals.lives < forced).then(|| 1 + faults.below(400));
             let rates = if left.is_some() {
-                FaultRates { fault: world.below(15), full: world.below(4) }
+                FaultRates { fault: faults.below(15), full: faults.below(4) }
             } else {
                 FaultRates::default()
             };
-            world.start(rates, left);
+            faults.start(rates, left);
             self.run_process(left.is_some(), &mut corruptions_left);
             for client in self.clients.iter() {
                 client.borrow_mut().stream = None;
             }
-            if world.chance(500) {
+            if faults.chance(500) {
                 self.disk.0.cut_power();
                 totals.cuts += 1;
             }
@@ -75,8 +76,9 @@ impl Machine {
             totals.lives += 1;
         }
         self.check_final_state();
-        totals.corrupted = self.corrupted.borrow().len() as u64;
-        totals.operations = world.operations();
+        totals.healed = self.clients.iter().map(|client| u64::from(client.borrow().healed)).sum();
+        totals.corrupted = self.corrupted.borrow().len() as u64 + totals.healed;
+        totals.operations = faults.operations();
         for client in self.clients.iter() {
             match client.borrow().end {
                 Some(JobState::Finished) => totals.finished += 1,
@@ -95,13 +97,13 @@ impl Machine {
 
     /// Runs one process until it ends or nothing is left to do.
     pub fn run_process(&self, forced: bool, corruptions_left: &mut usize) {
-        let Ok(server) = SimServer::start(&self.world, &self.disk, &self.state).map(Rc::new) else { return };
+        let Ok(server) = SimServer::start(&self.faults, &self.disk, &self.state).map(Rc::new) else { return };
         for turn in 0.. {
-            if !self.world.is_alive() || !forced && self.all_done() || forced && turn > 500 {
+            if !self.faults.is_alive() || !forced && self.all_done() || forced && turn > 500 {
                 return;
             }
             assert!(turn < 20_000, "nothing gets done any more");
-            if *corruptions_left > 0 && self.world.chance(20) {
+            if *corruptions_left > 0 && self.faults.chance(20) {
                 *corruptions_left -= 1;
                 self.corrupt_bit();
             }
@@ -122,8 +124,8 @@ impl Machine {
     /// Checks the end: after another power cut, the referenced files exist and no others.
     pub fn check_final_state(&self) {
         self.disk.0.cut_power();
-        self.world.start(FaultRates::default(), None);
-        let server = SimServer::start(&self.world, &self.disk, &self.state).unwrap();
+        self.faults.start(FaultRates::default(), None);
+        let server = SimServer::start(&self.faults, &self.disk, &self.state).unwrap();
         self.check();
         let mut named = BTreeSet::new();
         for client in self.clients.iter().map(RefCell::borrow) {
@@ -148,14 +150,14 @@ impl Machine {
 
 /// One actor acts: a client that is not busy, a worker, or the clock.
 pub fn act(server: &SimServer, clients: &Clients, corrupted: &Corrupted) {
-    match server.world.below(20) {
+    match server.faults.below(20) {
         0..=12 => {
-            if let Ok(mut client) = clients[server.world.below(clients.len())].try_borrow_mut() {
+            if let Ok(mut client) = clients[server.faults.below(clients.len())].try_borrow_mut() {
                 client.step(server, corrupted);
             }
         }
         13..=18 => server.work(),
-        _ => server.world.advance_clock(match server.world.below(4) {
+        _ => server.faults.advance_clock(match server.faults.below(4) {
             0 => 1000 * LEASE as i64 + 1,
             1 => -1000 * LEASE as i64,
             2 => 366 * 24 * 3_600_000,
@@ -167,8 +169,8 @@ pub fn act(server: &SimServer, clients: &Clients, corrupted: &Corrupted) {
 /// A server without faults whose jobs all wait for verdicts, without workers.
 pub fn server_awaiting_verdicts(seed: u64, state: Box<dyn State>) -> (Machine, SimServer) {
     let machine = Machine::new(seed, state);
-    machine.world.start(FaultRates::default(), None);
-    let server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    machine.faults.start(FaultRates::default(), None);
+    let server = SimServer::start(&machine.faults, &machine.disk, &machine.state).unwrap();
     let asked = |client: &RefCell<Client>| client.borrow().question.is_some();
     while !machine.clients.iter().all(asked) {
         machine.clients.iter().filter(|c| !asked(c)).for_each(|c| c.borrow_mut().step(&server, &machine.corrupted));
@@ -186,6 +188,7 @@ pub fn simulate(seeds: impl Iterator<Item = u64>, state: impl Fn() -> Box<dyn St
         all.lives += totals.lives;
         all.cuts += totals.cuts;
         all.corrupted += totals.corrupted;
+        all.healed += totals.healed;
         all.operations += totals.operations;
         all.finished += totals.finished;
         all.failed += totals.failed;

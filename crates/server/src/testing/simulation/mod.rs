@@ -14,12 +14,12 @@
 
 mod client;
 mod disk;
+mod fault_injector;
 mod machine;
 mod server;
 mod state;
 mod tests;
 mod toy_executor;
-mod world;
 
 use crate::store::state::Quota;
 

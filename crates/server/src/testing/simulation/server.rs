@@ -2,9 +2,9 @@
 
 use super::LEASE;
 use super::disk::SimDiskHandle;
+use super::fault_injector::FaultInjector;
 use super::state::SimState;
 use super::toy_executor::ToyExecutor;
-use super::world::World;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::{Bounds, Config};
 use crate::context::Core;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// A server process.
 pub struct SimServer {
-    pub world: Arc<World>,
+    pub faults: Arc<FaultInjector>,
     pub blobs: Arc<LocalBlobs>,
     pub state: Arc<SimState>,
     pub uploads: Uploads,
@@ -40,7 +40,7 @@ pub fn root() -> &'static Path {
 }
 
 impl SimServer {
-    pub fn start(world: &Arc<World>, disk: &SimDiskHandle, state: &Arc<SimState>) -> Result<Self> {
+    pub fn start(faults: &Arc<FaultInjector>, disk: &SimDiskHandle, state: &Arc<SimState>) -> Result<Self> {
         static SETS: OnceLock<Arc<ParamRegistry>> = OnceLock::new();
         let param_sets =
             SETS.get_or_init(|| Arc::new(ParamRegistry::new(&["insecure-toy11".to_owned()], true).unwrap()));
@@ -51,11 +51,11 @@ impl SimServer {
         let blobs = Arc::new(LocalBlobs::on(Arc::new(disk.clone()), &folder)?);
         let staging = Staging::open(Arc::new(disk.clone()), &root().join("staging"), 8)?;
         let bounds = Bounds { attempts: 10_000, ..Bounds::default() };
-        let checkpoint_every = 1 + world.below(3) as u64;
+        let checkpoint_every = 1 + faults.below(3) as u64;
         let (warm_seconds, stall_seconds, prepared_gib) = (0, 0, 2.0);
         let config =
             Config { warm_seconds, stall_seconds, checkpoint_every, prepared_gib, bounds, ..Config::default() };
-        let clock = Arc::clone(world);
+        let clock = Arc::clone(faults);
         let core = Core {
             config,
             param_sets: Arc::clone(param_sets),
@@ -84,7 +84,7 @@ impl SimServer {
             reserve_bytes: 1 << 10,
         };
         Ok(Self {
-            world: Arc::clone(world),
+            faults: Arc::clone(faults),
             blobs,
             state: Arc::clone(state),
             uploads,
@@ -95,10 +95,10 @@ impl SimServer {
 
     /// Runs a worker once.
     pub fn work(&self) {
-        let now = self.world.now();
+        let now = self.faults.now();
         let Ok(Some(claim)) = self.state.claim("local", now, now + 1000 * LEASE) else { return };
         let attempt = self.worker.begin_attempt(&claim);
-        let toy = ToyExecutor { world: &self.world, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
+        let toy = ToyExecutor { faults: &self.faults, blobs: &*self.blobs, job: &claim.job, encoded: &self.encoded };
         let JobSpec::Training(work) = &claim.job.spec else { panic!("only trainings are simulated") };
         let outcome = self.worker.check_runnable(&attempt).and_then(|refused| match refused {
             Some(outcome) => Ok(outcome),

@@ -1,10 +1,10 @@
 //! A simulated state. Each change is one transaction: it is applied or not, whatever the caller is
 //! told.
 
+use super::fault_injector::{FaultInjector, Injected};
 use super::toy_executor::SIZE;
-use super::world::{Injected, World};
 use crate::store::state::{
-    Change, Claim, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
+    Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
 };
 use crate::tenants::Tenant;
 use crate::worker::checkpoint::Checkpoint;
@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub struct SimState {
-    world: Arc<World>,
+    faults: Arc<FaultInjector>,
     inner: Box<dyn State>,
 }
 
 impl SimState {
-    pub fn new(world: &Arc<World>, inner: Box<dyn State>) -> Self {
-        Self { world: Arc::clone(world), inner }
+    pub fn new(faults: &Arc<FaultInjector>, inner: Box<dyn State>) -> Self {
+        Self { faults: Arc::clone(faults), inner }
     }
 
     /// The state without faults, for checks.
@@ -31,7 +31,7 @@ impl SimState {
 
     fn operate<T>(&self, writes: bool, work: impl FnOnce(&dyn State) -> Result<T>) -> Result<T> {
         let failed = || Error::State { reason: "the simulated state failed".to_owned() };
-        match self.world.next_fault(writes) {
+        match self.faults.next_fault(writes) {
             Injected::Success => work(&*self.inner),
             Injected::Crash { applied: true } => work(&*self.inner).and(Err(failed())),
             Injected::Failure | Injected::Crash { applied: false } => Err(failed()),
@@ -57,6 +57,9 @@ impl State for SimState {
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         self.write(|s| s.complete_upload(tenant, name))
     }
+    fn distrust_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|s| s.distrust_upload(tenant, name))
+    }
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         self.write(|s| s.delete_upload(tenant, name))
     }
@@ -78,11 +81,14 @@ impl State for SimState {
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()> {
         self.write(|s| s.delete_job(tenant, id))
     }
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>> {
         self.read(|s| s.events(tenant, id, after, limit))
     }
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
         self.write(|s| s.judge(tenant, id, round, verdict))
+    }
+    fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool> {
+        self.read(|s| s.has_claimable(now, until))
     }
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
         self.write(|s| s.claim(worker, now, until))
@@ -116,6 +122,9 @@ impl State for SimState {
     }
     fn release_worker(&self, worker: &str) -> Result<()> {
         self.write(|s| s.release_worker(worker))
+    }
+    fn check_writable(&self) -> Result<()> {
+        self.write(|s| s.check_writable())
     }
     fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
         self.read(|s| s.count_jobs())

@@ -1,20 +1,21 @@
 //! Schedules of random faults, and single scenarios.
 
-use super::LEASE;
 use super::client::Client;
 use super::disk::{SimDisk, SimDiskHandle};
+use super::fault_injector::{FaultInjector, FaultRates, interleaved};
 use super::machine::{Machine, env_number, server_awaiting_verdicts, simulate};
 use super::server::{SimServer, root};
 use super::toy_executor;
-use super::world::{FaultRates, World, interleaved};
+use super::{LEASE, QUOTA};
 use crate::Error;
 use crate::compute::device::ComputeDevice;
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::verdict_timeout::VerdictTimeouts;
-use crate::store::blobs::{Blobs, Key, Namespace, name_of};
+use crate::store::blobs::{Blobs, Key, Namespace, name_of, read};
 use crate::store::gc::collect_garbage;
 use crate::store::staging::Staging;
-use crate::store::state::{JobState, MAX_BACKOFF, MemoryState, SqliteState, State};
+use crate::store::state::{EventLimit, JobState, MAX_BACKOFF, MemoryState, SqliteState, State, Upload};
+use crate::store::uploads::{Resumed, UploadProgress};
 use crate::tenants::Tenant;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use hetal_learn::Verdict;
@@ -38,14 +39,15 @@ fn acknowledged_work_survives_thousands_of_random_faults() {
         // Faults occurred, and most jobs finished all the same.
         assert!(totals.lives > 3 * count && totals.cuts > count && totals.corrupted > count / 20, "{totals:?}");
         assert!(totals.finished > count && totals.failed > count / 1000 && totals.cancelled > count / 20, "{totals:?}");
+        assert!(totals.healed > count / 1000, "damaged uploads are sent again: {totals:?}");
     }
 }
 
 /// An interrupted sync is repaired by a copy. A full disk prevents the copy but not the start.
 #[test]
 fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
-    let world = Arc::new(World::new(7));
-    let disk = SimDiskHandle(Arc::new(SimDisk::new(&world, root())));
+    let faults = Arc::new(FaultInjector::new(7));
+    let disk = SimDiskHandle(Arc::new(SimDisk::new(&faults, root())));
     let (staging, ann) = (root().join("staging"), Tenant::try_from("ann".to_owned()).unwrap());
     let (bytes, name) = (vec![5; 1000], name_of(&[5; 1000]));
     Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
@@ -55,7 +57,7 @@ fn an_interrupted_upload_stops_no_start_on_a_full_disk() {
         crate::store::disk::Disk::append(&disk, &syncing).unwrap().write_all(&bytes).unwrap();
         if full {
             crate::store::disk::Disk::remove(&disk, &staging.join(format!("ann/{name}"))).unwrap();
-            world.fill_disk();
+            faults.fill_disk();
         }
         let opened = Staging::open(Arc::new(disk.clone()), &staging, 8).unwrap();
         let held = opened.received(&ann, name).unwrap();
@@ -71,8 +73,8 @@ fn a_checkpoint_stores_what_changed() {
     let mut cancelled = 0;
     for seed in 0..20 {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
-        machine.world.start(FaultRates::default(), None);
-        let mut server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        machine.faults.start(FaultRates::default(), None);
+        let mut server = SimServer::start(&machine.faults, &machine.disk, &machine.state).unwrap();
         Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = 1;
         while !machine.all_done() {
             machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.corrupted));
@@ -109,12 +111,12 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
     for deleted in [false, true] {
         let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
         let client = machine.clients[0].borrow();
-        let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+        let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.faults.now());
         server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
         let attempt = server.worker.begin_attempt(&claim);
-        machine.world.advance_clock(1000 * LEASE as i64 + 1);
-        cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+        machine.faults.advance_clock(1000 * LEASE as i64 + 1);
+        cancel_job(&*server.state, &*server.blobs, tenant, id, machine.faults.now()).unwrap();
         if deleted {
             delete_job(&*server.state, &*server.blobs, tenant, id).unwrap();
         }
@@ -141,12 +143,12 @@ fn a_lost_card_loses_no_job() {
     let most = server.worker.core.config.bounds.attempts;
     let fails = |is_full, counted| {
         let claim = || {
-            let now = machine.world.now();
+            let now = machine.faults.now();
             server.state.claim("local", now, now + 1000 * LEASE).unwrap()
         };
         if server.state.job(tenant, id).unwrap().state == JobState::Queued {
             assert_eq!(claim(), None, "it rests");
-            machine.world.advance_clock(MAX_BACKOFF as i64);
+            machine.faults.advance_clock(MAX_BACKOFF as i64);
         }
         let claim = claim().unwrap();
         let attempt = server.worker.begin_attempt(&claim);
@@ -172,7 +174,7 @@ fn a_lost_card_loses_no_job() {
 fn a_lost_card_keeps_no_job_from_its_end() {
     let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
     let client = machine.clients[0].borrow();
-    let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.world.now());
+    let (tenant, id, now) = (&client.tenant, client.job.unwrap(), machine.faults.now());
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
     server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     cancel_job(&*server.state, &*server.blobs, tenant, id, now).unwrap();
@@ -188,20 +190,101 @@ fn a_lost_card_keeps_no_job_from_its_end() {
 #[test]
 fn a_job_begins_when_its_keys_are_here() {
     let machine = Machine::new(1, Box::new(MemoryState::default()));
-    machine.world.start(FaultRates::default(), None);
-    let server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
+    machine.faults.start(FaultRates::default(), None);
+    let server = SimServer::start(&machine.faults, &machine.disk, &machine.state).unwrap();
     let mut client = machine.clients[0].borrow_mut();
     client.training.set = "insecure-toy11".to_owned();
     while client.job.is_none() {
         client.step(&server, &machine.corrupted);
     }
-    let (tenant, now) = (client.tenant.clone(), machine.world.now());
+    let (tenant, now) = (client.tenant.clone(), machine.faults.now());
     server.blobs.delete(&Key::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     server.worker.run_attempt(&claim, ComputeDevice::Cpu);
-    let events = server.state.events(&tenant, client.job.unwrap(), 0, 9).unwrap();
+    let events = server.state.events(&tenant, client.job.unwrap(), 0, EventLimit::PAGE).unwrap();
     let whats: Vec<_> = events.into_iter().filter_map(|event| event.what).collect();
     assert!(matches!(&whats[..], [v1::event::What::Queued(_), v1::event::What::Failed(_)]), "{whats:?}");
+    // The failure names the upload, which is asked for again.
+    let (keys, reason) = (client.training.keys, server.state.job(&tenant, client.job.unwrap()).unwrap().reason);
+    assert!(reason.contains(&keys.to_string()), "{reason}");
+    assert!(!server.state.upload(&tenant, keys).unwrap().unwrap().complete);
+}
+
+/// An upload whose blob is missing or has another size is asked for again, also before any job
+/// reads it. So is one that a job found damaged.
+#[test]
+fn a_damaged_upload_is_asked_for_again() {
+    let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
+    let client = machine.clients[0].borrow();
+    let (kind, bytes) = &client.files[1];
+    let (name, size) = (name_of(bytes), bytes.len() as u64);
+    let wanted = Upload { name, kind: *kind, size, complete: false };
+    let begin = || server.uploads.begin(&client.tenant, &wanted, &QUOTA).unwrap();
+    let key = Key::new(&client.tenant, Namespace::Uploads, name);
+    assert!(begin().complete);
+    let send = || {
+        let Ok(Resumed::Partial(mut writer)) = server.uploads.resume(&client.tenant, name, 0) else {
+            panic!("the upload is not asked for again");
+        };
+        server.uploads.add(&mut writer, bytes).unwrap();
+        server.uploads.finish(&client.tenant, writer, |_, _| Ok(())).unwrap();
+        assert!(begin().complete && read(&*server.blobs, &key, size).unwrap() == *bytes);
+    };
+    server.blobs.delete(&key).unwrap();
+    assert_eq!(begin(), UploadProgress { held: 0, complete: false });
+    send();
+    let replace = |content: &[u8]| {
+        let path = super::client::path(&client.tenant, Namespace::Uploads, name);
+        crate::store::disk::Disk::remove(&machine.disk, &path).unwrap();
+        crate::store::disk::Disk::append(&machine.disk, &path).unwrap().write_all(content).unwrap();
+    };
+    replace(&bytes[1..]);
+    assert_eq!(begin(), UploadProgress { held: 0, complete: false });
+    send();
+    // Damage of the same size is found by the job that reads the blob.
+    replace(&vec![0; bytes.len()]);
+    assert!(begin().complete);
+    assert_eq!(server.uploads.distrust(&client.tenant, name), Error::DamagedUpload { name });
+    assert_eq!(begin(), UploadProgress { held: 0, complete: false });
+    send();
+    // An upload that was distrusted without reason is not sent again.
+    server.uploads.distrust(&client.tenant, name);
+    assert!(begin().complete);
+}
+
+/// A job that waits for its verdict gives its worker up if another job can run, after the time that
+/// its keys took to load, and resumes with the verdict.
+#[test]
+fn a_waiting_job_gives_way() {
+    let seed = (0..).find(|&seed| Machine::new(seed, Box::new(MemoryState::default())).clients.len() > 1).unwrap();
+    let machine = Machine::new(seed, Box::new(MemoryState::default()));
+    machine.faults.start(FaultRates::default(), None);
+    let mut server = SimServer::start(&machine.faults, &machine.disk, &machine.state).unwrap();
+    let _watched = hetal_testkit::Watchdog::new(Duration::from_secs(300));
+    // Far longer than the test may take.
+    Arc::get_mut(&mut server.worker.core).unwrap().config.warm_seconds = 3600;
+    let [first, second] = [&machine.clients[0], &machine.clients[1]];
+    for client in [first, second] {
+        while client.borrow().job.is_none() {
+            client.borrow_mut().step(&server, &machine.corrupted);
+        }
+    }
+    let state = |client: &RefCell<Client>| {
+        let client = client.borrow();
+        server.state.job(&client.tenant, client.job.unwrap()).unwrap().state
+    };
+    server.work();
+    let waiting = [first, second].map(state).iter().filter(|state| **state == JobState::Waiting).count();
+    assert_eq!(waiting, 1, "the first job waits for its verdict without its worker");
+    let now = machine.faults.now();
+    assert!(server.state.has_claimable(now, now + 1000 * LEASE).unwrap());
+    // Nobody else can run now, so the next job would keep its worker: its owner answers.
+    Arc::get_mut(&mut server.worker.core).unwrap().config.warm_seconds = 0;
+    while !machine.all_done() {
+        machine.clients.iter().for_each(|client| client.borrow_mut().step(&server, &machine.corrupted));
+        server.work();
+    }
+    assert!([first, second].iter().all(|client| client.borrow().end.is_some()));
 }
 
 /// A full disk only delays a job, and a cancelled job ends at once.
@@ -213,8 +296,8 @@ fn a_full_disk_loses_no_job() {
     server.state.judge(tenant, id, 1, Verdict::Continue).unwrap();
     let checkpoint = server.state.job(tenant, id).unwrap().checkpoint;
     let fails = |attempt| {
-        machine.world.advance_clock(MAX_BACKOFF as i64);
-        let now = machine.world.now();
+        machine.faults.advance_clock(MAX_BACKOFF as i64);
+        let now = machine.faults.now();
         let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
         assert_eq!((claim.attempts, claim.backoffs), (1, attempt));
         let full = Error::System { what: "a blob".to_owned(), reason: "no space left".to_owned() };
@@ -226,7 +309,7 @@ fn a_full_disk_loses_no_job() {
         let job = fails(attempt);
         assert_eq!((job.state, &job.checkpoint), (JobState::Queued, &checkpoint));
     }
-    let job = cancel_job(&*server.state, &*server.blobs, tenant, id, machine.world.now()).unwrap();
+    let job = cancel_job(&*server.state, &*server.blobs, tenant, id, machine.faults.now()).unwrap();
     assert_eq!(job.state, JobState::Cancelled);
 }
 
@@ -237,8 +320,8 @@ fn a_stopped_server_loses_no_iteration() {
     let (mut after_an_epoch, mut released) = (0, 0);
     for seed in 0..200 {
         let machine = Machine::new(seed, Box::new(MemoryState::default()));
-        machine.world.start(FaultRates::default(), None);
-        let mut server = SimServer::start(&machine.world, &machine.disk, &machine.state).unwrap();
+        machine.faults.start(FaultRates::default(), None);
+        let mut server = SimServer::start(&machine.faults, &machine.disk, &machine.state).unwrap();
         Arc::get_mut(&mut server.worker.core).unwrap().config.checkpoint_every = u64::MAX;
         let client = &machine.clients[0];
         while client.borrow().job.is_none() {
@@ -246,7 +329,7 @@ fn a_stopped_server_loses_no_iteration() {
         }
         let (tenant, id) = (client.borrow().tenant.clone(), client.borrow().job.unwrap());
         let server = Rc::new(server);
-        let (other, mut left) = (Rc::clone(&server), machine.world.below(5));
+        let (other, mut left) = (Rc::clone(&server), machine.faults.below(5));
         let stop = move || {
             left = left.saturating_sub(1);
             other.worker.draining.store(left == 0, Ordering::Relaxed);
@@ -259,7 +342,7 @@ fn a_stopped_server_loses_no_iteration() {
         if job.state == JobState::Queued {
             released += 1;
             after_an_epoch += u32::from(done == client.borrow().training.batches.len() as u64);
-            let now = machine.world.now();
+            let now = machine.faults.now();
             let claim = server.state.without_faults().claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
             assert_eq!((claim.job.id, claim.attempts), (id, 1), "seed {seed}");
         }
@@ -273,7 +356,7 @@ fn a_stopped_server_loses_no_iteration() {
 fn a_card_that_hangs_is_not_waited_for() {
     let (machine, server) = server_awaiting_verdicts(1, Box::new(MemoryState::default()));
     let client = machine.clients[0].borrow();
-    let now = machine.world.now();
+    let now = machine.faults.now();
     server.state.judge(&client.tenant, client.job.unwrap(), 1, Verdict::Continue).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     let attempt = server.worker.begin_attempt(&claim);
@@ -317,7 +400,7 @@ fn an_unreadable_job_keeps_no_other_waiting() {
     let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
     rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
     VerdictTimeouts::new(0).expire_overdue(&server.worker).unwrap();
-    let now = machine.world.now();
+    let now = machine.faults.now();
     assert_eq!(server.state.waiting(now, now + 1000 * LEASE).unwrap(), []);
     for (client, id) in machine.clients.iter().zip(&ids).skip(1) {
         assert_eq!(server.state.job(&client.borrow().tenant, *id).unwrap().state, JobState::Failed);

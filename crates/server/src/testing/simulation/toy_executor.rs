@@ -1,6 +1,6 @@
 //! A toy computation. Every result is a hash of all its inputs.
 
-use super::world::World;
+use super::fault_injector::FaultInjector;
 use crate::compute::executor::Executor;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{Blobs, name_of};
@@ -142,7 +142,7 @@ impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
 
 /// The toy as an executor.
 pub struct ToyExecutor<'a> {
-    pub world: &'a World,
+    pub faults: &'a FaultInjector,
     pub blobs: &'a dyn Blobs,
     pub job: &'a Job,
     /// The number of encoded ciphertexts.
@@ -194,7 +194,7 @@ impl Executor for ToyExecutor<'_> {
         pieces: &mut dyn Iterator<Item = Result<Arc<Ct>>>,
         rate: f64,
     ) -> Result<ModelState<Ct>> {
-        self.world.pause();
+        self.faults.pause();
         let batch = pieces.next().ok_or_else(|| Error::failed("a batch without pieces"))??;
         Ok(step(*range, model, &batch, rate))
     }

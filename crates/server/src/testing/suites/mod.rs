@@ -1,4 +1,5 @@
 //! Shared test suites: what every implementation of a trait must satisfy.
 
 pub mod blobs;
+mod database;
 pub mod state;

@@ -11,9 +11,9 @@ use hetal_testkit::TempDir;
 use hetal_wire::{BlobName, JobId, v1};
 use v1::event::What;
 
-const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
+pub(super) const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
 
-fn tenant(name: &str) -> Tenant {
+pub(super) fn tenant(name: &str) -> Tenant {
     name.to_owned().try_into().unwrap()
 }
 
@@ -21,7 +21,7 @@ fn upload(n: u8, size: u64) -> Upload {
     Upload { name: BlobName([n; 32]), kind: BlobKind::Batch, size, complete: false }
 }
 
-fn new_job(n: u8) -> NewJob {
+pub(super) fn new_job(n: u8) -> NewJob {
     let row_blob = |n| RowBlob { blob: BlobName([n; 32]), rows: 5 };
     let spec = JobSpec::Training(TrainingSpec {
         set: "full".to_owned(),
@@ -32,10 +32,14 @@ fn new_job(n: u8) -> NewJob {
         validation: vec![row_blob(3)],
         agreement: AgreementLimits::default().defaults,
     });
-    NewJob { id: JobId([n; 16]), request: [n; 16], label: format!("job {n}"), spec }
+    NewJob { id: JobId([n; 16]), request: [n; 16], body: [n; 32], label: format!("job {n}"), spec }
 }
 
-fn kinds(events: &[v1::Event]) -> Vec<(u64, &'static str)> {
+pub(super) fn at_most(count: usize) -> EventLimit {
+    EventLimit { count, bytes: usize::MAX }
+}
+
+pub(super) fn kinds(events: &[v1::Event]) -> Vec<(u64, &'static str)> {
     let name = |what: &Option<What>| match what {
         Some(What::Queued(_)) => "queued",
         Some(What::Started(_)) => "started",
@@ -67,6 +71,13 @@ fn uploads(state: &dyn State) {
     assert_eq!(state.delete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
     state.begin_upload(&bob, &upload(1, 99), &QUOTA).unwrap();
     state.delete_upload(&bob, BlobName([1; 32])).unwrap();
+    // A damaged upload is no longer complete, until it is sent again. Others are not affected.
+    for name in [BlobName([1; 32]), BlobName([9; 32])] {
+        state.distrust_upload(&ann, name).unwrap();
+        state.distrust_upload(&bob, name).unwrap();
+    }
+    assert_eq!(state.upload(&ann, BlobName([1; 32])).unwrap(), Some(upload(1, 60)));
+    state.complete_upload(&ann, BlobName([1; 32])).unwrap();
     // A job needs complete uploads, whatever was checked before.
     let missing = Err(Error::NoBlob { name: BlobName([2; 32]) });
     assert_eq!(state.create_job(&ann, &new_job(1), &QUOTA, 9), missing);
@@ -75,7 +86,7 @@ fn uploads(state: &dyn State) {
 }
 
 /// Complete uploads.
-fn complete<const N: usize>(state: &dyn State, tenant: &Tenant, uploads: [u8; N]) {
+pub(super) fn complete<const N: usize>(state: &dyn State, tenant: &Tenant, uploads: [u8; N]) {
     for n in uploads {
         state.begin_upload(tenant, &upload(n, 20), &QUOTA).unwrap();
         state.complete_upload(tenant, BlobName([n; 32])).unwrap();
@@ -92,18 +103,21 @@ fn jobs(state: &dyn State) {
     // A repeated request returns the same job.
     let again = NewJob { id: JobId([99; 16]), ..new_job(1) };
     assert_eq!(state.create_job(&ann, &again, &QUOTA, 11).unwrap(), first);
+    // The id of a request belongs to its content.
+    let other = NewJob { body: [99; 32], ..again };
+    assert!(matches!(state.create_job(&ann, &other, &QUOTA, 11), Err(Error::Invalid { .. })));
     state.create_job(&ann, &new_job(2), &QUOTA, 12).unwrap();
     state.create_job(&ann, &new_job(3), &QUOTA, 13).unwrap();
     assert!(matches!(state.create_job(&ann, &new_job(4), &QUOTA, 14), Err(Error::Limit { .. })));
     let ids: Vec<_> = state.jobs(&ann).unwrap().iter().map(|job| job.id.0[0]).collect();
     assert_eq!(ids, [3, 2, 1]);
-    assert_eq!(kinds(&state.events(&ann, first.id, 0, 10).unwrap()), [(1, "queued")]);
+    assert_eq!(kinds(&state.events(&ann, first.id, 0, at_most(10)).unwrap()), [(1, "queued")]);
     // Uploads in use cannot be deleted.
     assert!(matches!(state.delete_upload(&ann, BlobName([1; 32])), Err(Error::Precondition { .. })));
     // Other tenants do not see the job.
     let unknown = || Error::NoJob { id: first.id };
     assert_eq!(state.job(&bob, first.id), Err(unknown()));
-    assert_eq!(state.events(&bob, first.id, 0, 10), Err(unknown()));
+    assert_eq!(state.events(&bob, first.id, 0, at_most(10)), Err(unknown()));
     assert_eq!(state.cancel_job(&bob, first.id, 20), Err(unknown()));
     assert_eq!(state.delete_job(&bob, first.id), Err(unknown()));
     assert_eq!(state.judge(&bob, first.id, 1, Verdict::Stop), Err(unknown()));
@@ -112,7 +126,7 @@ fn jobs(state: &dyn State) {
     assert!(matches!(state.delete_job(&ann, JobId([2; 16])), Err(Error::Precondition { .. })));
     assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 20).unwrap().state, JobState::Cancelled);
     assert_eq!(state.cancel_job(&ann, JobId([2; 16]), 21).unwrap().sequence, 2);
-    assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 1, 10).unwrap()), [(2, "cancelled")]);
+    assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 1, at_most(10)).unwrap()), [(2, "cancelled")]);
     // An ended job makes room for another, until too many are stored.
     state.create_job(&ann, &new_job(4), &QUOTA, 22).unwrap();
     state.cancel_job(&ann, JobId([4; 16]), 23).unwrap();
@@ -123,7 +137,7 @@ fn jobs(state: &dyn State) {
 }
 
 /// Fairness: after jobs 1 and 3 of ann, the younger job of bob comes in between.
-fn turns(state: &dyn State) {
+fn claim_order(state: &dyn State) {
     let bob = tenant("bob");
     state.create_job(&bob, &new_job(11), &QUOTA, 30).unwrap();
     let claim = |now| state.claim("worker", now, now + 100).unwrap();
@@ -194,6 +208,7 @@ fn life(state: &dyn State) {
     assert!(state.expire(id, 2, "late", 315, 400).unwrap().is_none(), "another round");
     // Without a verdict the job cannot be claimed.
     assert_eq!(state.claim("worker", 320, 420).unwrap(), None);
+    assert!(!state.has_claimable(320, 420).unwrap());
     assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::Precondition { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), None);
     state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
@@ -202,6 +217,7 @@ fn life(state: &dyn State) {
     assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
     let unanswered = state.waiting(325, 400).unwrap();
     assert!(unanswered.is_empty() && state.expire(id, 1, "late", 325, 400).unwrap().is_none(), "it was answered");
+    assert!(state.has_claimable(330, 430).unwrap());
     let claim = state.claim("worker", 330, 430).unwrap().unwrap();
     // A checkpoint was written since the last claim.
     assert_eq!((claim.job.id, claim.attempts), (id, 1));
@@ -211,6 +227,7 @@ fn life(state: &dyn State) {
     let failed = Change {
         state: Some(JobState::Failed),
         reason: Some("tired".to_owned()),
+        damaged_upload: Some(BlobName([2; 32])),
         event: Some(What::Failed(v1::Failed { reason: "tired".to_owned() })),
         release: true,
         ..Change::default()
@@ -218,8 +235,19 @@ fn life(state: &dyn State) {
     commit(&claim.lease, failed).unwrap();
     let job = state.job(&ann, id).unwrap();
     assert_eq!((job.state, job.reason.as_str(), job.sequence), (JobState::Failed, "tired", 3));
-    assert_eq!(kinds(&state.events(&ann, id, 1, 1).unwrap()), [(2, "started")]);
-    assert_eq!(kinds(&state.events(&ann, id, 2, 9).unwrap()), [(3, "failed")]);
+    // The failure of a job marks the upload that caused it, of its own tenant alone.
+    let is_complete = |tenant| state.upload(tenant, BlobName([2; 32])).unwrap().unwrap().complete;
+    assert!(!is_complete(&ann) && is_complete(&tenant("bob")));
+    state.complete_upload(&ann, BlobName([2; 32])).unwrap();
+    // Pages of events end after a number of bytes, but always have one event.
+    let page = |bytes| state.events(&ann, id, 0, EventLimit { count: 10, bytes }).unwrap().len();
+    assert_eq!((page(0), page(1), page(usize::MAX)), (1, 1, 3));
+    let mut visited = Vec::new();
+    visit_events(state, &ann, id, |event| visited.push(event.sequence)).unwrap();
+    assert_eq!(visited, [1, 2, 3]);
+    state.check_writable().unwrap();
+    assert_eq!(kinds(&state.events(&ann, id, 1, at_most(1)).unwrap()), [(2, "started")]);
+    assert_eq!(kinds(&state.events(&ann, id, 2, at_most(9)).unwrap()), [(3, "failed")]);
     assert_eq!(state.claim("worker", 999, 1000).unwrap(), None);
     assert_eq!(state.count_jobs().unwrap(), [(JobState::Failed, 1), (JobState::Cancelled, 2)]);
     state.delete_job(&ann, id).unwrap();
@@ -266,7 +294,7 @@ fn ends(state: &dyn State) {
     assert_eq!(state.commit(&second.lease, &Change::default(), 71), Err(Error::Fenced));
     let job = state.job(&ann, job.id).unwrap();
     assert_eq!((job.state, job.reason.as_str()), (JobState::Failed, "nobody answered"));
-    assert_eq!(kinds(&state.events(&ann, job.id, 2, 9).unwrap()), [(3, "failed")]);
+    assert_eq!(kinds(&state.events(&ann, job.id, 2, at_most(9)).unwrap()), [(3, "failed")]);
     assert!(matches!(state.judge(&ann, job.id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
     let before = state.tenant_totals(&bob).unwrap();
     assert_eq!(state.forget_tenant(&ann).unwrap(), TenantTotals { jobs: 1, uploads: 3 });
@@ -330,10 +358,10 @@ fn backoffs(state: &dyn State) {
 }
 
 /// Checks an empty state.
-fn check(state: &dyn State) {
+pub(super) fn check(state: &dyn State) {
     uploads(state);
     jobs(state);
-    turns(state);
+    claim_order(state);
     life(state);
     ends(state);
     backoffs(state);
@@ -360,7 +388,7 @@ fn sqlite_is_a_state_that_lasts() {
     jobs(&state);
     drop(state);
     let state = SqliteState::open(&path).unwrap();
-    turns(&state);
+    claim_order(&state);
     drop(state);
     let state = SqliteState::open(&path).unwrap();
     life(&state);
@@ -368,109 +396,26 @@ fn sqlite_is_a_state_that_lasts() {
     backoffs(&state);
 }
 
-/// A damaged row fails its job or is skipped. It blocks neither other jobs nor the start.
+/// A tenant who deletes his ended jobs does not come first again.
 #[test]
-fn one_damaged_row_stops_nobody() {
-    let damages = [
-        "label = CAST(X'FF' AS TEXT)",
-        "work = CAST(X'FF' AS TEXT)",
-        "tenant = CAST(X'FF' AS TEXT)",
-        "checkpoint = CAST(X'FF' AS TEXT)",
-        "progress = X'FF'",
-        "round = -1",
-        "id = X'0102'",
-    ];
-    for damage in damages {
-        let dir = TempDir::new();
-        let path = dir.path().join("state.sqlite");
-        let state = SqliteState::open(&path).unwrap();
-        let ann = tenant("ann");
-        complete(&state, &ann, [1, 2, 3]);
-        state.create_job(&ann, &new_job(1), &QUOTA, 1).unwrap();
-        state.create_job(&ann, &new_job(2), &QUOTA, 1).unwrap();
-        let broken = rusqlite::Connection::open(&path).unwrap();
-        let sql = format!(
-            "PRAGMA foreign_keys = OFF; UPDATE jobs SET {damage} WHERE number = 1;
-            UPDATE jobs SET worker = 'worker' WHERE number = 1;"
-        );
-        broken.execute_batch(&sql).unwrap();
-        state.release_worker("worker").unwrap();
-        // Damage in fields that the owner does not see does not hide the job.
-        let is_shown = !damage.starts_with("work") && !damage.starts_with("checkpoint");
-        assert_eq!(state.jobs(&ann).unwrap().len(), if is_shown { 1 } else { 2 }, "{damage}");
-        assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
-        assert_eq!(state.claim("worker", 5, 10).unwrap(), None, "{damage}");
-        assert_eq!(state.count_jobs().unwrap(), [(JobState::Running, 1), (JobState::Failed, 1)], "{damage}");
-        broken.execute_batch("UPDATE jobs SET state = 99 WHERE number = 1").unwrap();
-        assert_eq!(state.count_jobs().unwrap(), [(JobState::Running, 1)]);
-        state.release_worker("worker").unwrap();
-        assert_eq!(state.claim("worker", 6, 10).unwrap().unwrap().job.id, JobId([2; 16]), "{damage}");
+fn deleted_jobs_count_for_the_order_of_tenants() {
+    for state in [&MemoryState::default() as &dyn State, &SqliteState::in_memory().unwrap()] {
+        let (ann, bob) = (tenant("ann"), tenant("bob"));
+        complete(state, &ann, [1, 2, 3]);
+        complete(state, &bob, [1, 2, 3]);
+        let serve = |owner: &Tenant, n| {
+            state.create_job(owner, &new_job(n), &QUOTA, 0).unwrap();
+            let claim = state.claim("worker", 1, 2).unwrap().unwrap();
+            let ended = Change { state: Some(JobState::Finished), release: true, ..Change::default() };
+            state.commit(&claim.lease, &ended, 1).unwrap();
+        };
+        serve(&bob, 1);
+        serve(&ann, 2);
+        state.delete_job(&ann, JobId([2; 16])).unwrap();
+        state.create_job(&ann, &new_job(3), &QUOTA, 0).unwrap();
+        state.create_job(&bob, &new_job(4), &QUOTA, 0).unwrap();
+        assert_eq!(state.claim("worker", 1, 2).unwrap().unwrap().job.id, JobId([4; 16]));
     }
-}
-
-/// An invalid count fails its job and not the queue. A damaged tenant does not prevent the end of a
-/// job.
-#[test]
-fn damaged_numbers_and_names_stop_nobody() {
-    let dir = TempDir::new();
-    let path = dir.path().join("state.sqlite");
-    let state = SqliteState::open(&path).unwrap();
-    complete(&state, &tenant("ann"), [1, 2, 3]);
-    state.create_job(&tenant("ann"), &new_job(1), &QUOTA, 1).unwrap();
-    let broken = rusqlite::Connection::open(&path).unwrap();
-    broken.execute_batch("UPDATE jobs SET attempts = -9, rests = -1").unwrap();
-    let claim = state.claim("worker", 5, 10).unwrap().unwrap();
-    assert_eq!((claim.attempts, claim.backoffs, claim.out_of_memory), (u32::MAX, u32::MAX, 0));
-    broken.execute_batch("UPDATE jobs SET state = 2, round = 1, tenant = CAST(X'FF' AS TEXT)").unwrap();
-    assert!(state.expire(JobId([1; 16]), 1, "late", 20, 30).is_err(), "nobody knows whose it was");
-    assert_eq!(state.count_jobs().unwrap(), [(JobState::Failed, 1)]);
-}
-
-/// A damaged row fails its job and does not block others. A damaged file is refused.
-#[test]
-fn damage_to_the_database_is_noticed() {
-    let dir = TempDir::new();
-    let path = dir.path().join("state.sqlite");
-    let state = SqliteState::open(&path).unwrap();
-    let ann = tenant("ann");
-    complete(&state, &ann, [1, 2, 3]);
-    state.create_job(&ann, &new_job(1), &QUOTA, 1).unwrap();
-    state.create_job(&ann, &new_job(2), &QUOTA, 1).unwrap();
-    rusqlite::Connection::open(&path).unwrap().execute("UPDATE jobs SET work = 'x' WHERE number = 1", []).unwrap();
-    assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]));
-    assert_eq!(state.claim("worker", 5, 10).unwrap(), None);
-    let failed = &state.jobs(&ann).unwrap()[1];
-    assert!(failed.state == JobState::Failed && failed.reason.contains("damaged"), "{failed:?}");
-    assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 0, 9).unwrap()), [(1, "queued")]);
-    drop(state);
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle..middle + 4096].fill(0xA5);
-    std::fs::write(&path, bytes).unwrap();
-    let damaged = SqliteState::open(&path).err().unwrap().to_string();
-    assert!(damaged.contains("backup") || damaged.contains("malformed"), "{damaged}");
-}
-
-/// A database of version 1 is migrated.
-#[test]
-fn an_older_database_is_brought_up_to_date() {
-    let dir = TempDir::new();
-    let path = dir.path().join("state.sqlite");
-    SqliteState::first_version(&path).unwrap();
-    check(&SqliteState::open(&path).unwrap());
-    // The agreements of older jobs are taken from their specs, if those can be read.
-    let path = dir.path().join("used.sqlite");
-    SqliteState::first_version(&path).unwrap();
-    let work = serde_json::to_string(&new_job(1).spec).unwrap();
-    for (id, work) in [([1u8; 16], work.as_str()), ([2; 16], "x")] {
-        let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
-            VALUES (?1, 'ann', ?1, '', ?2, 0, 1, 1)";
-        rusqlite::Connection::open(&path).unwrap().execute(sql, rusqlite::params![id, work]).unwrap();
-    }
-    let state = SqliteState::open(&path).unwrap();
-    let agreement = |n| state.summary(&tenant("ann"), JobId([n; 16])).unwrap().agreement;
-    assert_eq!((agreement(1), agreement(2)), (Some(AgreementLimits::default().defaults), None));
-    assert_eq!(state.job(&tenant("ann"), JobId([1; 16])).unwrap().spec, new_job(1).spec);
 }
 
 /// A tenant with few jobs does not wait for a tenant with many.

@@ -233,6 +233,10 @@ impl Blobs for S3Blobs {
             return Ok(false);
         }
         let Some(reader) = self.open(key, 0)? else { return Ok(false) };
+        // A damaged local copy is fetched again when it is needed.
+        if self.local.len(key)?.is_some() && !self.local.confirm(key, size)? {
+            self.local.delete(key)?;
+        }
         Ok(name_of_bytes(reader).map_err(|e| failed(key, e))? == key.name())
     }
 

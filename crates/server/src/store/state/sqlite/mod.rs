@@ -1,25 +1,32 @@
 //! The state in an SQLite database. Every change is one transaction and durable when it returns.
 
+mod readers;
 mod rows;
 mod schema;
 
 use super::{
-    Change, Claim, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, Quota, State, TenantTotals, Upload,
-    check_job_quota, check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
+    Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, Quota, State,
+    TenantTotals, Upload, check_job_quota, check_same_request, check_same_upload, check_upload_quota, check_verdict,
+    job_not_ended, output_bytes, upload_in_use,
 };
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
+use readers::{ReaderPool, check_writable};
 use rows::*;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use schema::MIGRATIONS;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// A state database.
-pub struct SqliteState(Mutex<Connection>);
+/// A state database: one connection that writes, and others that read meanwhile.
+pub struct SqliteState {
+    writer: Mutex<Connection>,
+    /// Empty for a database in memory, whose reads share the writer's connection.
+    readers: ReaderPool,
+}
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
@@ -38,25 +45,41 @@ pub(crate) struct OwnerMarks {
 impl SqliteState {
     /// Opens a database file and creates it if necessary.
     pub fn open(path: &Path) -> Result<Self> {
+        check_writable(path)?;
         let connection = Connection::open(path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         // With a write-ahead log, only FULL makes every transaction survive a power cut.
         connection.pragma_update(None, "synchronous", "FULL")?;
-        Self::prepare(connection)
+        let writer = Self::prepare(connection)?;
+        Ok(Self { writer, readers: ReaderPool::open(path)? })
     }
 
-    /// Creates an empty database of version 1.
+    /// Creates an empty database of an older version.
     #[cfg(test)]
-    pub(crate) fn first_version(path: &Path) -> Result<()> {
-        Ok(Connection::open(path)?.execute_batch(schema::SCHEMA)?)
+    pub(crate) fn version(path: &Path, version: usize) -> Result<()> {
+        let connection = Connection::open(path)?;
+        Ok(MIGRATIONS[..version].iter().try_for_each(|step| connection.execute_batch(step))?)
+    }
+
+    /// How SQLite runs the queries that workers repeat.
+    #[cfg(test)]
+    pub(crate) fn plans_of_hot_queries(path: &Path) -> Result<Vec<String>> {
+        let connection = Connection::open(path)?;
+        let plan = |query: String| -> Result<String> {
+            let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}"))?;
+            let lines = statement.query_map([1, 2, 3], |row| row.get::<_, String>(3))?;
+            Ok(lines.map(|line| Ok(line? + "\n")).collect::<rusqlite::Result<String>>()?)
+        };
+        let unanswered = format!("SELECT id, round FROM {OPEN_JOBS} AND {UNANSWERED} AND ?3");
+        [next_job(), unanswered].map(plan).into_iter().collect()
     }
 
     /// Creates a database in memory.
     pub fn in_memory() -> Result<Self> {
-        Self::prepare(Connection::open_in_memory()?)
+        Ok(Self { writer: Self::prepare(Connection::open_in_memory()?)?, readers: ReaderPool::default() })
     }
 
-    fn prepare(mut connection: Connection) -> Result<Self> {
+    fn prepare(mut connection: Connection) -> Result<Mutex<Connection>> {
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.busy_timeout(std::time::Duration::from_secs(10))?;
         // Deleted content is overwritten.
@@ -74,7 +97,7 @@ impl SqliteState {
         let transaction = connection.transaction()?;
         missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
         transaction.commit()?;
-        Ok(Self(Mutex::new(connection)))
+        Ok(Mutex::new(connection))
     }
 
     /// The identity of the database in hexadecimal. It is random and shared by all backups.
@@ -105,20 +128,29 @@ impl SqliteState {
 
     /// Runs a transaction.
     fn write<T>(&self, change: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let mut connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let value = change(&transaction)?;
         transaction.commit()?;
         Ok(value)
     }
 
+    /// Reads a snapshot. A reader waits neither for the writer nor for its syncs.
     fn read<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        if self.readers.is_empty() {
+            return look(&self.writer.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        let mut reader = self.readers.take();
+        look(&*reader.connection()?.transaction()?)
     }
 }
 
 impl State for SqliteState {
     fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload> {
+        // Repeated requests do not occupy the writer.
+        if let Some(found) = self.upload(tenant, upload.name)? {
+            return check_same_upload(upload, found);
+        }
         self.write(|db| {
             if let Some(found) = find_upload(db, tenant, upload.name)? {
                 return check_same_upload(upload, found);
@@ -148,6 +180,14 @@ impl State for SqliteState {
         })
     }
 
+    fn distrust_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+        self.write(|db| {
+            let sql = "UPDATE uploads SET complete = 0 WHERE tenant = ?1 AND name = ?2";
+            db.execute(sql, params![tenant.as_str(), name.0])?;
+            Ok(())
+        })
+    }
+
     fn delete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         self.write(|db| {
             let sql = "SELECT COUNT(*) FROM uses WHERE tenant = ?1 AND name = ?2";
@@ -165,9 +205,11 @@ impl State for SqliteState {
 
     fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
         self.write(|db| {
-            let sql = "SELECT id FROM jobs WHERE tenant = ?1 AND request = ?2";
+            let sql = "SELECT id, body FROM jobs WHERE tenant = ?1 AND request = ?2";
             let values = params![tenant.as_str(), job.request];
-            if let Some(id) = db.query_row(sql, values, |row| row.get::<_, [u8; 16]>(0)).optional()? {
+            let known = |row: &Row<'_>| Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, Option<[u8; 32]>>(1)?));
+            if let Some((id, body)) = db.query_row(sql, values, known).optional()? {
+                check_same_request(job, body)?;
                 return find_summary(db, tenant, JobId(id));
             }
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = ?1 AND state < 3", tenant)?;
@@ -233,14 +275,22 @@ impl State for SqliteState {
         })
     }
 
-    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: usize) -> Result<Vec<v1::Event>> {
+    fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>> {
         self.read(|db| {
             find_summary(db, tenant, id)?;
-            let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
-            let mut rows = db.prepare(sql)?;
+            let sql = "SELECT event FROM events WHERE job = ?1 AND sequence > ?2 ORDER BY sequence";
+            let mut statement = db.prepare(sql)?;
             let after = i64::try_from(after).unwrap_or(i64::MAX);
-            let rows = rows.query_map(params![id.0, after, limit as i64], |row| row.get::<_, Vec<u8>>(0))?;
-            rows.map(|row| v1::Event::decode(&row?[..]).map_err(|_| corrupt("an event"))).collect()
+            let mut rows = statement.query(params![id.0, after])?;
+            let (mut events, mut bytes) = (Vec::new(), 0);
+            while limit.allows_more(events.len(), bytes)
+                && let Some(row) = rows.next()?
+            {
+                let event = row.get_ref(0)?.as_blob().map_err(|_| corrupt("an event"))?;
+                bytes += event.len();
+                events.push(v1::Event::decode(event).map_err(|_| corrupt("an event"))?);
+            }
+            Ok(events)
         })
     }
 
@@ -254,24 +304,32 @@ impl State for SqliteState {
         })
     }
 
+    fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool> {
+        self.read(|db| has_claimable(db, now, until))
+    }
+
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
+        // Idle workers do not occupy the writer.
+        if !self.has_claimable(now, until)? {
+            return Ok(None);
+        }
         self.write(|db| {
-            let sql = format!(
-                "SELECT {JOB} FROM jobs j WHERE {CLAIMABLE} ORDER BY
-                    (SELECT COUNT(*) FROM jobs r WHERE r.tenant = j.tenant AND r.until > ?1),
-                    (SELECT MAX(r.turn) FROM jobs r WHERE r.tenant = j.tenant), number LIMIT 1"
-            );
+            let sql = next_job();
             let job = loop {
                 let values = params![now as i64, until as i64, MAX_BACKOFF as i64];
-                match db.query_row(&sql, values, read_job).optional()? {
-                    None => return Ok(None),
-                    Some((_, Ok(job))) => break job,
+                let next = db.query_row(&sql, values, |row| row.get::<_, i64>(0)).optional()?;
+                let Some(number) = next else { return Ok(None) };
+                let job = format!("SELECT {JOB} FROM jobs j WHERE number = ?1");
+                match db.query_row(&job, [number], read_job)?.1 {
+                    Ok(job) => break job,
                     // An unreadable job does not block the queue.
-                    Some((number, Err(error))) => fail_unreadable(db, number, &error)?,
+                    Err(error) => fail_unreadable(db, number, &error)?,
                 }
             };
-            let sql = "UPDATE jobs SET worker = ?2, until = ?3, token = token + 1, attempts = attempts + 1, state = 1,
-                turn = (SELECT MAX(turn) FROM jobs) + 1 WHERE id = ?1 RETURNING token, attempts, rests, lacked";
+            let sql = "INSERT OR REPLACE INTO turns SELECT ?1, COALESCE(MAX(turn), 0) + 1 FROM turns";
+            db.execute(sql, [job.tenant.as_str()])?;
+            let sql = "UPDATE jobs SET worker = ?2, until = ?3, token = token + 1, attempts = attempts + 1, state = 1
+                WHERE id = ?1 RETURNING token, attempts, rests, lacked";
             let values = params![job.id.0, worker, until as i64];
             let counts = |row: &Row<'_>| Ok([row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?, row.get(3)?]);
             let [token, counts @ ..] = db.query_row(sql, values, counts)?;
@@ -293,18 +351,18 @@ impl State for SqliteState {
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
         self.write(|db| {
             let sql = "UPDATE jobs SET updated = ?3, state = COALESCE(?4, state), round = COALESCE(?5, round),
-                checkpoint = COALESCE(?6, checkpoint), progress = COALESCE(?7, progress),
-                reason = COALESCE(?8, reason), attempts = IIF(?6 IS NULL, MAX(attempts - ?12, 0), 0), spent = spent + ?9,
+                progress = COALESCE(?7, progress), reason = COALESCE(?8, reason),
+                attempts = IIF(?6, 0, MAX(attempts - ?12, 0)), spent = spent + ?9,
                 bytes = bytes + ?10, held = COALESCE(?11, held), not_before = COALESCE(?3 + ?13, not_before),
-                rests = IIF(?6 IS NULL, rests, 0) + (?13 IS NOT NULL), lacked = IIF(?6 IS NULL, lacked, 0) + ?14
-                WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL";
+                rests = IIF(?6, 0, rests) + (?13 IS NOT NULL), lacked = IIF(?6, 0, lacked) + ?14
+                WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING number";
             let values = params![
                 lease.job.0,
                 lease.token as i64,
                 now as i64,
                 change.state.map(|state| number(&STATES, state)),
                 change.round,
-                change.checkpoint,
+                change.checkpoint.is_some(),
                 change.progress.as_ref().map(|progress| progress.encode_to_vec()),
                 change.reason,
                 change.spent as i64,
@@ -314,8 +372,14 @@ impl State for SqliteState {
                 change.backoff.map(|backoff| backoff as i64),
                 change.out_of_memory,
             ];
-            if db.execute(sql, values)? == 0 {
-                return Err(Error::Fenced);
+            let number = db.query_row(sql, values, |row| row.get::<_, i64>(0)).optional()?.ok_or(Error::Fenced)?;
+            if let Some(checkpoint) = &change.checkpoint {
+                db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2)", params![number, checkpoint])?;
+            }
+            if let Some(name) = change.damaged_upload {
+                let sql = "UPDATE uploads SET complete = 0
+                    WHERE tenant = (SELECT tenant FROM jobs WHERE number = ?1) AND name = ?2";
+                db.execute(sql, params![number, name.0])?;
             }
             if change.release {
                 // A job without a worker is not running.
@@ -332,7 +396,7 @@ impl State for SqliteState {
 
     fn waiting(&self, now: Millis, until: Millis) -> Result<Vec<(JobId, u32)>> {
         self.read(|db| {
-            let mut rows = db.prepare(&format!("SELECT id, round FROM jobs j WHERE {UNANSWERED}"))?;
+            let mut rows = db.prepare(&format!("SELECT id, round FROM {OPEN_JOBS} AND {UNANSWERED}"))?;
             let raw = |row: &Row<'_>| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?));
             let mut waiting = Vec::new();
             for row in rows.query_map([now as i64, until as i64], raw)? {
@@ -371,13 +435,14 @@ impl State for SqliteState {
     fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
         let held = self.write(|db| {
             let held = tenant_totals(db, tenant)?;
-            for table in ["jobs", "uploads"] {
+            for table in ["jobs", "uploads", "turns"] {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = ?1"), [tenant.as_str()])?;
             }
             Ok(held)
         })?;
         // Deleted content must not stay in free pages or in the write-ahead log.
-        self.read(|db| Ok(db.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?))?;
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?;
         Ok(held)
     }
 
@@ -386,8 +451,9 @@ impl State for SqliteState {
             let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1, state = IIF(state = 1, 0, state)
                 WHERE worker = ?1";
             db.execute(sql, [worker])?;
-            db.execute("UPDATE jobs SET not_before = 0, rests = 0", [])?;
-            let mut rows = db.prepare("SELECT number, progress FROM jobs WHERE progress IS NOT NULL")?;
+            db.execute("UPDATE jobs SET not_before = 0, rests = 0 WHERE state < 3", [])?;
+            let sql = format!("SELECT number, progress FROM {OPEN_JOBS} AND progress IS NOT NULL");
+            let mut rows = db.prepare(&sql)?;
             let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
             for row in rows {
                 let (number, bytes) = row?;
@@ -401,9 +467,17 @@ impl State for SqliteState {
         })
     }
 
+    fn check_writable(&self) -> Result<()> {
+        self.write(|db| {
+            db.execute("UPDATE identity SET checked = checked + 1", [])?;
+            Ok(())
+        })
+    }
+
     fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
         self.read(|db| {
-            let mut rows = db.prepare("SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state")?;
+            let sql = "SELECT state, COUNT(*) FROM jobs INDEXED BY jobs_totals GROUP BY state ORDER BY state";
+            let mut rows = db.prepare(sql)?;
             let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
             let mut counted = Vec::new();
             for row in rows {

@@ -1,7 +1,7 @@
 //! Queries of single rows, and their conversion.
 
 use crate::jobs::spec::JobSpec;
-use crate::store::state::{BlobKind, Job, JobState, JobSummary, Millis, NewJob, TenantTotals, Upload};
+use crate::store::state::{BlobKind, Job, JobState, JobSummary, MAX_BACKOFF, Millis, NewJob, TenantTotals, Upload};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
@@ -14,10 +14,16 @@ pub const STATES: [JobState; 6] =
 pub const KINDS: [BlobKind; 3] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features];
 pub const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
 
-pub const JOB: &str = "number, id, tenant, label, work, state, round, checkpoint, progress, reason, cancel, created, updated, sequence, spent";
+/// The columns of a job `j`, with its spec and checkpoint.
+pub const JOB: &str = "j.number, id, tenant, label,
+    (SELECT work FROM specs s WHERE s.number = j.number), state, round,
+    (SELECT checkpoint FROM checkpoints c WHERE c.number = j.number),
+    progress, reason, cancel, created, updated, sequence, spent";
 /// The columns of a summary.
 pub const SUMMARY: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
-/// Jobs that a worker can claim.
+/// The jobs `j` that have not ended, by an index of them alone.
+pub const OPEN_JOBS: &str = "jobs j INDEXED BY jobs_open WHERE state < 3";
+/// Open jobs that a worker can claim.
 ///
 /// A lease that ends a whole lease later than one given now comes from a clock that was set back.
 /// (A slightly later end was extended while this query waited.) The same holds for a backoff beyond
@@ -26,7 +32,7 @@ pub const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round))) AND (until <= ?1 OR until > 2 * ?2 - ?1)
     AND (cancel OR not_before <= ?1 OR not_before > ?1 + ?3)";
 
-/// Jobs that wait for a verdict and have no valid lease.
+/// Open jobs that wait for a verdict and have no valid lease.
 pub const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > 2 * ?2 - ?1) AND NOT EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
 
@@ -81,7 +87,7 @@ pub fn parse_job(row: &Row<'_>) -> Result<Job> {
 }
 
 pub fn find_job(db: &Connection, tenant: &Tenant, id: JobId) -> Result<Job> {
-    let sql = format!("SELECT {JOB} FROM jobs INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
+    let sql = format!("SELECT {JOB} FROM jobs j INDEXED BY jobs_of WHERE tenant = ?1 AND id = ?2");
     let found = db.query_row(&sql, params![tenant.as_str(), id.0], read_job).optional()?;
     found.ok_or(Error::NoJob { id })?.1
 }
@@ -129,10 +135,28 @@ pub fn insert_job(db: &Connection, tenant: &Tenant, job: &NewJob, now: Millis) -
         JobSpec::Classification(_) => None,
     };
     let work = serde_json::to_string(&job.spec).map_err(failed)?;
-    let sql = "INSERT INTO jobs (id, tenant, request, label, work, agreement, state, created, updated)
+    let sql = "INSERT INTO jobs (id, tenant, request, body, label, agreement, state, created, updated)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?7)";
-    db.execute(sql, params![job.id.0, tenant.as_str(), job.request, job.label, work, agreement, now as i64])?;
+    let values = params![job.id.0, tenant.as_str(), job.request, job.body, job.label, agreement, now as i64];
+    db.execute(sql, values)?;
+    db.execute("INSERT INTO specs VALUES (?1, ?2)", params![db.last_insert_rowid(), work])?;
     Ok(())
+}
+
+/// The query of the job that is claimed next.
+pub fn next_job() -> String {
+    format!(
+        "SELECT number FROM {OPEN_JOBS} AND {CLAIMABLE} ORDER BY
+            (SELECT COUNT(*) FROM jobs r INDEXED BY jobs_open
+                WHERE r.state < 3 AND r.tenant = j.tenant AND r.until > ?1),
+            (SELECT turn FROM turns t WHERE t.tenant = j.tenant), number LIMIT 1"
+    )
+}
+
+/// Whether a worker could claim a job now.
+pub fn has_claimable(db: &Connection, now: Millis, until: Millis) -> Result<bool> {
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM {OPEN_JOBS} AND {CLAIMABLE})");
+    Ok(db.query_row(&sql, params![now as i64, until as i64, MAX_BACKOFF as i64], |row| row.get(0))?)
 }
 
 pub fn find_verdict(db: &Connection, id: JobId, round: u32) -> Result<Option<Verdict>> {

@@ -2,7 +2,7 @@
 
 /// The tables of version 1. `turn` counts claims, so that tenants are served in turn independently
 /// of the clock.
-pub const SCHEMA: &str = "
+pub const V1: &str = "
 CREATE TABLE uploads (
     tenant TEXT NOT NULL, name BLOB NOT NULL, kind INTEGER NOT NULL, size INTEGER NOT NULL, complete INTEGER NOT NULL,
     PRIMARY KEY (tenant, name)
@@ -34,7 +34,7 @@ PRAGMA user_version = 1;
 
 /// Version 2 adds the time spent on a job, and an index that makes a lookup of another tenant's job
 /// indistinguishable from a lookup of a job that never existed.
-const SECOND: &str = "
+const V2: &str = "
 ALTER TABLE jobs ADD COLUMN spent INTEGER NOT NULL DEFAULT 0;
 CREATE UNIQUE INDEX jobs_of ON jobs (tenant, id);
 PRAGMA user_version = 2;
@@ -42,7 +42,7 @@ PRAGMA user_version = 2;
 
 /// Version 3 adds the bytes of a job's outputs (0 for older jobs) and the identity by which blobs
 /// know their database.
-const THIRD: &str = "
+const V3: &str = "
 ALTER TABLE jobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE identity (id BLOB NOT NULL) STRICT;
 INSERT INTO identity VALUES (randomblob(16));
@@ -50,14 +50,14 @@ PRAGMA user_version = 3;
 ";
 
 /// Version 4 adds the bytes of a checkpoint's blobs (0 for older checkpoints).
-const FOURTH: &str = "
+const V4: &str = "
 ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = 4;
 ";
 
 /// Version 5 adds the ownership marks (see `ownership`): the one last found beside the blobs, and
 /// the one intended to replace it.
-const FIFTH: &str = "
+const V5: &str = "
 ALTER TABLE identity ADD COLUMN found TEXT NOT NULL DEFAULT '';
 ALTER TABLE identity ADD COLUMN intended TEXT NOT NULL DEFAULT '';
 PRAGMA user_version = 5;
@@ -65,7 +65,7 @@ PRAGMA user_version = 5;
 
 /// Version 6 adds backoffs, the counts of backoffs and of attempts without enough memory since the
 /// last checkpoint, and the agreement of a training apart from its large spec.
-const SIXTH: &str = "
+const V6: &str = "
 ALTER TABLE jobs ADD COLUMN not_before INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN rests INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN lacked INTEGER NOT NULL DEFAULT 0;
@@ -74,5 +74,31 @@ UPDATE jobs SET agreement = json_extract(work, '$.Training.agreement') WHERE jso
 PRAGMA user_version = 6;
 ";
 
+/// Version 7 keeps small columns in `jobs` only, so that no query of many jobs reads large values:
+/// specs and checkpoints have tables of their own, and queries of the queue use an index of the
+/// jobs that have not ended. `turns` remembers when each tenant was served last, also after his
+/// jobs are deleted. `body` is the hash of the request that created a job (unknown for older jobs),
+/// and `checked` changes when a health check writes.
+const V7: &str = "
+CREATE TABLE specs (
+    number INTEGER PRIMARY KEY REFERENCES jobs (number) ON DELETE CASCADE, work TEXT NOT NULL
+) STRICT;
+INSERT INTO specs SELECT number, work FROM jobs;
+CREATE TABLE checkpoints (
+    number INTEGER PRIMARY KEY REFERENCES jobs (number) ON DELETE CASCADE, checkpoint TEXT NOT NULL
+) STRICT;
+INSERT INTO checkpoints SELECT number, checkpoint FROM jobs WHERE checkpoint IS NOT NULL;
+CREATE TABLE turns (tenant TEXT PRIMARY KEY, turn INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO turns SELECT tenant, MAX(turn) FROM jobs GROUP BY tenant;
+ALTER TABLE jobs DROP COLUMN work;
+ALTER TABLE jobs DROP COLUMN checkpoint;
+ALTER TABLE jobs DROP COLUMN turn;
+ALTER TABLE jobs ADD COLUMN body BLOB;
+CREATE INDEX jobs_open ON jobs (tenant, until) WHERE state < 3;
+CREATE INDEX jobs_totals ON jobs (tenant, state, bytes, held);
+ALTER TABLE identity ADD COLUMN checked INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version = 7;
+";
+
 /// The migration to each version from the one before.
-pub const MIGRATIONS: [&str; 6] = [SCHEMA, SECOND, THIRD, FOURTH, FIFTH, SIXTH];
+pub const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];

@@ -38,7 +38,7 @@ pub struct FaultRates {
     pub full: usize,
 }
 
-pub struct World(Mutex<Inner>);
+pub struct FaultInjector(Mutex<Inner>);
 
 struct Inner {
     random: Random,
@@ -51,7 +51,7 @@ struct Inner {
     operations: u64,
 }
 
-impl World {
+impl FaultInjector {
     pub fn new(seed: u64) -> Self {
         let random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let (rates, now) = (FaultRates::default(), 1_000_000_000_000);
