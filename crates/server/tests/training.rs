@@ -23,7 +23,8 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     assert_eq!((first.size, first.sent, second.sent), (size, size, 0));
     let training = owner.upload(&remote);
     let job = remote.train([1; 16], "first", &training).unwrap();
-    assert_eq!(remote.train([1; 16], "again", &training).unwrap().id, job.id);
+    assert_eq!(remote.train([1; 16], "first", &training).unwrap().id, job.id, "asked twice");
+    assert!(remote.train([1; 16], "again", &training).is_err(), "an id of another request");
     assert_eq!(job.terms.as_ref().unwrap().max_epochs, 6);
     let mut steps = Vec::new();
     let outputs = follow(&remote, job.id, |event| {
