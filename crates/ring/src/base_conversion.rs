@@ -161,7 +161,7 @@ impl BaseConverter {
         for (inverse, source) in inverses.iter_mut().zip(&self.sources) {
             *inverse = source.modulus.q_inv_f64;
         }
-        vector::overflow_into(isa, &inverses[..y.len()], y, v);
+        vector::overflow_into(isa, &inverses[..self.sources.len()], y, v);
     }
 
     /// The centred `x` modulo `target`'s prime.

@@ -17,4 +17,3 @@ mod wiped_stack;
 pub use isa::Isa;
 pub use modulus::{MAX_BITS, Modulus};
 pub use rns::{Basis, Digits, PackedPoly, Poly, RnsRing, digit_ranges};
-pub use wiped_stack::with_wiped_stack;
