@@ -45,13 +45,15 @@ fn describe(file_type: FileType) -> &'static str {
 /// bytes is an error, and no more than that is kept in memory.
 pub fn read_line(reader: &mut impl BufRead, most: usize) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    let read = reader.by_ref().take(most as u64 + 1).read_until(b'\n', &mut line)?;
+    // The end of a line takes up to two bytes more.
+    let read = reader.by_ref().take(most as u64 + 2).read_until(b'\n', &mut line)?;
     if line.last() == Some(&b'\n') {
         line.pop();
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-    } else if read > most {
+    }
+    if line.len() > most {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line has more than {most} bytes")));
     }
     Ok((read > 0).then_some(line))
@@ -97,6 +99,7 @@ mod tests {
         assert_eq!(next().as_deref(), Some(&b"three"[..]));
         assert_eq!(next(), None);
         assert_eq!(read_line(&mut &b"12345\n"[..], 5).unwrap().as_deref(), Some(&b"12345"[..]));
+        assert_eq!(read_line(&mut &b"12345\r\n"[..], 5).unwrap().as_deref(), Some(&b"12345"[..]));
         let mut endless = io::BufReader::new(io::repeat(b'x'));
         let error = read_line(&mut endless, 1 << 20).unwrap_err().to_string();
         assert_eq!(error, "a line has more than 1048576 bytes");

@@ -16,7 +16,7 @@ use std::io::{BufReader, Read, Write};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that are kept of the end of the worker's standard error.
 const STDERR_TAIL: usize = 16 << 10;
@@ -26,6 +26,11 @@ const NAMED: usize = 4;
 
 /// Samples that may be read at a time. An extraction reads chunks of at most 512.
 const MAX_READING: usize = 4096;
+
+/// How long a worker that closed its output may take to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often its end is looked for.
+const TICK: Duration = Duration::from_millis(5);
 
 /// Events that wait to be shown. A worker that is faster waits.
 const EVENT_QUEUE: usize = 1024;
@@ -59,20 +64,40 @@ pub fn supervise(task: Task, limits: Limits, stall: Duration) -> Result<()> {
     input.write_all(line.as_bytes()).and_then(|()| input.write_all(b"\n")).and_then(|()| input.flush()).ok();
     let mut progress = Progress::new();
     let end = progress.follow(&events, stall);
-    if end != EndOfEvents::Closed {
-        worker.kill().ok();
-    }
-    let status = worker.wait().map_err(Error::Start)?;
+    let grace = if end == EndOfEvents::Closed { GRACE } else { Duration::ZERO };
+    let status = end_of(&mut worker, grace).map_err(Error::Start)?;
     // Open until here: the worker ends when its input is closed.
     drop(input);
     progress.bar.finish_and_clear();
     if let (EndOfEvents::Closed | EndOfEvents::Stalled, Some(outcome)) = (&end, progress.outcome.take()) {
         return outcome;
     }
-    let stderr = stderr_tail.join().unwrap_or_default();
+    let stderr = finished(stderr_tail).unwrap_or_default();
     let happened = WorkerExit { end, status, stderr: &stderr, stall, limits }.explain();
     let kept = if is_resumable { "; finished samples are kept, and the same command continues from there" } else { "" };
     Err(Error::Died(format!("reading {happened} while {}{kept}", progress.working_on())))
+}
+
+/// Waits for the end of a worker, and kills one that has not ended after `grace`.
+fn end_of(worker: &mut Child, grace: Duration) -> std::io::Result<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < grace {
+        if let Some(status) = worker.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(TICK);
+    }
+    worker.kill().ok();
+    worker.wait()
+}
+
+/// The result of a thread that ends with the worker; `None` if something else keeps it going.
+fn finished(thread: JoinHandle<String>) -> Option<String> {
+    let start = Instant::now();
+    while !thread.is_finished() && start.elapsed() < GRACE {
+        std::thread::sleep(TICK);
+    }
+    if thread.is_finished() { thread.join().ok() } else { None }
 }
 
 /// Starts this program again as a worker, without secrets in its environment.
