@@ -126,10 +126,11 @@ fn show(arguments: &ShowArguments) -> Result<()> {
 
 fn export(arguments: &ExportArguments) -> Result<()> {
     let mut project = Project::existing(&arguments.show.dir)?;
+    let model = arguments.show.model(&project)?;
+    // After everything that can be mistyped: it cannot be taken back.
     if arguments.moved {
         project.declare_moved()?;
     }
-    let model = arguments.show.model(&project)?;
     let limits = arguments.models.zip(arguments.security).map(|(models, security)| ReleaseLimits { models, security });
     let (published, _) = publish(&mut project, &model, limits)?;
     let format = match arguments.format {

@@ -139,12 +139,13 @@ pub fn text(trained: &Trained, params: &Params) -> String {
         ordinal(training.best_epoch),
         100.0 * training.validation_accuracy
     );
-    text += &match trained.difference_bound() {
-        Some(d) if d < 0.01 => {
-            format!("matches the plaintext reference (relative difference at most {d:.1e})\n")
+    // The difference decides, its bound is shown.
+    text += &match trained.difference.zip(trained.difference_bound()) {
+        Some((d, bound)) if d < 0.01 => {
+            format!("matches the plaintext reference (relative difference at most {bound:.1e})\n")
         }
-        Some(d) => format!(
-            "WARNING: differs from the plaintext reference (relative difference up to {d:.1e}): do not trust this server\n"
+        Some((_, bound)) => format!(
+            "WARNING: differs from the plaintext reference (relative difference up to {bound:.1e}): do not trust this server\n"
         ),
         None if training.rate.is_none() => {
             "not compared with the plaintext reference: the server hides its learning rate, which is needed to compute it. \
