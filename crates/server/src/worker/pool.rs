@@ -241,7 +241,7 @@ impl WorkerContext {
         let outcome = self.execute_on(attempt, device, params, &keys);
         match outcome {
             // Damaged keys are noticed late, and by many different errors.
-            Err(Error::Failed { .. }) if !has_content(&keys, attempt.job.spec.training().keys)? => {
+            Err(Error::Failed { .. }) if matches!(has_content(&keys, attempt.job.spec.training().keys), Ok(false)) => {
                 Err(Error::DamagedUpload { name: attempt.job.spec.training().keys })
             }
             outcome => outcome,
